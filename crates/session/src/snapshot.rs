@@ -52,7 +52,10 @@ impl Known {
 /// What a session keeps between snapshots.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
-    carrier: Option<Carrier>,
+    /// One at most of each device, in its primary context.
+    carriers: Vec<Carrier>,
+    /// Of the hash, on all devices; none where host code reads their memory as fast.
+    seed: Option<u64>,
     /// Of every context, as far as its driver has made any.
     streams: Vec<Streams>,
     known: Known,
@@ -94,11 +97,12 @@ impl Busy {
 impl Snapshots {
     pub(crate) fn new(carrier: Option<Carrier>) -> Self {
         let streams = carrier.iter().map(|carrier| carrier.streams).collect();
-        Self { carrier, streams, ..Self::default() }
+        let seed = carrier.as_ref().and_then(|carrier| carrier.kernel).map(|kernel| kernel.seed());
+        Self { carriers: carrier.into_iter().collect(), seed, streams, ..Self::default() }
     }
 
-    fn carrier(&self) -> Option<&Carrier> {
-        self.carrier.as_ref()
+    fn carriers(&self) -> &[Carrier] {
+        &self.carriers
     }
 
     fn declared(&self) -> &Arc<Declared> {
@@ -133,12 +137,19 @@ impl Snapshots {
         self.aside.clear()
     }
 
-    /// A context begins, and is current: what is ours there comes before everything of the program's.
-    pub(crate) fn enter(&mut self, driver: &Driver, context: CUcontext) {
-        if self.streams.iter().all(|streams| streams.context != context) {
-            // Where there are none, copies go by default streams.
-            self.streams.extend(Streams::make(driver, context));
+    /// A context begins, and is current: what is ours there comes before everything of the program's. `device` is that of a
+    /// primary one.
+    pub(crate) fn enter(&mut self, driver: &Driver, device: Option<i32>, context: CUcontext) {
+        if self.streams.iter().any(|streams| streams.context == context) {
+            return;
         }
+        // Where there are none, copies go by default streams, and nothing is hashed.
+        let carrier = device.and_then(|device| Carrier::make_here(driver, device, context, self.seed).ok());
+        match &carrier {
+            Some(carrier) => self.streams.push(carrier.streams),
+            None => self.streams.extend(Streams::make(driver, context)),
+        }
+        self.carriers.extend(carrier);
     }
 
     /// A context has ended, and what was ours there with it.
@@ -148,10 +159,10 @@ impl Snapshots {
 
     /// A context is about to end: nothing of ours may be under way in it, nor be used afterwards.
     pub(crate) fn leave(&mut self, context: CUcontext) {
-        if self.carrier.as_ref().is_some_and(|carrier| carrier.context == context) {
+        if self.carriers.iter().any(|carrier| carrier.context == context) {
             self.settle();
             self.aside.clear();
-            self.carrier = None;
+            self.carriers.retain(|carrier| carrier.context != context);
         }
     }
 }

@@ -80,6 +80,9 @@ const OTHERWISE: [(&str, (&str, &str), &str, &str); 2] = [
     ("packed_copies", ("KATYDID_PACKING", "always"), "unix", "big_copy"),
 ];
 
+/// The program whose devices all have something to keep.
+const DEVICES: &str = "kept_devices";
+
 /// Steps of random calls.
 const RANDOM_STEPS: &str = "100";
 
@@ -143,7 +146,23 @@ pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
         }
     }
     trials.extend(apps.iter().flat_map(|app| otherwise(places, app)));
+    trials.extend(apps.iter().find(|app| app.name == DEVICES).map(|app| hashed(places, app)));
     trials
+}
+
+/// The program with several devices whose memory kernels hash, each that of its own: what host code does for softcuda otherwise.
+fn hashed(places: &Places, app: &App) -> Trial {
+    const VARIABLES: [(&str, &str); 2] = [("KATYDID_SOFT_DEVICES", "3"), ("KATYDID_SNAPSHOT_HASH", "kernel")];
+    let (places, app, variant) = (places.clone(), app.clone(), app.variants()[0]);
+    let is_missing = places.why_not_built(&app.name, variant).is_some();
+    let trial = trial::test(format!("shm::{DEVICES}_hashed_by_kernels"), move || {
+        let (random, count) = choice(DEVICES)?;
+        let stage = Stage::of_driver(&places, "shm", "soft", &VARIABLES.map(|(name, value)| (name, value.into())));
+        let (stage, wanted) = (stage.map_err(shown)?, Wanted::Text(kept(&places, &app)?));
+        let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, variant), plan);
+        Run::of(&app.name, wanted, random, count).through(&stage, &start).map_err(shown)
+    });
+    trial.with_ignored_flag(is_missing)
 }
 
 fn otherwise(places: &Places, app: &App) -> impl Iterator<Item = Trial> {

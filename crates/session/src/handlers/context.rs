@@ -27,7 +27,7 @@ pub(crate) fn kdContextRetain(
     session.tables.contexts.check_new(message.context)?;
     set_flags(session, message.device, message.flags)?;
     let handle = retain(session, message.device)?;
-    let facts = begin(session, message.context, handle)?;
+    let facts = begin(session, message.context, handle, Some(message.device))?;
     session.looking.heed(message.flags);
     done(kdContextRetainReply { facts })
 }
@@ -53,10 +53,10 @@ fn retain(session: &mut Session, device: i32) -> Result<CUcontext, CUresult> {
     ask(|out| unsafe { session.driver().cuDevicePrimaryCtxRetain(out, device) })
 }
 
-/// Binds a new context and gathers what it answers.
-fn begin(session: &mut Session, id: u32, handle: CUcontext) -> Result<Vec<u8>, Fault> {
+/// Binds a new context and gathers what it answers. `primary` is the device of a primary one.
+fn begin(session: &mut Session, id: u32, handle: CUcontext, primary: Option<i32>) -> Result<Vec<u8>, Fault> {
     session.begin_context(id, handle)?;
-    session.snapshots.enter(&session.shared.driver, handle);
+    session.snapshots.enter(&session.shared.driver, primary, handle);
     Ok(gather::context(session.driver(), handle).encode())
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn kdContextCreate(
     let handle = ask(|out| unsafe { session.driver().cuCtxCreate_v2(out, message.flags, message.device) })?;
     // SAFETY: the output is a local; what comes off is the context just pushed.
     ask::<CUcontext>(|out| unsafe { session.driver().cuCtxPopCurrent_v2(out) })?;
-    let facts = begin(session, message.context, handle)?;
+    let facts = begin(session, message.context, handle, None)?;
     session.looking.heed(message.flags);
     done(kdContextCreateReply { facts })
 }

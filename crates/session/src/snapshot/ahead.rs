@@ -45,7 +45,8 @@ pub(super) struct Aside(Arc<Mutex<Ready>>);
 /// Memory to copy to, and what is in the image ahead of time.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
-    pub(super) spare: Option<Scratch>,
+    /// By device.
+    pub(super) spare: BTreeMap<i32, Scratch>,
     pub(super) names: Names,
     /// What was used to bring it there: the program's memory at addresses of ours, and where hashes were computed.
     used: Vec<Scratch>,
@@ -58,24 +59,22 @@ impl Aside {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of the device that it holds.
+    /// Bytes of devices that it holds.
     pub(super) fn size(&self) -> u64 {
-        self.lock().spare.as_ref().map_or(0, Scratch::size)
+        self.lock().spare.values().map(Scratch::size).sum()
     }
 
     /// Gives memory back; false when it holds none. The GPU had better be at rest.
     pub(super) fn clear(&self) -> bool {
         let ready = std::mem::take(&mut *self.lock());
-        ready.spare.is_some() || !ready.used.is_empty()
+        !ready.spare.is_empty() || !ready.used.is_empty()
     }
 
-    /// Takes memory that a snapshot has used.
-    pub(super) fn keep(&self, spare: Scratch) {
+    /// Takes memory of a device that a snapshot has used.
+    pub(super) fn keep(&self, device: i32, spare: Scratch) {
         let mut ready = self.lock();
-        match ready.spare {
-            Some(_) => ready.used.push(spare),
-            None => ready.spare = Some(spare),
-        }
+        let before = ready.spare.insert(device, spare);
+        ready.used.extend(before);
     }
 
     /// Registered memory of so many chunks, if there is some.
@@ -93,7 +92,7 @@ impl Aside {
     /// Whether there is nothing to give back.
     pub(super) fn is_empty(&self) -> bool {
         let ready = self.lock();
-        ready.spare.is_none() && ready.used.is_empty()
+        ready.spare.is_empty() && ready.used.is_empty()
     }
 
     /// Hands everything to a snapshot, which is taken while the GPU is at rest.
@@ -108,13 +107,7 @@ impl Aside {
 /// What is to be done ahead of a snapshot.
 pub(crate) struct Ahead {
     driver: Arc<Driver>,
-    carrier: Carrier,
-    /// Of the session on the device, in bytes.
-    held: u64,
-    /// Bytes that the device has left.
-    free: u64,
-    /// Memory that finds no room aside.
-    views: Vec<Area>,
+    devices: Vec<Device>,
     /// What the image has already; nothing where all of it is wanted anew.
     known: Known,
     aside: Aside,
@@ -122,41 +115,94 @@ pub(crate) struct Ahead {
     behind: Option<Behind>,
 }
 
+/// A device with memory of the session's.
+struct Device {
+    carrier: Carrier,
+    /// Of the session on the device, in bytes; at most that much.
+    held: u64,
+    /// Bytes that the device has left.
+    free: u64,
+    /// Memory that finds no room aside.
+    views: Vec<Area>,
+}
+
 impl Session {
-    /// What can be done ahead of a snapshot; the program runs.
-    pub(crate) fn look_ahead_to(&self, full: bool, free: u64) -> Option<Ahead> {
-        let carrier = self.snapshots.carrier()?.clone();
+    /// What can be done ahead of a snapshot; the program runs. `free` says what a device has left: one that does not answer now
+    /// is asked again when its contents are wanted.
+    pub(crate) fn look_ahead_to(&self, full: bool, free: &dyn Fn(&Carrier) -> Option<u64>) -> Option<Ahead> {
         // What an earlier look has left will do, if the GPU is not at rest by now.
         if !self.snapshots.aside.is_empty() {
             return None;
         }
+        let device = |carrier: &Carrier| {
+            let (held, free) = (self.device.held_of(carrier.device), free(carrier)?);
+            Some(Device { carrier: carrier.clone(), held, free, views: Vec::new() })
+        };
         let mut ahead = Ahead {
             driver: Arc::clone(&self.shared.driver),
-            held: self.device.held(),
-            free,
-            views: Vec::new(),
+            devices: self.snapshots.carriers().iter().filter_map(device).collect(),
             known: if full { Known::default() } else { self.snapshots.known.clone() },
             aside: self.snapshots.aside.clone(),
             behind: Some(self.snapshots.begin(0)),
-            carrier,
         };
-        if ahead.held > free && ahead.carrier.kernel.is_some() {
-            ahead.see(self);
-        }
-        Some(ahead)
+        ahead.see(self);
+        (!ahead.devices.is_empty()).then_some(ahead)
     }
 
-    /// The same, by what the device has left.
+    /// The same, by what devices have left.
     pub(crate) fn look_ahead(&self, full: bool) -> Option<impl katydid_keep::Ahead + use<>> {
-        // A device that does not answer now is asked again when its contents are wanted.
-        let free = free(&self.shared.driver, self.snapshots.carrier()?).ok()?;
-        self.look_ahead_to(full, free)
+        let ahead = self.look_ahead_to(full, &|carrier| free(&self.shared.driver, carrier).ok());
+        // Devices were asked in their contexts.
+        self.reenter();
+        ahead
+    }
+}
+
+impl Device {
+    /// Whether there is less room than the session's memory takes, and what changes of that is known by hashes.
+    fn is_full(&self) -> bool {
+        self.held > self.free && self.carrier.kernel.is_some()
+    }
+
+    /// Takes as much memory as a snapshot may want; bytes.
+    fn take_spare(&self, driver: &Arc<Driver>, aside: &Aside) -> u64 {
+        // Beside the contents, room to hash them; there may be more pieces than whole chunks.
+        let pieces = 2 * (self.held / CHUNK) as usize + 1024;
+        let room = self.free.min(self.held + room_to_hash(pieces));
+        let spare = (room > 0).then(|| Scratch::up_to(driver, self.carrier.device, room).ok()).flatten();
+        let size = spare.as_ref().map_or(0, Scratch::size);
+        aside.lock().spare.extend(spare.map(|spare| (self.carrier.device, spare)));
+        size
+    }
+
+    /// Takes memory to hash what can be seen; its address.
+    fn take_room(&self, driver: &Arc<Driver>, aside: &Aside) -> Option<u64> {
+        let pieces: usize = self.views.iter().map(Area::chunks).sum();
+        let wanted = Some(room_to_hash(pieces)).filter(|bytes| *bytes > 0)?;
+        let room = Scratch::up_to(driver, self.carrier.device, wanted).ok()?;
+        let at = Some(room.start()).filter(|_| room.size() >= wanted);
+        aside.lock().used.push(room);
+        at
+    }
+
+    /// Every chunk that can be seen, with its hash.
+    fn look(&self, driver: &Arc<Driver>, room: u64) -> Result<Vec<(Load<'_>, Option<Hash>)>, SnapshotError> {
+        let chunks = |area| (0..Area::chunks(area)).map(move |index| (area, area.chunk(index)));
+        let loads = self.views.iter().flat_map(chunks).map(|(area, (offset, length))| Load { area, offset, length });
+        let loads: Vec<Load<'_>> = loads.collect();
+        let places: Vec<_> = loads.iter().map(|load| Some((load.area.address(load.offset)?, load.length))).collect();
+        let hashes = hash_pieces(driver, &self.carrier, &places, Some(room));
+        let hashes = hashes.map_err(refused("hash device memory"))?;
+        Ok(loads.into_iter().zip(hashes).collect())
     }
 }
 
 impl Ahead {
-    /// Maps the session's memory at addresses of ours. What cannot be mapped waits for the snapshot.
+    /// Maps the session's memory on full devices at addresses of ours. What cannot be mapped waits for the snapshot.
     fn see(&mut self, session: &Session) {
+        if !self.devices.iter().any(Device::is_full) {
+            return;
+        }
         let driver = Arc::clone(&self.driver);
         for (_, address, size) in session.device.ranges() {
             self.map(Retained::of(&driver, None, Some(address)), size);
@@ -170,53 +216,23 @@ impl Ahead {
     }
 
     fn map(&mut self, memory: Result<Retained<'_>, SnapshotError>, size: u64) {
-        let device = self.carrier.device;
-        let ours = memory.ok().filter(|memory| memory.device().is_ok_and(|it| it == device));
-        let view = ours.and_then(|memory| Scratch::view(&self.driver, device, memory.handle(), size).ok());
-        let Some(view) = view else { return };
+        let Some((number, memory)) = memory.ok().and_then(|memory| Some((memory.device().ok()?, memory))) else {
+            return;
+        };
+        let mut full = self.devices.iter_mut().filter(|device| device.is_full());
+        let Some(device) = full.find(|device| device.carrier.device == number) else { return };
+        let Ok(view) = Scratch::view(&self.driver, number, memory.handle(), size) else { return };
         let region = Region { bytes: size, chunk_bytes: CHUNK as u32, ..Region::default() };
-        self.views.push(Area { region, context: self.carrier.context, place: Place::Linear(view.start()) });
+        device.views.push(Area { region, context: device.carrier.context, place: Place::Linear(view.start()) });
         self.aside.lock().used.push(view);
     }
 
-    /// Takes as much memory as a snapshot may want.
-    fn take_spare(&self) -> u64 {
-        // Beside the contents, room to hash them; there may be more pieces than whole chunks.
-        let pieces = 2 * (self.held / CHUNK) as usize + 1024;
-        let room = self.free.min(self.held + room_to_hash(pieces));
-        let spare = (room > 0).then(|| Scratch::up_to(&self.driver, self.carrier.device, room).ok()).flatten();
-        let size = spare.as_ref().map_or(0, Scratch::size);
-        self.aside.lock().spare = spare;
-        size
-    }
-
-    /// Takes memory to hash what can be seen; its address.
-    fn take_room(&self) -> Option<u64> {
-        let pieces: usize = self.views.iter().map(Area::chunks).sum();
-        let wanted = Some(room_to_hash(pieces)).filter(|bytes| *bytes > 0)?;
-        let room = Scratch::up_to(&self.driver, self.carrier.device, wanted).ok()?;
-        let at = Some(room.start()).filter(|_| room.size() >= wanted);
-        self.aside.lock().used.push(room);
-        at
-    }
-
-    /// Every chunk that can be seen, with its hash.
-    fn look(&self, room: u64) -> Result<Vec<(Load<'_>, Option<Hash>)>, SnapshotError> {
-        let chunks = |area| (0..Area::chunks(area)).map(move |index| (area, area.chunk(index)));
-        let loads = self.views.iter().flat_map(chunks).map(|(area, (offset, length))| Load { area, offset, length });
-        let loads: Vec<Load<'_>> = loads.collect();
-        let places: Vec<_> = loads.iter().map(|load| Some((load.area.address(load.offset)?, load.length))).collect();
-        let hashes = hash_pieces(&self.driver, &self.carrier, &places, Some(room));
-        let hashes = hashes.map_err(refused("hash device memory"))?;
-        Ok(loads.into_iter().zip(hashes).collect())
-    }
-
-    /// Brings what stays as it is to the image; bytes that the image has then.
-    fn bring(&self, room: u64, sink: &dyn Sink) -> Result<u64, SnapshotError> {
+    /// Brings what stays as it is on a device to the image; bytes that the image has then.
+    fn bring(&self, device: &Device, room: u64, sink: &dyn Sink) -> Result<u64, SnapshotError> {
         let began = Instant::now();
-        let before = self.look(room)?;
+        let before = device.look(&self.driver, room)?;
         thread::sleep(WHILE);
-        let now = self.look(room)?;
+        let now = device.look(&self.driver, room)?;
         let mut there: HashSet<(Hash, u64)> = HashSet::new();
         let mut wanted = Vec::new();
         for ((load, hash), (_, earlier)) in now.iter().zip(&before) {
@@ -226,10 +242,9 @@ impl Ahead {
                 wanted.push(*load);
             }
         }
-        let progress = Progress::default();
-        let aside = Some(&self.aside);
-        let streams = slice::from_ref(&self.carrier.streams);
-        let lift = Lift { driver: &self.driver, carrier: Some(&self.carrier), streams, progress: &progress, aside };
+        let (progress, aside) = (Progress::default(), Some(&self.aside));
+        let (carriers, streams) = (slice::from_ref(&device.carrier), slice::from_ref(&device.carrier.streams));
+        let lift = Lift { driver: &self.driver, carriers, streams, progress: &progress, aside };
         for batch in wanted.chunks(BATCH) {
             if began.elapsed() > LONGEST {
                 break;
@@ -251,14 +266,19 @@ impl Ahead {
 
 impl katydid_keep::Ahead for Ahead {
     fn run(&mut self, sink: &dyn Sink) -> Result<u64, Failure> {
-        // What a device refuses here it refuses, or not, when the program stands still.
-        let spare = self.take_spare();
-        let brought = match self.take_room().map_or(Ok(0), |room| self.bring(room, sink)) {
-            Err(SnapshotError::Image(error)) => return Err(error.into()),
-            brought => brought.unwrap_or(0),
-        };
-        self.views.clear();
+        let mut left = 0;
+        for device in &self.devices {
+            // What a device refuses here it refuses, or not, when the program stands still.
+            let spare = device.take_spare(&self.driver, &self.aside);
+            let room = device.take_room(&self.driver, &self.aside);
+            let brought = match room.map_or(Ok(0), |room| self.bring(device, room, sink)) {
+                Err(SnapshotError::Image(error)) => return Err(error.into()),
+                brought => brought.unwrap_or(0),
+            };
+            left += device.held.saturating_sub(spare).saturating_sub(brought);
+        }
+        self.devices.iter_mut().for_each(|device| device.views.clear());
         self.behind = None;
-        Ok(self.held.saturating_sub(spare).saturating_sub(brought))
+        Ok(left)
     }
 }

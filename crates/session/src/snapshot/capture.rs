@@ -9,7 +9,6 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::collections::{BTreeMap, HashMap};
-use std::slice;
 use std::sync::Arc;
 
 use katydid_cuda_sys::CUresult;
@@ -36,10 +35,15 @@ const MARGIN: u64 = 256 << 20;
 /// Copies in spare memory begin at multiples of this.
 const ALIGNMENT: u64 = 512;
 
+/// In place of a carrier.
+const NOWHERE: usize = usize::MAX;
+
 /// One chunk of one area.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     area: usize,
+    /// The device that can hash it and copy it aside; [`NOWHERE`]: none.
+    carrier: usize,
     offset: u64,
     length: u64,
     hash: Option<Hash>,
@@ -52,12 +56,14 @@ struct Piece {
 /// back with the value, but when the GPU is at rest: a driver waits with that for streams of the program, which runs again.
 pub(super) struct Captured {
     driver: Arc<Driver>,
-    carrier: Option<Carrier>,
+    carriers: Vec<Carrier>,
+    streams: Vec<Streams>,
     progress: Arc<Progress>,
     regions: Vec<Region>,
     records: Vec<u8>,
     pieces: Vec<Piece>,
-    spare: Option<Scratch>,
+    /// By device.
+    spare: BTreeMap<i32, Scratch>,
     aside: Aside,
     changed: u64,
     known: Known,
@@ -67,8 +73,8 @@ pub(super) struct Captured {
 
 impl Drop for Captured {
     fn drop(&mut self) {
-        if let Some(spare) = self.spare.take() {
-            self.aside.keep(spare);
+        for (device, spare) in std::mem::take(&mut self.spare) {
+            self.aside.keep(device, spare);
         }
     }
 }
@@ -111,12 +117,12 @@ impl Session {
         self.snapshots.settle();
         let contexts = Contexts::of(self)?;
         let areas = areas(self, &contexts, Wanted { shared_pages: options.device_only })?;
-        let (driver, carrier) = (Arc::clone(&self.shared.driver), self.snapshots.carrier().cloned());
+        let (driver, carriers) = (Arc::clone(&self.shared.driver), self.snapshots.carriers().to_vec());
         let ready = self.snapshots.aside.take();
         let aside = self.snapshots.aside.clone();
-        let pieces = pieces(&areas);
-        let (carried, streams) = (carrier.as_ref(), &self.snapshots.streams[..]);
-        let mut work = Work { driver: &driver, carrier: carried, streams, areas: &areas, aside: &aside, pieces };
+        let (pieces, streams) = (pieces(&areas, &carriers), self.snapshots.streams.clone());
+        let (used, lanes) = (&carriers[..], &streams[..]);
+        let mut work = Work { driver: &driver, carriers: used, streams: lanes, areas: &areas, aside: &aside, pieces };
         work.pass_over_untouched(sink)?;
         let known = if options.full { Known::default() } else { self.snapshots.known.clone() };
         work.recognise(&known, &ready, sink)?;
@@ -129,11 +135,12 @@ impl Session {
         let records =
             records.map_err(|error| SnapshotError::Damaged { what: "contents", reason: error.to_string() })?;
         let regions = areas.all.into_iter().map(|area| area.region).collect();
-        let behind = self.snapshots.begin(spare.as_ref().map_or(0, Scratch::size));
+        let behind = self.snapshots.begin(spare.values().map(Scratch::size).sum());
         let known = self.snapshots.known.clone();
         Ok(Captured {
             driver,
-            carrier,
+            carriers,
+            streams,
             progress,
             regions,
             records,
@@ -148,11 +155,13 @@ impl Session {
 }
 
 /// All chunks of all areas.
-fn pieces(areas: &Areas) -> Vec<Piece> {
+fn pieces(areas: &Areas, carriers: &[Carrier]) -> Vec<Piece> {
     let of = |(number, area): (usize, &Area)| {
+        let is_in_reach = |carrier: &Carrier| carrier.context == area.context && !matches!(area.place, Place::Heap(_));
+        let carrier = carriers.iter().position(is_in_reach).unwrap_or(NOWHERE);
         let chunk = |index| {
             let (offset, length) = area.chunk(index);
-            Piece { area: number, offset, length, hash: None, name: None, spare: None }
+            Piece { area: number, carrier, offset, length, hash: None, name: None, spare: None }
         };
         (0..area.chunks()).map(chunk).collect::<Vec<_>>()
     };
@@ -235,7 +244,7 @@ fn room_of(piece: &Piece) -> u64 {
 /// The part that is done while the program stands still.
 struct Work<'a> {
     driver: &'a Arc<Driver>,
-    carrier: Option<&'a Carrier>,
+    carriers: &'a [Carrier],
     streams: &'a [Streams],
     areas: &'a Areas,
     aside: &'a Aside,
@@ -245,13 +254,6 @@ struct Work<'a> {
 impl<'a> Work<'a> {
     fn area(&self, piece: &Piece) -> &'a Area {
         &self.areas.all[piece.area]
-    }
-
-    /// Whether the worker's own streams reach it.
-    fn is_in_reach(&self, piece: &Piece) -> bool {
-        let area = self.area(piece);
-        let is_ours = self.carrier.is_some_and(|carrier| carrier.context == area.context);
-        is_ours && !matches!(area.place, Place::Heap(_))
     }
 
     /// Names what a software device has no memory for yet: reading it would make some.
@@ -275,29 +277,31 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    fn hash(&mut self, room: Option<u64>) -> Result<(), SnapshotError> {
-        let Some(carrier) = self.carrier else { return Ok(()) };
+    /// Hashes what one device reaches and has no name.
+    fn hash(&mut self, number: usize, room: Option<u64>) -> Result<(), SnapshotError> {
         let place = |piece: &Piece| {
-            let address = self.area(piece).address(piece.offset).filter(|_| self.is_in_reach(piece))?;
-            Some((address, piece.length)).filter(|_| piece.name.is_none())
+            let address = self.area(piece).address(piece.offset).filter(|_| self.is_wanted(piece, number))?;
+            Some((address, piece.length))
         };
         let places: Vec<_> = self.pieces.iter().map(place).collect();
-        let found = hash_pieces(self.driver, carrier, &places, room).map_err(refused("hash device memory"))?;
-        self.pieces.iter_mut().zip(found).for_each(|(piece, hash)| piece.hash = hash);
+        let found = hash_pieces(self.driver, &self.carriers[number], &places, room);
+        let found = found.map_err(refused("hash device memory"))?;
+        self.pieces.iter_mut().zip(found).for_each(|(piece, hash)| piece.hash = piece.hash.or(hash));
         Ok(())
     }
 
     /// Names what the image has already, from earlier snapshots or ahead of this one. Where there is nothing to recognise, and
-    /// room for all of it aside, hashes are left to [`Captured::hash_aside`]: copying alone is faster.
+    /// room for all of a device aside, hashes are left to [`Captured::hash_aside`]: copying alone is faster.
     fn recognise(&mut self, known: &Known, ready: &Ready, sink: &dyn Sink) -> Result<(), SnapshotError> {
-        let room = room_to_hash(self.pieces.len());
-        let spare = ready.spare.as_ref().filter(|spare| spare.size() >= room);
         let known = known.lock();
         let is_new = known.is_empty() && ready.names.is_empty();
-        if is_new && spare.is_some_and(|spare| spare.size() >= self.needed() + room) {
-            return Ok(());
+        for (number, carrier) in self.carriers.iter().enumerate() {
+            let room = room_to_hash(self.pieces.iter().filter(|piece| piece.carrier == number).count());
+            let spare = ready.spare.get(&carrier.device).filter(|spare| spare.size() >= room);
+            if !(is_new && spare.is_some_and(|spare| spare.size() >= self.needed(number) + room)) {
+                self.hash(number, spare.map(Scratch::start))?;
+            }
         }
-        self.hash(spare.map(Scratch::start))?;
         for piece in self.pieces.iter_mut().filter(|piece| piece.name.is_none()) {
             let key = piece.hash.map(|hash| (hash, piece.length));
             let name = key.and_then(|key| ready.names.get(&key).or_else(|| known.get(&key)));
@@ -306,46 +310,60 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Whether a piece is to be copied aside.
-    fn is_wanted(&self, piece: &Piece) -> bool {
-        piece.name.is_none() && self.is_in_reach(piece)
+    /// Whether a piece is to be copied aside on a device.
+    fn is_wanted(&self, piece: &Piece, number: usize) -> bool {
+        piece.name.is_none() && piece.carrier == number
     }
 
     /// Bytes of spare memory for all that is to be copied there.
-    fn needed(&self) -> u64 {
-        self.pieces.iter().filter(|piece| self.is_wanted(piece)).map(room_of).sum()
+    fn needed(&self, number: usize) -> u64 {
+        self.pieces.iter().filter(|piece| self.is_wanted(piece, number)).map(room_of).sum()
     }
 
-    /// Copies what changed to spare memory, as far as there is some. `ready` was taken before; it stays as long as the
-    /// snapshot even if nothing changed, since giving it back takes time.
-    fn copy(&mut self, ready: Option<Scratch>) -> Result<Option<Scratch>, SnapshotError> {
-        let Some(carrier) = self.carrier else { return Ok(None) };
-        let needed = self.needed();
-        let spare = match ready {
-            Some(ready) if ready.size() >= needed => ready,
+    /// Copies what changed to spare memory of its device, as far as there is some. `ready` was taken before; it stays as long as
+    /// the snapshot even if nothing changed, since giving it back takes time.
+    fn copy(&mut self, mut ready: BTreeMap<i32, Scratch>) -> Result<BTreeMap<i32, Scratch>, SnapshotError> {
+        let mut spares = BTreeMap::new();
+        for (number, carrier) in self.carriers.iter().enumerate() {
+            if let Some(spare) = self.spare_for(number, ready.remove(&carrier.device))? {
+                self.place(number, &spare);
+                self.run_copies(number)?;
+                spares.insert(carrier.device, spare);
+            }
+        }
+        Ok(spares)
+    }
+
+    /// Spare memory for what is to be copied aside on a device; none where there is none.
+    fn spare_for(&self, number: usize, ready: Option<Scratch>) -> Result<Option<Scratch>, SnapshotError> {
+        let (carrier, needed) = (&self.carriers[number], self.needed(number));
+        match ready {
+            Some(ready) if ready.size() >= needed => Ok(Some(ready)),
+            None if needed == 0 => Ok(None),
             small => {
                 drop(small);
                 // A device that has less room than it says: then in rounds.
-                match Scratch::up_to(self.driver, carrier.device, free(self.driver, carrier)?.min(needed)) {
-                    Ok(spare) => spare,
-                    Err(_) => return Ok(None),
-                }
+                let room = free(self.driver, carrier)?.min(needed);
+                Ok(Scratch::up_to(self.driver, carrier.device, room).ok())
             }
-        };
+        }
+    }
+
+    /// Gives pieces their places in spare memory.
+    fn place(&mut self, number: usize, spare: &Scratch) {
         let (mut at, end) = (spare.start(), spare.start() + spare.size());
         for index in 0..self.pieces.len() {
             let piece = self.pieces[index];
-            if self.is_wanted(&piece) && at + room_of(&piece) <= end {
+            if self.is_wanted(&piece, number) && at + room_of(&piece) <= end {
                 self.pieces[index].spare = Some(at);
                 at += room_of(&piece);
             }
         }
-        self.run_copies(carrier)?;
-        Ok(Some(spare))
     }
 
-    /// Has all copies to spare memory made, neighbours at once, and waits for them.
-    fn run_copies(&mut self, carrier: &Carrier) -> Result<(), SnapshotError> {
+    /// Has all copies to spare memory of a device made, neighbours at once, and waits for them.
+    fn run_copies(&mut self, number: usize) -> Result<(), SnapshotError> {
+        let carrier = &self.carriers[number];
         let stream = carrier.streams.of(0);
         // Looking through memory ended in a context of any device, which may not reach that of this one.
         Entered(carrier.context).enter(self.driver)?;
@@ -353,7 +371,7 @@ impl<'a> Work<'a> {
         while first < self.pieces.len() {
             let (count, length) = self.run_at(first);
             let piece = self.pieces[first];
-            if let Some(to) = piece.spare {
+            if let Some(to) = piece.spare.filter(|_| piece.carrier == number) {
                 // SAFETY: the session is at rest and its areas are alive; the spare memory is nobody else's.
                 let copied = unsafe {
                     self.area(&piece).carry(self.driver, stream, (piece.offset, length), Other::Device(to), Way::Out)
@@ -397,8 +415,8 @@ impl<'a> Work<'a> {
             Load { area: self.area(&self.pieces[*index]), offset, length }
         };
         let loads: Vec<Load<'_>> = now.iter().map(load).collect();
-        let (driver, carrier, streams, aside) = (self.driver, self.carrier, self.streams, Some(self.aside));
-        let names = Lift { driver, carrier, streams, progress, aside }.out(&loads, sink)?;
+        let (driver, carriers, streams, aside) = (self.driver, self.carriers, self.streams, Some(self.aside));
+        let names = Lift { driver, carriers, streams, progress, aside }.out(&loads, sink)?;
         for (index, name) in now.into_iter().zip(names) {
             self.pieces[index].name = Some(name);
         }
@@ -440,34 +458,43 @@ impl Captured {
 
     /// Hashes copies of what was not hashed before, for the next snapshot. Whatever gets no hash is copied then.
     fn hash_aside(&mut self) {
-        let (Some(carrier), Some(spare)) = (&self.carrier, &self.spare) else { return };
-        let place = |piece: &Piece| Some((piece.spare?, piece.length)).filter(|_| piece.hash.is_none());
-        let places: Vec<_> = self.pieces.iter().map(place).collect();
-        let used = self.pieces.iter().filter_map(|piece| Some(piece.spare? + room_of(piece))).max();
-        let room = used.unwrap_or(spare.start());
-        if room + room_to_hash(places.len()) > spare.start() + spare.size() {
-            return;
-        }
-        let found = hash_pieces(&self.driver, carrier, &places, Some(room)).unwrap_or_default();
-        for (piece, hash) in self.pieces.iter_mut().zip(found) {
-            piece.hash = piece.hash.or(hash);
+        for (number, carrier) in self.carriers.iter().enumerate() {
+            let Some(spare) = self.spare.get(&carrier.device) else { continue };
+            let copied = |piece: &Piece| piece.spare.filter(|_| piece.carrier == number);
+            let place = |piece: &Piece| Some((copied(piece)?, piece.length)).filter(|_| piece.hash.is_none());
+            let places: Vec<_> = self.pieces.iter().map(place).collect();
+            let used = self.pieces.iter().filter_map(|piece| Some(copied(piece)? + room_of(piece))).max();
+            let room = used.unwrap_or(spare.start());
+            let wanted = places.iter().flatten().count();
+            if room + room_to_hash(wanted) > spare.start() + spare.size() {
+                continue;
+            }
+            let found = hash_pieces(&self.driver, carrier, &places, Some(room)).unwrap_or_default();
+            for (piece, hash) in self.pieces.iter_mut().zip(found) {
+                piece.hash = piece.hash.or(hash);
+            }
         }
     }
 
     fn drain(&mut self, sink: &dyn Sink) -> Result<(), SnapshotError> {
-        let (Some(carrier), Some(spare)) = (&self.carrier, &self.spare) else { return Ok(()) };
-        let place = Place::Linear(spare.start());
-        let region = Region { chunk_bytes: u32::MAX, ..Region::default() };
-        let area = Area { region, context: carrier.context, place };
+        // One area a carrier, over all of its spare memory.
+        let area = |carrier: &Carrier| {
+            let start = self.spare.get(&carrier.device).map_or(0, Scratch::start);
+            let region = Region { chunk_bytes: u32::MAX, ..Region::default() };
+            Area { region, context: carrier.context, place: Place::Linear(start) }
+        };
+        let areas: Vec<Area> = self.carriers.iter().map(area).collect();
         let behind: Vec<usize> = (0..self.pieces.len()).filter(|index| self.pieces[*index].spare.is_some()).collect();
         let load = |index: &usize| {
             let piece = &self.pieces[*index];
-            Load { area: &area, offset: piece.spare.unwrap_or(0) - spare.start(), length: piece.length }
+            let area = &areas[piece.carrier];
+            let start = area.address(0).unwrap_or(0);
+            Load { area, offset: piece.spare.unwrap_or(0) - start, length: piece.length }
         };
         let loads: Vec<Load<'_>> = behind.iter().map(load).collect();
-        let (streams, aside) = (slice::from_ref(&carrier.streams), Some(&self.aside));
-        let lift = Lift { driver: &self.driver, carrier: Some(carrier), streams, progress: &self.progress, aside };
-        let names = lift.out(&loads, sink)?;
+        let (driver, carriers, streams) = (&self.driver, &self.carriers[..], &self.streams[..]);
+        let names =
+            Lift { driver, carriers, streams, progress: &self.progress, aside: Some(&self.aside) }.out(&loads, sink)?;
         for (index, name) in behind.into_iter().zip(names) {
             self.pieces[index].name = Some(name);
         }

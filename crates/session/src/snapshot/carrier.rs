@@ -1,7 +1,7 @@
 //! What a worker needs in a context to carry contents in and out: streams of its own, and the hash kernel.
 //!
 //! All of it is made before the program's first object in a context, in every worker alike. Made later, it would move what the
-//! driver places after it, and a restored session's variables with it. The kernel is in the first device's primary context alone.
+//! driver places after it, and a restored session's variables with it. The kernel is in primary contexts.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -63,7 +63,8 @@ unsafe impl Send for Carrier {}
 unsafe impl Sync for Carrier {}
 
 impl Carrier {
-    /// Makes everything in `context`, the primary one of `device`, and leaves that current. `seed` is of the hash.
+    /// Makes everything in `context`, the primary one of `device`, and leaves that current. `seed` is of the hash, the same on all
+    /// devices.
     ///
     /// # Errors
     ///
@@ -71,6 +72,16 @@ impl Carrier {
     pub fn make(driver: &Driver, device: i32, context: CUcontext, seed: Option<u64>) -> Result<Self, CUresult> {
         // SAFETY: the caller has retained the context.
         unsafe { driver.cuCtxSetCurrent(context) }.ok()?;
+        Self::make_here(driver, device, context, seed)
+    }
+
+    /// The same where `context` is current.
+    pub(super) fn make_here(
+        driver: &Driver,
+        device: i32,
+        context: CUcontext,
+        seed: Option<u64>,
+    ) -> Result<Self, CUresult> {
         let streams = Streams::make(driver, context)?;
         let kernel = seed.map(|seed| HashKernel::load(driver, seed)).transpose()?;
         if let Some(kernel) = &kernel {

@@ -37,10 +37,8 @@ impl Contexts {
             found.all.push((id, device, handle));
         }
         let warm = session.warm.iter().map(|warm| (warm.device, warm.handle));
-        let carrier = session.snapshots.carrier().map(|carrier| (carrier.device, carrier.context));
-        for (device, handle) in
-            carrier.into_iter().chain(found.all.iter().map(|(_, device, handle)| (*device, *handle)))
-        {
+        let carriers = session.snapshots.carriers().iter().map(|carrier| (carrier.device, carrier.context));
+        for (device, handle) in carriers.chain(found.all.iter().map(|(_, device, handle)| (*device, *handle))) {
             found.of_device.entry(device).or_insert(handle);
         }
         for (device, handle) in warm {

@@ -49,6 +49,11 @@ impl HashKernel {
         Ok(Self { function, seed })
     }
 
+    /// The seed.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Has the kernel brought to the device, by a run over no list at all.
     ///
     /// # Errors

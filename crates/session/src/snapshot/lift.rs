@@ -50,7 +50,7 @@ pub(super) struct Load<'a> {
 /// What the threads work with.
 pub(super) struct Lift<'a> {
     pub(super) driver: &'a Arc<Driver>,
-    pub(super) carrier: Option<&'a Carrier>,
+    pub(super) carriers: &'a [Carrier],
     /// Of contexts.
     pub(super) streams: &'a [Streams],
     pub(super) progress: &'a Progress,
@@ -75,7 +75,7 @@ impl Lift<'_> {
     ///
     /// As [`Lift::out`].
     pub(super) fn out_hashed(&self, loads: &[Load<'_>], sink: &dyn Sink) -> Result<Names, SnapshotError> {
-        let Some(kernel) = self.carrier.and_then(|carrier| carrier.kernel) else { return Ok(Names::new()) };
+        let Some(kernel) = self.carriers.iter().find_map(|carrier| carrier.kernel) else { return Ok(Names::new()) };
         let named = |bytes: &[u8]| Ok(((kernel.of_bytes(bytes), bytes.len() as u64), sink.put(bytes)?));
         Ok(self.each_out(loads, &named)?.into_iter().collect())
     }
@@ -113,7 +113,7 @@ impl Lift<'_> {
     fn each(&self, loads: &[Load<'_>], begin: &Step<'_>, end: &Step<'_>) -> Result<(), SnapshotError> {
         let Some(first) = loads.first() else { return Ok(()) };
         let count = threads().min(loads.len());
-        enter(self.driver, self.carrier.map_or(first.area.context, |carrier| carrier.context))?;
+        enter(self.driver, self.carriers.first().map_or(first.area.context, |carrier| carrier.context))?;
         let buffers = self.buffers(count * HALVES)?;
         let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
         let run = |number: usize| {
@@ -306,7 +306,7 @@ mod tests {
     fn memory_that_stays_is_bounded_whatever_was_wanted() {
         let (driver, _turn) = soft::driver();
         let (aside, progress) = (Aside::default(), Progress::default());
-        let lift = Lift { driver: &driver, carrier: None, streams: &[], progress: &progress, aside: Some(&aside) };
+        let lift = Lift { driver: &driver, carriers: &[], streams: &[], progress: &progress, aside: Some(&aside) };
         let most = HALVES * MOST_THREADS;
         for count in 1..=most {
             aside.keep_buffers(lift.buffers(count).unwrap());

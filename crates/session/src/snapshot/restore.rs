@@ -80,18 +80,16 @@ impl Session {
         };
         let wanted = regions.iter().filter(is_ours);
         let loads = matched(share, wanted, &areas.all)?;
-        let carrier = self.snapshots.carrier().cloned();
         let (blank, written) = split(&loads);
         progress.expect(written.iter().map(|(load, _)| load.length).sum());
-        let (driver, streams) = (&self.shared.driver, &self.snapshots.streams[..]);
-        Lift { driver, carrier: carrier.as_ref(), streams, progress, aside: None }.back(&written, source)?;
-        clear(&self.shared.driver, &blank)?;
-        if let Some(carrier) = &carrier {
+        let (driver, carriers, streams) = (&self.shared.driver, self.snapshots.carriers(), &self.snapshots.streams[..]);
+        Lift { driver, carriers, streams, progress, aside: None }.back(&written, source)?;
+        clear(driver, &blank)?;
+        for carrier in carriers {
             let reach =
                 |load: &Load<'_>| load.area.address(load.offset).filter(|_| load.area.context == carrier.context);
             let places: Vec<_> = loads.iter().map(|(load, _)| Some((reach(load)?, load.length))).collect();
-            let found =
-                hash_pieces(&self.shared.driver, carrier, &places, None).map_err(refused("hash device memory"))?;
+            let found = hash_pieces(driver, carrier, &places, None).map_err(refused("hash device memory"))?;
             let named = loads.iter().zip(found).filter_map(|((load, name), hash)| Some(((hash?, load.length), *name)));
             self.snapshots.known.lock().extend(named);
         }

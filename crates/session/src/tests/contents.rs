@@ -262,7 +262,7 @@ impl Stage {
 /// Bytes left to be brought by the snapshot as foretold, then as [`Stage::keep`].
 fn keep_ahead(stage: &mut Stage, image: &Image, free: u64, meanwhile: impl FnOnce(&mut Stage)) -> (u64, u64, u64) {
     let writer = image.begin(Options::default()).unwrap();
-    let mut ahead = stage.session.look_ahead_to(false, free).unwrap();
+    let mut ahead = stage.session.look_ahead_to(false, &|_| Some(free)).unwrap();
     let left = ahead.run(&writer).unwrap();
     meanwhile(stage);
     let progress = Arc::new(Progress::default());
@@ -298,7 +298,7 @@ fn furnished(house: &House, seed: Option<u64>) -> (TempDir, Image, Stage) {
 
 /// Looks ahead to a snapshot for which there is as much memory as it takes: nothing is brought to the image.
 fn with_room(stage: &mut Stage, writer: &Writer) -> impl Ahead + use<> {
-    let mut ahead = stage.session.look_ahead_to(false, u64::MAX).unwrap();
+    let mut ahead = stage.session.look_ahead_to(false, &|_| Some(u64::MAX)).unwrap();
     assert_eq!(ahead.run(writer).unwrap(), 0);
     ahead
 }
@@ -358,7 +358,7 @@ fn memory_that_was_taken_for_a_snapshot_is_given_back_when_nobody_takes_one() {
     assert_eq!(ahead.run(&writer).unwrap(), 0);
     drop(ahead);
     assert!(stage.session.snapshots.held() > 0);
-    assert!(stage.session.look_ahead_to(false, u64::MAX).is_none());
+    assert!(stage.session.look_ahead_to(false, &|_| Some(u64::MAX)).is_none());
     assert!(katydid_keep::Kept::tidy(&mut stage.session));
     assert_eq!(stage.session.snapshots.held(), 0);
     stage.clear();
