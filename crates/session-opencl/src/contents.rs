@@ -40,6 +40,7 @@ use self::copier::Map;
 use self::spare::Spare;
 pub(crate) use self::spare::free_memory;
 use crate::handlers::{driver, make};
+use crate::host::pointer;
 use crate::journal::{self, Mapped, State};
 use crate::landing::{End, Landing, Place as Landed, Target};
 use crate::objects::Object;
@@ -444,8 +445,4 @@ impl Area {
         };
         code.map_err(self.failed())
     }
-}
-
-fn pointer(address: u64) -> *mut void {
-    ptr::with_exposed_provenance_mut(address as usize)
 }

@@ -183,7 +183,8 @@ pub(crate) unsafe fn take_back(address: u64, bytes: u64) -> Result<(), Code> {
     mapped.map(drop).map_err(|_| Code::OUT_OF_RESOURCES)
 }
 
-fn pointer(address: u64) -> *mut void {
+/// An address of this process.
+pub(crate) fn pointer(address: u64) -> *mut void {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
@@ -38,6 +39,8 @@ const ATTEMPTS: usize = 16;
 #[derive(Default)]
 pub(crate) struct Ranges {
     state: Mutex<State>,
+    /// Whether any has ever been fine-grained, to be asked without the lock.
+    has_fine: AtomicBool,
 }
 
 #[derive(Default)]
@@ -117,7 +120,15 @@ impl Ranges {
 
     /// Whether all of a range is fine-grained, in one allocation.
     pub(crate) fn is_fine(&self, address: usize, size: usize) -> bool {
-        self.lock().holding(address, size).is_some_and(|found| found.block.is_some())
+        self.has_fine.load(Ordering::Acquire)
+            && self.lock().holding(address, size).is_some_and(|found| found.block.is_some())
+    }
+
+    fn add(&self, address: usize, allocation: Allocation) {
+        if allocation.block.is_some() {
+            self.has_fine.store(true, Ordering::Release);
+        }
+        self.lock().allocations.insert(address, allocation);
     }
 }
 
@@ -177,7 +188,7 @@ pub(crate) fn svm_alloc(context: cl_context, flags: u64, size: usize, alignment:
     let block = block.transpose()?;
     match place(&context, (flags, size, alignment), block.as_ref()) {
         Ok(address) => {
-            shim.ranges.lock().allocations.insert(address, Allocation { size, block });
+            shim.ranges.add(address, Allocation { size, block });
             Ok(ptr::with_exposed_provenance_mut(address))
         }
         Err(code) => {
@@ -473,7 +484,7 @@ mod tests {
     #[test]
     fn regions_lie_in_one_allocation() {
         let ranges = Ranges::default();
-        ranges.lock().allocations.insert(8192, Allocation { size: 100, block: None });
+        ranges.add(8192, Allocation { size: 100, block: None });
         assert!(ranges.all(8192, 100) && ranges.holds(8291) && !ranges.holds(8292) && !ranges.holds(0));
         assert!(!ranges.all(8192, 101) && !ranges.all(8200, usize::MAX));
     }

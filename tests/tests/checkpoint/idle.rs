@@ -12,6 +12,7 @@ use katydid_tests::job::Job;
 use katydid_tests::places::Places;
 use katydid_tests::program;
 use katydid_tests::watch::until;
+use tempfile::TempDir;
 
 use crate::scenarios::{Scenario, was_stopped};
 use crate::stage::{LIMIT, Stage, said};
@@ -35,6 +36,14 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
     ["shm", "tcp"].into_iter().flat_map(|way| ALL.map(|(name, scenario)| (name, scenario, way)))
 }
 
+/// A server whose workers meet in a folder.
+fn shared_by(places: &Places, way: &str) -> Result<(TempDir, Stage)> {
+    let shared = tempfile::tempdir()?;
+    let variables = [(DEVICE.0, DEVICE.1.into()), ("KATYDID_SOFT_SHARED", shared.path().into())];
+    let stage = Stage::of_driver(places, way, "soft", &variables)?;
+    Ok((shared, stage))
+}
+
 /// The program, stopped with its checkpoint while much lies idle. It ends when there is the file.
 fn stopped(stage: &Stage, farewell: &Path) -> Result<()> {
     let arguments = ["idles", MUCH, farewell.to_str().context("a file without a name")?];
@@ -48,9 +57,7 @@ fn stopped(stage: &Stage, farewell: &Path) -> Result<()> {
 
 /// A worker that ends may have its memory yet when a restore begins: here that of another program, which ends later.
 fn late(places: &Places, way: &str) -> Result<()> {
-    let shared = tempfile::tempdir()?;
-    let variables = [(DEVICE.0, DEVICE.1.into()), ("KATYDID_SOFT_SHARED", shared.path().into())];
-    let stage = Stage::of_driver(places, way, "soft", &variables)?;
+    let (_shared, stage) = shared_by(places, way)?;
     let farewell = stage.image("farewell");
     stopped(&stage, &farewell)?;
     let enough = stage.image("enough").display().to_string();
@@ -74,9 +81,7 @@ fn ended_well(job: Job<'_>) -> Result<()> {
 /// The program is stopped with its checkpoint while much lies idle; restored, it makes no call before the other one has what it
 /// wants. Then it takes again what it had, and has kept the rest.
 fn restored(places: &Places, way: &str) -> Result<()> {
-    let shared = tempfile::tempdir()?;
-    let variables = [(DEVICE.0, DEVICE.1.into()), ("KATYDID_SOFT_SHARED", shared.path().into())];
-    let stage = Stage::of_driver(places, way, "soft", &variables)?;
+    let (_shared, stage) = shared_by(places, way)?;
     let farewell = stage.image("farewell");
     stopped(&stage, &farewell)?;
     let restored = stage.restore("idle", "image", &[])?;

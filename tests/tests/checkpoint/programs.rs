@@ -156,11 +156,8 @@ fn hashed(places: &Places, app: &App) -> Trial {
     let (places, app, variant) = (places.clone(), app.clone(), app.variants()[0]);
     let is_missing = places.why_not_built(&app.name, variant).is_some();
     let trial = trial::test(format!("shm::{DEVICES}_hashed_by_kernels"), move || {
-        let (random, count) = choice(DEVICES)?;
         let stage = Stage::of_driver(&places, "shm", "soft", &VARIABLES.map(|(name, value)| (name, value.into())));
-        let (stage, wanted) = (stage.map_err(shown)?, Wanted::Text(kept(&places, &app)?));
-        let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, variant), plan);
-        Run::of(&app.name, wanted, random, count).through(&stage, &start).map_err(shown)
+        one_on(&stage.map_err(shown)?, &app, variant, choice(DEVICES)?, &[])
     });
     trial.with_ignored_flag(is_missing)
 }
@@ -188,10 +185,19 @@ fn one(places: &Places, app: &App, variant: Variant, way: &str, variables: &[(&s
     let usual = if is_sweep() || is_long_lived(&app.name) { COUNT } else { 1 };
     let (random, count) = choice_of(&format!("{way}{variant}{}", app.name), usual)?;
     let count = if is_held_once(&app.name) { 1 } else { count };
-    let stage = stage_for(places, way, &app.name)?;
+    one_on(&stage_for(places, way, &app.name)?, app, variant, (random, count), variables)
+}
+
+fn one_on(
+    stage: &Stage,
+    app: &App,
+    variant: Variant,
+    (random, count): (Random, usize),
+    variables: &[(&str, &str)],
+) -> Result<(), Failed> {
     let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, variant), &Plan { variables, ..*plan });
-    let wanted = Wanted::Text(kept(places, app)?);
-    Run::of(&app.name, wanted, random, count).through(&stage, &start).map_err(shown)
+    let wanted = Wanted::Text(kept(&stage.places, app)?);
+    Run::of(&app.name, wanted, random, count).through(stage, &start).map_err(shown)
 }
 
 /// Programs with several devices get some where the driver has as many as it is told.

@@ -18,7 +18,7 @@ use crate::arguments::Arguments;
 use crate::data::keep_until;
 use crate::fault::Fault;
 use crate::handlers::driver;
-use crate::host::take_back;
+use crate::host::{pointer, take_back};
 use crate::landing::{End, Landing, Place, Target};
 use crate::objects::Object;
 use crate::placing::{LARGE, in_zone, with_mappings};
@@ -27,10 +27,6 @@ use crate::svm::PAGE;
 
 /// How often a driver is asked for memory in the zone.
 const TRIES: usize = 4;
-
-fn at(address: u64) -> *mut void {
-    ptr::with_exposed_provenance_mut(address as usize)
-}
 
 /// Bytes that are asked of a driver for so many: whole pages, and one to begin at a whole one; never few.
 pub(crate) fn room(size: u64) -> Option<u64> {
@@ -68,7 +64,7 @@ pub(crate) fn kdclSvmAlloc(
     let give_back = |raw| {
         if let Some(free) = context.api.clSVMFree {
             // SAFETY: the driver gave it, it is given back once, and nobody knows of it.
-            unsafe { free(context.handle, at(raw)) };
+            unsafe { free(context.handle, pointer(raw)) };
         }
     };
     let tries = if session.replay.is_on { 1 } else { TRIES };
@@ -119,7 +115,7 @@ impl Session {
         // A driver keeps notes in what is free, which would be in the program's memory where that could not be taken away.
         if let Some(free) = found.api.clSVMFree.filter(|_| is_own) {
             // SAFETY: the driver gave it, and it was taken out of the list, so it is freed once.
-            unsafe { free(found.context, at(found.raw)) };
+            unsafe { free(found.context, pointer(found.raw)) };
         }
         self.shared.usage.sub_memory(found.size);
         driver!(found.api, clReleaseContext(found.context)).ok()
@@ -142,7 +138,7 @@ pub(crate) fn kdclSvmCopy(
     session.svm.check(message.destination, message.size)?;
     session.svm.check(message.source, message.size)?;
     command.run(session, |count, waits, event| {
-        copy(&command, at(message.destination), at(message.source), message.size, (count, waits, event))
+        copy(&command, pointer(message.destination), pointer(message.source), message.size, (count, waits, event))
     })?;
     Ok(message::kdclSvmCopyReply {})
 }
@@ -167,7 +163,7 @@ pub(crate) fn kdclSvmWrite(
     let size = bytes.len() as u64;
     session.svm.check(message.destination, size)?;
     let event = command.run_held(session, |count, waits, event| {
-        copy(&command, at(message.destination), bytes.as_ptr().cast(), size, (count, waits, event))
+        copy(&command, pointer(message.destination), bytes.as_ptr().cast(), size, (count, waits, event))
     })?;
     keep_until(&event, Box::new(bytes));
     Ok(message::kdclSvmWriteReply {})
@@ -184,7 +180,7 @@ pub(crate) fn kdclSvmRead(
     session.svm.check(message.source, message.size)?;
     let target = Arc::new(Target::new(message.size)?);
     let event = command.run_held(session, |count, waits, event| {
-        copy(&command, target.pointer(), at(message.source), message.size, (count, waits, event))
+        copy(&command, target.pointer(), pointer(message.source), message.size, (count, waits, event))
     })?;
     session.shared.landings.add(message.landing, Landing { place: Place::Own(target), end: End::Awaited(event) });
     Ok(message::kdclSvmReadReply {})
@@ -205,7 +201,7 @@ pub(crate) fn kdclSvmFill(
     }
     let (queue, bytes, size) = (command.queue.handle, pattern.as_ptr().cast(), message.size as usize);
     command.run(session, |count, waits, event| {
-        let to = at(message.destination);
+        let to = pointer(message.destination);
         driver!(command.api(), clEnqueueSVMMemFill(queue, to, bytes, pattern.len(), size, count, waits, event))
     })?;
     Ok(message::kdclSvmFillReply {})
@@ -220,7 +216,7 @@ pub(crate) fn kdclSvmMap(
     let mut arguments = Arguments::new("kdclSvmMap", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     session.svm.check(message.address, message.size)?;
-    let (queue, place, size) = (command.queue.handle, at(message.address), message.size as usize);
+    let (queue, place, size) = (command.queue.handle, pointer(message.address), message.size as usize);
     let event = command.run_held(session, |count, waits, event| {
         driver!(command.api(), clEnqueueSVMMap(queue, 0, message.flags, place, size, count, waits, event))
     })?;
@@ -245,8 +241,8 @@ pub(crate) fn kdclSvmUnmap(
     let command = command?;
     session.svm.check(message.place, bytes.len() as u64)?;
     // SAFETY: inside an allocation, which the program has mapped and so no kernel may use; the bytes are elsewhere.
-    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at(message.place).cast::<u8>(), bytes.len()) };
-    let (queue, place) = (command.queue.handle, at(message.address));
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), pointer(message.place).cast::<u8>(), bytes.len()) };
+    let (queue, place) = (command.queue.handle, pointer(message.address));
     command.run(session, |count, waits, event| {
         driver!(command.api(), clEnqueueSVMUnmap(queue, place, count, waits, event))
     })?;
@@ -269,7 +265,7 @@ pub(crate) fn kdclSvmMigrate(
     for (address, size) in addresses.iter().zip(&sizes) {
         session.svm.check(*address, *size)?;
     }
-    let places: Vec<*const void> = addresses.iter().map(|address| at(*address).cast_const()).collect();
+    let places: Vec<*const void> = addresses.iter().map(|address| pointer(*address).cast_const()).collect();
     let sizes: Vec<usize> = sizes.iter().map(|size| *size as usize).collect();
     let (queue, number, flags) = (command.queue.handle, places.len() as u32, message.flags);
     command.run(session, |count, waits, event| {

@@ -16,6 +16,7 @@ use crate::arguments::Arguments;
 use crate::data::{HeldEvent, keep_until};
 use crate::fault::{Fault, SessionError};
 use crate::handlers::driver;
+use crate::host::pointer;
 use crate::landing::{End, Landing, Place, Target};
 use crate::objects::Object;
 use crate::session::{Job, Session};
@@ -71,8 +72,7 @@ impl Transfer {
         let ((address, row), slice) =
             next().zip(next()).zip(next()).ok_or(SessionError::DamagedPart { message: "a transfer", part: "place" })?;
         session.svm.check_fine(address, self.reach(row, slice).ok_or(Code::INVALID_VALUE)?)?;
-        let start = std::ptr::with_exposed_provenance_mut(address as usize);
-        Ok(Host { start, row: row as usize, slice: slice as usize })
+        Ok(Host { start: pointer(address), row: row as usize, slice: slice as usize })
     }
 
     fn sizes(numbers: [u64; 3]) -> [usize; 3] {

@@ -57,7 +57,6 @@ struct Piece {
 pub(super) struct Captured {
     driver: Arc<Driver>,
     carriers: Vec<Carrier>,
-    streams: Vec<Streams>,
     progress: Arc<Progress>,
     regions: Vec<Region>,
     records: Vec<u8>,
@@ -120,9 +119,9 @@ impl Session {
         let (driver, carriers) = (Arc::clone(&self.shared.driver), self.snapshots.carriers().to_vec());
         let ready = self.snapshots.aside.take();
         let aside = self.snapshots.aside.clone();
-        let (pieces, streams) = (pieces(&areas, &carriers), self.snapshots.streams.clone());
-        let (used, lanes) = (&carriers[..], &streams[..]);
-        let mut work = Work { driver: &driver, carriers: used, streams: lanes, areas: &areas, aside: &aside, pieces };
+        let pieces = pieces(&areas, &carriers);
+        let streams = &self.snapshots.streams[..];
+        let mut work = Work { driver: &driver, carriers: &carriers, streams, areas: &areas, aside: &aside, pieces };
         work.pass_over_untouched(sink)?;
         let known = if options.full { Known::default() } else { self.snapshots.known.clone() };
         work.recognise(&known, &ready, sink)?;
@@ -140,7 +139,6 @@ impl Session {
         Ok(Captured {
             driver,
             carriers,
-            streams,
             progress,
             regions,
             records,
@@ -492,7 +490,8 @@ impl Captured {
             Load { area, offset: piece.spare.unwrap_or(0) - start, length: piece.length }
         };
         let loads: Vec<Load<'_>> = behind.iter().map(load).collect();
-        let (driver, carriers, streams) = (&self.driver, &self.carriers[..], &self.streams[..]);
+        let streams: Vec<Streams> = self.carriers.iter().map(|carrier| carrier.streams).collect();
+        let (driver, carriers, streams) = (&self.driver, &self.carriers[..], &streams[..]);
         let names =
             Lift { driver, carriers, streams, progress: &self.progress, aside: Some(&self.aside) }.out(&loads, sink)?;
         for (index, name) in behind.into_iter().zip(names) {
