@@ -186,6 +186,11 @@ impl Restored for Session {
             host.join(pinned)?;
             self.lend(..).map_err(|code| format!("the program's fine-grained shared virtual memory: {code}"))?;
             self.take_from_program()?;
+        } else if self.svm.fine(..).next().is_some() {
+            return Err(
+                "the program has fine-grained shared virtual memory, and comes over a link without shared memory"
+                    .into(),
+            );
         }
         Ok(())
     }
