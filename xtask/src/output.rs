@@ -1,8 +1,15 @@
 //! What a command says: a line for each step on standard output, problems on standard error.
 
-/// Names the step that begins.
+use std::sync::LazyLock;
+use std::time::Instant;
+
+/// When the first step began.
+static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Names the step that begins, and says how many minutes and seconds after the first one.
 pub(crate) fn step(text: &str) {
-    println!("==> {text}");
+    let seconds = BEGUN.elapsed().as_secs();
+    println!("==> {:02}:{:02} {text}", seconds / 60, seconds % 60);
 }
 
 /// A line of a result.

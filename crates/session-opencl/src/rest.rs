@@ -171,7 +171,13 @@ impl Kept for Session {
 }
 
 impl Restored for Session {
-    fn restore(&mut self, part: &SessionPart, source: &dyn Source, progress: &Progress) -> Result<(), Failure> {
+    fn restore(
+        &mut self,
+        part: &SessionPart,
+        source: &dyn Source,
+        progress: &Progress,
+        _insist: bool,
+    ) -> Result<(), Failure> {
         self.restore_snapshot(part, source, progress)
     }
 

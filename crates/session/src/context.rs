@@ -5,6 +5,8 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
+use std::sync::Arc;
+
 use katydid_cuda_sys::{CUcontext, CUgreenCtx, CUresult, CUstream, stream_flags};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
@@ -17,6 +19,7 @@ use katydid_wire::message::{
 
 use crate::ask::ask;
 use crate::fault::Fault;
+use crate::gather::current_device;
 use crate::handlers::refund;
 use crate::journal::Kind;
 use crate::session::Session;
@@ -93,6 +96,20 @@ impl Session {
             host.restore(&self.shared.driver, self.current);
         }
         Ok(())
+    }
+
+    /// The program's contexts on a device, but for those with a part of it.
+    pub(crate) fn contexts_on(&mut self, device: i32) -> Vec<u32> {
+        let driver = Arc::clone(&self.shared.driver);
+        let is_there = |handle: CUcontext| {
+            // SAFETY: the driver made the handle and the table forgets it when it ends.
+            let entered = unsafe { driver.cuCtxSetCurrent(handle) };
+            entered == CUresult::SUCCESS && current_device(&driver) == Ok(device)
+        };
+        let contexts = self.tables.contexts.all().filter(|(id, ..)| !self.greens.contains_key(id));
+        let found = contexts.filter(|(_, handle, _)| is_there(*handle)).map(|(id, ..)| id).collect();
+        self.reenter();
+        found
     }
 
     /// The context to which belongs what is made in one, streams apart.

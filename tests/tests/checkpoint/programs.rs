@@ -33,7 +33,7 @@ const GATED_PATIENCE: [&str; 2] = ["--patience", "3s"];
 
 /// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: they must say so, and the
 /// program must go on as if nothing had been asked.
-const REFUSALS: [(&str, &[&str]); 18] = [
+const REFUSALS: [(&str, &[&str]); 19] = [
     // These ruin a context, on purpose, before they end.
     ("device_assert", &["is ruined by error 710"]),
     ("illegal_address", &["is ruined by error 700"]),
@@ -51,6 +51,8 @@ const REFUSALS: [(&str, &[&str]); 18] = [
     ("kept_shared", &["descriptors are on their way"]),
     // One process of it has a block open, at times, that the other one has released.
     ("shared_memory", &["that another program still has open"]),
+    // So has one of its ranks, as NCCL ends.
+    ("torch.collectives_of_two", &["that another program still has open"]),
     // Memory of its arrays is mapped by itself.
     ("sparse_arrays", &["its memory is mapped piece by piece", "it is a pool of tiles"]),
     ("own_streams", &["its memory is mapped piece by piece", "it is a pool of tiles"]),
@@ -82,6 +84,8 @@ const OTHERWISE: [(&str, (&str, &str), &str, &str); 2] = [
 
 /// The program whose devices all have something to keep.
 const DEVICES: &str = "kept_devices";
+/// Those that compare addresses of variables, or go by them.
+const WITH_VARIABLES: [&str; 2] = ["kept_modules", "kept_symbols"];
 
 /// Steps of random calls.
 const RANDOM_STEPS: &str = "100";
@@ -147,6 +151,7 @@ pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
     }
     trials.extend(apps.iter().flat_map(|app| otherwise(places, app)));
     trials.extend(apps.iter().find(|app| app.name == DEVICES).map(|app| hashed(places, app)));
+    trials.extend(apps.iter().filter(|app| WITH_VARIABLES.contains(&&*app.name)).map(|app| insisted(places, app)));
     trials
 }
 
@@ -158,6 +163,19 @@ fn hashed(places: &Places, app: &App) -> Trial {
     let trial = trial::test(format!("shm::{DEVICES}_hashed_by_kernels"), move || {
         let stage = Stage::of_driver(&places, "shm", "soft", &VARIABLES.map(|(name, value)| (name, value.into())));
         one_on(&stage.map_err(shown)?, &app, variant, choice(DEVICES)?, &[])
+    });
+    trial.with_ignored_flag(is_missing)
+}
+
+/// A program whose variables are put where they were in the first worker already, as otherwise in the second. Softcuda's are
+/// there anyhow.
+fn insisted(places: &Places, app: &App) -> Trial {
+    let (places, app, variant) = (places.clone(), app.clone(), app.variants()[0]);
+    let driver = driver_under_test();
+    let is_missing = driver == "soft" || places.why_not_built(&app.name, variant).is_some();
+    let trial = trial::test(format!("shm::{}_at_its_places", app.name), move || {
+        let stage = Stage::of_driver(&places, "shm", &driver, &[("KATYDID_RESTORE_INSIST", "1".into())]);
+        one_on(&stage.map_err(shown)?, &app, variant, choice(&app.name)?, &[])
     });
     trial.with_ignored_flag(is_missing)
 }

@@ -39,6 +39,13 @@ impl Code {
         }
     }
 
+    /// The same of what the driver loads in the current context, if it has not yet, to answer about it.
+    pub(super) fn asked(session: &mut Session, head: &FrameHead, function: u32, kernel: u32) -> Result<Self, Fault> {
+        let code = Self::of(session, head, function, kernel)?;
+        session.journal.used(kernel, session.current, head.sequence);
+        Ok(code)
+    }
+
     /// As launches and occupancy take it: the driver tells a kernel from a function itself.
     pub(super) fn as_function(&self) -> CUfunction {
         match self {
@@ -98,12 +105,19 @@ pub(crate) fn kdFunctionFacts(
     head: &FrameHead,
     message: kdFunctionFacts,
 ) -> Called<kdFunctionFactsReply> {
-    let code = Code::of(session, head, message.function, message.kernel)?;
+    let code = Code::asked(session, head, message.function, message.kernel)?;
     let facts = match code {
         Code::Function(function) => gather::function(session.driver(), function),
         Code::Kernel(kernel) => gather::kernel(session.driver(), kernel),
     };
     done(kdFunctionFactsReply { facts: facts.encode() })
+}
+
+/// What is set for a kernel on a device loads its library in all contexts there.
+fn note_device(session: &mut Session, head: &FrameHead, kernel: u32, device: i32) {
+    for context in session.contexts_on(device) {
+        session.journal.used(kernel, context, head.sequence);
+    }
 }
 
 /// Sets an attribute; the program has checked the value against the facts.
@@ -117,6 +131,7 @@ pub(crate) fn kdFunctionSetAttribute(
         // SAFETY: takes a live handle and numbers.
         Code::Function(function) => unsafe { session.driver().cuFuncSetAttribute(function, attribute, value) },
         Code::Kernel(kernel) => {
+            note_device(session, head, message.kernel, message.device);
             // SAFETY: as above.
             unsafe { session.driver().cuKernelSetAttribute(attribute, value, kernel, message.device) }
         }
@@ -133,6 +148,7 @@ pub(crate) fn kdFunctionSetCacheConfig(
         // SAFETY: takes a live handle and a number.
         Code::Function(function) => unsafe { session.driver().cuFuncSetCacheConfig(function, message.config) },
         Code::Kernel(kernel) => {
+            note_device(session, head, message.kernel, message.device);
             // SAFETY: as above.
             unsafe { session.driver().cuKernelSetCacheConfig(kernel, message.config, message.device) }
         }

@@ -15,7 +15,7 @@ use crate::session::Session;
 
 /// `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`; sizes in bytes.
 pub(crate) fn kdOccupancy(session: &mut Session, head: &FrameHead, message: kdOccupancy) -> Called<kdOccupancyReply> {
-    let function = Code::of(session, head, message.function, message.kernel)?.as_function();
+    let function = Code::asked(session, head, message.function, message.kernel)?.as_function();
     let (block, dynamic, flags) = (message.blockSize, message.dynamicSize as usize, message.flags);
     let driver = session.driver();
     let blocks = ask(|out| {
@@ -31,7 +31,7 @@ pub(crate) fn kdAvailableSharedMemory(
     head: &FrameHead,
     message: kdAvailableSharedMemory,
 ) -> Called<kdAvailableSharedMemoryReply> {
-    let function = Code::of(session, head, message.function, message.kernel)?.as_function();
+    let function = Code::asked(session, head, message.function, message.kernel)?.as_function();
     let (blocks, block) = (message.blocks, message.blockSize);
     let driver = session.driver();
     let size = ask::<usize>(|out| {
@@ -43,7 +43,7 @@ pub(crate) fn kdAvailableSharedMemory(
 
 /// `cuOccupancyMaxActiveClusters` or `cuOccupancyMaxPotentialClusterSize`.
 pub(crate) fn kdClusters(session: &mut Session, head: &FrameHead, message: kdClusters) -> Called<kdClustersReply> {
-    let function = Code::of(session, head, message.function, message.kernel)?.as_function();
+    let function = Code::asked(session, head, message.function, message.kernel)?.as_function();
     let mut attribute = CUlaunchAttribute { id: launch_attribute::CLUSTER_DIMENSION, ..CUlaunchAttribute::default() };
     attribute.value[0] = u64::from(message.clusterX) | u64::from(message.clusterY) << 32;
     attribute.value[1] = u64::from(message.clusterZ);

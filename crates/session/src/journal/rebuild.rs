@@ -24,6 +24,7 @@ use katydid_wire::message::{
 };
 
 use super::numbers::Numbers;
+use super::places::Places;
 use super::state::State;
 use super::{Frame, Steps, needs};
 use crate::ask::ask;
@@ -139,6 +140,8 @@ pub(crate) struct Replay {
     /// How the frame at hand came out.
     pub(crate) outcome: CUresult,
     pub(super) numbers: Numbers,
+    /// Where variables are to lie, if the driver is not left to itself.
+    pub(super) places: Option<Places>,
     /// What waits for the program.
     second: Vec<Record>,
     /// What waits for the contents.
@@ -151,6 +154,7 @@ impl Default for Replay {
             is_on: false,
             outcome: CUresult::SUCCESS,
             numbers: Numbers::default(),
+            places: None,
             second: Vec::new(),
             loans: Loans::default(),
         }
@@ -175,7 +179,9 @@ impl Session {
             return Err(RebuildError::Devices { had, have });
         }
         self.tables.resume(pending.known);
-        self.replay_all(&first, images)?;
+        let outcome = self.replay_all(&first, images);
+        self.replay.places = None;
+        outcome?;
         self.restore_times(times).map_err(RebuildError::from_fault)?;
         (self.replay.loans, self.replay.second) = (loans, second);
         self.facts = opening.facts;
@@ -216,7 +222,12 @@ impl Session {
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
     ) -> Result<(), RebuildError> {
         self.replay.is_on = true;
-        let outcome = records.iter().try_for_each(|record| self.replay_one(record, images));
+        let outcome = records.iter().try_for_each(|record| {
+            let filled = self.make_place(record, images);
+            let outcome = self.replay_one(record, images);
+            self.end_place(filled);
+            outcome
+        });
         self.end_fillers();
         self.replay.is_on = false;
         outcome
@@ -304,7 +315,7 @@ impl Session {
     }
 
     /// A frame that belongs to no context needs one nevertheless, in most drivers.
-    fn head_of(&self, record: &Record) -> FrameHead {
+    pub(super) fn head_of(&self, record: &Record) -> FrameHead {
         let Record { order: sequence, thread, context, opcode, .. } = *record;
         let context = match context {
             0 if self.current == 0 => self.tables.contexts.any(),
@@ -383,7 +394,7 @@ fn variable(record: &Record) -> &[u8] {
 }
 
 /// The id in a record that is no frame.
-fn used(record: &Record) -> u32 {
+pub(super) fn used(record: &Record) -> u32 {
     record.payload.first_chunk().map_or(0, |id| u32::from_le_bytes(*id))
 }
 

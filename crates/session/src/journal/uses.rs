@@ -1,7 +1,10 @@
 //! Which library is used in which context, in the order in which that began.
 //!
 //! A driver gives a library memory in a context when something of it is first used there. A replay uses it at the same
-//! place in the order, so that its variables come back at their addresses.
+//! place in the order, so that its variables come back at their addresses. What is a use (580.159.04, H100, 2026-11-26, by the
+//! memory that it takes): launches, functions, variables, and in the current context also parameters and occupancy of a kernel;
+//! an attribute or a preference that is set for a kernel on a device, in all contexts that there are on it by then. Names, and
+//! attributes that are asked for, are none.
 
 use std::collections::BTreeMap;
 
@@ -73,9 +76,17 @@ impl Journal {
     }
 
     /// The library of a kernel; 0 for none.
-    fn library_of(&self, kernel: u32) -> u32 {
+    pub(super) fn library_of(&self, kernel: u32) -> u32 {
         let entry = self.get(Kind::Kernel, u64::from(kernel));
         entry.and_then(|entry| Some(kdLibraryKernel::decode(entry.made.payload()).ok()?.library)).unwrap_or(0)
+    }
+
+    /// The driver is asked about a kernel in a context, which loads its library there.
+    pub(crate) fn used(&mut self, kernel: u32, context: u32, order: u64) {
+        let library = if self.is_off { 0 } else { self.library_of(kernel) };
+        if library != 0 {
+            self.uses.note(library, context, order);
+        }
     }
 
     /// A kernel is launched in a context. All but the first launch cost one look.

@@ -33,7 +33,7 @@ use super::soft;
 use crate::arrays::Held;
 use crate::ask::ask;
 use crate::device_memory::access;
-use crate::journal::Kind;
+use crate::journal::{Kind, Lay};
 use crate::session::Session;
 use crate::virtual_memory::Memory;
 
@@ -58,6 +58,17 @@ pub(super) struct Records {
     /// Variables, in the order in which they are packed.
     pub(super) code: Vec<CodeRecord>,
     pub(super) heaps: Vec<HeapRecord>,
+}
+
+impl Records {
+    /// Where each variable lay.
+    pub(super) fn lays(&self) -> impl Iterator<Item = Lay> {
+        self.code.iter().flat_map(|code| {
+            let lay =
+                |it: &Found| Lay { object: code.object, name: it.name.clone(), address: it.address, size: it.size };
+            code.variables.iter().map(lay)
+        })
+    }
 }
 
 /// The variables of a piece of code in a context.

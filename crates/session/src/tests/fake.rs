@@ -5,9 +5,9 @@
 #![expect(unsafe_code, reason = "plays a C library")]
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_char, c_void};
-use std::ptr::without_provenance_mut;
+use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -25,6 +25,42 @@ thread_local! {
     static NEXT_CODE: RefCell<CUresult> = const { RefCell::new(CUresult::SUCCESS) };
     /// The last number that this thread's driver gave to a surface.
     pub(super) static NUMBER: Cell<u64> = const { Cell::new(0) };
+    /// Where this thread's driver puts variables of modules, if it chooses.
+    pub(super) static STOCK: RefCell<Option<Stock>> = const { RefCell::new(None) };
+}
+
+/// Blocks of addresses, of which the lowest is given first. A module has one for other things, then one for its variables.
+#[derive(Debug, Default)]
+pub(super) struct Stock {
+    /// Numbers of blocks.
+    pub(super) taken: BTreeSet<u64>,
+    /// By the module's handle.
+    pub(super) modules: BTreeMap<u64, [u64; 2]>,
+}
+
+impl Stock {
+    const BLOCK: u64 = 2 << 20;
+
+    fn take(&mut self) -> u64 {
+        let free = (1..).find(|block| self.taken.insert(*block));
+        free.unwrap_or_default()
+    }
+
+    fn load(&mut self, module: u64) {
+        let blocks = [self.take(), self.take()];
+        self.modules.insert(module, blocks);
+    }
+
+    fn unload(&mut self, module: u64) {
+        for block in self.modules.remove(&module).into_iter().flatten() {
+            self.taken.remove(&block);
+        }
+    }
+}
+
+/// What the stock says, if there is one.
+fn of_stock<T>(ask: impl FnOnce(&mut Stock) -> T) -> Option<T> {
+    STOCK.with_borrow_mut(|stock| stock.as_mut().map(ask))
 }
 
 /// Handles are numbers in order.
@@ -156,9 +192,11 @@ extern "C" fn get_limit(out: *mut usize, _limit: u32) -> CUresult {
 /// Addresses of variables: what the next call tells.
 pub(super) static VARIABLE: AtomicUsize = AtomicUsize::new(0x7f00_0000_0000);
 
-extern "C" fn module_global(at: *mut u64, size: *mut usize, _: CUmodule, _name: *const c_char) -> CUresult {
+extern "C" fn module_global(at: *mut u64, size: *mut usize, module: CUmodule, _name: *const c_char) -> CUresult {
+    let in_stock = of_stock(|stock| stock.modules.get(&module.address()).map(|[_, block]| block * Stock::BLOCK));
+    let address = in_stock.flatten().unwrap_or(VARIABLE.load(Ordering::Relaxed) as u64);
     // SAFETY: sessions pass locals.
-    unsafe { (at.write(VARIABLE.load(Ordering::Relaxed) as u64), size.write(64)) };
+    unsafe { (at.write(address), size.write(64)) };
     CUresult::SUCCESS
 }
 
@@ -185,12 +223,20 @@ extern "C" fn get_access(flags: *mut u64, _: *const c_void, _at: u64) -> CUresul
 }
 
 extern "C" fn address_reserve(out: *mut u64, size: usize, _: usize, wanted: u64, _: u64) -> CUresult {
+    let given = if wanted == 0 { of_stock(|stock| stock.take() * Stock::BLOCK) } else { None };
     // SAFETY: sessions pass a local.
-    unsafe { out.write(wanted) };
+    unsafe { out.write(given.unwrap_or(wanted)) };
     note(format!("reserve {wanted:#x} {size:#x}"))
 }
 
+extern "C" fn address_free(address: u64, size: usize) -> CUresult {
+    let was_taken = of_stock(|stock| stock.taken.remove(&(address / Stock::BLOCK)));
+    assert_ne!(was_taken, Some(false), "{address:#x} was not taken");
+    note(format!("unreserve {address:#x} {size:#x}"))
+}
+
 extern "C" fn module_unload(module: CUmodule) -> CUresult {
+    of_stock(|stock| stock.unload(module.address()));
     note(format!("unload {:#x}", module.address()))
 }
 
@@ -201,7 +247,15 @@ extern "C" fn module_load(
     _: *mut u32,
     _: *mut *mut c_void,
 ) -> CUresult {
-    make(out, CUmodule, "module")
+    let status = make(out, CUmodule, "module");
+    // SAFETY: written by `make`.
+    let module = unsafe { out.read() };
+    of_stock(|stock| stock.load(module.address()));
+    status
+}
+
+extern "C" fn module_load_data(out: *mut CUmodule, image: *const c_void) -> CUresult {
+    module_load(out, image, 0, null_mut(), null_mut())
 }
 
 extern "C" fn get_function(out: *mut CUfunction, _module: CUmodule, name: *const c_char) -> CUresult {
@@ -394,6 +448,8 @@ pub(super) fn driver() -> Driver {
             b"cuCtxGetLimit" => get_limit as *mut c_void,
             b"cuModuleGetGlobal_v2" => module_global as *mut c_void,
             b"cuModuleUnload" => module_unload as *mut c_void,
+            b"cuModuleLoadData" => module_load_data as *mut c_void,
+            b"cuMemAddressFree" => address_free as *mut c_void,
             b"cuSurfObjectCreate" => surface_create as *mut c_void,
             b"cuSurfObjectDestroy" => surface_destroy as *mut c_void,
             b"cuArray3DCreate_v2" => array_create as *mut c_void,

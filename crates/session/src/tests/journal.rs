@@ -7,13 +7,14 @@ use katydid_keep::StateError;
 use katydid_wire::message::{
     cuEventCreate, cuEventDestroy_v2, cuModuleUnload, cuStreamCopyAttributes, cuStreamCreate, cuStreamDestroy_v2,
     cuStreamQuery, kdAddressReserve, kdArrayCreate, kdContextRelease, kdContextSetLimit, kdDeviceGrow, kdDeviceShrink,
-    kdFacts, kdImagePiece, kdMemoryCreate, kdMemoryMap, kdMemoryRelease, kdModuleFunction, kdModuleGlobal,
-    kdModuleLoad, kdStreamSetAttribute, kdSurfaceCreate, kdSurfaceDestroy,
+    kdFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdImagePiece, kdLibraryKernel, kdLibraryLoad,
+    kdMemoryCreate, kdMemoryMap, kdMemoryRelease, kdModuleFunction, kdModuleGlobal, kdModuleLoad, kdOccupancy,
+    kdStreamSetAttribute, kdSurfaceCreate, kdSurfaceDestroy,
 };
 
-use super::fake::{self, VARIABLE, calls};
+use super::fake::{self, STOCK, Stock, VARIABLE, calls};
 use super::stage::{DEVICE, GRANULE, Stage};
-use crate::journal::{Kind, Opening, RebuildError, Saved, messages_of};
+use crate::journal::{Kind, Lay, Opening, RebuildError, Saved, messages_of};
 
 /// Saved state of a stage.
 fn save(stage: &mut Stage) -> Saved {
@@ -24,8 +25,16 @@ fn save(stage: &mut Stage) -> Saved {
 
 /// Rebuilds into a new session, whose driver counts from the start.
 fn try_rebuild(saved: &Saved) -> Result<Stage, RebuildError> {
+    try_rebuild_at(saved, Vec::new())
+}
+
+/// The same with variables at these places.
+fn try_rebuild_at(saved: &Saved, lays: Vec<Lay>) -> Result<Stage, RebuildError> {
     fake::NUMBER.set(0);
     let mut stage = Stage::bare();
+    if !lays.is_empty() {
+        stage.session.insist(lays);
+    }
     let mut images = |number: u32| saved.images.get(number as usize).map(|image| image.image().encode());
     stage.session.rebuild(&saved.state, &mut images)?;
     stage.session.reattach()?;
@@ -150,6 +159,50 @@ fn a_module_that_was_there_when_a_younger_one_was_loaded_is_loaded_and_unloaded_
     let saved = save(&mut stage);
     rebuild(&saved);
     assert_eq!(of_program(&calls()), ["retain", "current"]);
+}
+
+#[test]
+fn variables_that_would_lie_elsewhere_are_put_where_they_were() {
+    STOCK.set(Some(Stock { taken: [1, 2, 4].into(), ..Stock::default() }));
+    let mut stage = Stage::new();
+    stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
+    let mut lays = Vec::new();
+    for module in [1, 2] {
+        load(&mut stage, module, b".version 8.0\n");
+        stage.enqueue(&cuEventCreate { phEvent: module, Flags: 2 });
+        let address = stage.reply(&kdModuleGlobal { module, name: b"counter" }).address;
+        lays.push(Lay { object: module.into(), name: "counter".into(), address, size: 64 });
+    }
+    assert_eq!(lays.iter().map(|lay| lay.address >> 21).collect::<Vec<_>>(), [5, 7]);
+    let saved = save(&mut stage);
+    // What was there before them is not there in another process.
+    let fresh = || STOCK.set(Some(Stock { taken: [2].into(), ..Stock::default() }));
+    fresh();
+    assert!(matches!(try_rebuild(&saved).err(), Some(RebuildError::Moved { .. })));
+    fresh();
+    drop(try_rebuild_at(&saved, lays).unwrap());
+    let taken = STOCK.with_borrow(|stock| stock.as_ref().map(|stock| stock.taken.clone()));
+    assert_eq!(taken.map(Vec::from_iter), Some(vec![2, 4, 5, 6, 7]), "nothing else is held any more");
+    STOCK.set(None);
+}
+
+#[test]
+fn a_library_is_used_where_its_kernels_are_asked_about_and_set() {
+    let mut stage = Stage::new();
+    for library in [1, 2, 3] {
+        let image = Image::from_bytes(b".version 8.0\n").unwrap().encode();
+        stage.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
+        stage.reply(&kdLibraryLoad { library, options: &[] });
+        stage.reply(&kdLibraryKernel { kernel: library, library, name: b"scale" });
+    }
+    stage.retain(2);
+    stage.enqueue(&kdFunctionSetAttribute { function: 0, kernel: 1, device: 0, attribute: 8, value: 1024 });
+    stage.enqueue(&kdFunctionSetCacheConfig { function: 0, kernel: 3, device: 1, config: 1 });
+    stage.reply(&kdOccupancy { function: 0, kernel: 2, blockSize: 32, dynamicSize: 0, flags: 0 });
+    stage.enqueue(&kdFunctionSetAttribute { function: 0, kernel: 1, device: 0, attribute: 8, value: 2048 });
+    let uses = stage.session.journal.uses.in_order();
+    let uses: Vec<_> = uses.iter().map(|(library, context, _)| (*library, *context)).collect();
+    assert_eq!(uses, [(1, 1), (1, 2), (2, 2)], "on the device, and in the current context");
 }
 
 #[test]
