@@ -9,12 +9,11 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CString;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-use katydid_cuda_sys::{CUdeviceptr, CUlibrary, CUmodule, CUresult};
+use katydid_cuda_sys::{CUdeviceptr, CUresult};
 use katydid_driver::Driver;
 use katydid_fatbin::OwnedImage;
 use katydid_keep::{Record, Step};
@@ -26,6 +25,7 @@ use super::rebuild::used;
 use crate::ask::ask;
 use crate::handlers::image_of;
 use crate::session::Session;
+use crate::snapshot::{Loaded, address_of};
 
 /// Bytes of a block.
 const BLOCK: u64 = 2 << 20;
@@ -50,6 +50,9 @@ impl Lay {
         (self.address / BLOCK..=last).take(MOST).map(|block| block * BLOCK)
     }
 }
+
+/// Which of some variables the driver tells of, and where it would lie.
+type Probe<'a> = &'a dyn Fn(&[&Lay]) -> Option<(usize, CUdeviceptr)>;
 
 /// A stock of addresses.
 pub(crate) trait Holes {
@@ -116,24 +119,25 @@ impl<H: Holes> Places<H> {
     }
 
     /// Fills the holes by which the variables of `object` would come to lie elsewhere, until what is returned is given back.
-    /// `probe` tells the address that a variable of this name would have. Nothing is done where no block is held: what came
-    /// before has them all.
-    fn settle(&mut self, object: u64, probe: &dyn Fn(&str) -> Option<CUdeviceptr>) -> Vec<CUdeviceptr> {
+    /// `probe` tells the address that one of these would have, the first of which that can be told, as static ones cannot. Nothing
+    /// is done where no block is held: what came before has them all.
+    fn settle(&mut self, object: u64, probe: Probe<'_>) -> Vec<CUdeviceptr> {
         let mut filled = Vec::new();
         let variables = self.wanted.remove(&object).unwrap_or_default();
         let own: BTreeSet<_> =
             variables.iter().flat_map(Lay::blocks).filter(|block| self.held.contains(block)).collect();
-        let first = variables.iter().find(|variable| variable.blocks().any(|block| own.contains(&block)));
+        let telling: Vec<_> = variables.iter().filter(|it| it.blocks().any(|block| own.contains(&block))).collect();
         self.held.retain(|block| !own.contains(block));
         self.give_back(own);
-        let Some(first) = first else { return filled };
+        if telling.is_empty() {
+            return filled;
+        }
         for _ in 0..TRIES {
-            match probe(&first.name) {
-                Some(now) if now != first.address => match self.nearer(now, first.address) {
-                    blocks if blocks.is_empty() => break,
-                    blocks => filled.extend(blocks),
-                },
-                _ => break,
+            let told = probe(&telling).map(|(which, now)| (now, telling[which].address));
+            let Some((now, was)) = told.filter(|(now, was)| now != was) else { break };
+            match self.nearer(now, was) {
+                blocks if blocks.is_empty() => break,
+                blocks => filled.extend(blocks),
             }
         }
         filled
@@ -191,7 +195,7 @@ impl Session {
         let is_there = self.enter_for(&self.head_of(record)).is_ok();
         let Some(image) = image.filter(|_| is_there) else { return Vec::new() };
         let Some(mut places) = self.replay.places.take() else { return Vec::new() };
-        let filled = places.settle(loads.object, &|name| probe(self.driver(), loads.library.is_some(), &image, name));
+        let filled = places.settle(loads.object, &|lays| probe(self.driver(), loads.library.is_some(), &image, lays));
         self.replay.places = Some(places);
         filled
     }
@@ -219,35 +223,34 @@ impl Session {
     }
 }
 
-/// Where the variable `name` would lie if `image` were loaded in the current context, which it is for a moment.
-fn probe(driver: &Driver, is_library: bool, image: &OwnedImage, name: &str) -> Option<CUdeviceptr> {
-    let (name, code) = (CString::new(name).ok()?, image.as_ptr().cast());
-    let (mut address, mut size) = (0, 0_usize);
-    let (to_address, to_size) = (&raw mut address, &raw mut size);
-    if is_library {
-        let none = ptr::null_mut;
-        // SAFETY: the image is whole and outlives the library, there are no options, and the output is a local.
-        let loaded = ask::<CUlibrary>(|out| unsafe {
-            driver.cuLibraryLoadData(out, code, none(), none().cast(), 0, none(), none().cast(), 0)
-        });
-        let library = loaded.ok()?;
-        // SAFETY: the outputs are locals, the name ends with a NUL; nobody else knows the library.
-        let told = unsafe {
-            let told = driver.cuLibraryGetGlobal(to_address, to_size, library, name.as_ptr());
-            let _: CUresult = driver.cuLibraryUnload(library);
-            told
-        };
-        return told.ok().ok().map(|()| address);
-    }
-    // SAFETY: the image is whole, and the output is a local.
-    let module = ask::<CUmodule>(|out| unsafe { driver.cuModuleLoadData(out, code) }).ok()?;
-    // SAFETY: the outputs are locals, the name ends with a NUL; nobody else knows the module.
-    let told = unsafe {
-        let told = driver.cuModuleGetGlobal_v2(to_address, to_size, module, name.as_ptr());
-        let _: CUresult = driver.cuModuleUnload(module);
-        told
+/// Where the first of `lays` that can be told would lie if `image` were loaded in the current context, which it is for a moment;
+/// and which one that is.
+fn probe(driver: &Driver, is_library: bool, image: &OwnedImage, lays: &[&Lay]) -> Option<(usize, CUdeviceptr)> {
+    let loaded = load(driver, is_library, image).ok()?;
+    let told = |lay: &Lay| Some(address_of(driver, loaded, &lay.name).ok()?.0);
+    let first = lays.iter().enumerate().find_map(|(which, lay)| Some((which, told(lay)?)));
+    // SAFETY: nobody else knows it.
+    let _: CUresult = unsafe {
+        match loaded {
+            Loaded::Module(module) => driver.cuModuleUnload(module),
+            Loaded::Library(library) => driver.cuLibraryUnload(library),
+        }
     };
-    told.ok().ok().map(|()| address)
+    first
+}
+
+fn load(driver: &Driver, is_library: bool, image: &OwnedImage) -> Result<Loaded, CUresult> {
+    let code = image.as_ptr().cast();
+    // SAFETY: the image is whole and outlives what is made of it, there are no options, and the outputs are locals.
+    unsafe {
+        if is_library {
+            let (ids, values) = (ptr::null_mut(), ptr::null_mut());
+            let (options, choices) = (ptr::null_mut(), ptr::null_mut());
+            let load = |out| driver.cuLibraryLoadData(out, code, ids, values, 0, options, choices, 0);
+            return ask(load).map(Loaded::Library);
+        }
+        ask(|out| driver.cuModuleLoadData(out, code)).map(Loaded::Module)
+    }
 }
 
 #[cfg(test)]
@@ -300,13 +303,14 @@ mod tests {
     fn variables_come_to_lie_where_they_were() {
         for before in [0, 1, 3] {
             let stock = Stock::with([2]);
-            let mut places = Places::hold(&stock, [lay(7, 8 * BLOCK, 4), lay(9, 11 * BLOCK - 4, 8)]);
+            let hidden = Lay { name: "static".into(), ..lay(7, 8 * BLOCK, 4) };
+            let mut places = Places::hold(&stock, [hidden, lay(7, 8 * BLOCK + 4, 4), lay(9, 11 * BLOCK - 4, 8)]);
             assert_eq!(stock.blocks(), [2, 8, 10, 11], "held, and nothing else");
             let probes = Cell::new(0);
-            let filled = places.settle(7, &|name| {
-                assert_eq!(name, "v7");
+            let filled = places.settle(7, &|lays| {
                 probes.set(probes.get() + 1);
-                stock.place(before)
+                let told = lays.iter().position(|lay| lay.name == "v7")?;
+                Some((told, stock.place(before)? + 4))
             });
             assert_eq!((stock.place(before), probes.get()), (Some(8 * BLOCK), 2), "{before} blocks before");
             places.give_back(filled);
@@ -324,10 +328,10 @@ mod tests {
         let mut places = Places::hold(&stock, variables);
         assert_eq!(stock.blocks(), [1, 2, 4]);
         assert_eq!(places.settle(1, &|_| None), [0; 0], "somebody has its block");
-        assert_eq!(places.settle(2, &|_| stock.place(0)), [0; 0], "there anyhow");
+        assert_eq!(places.settle(2, &|_| Some((0, stock.place(0)?))), [0; 0], "there anyhow");
         assert_eq!(places.settle(3, &|_| None), [0; 0], "out of reach");
         assert_eq!(places.settle(4, &|_| None), [0; 0], "nobody knows of it");
-        assert_eq!(places.settle(5, &|_| stock.place(4)), [0; 0], "never so near");
+        assert_eq!(places.settle(5, &|_| Some((0, stock.place(4)?))), [0; 0], "never so near");
         assert_eq!(stock.blocks(), [4]);
     }
 }

@@ -394,11 +394,12 @@ impl Session {
     }
 }
 
-/// Where a record comes: textures and surfaces by their numbers, after everything else.
-fn place((kind, record): &(Kind, Record)) -> (bool, u64) {
+/// Where a record comes: textures and surfaces by their numbers, after everything else; that a library is used before the frame
+/// that uses it, which would load it otherwise.
+fn place((kind, record): &(Kind, Record)) -> (bool, u64, bool) {
     match kind {
-        Kind::Texture | Kind::Surface => (true, number_told(record)),
-        _ => (false, record.order),
+        Kind::Texture | Kind::Surface => (true, number_told(record), true),
+        _ => (false, record.order, record.step != Step::Use),
     }
 }
 

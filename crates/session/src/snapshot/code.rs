@@ -19,7 +19,7 @@ use crate::ask::ask;
 
 /// Code in a context.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Loaded {
+pub(crate) enum Loaded {
     Module(CUmodule),
     Library(CUlibrary),
 }
@@ -81,7 +81,11 @@ fn entry(variable: &Variable<'_>, address: u64, size: u64) -> Found {
 }
 
 /// Address and size of the variable called `name`.
-fn address_of(driver: &Driver, loaded: Loaded, name: &str) -> Result<(CUdeviceptr, u64), CUresult> {
+///
+/// # Errors
+///
+/// The driver does not tell, as of a static one.
+pub(crate) fn address_of(driver: &Driver, loaded: Loaded, name: &str) -> Result<(CUdeviceptr, u64), CUresult> {
     let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
     let (mut address, mut size) = (0, 0_usize);
     let (to_address, to_size) = (&raw mut address, &raw mut size);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use katydid_cuda_sys::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUarray, CUcontext, CUevent, CUfunction, CUgraph,
-    CUgraphExec, CUgraphNode, CUhostFn, CUlaunchAttribute, CUlaunchConfig, CUlibrary, CUmemAccessDesc,
+    CUgraphExec, CUgraphNode, CUhostFn, CUkernel, CUlaunchAttribute, CUlaunchConfig, CUlibrary, CUmemAccessDesc,
     CUmemAllocationProp, CUmodule, CUresult, CUstream, CUstreamAttrValue,
 };
 use katydid_driver::Driver;
@@ -385,6 +385,21 @@ extern "C" fn full_queue() -> CUresult {
     CUresult::SUCCESS
 }
 
+extern "C" fn library_load(out: *mut CUlibrary) -> CUresult {
+    make(out, CUlibrary, "library")
+}
+
+extern "C" fn library_kernel(out: *mut CUkernel) -> CUresult {
+    make(out, CUkernel, "kernel")
+}
+
+/// All contexts are on the first device.
+extern "C" fn device_of_context(out: *mut i32) -> CUresult {
+    // SAFETY: sessions pass a local.
+    unsafe { out.write(0) };
+    CUresult::SUCCESS
+}
+
 extern "C" fn library_module(out: *mut CUmodule, _: CUlibrary) -> CUresult {
     make(out, CUmodule, "library's module")
 }
@@ -475,6 +490,12 @@ pub(super) fn driver() -> Driver {
             b"cuLaunchHostFunc" => host_function as *mut c_void,
             b"cuCtxResetPersistingL2Cache" => full_queue as *mut c_void,
             b"cuCtxSynchronize" => nothing as *mut c_void,
+            b"cuLibraryLoadData" => library_load as *mut c_void,
+            b"cuLibraryGetKernel" => library_kernel as *mut c_void,
+            b"cuCtxGetDevice" => device_of_context as *mut c_void,
+            b"cuKernelSetAttribute"
+            | b"cuKernelSetCacheConfig"
+            | b"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags" => nothing as *mut c_void,
             b"cuLibraryGetModule" => library_module as *mut c_void,
             b"cuLibraryUnload" => nothing as *mut c_void,
             b"cuGraphCreate" => graph_create as *mut c_void,
