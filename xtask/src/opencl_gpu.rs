@@ -34,7 +34,7 @@ use crate::{opencl_rates, steps};
 /// What works takes half of it.
 const ALL: Duration = Duration::from_secs(570);
 const STEPS: [Step; 8] = [
-    Step { name: "tests", tool: Tool::Tests("opencl"), arguments: "--test-threads=4", seconds: 90, ..Step::ONCE },
+    Step { name: "tests", tool: Tool::Tests("opencl"), arguments: "--test-threads=8", seconds: 200, ..Step::ONCE },
     Step { name: "figures", tool: Tool::Function(figures), ..Step::ONCE },
     Step { name: "bench", tool: Tool::Function(bench), ..Step::ONCE },
     Step { name: "rates", tool: Tool::Function(rates), ..Step::ONCE },

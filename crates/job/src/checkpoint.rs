@@ -56,6 +56,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const DEFAULT_LEVEL: u32 = 1;
 /// How often a checkpoint is begun anew because a program came to the job while it was taken.
 pub(crate) const ATTEMPTS: u32 = 8;
+/// How long connections may be on their way that nobody has accepted, and how often that is looked at: CRIU cannot dump such.
+const ON_ITS_WAY: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Why there is no checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -201,10 +204,22 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
     let root = job.root.awaited().ok_or(CheckpointError::NoProgram)?;
     let criu = if request.device_only { None } else { Some(job.criu()?) };
     let image = Image::create_or_open(path)?;
-    for _ in 0..ATTEMPTS {
+    let mut left = ATTEMPTS;
+    while left > 0 {
         let writer = image.begin(options(request))?;
         let attempt = Attempt { job, root, request, writer: &writer, criu: criu.as_ref(), tell, stages: &stages };
-        let Some(taken) = attempt.run()? else { continue };
+        let taken = match attempt.run() {
+            Ok(Some(taken)) => taken,
+            Ok(None) => {
+                left -= 1;
+                continue;
+            }
+            Err(CheckpointError::Criu(error)) if error.passes() && since.elapsed() < ON_ITS_WAY => {
+                thread::sleep(LOOK);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         tell(&Step::Commit);
         let (workers, members) = (taken.workers(), taken.members());
         let Taken { mut stop, sessions, processes, criu: part, frozen, stopped } = taken;

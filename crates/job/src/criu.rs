@@ -49,6 +49,8 @@ const BOTH: [&str; 7] = [
 const LOG: &str = "dump.log";
 /// What CRIU says of a port that is taken, and of a connection.
 const TAKEN: [&str; 2] = ["Address already in use", "Can't connect inet socket back: Cannot assign requested address"];
+/// Of a connection that its listener has not accepted yet.
+const IN_FLIGHT: &str = "In-flight connection";
 /// Lines of a log that an error quotes.
 const QUOTED: usize = 3;
 
@@ -144,6 +146,11 @@ impl CriuError {
     pub(crate) fn is_of_port(&self) -> bool {
         let is_one = |reason: &str| TAKEN.iter().any(|words| reason.contains(words));
         matches!(self, Self::Failed { reason, .. } if is_one(reason))
+    }
+
+    /// Whether a connection was on its way, which comes to its end when the program accepts it.
+    pub(crate) fn passes(&self) -> bool {
+        matches!(self, Self::Failed { reason, .. } if reason.contains(IN_FLIGHT))
     }
 
     /// Whether CRIU had no chance to take its hand out of the program.

@@ -34,7 +34,7 @@ const ON_EVERY_WAY: [(&str, Scenario); 3] = [
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 15] = [
+const ON_ONE_WAY: [(&str, Scenario); 16] = [
     ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
     ("a_supervisor_killed_while_its_job_is_stopped_takes_it_along", killed_while_stopped),
     ("a_guard_that_is_killed_takes_the_job_along", killed_guard),
@@ -42,6 +42,7 @@ const ON_ONE_WAY: [(&str, Scenario); 15] = [
     ("what_a_killed_supervisor_and_its_guard_leave_goes_with_the_next_job", killed_both),
     ("a_port_that_somebody_has_is_waited_for_at_a_restore", taken_port),
     ("a_port_is_not_waited_for_when_there_is_no_session", taken_port_for_nothing),
+    ("a_connection_on_its_way_is_waited_for", on_its_way),
     ("what_a_program_wrote_after_a_checkpoint_is_written_again", written_again),
     ("a_file_that_the_job_still_writes_is_not_cut_back", still_written),
     ("a_process_that_a_signal_had_stopped_stays_so", stopped_child),
@@ -314,6 +315,43 @@ with open(sys.argv[1], "w") as note:
     note.write(str(listener.getsockname()[1]))
 os.execv(sys.argv[2], sys.argv[2:])
 "#;
+
+/// Has a child with a connection that it accepts a second after a file is there, and becomes a program.
+const CONNECTING: &str = r#"#!/usr/bin/env python3
+import os, socket, sys, time
+program = os.getpid()
+if os.fork() == 0:
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listener.getsockname())
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.02)
+    time.sleep(1)
+    accepted, _ = listener.accept()
+    while os.getppid() == program:
+        time.sleep(0.05)
+    os._exit(0)
+os.execv(sys.argv[2], sys.argv[2:])
+"#;
+
+/// CRIU cannot dump a connection that nobody has accepted.
+fn on_its_way(places: &Places, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let (script, go) = (stage.image("connect.py"), stage.image("go"));
+    script::write(&script, CONNECTING)?;
+    let program = places.program(LOOP.0, LOOP.1).display().to_string();
+    let go_text = go.display().to_string();
+    // Slow enough to be there still when the connection is.
+    let plan = Plan { arguments: &[&go_text, &program, "60", "100"], points: &[30], ..Plan::default() };
+    let mut job = Job::start(places, &stage.home, &stage.way, "connects", &script, &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let written = job.output_so_far()?.len();
+    fs::write(&go, "")?;
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let restored = stage.restore("connects", "image", &[])?.finish(LIMIT)?;
+    continues(&kept, (written, kept.len()), &restored)?;
+    stage.is_clean()
+}
 
 /// We have the port at the restore's first try, and let go of it when we hear that it is tried again.
 fn taken_port(places: &Places, way: &str) -> Result<()> {
