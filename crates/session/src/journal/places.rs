@@ -89,6 +89,8 @@ pub(crate) struct Places<H: Holes = OfDriver> {
     holes: H,
     wanted: BTreeMap<u64, Vec<Lay>>,
     held: BTreeSet<CUdeviceptr>,
+    /// The number of the frame that loads each module; ghosts before it had the same id.
+    last: BTreeMap<u64, u64>,
 }
 
 impl<H: Holes> Places<H> {
@@ -98,7 +100,7 @@ impl<H: Holes> Places<H> {
         for variable in variables {
             wanted.entry(variable.object).or_default().push(variable);
         }
-        let mut places = Self { holes, wanted, held: BTreeSet::new() };
+        let mut places = Self { holes, wanted, held: BTreeSet::new(), last: BTreeMap::new() };
         let all = places.wanted.values().flatten().flat_map(Lay::blocks).collect();
         let taken = places.reach(&all);
         let (held, others): (BTreeSet<_>, BTreeSet<_>) = taken.into_iter().partition(|block| all.contains(block));
@@ -154,6 +156,12 @@ impl<H: Holes> Places<H> {
         taken
     }
 
+    /// What will be replayed, in its order.
+    pub(super) fn expect(&mut self, records: &[Record]) {
+        let loads = records.iter().filter(|record| (record.step, record.opcode) == (Step::Frame, kdModuleLoad::OPCODE));
+        self.last = loads.filter_map(|record| Some((word(record, 0)?.into(), record.order))).collect();
+    }
+
     fn give_back<B: IntoIterator<Item = CUdeviceptr>>(&self, blocks: B) {
         blocks.into_iter().for_each(|block| self.holes.give_back(block));
     }
@@ -187,7 +195,9 @@ impl Session {
         record: &Record,
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
     ) -> Vec<CUdeviceptr> {
-        let Some(loads) = self.loads(record).filter(|_| self.replay.places.is_some()) else { return Vec::new() };
+        let Some(places) = &self.replay.places else { return Vec::new() };
+        let is_ghost = |it: &Loads| it.library.is_none() && places.last.get(&it.object) != Some(&record.order);
+        let Some(loads) = self.loads(record).filter(|it| !is_ghost(it)) else { return Vec::new() };
         let image = match loads.library {
             Some(library) => self.journal.image(Kind::Library, library),
             None => record.image.and_then(images).and_then(|flat| image_of(&flat).ok()).map(Arc::new),
@@ -208,19 +218,25 @@ impl Session {
     }
 
     fn loads(&self, record: &Record) -> Option<Loads> {
-        let word = |at: usize| Some(u32::from_le_bytes(*record.payload.get(at..)?.first_chunk()?));
         let library = match (record.step, record.opcode) {
-            (Step::Frame, kdModuleLoad::OPCODE) => return Some(Loads { object: word(0)?.into(), library: None }),
+            (Step::Frame, kdModuleLoad::OPCODE) => {
+                return Some(Loads { object: word(record, 0)?.into(), library: None });
+            }
             (Step::Use, _) => used(record),
             (Step::Launch, _) => self.journal.library_of(used(record)),
             // What a kernel takes is asked for with it, which loads the library.
-            (Step::Frame, kdLibraryKernel::OPCODE | kdLibraryModule::OPCODE) => word(4)?,
-            (Step::Frame, kdKernelFunction::OPCODE) => self.journal.library_of(word(4)?),
+            (Step::Frame, kdLibraryKernel::OPCODE | kdLibraryModule::OPCODE) => word(record, 4)?,
+            (Step::Frame, kdKernelFunction::OPCODE) => self.journal.library_of(word(record, 4)?),
             _ => return None,
         };
         let context = if record.context == 0 { self.current } else { record.context };
         Some(Loads { object: u64::from(library) | u64::from(context) << 32, library: Some(library) })
     }
+}
+
+/// Four bytes of a record's payload.
+fn word(record: &Record, at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*record.payload.get(at..)?.first_chunk()?))
 }
 
 /// Where the first of `lays` that can be told would lie if `image` were loaded in the current context, which it is for a moment;

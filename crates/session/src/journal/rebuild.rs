@@ -179,6 +179,9 @@ impl Session {
             return Err(RebuildError::Devices { had, have });
         }
         self.tables.resume(pending.known);
+        if let Some(places) = &mut self.replay.places {
+            places.expect(&first);
+        }
         let outcome = self.replay_all(&first, images);
         self.replay.places = None;
         outcome?;

@@ -167,13 +167,18 @@ fn variables_that_would_lie_elsewhere_are_put_where_they_were() {
     let mut stage = Stage::new();
     stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
     let mut lays = Vec::new();
-    for module in [1, 2] {
+    load(&mut stage, 1, b".version 8.1\n");
+    for module in [2, 1] {
         load(&mut stage, module, b".version 8.0\n");
         stage.enqueue(&cuEventCreate { phEvent: module, Flags: 2 });
         let address = stage.reply(&kdModuleGlobal { module, name: b"counter" }).address;
         lays.push(Lay { object: module.into(), name: "counter".into(), address, size: 64 });
+        if module == 2 {
+            // Its id is another one's then; where it lay is free again.
+            stage.enqueue(&cuModuleUnload { hmod: 1 });
+        }
     }
-    assert_eq!(lays.iter().map(|lay| lay.address >> 21).collect::<Vec<_>>(), [5, 7]);
+    assert_eq!(lays.iter().map(|lay| lay.address >> 21).collect::<Vec<_>>(), [7, 5]);
     let saved = save(&mut stage);
     // What was there before them is not there in another process.
     let fresh = || STOCK.set(Some(Stock { taken: [2].into(), ..Stock::default() }));
