@@ -98,16 +98,21 @@ impl Session {
         Ok(())
     }
 
-    /// The program's contexts on a device, but for those with a part of it.
-    pub(crate) fn contexts_on(&mut self, device: i32) -> Vec<u32> {
+    /// The program's contexts on a device in which the library of a kernel is not in use, but for those with a part of it. A program
+    /// may set something before each launch: so those are not looked at that have it.
+    pub(crate) fn contexts_without(&self, kernel: u32, device: i32) -> Vec<u32> {
         let driver = Arc::clone(&self.shared.driver);
         let is_there = |handle: CUcontext| {
             // SAFETY: the driver made the handle and the table forgets it when it ends.
             let entered = unsafe { driver.cuCtxSetCurrent(handle) };
             entered == CUresult::SUCCESS && current_device(&driver) == Ok(device)
         };
-        let contexts = self.tables.contexts.all().filter(|(id, ..)| !self.greens.contains_key(id));
-        let found = contexts.filter(|(_, handle, _)| is_there(*handle)).map(|(id, ..)| id).collect();
+        let wanted = |id: &u32| !self.greens.contains_key(id) && !self.journal.is_used(kernel, *id);
+        let contexts: Vec<_> = self.tables.contexts.all().filter(|(id, ..)| wanted(id)).collect();
+        if contexts.is_empty() {
+            return Vec::new();
+        }
+        let found = contexts.into_iter().filter(|(_, handle, _)| is_there(*handle)).map(|(id, ..)| id).collect();
         self.reenter();
         found
     }

@@ -42,7 +42,6 @@ use briefs::Briefs;
 pub(crate) use event_times::EventTimes;
 use ghosts::Ghosts;
 pub(crate) use graphs::needs;
-pub(crate) use places::Lay;
 pub use rebuild::RebuildError;
 pub(crate) use rebuild::Replay;
 pub use save::{JournalError, Saved};

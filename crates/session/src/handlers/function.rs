@@ -115,7 +115,7 @@ pub(crate) fn kdFunctionFacts(
 
 /// What is set for a kernel on a device loads its library in all contexts there.
 fn note_device(session: &mut Session, head: &FrameHead, kernel: u32, device: i32) {
-    for context in session.contexts_on(device) {
+    for context in session.contexts_without(kernel, device) {
         session.journal.used(kernel, context, head.sequence);
     }
 }

@@ -25,7 +25,7 @@ use super::rebuild::used;
 use crate::ask::ask;
 use crate::handlers::image_of;
 use crate::session::Session;
-use crate::snapshot::{Loaded, address_of};
+use crate::snapshot::{Found, Loaded, address_of};
 
 /// Bytes of a block.
 const BLOCK: u64 = 2 << 20;
@@ -34,25 +34,14 @@ const MOST: usize = 4096;
 /// How often code is loaded to see where its variables would lie.
 const TRIES: u32 = 8;
 
-/// A variable as it lay.
-#[derive(Debug, Clone)]
-pub(crate) struct Lay {
-    /// Of a module its id, of a library that with the context above 32 bits.
-    pub(crate) object: u64,
-    pub(crate) name: String,
-    pub(crate) address: CUdeviceptr,
-    pub(crate) size: u64,
-}
-
-impl Lay {
-    fn blocks(&self) -> impl Iterator<Item = CUdeviceptr> + use<> {
-        let last = self.address.saturating_add(self.size.max(1) - 1) / BLOCK;
-        (self.address / BLOCK..=last).take(MOST).map(|block| block * BLOCK)
-    }
+/// The blocks in which a variable lay.
+fn blocks(variable: &Found) -> impl Iterator<Item = CUdeviceptr> + use<> {
+    let last = variable.address.saturating_add(variable.size.max(1) - 1) / BLOCK;
+    (variable.address / BLOCK..=last).take(MOST).map(|block| block * BLOCK)
 }
 
 /// Which of some variables the driver tells of, and where it would lie.
-type Probe<'a> = &'a dyn Fn(&[&Lay]) -> Option<(usize, CUdeviceptr)>;
+type Probe<'a> = &'a dyn Fn(&[&Found]) -> Option<(usize, CUdeviceptr)>;
 
 /// A stock of addresses.
 pub(crate) trait Holes {
@@ -87,7 +76,8 @@ impl Holes for OfDriver {
 #[derive(Debug)]
 pub(crate) struct Places<H: Holes = OfDriver> {
     holes: H,
-    wanted: BTreeMap<u64, Vec<Lay>>,
+    /// By object: a module's id, or a library's with the context above 32 bits.
+    wanted: BTreeMap<u64, Vec<Found>>,
     held: BTreeSet<CUdeviceptr>,
     /// The number of the frame that loads each module; ghosts before it had the same id.
     last: BTreeMap<u64, u64>,
@@ -95,13 +85,9 @@ pub(crate) struct Places<H: Holes = OfDriver> {
 
 impl<H: Holes> Places<H> {
     /// Holds the blocks of these variables, as far as they are free.
-    fn hold(holes: H, variables: impl IntoIterator<Item = Lay>) -> Self {
-        let mut wanted = BTreeMap::<u64, Vec<Lay>>::new();
-        for variable in variables {
-            wanted.entry(variable.object).or_default().push(variable);
-        }
+    fn hold(holes: H, wanted: BTreeMap<u64, Vec<Found>>) -> Self {
         let mut places = Self { holes, wanted, held: BTreeSet::new(), last: BTreeMap::new() };
-        let all = places.wanted.values().flatten().flat_map(Lay::blocks).collect();
+        let all = places.wanted.values().flatten().flat_map(blocks).collect();
         let taken = places.reach(&all);
         let (held, others): (BTreeSet<_>, BTreeSet<_>) = taken.into_iter().partition(|block| all.contains(block));
         places.held = held;
@@ -126,9 +112,8 @@ impl<H: Holes> Places<H> {
     fn settle(&mut self, object: u64, probe: Probe<'_>) -> Vec<CUdeviceptr> {
         let mut filled = Vec::new();
         let variables = self.wanted.remove(&object).unwrap_or_default();
-        let own: BTreeSet<_> =
-            variables.iter().flat_map(Lay::blocks).filter(|block| self.held.contains(block)).collect();
-        let telling: Vec<_> = variables.iter().filter(|it| it.blocks().any(|block| own.contains(&block))).collect();
+        let own: BTreeSet<_> = variables.iter().flat_map(blocks).filter(|block| self.held.contains(block)).collect();
+        let telling: Vec<_> = variables.iter().filter(|it| blocks(it).any(|block| own.contains(&block))).collect();
         self.held.retain(|block| !own.contains(block));
         self.give_back(own);
         if telling.is_empty() {
@@ -182,8 +167,8 @@ struct Loads {
 }
 
 impl Session {
-    /// Has the rebuild put variables where they were. Software devices put them there anyhow, or never.
-    pub(crate) fn insist(&mut self, variables: impl IntoIterator<Item = Lay>) {
+    /// Has the rebuild put variables where they were, by object. Software devices put them there anyhow, or never.
+    pub(crate) fn insist(&mut self, variables: BTreeMap<u64, Vec<Found>>) {
         let driver = Arc::clone(&self.shared.driver);
         self.replay.places = (!driver.is_soft()).then(|| Places::hold(OfDriver(driver), variables));
     }
@@ -205,7 +190,8 @@ impl Session {
         let is_there = self.enter_for(&self.head_of(record)).is_ok();
         let Some(image) = image.filter(|_| is_there) else { return Vec::new() };
         let Some(mut places) = self.replay.places.take() else { return Vec::new() };
-        let filled = places.settle(loads.object, &|lays| probe(self.driver(), loads.library.is_some(), &image, lays));
+        let filled =
+            places.settle(loads.object, &|variables| probe(self.driver(), loads.library.is_some(), &image, variables));
         self.replay.places = Some(places);
         filled
     }
@@ -239,12 +225,12 @@ fn word(record: &Record, at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*record.payload.get(at..)?.first_chunk()?))
 }
 
-/// Where the first of `lays` that can be told would lie if `image` were loaded in the current context, which it is for a moment;
+/// Where the first of `variables` that can be told would lie if `image` were loaded in the current context, which it is for a moment;
 /// and which one that is.
-fn probe(driver: &Driver, is_library: bool, image: &OwnedImage, lays: &[&Lay]) -> Option<(usize, CUdeviceptr)> {
+fn probe(driver: &Driver, is_library: bool, image: &OwnedImage, variables: &[&Found]) -> Option<(usize, CUdeviceptr)> {
     let loaded = load(driver, is_library, image).ok()?;
-    let told = |lay: &Lay| Some(address_of(driver, loaded, &lay.name).ok()?.0);
-    let first = lays.iter().enumerate().find_map(|(which, lay)| Some((which, told(lay)?)));
+    let told = |it: &Found| Some(address_of(driver, loaded, &it.name).ok()?.0);
+    let first = variables.iter().enumerate().find_map(|(which, it)| Some((which, told(it)?)));
     // SAFETY: nobody else knows it.
     let _: CUresult = unsafe {
         match loaded {
@@ -311,21 +297,22 @@ mod tests {
         }
     }
 
-    fn lay(object: u64, address: u64, size: u64) -> Lay {
-        Lay { object, name: format!("v{object}"), address, size }
+    fn found(name: &str, address: u64, size: u64) -> Found {
+        Found { name: name.to_owned(), address, size }
     }
 
     #[test]
     fn variables_come_to_lie_where_they_were() {
         for before in [0, 1, 3] {
             let stock = Stock::with([2]);
-            let hidden = Lay { name: "static".into(), ..lay(7, 8 * BLOCK, 4) };
-            let mut places = Places::hold(&stock, [hidden, lay(7, 8 * BLOCK + 4, 4), lay(9, 11 * BLOCK - 4, 8)]);
+            let of_7 = vec![found("static", 8 * BLOCK, 4), found("v7", 8 * BLOCK + 4, 4)];
+            let wanted = [(7, of_7), (9, vec![found("v9", 11 * BLOCK - 4, 8)])];
+            let mut places = Places::hold(&stock, wanted.into());
             assert_eq!(stock.blocks(), [2, 8, 10, 11], "held, and nothing else");
             let probes = Cell::new(0);
-            let filled = places.settle(7, &|lays| {
+            let filled = places.settle(7, &|variables| {
                 probes.set(probes.get() + 1);
-                let told = lays.iter().position(|lay| lay.name == "v7")?;
+                let told = variables.iter().position(|it| it.name == "v7")?;
                 Some((told, stock.place(before)? + 4))
             });
             assert_eq!((stock.place(before), probes.get()), (Some(8 * BLOCK), 2), "{before} blocks before");
@@ -339,9 +326,9 @@ mod tests {
     #[test]
     fn what_comes_to_lie_right_or_nowhere_fills_nothing() {
         let stock = Stock::with([4]);
-        let variables =
-            [(1, 4 * BLOCK), (2, BLOCK), (3, u64::MAX), (5, 2 * BLOCK)].map(|(object, at)| lay(object, at, 8));
-        let mut places = Places::hold(&stock, variables);
+        let variables = [(1, 4 * BLOCK), (2, BLOCK), (3, u64::MAX), (5, 2 * BLOCK)]
+            .map(|(object, at)| (object, vec![found("v", at, 8)]));
+        let mut places = Places::hold(&stock, variables.into());
         assert_eq!(stock.blocks(), [1, 2, 4]);
         assert_eq!(places.settle(1, &|_| None), [0; 0], "somebody has its block");
         assert_eq!(places.settle(2, &|_| Some((0, stock.place(0)?))), [0; 0], "there anyhow");

@@ -81,6 +81,11 @@ impl Journal {
         entry.and_then(|entry| Some(kdLibraryKernel::decode(entry.made.payload()).ok()?.library)).unwrap_or(0)
     }
 
+    /// Whether the library of a kernel is in use in a context.
+    pub(crate) fn is_used(&self, kernel: u32, context: u32) -> bool {
+        self.uses.first.contains_key(&(self.library_of(kernel), context))
+    }
+
     /// The driver is asked about a kernel in a context, which loads its library there.
     pub(crate) fn used(&mut self, kernel: u32, context: u32, order: u64) {
         let library = if self.is_off { 0 } else { self.library_of(kernel) };

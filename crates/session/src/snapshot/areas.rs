@@ -13,6 +13,7 @@
 
 #![expect(unsafe_code, reason = "asks the driver")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{
@@ -33,7 +34,7 @@ use super::soft;
 use crate::arrays::Held;
 use crate::ask::ask;
 use crate::device_memory::access;
-use crate::journal::{Kind, Lay};
+use crate::journal::Kind;
 use crate::session::Session;
 use crate::virtual_memory::Memory;
 
@@ -61,13 +62,9 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Where each variable lay.
-    pub(super) fn lays(&self) -> impl Iterator<Item = Lay> {
-        self.code.iter().flat_map(|code| {
-            let lay =
-                |it: &Found| Lay { object: code.object, name: it.name.clone(), address: it.address, size: it.size };
-            code.variables.iter().map(lay)
-        })
+    /// All variables, by object.
+    pub(super) fn variables(&self) -> BTreeMap<u64, Vec<Found>> {
+        self.code.iter().map(|code| (code.object, code.variables.clone())).collect()
     }
 }
 

@@ -26,10 +26,10 @@ pub(crate) enum Loaded {
 
 /// A variable in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Found {
-    pub(super) name: String,
-    pub(super) address: u64,
-    pub(super) size: u64,
+pub(crate) struct Found {
+    pub(crate) name: String,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
 }
 
 /// Finds variables in the current context; none twice.

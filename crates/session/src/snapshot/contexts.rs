@@ -11,6 +11,7 @@ use katydid_driver::Driver;
 use super::areas::Entered;
 use super::error::{SnapshotError, refused};
 use crate::ask::ask;
+use crate::gather::current_device;
 use crate::session::Session;
 
 /// The contexts of a session.
@@ -52,8 +53,7 @@ impl Contexts {
 
     fn device_of(&self, handle: CUcontext) -> Result<i32, SnapshotError> {
         Entered(handle).enter(&self.driver)?;
-        // SAFETY: the output is a local.
-        ask(|out| unsafe { self.driver.cuCtxGetDevice(out) }).map_err(refused("ask for the device of a context"))
+        current_device(&self.driver).map_err(refused("ask for the device of a context"))
     }
 
     /// A program may have ended its contexts and kept its memory.

@@ -87,8 +87,7 @@ impl Session {
     ) -> Result<(), SnapshotError> {
         let journal = journal_of(part, source)?;
         if insist {
-            let records = records(&part.states, source)?;
-            self.insist(records.lays());
+            self.insist(records(&part.states, source)?.variables());
         }
         let mut failure = None;
         let mut code = |number| code_of(part, source, number).map_err(|error| failure.insert(error)).ok();

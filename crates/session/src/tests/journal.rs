@@ -1,5 +1,6 @@
 //! What the journal keeps, and that a replay makes it again: against the driver of these tests, which notes its calls.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use katydid_fatbin::Image;
@@ -14,7 +15,8 @@ use katydid_wire::message::{
 
 use super::fake::{self, STOCK, Stock, VARIABLE, calls};
 use super::stage::{DEVICE, GRANULE, Stage};
-use crate::journal::{Kind, Lay, Opening, RebuildError, Saved, messages_of};
+use crate::journal::{Kind, Opening, RebuildError, Saved, messages_of};
+use crate::snapshot::Found;
 
 /// Saved state of a stage.
 fn save(stage: &mut Stage) -> Saved {
@@ -25,15 +27,15 @@ fn save(stage: &mut Stage) -> Saved {
 
 /// Rebuilds into a new session, whose driver counts from the start.
 fn try_rebuild(saved: &Saved) -> Result<Stage, RebuildError> {
-    try_rebuild_at(saved, Vec::new())
+    try_rebuild_at(saved, BTreeMap::new())
 }
 
-/// The same with variables at these places.
-fn try_rebuild_at(saved: &Saved, lays: Vec<Lay>) -> Result<Stage, RebuildError> {
+/// The same with variables at these places, by module.
+fn try_rebuild_at(saved: &Saved, variables: BTreeMap<u64, Vec<Found>>) -> Result<Stage, RebuildError> {
     fake::NUMBER.set(0);
     let mut stage = Stage::bare();
-    if !lays.is_empty() {
-        stage.session.insist(lays);
+    if !variables.is_empty() {
+        stage.session.insist(variables);
     }
     let mut images = |number: u32| saved.images.get(number as usize).map(|image| image.image().encode());
     stage.session.rebuild(&saved.state, &mut images)?;
@@ -166,26 +168,26 @@ fn variables_that_would_lie_elsewhere_are_put_where_they_were() {
     STOCK.set(Some(Stock { taken: [1, 2, 4].into(), ..Stock::default() }));
     let mut stage = Stage::new();
     stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
-    let mut lays = Vec::new();
+    let mut variables = BTreeMap::new();
     load(&mut stage, 1, b".version 8.1\n");
     for module in [2, 1] {
         load(&mut stage, module, b".version 8.0\n");
         stage.enqueue(&cuEventCreate { phEvent: module, Flags: 2 });
         let address = stage.reply(&kdModuleGlobal { module, name: b"counter" }).address;
-        lays.push(Lay { object: module.into(), name: "counter".into(), address, size: 64 });
+        variables.insert(module.into(), vec![Found { name: "counter".into(), address, size: 64 }]);
         if module == 2 {
             // Its id is another one's then; where it lay is free again.
             stage.enqueue(&cuModuleUnload { hmod: 1 });
         }
     }
-    assert_eq!(lays.iter().map(|lay| lay.address >> 21).collect::<Vec<_>>(), [7, 5]);
+    assert_eq!([2, 1].map(|module| variables[&module][0].address >> 21), [7, 5]);
     let saved = save(&mut stage);
     // What was there before them is not there in another process.
     let fresh = || STOCK.set(Some(Stock { taken: [2].into(), ..Stock::default() }));
     fresh();
     assert!(matches!(try_rebuild(&saved).err(), Some(RebuildError::Moved { .. })));
     fresh();
-    drop(try_rebuild_at(&saved, lays).unwrap());
+    drop(try_rebuild_at(&saved, variables).unwrap());
     let taken = STOCK.with_borrow(|stock| stock.as_ref().map(|stock| stock.taken.clone()));
     assert_eq!(taken.map(Vec::from_iter), Some(vec![2, 4, 5, 6, 7]), "nothing else is held any more");
     STOCK.set(None);
