@@ -1,5 +1,6 @@
 // Modules loaded, unloaded and loaded again while others stay: their variables keep what kernels left in them, and
-// addresses that the program has seen stay right. Modules from text, through the linker, and as libraries.
+// addresses that the program has seen stay right. Modules from text, through the linker, and as libraries. Streams that come and go
+// leave memory with the driver, behind which the next variables lie.
 #include <cuda.h>
 
 #include <cstring>
@@ -82,8 +83,16 @@ static void add(const Loaded &one, CUdeviceptr data, int term) {
     launch(one.add, arguments);
 }
 
+// Streams that are there at once, and gone.
+static void come_and_go(size_t count) {
+    std::vector<CUstream> streams(count);
+    for (CUstream &stream : streams) OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (CUstream stream : streams) OK(cuStreamDestroy(stream));
+}
+
 // One more comes, and from the third on the oldest but one goes: a module stays while an older one is unloaded.
 static void change(std::vector<Loaded> &modules) {
+    come_and_go(20 + 8 * modules.size());
     modules.push_back(load());
     if (modules.size() < 4) return;
     OK(cuModuleUnload(modules[1].module));
@@ -100,6 +109,7 @@ int main(int argc, char **argv) {
     OK(cuCtxCreate(&context, nullptr, 0, device));
     OK(cuMemAlloc(&data, 32 * 4));
     OK(cuMemsetD32(data, 1, 32));
+    come_and_go(20);
     std::vector<Loaded> modules = {complete(begin_link())};
     // Begun in one step, and completed in the next.
     CUlinkState link = nullptr;

@@ -311,8 +311,8 @@ impl Companion {
     }
 
     /// Rebuilds a session from the image in a worker of the server's; it then waits for its program, as long as this
-    /// connection stands. Where the driver chooses other addresses than the image holds, another worker is asked, which does not
-    /// leave its driver to itself.
+    /// connection stands. Where the driver chooses other addresses than the image holds, another worker is asked, since
+    /// they depend on what the driver's threads did when.
     ///
     /// # Errors
     ///
@@ -326,14 +326,13 @@ impl Companion {
         let mut left = WORKERS;
         loop {
             let mut companion = Self::connect(address, SessionKey::NONE, session)?;
-            let insist = left < WORKERS;
             left -= 1;
-            let mut restored = companion.restore(plan, insist, progress);
+            let mut restored = companion.restore(plan, progress);
             if let Err(CompanionError::Anew { .. }) = restored {
                 let key = companion.key;
                 drop(companion);
                 companion = Self::connect(address, key, session)?;
-                restored = companion.restore(plan, insist, progress);
+                restored = companion.restore(plan, progress);
             }
             match restored {
                 Err(CompanionError::Elsewhere { .. }) if left > 0 => {}
@@ -342,7 +341,7 @@ impl Companion {
         }
     }
 
-    fn restore(&mut self, plan: &Rebuild<'_>, insist: bool, progress: &Progress) -> Result<(), CompanionError> {
+    fn restore(&mut self, plan: &Rebuild<'_>, progress: &Progress) -> Result<(), CompanionError> {
         let directory = plan.directory.filter(|_| self.is_local);
         let CheckpointNumber(checkpoint) = plan.catalogue.reader.number();
         let order = ToWorker::Restore {
@@ -352,7 +351,6 @@ impl Companion {
             device_only: u32::from(plan.device_only),
             incarnations: plan.incarnations.encode(),
             devices: plan.devices.to_owned(),
-            insist: u32::from(insist),
         };
         match self.order(&order, directory, SILENCE, Questions::Read(plan.catalogue), Some(progress))? {
             FromWorker::Restored { .. } => Ok(()),
@@ -551,15 +549,14 @@ mod tests {
     /// A server whose workers answer so, each once.
     fn serve(listener: &UnixListener, answers: Vec<FromWorker>) {
         let build = Build::current(SPEC_HASH);
-        for (number, answer) in answers.into_iter().enumerate() {
+        for answer in answers {
             let (socket, _) = listener.accept().unwrap();
             let visitor = Pending::accept(socket.into(), &build, SOON).unwrap();
             let ready =
                 Ready { worker_pid: 1, key: SessionKey::NONE, driver: "softcuda".to_owned(), arenas: Vec::new() };
             let talk = Talk::over(visitor.consent(&build, &ready).unwrap(), MAX_MESSAGE).unwrap();
             let order = ToWorker::decode(&talk.receive(SOON).unwrap().bytes).unwrap();
-            let ToWorker::Restore { session, insist, .. } = order else { unreachable!() };
-            assert_eq!((session.as_str(), insist), ("p1", u32::from(number > 0)));
+            assert!(matches!(order, ToWorker::Restore { session, .. } if session == "p1"));
             talk.send(&answer.encode().unwrap(), &[]).unwrap();
         }
     }

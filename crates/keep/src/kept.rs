@@ -125,19 +125,12 @@ pub trait Taken: Send {
 
 /// A session in which nothing has happened yet, and that is to become one of an image.
 pub trait Restored: Kept {
-    /// Rebuilds all that needs nothing of the program. `insist`: the driver chose other addresses in another process, so it is not
-    /// left to itself.
+    /// Rebuilds all that needs nothing of the program.
     ///
     /// # Errors
     ///
     /// Why it cannot be that; it is then of no use. [`Elsewhere`]: here, but perhaps in another process.
-    fn restore(
-        &mut self,
-        part: &SessionPart,
-        source: &dyn Source,
-        progress: &Progress,
-        insist: bool,
-    ) -> Result<(), Failure>;
+    fn restore(&mut self, part: &SessionPart, source: &dyn Source, progress: &Progress) -> Result<(), Failure>;
 
     /// Rebuilds the rest: the program is there, with its pinned memory if the sides share some.
     ///

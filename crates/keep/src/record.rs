@@ -55,11 +55,15 @@ pub enum Step {
     Launch = 2,
     /// An executable graph takes room of the driver's; message and description are those that made it.
     Sketch = 3,
+    /// There were as many streams at once in a context; the payload is their number.
+    Streams = 4,
 }
 
 impl Step {
     fn from_number(number: u8) -> Option<Self> {
-        [Self::Frame, Self::Use, Self::Launch, Self::Sketch].into_iter().find(|step| *step as u8 == number)
+        [Self::Frame, Self::Use, Self::Launch, Self::Sketch, Self::Streams]
+            .into_iter()
+            .find(|step| *step as u8 == number)
     }
 }
 

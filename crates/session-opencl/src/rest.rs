@@ -171,13 +171,7 @@ impl Kept for Session {
 }
 
 impl Restored for Session {
-    fn restore(
-        &mut self,
-        part: &SessionPart,
-        source: &dyn Source,
-        progress: &Progress,
-        _insist: bool,
-    ) -> Result<(), Failure> {
+    fn restore(&mut self, part: &SessionPart, source: &dyn Source, progress: &Progress) -> Result<(), Failure> {
         self.restore_snapshot(part, source, progress)
     }
 

@@ -201,8 +201,8 @@ impl Session {
     }
 
     /// The default stream of a program thread in the current context: one of ours that waits for the legacy default
-    /// stream, as CUDA's own does. Made when first named.
-    pub(crate) fn thread_stream(&mut self, thread: u32) -> Result<CUstream, Fault> {
+    /// stream, as CUDA's own does. Made when first named, by the frame with the number `order`.
+    pub(crate) fn thread_stream(&mut self, thread: u32, order: u64) -> Result<CUstream, Fault> {
         let key = (thread, self.entered);
         if let Some(stream) = self.thread_streams.get(&key) {
             return Ok(*stream);
@@ -210,6 +210,7 @@ impl Session {
         // SAFETY: the output is a local that outlives the call.
         let stream = ask(|out| unsafe { self.driver().cuStreamCreate(out, stream_flags::DEFAULT) })?;
         self.thread_streams.insert(key, stream);
+        self.journal.pools.made(self.entered, order);
         Ok(stream)
     }
 }

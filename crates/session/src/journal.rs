@@ -23,7 +23,7 @@ mod ghosts;
 mod graphs;
 mod notes;
 mod numbers;
-mod places;
+mod pools;
 mod rebuild;
 mod save;
 mod state;
@@ -42,6 +42,7 @@ use briefs::Briefs;
 pub(crate) use event_times::EventTimes;
 use ghosts::Ghosts;
 pub(crate) use graphs::needs;
+use pools::Pools;
 pub use rebuild::RebuildError;
 pub(crate) use rebuild::Replay;
 pub use save::{JournalError, Saved};
@@ -231,6 +232,7 @@ pub(crate) struct Journal {
     /// The number of the context, module or library that was made last.
     last_placed: u64,
     pub(crate) uses: Uses,
+    pub(crate) pools: Pools,
     /// For the object that is being made.
     attachment: Option<Attachment>,
     /// Nothing is kept, and so nothing can be saved: what keeping it costs is being measured.
@@ -400,5 +402,6 @@ impl Journal {
         self.sketches.retain(|_, entry| entry.made.context != context);
         self.ghosts.end_context(context);
         self.uses.end_context(context);
+        self.pools.end_context(context);
     }
 }

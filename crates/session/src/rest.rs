@@ -103,14 +103,8 @@ impl Kept for Session {
 }
 
 impl Restored for Session {
-    fn restore(
-        &mut self,
-        part: &SessionPart,
-        source: &dyn Source,
-        progress: &Progress,
-        insist: bool,
-    ) -> Result<(), Failure> {
-        Self::restore(self, part, source, progress, insist).map_err(|error| match error {
+    fn restore(&mut self, part: &SessionPart, source: &dyn Source, progress: &Progress) -> Result<(), Failure> {
+        Self::restore(self, part, source, progress).map_err(|error| match error {
             SnapshotError::Moved { .. } | SnapshotError::Rebuild(RebuildError::Moved { .. }) => {
                 Elsewhere(error.to_string()).into()
             }

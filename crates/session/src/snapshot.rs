@@ -28,7 +28,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use ahead::Aside;
 pub use carrier::Carrier;
 use carrier::Streams;
-pub(crate) use code::{Found, Loaded, address_of};
 use declared::Declared;
 pub use error::SnapshotError;
 use hash::Hash;

@@ -120,7 +120,7 @@ impl Resolve for CUstream {
     fn resolve(session: &mut Session, head: &FrameHead, id: u32) -> Result<Self, Fault> {
         match id {
             LEGACY => Ok(CU_STREAM_LEGACY),
-            PER_THREAD => session.thread_stream(head.thread),
+            PER_THREAD => session.thread_stream(head.thread, head.sequence),
             id => session.tables.streams.get(id),
         }
     }

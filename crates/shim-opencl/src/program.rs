@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::ffi::CStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
     PROGRAM_BINARIES, PROGRAM_BINARY_SIZES, PROGRAM_CONTEXT, PROGRAM_DEVICES, PROGRAM_NUM_DEVICES,
@@ -22,12 +22,18 @@ use crate::info::{Room, ask, handles};
 use crate::shim::shim;
 use crate::upcall::{self, Call};
 
+/// One for each device; empty for one that has none.
+type Binaries = Arc<Vec<Vec<u8>>>;
+
 /// A program.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) base: Base,
     pub(crate) context: Held<Context>,
     devices: Vec<Held<Device>>,
+    /// The binaries of its devices as they were when their sizes were asked for: the caller's room is for these, while the driver's
+    /// become others with what it compiles and with every restore.
+    binaries: Mutex<Option<Binaries>>,
     /// Told when it ends, the last first.
     destructors: Mutex<Vec<(unsafe extern "C" fn(cl_program, *mut void), usize)>>,
 }
@@ -38,7 +44,25 @@ impl Program {
             [] => context.devices.clone(),
             list => list.iter().map(|device| Held::new(Arc::clone(device))).collect(),
         };
-        Self { base, context: Held::new(Arc::clone(context)), devices, destructors: Mutex::default() }
+        Self {
+            base,
+            context: Held::new(Arc::clone(context)),
+            devices,
+            binaries: Mutex::default(),
+            destructors: Mutex::default(),
+        }
+    }
+
+    /// The driver's binaries of now, which are kept.
+    fn binaries_of_now(&self) -> Result<Binaries, Code> {
+        let all = ask(query::BINARIES, self.base.id, 0, 0, &[])?;
+        let binaries = Binaries::new(lists::take(&mut &all[..]).ok_or(Code::OUT_OF_RESOURCES)?);
+        *self.kept_binaries() = Some(Arc::clone(&binaries));
+        Ok(binaries)
+    }
+
+    fn kept_binaries(&self) -> MutexGuard<'_, Option<Binaries>> {
+        self.binaries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells who wanted to be told of the end.
@@ -257,6 +281,7 @@ fn build(program: &Arc<Program>, token: u64, bytes: &[u8]) -> Result<(), Code> {
     let link = &shim()?.link;
     let sent = bulk::send(link, bytes)?;
     let message = kdclBuild { program: program.base.id, token, staged: sent.staged, arguments: sent.inline };
+    *program.kept_binaries() = None;
     link.call(&message).map(drop).inspect_err(|_| upcall::forget(token))
 }
 
@@ -405,6 +430,9 @@ pub(crate) unsafe fn get_program_info(
         PROGRAM_DEVICES => handles(program.devices.iter().map(|device| device.base.handle)),
         // SAFETY: handed on.
         PROGRAM_BINARIES => return unsafe { binaries(&program, Room { size, value, needed }) },
+        PROGRAM_BINARY_SIZES if !value.is_null() => {
+            program.binaries_of_now()?.iter().flat_map(|binary| (binary.len() as u64).to_le_bytes()).collect()
+        }
         _ => ask(query::PROGRAM, program.base.id, 0, param_name, &[])?,
     };
     // SAFETY: handed on.
@@ -420,19 +448,15 @@ unsafe fn binaries(program: &Program, room: Room) -> Result<(), Code> {
         if room.size < count * size_of::<*mut u8>() {
             return Err(Code::INVALID_VALUE);
         }
-        let sizes = ask(query::PROGRAM, program.base.id, 0, PROGRAM_BINARY_SIZES, &[])?;
-        let all = ask(query::BINARIES, program.base.id, 0, 0, &[])?;
-        let mut left = &all[..];
-        for (at, size) in sizes.chunks_exact(8).enumerate().take(count) {
-            let size = u64::take(&mut &size[..]).unwrap_or(0) as usize;
-            let (binary, rest) = left.split_at_checked(size).ok_or(Code::OUT_OF_RESOURCES)?;
+        let kept = program.kept_binaries().clone();
+        let binaries = kept.map_or_else(|| program.binaries_of_now(), Ok)?;
+        for (at, binary) in binaries.iter().enumerate().take(count) {
             // SAFETY: the array has a place for each device, by the contract and the check.
             let place = unsafe { room.value.cast::<*mut u8>().add(at).read_unaligned() };
             if !place.is_null() {
-                // SAFETY: the program asked for the sizes, and gave as much room.
-                unsafe { std::ptr::copy_nonoverlapping(binary.as_ptr(), place, size) };
+                // SAFETY: the program asked for the sizes of these, and gave as much room.
+                unsafe { std::ptr::copy_nonoverlapping(binary.as_ptr(), place, binary.len()) };
             }
-            left = rest;
         }
     }
     // SAFETY: by the contract.

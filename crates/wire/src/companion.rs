@@ -108,8 +108,6 @@ messages! {
         /// Devices to use in place of those that the session had. For OpenCL: a line each, `NEW` or `OLD=NEW`. For CUDA: UUIDs of
         /// all devices in hexadecimal, a line each, in the order of the session's.
         devices: String,
-        /// 1: another worker's driver chose other addresses than those of the image, so this one's is not left to itself.
-        insist: u32,
     }
     /// Give the snapshot at hand up. Answer: `Unwritten` in place of `Written`.
     6 Cancel {}
@@ -276,7 +274,6 @@ mod tests {
                 device_only: 0,
                 incarnations: vec![7; 16],
                 devices: "cpu".into(),
-                insist: 1,
             },
             ToWorker::Cancel {},
             ToWorker::Write {},

@@ -73,14 +73,14 @@ pub mod query {
     pub const EVENT: u32 = 15;
     /// `clGetEventProfilingInfo`.
     pub const PROFILING: u32 = 16;
-    /// The binaries of a program, one after the other.
-    pub const BINARIES: u32 = 17;
     /// `clGetEventProfilingInfo` of all parameters: numbers (`u64`), each parameter
     /// with its value, of those that the driver tells.
     pub const TIMES: u32 = 18;
     /// `clGetKernelSubGroupInfo` for the sizes of a group, of which the caller has room for so many bytes (`u64`, before the
     /// function's input); `second` is the device.
     pub const GROUP_SIZES: u32 = 19;
+    /// The binaries of a program: a list of them. (17 once asked for binaries one after the other; it is not used again.)
+    pub const BINARIES: u32 = 20;
 }
 
 /// What an argument of a kernel is, as far as the driver says.

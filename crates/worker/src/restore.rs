@@ -7,7 +7,6 @@
 //!
 //! Until its program has come, the session is its companion's: when that goes, the process ends.
 
-use std::env;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -38,8 +37,6 @@ use crate::warm::Warm;
 
 /// How often the companion hears how far it is.
 const PERIOD: Duration = Duration::from_millis(50);
-/// Set to `1`, has no driver left to itself, to try that where it would have been.
-const INSIST_VARIABLE: &str = "KATYDID_RESTORE_INSIST";
 
 /// Serves a companion that wants a session rebuilt, then the session's program.
 pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
@@ -192,7 +189,7 @@ fn rebuild(
     voice: &Arc<Voice>,
     asker: &Arc<Asker>,
 ) -> Result<Rebuilt, FromWorker> {
-    let ToWorker::Restore { store, session: name, checkpoint, devices, incarnations, insist, .. } = order else {
+    let ToWorker::Restore { store, session: name, checkpoint, devices, incarnations, .. } = order else {
         return Err(failed("there is no session yet"));
     };
     let input = Input::open(store, folder, checkpoint, asker).map_err(failed)?;
@@ -205,8 +202,7 @@ fn rebuild(
         },
     };
     let Blank { mut session, ranges, driver, log, concerns } = blank.map_err(failed)?;
-    let insist = insist != 0 || env::var_os(INSIST_VARIABLE).is_some_and(|value| value == "1");
-    restore(&mut *session, &part, &input, voice, insist)?;
+    restore(&mut *session, &part, &input, voice)?;
     Ok(Rebuilt { session, part, input, name, ranges, driver, log, concerns })
 }
 
@@ -232,13 +228,7 @@ fn blank(warm: Warm, note: &Note, part: &Part, input: &Input, incarnations: &[u8
 }
 
 /// Restores, with words on how far that is.
-fn restore(
-    session: &mut dyn Restored,
-    part: &Part,
-    input: &Input,
-    voice: &Voice,
-    insist: bool,
-) -> Result<(), FromWorker> {
+fn restore(session: &mut dyn Restored, part: &Part, input: &Input, voice: &Voice) -> Result<(), FromWorker> {
     let progress = Progress::default();
     thread::scope(|scope| {
         let (done, is_done) = channel::<()>();
@@ -253,7 +243,7 @@ fn restore(
             }
         });
         teller.map_err(|error| failed(format_args!("cannot start a thread: {error}")))?;
-        let outcome = session.restore(part, input.source(), &progress, insist);
+        let outcome = session.restore(part, input.source(), &progress);
         drop(done);
         outcome.map_err(refusal)
     })

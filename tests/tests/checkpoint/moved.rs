@@ -24,13 +24,17 @@ const SOFT: &str = "soft";
 const OTHER: [(&str, &str); 2] = [("KATYDID_SOFT_DEVICES", "3"), ("KATYDID_SOFT_MEMORY", "48G")];
 
 /// Programs that do not go elsewhere, and why.
-const BOUND: [(&str, &str); 7] = [
+const BOUND: [(&str, &str); 8] = [
     ("kept_devices", "uses as many devices as it was told of"),
     ("several_devices", "the same"),
     ("device_query", "compares what it was told of the device with what is free there now"),
     ("errors", "takes all memory in eighths of what it was told of"),
     ("nvml_queries", "asks about the GPU itself, again and again"),
     ("kept_green", "divides the multiprocessors that it was told of"),
+    (
+        "process_checkpoint",
+        "names the GPU that it was told of to processes that began behind the move, which were told of another",
+    ),
     ("private_tables", "counts the multiprocessors that its kernels run on"),
 ];
 

@@ -61,7 +61,7 @@ enum Takes {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], Takes); 10] = [
+const SCENARIOS: [(&str, Scenario, &[&str], Takes); 11] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, Takes::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, Takes::Opencl),
     ("buffers_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", buffers_move, &["shm"], Takes::Opencl),
@@ -72,6 +72,7 @@ const SCENARIOS: [(&str, Scenario, &[&str], Takes); 10] = [
         Takes::Pocl,
     ),
     ("memory_for_the_host_is_not_in_the_dump", not_in_the_dump, &["shm"], Takes::Pocl),
+    ("binaries_are_those_of_which_the_sizes_were_told", binaries_move, &WAYS, Takes::Pocl),
     ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], Takes::Pocl),
     ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], Takes::Pocl),
     ("a_program_that_does_not_build_elsewhere_is_refused_and_goes_on", not_built, &["tcp"], Takes::Pocl),
@@ -204,6 +205,16 @@ fn buffers_move(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(places, way, &[("KATYDID_OPENCL_APART", "off")])?;
     let (other, kept) = (opencl_server(places, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(COPIES)?);
     let job = stage.start_opencl("mover", COPIES, &Plan { points: &[50, 90, 130], ..Plan::default() })?;
+    to_and_fro(&stage, &other, job, &kept, way)
+}
+
+/// A program asks for sizes here, and for binaries where the compiler makes larger ones of it, and the other way round.
+fn binaries_move(places: &Places, way: &str) -> Result<()> {
+    const BINARIES: &str = "kept_binaries";
+    let stage = Stage::with_opencl(places, way, &[])?;
+    let other = opencl_server(places, &[("POCL_EXTRA_BUILD_FLAGS", "-DLARGER")])?;
+    let kept = stage.kept_of_opencl(BINARIES)?;
+    let job = stage.start_opencl("mover", BINARIES, &Plan { points: &[30, 85, 140], ..Plan::default() })?;
     to_and_fro(&stage, &other, job, &kept, way)
 }
 

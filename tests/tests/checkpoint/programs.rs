@@ -84,8 +84,6 @@ const OTHERWISE: [(&str, (&str, &str), &str, &str); 2] = [
 
 /// The program whose devices all have something to keep.
 const DEVICES: &str = "kept_devices";
-/// Those that compare addresses of variables, or go by them.
-const WITH_VARIABLES: [&str; 2] = ["kept_modules", "kept_symbols"];
 
 /// Steps of random calls.
 const RANDOM_STEPS: &str = "100";
@@ -151,7 +149,6 @@ pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
     }
     trials.extend(apps.iter().flat_map(|app| otherwise(places, app)));
     trials.extend(apps.iter().find(|app| app.name == DEVICES).map(|app| hashed(places, app)));
-    trials.extend(apps.iter().filter(|app| WITH_VARIABLES.contains(&&*app.name)).map(|app| insisted(places, app)));
     trials
 }
 
@@ -163,19 +160,6 @@ fn hashed(places: &Places, app: &App) -> Trial {
     let trial = trial::test(format!("shm::{DEVICES}_hashed_by_kernels"), move || {
         let stage = Stage::of_driver(&places, "shm", "soft", &VARIABLES.map(|(name, value)| (name, value.into())));
         one_on(&stage.map_err(shown)?, &app, variant, choice(DEVICES)?, &[])
-    });
-    trial.with_ignored_flag(is_missing)
-}
-
-/// A program whose variables are put where they were in the first worker already, as otherwise in the second. Softcuda's are
-/// there anyhow.
-fn insisted(places: &Places, app: &App) -> Trial {
-    let (places, app, variant) = (places.clone(), app.clone(), app.variants()[0]);
-    let driver = driver_under_test();
-    let is_missing = driver == "soft" || places.why_not_built(&app.name, variant).is_some();
-    let trial = trial::test(format!("shm::{}_at_its_places", app.name), move || {
-        let stage = Stage::of_driver(&places, "shm", &driver, &[("KATYDID_RESTORE_INSIST", "1".into())]);
-        one_on(&stage.map_err(shown)?, &app, variant, choice(&app.name)?, &[])
     });
     trial.with_ignored_flag(is_missing)
 }

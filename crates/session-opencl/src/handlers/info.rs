@@ -177,20 +177,17 @@ fn image_formats(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>
     Ok(bytes.flat_map(u32::to_le_bytes).collect())
 }
 
-/// The binaries of all devices of a program, one after the other; the program's side asks for their sizes first.
+/// The binaries of all devices of a program, as a list.
 fn binaries(program: &Object<cl_program>) -> Result<Vec<u8>, Code> {
     let get = |parameter, size, place, needed| {
         driver!(program.api, clGetProgramInfo(program.handle, parameter, size, place, needed))
     };
     let sizes = value(|size, place, needed| get(PROGRAM_BINARY_SIZES, size, place, needed))?;
-    let sizes: Vec<usize> = sizes
-        .chunks_exact(8)
-        .filter_map(|bytes| bytes.try_into().ok())
-        .map(u64::from_le_bytes)
-        .map(|n| n as usize)
-        .collect();
-    let mut binaries: Vec<Vec<u8>> = sizes.iter().map(|size| vec![0; *size]).collect();
+    let sizes = sizes.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+    let mut binaries: Vec<Vec<u8>> = sizes.map(|size| vec![0; size as usize]).collect();
     let mut places: Vec<*mut u8> = binaries.iter_mut().map(Vec::as_mut_ptr).collect();
     get(PROGRAM_BINARIES, size_of_val(&places[..]), places.as_mut_ptr().cast(), std::ptr::null_mut()).ok()?;
-    Ok(binaries.concat())
+    let mut bytes = Vec::new();
+    list::put(&mut bytes, &binaries);
+    Ok(bytes)
 }

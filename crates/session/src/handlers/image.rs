@@ -48,17 +48,11 @@ fn store(session: &mut Session, thread: u32, flat: &[u8]) {
 pub(super) fn finish(session: &mut Session, head: &FrameHead) -> Result<OwnedImage, Fault> {
     let flat = session.uploads.finish(head.thread)?;
     store(session, head.thread, &flat);
-    Ok(image_of(&flat)?)
-}
-
-/// An image as the driver wants it.
-///
-/// # Errors
-///
-/// `CUDA_ERROR_INVALID_IMAGE` when it is none.
-pub(crate) fn image_of(flat: &[u8]) -> Result<OwnedImage, CUresult> {
-    let image = Image::decode(flat).map_err(|_| CUresult::ERROR_INVALID_IMAGE)?;
-    if lengths_hold(&image) { Ok(image.rebuild()) } else { Err(CUresult::ERROR_INVALID_IMAGE) }
+    let image = Image::decode(&flat).map_err(|_| CUresult::ERROR_INVALID_IMAGE)?;
+    if !lengths_hold(&image) {
+        return Err(CUresult::ERROR_INVALID_IMAGE.into());
+    }
+    Ok(image.rebuild())
 }
 
 /// A driver believes the lengths inside an image, so they must not lead past the bytes that came.

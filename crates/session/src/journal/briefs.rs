@@ -105,6 +105,15 @@ impl Briefs {
         brief.map(Cow::Owned).or_else(|| self.whole.get(&id).map(Cow::Borrowed))
     }
 
+    /// The context in which an object was made.
+    #[inline]
+    pub(super) fn context(&self, id: u64) -> Option<u32> {
+        match self.words.get(place(id)) {
+            Some(words) if words.length > 0 => Some(words.context),
+            _ => self.whole.get(&id).map(|entry| entry.made.context),
+        }
+    }
+
     /// The entry, if it is a whole one.
     pub(super) fn whole(&self, id: u64) -> Option<&Entry> {
         self.whole.get(&id)

@@ -167,6 +167,9 @@ impl Session {
 impl Journal {
     pub(super) fn keep(&mut self, kind: Kind, id: u64, entry: Entry) {
         self.note_use(kind, &entry.made);
+        if kind == Kind::Stream {
+            self.pools.made(entry.made.context, entry.made.order);
+        }
         if matches!(kind, Kind::Context | Kind::Module | Kind::Library) {
             self.last_placed = entry.made.order;
         }
@@ -182,10 +185,17 @@ impl Journal {
         context: u32,
         payload: &[u8],
     ) -> bool {
-        self.brief.get_mut(kind as usize).is_some_and(|briefs| briefs.make(id, head, context, payload))
+        let is_brief = self.brief.get_mut(kind as usize).is_some_and(|briefs| briefs.make(id, head, context, payload));
+        if is_brief && kind == Kind::Stream {
+            self.pools.made(context, head.sequence);
+        }
+        is_brief
     }
 
     pub(super) fn end_range(&mut self, kind: Kind, ids: Range<u64>) {
+        if kind == Kind::Stream {
+            self.end_stream(ids.start);
+        }
         match kind.place() {
             Place::Brief(at) => self.brief[at].end(ids.start),
             Place::Dense(_) => drop(self.take(kind, ids.start)),

@@ -24,7 +24,6 @@ use katydid_wire::message::{
 };
 
 use super::numbers::Numbers;
-use super::places::Places;
 use super::state::State;
 use super::{Frame, Steps, needs};
 use crate::ask::ask;
@@ -140,8 +139,6 @@ pub(crate) struct Replay {
     /// How the frame at hand came out.
     pub(crate) outcome: CUresult,
     pub(super) numbers: Numbers,
-    /// Where variables are to lie, if the driver is not left to itself.
-    pub(super) places: Option<Places>,
     /// What waits for the program.
     second: Vec<Record>,
     /// What waits for the contents.
@@ -154,7 +151,6 @@ impl Default for Replay {
             is_on: false,
             outcome: CUresult::SUCCESS,
             numbers: Numbers::default(),
-            places: None,
             second: Vec::new(),
             loans: Loans::default(),
         }
@@ -179,12 +175,7 @@ impl Session {
             return Err(RebuildError::Devices { had, have });
         }
         self.tables.resume(pending.known);
-        if let Some(places) = &mut self.replay.places {
-            places.expect(&first);
-        }
-        let outcome = self.replay_all(&first, images);
-        self.replay.places = None;
-        outcome?;
+        self.replay_all(&first, images)?;
         self.restore_times(times).map_err(RebuildError::from_fault)?;
         (self.replay.loans, self.replay.second) = (loans, second);
         self.facts = opening.facts;
@@ -225,12 +216,7 @@ impl Session {
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
     ) -> Result<(), RebuildError> {
         self.replay.is_on = true;
-        let outcome = records.iter().try_for_each(|record| {
-            let filled = self.make_place(record, images);
-            let outcome = self.replay_one(record, images);
-            self.end_place(filled);
-            outcome
-        });
+        let outcome = records.iter().try_for_each(|record| self.replay_one(record, images));
         self.end_fillers();
         self.replay.is_on = false;
         outcome
@@ -255,6 +241,7 @@ impl Session {
         match (record.step, record.opcode) {
             (Step::Use, _) => self.use_library(record),
             (Step::Launch, _) => self.load_kernel(record),
+            (Step::Streams, _) => self.pool_streams(record),
             (_, kdTextureCreate::OPCODE | kdSurfaceCreate::OPCODE) => self.replay_texture(record),
             (_, kdGraphCondition::OPCODE) => self.replay_condition(record),
             (_, kdHostRegister::OPCODE) => self.register_again(record),

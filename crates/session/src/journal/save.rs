@@ -98,7 +98,7 @@ impl Gathered {
         &mut self.records[last].1
     }
 
-    /// A record that is no frame: `id` is first used in `context`.
+    /// A record that is no frame: `id` is first used in `context`, or the number of something there.
     fn step(&mut self, step: Step, id: u32, context: u32, order: u64) {
         let payload = id.to_le_bytes().to_vec();
         let record =
@@ -228,6 +228,7 @@ impl Session {
             journal.uses.in_order().into_iter().filter(|(_, context, order)| !first.contains(&(*context, *order)));
         others.for_each(|(library, context, order)| all.step(Step::Use, library, context, order));
         launches.into_iter().for_each(|(kernel, context, order)| all.step(Step::Launch, kernel, context, order));
+        self.add_streams(&mut all);
         let (first, second) = self.in_order(all.records);
         let times = self.event_times().map_err(|fault| driver_error("the times of events", &fault))?;
         let loans = self.shares.loans();
@@ -282,6 +283,19 @@ impl Session {
             all.frame(Kind::Exec, change, None).order = change.order.max(graph.order);
         }
         Ok(())
+    }
+
+    /// Streams that are gone, and were there when something was placed.
+    fn add_streams(&self, all: &mut Gathered) {
+        let is_placed = |kind: &Kind| !matches!(kind, Kind::Stream | Kind::Event);
+        let placed = all.records.iter().filter(|(kind, _)| is_placed(kind)).map(|(_, record)| record.order);
+        let living = self.journal.of(Kind::Stream).map(|(_, entry)| (entry.made.context, entry.made.order));
+        let (mut placed, mut living): (Vec<_>, Vec<_>) = (placed.collect(), living.collect());
+        placed.sort_unstable();
+        living.sort_unstable();
+        for (context, count, order) in self.journal.pools.beyond(&living, &placed) {
+            all.step(Step::Streams, count, context, order);
+        }
     }
 
     /// Who may do what with a mapping, as one frame that says so.

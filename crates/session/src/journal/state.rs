@@ -13,6 +13,7 @@
 //! loans       since version 2: door bytes (none: nothing was lent); count u32, then kind u32 (1 range, 2 block, 3 event),
 //!             its address or id u64, length u64, secret bytes
 //! sketches    since version 3, among the records: room of executable graphs that are made later
+//! streams     since version 4, among the records: how many there were at once
 //! ```
 //!
 //! Numbers are little-endian, bytes and texts have a `u32` length in front. A reader believes nothing: a count costs
@@ -33,7 +34,7 @@ use crate::shares::{Loan, Loans, Subject};
 
 const MAGIC: [u8; 8] = *b"kdstate\n";
 /// The version that this build writes, and the newest that it reads.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// The messages that its records name.
 const MESSAGES: Messages = Messages { name: message_name, layout: message_layout };
 /// Arenas that a map is made of at most.

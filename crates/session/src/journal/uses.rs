@@ -76,7 +76,7 @@ impl Journal {
     }
 
     /// The library of a kernel; 0 for none.
-    pub(super) fn library_of(&self, kernel: u32) -> u32 {
+    fn library_of(&self, kernel: u32) -> u32 {
         let entry = self.get(Kind::Kernel, u64::from(kernel));
         entry.and_then(|entry| Some(kdLibraryKernel::decode(entry.made.payload()).ok()?.library)).unwrap_or(0)
     }

@@ -13,7 +13,6 @@
 
 #![expect(unsafe_code, reason = "asks the driver")]
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{
@@ -59,13 +58,6 @@ pub(super) struct Records {
     /// Variables, in the order in which they are packed.
     pub(super) code: Vec<CodeRecord>,
     pub(super) heaps: Vec<HeapRecord>,
-}
-
-impl Records {
-    /// All variables, by object.
-    pub(super) fn variables(&self) -> BTreeMap<u64, Vec<Found>> {
-        self.code.iter().map(|code| (code.object, code.variables.clone())).collect()
-    }
 }
 
 /// The variables of a piece of code in a context.

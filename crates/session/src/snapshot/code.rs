@@ -19,17 +19,17 @@ use crate::ask::ask;
 
 /// Code in a context.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Loaded {
+pub(super) enum Loaded {
     Module(CUmodule),
     Library(CUlibrary),
 }
 
 /// A variable in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Found {
-    pub(crate) name: String,
-    pub(crate) address: u64,
-    pub(crate) size: u64,
+pub(super) struct Found {
+    pub(super) name: String,
+    pub(super) address: u64,
+    pub(super) size: u64,
 }
 
 /// Finds variables in the current context; none twice.
@@ -81,11 +81,7 @@ fn entry(variable: &Variable<'_>, address: u64, size: u64) -> Found {
 }
 
 /// Address and size of the variable called `name`.
-///
-/// # Errors
-///
-/// The driver does not tell, as of a static one.
-pub(crate) fn address_of(driver: &Driver, loaded: Loaded, name: &str) -> Result<(CUdeviceptr, u64), CUresult> {
+fn address_of(driver: &Driver, loaded: Loaded, name: &str) -> Result<(CUdeviceptr, u64), CUresult> {
     let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
     let (mut address, mut size) = (0, 0_usize);
     let (to_address, to_size) = (&raw mut address, &raw mut size);

@@ -126,7 +126,7 @@ fn clear(driver: &Driver, blank: &[Placed<'_>]) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-pub(super) fn records(states: &BTreeMap<String, FileEntry>, source: &dyn Source) -> Result<Records, SnapshotError> {
+fn records(states: &BTreeMap<String, FileEntry>, source: &dyn Source) -> Result<Records, SnapshotError> {
     let damaged = |reason: String| SnapshotError::Damaged { what: "contents", reason };
     let entry = states.get(RECORDS).ok_or_else(|| damaged("it is not there".to_owned()))?;
     serde_json::from_slice(&source.state(entry)?).map_err(|error| damaged(error.to_string()))

@@ -21,7 +21,7 @@ use katydid_wire::sharing::{LENDS, Sharing};
 use super::area::CHUNK;
 use super::capture::Captured;
 use super::error::SnapshotError;
-use super::restore::{Share, records};
+use super::restore::Share;
 use crate::journal::Saved;
 use crate::session::Session;
 
@@ -72,8 +72,7 @@ impl Session {
     }
 
     /// Makes this session, in which nothing has happened, the one of an image: all that lies on devices.
-    /// [`Session::restore_host`] does the rest. `insist`: variables are to lie where they lay, also where the driver would put
-    /// them elsewhere if it were left to itself.
+    /// [`Session::restore_host`] does the rest.
     ///
     /// # Errors
     ///
@@ -83,12 +82,8 @@ impl Session {
         part: &SessionPart,
         source: &dyn Source,
         progress: &Progress,
-        insist: bool,
     ) -> Result<(), SnapshotError> {
         let journal = journal_of(part, source)?;
-        if insist {
-            self.insist(records(&part.states, source)?.variables());
-        }
         let mut failure = None;
         let mut code = |number| code_of(part, source, number).map_err(|error| failure.insert(error)).ok();
         let rebuilt = self.rebuild(&journal, &mut code);

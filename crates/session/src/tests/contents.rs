@@ -280,7 +280,7 @@ fn restore(house: &House, seed: Option<u64>, reader: &Reader) -> Result<Stage, S
     let mut stage = house.stage(seed);
     let part: &Part = &reader.manifest().sessions[0];
     let progress = Progress::default();
-    stage.session.restore(part, reader, &progress, false)?;
+    stage.session.restore(part, reader, &progress)?;
     stage.session.restore_host(part, reader, &progress)?;
     stage.context = 1;
     assert_eq!(progress.done(), progress.total());

@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_char, c_void};
-use std::ptr::{null_mut, without_provenance_mut};
+use std::ptr::without_provenance_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -36,14 +36,31 @@ pub(super) struct Stock {
     pub(super) taken: BTreeSet<u64>,
     /// By the module's handle.
     pub(super) modules: BTreeMap<u64, [u64; 2]>,
+    /// Streams that there are, and that there were at once: each further one takes a block for good.
+    pub(super) streams: Option<(u64, u64)>,
 }
 
 impl Stock {
-    const BLOCK: u64 = 2 << 20;
+    pub(super) const BLOCK: u64 = 2 << 20;
 
     fn take(&mut self) -> u64 {
         let free = (1..).find(|block| self.taken.insert(*block));
         free.unwrap_or_default()
+    }
+
+    fn begin_stream(&mut self) {
+        let Some((alive, most)) = &mut self.streams else { return };
+        *alive += 1;
+        if alive > most {
+            *most = *alive;
+            self.take();
+        }
+    }
+
+    fn end_stream(&mut self) {
+        if let Some((alive, _)) = &mut self.streams {
+            *alive -= 1;
+        }
     }
 
     fn load(&mut self, module: u64) {
@@ -112,10 +129,12 @@ extern "C" fn release(device: i32) -> CUresult {
 }
 
 extern "C" fn stream_create(out: *mut CUstream, flags: u32) -> CUresult {
+    of_stock(Stock::begin_stream);
     make(out, CUstream, &format!("stream {flags}"))
 }
 
 extern "C" fn stream_destroy(stream: CUstream) -> CUresult {
+    of_stock(Stock::end_stream);
     note(format!("destroy {:#x}", stream.address()))
 }
 
@@ -223,16 +242,9 @@ extern "C" fn get_access(flags: *mut u64, _: *const c_void, _at: u64) -> CUresul
 }
 
 extern "C" fn address_reserve(out: *mut u64, size: usize, _: usize, wanted: u64, _: u64) -> CUresult {
-    let given = if wanted == 0 { of_stock(|stock| stock.take() * Stock::BLOCK) } else { None };
     // SAFETY: sessions pass a local.
-    unsafe { out.write(given.unwrap_or(wanted)) };
+    unsafe { out.write(wanted) };
     note(format!("reserve {wanted:#x} {size:#x}"))
-}
-
-extern "C" fn address_free(address: u64, size: usize) -> CUresult {
-    let was_taken = of_stock(|stock| stock.taken.remove(&(address / Stock::BLOCK)));
-    assert_ne!(was_taken, Some(false), "{address:#x} was not taken");
-    note(format!("unreserve {address:#x} {size:#x}"))
 }
 
 extern "C" fn module_unload(module: CUmodule) -> CUresult {
@@ -252,10 +264,6 @@ extern "C" fn module_load(
     let module = unsafe { out.read() };
     of_stock(|stock| stock.load(module.address()));
     status
-}
-
-extern "C" fn module_load_data(out: *mut CUmodule, image: *const c_void) -> CUresult {
-    module_load(out, image, 0, null_mut(), null_mut())
 }
 
 extern "C" fn get_function(out: *mut CUfunction, _module: CUmodule, name: *const c_char) -> CUresult {
@@ -463,8 +471,6 @@ pub(super) fn driver() -> Driver {
             b"cuCtxGetLimit" => get_limit as *mut c_void,
             b"cuModuleGetGlobal_v2" => module_global as *mut c_void,
             b"cuModuleUnload" => module_unload as *mut c_void,
-            b"cuModuleLoadData" => module_load_data as *mut c_void,
-            b"cuMemAddressFree" => address_free as *mut c_void,
             b"cuSurfObjectCreate" => surface_create as *mut c_void,
             b"cuSurfObjectDestroy" => surface_destroy as *mut c_void,
             b"cuArray3DCreate_v2" => array_create as *mut c_void,
