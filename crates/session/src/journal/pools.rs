@@ -10,8 +10,8 @@
 use katydid_cuda_sys::{CUresult, CUstream, stream_flags};
 use katydid_keep::{Record, StateError};
 
-use super::Journal;
 use super::rebuild::{RebuildError, used};
+use super::{Journal, Kind};
 use crate::ask::ask;
 use crate::session::Session;
 
@@ -64,6 +64,14 @@ impl Pools {
         }
     }
 
+    /// There were so many by then.
+    fn raise(&mut self, context: u32, count: u32, order: u64) {
+        while self.all.get(context as usize).is_none_or(|pool| pool.raised.len() < count as usize) {
+            self.all.resize_with(self.all.len().max(context as usize + 1), Pool::default);
+            self.all[context as usize].raised.push(order);
+        }
+    }
+
     /// Context, number of streams, and number of the frame, where there were more at once than of those that live in the end, and
     /// something was put somewhere by the driver before there were more. Both lists are in order: of context and frame that made a
     /// living stream, and of frames by which something was placed.
@@ -106,21 +114,11 @@ impl Session {
     }
 }
 
-impl Pools {
-    /// There were so many by then.
-    fn raise(&mut self, context: u32, count: u32, order: u64) {
-        while self.all.get(context as usize).is_none_or(|pool| pool.raised.len() < count as usize) {
-            self.all.resize_with(self.all.len().max(context as usize + 1), Pool::default);
-            self.all[context as usize].raised.push(order);
-        }
-    }
-}
-
 impl Journal {
     /// A stream with this id has ended.
     #[inline]
     pub(super) fn end_stream(&mut self, id: u64) {
-        if let Some(context) = self.brief[super::Kind::Stream as usize].context(id) {
+        if let Some(context) = self.brief[Kind::Stream as usize].context(id) {
             self.pools.ended(context);
         }
     }
