@@ -114,7 +114,7 @@ impl Known {
     }
 }
 
-/// A list of handles as the bytes of a value.
+/// A list of handles, or of sizes, as the bytes of a value.
 pub(crate) fn handles(values: impl IntoIterator<Item = usize>) -> Vec<u8> {
     values.into_iter().flat_map(|value| (value as u64).to_le_bytes()).collect()
 }

@@ -431,7 +431,7 @@ pub(crate) unsafe fn get_program_info(
         // SAFETY: handed on.
         PROGRAM_BINARIES => return unsafe { binaries(&program, Room { size, value, needed }) },
         PROGRAM_BINARY_SIZES if !value.is_null() => match program.binaries_of_now() {
-            Ok(binaries) => binaries.iter().flat_map(|binary| (binary.len() as u64).to_le_bytes()).collect(),
+            Ok(binaries) => handles(binaries.iter().map(Vec::len)),
             // Of a program without any, the driver says so in its own way.
             Err(_) => ask(query::PROGRAM, program.base.id, 0, param_name, &[])?,
         },

@@ -36,18 +36,26 @@ impl Pools {
     /// One was made.
     #[inline]
     pub(crate) fn made(&mut self, context: u32, order: u64) {
-        let Some(pool) = self.all.get_mut(context as usize) else { return self.grow(context, order) };
+        let pool = self.of(context);
         pool.alive += 1;
         if pool.alive as usize > pool.raised.len() {
             pool.raised.push(order);
         }
     }
 
+    #[inline]
+    fn of(&mut self, context: u32) -> &mut Pool {
+        let context = context as usize;
+        if context >= self.all.len() {
+            self.grow(context);
+        }
+        &mut self.all[context]
+    }
+
     #[cold]
-    fn grow(&mut self, context: u32, order: u64) {
+    fn grow(&mut self, context: usize) {
         // The table of contexts has bounded the id.
-        self.all.resize_with(context as usize + 1, Pool::default);
-        self.made(context, order);
+        self.all.resize_with(context + 1, Pool::default);
     }
 
     /// One has ended.
@@ -66,10 +74,8 @@ impl Pools {
 
     /// There were so many by then.
     fn raise(&mut self, context: u32, count: u32, order: u64) {
-        while self.all.get(context as usize).is_none_or(|pool| pool.raised.len() < count as usize) {
-            self.all.resize_with(self.all.len().max(context as usize + 1), Pool::default);
-            self.all[context as usize].raised.push(order);
-        }
+        let raised = &mut self.of(context).raised;
+        raised.resize(raised.len().max(count as usize), order);
     }
 
     /// Context, number of streams, and number of the frame, where there were more at once than of those that live in the end, and
@@ -79,10 +85,12 @@ impl Pools {
         let mut beyond = Vec::new();
         for (context, pool) in (0..).zip(&self.all) {
             let first = living.partition_point(|(other, _)| *other < context);
-            for (at, order) in pool.raised.iter().enumerate() {
+            // A replay refuses more.
+            let raised = &pool.raised[..pool.raised.len().min(MOST as usize)];
+            for (at, order) in raised.iter().enumerate() {
                 let alive = living.partition_point(|one| *one <= (context, *order)) - first;
                 let next = placed.get(placed.partition_point(|one| one <= order));
-                let is_seen = next.is_some_and(|next| pool.raised.get(at + 1).is_none_or(|raised| next < raised));
+                let is_seen = next.is_some_and(|next| raised.get(at + 1).is_none_or(|later| next < later));
                 if alive <= at && is_seen {
                     beyond.push((context, at as u32 + 1, *order));
                 }
@@ -100,7 +108,7 @@ impl Session {
             return Err(StateError::Damaged { what: "the number of streams" }.into());
         }
         self.enter_for(&self.head_of(record)).map_err(RebuildError::from_fault)?;
-        let alive = self.journal.pools.all.get(self.current as usize).map_or(0, |pool| pool.alive);
+        let alive = self.journal.pools.of(self.current).alive;
         // Where the driver makes no more, the addresses that are compared say whether that matters.
         // SAFETY: the output is a local.
         let make = |_| ask(|out| unsafe { self.driver().cuStreamCreate(out, stream_flags::NON_BLOCKING) }).ok();
@@ -150,5 +158,8 @@ mod tests {
         again.raise(2, 4, 4);
         again.made(2, 9);
         assert_eq!(again.beyond(&[(2, 9)], &[12]), [(2, 4, 4)]);
+        let mut many = Pools::default();
+        (0..MOST + 2).for_each(|_| many.made(1, 3));
+        assert_eq!(many.beyond(&[], &[12]), [(1, MOST, 3)], "a replay would refuse more");
     }
 }
