@@ -1,10 +1,9 @@
-//! Bytes that a driver reads while a command runs: kept until the command has ended.
+//! Events of drivers, held; and what drivers tell.
 
-#![expect(unsafe_code, reason = "the driver calls back when a command has ended")]
+#![expect(unsafe_code, reason = "calls the driver")]
 
 use std::ptr;
 
-use katydid_opencl_sys::constant::COMPLETE;
 use katydid_opencl_sys::{Code, Dispatch, cl_event, void};
 
 /// An event of a driver, held until this value is dropped.
@@ -75,23 +74,4 @@ pub(crate) fn ask<T: Default>(get: impl Fn(usize, *mut void) -> Code) -> Result<
     let mut value = T::default();
     get(size_of::<T>(), (&raw mut value).cast()).ok()?;
     Ok(value)
-}
-
-/// Keeps `bytes` until the command of `event` has ended.
-pub(crate) fn keep_until(event: &HeldEvent, bytes: Box<dyn Send>) {
-    let kept = Box::into_raw(Box::new(bytes));
-    let code = event.api.clSetEventCallback.map_or(Code::INVALID_OPERATION, |set| {
-        // SAFETY: `free` takes what `kept` points to, once: drivers call back once for a state.
-        Code(unsafe { set(event.event, COMPLETE.cast_signed(), Some(free), kept.cast()) })
-    });
-    if code != Code::SUCCESS {
-        let _ = event.wait();
-        // SAFETY: nobody was told of the pointer.
-        drop(unsafe { Box::from_raw(kept) });
-    }
-}
-
-unsafe extern "C" fn free(_: cl_event, _: i32, kept: *mut void) {
-    // SAFETY: made by `keep_until` for this one call.
-    drop(unsafe { Box::from_raw(kept.cast::<Box<dyn Send>>()) });
 }

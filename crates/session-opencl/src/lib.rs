@@ -25,6 +25,7 @@ mod host;
 mod journal;
 mod landing;
 mod looking;
+mod lookout;
 mod notify;
 mod objects;
 mod pinned;

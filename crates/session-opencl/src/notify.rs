@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use katydid_opencl_sys::{char, cl_event, cl_mem, void};
+use katydid_opencl_sys::{char, cl_mem, void};
 
 use crate::journal::Callback;
 use crate::shared::Shared;
@@ -45,14 +45,6 @@ impl Notify {
     }
 }
 
-/// Of an event: called once.
-pub(crate) unsafe extern "C" fn event(_: cl_event, status: i32, data: *mut void) {
-    // SAFETY: registered with a leaked `Notify`, and called once for it.
-    let notify = unsafe { Box::from_raw(data.cast::<Notify>()) };
-    notify.tell(status, &[]);
-    notify.shared.callbacks.came(notify.token);
-}
-
 /// Callbacks of events that have not come: by token, which event and which state.
 #[derive(Debug, Default)]
 pub(crate) struct Callbacks {
@@ -60,12 +52,12 @@ pub(crate) struct Callbacks {
 }
 
 impl Callbacks {
-    /// Notes one, before the driver is told.
+    /// Notes one, before it can come.
     pub(crate) fn expect(&self, token: u64, event: u32, state: i32) {
         self.lock().insert(token, (event, state));
     }
 
-    /// It came, or was refused.
+    /// It came.
     pub(crate) fn came(&self, token: u64) {
         self.lock().remove(&token);
     }

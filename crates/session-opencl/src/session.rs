@@ -25,6 +25,7 @@ use crate::handlers::next_upcall;
 use crate::host::HostMemory;
 use crate::journal::{self, Journal, Replay};
 use crate::looking::Looking;
+use crate::lookout::Lookout;
 use crate::notify::Listener;
 use crate::objects::Object;
 use crate::pinned::Knowledge;
@@ -108,6 +109,7 @@ pub struct Session {
     /// Pipes that were arguments of kernels, and so may have something in them.
     pub(crate) given_pipes: HashSet<u32>,
     pub(crate) looking: Looking,
+    pub(crate) lookout: Lookout,
     pub(crate) executors: Executors,
 }
 
@@ -176,6 +178,7 @@ impl Session {
             ready: Arc::default(),
             given_pipes: HashSet::new(),
             looking: Looking::default(),
+            lookout: Lookout::default(),
             executors: Executors::default(),
         }
     }

@@ -257,13 +257,6 @@ static cl_int CL_API_CALL svm_unmap(cl_command_queue queue, void *place, cl_uint
     return ended(event);
 }
 
-typedef void(CL_CALLBACK *notify_event)(cl_event, cl_int, void *);
-
-static cl_int CL_API_CALL event_callback(cl_event event, cl_int state, notify_event notify, void *data) {
-    notify(event, state, data);
-    return CL_SUCCESS;
-}
-
 __attribute__((visibility("default"))) cl_int clIcdGetPlatformIDsKHR(cl_uint room, cl_platform_id *platforms, cl_uint *count) {
     table = (cl_icd_dispatch){
         .clGetPlatformInfo = platform_info, .clGetDeviceIDs = device_ids, .clGetDeviceInfo = device_info,
@@ -273,7 +266,7 @@ __attribute__((visibility("default"))) cl_int clIcdGetPlatformIDsKHR(cl_uint roo
         .clEnqueueReadBuffer = read_buffer, .clEnqueueWriteBuffer = write_buffer, .clEnqueueCopyBuffer = copy_buffer,
         .clEnqueueMarkerWithWaitList = marker, .clFlush = done, .clFinish = done, .clWaitForEvents = wait_for,
         .clRetainEvent = retain_event, .clReleaseEvent = release_event, .clGetEventInfo = event_info,
-        .clSetEventCallback = event_callback, .clCreateBufferWithProperties = create_buffer_with,
+        .clCreateBufferWithProperties = create_buffer_with,
         .clSVMAlloc = svm_alloc, .clSVMFree = svm_free, .clEnqueueSVMMemcpy = svm_copy, .clEnqueueSVMMap = svm_map,
         .clEnqueueSVMUnmap = svm_unmap,
     };

@@ -3,7 +3,9 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
 
-use katydid_opencl_sys::constant::EVENT_COMMAND_QUEUE;
+use std::sync::Arc;
+
+use katydid_opencl_sys::constant::{COMPLETE, EVENT_COMMAND_QUEUE, SUBMITTED};
 use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_event};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message;
@@ -14,10 +16,10 @@ use crate::fault::Fault;
 use crate::handlers::info::listed;
 use crate::handlers::{driver, make};
 use crate::journal::times;
-use crate::notify::{self, Notify};
 use crate::objects::Object;
 use crate::rest::mark;
 use crate::session::{Job, Session};
+use crate::upcalls::Due;
 
 /// An event that the program sets.
 pub(crate) fn kdclUserEvent(
@@ -49,15 +51,16 @@ pub(crate) fn kdclEventCallback(
     message: message::kdclEventCallback,
 ) -> Result<message::kdclEventCallbackReply, Fault> {
     let event: Object<cl_event> = session.shared.objects.get(message.event)?;
-    let data = Notify::leak(&session.shared, message.token);
-    session.shared.callbacks.expect(message.token, message.event, message.type_of);
-    let code = driver!(event.api, clSetEventCallback(event.handle, message.type_of, Some(notify::event), data));
-    if code != Code::SUCCESS {
-        session.shared.callbacks.came(message.token);
-        // SAFETY: the driver refused it.
-        unsafe { Notify::forget(data) };
+    let (event, state) = (HeldEvent::retain(event.handle, event.api)?, message.type_of);
+    if !(COMPLETE.cast_signed()..=SUBMITTED.cast_signed()).contains(&state) {
+        return Err(Code::INVALID_VALUE.into());
     }
-    code.ok()?;
+    let (shared, token) = (Arc::clone(&session.shared), message.token);
+    shared.callbacks.expect(token, message.event, state);
+    session.lookout.when(event, state, move |status| {
+        shared.upcalls.push(Due { token, status, text: Vec::new() });
+        shared.callbacks.came(token);
+    })?;
     Ok(message::kdclEventCallbackReply {})
 }
 

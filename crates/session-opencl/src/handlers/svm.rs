@@ -15,7 +15,6 @@ use katydid_wire::opencl::message;
 
 use super::command::Command;
 use crate::arguments::Arguments;
-use crate::data::keep_until;
 use crate::fault::Fault;
 use crate::handlers::driver;
 use crate::host::{pointer, take_back};
@@ -165,7 +164,7 @@ pub(crate) fn kdclSvmWrite(
     let event = command.run_held(session, |count, waits, event| {
         copy(&command, pointer(message.destination), bytes.as_ptr().cast(), size, (count, waits, event))
     })?;
-    keep_until(&event, Box::new(bytes));
+    session.lookout.keep_until(event, bytes)?;
     Ok(message::kdclSvmWriteReply {})
 }
 

@@ -13,7 +13,7 @@ use katydid_wire::opencl::{AT_ONCE, IN_HOST, IN_PIECE, IN_SVM, NO_SHELF, land, m
 
 use super::command::Command;
 use crate::arguments::Arguments;
-use crate::data::{HeldEvent, keep_until};
+use crate::data::HeldEvent;
 use crate::fault::{Fault, SessionError};
 use crate::handlers::driver;
 use crate::host::pointer;
@@ -146,13 +146,14 @@ impl Transfer {
     ) -> Result<message::kdclWriteReply, Fault> {
         let waits = |count, list, event| self.enqueue(command, place, false, (count, list, event));
         let event = command.run_held(session, waits)?;
-        keep_until(&event, kept);
         if message.blocking != 0 {
             driver!(command.api(), clFlush(command.queue.handle));
             if let Some(entry) = session.journal.get(message.queue) {
-                session.taken_for_done.insert(entry.made.frame.word(4), event);
+                let last = HeldEvent::retain(event.handle(), event.api());
+                session.taken_for_done.insert(entry.made.frame.word(4), last?);
             }
         }
+        session.lookout.keep_until(event, kept)?;
         Ok(message::kdclWriteReply {})
     }
 }
@@ -266,7 +267,7 @@ pub(crate) fn kdclRead(
         None => transfer.enqueue_read(session, &command)?,
     };
     if message.landing == 0 {
-        keep_until(&event, Box::new(target));
+        session.lookout.keep_until(event, target)?;
     } else {
         session.shared.landings.add(message.landing, Landing { place: Place::Own(target), end: End::Awaited(event) });
     }

@@ -1,0 +1,189 @@
+//! What is to be done when a command has come to a state: bytes that its driver read are let go of, the program is told.
+//!
+//! Drivers can call back, but NVIDIA's stands still for ever at times when it has been asked to (580.159, on an H100, natively too): the
+//! thread that would call waits for a lock of the context, which another call holds while it waits for the device, and the
+//! device for the thread. So one thread of ours asks for the states, the more seldom the longer nothing has changed.
+
+use std::mem::{self, ManuallyDrop};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::data::HeldEvent;
+use crate::fault::SessionError;
+
+/// Between two looks passes this part of the time since something changed, within bounds.
+const PART: u32 = 4;
+const SHORTEST: Duration = Duration::from_micros(50);
+const LONGEST: Duration = Duration::from_millis(10);
+/// From here on the thread is woken for what comes new, which costs whoever brings it.
+const SLEEP: Duration = Duration::from_millis(1);
+
+/// Is given the state that the command came to; below 0, it failed.
+type Then = Box<dyn FnOnce(i32) + Send>;
+
+/// What is due when an event has come to a state, or beyond it.
+struct Due {
+    event: HeldEvent,
+    state: i32,
+    then: Then,
+}
+
+/// The thread that looks; it begins with the first event, and ends with this value once nothing is awaited any more.
+#[derive(Default)]
+pub(crate) struct Lookout {
+    thread: Option<Sender<ManuallyDrop<Due>>>,
+}
+
+impl Lookout {
+    /// Has `then` called from another thread as soon as `event` has come to `state`, or failed.
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread left. `then` is neither called nor dropped: the driver may still use what it keeps.
+    pub(crate) fn when(
+        &mut self,
+        event: HeldEvent,
+        state: i32,
+        then: impl FnOnce(i32) + Send + 'static,
+    ) -> Result<(), SessionError> {
+        let due = ManuallyDrop::new(Due { event, state, then: Box::new(then) });
+        let thread = match self.thread.take() {
+            Some(thread) => thread,
+            None => begin()?,
+        };
+        // It takes what comes for as long as this side is there.
+        let _ = thread.send(due);
+        self.thread = Some(thread);
+        Ok(())
+    }
+
+    /// Keeps `bytes` until the command of `event` has ended.
+    ///
+    /// # Errors
+    ///
+    /// As above.
+    pub(crate) fn keep_until(&mut self, event: HeldEvent, bytes: impl Send + 'static) -> Result<(), SessionError> {
+        self.when(event, 0, move |_| drop(bytes))
+    }
+}
+
+fn begin() -> Result<Sender<ManuallyDrop<Due>>, SessionError> {
+    let (sender, receiver) = channel();
+    thread::Builder::new()
+        .name("lookout".to_owned())
+        .spawn(move || look(&receiver))
+        .map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })?;
+    Ok(sender)
+}
+
+fn look(coming: &Receiver<ManuallyDrop<Due>>) {
+    let (mut awaited, mut changed, mut took) = (Vec::new(), Instant::now(), Duration::ZERO);
+    loop {
+        let long = (changed.elapsed() / PART).max(took * PART).clamp(SHORTEST, LONGEST);
+        let first = match pause(coming, long, awaited.is_empty()) {
+            Ok(first) => Some(first),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) if awaited.is_empty() => return,
+            Err(RecvTimeoutError::Disconnected) => {
+                thread::sleep(long);
+                None
+            }
+        };
+        let before = awaited.len();
+        awaited.extend(first.into_iter().chain(coming.try_iter()).map(ManuallyDrop::into_inner));
+        let (has_grown, begun) = (awaited.len() > before, Instant::now());
+        let is_done = do_what_is_due(&mut awaited);
+        took = begun.elapsed();
+        if has_grown || is_done {
+            changed = Instant::now();
+        }
+    }
+}
+
+/// Does what is due, in the order in which it came; whether anything was.
+fn do_what_is_due(awaited: &mut Vec<Due>) -> bool {
+    let before = awaited.len();
+    for due in mem::take(awaited) {
+        match due.event.status() {
+            Ok(state) if state > due.state => awaited.push(due),
+            Ok(failed @ ..0) => (due.then)(failed),
+            Ok(_) => (due.then)(due.state),
+            // Only a wait shows the end of what the driver tells no state of.
+            Err(code) => {
+                let _ = due.event.wait();
+                (due.then)(code.0);
+            }
+        }
+    }
+    awaited.len() < before
+}
+
+/// Lets time pass. What comes new ends a long pause, and nothing else does if nothing is awaited.
+fn pause(
+    coming: &Receiver<ManuallyDrop<Due>>,
+    long: Duration,
+    is_idle: bool,
+) -> Result<ManuallyDrop<Due>, RecvTimeoutError> {
+    if long < SLEEP {
+        thread::sleep(long);
+        return Err(RecvTimeoutError::Timeout);
+    }
+    if is_idle { Ok(coming.recv()?) } else { coming.recv_timeout(long) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI32, Ordering};
+    use std::sync::mpsc;
+
+    use katydid_opencl_sys::{Dispatch, cl_event, void};
+
+    use super::*;
+
+    /// The states of the events that there are.
+    static STATES: [AtomicI32; 3] = [const { AtomicI32::new(3) }; 3];
+
+    #[expect(unsafe_code, reason = "a driver's function")]
+    unsafe extern "C" fn info(event: cl_event, _: u32, _: usize, value: *mut void, _: *mut usize) -> i32 {
+        // SAFETY: asked for a state, which has four bytes.
+        unsafe { value.cast::<i32>().write(STATES[event.0.addr() - 1].load(Ordering::Relaxed)) };
+        0
+    }
+
+    fn event(number: usize) -> HeldEvent {
+        // SAFETY: every entry of a table of zeros is `None`.
+        #[expect(unsafe_code, reason = "an empty table")]
+        let mut api: Dispatch = unsafe { mem::zeroed() };
+        api.clGetEventInfo = Some(info);
+        HeldEvent::own(cl_event(std::ptr::without_provenance_mut(number)), Box::leak(Box::new(api)))
+    }
+
+    #[test]
+    fn what_is_due_is_done_in_its_order_as_soon_as_an_event_has_come_to_a_state_or_failed() {
+        let (mut lookout, (tell, told)) = (Lookout::default(), mpsc::channel());
+        for (number, state, name) in
+            [(1, 0, "ended"), (2, 2, "submitted"), (2, 1, "runs"), (2, 0, "ended"), (3, 0, "failed")]
+        {
+            let tell = tell.clone();
+            lookout.when(event(number), state, move |state| tell.send((number, state, name)).unwrap()).unwrap();
+        }
+        let set = |number: usize, state| STATES[number - 1].store(state, Ordering::Relaxed);
+        assert!(told.try_recv().is_err(), "nothing has begun");
+        set(2, 1);
+        assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [(2, 2, "submitted"), (2, 1, "runs")]);
+        set(3, -5);
+        assert_eq!(told.recv().unwrap(), (3, -5, "failed"));
+        // So long that a look is far off: what is new is looked at before.
+        thread::sleep(Duration::from_millis(100));
+        set(1, 0);
+        let kept = tell.clone();
+        lookout.when(event(1), 0, move |state| kept.send((1, state, "new")).unwrap()).unwrap();
+        assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [(1, 0, "ended"), (1, 0, "new")]);
+        // What is still awaited comes to its end although nothing new can come.
+        drop((lookout, tell));
+        set(2, 0);
+        assert_eq!(told.recv().unwrap(), (2, 0, "ended"));
+        assert!(told.recv().is_err(), "the thread has ended");
+    }
+}
