@@ -61,7 +61,8 @@ const PROGRAMS: [&str; 7] = ["clinfo", "blas", "vienna", "pyopencl", "openmm", "
 /// PyOpenCL's tests, of which each takes a compiler for its kernels.
 const PYOPENCL_TESTS: [&str; 5] =
     ["test_enqueue_copy", "test_arrays_in_structs", "test_wrapper", "test_clmath", "test_clrandom"];
-const ARRAY_TESTS: [&str; 2] = ["test_array", "test_algorithm"];
+/// Those that take longest, each in so many parts, which are run at once.
+const ARRAY_TESTS: [(&str, usize); 2] = [("test_array", 11), ("test_algorithm", 4)];
 /// Seconds for one of them, and all ways at once.
 const PROGRAM_LIMIT: &str = "110";
 /// Of one command about a job.
@@ -108,7 +109,9 @@ fn tests_of_pyopencl(folder: &Path, report: &Path) -> Result<()> {
 }
 
 fn tests_of_arrays(folder: &Path, report: &Path) -> Result<()> {
-    on_all_ways(folder, report, "arrays", &ARRAY_TESTS)
+    let parts = |(name, all): (&str, usize)| (1..=all).map(|part| format!("{name}.{part}of{all}")).collect::<Vec<_>>();
+    let names: Vec<String> = ARRAY_TESTS.into_iter().flat_map(parts).collect();
+    on_all_ways(folder, report, "arrays", &names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Other people's programs natively, over shared memory and over TCP. Those that did not come to their turn are not in the report.

@@ -40,9 +40,10 @@ const PROGRAMS: [&str; 5] = [
     "pyopencl-tests",
 ];
 /// What runs them, from the source tree.
-const SCRIPTS: [&str; 3] = ["run.sh", "arrays.py", "molecules.py"];
+const SCRIPTS: [&str; 4] = ["run.sh", "arrays.py", "molecules.py", "sliced.py"];
 /// A Python of the machine's with the packages beside it, in place of an environment, which does not travel.
-const LAUNCHER: &str = "#!/bin/sh\nPYTHONPATH=$(dirname \"$0\")/../packages exec python3 \"$@\"\n";
+const LAUNCHER: &str =
+    "#!/bin/sh\nPYTHONPATH=$(dirname \"$0\")/../packages${PYTHONPATH:+:$PYTHONPATH} exec python3 \"$@\"\n";
 /// Three quarters of OpenMM, and no part of what is run there.
 const LEFT_OUT: &str = "--exclude=openmm/app/data";
 
