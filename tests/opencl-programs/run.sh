@@ -8,7 +8,8 @@
 # fine_grain, slice (1/16 of PyOpenCL's long tests, or what SLICE says), a file of PyOpenCL's tests (test_array) or a part of one (test_array.3of11). What differs from run to run (times, rates) and what is said not to go through is
 # taken out before outputs are compared; FOLDER/out/NAME.WAY has them whole. In a pack for a GPU machine all is built (FOLDER/packed);
 # there OPENCL is the folder of the loader, VENDORS that of the driver's name, DRIVER the server's driver of CUDA, WAYS the ways, LIMIT
-# the seconds that a program may take, and TOGETHER=1 has a program run on all ways at once, which PoCL's cache would not stand.
+# the seconds that a program may take, and TOGETHER=1 has a program run on all ways at once, or all parts of files, each on one way
+# after the other: PoCL's cache would stand neither.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(cd "$here/../.." && pwd)
@@ -43,7 +44,7 @@ declare -A command=(
 declare -A varies=([clpeak]='s/: .*//' [clinfo]='/VERSION\|EXTENSIONS\|SVM\|ICD\|SUFFIX\|COMMAND_BUFFER\|EXECUTION_CAPABILITIES\|SEMAPHORE\|EXTERNAL_MEMORY\|LUID/d; s/^\[[A-Z]*/[/; s/  */ /g')
 # Of tests only their numbers count. The one of fine-grained shared virtual memory, which devices have natively and where the program
 # shares memory with its worker, is a program of its own; the one of PyOpenCL's own cache, which is off here, is left out.
-tests='/ passed/!d; s/ in .*//; s/, [0-9]* warnings\?//'
+tests='/ passed\|^FAILED\|^ERROR\| failed/!d; s/ - .*//; s/ in .*//; s/, [0-9]* warnings\?//'
 declare -A only=([fine_grain]="native shm")
 most="not(fine_grain)and(not(xdg_cache))"
 pytest() {
@@ -99,13 +100,13 @@ run_ways() {
         # Each run of hashcat, or of a part, reads what another has compiled.
         [ "${TOGETHER:-}" ] && [ $program != hashcat ] && [[ ! $program =~ $part ]] || wait ${running[-1]}
     done
-    wait "${running[@]}"
+    [ ${#running[@]} = 0 ] || wait "${running[@]}"
 }
 
 failed=0
 # What a program said on each way, beside what it said natively. Times are of whichever way compiles first, or of all ways together.
 judge() {
-    local program=$1 way said code took native verdict left_out=$tests
+    local program=$1 way said code took native=0 verdict left_out=$tests
     [ "${command[$program]:-}" ] && left_out=${varies[$program]:-}
     read -r native took <"$out/$program.native.ended"
     for way in $(ways_of $program); do
@@ -122,19 +123,16 @@ judge() {
     done
 }
 
-programs=(${@:-clinfo blas vienna pyopencl openmm clpeak hashcat}) parts=()
-for program in "${programs[@]}"; do
-    # Parts are run at once.
-    if [[ $program =~ $part ]]; then
-        run_ways $program &
+parts=()
+for program in ${@:-clinfo blas vienna pyopencl openmm clpeak hashcat}; do
+    if [ "${TOGETHER:-}" ] && [[ $program =~ $part ]]; then
+        # What it says comes whole, as soon as it has ended.
+        { run_ways $program; said=$(judge $program; exit $failed); code=$?; echo "$said"; exit $code; } &
         parts+=($!)
     else
         run_ways $program
         judge $program
     fi
 done
-[ ${#parts[@]} = 0 ] || wait "${parts[@]}"
-for program in "${programs[@]}"; do
-    [[ ! $program =~ $part ]] || judge $program
-done
+for running in "${parts[@]}"; do wait $running || failed=1; done
 exit $failed

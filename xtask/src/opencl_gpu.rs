@@ -63,7 +63,7 @@ const PYOPENCL_TESTS: [&str; 5] =
     ["test_enqueue_copy", "test_arrays_in_structs", "test_wrapper", "test_clmath", "test_clrandom"];
 /// Those that take longest, each in so many parts, which are run at once.
 const ARRAY_TESTS: [(&str, usize); 2] = [("test_array", 11), ("test_algorithm", 4)];
-/// Seconds for one of them, and all ways at once.
+/// Seconds for one of them: all ways at once, or for each way of a part.
 const PROGRAM_LIMIT: &str = "110";
 /// Of one command about a job.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -9,11 +9,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use katydid_opencl_sys::Code;
+use katydid_opencl_sys::constant::COMPLETE;
+
 use crate::data::HeldEvent;
 use crate::fault::SessionError;
 
 /// Between two looks passes this part of the time since something changed, within bounds.
-const PART: u32 = 4;
+const PART: u32 = 8;
 const SHORTEST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(10);
 /// From here on the thread is woken for what comes new, which costs whoever brings it.
@@ -23,7 +26,7 @@ const SLEEP: Duration = Duration::from_millis(1);
 type Then = Box<dyn FnOnce(i32) + Send>;
 
 /// What is due when an event has come to a state, or beyond it.
-struct Due {
+struct Awaited {
     event: HeldEvent,
     state: i32,
     then: Then,
@@ -32,7 +35,7 @@ struct Due {
 /// The thread that looks; it begins with the first event, and ends with this value once nothing is awaited any more.
 #[derive(Default)]
 pub(crate) struct Lookout {
-    thread: Option<Sender<ManuallyDrop<Due>>>,
+    thread: Option<Sender<ManuallyDrop<Awaited>>>,
 }
 
 impl Lookout {
@@ -47,14 +50,12 @@ impl Lookout {
         state: i32,
         then: impl FnOnce(i32) + Send + 'static,
     ) -> Result<(), SessionError> {
-        let due = ManuallyDrop::new(Due { event, state, then: Box::new(then) });
-        let thread = match self.thread.take() {
-            Some(thread) => thread,
-            None => begin()?,
-        };
+        let awaited = ManuallyDrop::new(Awaited { event, state, then: Box::new(then) });
+        if self.thread.is_none() {
+            self.thread = Some(begin()?);
+        }
         // It takes what comes for as long as this side is there.
-        let _ = thread.send(due);
-        self.thread = Some(thread);
+        let _ = self.thread.as_ref().map(|thread| thread.send(awaited));
         Ok(())
     }
 
@@ -64,11 +65,11 @@ impl Lookout {
     ///
     /// As above.
     pub(crate) fn keep_until(&mut self, event: HeldEvent, bytes: impl Send + 'static) -> Result<(), SessionError> {
-        self.when(event, 0, move |_| drop(bytes))
+        self.when(event, COMPLETE.cast_signed(), move |_| drop(bytes))
     }
 }
 
-fn begin() -> Result<Sender<ManuallyDrop<Due>>, SessionError> {
+fn begin() -> Result<Sender<ManuallyDrop<Awaited>>, SessionError> {
     let (sender, receiver) = channel();
     thread::Builder::new()
         .name("lookout".to_owned())
@@ -77,10 +78,11 @@ fn begin() -> Result<Sender<ManuallyDrop<Due>>, SessionError> {
     Ok(sender)
 }
 
-fn look(coming: &Receiver<ManuallyDrop<Due>>) {
+fn look(coming: &Receiver<ManuallyDrop<Awaited>>) {
     let (mut awaited, mut changed, mut took) = (Vec::new(), Instant::now(), Duration::ZERO);
     loop {
-        let long = (changed.elapsed() / PART).max(took * PART).clamp(SHORTEST, LONGEST);
+        // However much is awaited, the driver is left alone most of the time.
+        let long = (changed.elapsed() / PART).clamp(SHORTEST, LONGEST).max(took * PART);
         let first = match pause(coming, long, awaited.is_empty()) {
             Ok(first) => Some(first),
             Err(RecvTimeoutError::Timeout) => None,
@@ -93,27 +95,35 @@ fn look(coming: &Receiver<ManuallyDrop<Due>>) {
         let before = awaited.len();
         awaited.extend(first.into_iter().chain(coming.try_iter()).map(ManuallyDrop::into_inner));
         let (has_grown, begun) = (awaited.len() > before, Instant::now());
-        let is_done = do_what_is_due(&mut awaited);
+        let states = states_of(&awaited);
         took = begun.elapsed();
-        if has_grown || is_done {
+        if do_what_is_due(&mut awaited, states) || has_grown {
             changed = Instant::now();
         }
     }
 }
 
+/// The states of all. The last is asked for first: of what ends in the order in which it came, none is found ended before another
+/// that came earlier.
+fn states_of(awaited: &[Awaited]) -> Vec<Result<i32, Code>> {
+    let mut states: Vec<_> = awaited.iter().rev().map(|one| one.event.status()).collect();
+    states.reverse();
+    states
+}
+
 /// Does what is due, in the order in which it came; whether anything was.
-fn do_what_is_due(awaited: &mut Vec<Due>) -> bool {
+fn do_what_is_due(awaited: &mut Vec<Awaited>, states: Vec<Result<i32, Code>>) -> bool {
     let before = awaited.len();
-    for due in mem::take(awaited) {
-        match due.event.status() {
-            Ok(state) if state > due.state => awaited.push(due),
-            Ok(failed @ ..0) => (due.then)(failed),
-            Ok(_) => (due.then)(due.state),
-            // Only a wait shows the end of what the driver tells no state of.
-            Err(code) => {
-                let _ = due.event.wait();
-                (due.then)(code.0);
-            }
+    for (one, state) in mem::take(awaited).into_iter().zip(states) {
+        match state {
+            Ok(state) if state > one.state => awaited.push(one),
+            Ok(failed @ ..0) => (one.then)(failed),
+            Ok(_) => (one.then)(one.state),
+            // Only a wait shows the end of what the driver tells no state of; without one, what is kept stays.
+            Err(_) => match one.event.wait() {
+                Ok(()) => (one.then)(one.state),
+                Err(_) => mem::forget(one.then),
+            },
         }
     }
     awaited.len() < before
@@ -121,10 +131,10 @@ fn do_what_is_due(awaited: &mut Vec<Due>) -> bool {
 
 /// Lets time pass. What comes new ends a long pause, and nothing else does if nothing is awaited.
 fn pause(
-    coming: &Receiver<ManuallyDrop<Due>>,
+    coming: &Receiver<ManuallyDrop<Awaited>>,
     long: Duration,
     is_idle: bool,
-) -> Result<ManuallyDrop<Due>, RecvTimeoutError> {
+) -> Result<ManuallyDrop<Awaited>, RecvTimeoutError> {
     if long < SLEEP {
         thread::sleep(long);
         return Err(RecvTimeoutError::Timeout);

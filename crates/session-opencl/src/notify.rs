@@ -1,4 +1,5 @@
-//! Functions that drivers call: each turns a call into an upcall under the program's token.
+//! Functions that drivers call: each turns a call into an upcall under the program's token. And which callbacks of events have not
+//! come.
 
 #![expect(unsafe_code, reason = "C functions that drivers call with what they were registered with")]
 
@@ -77,7 +78,7 @@ impl Callbacks {
 
 /// Of a memory object: called once.
 pub(crate) unsafe extern "C" fn memory(_: cl_mem, data: *mut void) {
-    // SAFETY: as above.
+    // SAFETY: registered with a leaked `Notify`, and called once for it.
     unsafe { Box::from_raw(data.cast::<Notify>()) }.tell(0, &[]);
 }
 

@@ -1,4 +1,4 @@
-//! What the main loop, the executors and the drivers' callbacks of one session share.
+//! What the main loop, the executors, the lookout and the drivers' callbacks of one session share.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -1,4 +1,4 @@
-//! Callbacks that are due: the drivers' threads put them here, the program's upcall thread fetches them.
+//! Callbacks that are due: the lookout and the drivers' threads put them here, the program's upcall thread fetches them.
 //!
 //! Nothing waits for a callback to have run: OpenCL promises no more than that it will be called. Nothing here ends a
 //! wait when the program dies: its worker exits, and every wait with it.
@@ -28,7 +28,7 @@ struct State {
     waiting: Option<FrameHead>,
 }
 
-/// Callbacks in the order in which the drivers called.
+/// Callbacks in the order in which they came.
 #[derive(Debug, Default)]
 pub(crate) struct Upcalls {
     state: Mutex<State>,

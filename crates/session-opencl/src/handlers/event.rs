@@ -51,10 +51,11 @@ pub(crate) fn kdclEventCallback(
     message: message::kdclEventCallback,
 ) -> Result<message::kdclEventCallbackReply, Fault> {
     let event: Object<cl_event> = session.shared.objects.get(message.event)?;
-    let (event, state) = (HeldEvent::retain(event.handle, event.api)?, message.type_of);
+    let state = message.type_of;
     if !(COMPLETE.cast_signed()..=SUBMITTED.cast_signed()).contains(&state) {
         return Err(Code::INVALID_VALUE.into());
     }
+    let event = HeldEvent::retain(event.handle, event.api)?;
     let (shared, token) = (Arc::clone(&session.shared), message.token);
     shared.callbacks.expect(token, message.event, state);
     session.lookout.when(event, state, move |status| {

@@ -146,14 +146,14 @@ impl Transfer {
     ) -> Result<message::kdclWriteReply, Fault> {
         let waits = |count, list, event| self.enqueue(command, place, false, (count, list, event));
         let event = command.run_held(session, waits)?;
+        let last = HeldEvent::retain(event.handle(), event.api());
+        session.lookout.keep_until(event, kept)?;
         if message.blocking != 0 {
             driver!(command.api(), clFlush(command.queue.handle));
             if let Some(entry) = session.journal.get(message.queue) {
-                let last = HeldEvent::retain(event.handle(), event.api());
                 session.taken_for_done.insert(entry.made.frame.word(4), last?);
             }
         }
-        session.lookout.keep_until(event, kept)?;
         Ok(message::kdclWriteReply {})
     }
 }
