@@ -42,9 +42,9 @@ declare -A command=(
     [hashcat]="$folder/hashcat/hashcat -m 0 -a 3 --force --backend-ignore-cuda --potfile-disable --quiet -n 1 -u 8 -T 1 81dc9bdb52d04dc20036dbd8313ed055 ?d?d?d?d"
 )
 declare -A varies=([clpeak]='s/: .*//' [clinfo]='/VERSION\|EXTENSIONS\|SVM\|ICD\|SUFFIX\|COMMAND_BUFFER\|EXECUTION_CAPABILITIES\|SEMAPHORE\|EXTERNAL_MEMORY\|LUID/d; s/^\[[A-Z]*/[/; s/  */ /g')
-# Of tests only their numbers count. The one of fine-grained shared virtual memory, which devices have natively and where the program
+# Of tests only their numbers count, and the names of those that fail. The one of fine-grained shared virtual memory, which devices have natively and where the program
 # shares memory with its worker, is a program of its own; the one of PyOpenCL's own cache, which is off here, is left out.
-tests='/ passed\|^FAILED\|^ERROR\| failed/!d; s/ - .*//; s/ in .*//; s/, [0-9]* warnings\?//'
+tests='/ passed\|^[0-9]* failed\|^FAILED\|^ERROR/!d; s/ - .*//; s/ in .*//; s/, [0-9]* warnings\?//'
 declare -A only=([fine_grain]="native shm")
 most="not(fine_grain)and(not(xdg_cache))"
 pytest() {

@@ -12,7 +12,7 @@
 //! | pyopencl | PyOpenCL's own tests on all ways, but for | `pyopencl.txt` |
 //! | arrays | those of arrays and their algorithms | `arrays.txt` |
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -111,11 +111,11 @@ fn tests_of_pyopencl(folder: &Path, report: &Path) -> Result<()> {
 fn tests_of_arrays(folder: &Path, report: &Path) -> Result<()> {
     let parts = |(name, all): (&str, usize)| (1..=all).map(|part| format!("{name}.{part}of{all}")).collect::<Vec<_>>();
     let names: Vec<String> = ARRAY_TESTS.into_iter().flat_map(parts).collect();
-    on_all_ways(folder, report, "arrays", &names.iter().map(String::as_str).collect::<Vec<_>>())
+    on_all_ways(folder, report, "arrays", &names)
 }
 
 /// Other people's programs natively, over shared memory and over TCP. Those that did not come to their turn are not in the report.
-fn on_all_ways(folder: &Path, report: &Path, step: &str, names: &[&str]) -> Result<()> {
+fn on_all_ways(folder: &Path, report: &Path, step: &str, names: &[impl AsRef<OsStr>]) -> Result<()> {
     let places = &places(folder);
     let folder = places.opencl().join("programs");
     if !folder.exists() {

@@ -50,15 +50,12 @@ impl Executors {
 fn seat(shared: &Arc<Shared>, name: String) -> Result<SyncSender<Task>, SessionError> {
     let (sender, receiver) = sync_channel::<Task>(QUEUE);
     let shared = Arc::clone(shared);
-    thread::Builder::new()
-        .name(name)
-        .spawn(move || {
-            receiver.iter().for_each(|task| {
-                task(&shared);
-                shared.calls.end();
-            });
-        })
-        .map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })?;
+    begin(name, move || {
+        receiver.iter().for_each(|task| {
+            task(&shared);
+            shared.calls.end();
+        });
+    })?;
     Ok(sender)
 }
 
@@ -66,12 +63,14 @@ fn seat(shared: &Arc<Shared>, name: String) -> Result<SyncSender<Task>, SessionE
 pub(crate) fn apart(shared: &Arc<Shared>, task: Task) -> Result<(), SessionError> {
     let shared = Arc::clone(shared);
     shared.calls.begin();
-    thread::Builder::new()
-        .name("build".to_owned())
-        .spawn(move || {
-            task(&shared);
-            shared.calls.end();
-        })
-        .map(drop)
-        .map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })
+    begin("build".to_owned(), move || {
+        task(&shared);
+        shared.calls.end();
+    })
+}
+
+/// Begins a thread of the session's.
+pub(crate) fn begin(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), SessionError> {
+    let begun = thread::Builder::new().name(name).spawn(work);
+    begun.map(drop).map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })
 }

@@ -143,7 +143,7 @@ mod tests {
     use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
     use std::sync::{Arc, mpsc};
 
-    use katydid_opencl_sys::{Dispatch, cl_event, void};
+    use katydid_opencl_sys::{cl_event, void};
 
     use super::*;
     use crate::tests::session;
@@ -161,11 +161,7 @@ mod tests {
     }
 
     fn event() -> HeldEvent {
-        // SAFETY: every entry of a table of zeros is `None`.
-        #[expect(unsafe_code, reason = "an empty table")]
-        let mut api: Dispatch = unsafe { std::mem::zeroed() };
-        api.clGetEventInfo = Some(info);
-        HeldEvent::own(cl_event::NULL, Box::leak(Box::new(api)))
+        crate::tests::event(cl_event::NULL, info)
     }
 
     /// The name of the thread that made the call.

@@ -13,6 +13,7 @@ use katydid_opencl_sys::Code;
 use katydid_opencl_sys::constant::COMPLETE;
 
 use crate::data::HeldEvent;
+use crate::executor;
 use crate::fault::SessionError;
 
 /// Between two looks passes this part of the time since something changed, within bounds.
@@ -32,10 +33,13 @@ struct Awaited {
     then: Then,
 }
 
+/// The same on its way to the thread; what never comes there is not dropped.
+type Coming = ManuallyDrop<Awaited>;
+
 /// The thread that looks; it begins with the first event, and ends with this value once nothing is awaited any more.
 #[derive(Default)]
 pub(crate) struct Lookout {
-    thread: Option<Sender<ManuallyDrop<Awaited>>>,
+    thread: Option<Sender<Coming>>,
 }
 
 impl Lookout {
@@ -69,16 +73,13 @@ impl Lookout {
     }
 }
 
-fn begin() -> Result<Sender<ManuallyDrop<Awaited>>, SessionError> {
+fn begin() -> Result<Sender<Coming>, SessionError> {
     let (sender, receiver) = channel();
-    thread::Builder::new()
-        .name("lookout".to_owned())
-        .spawn(move || look(&receiver))
-        .map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })?;
+    executor::begin("lookout".to_owned(), move || look(&receiver))?;
     Ok(sender)
 }
 
-fn look(coming: &Receiver<ManuallyDrop<Awaited>>) {
+fn look(coming: &Receiver<Coming>) {
     let (mut awaited, mut changed, mut took) = (Vec::new(), Instant::now(), Duration::ZERO);
     loop {
         // However much is awaited, the driver is left alone most of the time.
@@ -130,11 +131,7 @@ fn do_what_is_due(awaited: &mut Vec<Awaited>, states: Vec<Result<i32, Code>>) ->
 }
 
 /// Lets time pass. What comes new ends a long pause, and nothing else does if nothing is awaited.
-fn pause(
-    coming: &Receiver<ManuallyDrop<Awaited>>,
-    long: Duration,
-    is_idle: bool,
-) -> Result<ManuallyDrop<Awaited>, RecvTimeoutError> {
+fn pause(coming: &Receiver<Coming>, long: Duration, is_idle: bool) -> Result<Coming, RecvTimeoutError> {
     if long < SLEEP {
         thread::sleep(long);
         return Err(RecvTimeoutError::Timeout);
@@ -147,7 +144,7 @@ mod tests {
     use std::sync::atomic::{AtomicI32, Ordering};
     use std::sync::mpsc;
 
-    use katydid_opencl_sys::{Dispatch, cl_event, void};
+    use katydid_opencl_sys::{cl_event, void};
 
     use super::*;
 
@@ -162,11 +159,7 @@ mod tests {
     }
 
     fn event(number: usize) -> HeldEvent {
-        // SAFETY: every entry of a table of zeros is `None`.
-        #[expect(unsafe_code, reason = "an empty table")]
-        let mut api: Dispatch = unsafe { mem::zeroed() };
-        api.clGetEventInfo = Some(info);
-        HeldEvent::own(cl_event(std::ptr::without_provenance_mut(number)), Box::leak(Box::new(api)))
+        crate::tests::event(cl_event(std::ptr::without_provenance_mut(number)), info)
     }
 
     #[test]

@@ -15,6 +15,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{self, message_name};
 use katydid_wire::opencl::{IN_PIECE, id, kind, list, value};
 
+use crate::data::HeldEvent;
 use crate::driver::Platform;
 use crate::fault::SessionError;
 use crate::journal::State;
@@ -47,6 +48,18 @@ fn mute() -> Platform {
         devices: vec![(cl_device_id(place(128)), DEVICE_TYPE_ALL)],
         name: "mute".to_owned(),
     }
+}
+
+/// An event of a driver that only answers questions about it, so.
+pub(crate) fn event(
+    handle: cl_event,
+    info: unsafe extern "C" fn(cl_event, u32, usize, *mut void, *mut usize) -> i32,
+) -> HeldEvent {
+    // SAFETY: every entry of a table of zeros is `None`.
+    #[expect(unsafe_code, reason = "an empty table")]
+    let mut api: Dispatch = unsafe { std::mem::zeroed() };
+    api.clGetEventInfo = Some(info);
+    HeldEvent::own(handle, Box::leak(Box::new(api)))
 }
 
 pub(crate) fn session() -> (Session, Arc<Notes>) {

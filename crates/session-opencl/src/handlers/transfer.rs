@@ -142,13 +142,13 @@ impl Transfer {
         session: &mut Session,
         (command, message): (&Command, &message::kdclWrite<'_>),
         place: Host,
-        kept: Box<dyn Send>,
+        kept: impl Send + 'static,
     ) -> Result<message::kdclWriteReply, Fault> {
         let waits = |count, list, event| self.enqueue(command, place, false, (count, list, event));
         let event = command.run_held(session, waits)?;
-        let last = HeldEvent::retain(event.handle(), event.api());
+        let last = (message.blocking != 0).then(|| HeldEvent::retain(event.handle(), event.api()));
         session.lookout.keep_until(event, kept)?;
-        if message.blocking != 0 {
+        if let Some(last) = last {
             driver!(command.api(), clFlush(command.queue.handle));
             if let Some(entry) = session.journal.get(message.queue) {
                 session.taken_for_done.insert(entry.made.frame.word(4), last?);
@@ -178,7 +178,7 @@ pub(crate) fn kdclWrite(
     if message.staged == IN_SVM {
         let (command, transfer) = read?;
         let place = transfer.in_svm(session, arguments.rest())?;
-        return transfer.enqueue_write(session, (&command, &message), place, Box::new(()));
+        return transfer.enqueue_write(session, (&command, &message), place, ());
     }
     if message.staged == IN_HOST {
         return write_from_host(session, &message, arguments.rest(), read);
@@ -194,7 +194,7 @@ pub(crate) fn kdclWrite(
     }
     let bytes = bytes.into_owned();
     let place = Host::packed(bytes.as_ptr().cast_mut().cast());
-    transfer.enqueue_write(session, (&command, &message), place, Box::new(bytes))
+    transfer.enqueue_write(session, (&command, &message), place, bytes)
 }
 
 /// A write whose bytes are in a piece of the staging area, which the program has back however it ends.
@@ -210,7 +210,7 @@ fn write_piece(
     let (command, transfer) = read?;
     let place = area.pointer(piece, transfer.bytes).ok_or(Code::INVALID_VALUE)?;
     session.passes(message.queue, transfer.bytes);
-    transfer.enqueue_write(session, (&command, message), Host::packed(place), Box::new(held))
+    transfer.enqueue_write(session, (&command, message), Host::packed(place), held)
 }
 
 /// A write whose bytes are in memory that the program has too: their address and that of the word that gives them back, which
@@ -227,7 +227,7 @@ fn write_from_host(
     let held = host.hold(word).ok_or_else(bad)?;
     let (command, transfer) = read?;
     let place = host.place(address, transfer.bytes)?;
-    transfer.enqueue_write(session, (&command, message), Host::packed(place), Box::new(held))
+    transfer.enqueue_write(session, (&command, message), Host::packed(place), held)
 }
 
 /// Where a read goes, if its message names a place: a piece of the staging area, by a number that counts from 1, an address
