@@ -6,6 +6,8 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::iter;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -18,7 +20,7 @@ use crate::places::Places;
 use crate::program::{self, Outcome, ProgramError, Running};
 use crate::server::{Server, ask};
 use crate::watch::{self, PATIENCE, runs};
-use crate::way::{Way, katydid};
+use crate::way::{Way, bare, katydid};
 
 /// Tells a program the frames at which it holds itself.
 const POINTS_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
@@ -135,6 +137,52 @@ impl<'a> Job<'a> {
         command.args(plan.arguments);
         let running = Running::start(&mut plan.complete(command, home), Stdio::null())?;
         Ok(Self { places, home, name: name.to_owned(), running })
+    }
+
+    /// Starts a launcher of MPI as its user would who has each rank begin by `katydid run --name NAME` ([`Job::ranks_begin`]): that
+    /// makes the job.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::Start`].
+    pub fn start_launcher(
+        places: &'a Places,
+        home: &'a Home,
+        name: &str,
+        launcher: &Path,
+        plan: &Plan<'_>,
+    ) -> Result<Self, ProgramError> {
+        let mut command = bare(places, launcher);
+        command.args(plan.arguments);
+        let running = Running::start(&mut plan.complete(command, home), Stdio::null())?;
+        Ok(Self { places, home, name: name.to_owned(), running })
+    }
+
+    /// A launcher of MPI that has each rank begin by `katydid run`, out of one that does not; it goes into `folder`.
+    ///
+    /// # Errors
+    ///
+    /// A script of another kind, or files that cannot be read and written.
+    pub fn ranks_begin(
+        places: &Places,
+        way: &Way,
+        options: &[&str],
+        launcher: &Path,
+        folder: &Path,
+    ) -> io::Result<PathBuf> {
+        let script = fs::read_to_string(launcher)?;
+        // `-n`, the number of ranks, and the program of each.
+        let parts = script.split_once(" -n ").and_then(|(line, rest)| Some((line, rest.split_once(' ')?)));
+        let Some((line, (number, program))) = parts else { return Err(io::Error::other(script)) };
+        let command = way.job(places, options, Path::new(""));
+        let words: Vec<String> = iter::once(command.get_program())
+            .chain(command.get_args().filter(|word| !word.is_empty()))
+            .map(|word| format!("'{}'", word.to_string_lossy()))
+            .collect();
+        let path = folder.join("launcher");
+        fs::write(&path, format!("{line} -n {number} {} {program}", words.join(" ")))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok(path)
     }
 
     /// Restores the job `name` from `image`: the latest checkpoint, or what the options say. It holds itself again only
@@ -259,9 +307,11 @@ impl<'a> Job<'a> {
     pub fn kill_everything(&self, server: &Server) -> Result<(), watch::NeverCame> {
         let sessions = server.sessions().unwrap_or_default();
         let workers = sessions.iter().filter_map(|session| u32::try_from(session.get("worker_pid")?.as_u64()?).ok());
+        // That of ranks with a launcher of their own is no process below it.
+        let supervisor = self.view().and_then(|view| u32::try_from(view["supervisor"].as_u64()?).ok());
         // The supervisor last: it learns of the others what it can.
-        let victims: Vec<u32> =
-            watch::tree(self.pid()).into_iter().skip(1).chain(workers).chain([self.pid()]).collect();
+        let below = watch::tree(self.pid()).into_iter().skip(1);
+        let victims: Vec<u32> = below.chain(workers).chain([self.pid()]).chain(supervisor).collect();
         victims.iter().copied().for_each(watch::kill);
         watch::until("all processes that were killed are gone", || !victims.iter().any(|pid| runs(*pid)))
     }

@@ -108,8 +108,14 @@ impl Way {
 
 /// Our own tool, as a user without any settings calls it.
 pub fn katydid(places: &Places, arguments: &[&str]) -> Command {
-    let mut command = Command::new(places.katydid());
+    let mut command = bare(places, &places.katydid());
     command.args(arguments);
+    command
+}
+
+/// A program that is not begun by our tool.
+pub(crate) fn bare(places: &Places, program: &Path) -> Command {
+    let mut command = Command::new(program);
     clean(&mut command, places, None);
     command
 }

@@ -64,6 +64,7 @@ pub(crate) enum Command {
     Doctor(DoctorFlags),
     Worker(WorkerFlags),
     JobGuard(GuardFlags),
+    JobRanks(RanksFlags),
     JobSpace(SpaceFlags),
     JobInit(SpaceFlags),
     JobEnter(EnterFlags),
@@ -84,7 +85,8 @@ pub(crate) enum Command {
 /// CMD finds Katydid's libcuda.so.1 first in LD_LIBRARY_PATH and reaches the server through KATYDID_SERVER. Without a
 /// known server a private one is started, and ended after CMD. katydid waits for CMD, passes signals on, and ends as CMD
 /// does. CMD and its children are a job, which `katydid checkpoint` finds by the name of the session or by the process id
-/// of any of them; within a job, katydid becomes CMD (exec), which is then part of that job.
+/// of any of them; within a job, katydid becomes CMD (exec), which is then part of that job. So does each rank of MPI, as in
+/// `mpirun -n 4 katydid run CMD`: all ranks on this machine are one job, with their launcher.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: katydid run --server tcp://127.0.0.1:9923 -- python3 train.py --epochs 3")]
 pub(crate) struct RunFlags {
@@ -297,6 +299,21 @@ pub(crate) struct GuardFlags {
     /// What to start.
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// The supervisor of ranks of MPI whose launcher was not started by `run`; started by the first of them.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct RanksFlags {
+    /// Process id of the launcher.
+    #[arg(long)]
+    pub(crate) launcher: u32,
+    /// Nobody waits for its end.
+    #[arg(long)]
+    pub(crate) alone: bool,
+    /// As the rank was started.
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
 }
 
 /// Namespaces of a job's own; started by `restore`.

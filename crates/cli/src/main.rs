@@ -41,6 +41,7 @@ mod periodic;
 mod private;
 mod probe;
 mod ps;
+mod ranks;
 mod restore;
 mod run;
 mod serve;
@@ -90,6 +91,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Doctor(flags) => doctor::main(&flags),
         Command::Worker(flags) => worker::main(&flags),
         Command::JobGuard(flags) => guard::main(&flags),
+        Command::JobRanks(flags) => ranks::main(&flags),
         Command::JobSpace(flags) => space::keep(flags),
         Command::JobInit(flags) => space::init(flags),
         Command::JobEnter(flags) => space::enter(&flags),

@@ -2,7 +2,7 @@
 //!
 //! katydid stays, above a guard that is the program's parent, and is the supervisor of the job, so that it can be
 //! checkpointed; without a known server, it is the server too. Only within a job that somebody else supervises does it
-//! become the program (exec).
+//! become the program (exec), and as a rank of MPI, whose job is that of its launcher (`ranks.rs`).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -13,6 +13,9 @@ use std::process::{Command, ExitCode, ExitStatus};
 use katydid_job::folder::Folder;
 use katydid_job::incarnations::Incarnations;
 use katydid_job::job::{Job, JobError, Settings};
+use katydid_job::ranks::{Launcher, Place};
+use katydid_job::rings;
+use katydid_job::stdio::Standard;
 use katydid_transport::Address;
 use katydid_wire::job;
 
@@ -23,6 +26,7 @@ use crate::flags::{Link, RunFlags, SessionFlags};
 use crate::layout::{self, Layout};
 use crate::periodic::Periodic;
 use crate::private::PrivateServer;
+use crate::ranks;
 use crate::supervise;
 
 /// Exit code of a program that was ended because it is in an image: sysexits' "try again".
@@ -99,34 +103,70 @@ impl Launch {
         self.command.env(name, value);
     }
 
-    /// Runs the program as a job; becomes the program within one.
+    /// Runs the program as a job; becomes the program within one, and as a rank of MPI.
     fn start(mut self, flags: &RunFlags) -> Outcome {
         self.has_rings = flags.io_uring;
         if std::env::var_os(job::VARIABLE).is_some_and(|job| !job.is_empty()) {
             return match self.known.take() {
                 Some(known) => Err(self.exec(&known)),
-                None => Ok(ExitCode::from(supervise::exit_code(self.run_private(|_| {})?))),
+                None => Ok(ExitCode::from(supervise::exit_code(self.run_private()?))),
             };
         }
-        let image = flags.image.as_deref().map(checkpoint::whole_path).transpose()?;
+        if let Some(place) = Launcher::ours().and_then(ranks::join) {
+            return Err(self.exec_in(&place));
+        }
         let job = self.open_job(flags);
-        let periodic = job.as_ref().and_then(|job| periodic(job, image, flags));
-        let ended = self.wait_as(job.as_ref());
-        let put_away = job.as_ref().and_then(put_away);
-        drop(periodic);
-        let code = supervise::exit_code(ended?);
+        let (ended, put_away) =
+            self.see_to(job.as_ref(), flags, |launch, started| launch.supervise(job.as_ref(), started))?;
+        let code = supervise::exit_code(ended);
         if let Some(job) = &job {
             explain(job, code);
         }
         Ok(put_away.unwrap_or(ExitCode::from(code)))
     }
 
-    /// Runs the program as a child, and says how it ended.
-    pub(crate) fn wait(mut self) -> Result<ExitStatus, Failure> {
-        self.wait_as(None)
+    /// Supervises ranks of MPI until their launcher has ended; `ready` is called once they may begin.
+    pub(crate) fn attend(mut self, launcher: Launcher, flags: &RunFlags, ready: impl FnOnce()) -> Outcome {
+        let end = launcher.end().map_err(Failure::work)?;
+        let name = flags.session.name.clone().unwrap_or_else(|| launcher.name());
+        let job = self.open(&name, launcher.command(), launcher.stdio()).map_err(Failure::work)?;
+        let attend = |_: &mut Self, started: &dyn Fn(u32)| {
+            started(launcher.pid());
+            ready();
+            end.wait();
+            Ok(())
+        };
+        let ((), put_away) = self.see_to(Some(&job), flags, attend)?;
+        Ok(put_away.unwrap_or(ExitCode::SUCCESS))
     }
 
-    fn wait_as(&mut self, job: Option<&Job>) -> Result<ExitStatus, Failure> {
+    /// Does `work`, which starts the program of the job and waits for its end, with what accompanies a job; and what is to be
+    /// said of a program that was ended because it is in an image.
+    fn see_to<T>(
+        &mut self,
+        job: Option<&Job>,
+        flags: &RunFlags,
+        work: impl FnOnce(&mut Self, &dyn Fn(u32)) -> Result<T, Failure>,
+    ) -> Result<(T, Option<ExitCode>), Failure> {
+        let image = flags.image.as_deref().map(checkpoint::whole_path).transpose()?;
+        let periodic = job.and_then(|job| periodic(job, image, flags));
+        let ended = self.while_served(job, work);
+        let put_away = job.and_then(put_away);
+        drop(periodic);
+        Ok((ended?, put_away))
+    }
+
+    /// Runs the program as a child, and says how it ended.
+    pub(crate) fn wait(mut self) -> Result<ExitStatus, Failure> {
+        self.while_served(None, |launch, started| launch.supervise(None, started))
+    }
+
+    /// Does `work` while there is a server; it says what program it has started.
+    fn while_served<T>(
+        &mut self,
+        job: Option<&Job>,
+        work: impl FnOnce(&mut Self, &dyn Fn(u32)) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let started = |pid| {
             if let Some(job) = job {
                 job.started(pid);
@@ -136,18 +176,18 @@ impl Launch {
             Some(known) => {
                 known.reach().map_err(Failure::server)?;
                 self.serve_by(&known.address.to_string(), job);
-                self.supervise(job, started)
+                work(self, &started)
             }
             None => {
                 let server = PrivateServer::start(&self.driver)?;
                 self.serve_by(&server.address().to_string(), job);
-                let status = self.supervise(job, started);
+                let done = work(self, &started);
                 // The sessions of a job outlive its program for as long as a checkpoint of it is being written.
                 if let Some(job) = job {
                     job.settle();
                 }
                 server.stop();
-                status
+                done
             }
         }
     }
@@ -165,18 +205,8 @@ impl Launch {
         let program = Path::new(self.command.get_program());
         let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
         let name = flags.session.name.as_deref().unwrap_or(&name);
-        let opened = Folder::take(name).map_err(JobError::from).and_then(|folder| {
-            Job::open(Settings {
-                known_folder: folder.path().to_owned(),
-                folder,
-                command: flags.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-                private_criu: self.layout.criu(),
-                servers: Vec::new(),
-                incarnations: Incarnations::default().and_next(),
-                enter: Vec::new(),
-            })
-        });
-        match opened {
+        let command = flags.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        match self.open(name, command, Standard::ours()) {
             Ok(job) => {
                 self.set(job::VARIABLE, job.socket());
                 Some(job)
@@ -186,6 +216,21 @@ impl Launch {
                 None
             }
         }
+    }
+
+    /// A job of which nobody has heard yet.
+    fn open(&self, name: &str, command: Vec<String>, stdio: [Standard; 3]) -> Result<Job, JobError> {
+        let folder = Folder::take(name)?;
+        Job::open(Settings {
+            known_folder: folder.path().to_owned(),
+            folder,
+            command,
+            private_criu: self.layout.criu(),
+            servers: Vec::new(),
+            incarnations: Incarnations::default().and_next(),
+            enter: Vec::new(),
+            stdio,
+        })
     }
 
     /// Returns only when it failed.
@@ -198,17 +243,31 @@ impl Launch {
         self.error(source).into()
     }
 
+    /// The same as a program of a job that somebody else supervises, on the job's server unless another one is known.
+    fn exec_in(mut self, place: &Place) -> Failure {
+        self.set(job::VARIABLE, &place.socket);
+        if !self.has_rings {
+            rings::refuse(&mut self.command);
+        }
+        if let Some(known) = self.known.take() {
+            return self.exec(&known);
+        }
+        self.set(address::VARIABLE, &place.server);
+        let source = self.command.exec();
+        self.error(source).into()
+    }
+
     /// The server's first worker warms up while the program starts.
-    fn run_private(mut self, started: impl FnOnce(u32)) -> Result<ExitStatus, Failure> {
+    fn run_private(mut self) -> Result<ExitStatus, Failure> {
         let server = PrivateServer::start(&self.driver)?;
         self.set(address::VARIABLE, server.address().to_string());
-        let status = self.supervise(None, started);
+        let status = self.supervise(None, &|_| {});
         server.stop();
         status
     }
 
     /// Runs the program as a child, or that of a job below a guard.
-    fn supervise(&mut self, job: Option<&Job>, started: impl FnOnce(u32)) -> Result<ExitStatus, Failure> {
+    fn supervise(&mut self, job: Option<&Job>, started: &dyn Fn(u32)) -> Result<ExitStatus, Failure> {
         let run = match job {
             Some(_) => supervise::run_guarded(&self.command, self.has_rings, started),
             None => supervise::run(&mut self.command, started),

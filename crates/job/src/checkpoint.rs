@@ -85,6 +85,19 @@ pub enum CheckpointError {
         /// Programs with this id.
         twins: usize,
     },
+    /// A device that it has without us.
+    #[error(
+        "{program} (process {pid}) has {} open itself, past Katydid, and CRIU cannot dump that; a launcher of MPI, which looks for GPUs by hwloc, begins with HWLOC_COMPONENTS=-opencl, or by `katydid run`",
+        device.display()
+    )]
+    Gpu {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// The device's file.
+        device: PathBuf,
+    },
     /// Somebody else has a hand on it.
     #[error(
         "{program} (process {pid}) was locked by cuCheckpointProcessLock: it can be part of a checkpoint when it is unlocked"
@@ -378,6 +391,9 @@ impl<'j> Attempt<'j, '_> {
         let after = if keeps_stopped(self.request) { After::Stopped } else { After::Running };
         let folder = self.writer.folder(FOLDER)?;
         let (seen, list) = (tree::seen_by_itself(self.root), processes(self.root)?);
+        if let Some((pid, device)) = files::gpu_of(&list) {
+            return Err(CheckpointError::Gpu { program: tree::name(pid), pid, device });
+        }
         Ok(criu.prepare(seen, &list, &folder, &self.job.stdio, after)?)
     }
 

@@ -23,6 +23,9 @@ use crate::tree::Process;
 const ACCESS: u32 = 0o3;
 const APPEND: u32 = 0o2000;
 
+/// What the names of devices of GPUs begin with.
+const GPUS: [&str; 3] = ["/dev/nvidia", "/dev/kfd", "/dev/dri/"];
+
 /// A file that was open for writing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Written {
@@ -51,6 +54,19 @@ fn of_process(pid: u32) -> Vec<Written> {
             Some(Written { path: path.into_os_string().into_string().ok()?, inode: stat.ino(), length: stat.len() })
         })
         .collect()
+}
+
+/// A process of a tree that has a GPU open itself, and its device.
+pub(crate) fn gpu_of(tree: &[Process]) -> Option<(u32, PathBuf)> {
+    let paths = |process: &Process| {
+        let pid = process.pid;
+        of_descriptors(pid).map(move |open| (pid, open.path))
+    };
+    tree.iter().flat_map(paths).find(|(_, path)| is_gpu(path))
+}
+
+fn is_gpu(path: &Path) -> bool {
+    path.to_str().is_some_and(|path| GPUS.iter().any(|beginning| path.starts_with(beginning)))
 }
 
 /// Names of regular files that the processes of a tree have open for writing, and of all FIFOs that they have open, each
@@ -198,6 +214,17 @@ mod tests {
         assert_eq!(cut_back(&files).unwrap(), [&files[0]]);
         assert_eq!(fs::read(&file).unwrap(), b"before");
         assert!(cut_back(&files).unwrap().is_empty());
+    }
+
+    #[test]
+    fn devices_of_gpus_are_known_by_their_names() {
+        assert!(
+            ["/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dri/renderD128"]
+                .iter()
+                .all(|name| is_gpu(Path::new(name)))
+        );
+        assert!(!["/dev/null", "/home/dev/nvidia", "/dev/driver"].iter().any(|name| is_gpu(Path::new(name))));
+        assert_eq!(gpu_of(&[Process { pid: std::process::id(), parent: 1, state: 'R' }]), None);
     }
 
     #[test]

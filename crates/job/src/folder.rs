@@ -344,7 +344,7 @@ pub(crate) fn cache() -> Option<PathBuf> {
 }
 
 /// The folder of all jobs of this user, made if it is not there.
-fn jobs() -> Result<PathBuf, FolderError> {
+pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
     let above = match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
         Some(folder) => PathBuf::from(folder).join("katydid"),
         None => PathBuf::from(format!("/tmp/katydid-{}", geteuid().as_raw())),

@@ -33,7 +33,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
@@ -41,7 +41,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, getppid, set_child_subreaper, set_parent_process_death_signal, setpgid, wait,
@@ -49,6 +49,7 @@ use rustix::process::{
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::folder;
+use crate::inherited;
 use crate::session;
 use crate::tree;
 use crate::turns::Turn;
@@ -323,19 +324,11 @@ impl Given {
     ///
     /// Nobody in this process owns a descriptor.
     pub unsafe fn take(link: RawFd) -> io::Result<Self> {
-        let list = fs::read_dir("/proc/self/fd")?;
-        let numbers: Vec<RawFd> = list.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-        let (mut found, mut others) = (None, Vec::new());
-        for number in numbers.into_iter().filter(|number| *number > 2) {
-            // SAFETY: it is only asked about; the folder that was read is closed by now.
-            if fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) }).is_err() {
-                continue;
-            }
-            // SAFETY: it is open, and nobody else's, says the caller.
-            let fd = unsafe { OwnedFd::from_raw_fd(number) };
-            if number == link { found = Some(fd) } else { others.push(fd) }
-        }
-        let link = found.ok_or_else(|| io::Error::other("`katydid run` and `katydid restore` start this command"))?;
+        // SAFETY: the same contract.
+        let (mut links, others): (Vec<OwnedFd>, Vec<OwnedFd>) =
+            unsafe { inherited::take() }?.into_iter().partition(|fd| fd.as_raw_fd() == link);
+        let link =
+            links.pop().ok_or_else(|| io::Error::other("`katydid run` and `katydid restore` start this command"))?;
         fcntl_setfd(&link, FdFlags::CLOEXEC)?;
         Ok(Self { link, others })
     }

@@ -40,6 +40,8 @@ pub struct Settings {
     pub incarnations: Incarnations,
     /// What runs a command among the job's processes: nothing, or a command that enters their namespaces.
     pub enter: Vec<OsString>,
+    /// Where its root reads and writes.
+    pub stdio: [Standard; 3],
 }
 
 /// Why a job cannot be supervised.
@@ -136,7 +138,7 @@ impl Job {
     ///
     /// See [`JobError`].
     pub fn open(settings: Settings) -> Result<Self, JobError> {
-        let Settings { folder, known_folder, command, private_criu, servers, incarnations, enter } = settings;
+        let Settings { folder, known_folder, command, private_criu, servers, incarnations, enter, stdio } = settings;
         let (events, heard) = mpsc::channel();
         let socket = |path: PathBuf| move |source| JobError::Socket { path, source };
         incarnations.note(folder.path()).map_err(socket(folder.path().to_owned()))?;
@@ -149,7 +151,7 @@ impl Job {
             command,
             host: uname().nodename().to_string_lossy().into_owned(),
             members,
-            stdio: if enter.is_empty() { Standard::ours() } else { Standard::ours_from_outside() },
+            stdio,
             enter,
             servers: Mutex::new(servers),
             incarnations,

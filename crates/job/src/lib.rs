@@ -1,6 +1,7 @@
 //! A job: a program, its children, and their GPU sides, checkpointed and restored as one.
 //!
-//! The supervisor is `katydid run` (or `katydid restore`), which has started the program below a guard:
+//! The supervisor is `katydid run` (or `katydid restore`), which has started the program below a guard; or, of ranks of MPI
+//! that each begin by `katydid run`, a process that the first of them started (`ranks.rs`):
 //!
 //! ```text
 //! katydid checkpoint ──HTTP/JSON──▶ control ──▶ checkpoint ──▶ members    (job socket: hold, leave, resume)
@@ -21,6 +22,7 @@ pub mod folder;
 mod frozen;
 pub mod guard;
 pub mod incarnations;
+pub mod inherited;
 pub mod job;
 mod kernel_data;
 mod links;
@@ -35,6 +37,7 @@ mod patience;
 mod proof;
 mod protobuf;
 mod queues;
+pub mod ranks;
 pub mod restore;
 pub mod rings;
 mod servant;

@@ -36,7 +36,7 @@ use crate::members::{Member, MemberError};
 use crate::namespace::{self, Space};
 use crate::notes::Notes;
 use crate::shared;
-use crate::stdio;
+use crate::stdio::{self, Standard};
 use crate::stop::{PROMPT, Return, attended, come_back, in_parallel, session_kind};
 use crate::terminals;
 use crate::tree::{self, Process};
@@ -234,14 +234,16 @@ impl Opened {
         // Processes that were not made because there are no sessions for them are not what failed.
         let mut companions = companions?;
         let raised = raised?;
+        let enter = raised.enter(around.katydid);
         let job = Job::open(Settings {
+            stdio: if enter.is_empty() { Standard::ours() } else { Standard::ours_from_outside() },
             folder,
             known_folder: self.notes.folder.clone(),
             command: self.manifest().job.command.clone(),
             private_criu: around.private_criu.to_owned(),
             servers: self.notes.servers.clone(),
             incarnations,
-            enter: raised.enter(around.katydid),
+            enter,
         })?;
         let noted = job.set_server(&around.server.to_string()).map_err(system("note the server"));
         let reunited = noted.and_then(|()| self.reunite(&job, &raised, &mut companions, around.server));

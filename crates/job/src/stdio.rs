@@ -10,7 +10,7 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use rustix::fs::{FileType, fstat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open, stat};
 use rustix::termios::isatty;
 use serde::{Deserialize, Serialize};
 
@@ -57,15 +57,33 @@ impl Standard {
     /// What `fd` is.
     #[must_use]
     pub fn of(fd: BorrowedFd<'_>) -> Self {
-        let Ok(stat) = fstat(fd) else { return Self::Other };
+        fstat(fd).map_or(Self::Other, |stat| Self::known(&stat, || isatty(fd), target(fd)))
+    }
+
+    /// What is behind such a link of `/proc` as `/proc/7/fd/1`.
+    fn behind(link: &Path) -> Self {
+        // Opened anew, which makes it nobody's terminal.
+        let open = || open(link, OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+        stat(link).map_or(Self::Other, |stat| Self::known(&stat, || open().is_ok_and(isatty), text_of(link)))
+    }
+
+    /// By what the system says of it, whether it is a terminal, and where `/proc` says that it is.
+    fn known(stat: &Stat, is_terminal: impl FnOnce() -> bool, target: Option<String>) -> Self {
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Fifo if is_named(fd) => Self::Other,
+            // A FIFO with a name can be opened again.
+            FileType::Fifo if target.as_ref().is_some_and(|path| path.starts_with('/')) => Self::Other,
             FileType::Fifo => Self::Pipe { inode: stat.st_ino },
             FileType::Socket => Self::Socket { inode: stat.st_ino },
-            FileType::CharacterDevice if isatty(fd) => Self::Terminal { rdev: stat.st_rdev, dev: stat.st_dev },
-            FileType::RegularFile => target(fd).map_or(Self::Other, |path| Self::File { path }),
+            FileType::CharacterDevice if is_terminal() => Self::Terminal { rdev: stat.st_rdev, dev: stat.st_dev },
+            FileType::RegularFile => target.map_or(Self::Other, |path| Self::File { path }),
             _ => Self::Other,
         }
+    }
+
+    /// The three of another process.
+    #[must_use]
+    pub fn of_process(pid: u32) -> [Self; 3] {
+        [0, 1, 2].map(|number| Self::behind(Path::new(&format!("/proc/{pid}/fd/{number}"))))
     }
 
     /// The three of this process, which are those of a program that it starts.
@@ -140,11 +158,6 @@ pub fn inherit(then: &[Standard; 3], fds: [BorrowedFd<'_>; 3]) -> Vec<OsString> 
     arguments
 }
 
-/// Whether a FIFO has a name, so that it can be opened again.
-fn is_named(fd: BorrowedFd<'_>) -> bool {
-    target(fd).is_some_and(|path| path.starts_with('/'))
-}
-
 /// The id of the mount that a descriptor was opened through.
 fn mount_of(fd: BorrowedFd<'_>) -> Option<u64> {
     let text = fs::read_to_string(Path::new("/proc/self/fdinfo").join(fd.as_raw_fd().to_string())).ok()?;
@@ -153,8 +166,12 @@ fn mount_of(fd: BorrowedFd<'_>) -> Option<u64> {
 
 /// What `/proc` says the descriptor is; none when that is no text.
 fn target(fd: BorrowedFd<'_>) -> Option<String> {
-    let link = fs::read_link(Path::new("/proc/self/fd").join(fd.as_raw_fd().to_string())).ok()?;
-    link.into_os_string().into_string().ok()
+    text_of(&Path::new("/proc/self/fd").join(fd.as_raw_fd().to_string()))
+}
+
+/// Where a link leads; none when that is no text.
+fn text_of(link: &Path) -> Option<String> {
+    fs::read_link(link).ok()?.into_os_string().into_string().ok()
 }
 
 #[cfg(test)]
@@ -174,6 +191,21 @@ mod tests {
         assert!(mount_of(file.as_fd()).is_some());
         let null = fs::File::open("/dev/null").unwrap();
         assert_eq!(Standard::of(null.as_fd()), Standard::Other);
+    }
+
+    #[test]
+    fn those_of_another_process_are_seen_as_it_sees_them() {
+        assert_eq!(Standard::of_process(std::process::id()), Standard::ours());
+        let (reader, writer) = std::io::pipe().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut sleep = std::process::Command::new("/bin/sleep");
+        sleep.arg("1000").stdin(reader).stdout(file.reopen().unwrap()).stderr(std::process::Stdio::null());
+        let mut child = sleep.spawn().unwrap();
+        let expected = [Standard::of(writer.as_fd()), Standard::of(file.as_fd()), Standard::Other];
+        assert_eq!(Standard::of_process(child.id()), expected);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(Standard::of_process(child.id()), [const { Standard::Other }; 3]);
     }
 
     #[test]

@@ -7,11 +7,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
 
 /// The state letter of a process that a signal has stopped.
 const STOPPED: char = 'T';
+/// For whoever is to reap a process that has ended.
+const REAPED: Duration = Duration::from_secs(5);
 
 /// One process of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +65,12 @@ fn parse_stat(pid: u32, text: &str) -> Option<Process> {
     let mut words = rest.split(' ');
     let state = words.next()?.chars().next()?;
     Some(Process { pid, parent: words.next()?.parse().ok()?, state })
+}
+
+/// The parent of a process; none for one that is gone.
+#[must_use]
+pub fn parent(pid: u32) -> Option<u32> {
+    stat(pid).map(|process| process.parent)
 }
 
 /// The children of a process, by the lists of its threads: a kernel that CRIU can work with has them.
@@ -180,12 +190,16 @@ pub fn kill(tree: &[Process], release: impl FnOnce()) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until `pid`, which was killed, is gone: reaped by its parent while that one lived, or by us.
+/// Waits until `pid`, which was killed, is gone: reaped by its parent while that one lived, or by us. Below a root that we are
+/// no ancestor of (`ranks.rs`) it falls to process 1, which in some containers never reaps: such a one is left.
 fn reap(pid: Pid) {
-    while exists(u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0)) {
+    let number = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0);
+    let deadline = Instant::now() + REAPED;
+    while exists(number) {
         match waitpid(Some(pid), WaitOptions::empty()) {
+            Err(rustix::io::Errno::CHILD) if has_ended(number) && Instant::now() > deadline => return,
             // Its parent has not died yet, so it is not ours yet.
-            Err(rustix::io::Errno::CHILD) => std::thread::yield_now(),
+            Err(rustix::io::Errno::CHILD) => thread::yield_now(),
             Err(rustix::io::Errno::INTR) => {}
             Ok(_) | Err(_) => return,
         }
@@ -217,7 +231,7 @@ mod tests {
         let mut child = Command::new("/bin/sleep").arg("1000").process_group(0).spawn().unwrap();
         let session = group_and_session(us).unwrap().1;
         assert_eq!(group_and_session(child.id()), Some((child.id(), session)));
-        assert!(children(us).contains(&child.id()));
+        assert!(children(us).contains(&child.id()) && parent(child.id()) == Some(us));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(group_and_session(child.id()), None);

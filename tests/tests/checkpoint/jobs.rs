@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -16,6 +17,7 @@ use katydid_tests::program::Running;
 use katydid_tests::script;
 use katydid_tests::server::Server;
 use katydid_tests::watch::{go_on, is_stopped, kill, runs, stand_still, tree, until};
+use katydid_tests::way::Way;
 use rustix::pty::{OpenptFlags, openpt};
 use serde_json::{Value, json};
 
@@ -25,16 +27,24 @@ use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said, way_to};
 /// More than a machine has that does nothing else.
 const TERMINALS: usize = 16;
 
-/// The one that takes Open MPI.
-const RANKS: &str = "ranks_of_mpi_are_killed_and_restored_whole";
+/// Those that take Open MPI.
+const RANKS: [(&str, Scenario); 2] = [
+    ("ranks_of_mpi_are_killed_and_restored_whole", ranks),
+    ("ranks_that_each_begin_by_katydid_run_are_one_job", ranks_by_katydid),
+];
 
-const ON_EVERY_WAY: [(&str, Scenario); 3] = [
-    (RANKS, ranks),
+/// The same, without a server that anybody knows.
+const RANKS_ALONE: (&str, Scenario) = ("ranks_share_a_server_of_their_own", ranks_alone);
+
+const ON_EVERY_WAY: [(&str, Scenario); 4] = [
+    RANKS[0],
+    RANKS[1],
     ("a_job_in_its_own_namespaces_is_checkpointed_again", again_in_namespaces),
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 16] = [
+const ON_ONE_WAY: [(&str, Scenario); 17] = [
+    RANKS_ALONE,
     ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
     ("a_supervisor_killed_while_its_job_is_stopped_takes_it_along", killed_while_stopped),
     ("a_guard_that_is_killed_takes_the_job_along", killed_guard),
@@ -61,7 +71,8 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 
 /// Whether what a scenario takes was not built.
 pub(crate) fn is_missing(places: &Places, name: &str) -> bool {
-    name == RANKS && places.why_not_built("mpi_ring", Variant::Mpi).is_some()
+    let takes = [RANKS[0].0, RANKS[1].0, RANKS_ALONE.0];
+    takes.contains(&name) && places.why_not_built("mpi_ring", Variant::Mpi).is_some()
 }
 
 /// `mpirun`, its ranks and their workers: killed after a checkpoint, gone on to their end after one, which they come to by
@@ -96,6 +107,58 @@ fn ranks(places: &Places, way: &str) -> Result<()> {
         stage.is_clean()?;
     }
     ensure!(terminals.iter().all(Result::is_ok), "there were no terminals to be taken");
+    Ok(())
+}
+
+/// `mpirun -n 2 katydid run`: killed with its supervisor after a checkpoint, and ended with one. Restored each time.
+fn ranks_by_katydid(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let (kept, launcher) = (kept_of(places, "mpi_ring")?, places.program("mpi_ring", Variant::Mpi));
+    for image in ["killed", "stopped"] {
+        let mut job = stage.start_ranks("ring", &launcher, &Plan { points: &[50], ..Plan::default() })?;
+        ensure!(job.holds_itself()?, "the job ended before its point");
+        let before = job.output_so_far()?.len();
+        let options = if image == "stopped" { &[][..] } else { &["--leave-running"] };
+        stage.checkpoint(&job, image, options)?;
+        let after = job.output_so_far()?.len();
+        if image == "killed" {
+            job.kill_everything(&stage.server)?;
+            drop(job);
+        } else {
+            was_put_away(job)?;
+        }
+        let outcome = stage.restore("ring", image, &[])?.finish(LIMIT)?;
+        continues(&kept, (before, after), &outcome).context(image)?;
+        stage.is_clean()?;
+    }
+    Ok(())
+}
+
+/// With a server that the first of them starts, which sees to the others too, and to the job's end.
+fn ranks_alone(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage { way: Way::Private { driver: driver_under_test() }, ..Stage::new(places, way)? };
+    let (kept, launcher) = (kept_of(places, "mpi_ring")?, places.program("mpi_ring", Variant::Mpi));
+    let outcome = stage.start_ranks("ring", &launcher, &Plan::default())?.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == kept, "undisturbed: {}", said(&outcome));
+    stage.is_clean()?;
+    let mut job = stage.start_ranks("ring", &launcher, &Plan { points: &[50], ..Plan::default() })?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let view = job.view().context("nobody answers for the job")?;
+    ensure!(view["members"].as_array().is_some_and(|members| members.len() == 2), "not two ranks: {view}");
+    let written = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    let until = job.output_so_far()?.len();
+    was_put_away(job)?;
+    continues(&kept, (written, until), &stage.restore("ring", "image", &[])?.finish(LIMIT)?)?;
+    stage.is_clean()
+}
+
+/// A launcher that ended with a checkpoint was killed, and its supervisor says where it is now.
+fn was_put_away(job: Job<'_>) -> Result<()> {
+    let word = "was ended as checkpoint 1: `katydid restore ";
+    until("it is told where the job is", || job.errors_so_far().is_ok_and(|errors| errors.contains(word)))?;
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.signal() == Some(9), "a launcher that was ended: {}", said(&outcome));
     Ok(())
 }
 

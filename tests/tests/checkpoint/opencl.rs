@@ -1,13 +1,11 @@
 //! Programs of OpenCL: checkpoints at counted calls, as `programs.rs` takes those of CUDA; sessions that move to other
 //! servers and devices while their programs run, those of CUDA too; ranks of MPI. The driver is PoCL, in a pack the machine's.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::opencl::{Intel, OF_INTEL, has_driver, intel, is_pocl, memory_driver, program, programs, seeds};
+use katydid_tests::opencl::{
+    Intel, OF_INTEL, has_driver, intel, is_pocl, libraries, memory_driver, program, programs, seeds,
+};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
@@ -61,7 +59,7 @@ enum Takes {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], Takes); 11] = [
+const SCENARIOS: [(&str, Scenario, &[&str], Takes); 12] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, Takes::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, Takes::Opencl),
     ("buffers_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", buffers_move, &["shm"], Takes::Opencl),
@@ -77,7 +75,8 @@ const SCENARIOS: [(&str, Scenario, &[&str], Takes); 11] = [
     ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], Takes::Pocl),
     ("a_program_that_does_not_build_elsewhere_is_refused_and_goes_on", not_built, &["tcp"], Takes::Pocl),
     ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], Takes::Ranks),
-    ("ranks_that_each_begin_by_katydid_run_are_one_job", ranks_by_katydid, &["shm"], Takes::Ranks),
+    ("ranks_of_a_job_that_each_begin_by_katydid_run_are_of_that_job", ranks_within, &["shm"], Takes::Ranks),
+    ("ranks_of_opencl_that_each_begin_by_katydid_run_are_one_job", ranks_by_katydid, &["shm"], Takes::Ranks),
 ];
 
 pub(crate) fn trials(places: &Places) -> Vec<Trial> {
@@ -323,24 +322,32 @@ fn not_built(places: &Places, way: &str) -> Result<()> {
 
 /// `mpirun` and its four ranks, each with a session: killed at once after a checkpoint, and restored.
 fn ranks(places: &Places, way: &str) -> Result<()> {
-    ranks_of(places, way, &program(places, "mpi_ring"))
+    let (stage, launcher) = (Stage::with_opencl(places, way, &[])?, program(places, "mpi_ring"));
+    come_back(&stage, stage.start_opencl_at("ring", &launcher, &AT_WORK)?)
 }
 
-/// The same with `mpirun -n 4 katydid run`.
+/// The same with `katydid run mpirun -n 4 katydid run`.
+fn ranks_within(places: &Places, way: &str) -> Result<()> {
+    let (stage, launcher) = (Stage::with_opencl(places, way, &[])?, program(places, "mpi_ring"));
+    let launcher = Job::ranks_begin(&stage.places, &stage.way, &[], &launcher, &stage.image(""))?;
+    come_back(&stage, stage.start_opencl_at("ring", &launcher, &AT_WORK)?)
+}
+
+/// The same with `mpirun -n 4 katydid run` alone.
 fn ranks_by_katydid(places: &Places, way: &str) -> Result<()> {
-    let (folder, launcher) = (tempfile::tempdir()?, fs::read_to_string(program(places, "mpi_ring"))?);
-    let through = format!(" -n 4 '{}' run -- ", places.katydid().display());
-    let (path, script) = (folder.path().join("ring"), launcher.replacen(" -n 4 ", &through, 1));
-    ensure!(script != launcher, "no number of ranks in {launcher}");
-    fs::write(&path, script)?;
-    fs::set_permissions(&path, Permissions::from_mode(0o755))?;
-    ranks_of(places, way, &path)
+    let (stage, launcher) = (Stage::with_opencl(places, way, &[])?, program(places, "mpi_ring"));
+    let libraries = libraries(&stage.places).display().to_string();
+    let plan = Plan { variables: &[("LD_LIBRARY_PATH", libraries.as_str())], ..AT_WORK };
+    come_back(&stage, stage.start_ranks("ring", &launcher, &plan)?)
 }
 
-fn ranks_of(places: &Places, way: &str, launcher: &Path) -> Result<()> {
-    let stage = Stage::with_opencl(places, way, &[])?;
+/// In the midst of what ranks do.
+const AT_WORK: Plan<'_> =
+    Plan { arguments: &[], points: &[60], fault: None, options: &[], variables: &[], through: &[] };
+
+/// A job of ranks is killed at once after a checkpoint, and restored.
+fn come_back(stage: &Stage, mut job: Job<'_>) -> Result<()> {
     let kept = kept_of(&stage.places, "mpi_ring")?;
-    let mut job = stage.start_opencl_at("ring", launcher, &Plan { points: &[60], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &["--leave-running"])?;

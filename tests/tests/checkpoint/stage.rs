@@ -99,6 +99,12 @@ impl Stage {
         Ok(Job::start(&self.places, &self.home, &self.way, name, &path, plan)?)
     }
 
+    /// Starts a launcher of MPI each of whose ranks begins by `katydid run --name NAME`.
+    pub(crate) fn start_ranks(&self, name: &str, launcher: &Path, plan: &Plan<'_>) -> Result<Job<'_>> {
+        let path = Job::ranks_begin(&self.places, &self.way, &["--name", name], launcher, &self.home.image(""))?;
+        Ok(Job::start_launcher(&self.places, &self.home, name, &path, plan)?)
+    }
+
     /// Restores the job `name`, which then comes to its end.
     pub(crate) fn restore(&self, name: &str, image: &str, options: &[&str]) -> Result<Job<'_>> {
         self.restore_by(name, image, &Plan { arguments: options, ..Plan::default() })

@@ -1,0 +1,178 @@
+//! Ranks of MPI that each begin by `katydid run`, while what launches them did not: `mpirun -n 4 katydid run ./program`.
+//!
+//! ```text
+//! shell ── mpirun ─┬─ katydid run, which becomes the program        ┐
+//!                  └─ katydid run, …                                ┘ one job, with mpirun at its root
+//! process 1 ── supervisor, which the first of them has started: it sees to the job until mpirun ends
+//! ```
+//!
+//! They are connected to each other and to their launcher, so that no checkpoint of one alone could bring it back. The supervisor
+//! is no descendant of the launcher, since it would be in its own dumps then, and no ancestor either: unlike one that has
+//! started its job it takes nobody along when it is killed. The rule: a launcher has one supervisor at most, which is ready
+//! before a rank becomes its program.
+//!
+//! Of ranks on several machines each is a job of its own: a checkpoint of what is on one machine could not be restored beside
+//! the others.
+
+use std::env;
+use std::fs::{self, File};
+use std::iter;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
+
+use crate::folder::{self, FolderError};
+use crate::stdio::Standard;
+use crate::tree;
+
+/// What Open MPI's launchers are called, as the system abbreviates it.
+const LAUNCHERS: [&str; 4] = ["mpirun", "mpiexec", "orterun", "prterun"];
+/// By which it tells a rank how many there are, and how many of these on this machine.
+const RANKS: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"];
+/// So far above a rank its launcher is looked for: scripts may be between them.
+const MOST_ABOVE: usize = 16;
+
+/// The process that has launched all ranks of a program, on this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launcher {
+    pid: u32,
+}
+
+/// Where a job is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The job socket.
+    pub socket: PathBuf,
+    /// The server of its programs.
+    pub server: String,
+}
+
+/// A launcher's end, which can be waited for.
+#[derive(Debug)]
+pub struct End(OwnedFd);
+
+impl Launcher {
+    /// That of this process, if it is a rank, and so is none of another machine.
+    #[must_use]
+    pub fn ours() -> Option<Self> {
+        let [all, here] = RANKS.map(|name| env::var(name).ok());
+        all.filter(|all| here.as_ref() == Some(all))?;
+        let mut above = iter::successors(tree::parent(std::process::id()), |pid| tree::parent(*pid)).take(MOST_ABOVE);
+        let launcher = above.find(|pid| LAUNCHERS.contains(&tree::name(*pid).as_str()));
+        launcher.map(Self::at)
+    }
+
+    /// That with this process id.
+    #[must_use]
+    pub fn at(pid: u32) -> Self {
+        Self { pid }
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(self) -> u32 {
+        self.pid
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> String {
+        tree::name(self.pid)
+    }
+
+    /// Command and arguments.
+    #[must_use]
+    pub fn command(self) -> Vec<String> {
+        let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let words = line.strip_suffix(&[0]).unwrap_or(&line).split(|byte| *byte == 0);
+        words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    }
+
+    /// Where it reads and writes.
+    #[must_use]
+    pub fn stdio(self) -> [Standard; 3] {
+        Standard::of_process(self.pid)
+    }
+
+    /// Gives this thread, and those that it starts, the processors of the launcher: a rank may be bound to one of them.
+    ///
+    /// # Errors
+    ///
+    /// It is gone, or the system refuses.
+    pub fn share_processors(self) -> rustix::io::Result<()> {
+        sched_setaffinity(None, &sched_getaffinity(tree::raw(self.pid))?)
+    }
+
+    /// Its end.
+    ///
+    /// # Errors
+    ///
+    /// It is gone.
+    pub fn end(self) -> rustix::io::Result<End> {
+        let pid = tree::raw(self.pid).ok_or(Errno::SRCH)?;
+        pidfd_open(pid, PidfdFlags::empty()).map(End)
+    }
+
+    /// The job with this launcher at its root; `start` starts its supervisor if there is none, while no other rank does.
+    ///
+    /// # Errors
+    ///
+    /// The folder of jobs cannot be used, or what `start` says. There is no job if nobody has made one by then.
+    pub fn job<E: From<FolderError>>(self, start: impl FnOnce() -> Result<(), E>) -> Result<Option<Place>, E> {
+        let jobs = folder::jobs()?;
+        let system = |source| FolderError::System { path: jobs.clone(), source };
+        let turn = File::open(&jobs).map_err(system)?;
+        flock(&turn, FlockOperation::LockExclusive).map_err(|error| system(error.into()))?;
+        if self.place(&jobs)?.is_none() {
+            start()?;
+        }
+        Ok(self.place(&jobs)?)
+    }
+
+    fn place(self, jobs: &Path) -> Result<Option<Place>, FolderError> {
+        let entry = folder::running()?.into_iter().find(|entry| entry.program == self.pid);
+        Ok(entry.map(|entry| {
+            let folder = jobs.join(entry.name);
+            let servers = fs::read_to_string(folder.join("server")).unwrap_or_default();
+            let server = servers.lines().next().unwrap_or_default().to_owned();
+            Place { socket: folder.join("shims"), server }
+        }))
+    }
+}
+
+impl End {
+    /// Waits for it.
+    pub fn wait(&self) {
+        // Nothing but a signal interrupts this.
+        while poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None) == Err(Errno::INTR) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_launcher_is_known_by_its_process_until_its_end() {
+        let mut sleep = Command::new("/bin/sleep");
+        let sleep = sleep.arg("1000").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = sleep.spawn().unwrap();
+        let launcher = Launcher::at(child.id());
+        // It is started when its process begins to be that program.
+        while launcher.name() != "sleep" {}
+        assert_eq!(launcher.command(), ["/bin/sleep", "1000"]);
+        assert_eq!(launcher.stdio(), [const { Standard::Other }; 3]);
+        let end = launcher.end().unwrap();
+        child.kill().unwrap();
+        end.wait();
+        child.wait().unwrap();
+        assert!(launcher.end().is_err());
+    }
+}
