@@ -33,8 +33,8 @@ struct Awaited {
     then: Then,
 }
 
-/// The same on its way to the thread; what never comes there is not dropped.
-type Coming = ManuallyDrop<Awaited>;
+/// The same on its way to the thread; what never comes there is not dropped. None: it is to look now.
+type Coming = Option<ManuallyDrop<Awaited>>;
 
 /// The thread that looks; it begins with the first event, and ends with this value once nothing is awaited any more.
 #[derive(Default)]
@@ -59,8 +59,13 @@ impl Lookout {
             self.thread = Some(begin()?);
         }
         // It takes what comes for as long as this side is there.
-        let _ = self.thread.as_ref().map(|thread| thread.send(awaited));
+        let _ = self.thread.as_ref().map(|thread| thread.send(Some(awaited)));
         Ok(())
+    }
+
+    /// Has it look soon, for somebody who waits until what is due is done.
+    pub(crate) fn hurry(&self) {
+        let _ = self.thread.as_ref().map(|thread| thread.send(None));
     }
 
     /// Keeps `bytes` until the command of `event` has ended.
@@ -85,7 +90,7 @@ fn look(coming: &Receiver<Coming>) {
         // However much is awaited, the driver is left alone most of the time.
         let long = (changed.elapsed() / PART).clamp(SHORTEST, LONGEST).max(took * PART);
         let first = match pause(coming, long, awaited.is_empty()) {
-            Ok(first) => Some(first),
+            Ok(first) => first,
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) if awaited.is_empty() => return,
             Err(RecvTimeoutError::Disconnected) => {
@@ -94,7 +99,7 @@ fn look(coming: &Receiver<Coming>) {
             }
         };
         let before = awaited.len();
-        awaited.extend(first.into_iter().chain(coming.try_iter()).map(ManuallyDrop::into_inner));
+        awaited.extend(first.into_iter().chain(coming.try_iter().flatten()).map(ManuallyDrop::into_inner));
         let (has_grown, begun) = (awaited.len() > before, Instant::now());
         let states = states_of(&awaited);
         took = begun.elapsed();
@@ -165,6 +170,7 @@ mod tests {
     #[test]
     fn what_is_due_is_done_in_its_order_as_soon_as_an_event_has_come_to_a_state_or_failed() {
         let (mut lookout, (tell, told)) = (Lookout::default(), mpsc::channel());
+        lookout.hurry();
         for (number, state, name) in
             [(1, 0, "ended"), (2, 2, "submitted"), (2, 1, "runs"), (2, 0, "ended"), (3, 0, "failed")]
         {
@@ -173,6 +179,7 @@ mod tests {
         }
         let set = |number: usize, state| STATES[number - 1].store(state, Ordering::Relaxed);
         assert!(told.try_recv().is_err(), "nothing has begun");
+        lookout.hurry();
         set(2, 1);
         assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [(2, 2, "submitted"), (2, 1, "runs")]);
         set(3, -5);

@@ -71,11 +71,13 @@ pub(crate) struct Object<H> {
 #[expect(unsafe_code, reason = "OpenCL objects are shared between threads")]
 unsafe impl<H> Send for Object<H> {}
 
+/// By kind and number.
+type Entries = [Vec<Option<Object<*mut void>>>; KINDS];
+
 /// All objects.
 #[derive(Default)]
 pub(crate) struct Objects {
-    /// By kind and number.
-    entries: Mutex<[Vec<Option<Object<*mut void>>>; KINDS]>,
+    entries: Mutex<Entries>,
 }
 
 /// Kind and number of an id.
@@ -83,8 +85,21 @@ fn parts(id: u32) -> (usize, usize) {
     ((id >> KIND_SHIFT) as usize, (id & ((1 << KIND_SHIFT) - 1)) as usize)
 }
 
+/// Where an object is to be that is given an id.
+fn vacant<H: Handle>(entries: &mut Entries, id: u32) -> Result<&mut Option<Object<*mut void>>, SessionError> {
+    let (kind, number) = parts(id);
+    if kind != H::KIND as usize || number >= MOST {
+        return Err(SessionError::BadId { id, why: "no honest program gives" });
+    }
+    let Some(list) = entries.get_mut(kind) else { return Err(SessionError::BadId { id, why: "is of no kind" }) };
+    if list.len() <= number {
+        list.resize(number + 1, None);
+    }
+    list.get_mut(number).filter(|entry| entry.is_none()).ok_or(SessionError::BadId { id, why: "another object has" })
+}
+
 impl Objects {
-    fn lock(&self) -> MutexGuard<'_, [Vec<Option<Object<*mut void>>>; KINDS]> {
+    fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,22 +135,15 @@ impl Objects {
         if id == 0 { Some(std::ptr::null_mut()) } else { self.find(id).map(|object| object.handle) }
     }
 
+    /// Whether an id can be given to an object.
+    pub(crate) fn check_vacant<H: Handle>(&self, id: u32) -> Result<(), SessionError> {
+        vacant::<H>(&mut self.lock(), id).map(drop)
+    }
+
     /// Gives an id to an object.
     pub(crate) fn set<H: Handle>(&self, id: u32, object: Object<H>) -> Result<(), SessionError> {
-        let (kind, number) = parts(id);
-        if kind != H::KIND as usize || number >= MOST {
-            return Err(SessionError::BadId { id, why: "no honest program gives" });
-        }
-        let mut entries = self.lock();
-        let Some(list) = entries.get_mut(kind) else { return Err(SessionError::BadId { id, why: "is of no kind" }) };
-        if list.len() <= number {
-            list.resize(number + 1, None);
-        }
         let plain = Object { handle: object.handle.pointer(), api: object.api, size: object.size };
-        match list.get_mut(number) {
-            Some(entry @ None) => *entry = Some(plain),
-            _ => return Err(SessionError::BadId { id, why: "another object has" }),
-        }
+        *vacant::<H>(&mut self.lock(), id)? = Some(plain);
         Ok(())
     }
 
@@ -168,6 +176,7 @@ mod tests {
         assert_eq!(objects.get::<cl_event>(id(kind::EVENT, 3)).unwrap_err(), Code::INVALID_EVENT);
         assert_eq!(objects.get::<cl_mem>(third - 1).unwrap_err(), Code::INVALID_MEM_OBJECT);
         assert!(objects.set(third, Object { handle, api: api(), size: 8 }).is_err());
+        assert!(objects.check_vacant::<cl_mem>(third).is_err() && objects.check_vacant::<cl_mem>(third + 1).is_ok());
         assert_eq!(objects.take(third).unwrap().0, kind::MEMORY);
         assert!(objects.take(third).is_none() && objects.get::<cl_mem>(third).is_err());
     }
@@ -177,6 +186,7 @@ mod tests {
         let objects = Objects::default();
         for id in [0, id(kind::MEMORY, 0), id(kind::EVENT, 1 << 24), u32::MAX] {
             assert!(objects.set(id, Object { handle: cl_event::NULL, api: api(), size: 0 }).is_err());
+            assert!(objects.check_vacant::<cl_event>(id).is_err());
         }
         assert!(objects.any(0).unwrap().is_null() && objects.any(5).is_none() && objects.any(u32::MAX).is_none());
     }

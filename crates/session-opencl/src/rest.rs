@@ -112,10 +112,14 @@ impl Kept for Session {
         let held = self.staging.as_ref().map_or(0, StagingArea::held) + self.host.as_ref().map_or(0, HostMemory::held);
         let waiting = u64::from(self.shared.upcalls.waiting().is_some());
         let calls = self.shared.calls.in_flight().saturating_sub(waiting) + held as u64;
-        if calls > 0 {
-            return Err(RestError::Calls { calls });
-        }
-        if self.awaits_callbacks() { Err(RestError::Upcall) } else { Ok(()) }
+        let rests = if calls > 0 {
+            Err(RestError::Calls { calls })
+        } else if self.awaits_callbacks() {
+            Err(RestError::Upcall)
+        } else {
+            Ok(())
+        };
+        rests.inspect_err(|_| self.lookout.hurry())
     }
 
     fn synchronize(&mut self) -> Result<(), RestError> {
@@ -162,10 +166,10 @@ impl Kept for Session {
         control
     }
 
-    fn serve(self: Box<Self>, mut link: Box<dyn WorkerLink>) -> Result<(), Failure> {
-        let outcome = Self::serve(*self, &mut *link);
-        // The driver's threads may be writing into memory that it maps, until the process ends.
-        std::mem::forget(link);
+    fn serve(mut self: Box<Self>, mut link: Box<dyn WorkerLink>) -> Result<(), Failure> {
+        let outcome = Self::serve(&mut self, &mut *link);
+        // The driver's threads and the lookout may be writing into memory that these map, until the process ends.
+        std::mem::forget((link, self.host.take()));
         Ok(outcome?)
     }
 }

@@ -201,7 +201,7 @@ impl Session {
     /// # Errors
     ///
     /// What the program did wrong, or why the worker cannot go on.
-    pub fn serve(mut self, link: &mut dyn WorkerLink) -> Result<(), SessionError> {
+    pub fn serve(&mut self, link: &mut dyn WorkerLink) -> Result<(), SessionError> {
         if let Some(head) = self.waiting_upcall.take() {
             self.executors.run(&self.shared, head.thread, task(head, next_upcall(head)))?;
         }

@@ -36,6 +36,9 @@ impl Command {
         let ids: Vec<u32> = from.list("waits")?;
         let known = session.shared.objects.all(&ids);
         let waits = known.map_err(|_: Code| Code::INVALID_EVENT_WAIT_LIST)?;
+        if event != 0 {
+            session.shared.objects.check_vacant::<cl_event>(event)?;
+        }
         Ok(Self { queue, waits, event })
     }
 
@@ -56,7 +59,8 @@ impl Command {
         self.bind(session, event)
     }
 
-    /// The same, and the event is the caller's to hold.
+    /// The same, and the event is the caller's to hold. Where this fails no command is under way, so that what it was to read or
+    /// write may go.
     pub(super) fn run_held(
         &self,
         session: &Session,
@@ -64,11 +68,15 @@ impl Command {
     ) -> Result<HeldEvent, Fault> {
         let mut event = cl_event::NULL;
         call(self.waits.len() as u32, pointer(&self.waits), &raw mut event).ok()?;
-        if self.event == 0 {
-            return Ok(HeldEvent::own(event, self.api()));
+        let held = HeldEvent::own(event, self.api());
+        if self.event != 0 {
+            let shared = self.share(session, &held);
+            if shared.is_err() {
+                // How it ends is of no use any more.
+                let _ = held.wait();
+            }
+            shared?;
         }
-        let held = HeldEvent::retain(event, self.api())?;
-        self.bind(session, event)?;
         Ok(held)
     }
 
@@ -78,6 +86,14 @@ impl Command {
             driver!(self.api(), clFlush(self.queue.handle));
             session.look_at(vec![HeldEvent::retain(event.handle(), self.api())?]);
         }
+        Ok(())
+    }
+
+    /// Gives the program a reference of its own.
+    fn share(&self, session: &Session, held: &HeldEvent) -> Result<(), Fault> {
+        let theirs = HeldEvent::retain(held.handle(), self.api())?;
+        self.bind(session, theirs.handle())?;
+        std::mem::forget(theirs);
         Ok(())
     }
 
