@@ -4,8 +4,8 @@
 #   tests/opencl-programs/run.sh FOLDER [PROGRAM…]     or FOLDER build, which only builds what is built
 #
 # FOLDER is what `cargo xtask opencl-programs` makes, target/opencl-programs: Debian's packages below root/, hashcat beside what
-# it reads, a Python with PyOpenCL, and PyOpenCL's own tests. Named are clinfo, blas, vienna, pyopencl, openmm, clpeak, hashcat,
-# fine_grain, slice (1/16 of PyOpenCL's long tests, or what SLICE says), a file of PyOpenCL's tests (test_array) or a part of one (test_array.3of11). What differs from run to run (times, rates) and what is said not to go through is
+# it reads, ViennaCL's examples, a Python with PyOpenCL, and PyOpenCL's own tests. Named are clinfo, blas, vienna, pyopencl, openmm, clpeak,
+# hashcat, a test of CLBlast's own (clblast_test_xdot), an example of ViennaCL's (vienna_fft), fine_grain, slice (1/16 of PyOpenCL's long tests, or what SLICE says), a file of PyOpenCL's tests (test_array) or a part of one (test_array.3of11). What differs from run to run (times, rates) and what is said not to go through is
 # taken out before outputs are compared; FOLDER/out/NAME.WAY has them whole. In a pack for a GPU machine all is built (FOLDER/packed);
 # there OPENCL is the folder of the loader, VENDORS that of the driver's name, DRIVER the server's driver of CUDA, WAYS the ways, LIMIT
 # the seconds that a program may take, and TOGETHER=1 has a program run on all ways at once, or all parts of files, each on one way
@@ -26,7 +26,15 @@ mkdir -p "$out"
 if [ ! -e "$folder/packed" ]; then
     flags="-O2 -w -I $pocl/usr/include -I $root/usr/include -L $loader -L $root/usr/lib/x86_64-linux-gnu"
     gcc $flags "$here/blas.c" -o "$out/blas" -l:libclblast.so.1 -l:libOpenCL.so.1 || exit 1
-    g++ $flags "$here/vienna.cpp" -o "$out/vienna" -l:libOpenCL.so.1 || exit 1
+    compiling=()
+    for source in "$here/vienna.cpp" "$folder"/vienna/*.cpp; do
+        program=$out/$(basename "$source" .cpp)
+        [ "$source" = "$here/vienna.cpp" ] || program=$out/vienna_${program##*/}
+        [ "$program" -nt "$source" ] && continue
+        g++ $flags -O1 -D VIENNACL_WITH_OPENCL -D CL_TARGET_OPENCL_VERSION=120 "$source" -o "$program" -l:libOpenCL.so.1 &
+        compiling+=($!)
+    done
+    for running in "${compiling[@]}"; do wait $running || exit 1; done
 fi
 [ "${1:-}" != build ] || exit 0
 
@@ -41,7 +49,7 @@ declare -A command=(
     [clpeak]="$root/usr/bin/clpeak --kernel-latency --global-bandwidth"
     [hashcat]="$folder/hashcat/hashcat -m 0 -a 3 --force --backend-ignore-cuda --potfile-disable --quiet -n 1 -u 8 -T 1 81dc9bdb52d04dc20036dbd8313ed055 ?d?d?d?d"
 )
-declare -A varies=([clpeak]='s/: .*//' [clinfo]='/VERSION\|EXTENSIONS\|SVM\|ICD\|SUFFIX\|COMMAND_BUFFER\|EXECUTION_CAPABILITIES\|SEMAPHORE\|EXTERNAL_MEMORY\|LUID/d; s/^\[[A-Z]*/[/; s/  */ /g')
+declare -A varies=([vienna_custom-context]='s/0x[0-9a-f]*//; s/ (through Katydid)//' [clpeak]='s/: .*//' [clinfo]='/VERSION\|EXTENSIONS\|SVM\|ICD\|SUFFIX\|COMMAND_BUFFER\|EXECUTION_CAPABILITIES\|SEMAPHORE\|EXTERNAL_MEMORY\|LUID/d; s/^\[[A-Z]*/[/; s/  */ /g')
 # Of tests only their numbers count, and the names of those that fail. The one of fine-grained shared virtual memory, which devices have natively and where the program
 # shares memory with its worker, is a program of its own; the one of PyOpenCL's own cache, which is off here, is left out.
 tests='/ passed\|^[0-9]* failed\|^FAILED\|^ERROR/!d; s/ - .*//; s/ in .*//; s/, [0-9]* warnings\?//'
@@ -56,7 +64,7 @@ command[fine_grain]=$(pytest fine_grain test_wrapper)
 # Those that take minutes in all, of which SLICE is a part.
 command[slice]="$(pytest "$most" test_wrapper test_clmath test_clrandom test_algorithm test_array) -p sliced"
 varies[fine_grain]=$tests varies[slice]=$tests
-export LD_LIBRARY_PATH=$loader:$root/usr/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} POCL_CACHE_DIR=$scratch/cache OCL_ICD_VENDORS=${VENDORS:-$pocl/vendors} PYOPENCL_NO_CACHE=1
+export LD_LIBRARY_PATH=$loader:$root/usr/lib/x86_64-linux-gnu:$root/usr/lib/x86_64-linux-gnu/blas${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} POCL_CACHE_DIR=$scratch/cache OCL_ICD_VENDORS=${VENDORS:-$pocl/vendors} PYOPENCL_NO_CACHE=1
 export PYTHONPATH=$here SLICE=${SLICE:-1/16}
 socket=$scratch/server.sock
 "$katydid" serve --driver "${DRIVER:-soft}" --listen "unix:$socket" --listen tcp://127.0.0.1:0 2>"$out/server.log" &
@@ -80,6 +88,16 @@ run_on() {
 # A part of a file of PyOpenCL's tests, such as test_array.3of11.
 part='^(.+)\.([0-9]+)of([0-9]+)$'
 
+# What runs a program that has an entry above, or is a test of CLBlast's, an example of ViennaCL's, a part of a file or a file.
+line_of() {
+    local program=$1
+    if [ "${command[$program]:-}" ]; then echo "${command[$program]}"
+    elif [[ $program = clblast_test_* ]]; then echo "$root/usr/bin/$program"
+    elif [[ $program = vienna_* ]]; then echo "$out/$program"
+    elif [[ $program =~ $part ]]; then echo "env SLICE=${BASH_REMATCH[2]}/${BASH_REMATCH[3]} $(pytest "$most" ${BASH_REMATCH[1]}) -p sliced"
+    else pytest "$most" $program; fi
+}
+
 # The ways that a program goes.
 ways_of() {
     local way
@@ -90,12 +108,10 @@ ways_of() {
 
 # A program on its ways.
 run_ways() {
-    local program=$1 line=${command[$1]:-} way running=()
-    if [[ $program =~ $part ]]; then
-        line="env SLICE=${BASH_REMATCH[2]}/${BASH_REMATCH[3]} $(pytest "$most" ${BASH_REMATCH[1]}) -p sliced"
-    fi
+    local program=$1 line way running=()
+    line=$(line_of $program)
     for way in $(ways_of $program); do
-        run_on $program $way "${line:-$(pytest "$most" $program)}" &
+        run_on $program $way "$line" &
         running+=($!)
         # Each run of hashcat, or of a part, reads what another has compiled.
         [ "${TOGETHER:-}" ] && [ $program != hashcat ] && [[ ! $program =~ $part ]] || wait ${running[-1]}
@@ -107,7 +123,9 @@ failed=0
 # What a program said on each way, beside what it said natively. Times are of whichever way compiles first, or of all ways together.
 judge() {
     local program=$1 way said code took native=0 verdict left_out=$tests
-    [ "${command[$program]:-}" ] && left_out=${varies[$program]:-}
+    # What is no test of PyOpenCL's is compared whole, but for what varies.
+    [[ $(line_of $program) == *pytest* ]] || left_out=
+    left_out=${varies[$program]:-$left_out}
     read -r native took <"$out/$program.native.ended"
     for way in $(ways_of $program); do
         said=$out/$program.$way
@@ -124,7 +142,7 @@ judge() {
 }
 
 parts=()
-for program in ${@:-clinfo blas vienna pyopencl openmm clpeak hashcat}; do
+for program in ${@:-clinfo blas clblast_test_xdot vienna vienna_fft pyopencl openmm clpeak hashcat}; do
     if [ "${TOGETHER:-}" ] && [[ $program =~ $part ]]; then
         # What it says comes whole, as soon as it has ended.
         { run_ways $program; said=$(judge $program; exit $failed); code=$?; echo "$said"; exit $code; } &

@@ -1,6 +1,4 @@
 // ViennaCL on OpenCL: dense and sparse products and an iterative solver, checked on the host.
-#define VIENNACL_WITH_OPENCL 1
-#define CL_TARGET_OPENCL_VERSION 120
 #include <cmath>
 #include <cstdio>
 #include <map>

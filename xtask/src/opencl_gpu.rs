@@ -7,7 +7,7 @@
 //! | figures | how long a program with 1 GiB stands still for checkpoints, and for moves between PoCL and the GPU | `figures.json` |
 //! | bench | calls and copies, natively beside Katydid | `bench.json` |
 //! | rates | clpeak and hashcat natively beside Katydid | `rates.json` |
-//! | programs | CLBlast, ViennaCL, PyOpenCL, OpenMM, clinfo, hashcat and clpeak on all ways, if they came along | `programs.txt` |
+//! | programs | CLBlast and its tests, ViennaCL and its examples, PyOpenCL, OpenMM, clinfo, hashcat and clpeak on all ways, if they came along | `programs.txt` |
 //! | checkpoints | every program, checkpointed, killed and restored | `checkpoints.out` |
 //! | pyopencl | PyOpenCL's own tests on all ways, but for | `pyopencl.txt` |
 //! | arrays | those of arrays and their algorithms | `arrays.txt` |
@@ -57,7 +57,23 @@ pub(crate) const PLAN: Plan = Plan { steps: &STEPS, all: ALL };
 const BENCH_LIMIT: Duration = Duration::from_secs(80);
 const PROGRAMS_LIMIT: Duration = Duration::from_secs(240);
 /// Programs of other people, those first which take least.
-const PROGRAMS: [&str; 7] = ["clinfo", "blas", "vienna", "pyopencl", "openmm", "hashcat", "clpeak"];
+const PROGRAMS: [&str; 15] = [
+    "clinfo",
+    "blas",
+    "vienna",
+    "vienna_bisect",
+    "vienna_custom-context",
+    "vienna_custom-kernels",
+    "vienna_fft",
+    "vienna_matrix-free",
+    "pyopencl",
+    "openmm",
+    "hashcat",
+    "clpeak",
+    "clblast_test_xdot",
+    "clblast_test_xaxpy",
+    "clblast_test_xgemv",
+];
 /// PyOpenCL's tests, of which each takes a compiler for its kernels.
 const PYOPENCL_TESTS: [&str; 5] =
     ["test_enqueue_copy", "test_arrays_in_structs", "test_wrapper", "test_clmath", "test_clrandom"];

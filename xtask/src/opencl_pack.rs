@@ -32,11 +32,22 @@ const SUPERFLUOUS: [&str; 3] = ["usr/include", "*libOpenCL*", "*libicutest*"];
 /// Kinds of processors whose functions of PoCL stay here: servers that have GPUs know better ones.
 const KINDS_LEFT_OUT: [&str; 7] = ["GENERIC", "avx", "avx_f16c", "avx_fma4", "sse2", "sse41", "ssse3"];
 /// What the packed programs are, below the folder that they were fetched to.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 16] = [
     "out/blas",
     "out/vienna",
+    "out/vienna_bisect",
+    "out/vienna_custom-context",
+    "out/vienna_custom-kernels",
+    "out/vienna_fft",
+    "out/vienna_matrix-free",
     "root/usr/bin/clinfo",
+    "root/usr/bin/clblast_test_xaxpy",
+    "root/usr/bin/clblast_test_xdot",
+    "root/usr/bin/clblast_test_xgemv",
+    "root/usr/lib/x86_64-linux-gnu/blas/libblas.so.3",
     "root/usr/lib/x86_64-linux-gnu/libclblast.so.1",
+    "root/usr/lib/x86_64-linux-gnu/libgfortran.so.5",
+    "root/usr/lib/x86_64-linux-gnu/libquadmath.so.0",
     "pyopencl-tests",
 ];
 /// What runs them, from the source tree.

@@ -42,11 +42,20 @@ with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         if len(parts) == 3 and parts[1] == 'test' and member.isfile():
             open(folder + '/' + parts[2], 'wb').write(archive.extractfile(member).read())
 ";
+/// ViennaCL's pages, below the root of its documents, and those of its examples that need nothing else and come out the same each time.
+const PAGES: &str = "usr/share/doc/libviennacl-dev/html";
+const EXAMPLES: [&str; 5] = ["bisect.cpp", "custom-context.cpp", "custom-kernels.cpp", "fft.cpp", "matrix-free.cpp"];
 /// What is run in every test run, in a few minutes; of PyOpenCL's long tests a slice.
-const BRIEF: [&str; 11] = [
+const BRIEF: [&str; 17] = [
     "clinfo",
     "blas",
+    "clblast_test_xdot",
     "vienna",
+    "vienna_bisect",
+    "vienna_custom-context",
+    "vienna_custom-kernels",
+    "vienna_fft",
+    "vienna_matrix-free",
     "pyopencl",
     "openmm",
     "hashcat",
@@ -57,7 +66,15 @@ const BRIEF: [&str; 11] = [
     "slice",
 ];
 /// Those whole: run by hand.
-const WHOLE: [&str; 5] = ["test_wrapper", "test_clmath", "test_clrandom", "test_algorithm", "test_array"];
+const WHOLE: [&str; 7] = [
+    "clblast_test_xaxpy",
+    "clblast_test_xgemv",
+    "test_wrapper",
+    "test_clmath",
+    "test_clrandom",
+    "test_algorithm",
+    "test_array",
+];
 /// So many slices they are in; which one is run, the commit says.
 const SLICES: u64 = 16;
 
@@ -119,6 +136,21 @@ fn arrange_hashcat(folder: &Path) -> Result<()> {
     fs::copy(root.join("bin/hashcat"), place.join("hashcat")).context("cannot place hashcat").map(drop)
 }
 
+/// ViennaCL's examples: they are in its documents alone, which `work` still has packed.
+fn take_examples(tree: &Tree, work: &Path) -> Result<()> {
+    let (documents, examples) = (work.join("documents"), folder(tree).join("vienna"));
+    fs::create_dir_all(&examples).with_context(|| format!("cannot make {}", examples.display()))?;
+    for entry in fs::read_dir(work.join("packages")).context("cannot read the packages")? {
+        let path = entry.context("cannot read the packages")?.path();
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libviennacl-doc")) {
+            shell::run(Command::new("dpkg-deb").arg("--extract").arg(&path).arg(&documents))?;
+        }
+    }
+    let mut script = Command::new("python3");
+    script.arg(tree.root.join("tests/opencl-programs/examples.py")).arg(documents.join(PAGES)).arg(&examples);
+    shell::run(script.args(EXAMPLES))
+}
+
 /// Fetches what is missing.
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     let folder = &folder(tree);
@@ -130,13 +162,14 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     if !opencl::has_apt() {
         bail!("this takes apt-get and dpkg-deb");
     }
-    step("fetching programs that use OpenCL (9 packages of Debian, 14 wheels and sources of PyPI, 60 MB)");
+    step("fetching programs that use OpenCL (14 packages of Debian, 14 wheels and sources of PyPI, 67 MB)");
     clear(folder)?;
     let work = folder.join("new");
     if let Err(said) = opencl::from_one_of(&opencl::SOURCES, |source| opencl::unpack(source, &work, PINS)) {
         bail!("{said}");
     }
     fs::rename(work.join("root"), folder.join("root")).context("cannot place the packages")?;
+    take_examples(tree, &work)?;
     clear(&work)?;
     arrange_hashcat(folder)?;
     setup::environment(&folder.join("python"), &tree.root.join("xtask/opencl-python.txt"))?;
