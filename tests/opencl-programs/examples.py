@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """ViennaCL's examples out of the pages of its manual that show them, the only place where Debian's packages have them.
 
-    examples.py PAGES FOLDER NAME...     NAME is that of an example or header, such as fft.cpp
+    examples.py PAGES FOLDER NAME...     NAME is that of an example, such as fft.cpp, which becomes FOLDER/vienna_fft.cpp
+
+What is there already stays as it is, so that it is not built again.
 """
 import html
 import pathlib
@@ -26,7 +28,9 @@ def main() -> None:
     pages, folder, *names = sys.argv[1:]
     for name in names:
         page = page_of(pathlib.Path(pages), name).read_text(encoding="utf-8", errors="replace")
-        (pathlib.Path(folder) / name).write_text(source_of(page))
+        path, source = pathlib.Path(folder) / f"vienna_{name}", source_of(page)
+        if not path.exists() or path.read_text() != source:
+            path.write_text(source)
 
 
 main()

@@ -4,7 +4,7 @@
 #   tests/opencl-programs/run.sh FOLDER [PROGRAM…]     or FOLDER build, which only builds what is built
 #
 # FOLDER is what `cargo xtask opencl-programs` makes, target/opencl-programs: Debian's packages below root/, hashcat beside what
-# it reads, ViennaCL's examples, a Python with PyOpenCL, and PyOpenCL's own tests. Named are clinfo, blas, vienna, pyopencl, openmm, clpeak,
+# it reads, pages with ViennaCL's examples, a Python with PyOpenCL, and PyOpenCL's own tests. Named are clinfo, blas, vienna, pyopencl, openmm, clpeak,
 # hashcat, a test of CLBlast's own (clblast_test_xdot), an example of ViennaCL's (vienna_fft), fine_grain, slice (1/16 of PyOpenCL's long tests, or what SLICE says), a file of PyOpenCL's tests (test_array) or a part of one (test_array.3of11). What differs from run to run (times, rates) and what is said not to go through is
 # taken out before outputs are compared; FOLDER/out/NAME.WAY has them whole. In a pack for a GPU machine all is built (FOLDER/packed);
 # there OPENCL is the folder of the loader, VENDORS that of the driver's name, DRIVER the server's driver of CUDA, WAYS the ways, LIMIT
@@ -26,12 +26,13 @@ mkdir -p "$out"
 if [ ! -e "$folder/packed" ]; then
     flags="-O2 -w -I $pocl/usr/include -I $root/usr/include -L $loader -L $root/usr/lib/x86_64-linux-gnu"
     gcc $flags "$here/blas.c" -o "$out/blas" -l:libclblast.so.1 -l:libOpenCL.so.1 || exit 1
+    python3 "$here/examples.py" "$folder/vienna-pages" "$out" custom-context.cpp custom-kernels.cpp fft.cpp matrix-free.cpp || exit 1
     compiling=()
-    for source in "$here/vienna.cpp" "$folder"/vienna/*.cpp; do
+    for source in "$here/vienna.cpp" "$out"/vienna_*.cpp; do
         program=$out/$(basename "$source" .cpp)
-        [ "$source" = "$here/vienna.cpp" ] || program=$out/vienna_${program##*/}
-        [ "$program" -nt "$source" ] && continue
-        g++ $flags -O1 -D VIENNACL_WITH_OPENCL -D CL_TARGET_OPENCL_VERSION=120 "$source" -o "$program" -l:libOpenCL.so.1 &
+        [ "$program" -nt "$source" ] && [ "$program" -nt "$0" ] && continue
+        g++ $flags -O1 -D VIENNACL_WITH_OPENCL -D CL_TARGET_OPENCL_VERSION=120 "$source" -o "$program.new" -l:libOpenCL.so.1 &&
+            mv "$program.new" "$program" &
         compiling+=($!)
     done
     for running in "${compiling[@]}"; do wait $running || exit 1; done

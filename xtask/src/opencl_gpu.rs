@@ -57,11 +57,10 @@ pub(crate) const PLAN: Plan = Plan { steps: &STEPS, all: ALL };
 const BENCH_LIMIT: Duration = Duration::from_secs(80);
 const PROGRAMS_LIMIT: Duration = Duration::from_secs(240);
 /// Programs of other people, those first which take least.
-const PROGRAMS: [&str; 15] = [
+const PROGRAMS: [&str; 14] = [
     "clinfo",
     "blas",
     "vienna",
-    "vienna_bisect",
     "vienna_custom-context",
     "vienna_custom-kernels",
     "vienna_fft",

@@ -32,10 +32,9 @@ const SUPERFLUOUS: [&str; 3] = ["usr/include", "*libOpenCL*", "*libicutest*"];
 /// Kinds of processors whose functions of PoCL stay here: servers that have GPUs know better ones.
 const KINDS_LEFT_OUT: [&str; 7] = ["GENERIC", "avx", "avx_f16c", "avx_fma4", "sse2", "sse41", "ssse3"];
 /// What the packed programs are, below the folder that they were fetched to.
-const PROGRAMS: [&str; 16] = [
+const PROGRAMS: [&str; 15] = [
     "out/blas",
     "out/vienna",
-    "out/vienna_bisect",
     "out/vienna_custom-context",
     "out/vienna_custom-kernels",
     "out/vienna_fft",

@@ -42,16 +42,14 @@ with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         if len(parts) == 3 and parts[1] == 'test' and member.isfile():
             open(folder + '/' + parts[2], 'wb').write(archive.extractfile(member).read())
 ";
-/// ViennaCL's pages, below the root of its documents, and those of its examples that need nothing else and come out the same each time.
+/// ViennaCL's pages, below the root of its documents.
 const PAGES: &str = "usr/share/doc/libviennacl-dev/html";
-const EXAMPLES: [&str; 5] = ["bisect.cpp", "custom-context.cpp", "custom-kernels.cpp", "fft.cpp", "matrix-free.cpp"];
 /// What is run in every test run, in a few minutes; of PyOpenCL's long tests a slice.
-const BRIEF: [&str; 17] = [
+const BRIEF: [&str; 16] = [
     "clinfo",
     "blas",
     "clblast_test_xdot",
     "vienna",
-    "vienna_bisect",
     "vienna_custom-context",
     "vienna_custom-kernels",
     "vienna_fft",
@@ -136,26 +134,23 @@ fn arrange_hashcat(folder: &Path) -> Result<()> {
     fs::copy(root.join("bin/hashcat"), place.join("hashcat")).context("cannot place hashcat").map(drop)
 }
 
-/// ViennaCL's examples: they are in its documents alone, which `work` still has packed.
-fn take_examples(tree: &Tree, work: &Path) -> Result<()> {
-    let (documents, examples) = (work.join("documents"), folder(tree).join("vienna"));
-    fs::create_dir_all(&examples).with_context(|| format!("cannot make {}", examples.display()))?;
+/// The pages of ViennaCL's documents, which `work` still has packed: its examples are nowhere else.
+fn take_pages(folder: &Path, work: &Path) -> Result<()> {
+    let documents = work.join("documents");
     for entry in fs::read_dir(work.join("packages")).context("cannot read the packages")? {
         let path = entry.context("cannot read the packages")?.path();
         if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libviennacl-doc")) {
             shell::run(Command::new("dpkg-deb").arg("--extract").arg(&path).arg(&documents))?;
         }
     }
-    let mut script = Command::new("python3");
-    script.arg(tree.root.join("tests/opencl-programs/examples.py")).arg(documents.join(PAGES)).arg(&examples);
-    shell::run(script.args(EXAMPLES))
+    fs::rename(documents.join(PAGES), folder.join("vienna-pages")).context("cannot place ViennaCL's pages")
 }
 
 /// Fetches what is missing.
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     let folder = &folder(tree);
     let stamp = folder.join("pins.txt");
-    let pins = format!("{PINS}{PYTHON_PINS}{}", SOURCES.concat());
+    let pins = format!("{PINS}{PYTHON_PINS}{}{PAGES}", SOURCES.concat());
     if fs::read_to_string(&stamp).is_ok_and(|text| text == pins) {
         return Ok(());
     }
@@ -169,7 +164,7 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
         bail!("{said}");
     }
     fs::rename(work.join("root"), folder.join("root")).context("cannot place the packages")?;
-    take_examples(tree, &work)?;
+    take_pages(folder, &work)?;
     clear(&work)?;
     arrange_hashcat(folder)?;
     setup::environment(&folder.join("python"), &tree.root.join("xtask/opencl-python.txt"))?;

@@ -85,8 +85,8 @@ pub(crate) enum Command {
 /// CMD finds Katydid's libcuda.so.1 first in LD_LIBRARY_PATH and reaches the server through KATYDID_SERVER. Without a
 /// known server a private one is started, and ended after CMD. katydid waits for CMD, passes signals on, and ends as CMD
 /// does. CMD and its children are a job, which `katydid checkpoint` finds by the name of the session or by the process id
-/// of any of them; within a job, katydid becomes CMD (exec), which is then part of that job. So does each rank of MPI, as in
-/// `mpirun -n 4 katydid run CMD`: all ranks on this machine are one job, with their launcher.
+/// of any of them; within a job, katydid becomes CMD (exec), which is then part of that job. So does each rank of Open
+/// MPI, as in `mpirun -n 4 katydid run CMD`, if all are on this machine: they are one job, with their launcher.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: katydid run --server tcp://127.0.0.1:9923 -- python3 train.py --epochs 3")]
 pub(crate) struct RunFlags {
@@ -153,6 +153,8 @@ pub(crate) struct SessionFlags {
     #[arg(long, value_enum, value_name = "WHEN")]
     pub(crate) packing: Option<Packing>,
     /// Start a private server with this driver, whatever else names a server: auto, soft, or the path of a libcuda.so.1.
+    ///
+    /// Ranks of MPI share a server: that of the one that begins first counts.
     #[arg(long, value_name = "DRIVER", conflicts_with = "server")]
     pub(crate) driver: Option<String>,
 }
@@ -169,7 +171,7 @@ fn silence(text: &str) -> Result<u32, String> {
 ///
 /// JOB is the name of a job, or the id of one of its processes. The job is stopped between two calls, its GPU state is
 /// copied aside, CRIU copies its processes, and the image is written. Unless it is left running, it is ended when the
-/// checkpoint is complete, and its `katydid run` exits with 75. What is in the image from earlier checkpoints already is
+/// checkpoint is complete, and its `katydid run` exits with 75 (the launcher of ranks that is not below one is killed). What is in the image from earlier checkpoints already is
 /// not written again. A checkpoint that fails leaves the job running and the image as it was.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: katydid checkpoint train -o /scratch/train.image --leave-running")]
@@ -308,9 +310,9 @@ pub(crate) struct RanksFlags {
     /// Process id of the launcher.
     #[arg(long)]
     pub(crate) launcher: u32,
-    /// Nobody waits for its end.
+    /// The process that has started it, and ends then.
     #[arg(long)]
-    pub(crate) alone: bool,
+    pub(crate) orphan_of: Option<u32>,
     /// As the rank was started.
     #[command(flatten)]
     pub(crate) run: RunFlags,

@@ -4,16 +4,19 @@
 //! `katydid job-ranks` is run twice: by the rank that comes first, and by that process, which ends at once, so that the
 //! supervisor is nobody's descendant. It says `ready` to the rank, or why it cannot be that.
 
+use std::cell::Cell;
 use std::env;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use katydid_job::folder::FolderError;
 use katydid_job::inherited;
 use katydid_job::ranks::{Launcher, Place};
-use rustix::fs::{Mode, OFlags, open};
+use katydid_job::tree;
 use rustix::process::setsid;
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
@@ -23,6 +26,8 @@ use crate::run::Launch;
 
 const READY: &str = "ready";
 const COMMAND: &str = "job-ranks";
+/// Between two looks whether our parent has ended.
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// Why ranks are no job together.
 #[derive(Debug, thiserror::Error)]
@@ -36,14 +41,21 @@ enum JoinError {
 }
 
 /// The place of the job of this rank's launcher. Without one the rank is a job of its own.
-pub(crate) fn join(launcher: Launcher) -> Option<Place> {
+pub(crate) fn join() -> Option<Place> {
+    let Some(launcher) = Launcher::ours() else {
+        // Others have none either.
+        if env::var_os("OMPI_COMM_WORLD_RANK").is_some_and(|rank| rank == "0") {
+            say(
+                "each rank is a job of its own, and no checkpoint can bring it back: what launches them is not known; begin it by `katydid run` too",
+            );
+        }
+        return None;
+    };
     let place = launcher.job(|| start(launcher));
     let place = place.and_then(|place| place.ok_or_else(|| JoinError::Said("its supervisor is gone".to_owned())));
     let said = |error: &JoinError| {
         let launcher = launcher.name();
-        say(format_args!(
-            "the ranks of {launcher} are no job together, and no checkpoint can bring them back: {error}"
-        ));
+        say(format_args!("this rank of {launcher} is a job of its own, and no checkpoint can bring it back: {error}"));
     };
     place.inspect_err(said).ok()
 }
@@ -62,32 +74,48 @@ fn start(launcher: Launcher) -> Result<(), JoinError> {
 /// Runs the command: the first time as a rank's child, then as nobody's.
 pub(crate) fn main(flags: &RanksFlags) -> Outcome {
     let launcher = Launcher::at(flags.launcher);
-    if !flags.alone {
+    let Some(parent) = flags.orphan_of else {
         let again = Command::new(env::current_exe().map_err(Failure::work)?)
-            .args([COMMAND, "--alone"])
+            .args([COMMAND, "--orphan-of", &std::process::id().to_string()])
             .args(env::args_os().skip(2))
             .spawn();
         return again.map(|_| ExitCode::SUCCESS).map_err(Failure::work);
+    };
+    let is_ready = Cell::new(false);
+    let ready = || {
+        is_ready.set(true);
+        answer(READY);
+    };
+    let parted = part_from_rank(launcher, parent).map_err(Failure::work);
+    let launch = parted.and_then(|()| Launch::prepare(&flags.run.session, &flags.run.command));
+    match launch.and_then(|launch| launch.attend(launcher, &flags.run, ready)) {
+        // The rank says it.
+        Err(failure) if !is_ready.get() => {
+            answer(&failure.to_string());
+            Ok(ExitCode::FAILURE)
+        }
+        ended => ended,
     }
-    part_from_rank(launcher).map_err(Failure::work)?;
-    let launch = Launch::prepare(&flags.run.session, &flags.run.command);
-    let ended = launch.and_then(|launch| launch.attend(launcher, &flags.run, || answer(READY)));
-    ended.inspect_err(|failure| answer(&failure.to_string()))
 }
 
 /// Keeps nothing that is the rank's: neither what it has open, for the launcher waits until nobody has a rank's streams, nor its
 /// session and processors. What is to be said goes where the launcher's own words go.
-fn part_from_rank(launcher: Launcher) -> io::Result<()> {
+fn part_from_rank(launcher: Launcher, parent: u32) -> io::Result<()> {
     // SAFETY: this process has parsed its arguments and done nothing else.
     #[expect(unsafe_code, reason = "the descriptors that a process is started with are nobody's until it takes them")]
     drop(unsafe { inherited::take() }?);
     setsid()?;
-    launcher.share_processors()?;
-    let words = format!("/proc/{}/fd/2", launcher.pid());
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::CLOEXEC;
-    // A socket cannot be opened anew.
-    let words = open(words, flags, Mode::empty()).or_else(|_| open("/dev/null", flags, Mode::empty()))?;
-    Ok(dup2_stderr(words)?)
+    // Where they are not to be had, those of the rank have to do.
+    let _ = launcher.share_processors();
+    let nowhere = || File::options().write(true).open("/dev/null").map(OwnedFd::from);
+    dup2_stderr(launcher.words().or_else(|_| nowhere())?)?;
+    while tree::parent(std::process::id()) == Some(parent) {
+        thread::sleep(MOMENT);
+    }
+    if launcher.has_us() {
+        return Err(io::Error::other("orphans fall to what launches them; begin that by `katydid run` too"));
+    }
+    Ok(())
 }
 
 /// Tells the rank that waits, once.

@@ -112,7 +112,7 @@ impl Launch {
                 None => Ok(ExitCode::from(supervise::exit_code(self.run_private()?))),
             };
         }
-        if let Some(place) = Launcher::ours().and_then(ranks::join) {
+        if let Some(place) = self.place_among_ranks()? {
             return Err(self.exec_in(&place));
         }
         let job = self.open_job(flags);
@@ -123,6 +123,18 @@ impl Launch {
             explain(job, code);
         }
         Ok(put_away.unwrap_or(ExitCode::from(code)))
+    }
+
+    /// The place of the job that this process, which is a rank of MPI, is to be of.
+    fn place_among_ranks(&self) -> Result<Option<Place>, Failure> {
+        if !katydid_job::ranks::are_here() {
+            return Ok(None);
+        }
+        // They come to their job one by one: none waits there for a server that none reaches.
+        if let Some(known) = &self.known {
+            known.reach().map_err(Failure::server)?;
+        }
+        Ok(ranks::join())
     }
 
     /// Supervises ranks of MPI until their launcher has ended; `ready` is called once they may begin.

@@ -16,21 +16,22 @@
 
 use std::env;
 use std::fs::{self, File};
+use std::io;
 use std::iter;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 use crate::folder::{self, FolderError};
 use crate::stdio::Standard;
 use crate::tree;
 
-/// What Open MPI's launchers are called, as the system abbreviates it.
+/// What Open MPI's launchers are called, but for what Debian adds behind a dot.
 const LAUNCHERS: [&str; 4] = ["mpirun", "mpiexec", "orterun", "prterun"];
 /// By which it tells a rank how many there are, and how many of these on this machine.
 const RANKS: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"];
@@ -56,15 +57,26 @@ pub struct Place {
 #[derive(Debug)]
 pub struct End(OwnedFd);
 
+/// Whether this process is a rank of MPI, as are none on other machines.
+#[must_use]
+pub fn are_here() -> bool {
+    let [all, here] = RANKS.map(|name| env::var(name).ok());
+    all.is_some() && all == here
+}
+
 impl Launcher {
-    /// That of this process, if it is a rank, and so is none of another machine.
+    /// That of this process, which is a rank.
     #[must_use]
     pub fn ours() -> Option<Self> {
-        let [all, here] = RANKS.map(|name| env::var(name).ok());
-        all.filter(|all| here.as_ref() == Some(all))?;
         let mut above = iter::successors(tree::parent(std::process::id()), |pid| tree::parent(*pid)).take(MOST_ABOVE);
-        let launcher = above.find(|pid| LAUNCHERS.contains(&tree::name(*pid).as_str()));
-        launcher.map(Self::at)
+        let is_launcher = |pid: &u32| LAUNCHERS.contains(&tree::name(*pid).split('.').next().unwrap_or_default());
+        above.find(is_launcher).map(Self::at)
+    }
+
+    /// Whether this process is below it, as every orphan is below process 1.
+    #[must_use]
+    pub fn has_us(self) -> bool {
+        tree::tree(self.pid).is_ok_and(|tree| tree.iter().any(|process| process.pid == std::process::id()))
     }
 
     /// That with this process id.
@@ -97,6 +109,18 @@ impl Launcher {
     #[must_use]
     pub fn stdio(self) -> [Standard; 3] {
         Standard::of_process(self.pid)
+    }
+
+    /// Its standard error.
+    ///
+    /// # Errors
+    ///
+    /// It is gone or has none; or it is a socket, and the system does not lend us descriptors of others.
+    pub fn words(self) -> io::Result<OwnedFd> {
+        // Opened anew, a file would have another position, and a socket cannot be.
+        let lent = self.end().and_then(|end| pidfd_getfd(&end.0, 2, PidfdGetfdFlags::empty()));
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::CLOEXEC;
+        Ok(lent.or_else(|_| open(format!("/proc/{}/fd/2", self.pid), flags, Mode::empty()))?)
     }
 
     /// Gives this thread, and those that it starts, the processors of the launcher: a rank may be bound to one of them.

@@ -16,6 +16,8 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreape
 const STOPPED: char = 'T';
 /// For whoever is to reap a process that has ended.
 const REAPED: Duration = Duration::from_secs(5);
+/// Between two looks whether it has.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// One process of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -182,24 +184,25 @@ pub fn kill(tree: &[Process], release: impl FnOnce()) -> io::Result<()> {
     // Descendants whose parents die become our children, so that they can be waited for: ids are free again after. So they
     // do from now on; a supervisor wants that anyway (`guard.rs`).
     set_child_subreaper(raw(std::process::id()))?;
+    let began: Vec<(u32, Option<u64>)> =
+        tree.iter().skip(1).map(|process| (process.pid, started(process.pid))).collect();
     signal(tree, Signal::KILL);
     release();
-    for pid in tree.iter().skip(1).filter_map(|process| raw(process.pid)) {
-        reap(pid);
-    }
+    let deadline = Instant::now() + REAPED;
+    began.into_iter().for_each(|(pid, began)| reap(pid, began, deadline));
     Ok(())
 }
 
-/// Waits until `pid`, which was killed, is gone: reaped by its parent while that one lived, or by us. Below a root that we are
-/// no ancestor of (`ranks.rs`) it falls to process 1, which in some containers never reaps: such a one is left.
-fn reap(pid: Pid) {
-    let number = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0);
-    let deadline = Instant::now() + REAPED;
-    while exists(number) {
-        match waitpid(Some(pid), WaitOptions::empty()) {
-            Err(rustix::io::Errno::CHILD) if has_ended(number) && Instant::now() > deadline => return,
+/// Waits until a process that was killed is gone: reaped by its parent while that one lived, or by us. Below a root that we are no
+/// ancestor of (`ranks.rs`) it falls to process 1, which in some containers never reaps: such a one is left at the `deadline`. One
+/// with its id that `began` at another time is somebody else.
+fn reap(pid: u32, began: Option<u64>, deadline: Instant) {
+    let Some(number) = raw(pid) else { return };
+    while began.is_some() && started(pid) == began {
+        match waitpid(Some(number), WaitOptions::empty()) {
+            Err(rustix::io::Errno::CHILD) if has_ended(pid) && Instant::now() > deadline => return,
             // Its parent has not died yet, so it is not ours yet.
-            Err(rustix::io::Errno::CHILD) => thread::yield_now(),
+            Err(rustix::io::Errno::CHILD) => thread::sleep(LOOK),
             Err(rustix::io::Errno::INTR) => {}
             Ok(_) | Err(_) => return,
         }

@@ -168,8 +168,9 @@ impl Kept for Session {
 
     fn serve(mut self: Box<Self>, mut link: Box<dyn WorkerLink>) -> Result<(), Failure> {
         let outcome = Self::serve(&mut self, &mut *link);
-        // The driver's threads and the lookout may be writing into memory that these map, until the process ends.
-        std::mem::forget((link, self.host.take()));
+        // The driver's threads and the lookout may be writing into memory that these map, or have for reads that nobody fetched,
+        // until the process ends.
+        std::mem::forget((link, self.host.take(), Arc::clone(&self.shared)));
         Ok(outcome?)
     }
 }
