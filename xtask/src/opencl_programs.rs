@@ -74,7 +74,7 @@ const WHOLE: [&str; 7] = [
     "test_array",
 ];
 /// So many slices they are in; which one is run, the commit says.
-const SLICES: u64 = 16;
+const SLICES: u64 = 32;
 
 /// Fetches what is missing, and runs what every run of the tests has.
 pub(crate) fn test(tree: &Tree) -> Result<()> {

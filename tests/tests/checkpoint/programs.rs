@@ -92,7 +92,7 @@ const RANDOM_STEPS: &str = "100";
 const MOVED: &[&str] = &["the driver here does not give that address"];
 
 /// The other programs are tested in so many slices, a slice a commit.
-const SLICES: u64 = 8;
+const SLICES: u64 = 12;
 
 /// The programs that a run of the tests has besides those that every run has, with one checkpoint each on one way.
 pub(crate) struct Slice {
