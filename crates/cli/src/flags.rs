@@ -171,8 +171,9 @@ fn silence(text: &str) -> Result<u32, String> {
 ///
 /// JOB is the name of a job, or the id of one of its processes. The job is stopped between two calls, its GPU state is
 /// copied aside, CRIU copies its processes, and the image is written. Unless it is left running, it is ended when the
-/// checkpoint is complete, and its `katydid run` exits with 75 (the launcher of ranks that is not below one is killed). What is in the image from earlier checkpoints already is
-/// not written again. A checkpoint that fails leaves the job running and the image as it was.
+/// checkpoint is complete, and its `katydid run` exits with 75; a launcher of ranks that is not below one is killed. What is
+/// in the image from earlier checkpoints already is not written again. A checkpoint that fails leaves the job running and the
+/// image as it was.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: katydid checkpoint train -o /scratch/train.image --leave-running")]
 pub(crate) struct CheckpointFlags {

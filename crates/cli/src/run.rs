@@ -246,25 +246,26 @@ impl Launch {
     }
 
     /// Returns only when it failed.
-    fn exec(mut self, known: &Known) -> Failure {
-        if let Err(error) = known.reach() {
-            return Failure::server(error);
+    fn exec(self, known: &Known) -> Failure {
+        match known.reach() {
+            Ok(()) => self.exec_by(&known.address.to_string()),
+            Err(error) => Failure::server(error),
         }
-        self.set(address::VARIABLE, known.address.to_string());
-        let source = self.command.exec();
-        self.error(source).into()
     }
 
-    /// The same as a program of a job that somebody else supervises, on the job's server unless another one is known.
+    /// The same as a program of a job that somebody else supervises, on the job's server unless another one is known, which has
+    /// been reached.
     fn exec_in(mut self, place: &Place) -> Failure {
         self.set(job::VARIABLE, &place.socket);
         if !self.has_rings {
             rings::refuse(&mut self.command);
         }
-        if let Some(known) = self.known.take() {
-            return self.exec(&known);
-        }
-        self.set(address::VARIABLE, &place.server);
+        let server = self.known.as_ref().map_or_else(|| place.server.clone(), |known| known.address.to_string());
+        self.exec_by(&server)
+    }
+
+    fn exec_by(mut self, server: &str) -> Failure {
+        self.set(address::VARIABLE, server);
         let source = self.command.exec();
         self.error(source).into()
     }

@@ -36,9 +36,6 @@ impl Command {
         let ids: Vec<u32> = from.list("waits")?;
         let known = session.shared.objects.all(&ids);
         let waits = known.map_err(|_: Code| Code::INVALID_EVENT_WAIT_LIST)?;
-        if event != 0 {
-            session.shared.objects.check_vacant::<cl_event>(event)?;
-        }
         Ok(Self { queue, waits, event })
     }
 
@@ -66,6 +63,9 @@ impl Command {
         session: &Session,
         call: impl FnOnce(u32, *const cl_event, *mut cl_event) -> Code,
     ) -> Result<HeldEvent, Fault> {
+        if self.event != 0 {
+            session.shared.objects.check_vacant::<cl_event>(self.event)?;
+        }
         let mut event = cl_event::NULL;
         call(self.waits.len() as u32, pointer(&self.waits), &raw mut event).ok()?;
         let held = HeldEvent::own(event, self.api());
