@@ -140,7 +140,7 @@ impl<'a> Job<'a> {
     }
 
     /// Starts a launcher of MPI as its user would who has each rank begin by `katydid run --name NAME` ([`Job::ranks_begin`]): that
-    /// makes the job.
+    /// makes the job. It has a session of its own where ours was made outside of our namespace of processes.
     ///
     /// # Errors
     ///
@@ -154,8 +154,13 @@ impl<'a> Job<'a> {
     ) -> Result<Self, ProgramError> {
         let mut command = bare(places, launcher);
         command.args(plan.arguments);
-        let running = Running::start(&mut plan.complete(command, home), Stdio::null())?;
-        Ok(Self { places, home, name: name.to_owned(), running })
+        let running = if plan.through.is_empty() && session_is_from_outside() {
+            let plan = Plan { through: &["setsid"], ..*plan };
+            Running::start_in_group(&mut plan.complete(command, home), Stdio::null())
+        } else {
+            Running::start(&mut plan.complete(command, home), Stdio::null())
+        };
+        Ok(Self { places, home, name: name.to_owned(), running: running? })
     }
 
     /// A launcher of MPI that has each rank begin by `katydid run`, out of one that does not; it goes into `folder`.
@@ -324,6 +329,13 @@ impl<'a> Job<'a> {
     pub fn finish(self, limit: Duration) -> Result<Outcome, ProgramError> {
         self.running.finish(limit)
     }
+}
+
+/// Whether the tests' session was made outside of their namespace of processes, as below `unshare --pid`.
+fn session_is_from_outside() -> bool {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the name: state, parent, group, session.
+    stat.rsplit(") ").next().and_then(|words| words.split(' ').nth(3)) == Some("0")
 }
 
 fn somebody_holds(view: &Value) -> bool {

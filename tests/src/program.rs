@@ -103,22 +103,35 @@ impl Running {
     ///
     /// [`ProgramError::Start`].
     pub fn start(command: &mut Command, stdin: Stdio) -> Result<Self, ProgramError> {
-        let temporary = || NamedTempFile::new().map(NamedTempFile::into_temp_path).map_err(cannot_start(command));
-        let both = [temporary()?, temporary()?];
-        let mut running = Self::start_into(command, stdin, [&both[0], &both[1]])?;
-        running._temporary = both.into();
-        Ok(running)
+        Self::start_in_group(command.process_group(0), stdin)
     }
 
-    /// The same; what it writes to standard output and error lies in these files, as it comes, and stays there.
+    /// The same, by a command that makes a session, and so a group: `setsid` becomes the program only where it leads no group.
     ///
     /// # Errors
     ///
     /// [`ProgramError::Start`].
-    pub fn start_into(command: &mut Command, stdin: Stdio, [stdout, stderr]: [&Path; 2]) -> Result<Self, ProgramError> {
+    pub fn start_in_group(command: &mut Command, stdin: Stdio) -> Result<Self, ProgramError> {
+        let temporary = || NamedTempFile::new().map(NamedTempFile::into_temp_path).map_err(cannot_start(command));
+        let both = [temporary()?, temporary()?];
+        let mut running = Self::spawn(command, stdin, [&both[0], &both[1]])?;
+        running._temporary = both.into();
+        Ok(running)
+    }
+
+    /// As [`Running::start`]; what it writes to standard output and error lies in these files, as it comes, and stays there.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::Start`].
+    pub fn start_into(command: &mut Command, stdin: Stdio, files: [&Path; 2]) -> Result<Self, ProgramError> {
+        Self::spawn(command.process_group(0), stdin, files)
+    }
+
+    fn spawn(command: &mut Command, stdin: Stdio, [stdout, stderr]: [&Path; 2]) -> Result<Self, ProgramError> {
         let failed = cannot_start(command);
         let (out, err) = (File::create(stdout).map_err(&failed)?, File::create(stderr).map_err(&failed)?);
-        let child = command.stdin(stdin).stdout(out).stderr(err).process_group(0).spawn().map_err(&failed)?;
+        let child = command.stdin(stdin).stdout(out).stderr(err).spawn().map_err(&failed)?;
         let name = command.get_program().to_string_lossy().into_owned();
         let (stdout, stderr) = (stdout.to_owned(), stderr.to_owned());
         Ok(Self { name, child, stdout, stderr, _temporary: Vec::new(), started: Instant::now() })

@@ -28,6 +28,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 use crate::folder::{self, FolderError};
+use crate::session;
 use crate::stdio::Standard;
 use crate::tree;
 
@@ -77,6 +78,12 @@ impl Launcher {
     #[must_use]
     pub fn has_us(self) -> bool {
         tree::tree(self.pid).is_ok_and(|tree| tree.iter().any(|process| process.pid == std::process::id()))
+    }
+
+    /// Whether its session was made outside of its namespace of processes, so that CRIU does not dump it.
+    #[must_use]
+    pub fn has_outside_session(self) -> bool {
+        session::is_outside(self.pid)
     }
 
     /// That with this process id.
@@ -189,8 +196,9 @@ mod tests {
         let sleep = sleep.arg("1000").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = sleep.spawn().unwrap();
         let launcher = Launcher::at(child.id());
-        // It is started when its process begins to be that program.
-        while launcher.name() != "sleep" {}
+        // It counts as started when its process begins to be that program, which then gets its name, and its arguments last.
+        while !launcher.command().concat().starts_with("/bin/sleep") {}
+        assert_eq!(launcher.name(), "sleep");
         assert_eq!(launcher.command(), ["/bin/sleep", "1000"]);
         assert_eq!(launcher.stdio(), [const { Standard::Other }; 3]);
         let end = launcher.end().unwrap();

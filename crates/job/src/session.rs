@@ -16,13 +16,14 @@ use crate::tree;
 
 /// Has what is started be the first of a session of its own if ours was made outside.
 pub(crate) fn make_own_if_outside(command: &mut Command) {
-    if is_outside() {
+    if is_outside(std::process::id()) {
         make_own(command);
     }
 }
 
-fn is_outside() -> bool {
-    tree::group_and_session(std::process::id()).is_some_and(|(_, session)| session == 0)
+/// Whether the session of a process was made outside of its namespace.
+pub(crate) fn is_outside(pid: u32) -> bool {
+    tree::group_and_session(pid).is_some_and(|(_, session)| session == 0)
 }
 
 fn make_own(command: &mut Command) {

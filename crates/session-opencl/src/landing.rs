@@ -7,6 +7,7 @@
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -55,6 +56,30 @@ impl Target {
         let part = self.0.get(end - size as usize..end)?;
         // SAFETY: inside the memory; nobody writes once the command has ended, which the caller has seen.
         Some(unsafe { slice::from_raw_parts(part.as_ptr().cast::<u8>(), part.len()) }.to_vec())
+    }
+}
+
+/// Memory that a command reads or writes, for whoever waits for its end. Where nobody comes to wait, it stays: the driver may still
+/// use it.
+pub(crate) struct Underway {
+    target: ManuallyDrop<Target>,
+    event: HeldEvent,
+}
+
+impl Underway {
+    pub(crate) fn new(target: Target, event: HeldEvent) -> Self {
+        Self { target: ManuallyDrop::new(target), event }
+    }
+
+    pub(crate) fn event(&self) -> &HeldEvent {
+        &self.event
+    }
+
+    /// The memory, once the command has ended.
+    pub(crate) fn wait(self) -> Result<Target, Code> {
+        let outcome = self.event.wait();
+        let target = ManuallyDrop::into_inner(self.target);
+        outcome.map(|()| target)
     }
 }
 

@@ -36,6 +36,10 @@ const RANKS: [(&str, Scenario); 2] = [
 /// The same, without a server that anybody knows.
 const RANKS_ALONE: (&str, Scenario) = ("ranks_share_a_server_of_their_own", ranks_alone);
 
+/// The same, where no checkpoint can be.
+const RANKS_OUTSIDE: (&str, Scenario) =
+    ("ranks_whose_session_is_from_outside_are_jobs_of_their_own", ranks_from_outside);
+
 const ON_EVERY_WAY: [(&str, Scenario); 4] = [
     RANKS[0],
     RANKS[1],
@@ -43,8 +47,9 @@ const ON_EVERY_WAY: [(&str, Scenario); 4] = [
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 17] = [
+const ON_ONE_WAY: [(&str, Scenario); 18] = [
     RANKS_ALONE,
+    RANKS_OUTSIDE,
     ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
     ("a_supervisor_killed_while_its_job_is_stopped_takes_it_along", killed_while_stopped),
     ("a_guard_that_is_killed_takes_the_job_along", killed_guard),
@@ -63,6 +68,14 @@ const ON_ONE_WAY: [(&str, Scenario); 17] = [
     ("a_program_of_the_job_can_ask_for_a_checkpoint", asked_from_within),
 ];
 
+/// A command in a namespace of processes in which no session was made.
+///
+/// CRIU must know the mounts of all files, so none is inherited from above unshare's own: a shell opens the streams
+/// anew, and closes what else there is.
+const ANEW: &str = "at() { readlink /proc/$$/fd/$1; }; exec </dev/null >>\"$(at 1)\" 2>>\"$(at 2)\"
+    for fd in /proc/$$/fd/*; do n=${fd##*/}; if [ $n -gt 2 ]; then eval \"exec $n>&-\"; fi; done; exec \"$@\"";
+const OUTSIDE: [&str; 9] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", ANEW, "bash"];
+
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
@@ -71,7 +84,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 
 /// Whether what a scenario takes was not built.
 pub(crate) fn is_missing(places: &Places, name: &str) -> bool {
-    let takes = [RANKS[0].0, RANKS[1].0, RANKS_ALONE.0];
+    let takes = [RANKS[0].0, RANKS[1].0, RANKS_ALONE.0, RANKS_OUTSIDE.0];
     takes.contains(&name) && places.why_not_built("mpi_ring", Variant::Mpi).is_some()
 }
 
@@ -153,6 +166,18 @@ fn ranks_alone(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
+/// A launcher that CRIU would refuse is that of no job, and its ranks come to their end.
+fn ranks_from_outside(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let (kept, launcher) = (kept_of(places, "mpi_ring")?, places.program("mpi_ring", Variant::Mpi));
+    let outcome =
+        stage.start_ranks("ring", &launcher, &Plan { through: &OUTSIDE, ..Plan::default() })?.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == kept, "the ranks: {}", said(&outcome));
+    let remedy = "begin it by `setsid`, or by `katydid run` too";
+    ensure!(outcome.errors().contains(remedy), "no word about the session: {}", said(&outcome));
+    stage.is_clean()
+}
+
 /// A launcher that ended with a checkpoint was killed, and its supervisor says where it is now.
 fn was_put_away(job: Job<'_>) -> Result<()> {
     let word = "was ended as checkpoint 1: `katydid restore ";
@@ -191,12 +216,6 @@ fn again_in_namespaces(places: &Places, way: &str) -> Result<()> {
 
 /// As below `docker exec` or process 1 of a machine: `getsid` of the supervisor is 0. The image is restored there and here.
 fn from_outside(places: &Places, way: &str) -> Result<()> {
-    // CRIU must know the mounts of all files, so none is inherited from above unshare's own: a shell opens the streams
-    // anew, and closes what else there is.
-    const ANEW: &str = "at() { readlink /proc/$$/fd/$1; }; exec </dev/null >>\"$(at 1)\" 2>>\"$(at 2)\"
-        for fd in /proc/$$/fd/*; do n=${fd##*/}; if [ $n -gt 2 ]; then eval \"exec $n>&-\"; fi; done; exec \"$@\"";
-    const OUTSIDE: [&str; 9] =
-        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", ANEW, "bash"];
     let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
     let there = Plan { points: &[60], through: &OUTSIDE, ..Plan::default() };
     let mut job = stage.start_by("outside", LOOP, &there)?;

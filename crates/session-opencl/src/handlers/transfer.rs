@@ -17,7 +17,7 @@ use crate::data::HeldEvent;
 use crate::fault::{Fault, SessionError};
 use crate::handlers::driver;
 use crate::host::pointer;
-use crate::landing::{End, Landing, Place, Target};
+use crate::landing::{End, Landing, Place, Target, Underway};
 use crate::objects::Object;
 use crate::session::{Job, Session};
 
@@ -127,8 +127,8 @@ impl Transfer {
     }
 
     /// Enqueues a read into memory that is made for it.
-    fn enqueue_read(&self, session: &Session, command: &Command) -> Result<(Arc<Target>, HeldEvent), Fault> {
-        let target = Arc::new(Target::new(self.bytes)?);
+    fn enqueue_read(&self, session: &Session, command: &Command) -> Result<(Target, HeldEvent), Fault> {
+        let target = Target::new(self.bytes)?;
         let place = Host::packed(target.pointer());
         let event =
             command.run_held(session, |count, list, event| self.enqueue(command, place, true, (count, list, event)))?;
@@ -262,14 +262,17 @@ pub(crate) fn kdclRead(
         Some(place) => {
             session.passes(message.queue, transfer.bytes);
             let waits = |count, list, event| transfer.enqueue(&command, place, true, (count, list, event));
-            (Arc::new(Target::new(0)?), command.run_held(session, waits)?)
+            (Target::new(0)?, command.run_held(session, waits)?)
         }
         None => transfer.enqueue_read(session, &command)?,
     };
     if message.landing == 0 {
         session.lookout.keep_until(event, target)?;
     } else {
-        session.shared.landings.add(message.landing, Landing { place: Place::Own(target), end: End::Awaited(event) });
+        session
+            .shared
+            .landings
+            .add(message.landing, Landing { place: Place::Own(Arc::new(target)), end: End::Awaited(event) });
     }
     Ok(message::kdclReadReply {})
 }
@@ -287,9 +290,10 @@ pub(crate) fn kdclReadNow(
         return Err(Code::INVALID_VALUE.into());
     }
     let (target, event) = transfer.enqueue_read(session, &command)?;
-    command.look(session, &event)?;
+    let underway = Underway::new(target, event);
+    command.look(session, underway.event())?;
     Ok(Box::new(move |_| {
-        event.wait()?;
+        let target = underway.wait()?;
         let data = target.copy(0, target.len() as u32).unwrap_or_default();
         Ok(message::kdclReadNowReply { data })
     }))
@@ -315,13 +319,9 @@ pub(crate) fn kdclShelf(
     let (byte, is_read) = (Host::packed(target.pointer()), message.way == 0);
     let event =
         command.run_held(session, |count, list, event| first.enqueue(&command, byte, is_read, (count, list, event)))?;
-    command.look(session, &event)?;
-    Ok(Box::new(move |_| {
-        let outcome = event.wait();
-        // The driver has done with it.
-        drop(target);
-        outcome.map(|()| message::kdclShelfReply { place, turn })
-    }))
+    let underway = Underway::new(target, event);
+    command.look(session, underway.event())?;
+    Ok(Box::new(move |_| underway.wait().map(|_| message::kdclShelfReply { place, turn })))
 }
 
 /// A part of what was read, if the command has ended or is to be waited for.
