@@ -341,6 +341,26 @@ impl Companion {
         }
     }
 
+    /// The same in the worker in which the session's outline was rebuilt, if what it made is of use for that; else in another one.
+    ///
+    /// # Errors
+    ///
+    /// As above.
+    pub fn rebuild_on(
+        rehearsed: Option<Self>,
+        address: &Address,
+        session: &str,
+        plan: &Rebuild<'_>,
+        progress: &Progress,
+    ) -> Result<Self, CompanionError> {
+        if let Some(mut companion) = rehearsed
+            && companion.restore(plan, progress).is_ok()
+        {
+            return Ok(companion);
+        }
+        Self::rebuild(address, session, plan, progress)
+    }
+
     fn restore(&mut self, plan: &Rebuild<'_>, progress: &Progress) -> Result<(), CompanionError> {
         let directory = plan.directory.filter(|_| self.is_local);
         let CheckpointNumber(checkpoint) = plan.catalogue.reader.number();

@@ -2,10 +2,11 @@
 //! has no part in it:
 //!
 //! ```text
-//! rehearse                  how sessions of OpenCL were made, which another server may refuse: the programs run
+//! rehearse                  how sessions of OpenCL were made is made there, or refused: the programs run
 //! hold, pause, capture      as for a checkpoint                     ┐
 //! write, commit             an image of the GPU side                │ the programs stand still
-//! rebuild                   each session in a worker there          │
+//! rebuild                   each session in a worker there, in the  │
+//!                           one that has rehearsed it if it can be  │
 //! leave, resume             the programs change to these workers    ┘
 //! ```
 //!
@@ -74,17 +75,19 @@ pub(crate) fn migrate(
     let place = Place::new(wanted.image.as_deref())?;
     let image = Image::create_or_open(&place.path)?;
     let travel = Travel { job, wanted, server: &server, place: &place, image: &image, tell, stages: &stages };
-    travel.rehearse()?;
+    let mut rehearsed = travel.rehearse()?;
+    let ahead: Vec<u32> = rehearsed.iter().map(|companion| companion.worker).collect();
     for _ in 0..ATTEMPTS {
         let writer = image.begin(options(&request))?;
         let Some((mut stop, manifest, begun)) = travel.prepare(&writer, root, &request)? else { continue };
-        let (workers, bytes_content) = match travel.go(&mut stop, writer, manifest) {
+        let (workers, bytes_content) = match travel.go(&mut stop, writer, manifest, &mut rehearsed) {
             Ok(moved) => moved,
             Err(error) => return Err(undo(&mut stop, None, Questions::Refused, error)),
         };
         return Ok(Moved {
             job: job.folder.name(),
             to: wanted.to.clone(),
+            rehearsed: workers.iter().filter(|worker| ahead.contains(worker)).count(),
             workers,
             bytes_content,
             stopped_us: micros(begun.elapsed()),
@@ -159,14 +162,14 @@ impl<'a> Travel<'a> {
         }
     }
 
-    /// Has the other server make the objects of all sessions of OpenCL once, without contents: a device that is too small, a
-    /// program that does not build, or a server that is not there refuse the move now, while the programs run.
-    fn rehearse(&self) -> Result<(), CheckpointError> {
+    /// Has the other server make the objects of all sessions of OpenCL, without contents: a device that is too small, a program that
+    /// does not build, or a server that is not there refuse the move now, while the programs run. The workers that have made them.
+    fn rehearse(&self) -> Result<Vec<Companion>, CheckpointError> {
         let mut members = self.job.members.list();
         self.check(&members)?;
         members.retain(|member| member.session == SessionKind::OPENCL);
         if members.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let place = Place::new(None)?;
         let image = Image::create_or_open(&place.path)?;
@@ -177,8 +180,7 @@ impl<'a> Travel<'a> {
         let manifest = manifest(self.job, &stop.members(), sessions(&writer, &stop, parts)?, None, times());
         let committed = writer.commit(manifest)?;
         let reader = image.checkpoint(Which::Number(committed.number))?;
-        // Those workers end with this: nobody takes their sessions up.
-        self.rebuild(&stop, &reader, &Catalogue::new(&reader)).map(drop)
+        self.rebuild(&stop, &reader, &Catalogue::new(&reader), &mut Vec::new())
     }
 
     /// What is known to be impossible before anything stands still.
@@ -195,13 +197,19 @@ impl<'a> Travel<'a> {
 
     /// Completes the image, rebuilds the sessions from it, and has the programs change over. The new workers, and the
     /// bytes that went along.
-    fn go(&self, stop: &mut Stop<'_>, writer: Writer, manifest: Manifest) -> Result<(Vec<u32>, u64), CheckpointError> {
+    fn go(
+        &self,
+        stop: &mut Stop<'_>,
+        writer: Writer,
+        manifest: Manifest,
+        rehearsed: &mut Vec<Companion>,
+    ) -> Result<(Vec<u32>, u64), CheckpointError> {
         (self.tell)(&Step::Commit);
         let committed = writer.commit(manifest)?;
         let reader = self.image.checkpoint(Which::Number(committed.number))?;
         let catalogue = Catalogue::new(&reader);
         (self.tell)(&Step::Rebuild);
-        let mut rebuilt = self.rebuild(stop, &reader, &catalogue)?;
+        let mut rebuilt = self.rebuild(stop, &reader, &catalogue, rehearsed)?;
         let workers = rebuilt.iter().map(|companion| companion.worker).collect();
         (self.tell)(&Step::Leave);
         stop.detach(Questions::Refused)?;
@@ -226,20 +234,27 @@ impl<'a> Travel<'a> {
         stop.apart().0.leave()
     }
 
+    /// Each session in a worker that has `rehearsed` it, or in a new one.
     fn rebuild(
         &self,
         stop: &Stop<'_>,
         reader: &Reader,
         catalogue: &Catalogue<'_>,
+        rehearsed: &mut Vec<Companion>,
     ) -> Result<Vec<Companion>, CheckpointError> {
         let directory = reader.directory()?;
         let devices = self.wanted.devices.join("\n");
-        let names = stop.sides.iter().map(|side| session_name(&side.member)).collect();
+        let mut with_worker = |name: String| {
+            let worker = rehearsed.iter().position(|companion| companion.session == name);
+            (name, worker.map(|worker| rehearsed.swap_remove(worker)))
+        };
+        let sessions = stop.sides.iter().map(|side| with_worker(session_name(&side.member))).collect();
         let directory = directory.as_ref().map(AsFd::as_fd);
         let incarnations = &self.job.incarnations;
         let plan = Rebuild { catalogue, directory, device_only: true, incarnations, devices: &devices };
-        let companions = in_parallel(names, |name: String| {
-            Ok::<_, CheckpointError>(Companion::rebuild(self.server, &name, &plan, &Progress::default())?)
+        let companions = in_parallel(sessions, |(name, worker): (String, Option<Companion>)| {
+            let companion = Companion::rebuild_on(worker, self.server, &name, &plan, &Progress::default());
+            Ok::<_, CheckpointError>(companion?)
         });
         companions.into_iter().collect()
     }

@@ -119,6 +119,9 @@ pub struct Moved {
     pub to: String,
     /// Workers of its sessions there.
     pub workers: Vec<u32>,
+    /// How many of these had made a session's objects while the program still ran.
+    #[serde(default)]
+    pub rehearsed: usize,
     /// Bytes of GPU memory that went along.
     pub bytes_content: u64,
     /// How long the program stood still, in microseconds.

@@ -14,7 +14,8 @@ use crate::progress::Progress;
 /// Why a session could not do what it was asked for, in its own words.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// A driver has chosen other addresses than those that an image holds. In another process it may choose these.
+/// A driver has chosen other addresses than those that an image holds, or what was made of an outline is something else. In another
+/// process it may come out right.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Elsewhere(pub String);
@@ -125,7 +126,7 @@ pub trait Taken: Send {
 
 /// A session in which nothing has happened yet, and that is to become one of an image.
 pub trait Restored: Kept {
-    /// Rebuilds all that needs nothing of the program.
+    /// Rebuilds all that needs nothing of the program: of an image, or first of an outline and then of an image.
     ///
     /// # Errors
     ///

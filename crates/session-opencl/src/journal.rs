@@ -13,6 +13,7 @@
 //! | clones of kernels | what the source was then, as if they had been made and set themselves |
 
 mod rebuild;
+mod rehearsal;
 mod save;
 mod state;
 
@@ -29,7 +30,8 @@ use katydid_wire::opencl::message::{
 };
 use katydid_wire::opencl::{KIND_SHIFT, kind, list};
 
-pub(crate) use rebuild::Replay;
+pub(crate) use rebuild::{RebuildError, Replay};
+pub(crate) use rehearsal::Rehearsal;
 pub(crate) use save::{devices_of, times};
 pub(crate) use state::{Callback, Device, Landing, Mapped, Platform, State};
 

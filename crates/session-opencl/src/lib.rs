@@ -45,5 +45,5 @@ mod usage;
 pub use fault::SessionError;
 pub use host::HostMemory;
 pub use session::Session;
-pub use snapshot::{QUOTA, examine, host_base, is_kept_in};
+pub use snapshot::{QUOTA, examine, host_base, is_kept_in, is_outline};
 pub use usage::Usage;

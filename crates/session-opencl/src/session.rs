@@ -23,7 +23,7 @@ use crate::executor::{Executors, Task};
 use crate::fault::{Fault, SessionError};
 use crate::handlers::next_upcall;
 use crate::host::HostMemory;
-use crate::journal::{self, Journal, Replay};
+use crate::journal::{self, Journal, Rehearsal, Replay};
 use crate::looking::Looking;
 use crate::lookout::Lookout;
 use crate::notify::Listener;
@@ -64,6 +64,8 @@ pub struct Session {
     /// How what is alive was made.
     pub(crate) journal: Journal,
     pub(crate) replay: Replay,
+    /// What was made of the outline, if it was made of one.
+    pub(crate) rehearsal: Option<Rehearsal>,
     /// What the program was told of platforms and devices: object and parameter.
     pub(crate) told: BTreeMap<(u32, u32), Vec<u8>>,
     /// When commands came to their states, by event, for those that ended before a restore.
@@ -155,6 +157,7 @@ impl Session {
             listeners: HashMap::new(),
             journal: Journal::default(),
             replay: Replay::default(),
+            rehearsal: None,
             told: BTreeMap::new(),
             event_times: HashMap::new(),
             waiting_upcall: None,

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use katydid_image::{Device, Session as SessionPart, Sink, Source};
-use katydid_keep::{Failure, Progress, StateError};
+use katydid_keep::{Elsewhere, Failure, Progress, StateError};
 use katydid_wire::handshake::PROTOCOL;
 
 use crate::contents::Captured;
-use crate::journal::{Platform, State};
+use crate::journal::{Platform, RebuildError, State};
 use crate::session::Session;
 use crate::shelf::Kept;
 
@@ -55,7 +55,9 @@ pub fn examine(bytes: &[u8]) -> Result<usize, StateError> {
     State::decode(bytes).map(|state| state.records.len())
 }
 
-fn is_outline(part: &SessionPart) -> bool {
+/// Whether that is the outline of a session: what is made of it has no contents, and becomes a session by an image.
+#[must_use]
+pub fn is_outline(part: &SessionPart) -> bool {
     part.notes.contains_key(OUTLINE)
 }
 
@@ -123,11 +125,12 @@ impl Session {
         SessionPart { name, protocol: PROTOCOL, devices, notes, ..SessionPart::default() }
     }
 
-    /// Makes this session, in which nothing has happened, the one of an image.
+    /// Makes this session, in which nothing has happened, the one of an image; or of an outline, and then, the next time, of an
+    /// image.
     ///
     /// # Errors
     ///
-    /// Why it cannot be that; it is then of no use.
+    /// Why it cannot be that; it is then of no use. [`Elsewhere`]: what was made of the outline is not what the image has.
     pub(crate) fn restore_snapshot(
         &mut self,
         part: &SessionPart,
@@ -136,16 +139,30 @@ impl Session {
     ) -> Result<(), Failure> {
         let entry = part.states.get(JOURNAL).ok_or(StateError::Damaged { what: "a session without a journal" })?;
         let mut state = State::decode(&source.state(entry)?)?;
-        let wishes = std::mem::take(&mut self.wishes);
+        if is_outline(part) {
+            let wishes = std::mem::take(&mut self.wishes);
+            self.rehearsal = Some(self.rehearse(state, &wishes)?);
+            return Ok(());
+        }
         let buffers = part.regions.iter().filter(|region| region.kind == "buffer");
         self.replay.filled = buffers.filter_map(|region| u32::try_from(region.object?).ok()).collect();
-        self.rebuild(&mut state, &wishes)?;
-        if is_outline(part) {
-            return Ok(());
+        match self.rehearsal.take() {
+            Some(rehearsal) => self.rebuild_on(&rehearsal, &mut state).map_err(elsewhere)?,
+            None => {
+                let wishes = std::mem::take(&mut self.wishes);
+                self.rebuild(&mut state, &wishes)?;
+            }
         }
         self.put_back(&state, &part.regions, source, progress)?;
         self.map_again(&state.mapped)?;
         Ok(())
+    }
+}
+
+fn elsewhere(error: RebuildError) -> Failure {
+    match error {
+        RebuildError::Another => Elsewhere(error.to_string()).into(),
+        other => other.into(),
     }
 }
 

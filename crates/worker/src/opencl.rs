@@ -13,8 +13,8 @@ use katydid_arena::{choose_pinned, pinned_at};
 use katydid_image::Session as Part;
 use katydid_keep::Capture;
 use katydid_session_opencl::driver::{self, DriverError, Opened, Platform};
-pub(crate) use katydid_session_opencl::is_kept_in;
 use katydid_session_opencl::{HostMemory, QUOTA, Session, SessionError, Usage, host_base};
+pub(crate) use katydid_session_opencl::{is_kept_in, is_outline};
 use katydid_transport::{AcceptError, Pending};
 use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused};
 use katydid_wire::note::Note;
@@ -133,6 +133,11 @@ fn host_again(part: &Part) -> Result<Option<HostMemory>, String> {
     let offer = pinned_at(base).ok_or("its memory is at addresses that this build does not use")?;
     let host = HostMemory::new(&offer, None);
     host.map(Some).map_err(|error| format!("its addresses are not to be had here: {error}"))
+}
+
+/// Whether an image has the session of an outline whole, and at the same addresses.
+pub(crate) fn is_of(part: &Part, outline: &Part) -> bool {
+    is_kept_in(part) && !is_outline(part) && part.name == outline.name && host_base(part) == host_base(outline)
 }
 
 /// Opens the link and starts what accompanies a session.

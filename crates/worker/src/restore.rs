@@ -1,7 +1,8 @@
 //! A session out of an image: rebuilt for a supervisor in a worker that has no program yet, then taken up by its program.
 //!
 //! ```text
-//! companion without a key ── Restore ──▶ journal replayed, contents of devices uploaded ── Restored
+//! companion without a key ── Restore ──▶ of an outline: journal replayed ───────────────── Restored
+//!                         ── Restore ──▶ journal replayed, contents of devices uploaded ── Restored
 //! program with the new key ──▶ its pinned memory mapped, registered; the rest replayed ── frames go on
 //! ```
 //!
@@ -10,7 +11,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -61,10 +62,11 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
             return ExitCode::FAILURE;
         }
     };
-    let rebuilt = match rebuild(warm, order, folder, note, &voice, &asker) {
+    let rebuilt = rebuild(warm, (order, folder), note, &voice, &asker);
+    let rebuilt = match rebuilt.and_then(|rebuilt| complete(rebuilt, &hearing, &voice, &asker)) {
         Ok(rebuilt) => rebuilt,
         Err(refusal) => {
-            hearing.refused();
+            hearing.is_refused.store(true, SeqCst);
             let _ = voice.say(&refusal);
             if let FromWorker::Anew { devices } = refusal {
                 log.line(format_args!("cannot begin anew: {}", anew::begin(&devices, note)));
@@ -78,11 +80,12 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
     let companion = Companion { voice, seat: Seat::default(), session: Arc::default(), driver, asker };
     companion.sit_down();
     let (seat, slot) = (companion.seat.clone(), Arc::clone(&companion.session));
+    let next = hearing.end_orders();
     if companion.voice.say(&FromWorker::Restored { frames: rebuilt.session.frames() }).is_err() {
         return ExitCode::FAILURE;
     }
-    // Whoever hears now has heard an order: orders come one by one, and this one is answered.
-    hearing.give_to(companion);
+    // Whoever hears now has heard an order: orders come one by one, and this one is answered. That thread lives as long as the process.
+    let _ = next.send(companion);
     let name = rebuilt.name.clone();
     match take_up(rebuilt, build, &ready, &control, &seat, &slot) {
         Ok(begun) => serve::run(begun, &name),
@@ -93,8 +96,11 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
     }
 }
 
-/// The order to restore, and the image's folder.
-fn first_order(voice: &Voice) -> Option<(ToWorker, Option<OwnedFd>)> {
+/// An order, and the image's folder.
+type Order = (ToWorker, Option<OwnedFd>);
+
+/// The order to restore.
+fn first_order(voice: &Voice) -> Option<Order> {
     loop {
         match voice.hear() {
             Ok(heard @ (ToWorker::Restore { .. }, _)) => return Some(heard),
@@ -104,8 +110,9 @@ fn first_order(voice: &Voice) -> Option<(ToWorker, Option<OwnedFd>)> {
     }
 }
 
-/// A thread that hears answers while the session is rebuilt, and then serves the companion.
+/// A thread that hears answers while the session is rebuilt, orders after that of an outline, and then serves the companion.
 struct Hearing {
+    orders: Receiver<Order>,
     next: Sender<Companion>,
     /// The session was refused: whoever hangs up now changes nothing.
     is_refused: Arc<AtomicBool>,
@@ -113,34 +120,37 @@ struct Hearing {
 
 impl Hearing {
     fn start(voice: &Arc<Voice>, asker: &Arc<Asker>) -> Result<Self, String> {
-        let (next, later) = channel();
+        let ((order, orders), (next, later)) = (channel(), channel());
         let (voice, asker) = (Arc::clone(voice), Arc::clone(asker));
         let thread = thread::Builder::new().name("hearing".into());
         let is_refused = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&is_refused);
-        thread.spawn(move || hear(&voice, &asker, &later, &told)).map_err(|error| error.to_string())?;
-        Ok(Self { next, is_refused })
+        thread.spawn(move || hear(&voice, &asker, &order, &later, &told)).map_err(|error| error.to_string())?;
+        Ok(Self { orders, next, is_refused })
     }
 
-    /// The process ends, or begins anew, by another thread.
-    fn refused(&self) {
-        self.is_refused.store(true, SeqCst);
-    }
-
-    fn give_to(self, companion: Companion) {
-        // The thread lives as long as the process.
-        let _ = self.next.send(companion);
+    /// From now on orders are those of the companion that comes by what is given back.
+    fn end_orders(self) -> Sender<Companion> {
+        self.next
     }
 }
 
-/// Hands answers on. The first word that is none comes after `Restored`: from there on the companion is served as any.
-fn hear(voice: &Arc<Voice>, asker: &Asker, later: &Receiver<Companion>, is_refused: &AtomicBool) {
+/// Hands answers on, and orders for as long as somebody takes them. The first one after the last `Restored` is the companion's, which
+/// from there on is served as any.
+fn hear(
+    voice: &Arc<Voice>,
+    asker: &Asker,
+    orders: &Sender<Order>,
+    later: &Receiver<Companion>,
+    is_refused: &AtomicBool,
+) {
     loop {
         match voice.hear() {
             Ok((word, folder)) => {
-                if let Some(order) = asker.take(word) {
+                let Some(order) = asker.take(word) else { continue };
+                if let Err(SendError(order)) = orders.send((order, folder)) {
                     let Ok(companion) = later.recv() else { leave(1) };
-                    return companion.serve_from(Some((order, folder)));
+                    return companion.serve_from(Some(order));
                 }
             }
             Err(_) => {
@@ -183,8 +193,7 @@ pub(crate) struct Blank {
 /// Rebuilds what lies on devices; what the companion is told where that fails.
 fn rebuild(
     warm: Warm,
-    order: ToWorker,
-    folder: Option<OwnedFd>,
+    (order, folder): Order,
     note: &Note,
     voice: &Arc<Voice>,
     asker: &Arc<Asker>,
@@ -204,6 +213,37 @@ fn rebuild(
     let Blank { mut session, ranges, driver, log, concerns } = blank.map_err(failed)?;
     restore(&mut *session, &part, &input, voice)?;
     Ok(Rebuilt { session, part, input, name, ranges, driver, log, concerns })
+}
+
+/// Has what was rebuilt of an outline become the session of the image that is ordered next.
+fn complete(
+    rebuilt: Rebuilt,
+    hearing: &Hearing,
+    voice: &Arc<Voice>,
+    asker: &Arc<Asker>,
+) -> Result<Rebuilt, FromWorker> {
+    if !opencl::is_outline(&rebuilt.part) {
+        return Ok(rebuilt);
+    }
+    let Rebuilt { mut session, ranges, driver, log, concerns, part: outline, .. } = rebuilt;
+    // A companion that is gone ends the process.
+    let _ = voice.say(&FromWorker::Restored { frames: session.frames() });
+    loop {
+        match hearing.orders.recv() {
+            Ok((ToWorker::Restore { store, session: name, checkpoint, .. }, folder)) => {
+                let input = Input::open(store, folder, checkpoint, asker).map_err(failed)?;
+                let part = input.part(&name).map_err(failed)?;
+                if !opencl::is_of(&part, &outline) {
+                    return Err(failed("what was made ahead was made for another session"));
+                }
+                restore(&mut *session, &part, &input, voice)?;
+                return Ok(Rebuilt { session, part, input, name, ranges, driver, log, concerns });
+            }
+            Ok(_) => drop(voice.say(&failed("the session has no contents yet"))),
+            // The thread that hears never ends before the process.
+            Err(_) => leave(1),
+        }
+    }
 }
 
 /// A session of CUDA with the addresses of the one in the image.

@@ -59,7 +59,7 @@ enum Takes {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], Takes); 12] = [
+const SCENARIOS: [(&str, Scenario, &[&str], Takes); 13] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, Takes::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, Takes::Opencl),
     ("buffers_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", buffers_move, &["shm"], Takes::Opencl),
@@ -71,6 +71,7 @@ const SCENARIOS: [(&str, Scenario, &[&str], Takes); 12] = [
     ),
     ("memory_for_the_host_is_not_in_the_dump", not_in_the_dump, &["shm"], Takes::Pocl),
     ("binaries_are_those_of_which_the_sizes_were_told", binaries_move, &WAYS, Takes::Pocl),
+    ("a_session_of_opencl_moves_in_mid_run", moves_in_mid_run, &["shm"], Takes::Opencl),
     ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], Takes::Pocl),
     ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], Takes::Pocl),
     ("a_program_that_does_not_build_elsewhere_is_refused_and_goes_on", not_built, &["tcp"], Takes::Pocl),
@@ -148,13 +149,13 @@ fn migrate(job: &Job<'_>, to: &str, options: &[&str]) -> Result<Outcome> {
     Ok(run(&mut job.migrate_command(to, options), PATIENCE)?)
 }
 
-/// A migration that must succeed.
-fn moves(job: &Job<'_>, to: &str, options: &[&str]) -> Result<()> {
+/// A migration that must succeed; how many of its workers had made their sessions' objects before.
+fn moves(job: &Job<'_>, to: &str, options: &[&str]) -> Result<u64> {
     let outcome = migrate(job, to, options)?;
     ensure!(outcome.status.success(), "not moved: {}--- the job\n{}", said(&outcome), job.errors_so_far()?);
     let moved: Value = serde_json::from_str(outcome.text().trim()).context("no report")?;
     ensure!(moved["to"] == to && moved["stopped_us"].as_u64().is_some(), "{moved}");
-    Ok(())
+    moved["rehearsed"].as_u64().context("nothing is said of workers that were there before")
 }
 
 /// The program came to its end with the output of an undisturbed run.
@@ -164,16 +165,25 @@ fn ended_well(job: Job<'_>, kept: &str) -> Result<()> {
     Ok(())
 }
 
-/// To a second server, and back; the first one is not needed meanwhile. The job is checkpointed at its new place.
-fn to_and_fro(stage: &Stage, other: &Server, mut job: Job<'_>, kept: &str, way: &str) -> Result<()> {
+/// To a second server, and back; the first one is not needed meanwhile. The job is checkpointed at its new place. `rehearsed` are
+/// the sessions that workers had made before, there and here.
+fn to_and_fro(
+    stage: &Stage,
+    other: &Server,
+    mut job: Job<'_>,
+    kept: &str,
+    way: &str,
+    rehearsed: [u64; 2],
+) -> Result<()> {
     let (home, away) = (address(&stage.server, way)?, address(other, way)?);
     ensure!(job.holds_itself()?, "the job ended before its point");
-    moves(&job, &away, &[])?;
+    let there = moves(&job, &away, &[])?;
     stage.server.workers_of(0)?;
     other.workers_of(1)?;
     ensure!(job.holds_itself()?, "the job ended before its second point");
-    moves(&job, &home, &["-o", &stage.image("way").display().to_string()])?;
+    let here = moves(&job, &home, &["-o", &stage.image("way").display().to_string()])?;
     other.workers_of(0)?;
+    ensure!([there, here] == rehearsed, "made before: {there} and {here}");
     ensure!(job.holds_itself()?, "the job ended before its third point");
     let before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &["--leave-running"])?;
@@ -187,14 +197,30 @@ fn cuda_moves(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::new(places, way)?;
     let other = Server::start(places, &driver_under_test(), &[])?;
     let job = stage.start("mover", LOOP, &[], &[60, 80, 100])?;
-    to_and_fro(&stage, &other, job, &kept_loop(places)?, way)
+    to_and_fro(&stage, &other, job, &kept_loop(places)?, way, [0, 0])
 }
 
 fn opencl_moves(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(places, way, &[])?;
     let (other, kept) = (opencl_server(places, &[])?, stage.kept_of_opencl(KEPT)?);
     let job = stage.start_opencl("mover", KEPT, &Plan { points: &[70, 110, 150], ..Plan::default() })?;
-    to_and_fro(&stage, &other, job, &kept, way)
+    to_and_fro(&stage, &other, job, &kept, way, [1, 1])
+}
+
+/// In mid-run: its kernels have other arguments by the time at which it stands still.
+fn moves_in_mid_run(places: &Places, way: &str) -> Result<()> {
+    const ARGUMENTS: &[&str] = &["4", "500", "10"];
+    let (stage, other) = (Stage::with_opencl(places, way, &[])?, opencl_server(places, &[])?);
+    let plan = Plan { arguments: ARGUMENTS, ..Plan::default() };
+    let undisturbed = Plan { arguments: &["4", "500"], ..Plan::default() };
+    let kept = stage.start_opencl("plain", "kept_large", &undisturbed)?.finish(LIMIT)?.text();
+    let mut job = stage.start_opencl("mover", "kept_large", &plan)?;
+    job.wait_for("step 3:")?;
+    ensure!(moves(&job, &address(&other, way)?, &[])? == 1, "all was made again");
+    stage.server.workers_of(0)?;
+    let last = job.output_so_far()?.len();
+    ensure!(last < kept.len(), "it had ended when it was moved");
+    ended_well(job, &kept)
 }
 
 /// What lies in memory of the program's goes to a device with memory of its own, as between processors and others, and stays in
@@ -204,7 +230,8 @@ fn buffers_move(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(places, way, &[("KATYDID_OPENCL_APART", "off")])?;
     let (other, kept) = (opencl_server(places, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(COPIES)?);
     let job = stage.start_opencl("mover", COPIES, &Plan { points: &[50, 90, 130], ..Plan::default() })?;
-    to_and_fro(&stage, &other, job, &kept, way)
+    // Whether a buffer lies in the program's memory the contents tell, which an outline does not have.
+    to_and_fro(&stage, &other, job, &kept, way, [1, 0])
 }
 
 /// A program asks for sizes here, and for binaries where the compiler makes larger ones of it, and the other way round.
@@ -214,7 +241,7 @@ fn binaries_move(places: &Places, way: &str) -> Result<()> {
     let other = opencl_server(places, &[("POCL_EXTRA_BUILD_FLAGS", "-DLARGER")])?;
     let kept = stage.kept_of_opencl(BINARIES)?;
     let job = stage.start_opencl("mover", BINARIES, &Plan { points: &[30, 85, 140], ..Plan::default() })?;
-    to_and_fro(&stage, &other, job, &kept, way)
+    to_and_fro(&stage, &other, job, &kept, way, [1, 1])
 }
 
 /// The program's own memory is at the address that kernels know, in each worker; on a device with memory of its own it cannot be.
@@ -234,7 +261,7 @@ fn fine_moves(places: &Places, way: &str) -> Result<()> {
         "fine-grained shared virtual memory are the program's own memory, which only processors of its machine can use";
     ensure!(!refused.status.success() && refused.errors().contains(why), "{}", said(&refused));
     elsewhere.workers_of(0)?;
-    to_and_fro(&stage, &other, job, &kept, way)
+    to_and_fro(&stage, &other, job, &kept, way, [1, 1])
 }
 
 /// Contents of a buffer that the program has not mapped are the session's, and a second checkpoint adds what has changed of them;

@@ -20,6 +20,7 @@ use katydid_wire::opencl::message::{
 use katydid_wire::opencl::{id, kind, program as form};
 
 use super::encoded;
+use super::rehearsal::{Ground, Rehearsal};
 use super::state::{Callback, Event, State};
 use crate::data::ask;
 use crate::devices::{self, Assignment, DeviceError};
@@ -80,6 +81,9 @@ pub(crate) enum RebuildError {
         /// Its log.
         log: String,
     },
+    /// It was made of the outline of another session, or of this one before something of it ended.
+    #[error("what was made ahead is not what the image describes")]
+    Another,
     /// Machine code is of one device.
     #[error(
         "a program of the session was made of a binary for another device or driver than {device}, and cannot go on there"
@@ -165,22 +169,59 @@ impl Session {
     ///
     /// [`RebuildError`].
     pub(crate) fn rebuild(&mut self, state: &mut State, wishes: &str) -> Result<(), RebuildError> {
+        let ground = self.take_ground(state, wishes)?;
+        let records = std::mem::take(&mut state.records);
+        self.complete(state, &ground, &records)
+    }
+
+    /// Rebuilds what the outline of a session describes; [`Session::rebuild_on`] makes it the whole one.
+    ///
+    /// # Errors
+    ///
+    /// [`RebuildError`].
+    pub(crate) fn rehearse(&mut self, mut state: State, wishes: &str) -> Result<Rehearsal, RebuildError> {
+        let ground = self.take_ground(&state, wishes)?;
+        let (platforms, records) = (state.platforms.clone(), std::mem::take(&mut state.records));
+        self.complete(&mut state, &ground, &records)?;
+        Ok(Rehearsal { ground, platforms, records })
+    }
+
+    /// Rebuilds what the state describes from its outline on.
+    ///
+    /// # Errors
+    ///
+    /// [`RebuildError`].
+    pub(crate) fn rebuild_on(&mut self, rehearsal: &Rehearsal, state: &mut State) -> Result<(), RebuildError> {
+        let records = std::mem::take(&mut state.records);
+        let rest = rehearsal.rest(&state.platforms, &records).ok_or(RebuildError::Another)?;
+        // Those that an image has contents of do not lie in the program's memory.
+        if self.replay.filled.iter().any(|buffer| self.lies_in_host.contains(buffer)) {
+            return Err(RebuildError::Another);
+        }
+        self.complete(state, &rehearsal.ground, rest)
+    }
+
+    /// Gives devices here to a session in which nothing has happened.
+    fn take_ground(&mut self, state: &State, wishes: &str) -> Result<Ground, RebuildError> {
         let here = std::mem::take(&mut self.here);
         let assignment = devices::assign(&state.platforms, &here, wishes)?;
         self.bind_devices(&assignment)?;
-        let moved = |(_, has_moved): &(devices::Place, bool)| *has_moved;
-        let new = |((platform, device), _): (devices::Place, bool)| here[platform].devices[device].name.clone();
-        if let Some(device) = assignment.devices.iter().flatten().copied().find(moved).map(new) {
-            refuse_binaries(&state.records, device)?;
+        Ok(Ground { assignment, here })
+    }
+
+    /// Replays frames, and takes over what else the state holds.
+    fn complete(&mut self, state: &mut State, ground: &Ground, records: &[Record]) -> Result<(), RebuildError> {
+        if let Some(device) = ground.another() {
+            refuse_binaries(records, device)?;
         }
         self.replay.is_on = true;
-        let outcome = state.records.iter().try_for_each(|record| self.replay_one(record));
+        let outcome = records.iter().try_for_each(|record| self.replay_one(record));
         let outcome = outcome.and_then(|()| self.make_events(&state.events, &state.callbacks));
         self.replay.is_on = false;
         outcome?;
-        self.check_groups(&state.groups, &assignment, &here)?;
+        self.check_groups(&state.groups, ground)?;
         self.here = std::mem::take(&mut state.platforms);
-        self.adopt_devices(&assignment, &here);
+        self.adopt_devices(ground);
         self.told = std::mem::take(&mut state.told);
         self.frames = state.frames;
         self.waiting_upcall = state.upcall;
@@ -207,7 +248,7 @@ impl Session {
     }
 
     /// The next checkpoint says what devices are now behind those that the program knows.
-    fn adopt_devices(&mut self, assignment: &Assignment, here: &[super::Platform]) {
+    fn adopt_devices(&mut self, Ground { assignment, here }: &Ground) {
         let had = self.here.iter_mut().flat_map(|platform| &mut platform.devices);
         for (device, found) in had.zip(&assignment.devices) {
             if let Some(((platform, at), _)) = found {
@@ -336,8 +377,7 @@ impl Session {
     fn check_groups(
         &mut self,
         groups: &[(u32, u32, [u64; 4])],
-        assignment: &Assignment,
-        here: &[super::Platform],
+        Ground { assignment, here }: &Ground,
     ) -> Result<(), RebuildError> {
         for (kernel, queue, sizes) in groups {
             let device = self.journal.get(*queue).map_or(0, |entry| entry.made.frame.word(8));
@@ -407,12 +447,12 @@ fn head(record: &Record) -> FrameHead {
     FrameHead { opcode, wants_reply: true, thread, context, sequence }
 }
 
-fn refuse_binaries(records: &[Record], device: String) -> Result<(), RebuildError> {
+fn refuse_binaries(records: &[Record], device: &str) -> Result<(), RebuildError> {
     let is_binary = |record: &Record| {
         let program = kdclProgram::decode(&record.payload).ok().filter(|_| record.opcode == kdclProgram::OPCODE);
         program.is_some_and(|program| program.form == form::BINARY)
     };
-    if records.iter().any(is_binary) { Err(RebuildError::Binary { device }) } else { Ok(()) }
+    if records.iter().any(is_binary) { Err(RebuildError::Binary { device: device.to_owned() }) } else { Ok(()) }
 }
 
 #[cfg(test)]
