@@ -1,6 +1,6 @@
 // One large buffer of which a small part changes at every step, for checkpoints and moves in mid-run: MIB STEPS PAUSE, 8 MiB
 // in 10 steps without pauses (milliseconds) unless told otherwise; with a fourth word, in memory for the host. Checksums are
-// made on the device: of a part a step, of all of it in the end.
+// made on the device, each in a buffer of its own: of a part a step, of all of it in the end.
 #include "check.h"
 #include <unistd.h>
 
@@ -15,11 +15,14 @@ static const char *source =
     "    sums[get_global_id(0)] = total;\n"
     "}\n";
 
-static unsigned checksum(cl_kernel kernel, cl_uint each, cl_mem sums) {
+static unsigned checksum(cl_kernel kernel, cl_uint each) {
     static int host[SUMS];
+    cl_mem sums = buffer_of(CL_MEM_READ_WRITE, sizeof host, NULL);
     CHECK(clSetKernelArg(kernel, 2, sizeof each, &each));
+    CHECK(clSetKernelArg(kernel, 3, sizeof sums, &sums));
     launch(kernel, SUMS);
     CHECK(clEnqueueReadBuffer(queue, sums, CL_TRUE, 0, sizeof host, host, 0, NULL, NULL));
+    CHECK(clReleaseMemObject(sums));
     return (unsigned)sum_of(host, SUMS);
 }
 
@@ -33,24 +36,22 @@ int main(int argc, char **argv) {
     cl_program program = build(source, "");
     cl_kernel begin = kernel_of(program, "begin"), turn = kernel_of(program, "turn"), sum = kernel_of(program, "sum");
     cl_mem_flags flags = CL_MEM_READ_WRITE | (argc > 4 ? CL_MEM_ALLOC_HOST_PTR : 0);
-    cl_mem values = buffer_of(flags, words * 4, NULL), sums = buffer_of(CL_MEM_READ_WRITE, SUMS * 4, NULL);
+    cl_mem values = buffer_of(flags, words * 4, NULL);
     CHECK(clSetKernelArg(begin, 0, sizeof values, &values));
     CHECK(clSetKernelArg(turn, 0, sizeof values, &values));
     CHECK(clSetKernelArg(sum, 0, sizeof values, &values));
     CHECK(clSetKernelArg(sum, 1, sizeof each, &each));
-    CHECK(clSetKernelArg(sum, 3, sizeof sums, &sums));
     launch(begin, words);
     for (int step = 0; step < steps; step++) {
         cl_uint salt = (cl_uint)step;
         CHECK(clSetKernelArg(turn, 1, sizeof salt, &salt));
         launch(turn, words / 100);
-        printf("step %d: %08x\n", step, checksum(sum, PART, sums));
+        printf("step %d: %08x\n", step, checksum(sum, PART));
         fflush(stdout);
         if (pause) usleep((useconds_t)pause * 1000);
     }
-    printf("all: %08x\n", checksum(sum, each, sums));
+    printf("all: %08x\n", checksum(sum, each));
     CHECK(clReleaseMemObject(values));
-    CHECK(clReleaseMemObject(sums));
     clReleaseKernel(begin), clReleaseKernel(turn), clReleaseKernel(sum), clReleaseProgram(program);
     tear_down();
     return 0;

@@ -230,7 +230,8 @@ fn moves(places: &Places, pocl: &Path) -> Result<Value> {
     for device in ["gpu", "cpu"] {
         let moved = said(&program::run(&mut job.migrate_command(&server.unix(), &["--device", device]), LIMIT)?)?;
         figures.push(json!({
-            "to": device, "stopped_us": moved["stopped_us"], "took_us": moved["took_us"], "stages_us": moved["stages_us"]
+            "to": device, "rehearsed": moved["rehearsed"], "stopped_us": moved["stopped_us"], "took_us": moved["took_us"],
+            "stages_us": moved["stages_us"]
         }));
     }
     let checkpoint = said(&job.checkpoint(&home.image("image"), &["--leave-running"])?)?;

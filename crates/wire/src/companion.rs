@@ -23,7 +23,9 @@
 //!   │◀──────────── Prepared, Captured, Written ─┤
 //!
 //!   ├── Restore (+ directory) ─────────────────▶│  as to another order of devices, it begins anew first (`Anew`)
-//!   │◀──────────────────── Progress … Restored ─┤  detached: waits for its program
+//!   │◀──────────────────── Progress … Restored ─┤  detached: waits for its program; of an outline, for another order
+//!   ├── Restore (+ directory) ─────────────────▶│  after an outline: the image of the same session, which has contents
+//!   │◀──────── Progress … Restored or Elsewhere ┤  or what was made of the outline is not of that
 //! ```
 //!
 //! Every order is answered once, in the order of the orders, except that `Progress` and the end of a snapshot

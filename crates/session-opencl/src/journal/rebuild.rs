@@ -14,13 +14,13 @@ use katydid_opencl_sys::{Code, cl_device_id, cl_kernel, cl_program};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{
-    kdclEventCallback, kdclKernel, kdclProgram, kdclSetUserEvent, kdclSvmAlloc, kdclSvmFree, kdclUserEvent,
-    message_name,
+    kdclEventCallback, kdclKernel, kdclProgram, kdclRelease, kdclSetUserEvent, kdclSvmAlloc, kdclSvmFree,
+    kdclUserEvent, message_name,
 };
 use katydid_wire::opencl::{id, kind, program as form};
 
 use super::encoded;
-use super::rehearsal::{Ground, Rehearsal};
+use super::rehearsal::{Ground, Rehearsal, Rest};
 use super::state::{Callback, Event, State};
 use crate::data::ask;
 use crate::devices::{self, Assignment, DeviceError};
@@ -171,7 +171,7 @@ impl Session {
     pub(crate) fn rebuild(&mut self, state: &mut State, wishes: &str) -> Result<(), RebuildError> {
         let ground = self.take_ground(state, wishes)?;
         let records = std::mem::take(&mut state.records);
-        self.complete(state, &ground, &records)
+        self.complete(state, &ground, &Rest { ended: Vec::new(), records: &records })
     }
 
     /// Rebuilds what the outline of a session describes; [`Session::rebuild_on`] makes it the whole one.
@@ -182,7 +182,7 @@ impl Session {
     pub(crate) fn rehearse(&mut self, mut state: State, wishes: &str) -> Result<Rehearsal, RebuildError> {
         let ground = self.take_ground(&state, wishes)?;
         let (platforms, records) = (state.platforms.clone(), std::mem::take(&mut state.records));
-        self.complete(&mut state, &ground, &records)?;
+        self.complete(&mut state, &ground, &Rest { ended: Vec::new(), records: &records })?;
         Ok(Rehearsal { ground, platforms, records })
     }
 
@@ -198,7 +198,7 @@ impl Session {
         if self.replay.filled.iter().any(|buffer| self.lies_in_host.contains(buffer)) {
             return Err(RebuildError::Another);
         }
-        self.complete(state, &rehearsal.ground, rest)
+        self.complete(state, &rehearsal.ground, &rest)
     }
 
     /// Gives devices here to a session in which nothing has happened.
@@ -209,13 +209,14 @@ impl Session {
         Ok(Ground { assignment, here })
     }
 
-    /// Replays frames, and takes over what else the state holds.
-    fn complete(&mut self, state: &mut State, ground: &Ground, records: &[Record]) -> Result<(), RebuildError> {
+    /// Does what is left to do, and takes over what else the state holds.
+    fn complete(&mut self, state: &mut State, ground: &Ground, rest: &Rest<'_>) -> Result<(), RebuildError> {
         if let Some(device) = ground.another() {
-            refuse_binaries(records, device)?;
+            refuse_binaries(rest.records, device)?;
         }
         self.replay.is_on = true;
-        let outcome = records.iter().try_for_each(|record| self.replay_one(record));
+        let outcome = rest.ended.iter().try_for_each(|object| self.release(*object));
+        let outcome = outcome.and_then(|()| rest.records.iter().try_for_each(|record| self.replay_one(record)));
         let outcome = outcome.and_then(|()| self.make_events(&state.events, &state.callbacks));
         self.replay.is_on = false;
         outcome?;
@@ -255,6 +256,11 @@ impl Session {
                 *device = here[*platform].devices[*at].clone();
             }
         }
+    }
+
+    fn release(&mut self, object: u32) -> Result<(), RebuildError> {
+        let head = FrameHead { opcode: kdclRelease::OPCODE, wants_reply: true, thread: 1, context: 0, sequence: 0 };
+        self.execute_quietly(&head, &encoded(&kdclRelease { object })).map(drop)
     }
 
     fn replay_one(&mut self, record: &Record) -> Result<(), RebuildError> {
