@@ -101,11 +101,6 @@ pub(crate) fn main(flags: &RanksFlags) -> Outcome {
 /// Keeps nothing that is the rank's: neither what it has open, for the launcher waits until nobody has a rank's streams, nor its
 /// session and processors. What is to be said goes where the launcher's own words go.
 fn part_from_rank(launcher: Launcher, parent: u32) -> io::Result<()> {
-    if launcher.has_outside_session() {
-        return Err(io::Error::other(
-            "its session was made outside of its namespace of processes; begin it by `setsid`, or by `katydid run` too",
-        ));
-    }
     // SAFETY: this process has parsed its arguments and done nothing else.
     #[expect(unsafe_code, reason = "the descriptors that a process is started with are nobody's until it takes them")]
     drop(unsafe { inherited::take() }?);

@@ -41,6 +41,7 @@ use crate::noted::{self, Noted};
 use crate::notes::Notes;
 use crate::proof;
 use crate::queues;
+use crate::session;
 use crate::shared::{self, Segment};
 use crate::stages::Stages;
 use crate::stop::{Programs, Stop, Workers, session_name};
@@ -97,6 +98,16 @@ pub enum CheckpointError {
         pid: u32,
         /// The device's file.
         device: PathBuf,
+    },
+    /// As of a launcher of MPI that was begun without us.
+    #[error(
+        "the session of {program} (process {pid}) was made outside of its namespace of processes, and CRIU cannot dump that; begin it by `setsid`, or by `katydid run`"
+    )]
+    Session {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
     },
     /// Somebody else has a hand on it.
     #[error(
@@ -393,6 +404,9 @@ impl<'j> Attempt<'j, '_> {
         let (seen, list) = (tree::seen_by_itself(self.root), processes(self.root)?);
         if let Some((pid, device)) = files::gpu_of(&list) {
             return Err(CheckpointError::Gpu { program: tree::name(pid), pid, device });
+        }
+        if session::is_outside(self.root) {
+            return Err(CheckpointError::Session { program: tree::name(self.root), pid: self.root });
         }
         Ok(criu.prepare(seen, &list, &folder, &self.job.stdio, after)?)
     }

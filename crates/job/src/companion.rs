@@ -111,7 +111,8 @@ pub enum CompanionError {
         /// Why.
         text: String,
     },
-    /// The driver chose other addresses than those of the image, in each worker that was asked.
+    /// The driver chose other addresses than those of the image, in each worker that was asked; or what one has made of an outline
+    /// is not what the image has.
     #[error("{session}: {text}")]
     Elsewhere {
         /// Which session.
@@ -341,7 +342,8 @@ impl Companion {
         }
     }
 
-    /// The same in the worker in which the session's outline was rebuilt, if what it made is of use for that; else in another one.
+    /// The same in the worker in which the session's outline was rebuilt; if what it made is of no use for that, or it is gone, in
+    /// another one.
     ///
     /// # Errors
     ///
@@ -353,12 +355,14 @@ impl Companion {
         plan: &Rebuild<'_>,
         progress: &Progress,
     ) -> Result<Self, CompanionError> {
-        if let Some(mut companion) = rehearsed
-            && companion.restore(plan, progress).is_ok()
-        {
-            return Ok(companion);
+        let Some(mut companion) = rehearsed else { return Self::rebuild(address, session, plan, progress) };
+        match companion.restore(plan, progress) {
+            Err(CompanionError::Elsewhere { .. } | CompanionError::Talk { .. }) => {
+                drop(companion);
+                Self::rebuild(address, session, plan, progress)
+            }
+            done => done.map(|()| companion),
         }
-        Self::rebuild(address, session, plan, progress)
     }
 
     fn restore(&mut self, plan: &Rebuild<'_>, progress: &Progress) -> Result<(), CompanionError> {

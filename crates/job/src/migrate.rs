@@ -79,7 +79,9 @@ pub(crate) fn migrate(
     let ahead: Vec<u32> = rehearsed.iter().map(|companion| companion.worker).collect();
     for _ in 0..ATTEMPTS {
         let writer = image.begin(options(&request))?;
-        let Some((mut stop, manifest, begun)) = travel.prepare(&writer, root, &request)? else { continue };
+        let Some((mut stop, manifest, begun)) = travel.prepare(&writer, root, &request, &mut rehearsed)? else {
+            continue;
+        };
         let (workers, bytes_content) = match travel.go(&mut stop, writer, manifest, &mut rehearsed) {
             Ok(moved) => moved,
             Err(error) => return Err(undo(&mut stop, None, Questions::Refused, error)),
@@ -132,12 +134,14 @@ struct Travel<'a> {
 }
 
 impl<'a> Travel<'a> {
-    /// Brings everything to rest and to the image. None: somebody came, and everything goes on as before.
+    /// Brings everything to rest and to the image. None: somebody came, and everything goes on as before. Workers end that have
+    /// `rehearsed` what is gone.
     fn prepare(
         &self,
         writer: &Writer,
         root: u32,
         request: &Request,
+        rehearsed: &mut Vec<Companion>,
     ) -> Result<Option<(Stop<'a>, Manifest, Instant)>, CheckpointError> {
         let attempt =
             Attempt { job: self.job, root, request, writer, criu: None, tell: self.tell, stages: self.stages };
@@ -145,6 +149,7 @@ impl<'a> Travel<'a> {
         let arrivals = self.job.members.arrivals();
         let mut stop = attempt.connected()?;
         self.check(&stop.members())?;
+        rehearsed.retain(|companion| stop.sides.iter().any(|side| session_name(&side.member) == companion.session));
         find_processes(root, &mut stop)?;
         let begun = Instant::now();
         let questions = Questions::Write(writer);

@@ -28,7 +28,6 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 use crate::folder::{self, FolderError};
-use crate::session;
 use crate::stdio::Standard;
 use crate::tree;
 
@@ -78,12 +77,6 @@ impl Launcher {
     #[must_use]
     pub fn has_us(self) -> bool {
         tree::tree(self.pid).is_ok_and(|tree| tree.iter().any(|process| process.pid == std::process::id()))
-    }
-
-    /// Whether its session was made outside of its namespace of processes, so that CRIU does not dump it.
-    #[must_use]
-    pub fn has_outside_session(self) -> bool {
-        session::is_outside(self.pid)
     }
 
     /// That with this process id.

@@ -75,9 +75,12 @@ impl Underway {
         &self.event
     }
 
-    /// The memory, once the command has ended.
+    /// The memory, once the command has ended; where the driver does not say that, it stays.
     pub(crate) fn wait(self) -> Result<Target, Code> {
         let outcome = self.event.wait();
+        if outcome.is_err() && self.event.status()? > 0 {
+            outcome?;
+        }
         let target = ManuallyDrop::into_inner(self.target);
         outcome.map(|()| target)
     }

@@ -161,7 +161,8 @@ impl Session {
 
 fn elsewhere(error: RebuildError) -> Failure {
     match error {
-        RebuildError::Another => Elsewhere(error.to_string()).into(),
+        // A worker in which nothing has happened may be given the address.
+        RebuildError::Another | RebuildError::Moved { .. } => Elsewhere(error.to_string()).into(),
         other => other.into(),
     }
 }

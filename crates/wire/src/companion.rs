@@ -29,7 +29,7 @@
 //! ```
 //!
 //! Every order is answered once, in the order of the orders, except that `Progress` and the end of a snapshot
-//! (`Written` or `Unwritten`, which answer `Write`) come in between. `Failed` leaves things as they were before the order. A
+//! (`Written` or `Unwritten`, which answer `Write`) come in between. `Failed` leaves things as they were before the order, but for `Restore`, after which the worker ends. A
 //! session that is paused, and not detached, goes on when its companion is gone; one that is detached ends with it.
 //!
 //! An image is written by the worker itself into a directory whose descriptor comes with the order, or, where
@@ -207,8 +207,8 @@ messages! {
     }
     /// The image is at hand.
     11 Prepared {}
-    /// The session cannot be rebuilt in this worker, since the driver chose other addresses than those of the image. It
-    /// may choose these in another worker. The answer to `Restore` then.
+    /// The session cannot be rebuilt in this worker, since the driver chose other addresses than those of the image, or since the
+    /// outline that was rebuilt in it is of something else. It may be in another worker. The answer to `Restore` then.
     12 Elsewhere {
         /// What lies where.
         text: String,

@@ -135,9 +135,10 @@ fn host_again(part: &Part) -> Result<Option<HostMemory>, String> {
     host.map(Some).map_err(|error| format!("its addresses are not to be had here: {error}"))
 }
 
-/// Whether an image has the session of an outline whole, and at the same addresses.
+/// Whether an image has the session of an outline whole: at the same addresses, and with the same quota.
 pub(crate) fn is_of(part: &Part, outline: &Part) -> bool {
-    is_kept_in(part) && !is_outline(part) && part.name == outline.name && host_base(part) == host_base(outline)
+    let is_whole = is_kept_in(part) && !is_outline(part) && part.name == outline.name;
+    is_whole && host_base(part) == host_base(outline) && part.notes.get(QUOTA) == outline.notes.get(QUOTA)
 }
 
 /// Opens the link and starts what accompanies a session.

@@ -11,7 +11,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, SendError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -24,9 +24,11 @@ use katydid_transport::{Delivery, Pending};
 use katydid_wire::companion::{FromWorker, ToWorker};
 use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused, Role};
 use katydid_wire::note::Note;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::anew;
 use crate::companion::{Companion, Seat, Voice, failed};
+use crate::control::{self, Word};
 use crate::log::Log;
 use crate::memory::{self, Arenas};
 use crate::monitor::leave;
@@ -36,7 +38,7 @@ use crate::serve::{self, Begun, Concerns, lower};
 use crate::store::{Asker, Input};
 use crate::warm::Warm;
 
-/// How often the companion hears how far it is.
+/// How often the companion hears how far it is, and how often whoever waits for an order looks who is at the door.
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// Serves a companion that wants a session rebuilt, then the session's program.
@@ -63,7 +65,8 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
         }
     };
     let rebuilt = rebuild(warm, (order, folder), note, &voice, &asker);
-    let rebuilt = match rebuilt.and_then(|rebuilt| complete(rebuilt, &hearing, &voice, &asker)) {
+    let door = Door { control: &control, build, log: &log };
+    let rebuilt = match rebuilt.and_then(|rebuilt| complete(rebuilt, &hearing, &voice, &asker, &door)) {
         Ok(rebuilt) => rebuilt,
         Err(refusal) => {
             hearing.is_refused.store(true, SeqCst);
@@ -71,7 +74,8 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
             if let FromWorker::Anew { devices } = refusal {
                 log.line(format_args!("cannot begin anew: {}", anew::begin(&devices, note)));
             }
-            return ExitCode::FAILURE;
+            // What was made goes at once: another worker may be asked for it.
+            leave(1);
         }
     };
     ready.arenas.clone_from(&rebuilt.ranges);
@@ -221,6 +225,7 @@ fn complete(
     hearing: &Hearing,
     voice: &Arc<Voice>,
     asker: &Arc<Asker>,
+    door: &Door<'_>,
 ) -> Result<Rebuilt, FromWorker> {
     if !opencl::is_outline(&rebuilt.part) {
         return Ok(rebuilt);
@@ -229,7 +234,7 @@ fn complete(
     // A companion that is gone ends the process.
     let _ = voice.say(&FromWorker::Restored { frames: session.frames() });
     loop {
-        match hearing.orders.recv() {
+        match hearing.orders.recv_timeout(PERIOD) {
             Ok((ToWorker::Restore { store, session: name, checkpoint, .. }, folder)) => {
                 let input = Input::open(store, folder, checkpoint, asker).map_err(failed)?;
                 let part = input.part(&name).map_err(failed)?;
@@ -240,8 +245,9 @@ fn complete(
                 return Ok(Rebuilt { session, part, input, name, ranges, driver, log, concerns });
             }
             Ok(_) => drop(voice.say(&failed("the session has no contents yet"))),
+            Err(RecvTimeoutError::Timeout) => door.turn_away(),
             // The thread that hears never ends before the process.
-            Err(_) => leave(1),
+            Err(RecvTimeoutError::Disconnected) => leave(1),
         }
     }
 }
@@ -275,7 +281,7 @@ fn restore(session: &mut dyn Restored, part: &Part, input: &Input, voice: &Voice
         let told = &progress;
         let teller = thread::Builder::new().name("progress".into());
         let teller = teller.spawn_scoped(scope, move || {
-            while is_done.recv_timeout(PERIOD) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            while is_done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                 let word = FromWorker::Progress { done: told.done(), total: told.total(), written: 0 };
                 if voice.say(&word).is_err() {
                     told.cancel();
@@ -306,7 +312,7 @@ fn take_up(
     slot: &OnceLock<Control>,
 ) -> Result<Begun, String> {
     let Rebuilt { mut session, part, input, log, concerns, .. } = rebuilt;
-    let program = await_program(control, build, &log)?;
+    let program = Door { control, build, log: &log }.await_program();
     let complete = session.restore_host(program.pinned(), &part, input.source());
     if let Err(reason) = complete.map_err(|error| error.to_string()) {
         program.refuse(build, &Refused::new(RefusalCode::NO_SESSION, reason.clone()));
@@ -326,21 +332,53 @@ fn take_up(
     Ok(begun)
 }
 
-/// The first visitor that is the program.
-fn await_program(control: &OwnedFd, build: &Build, log: &Log) -> Result<Pending, String> {
-    loop {
-        match Pending::receive_any(control.as_fd(), build) {
-            Ok(Some(Delivery::Program(visitor, _))) if visitor.hello().claim.role == Role::PROGRAM => {
-                return Ok(*visitor);
+/// Where the daemon brings visitors and neighbours' pleas.
+struct Door<'a> {
+    control: &'a OwnedFd,
+    build: &'a Build,
+    log: &'a Log,
+}
+
+impl Door<'_> {
+    /// The first visitor that is the program.
+    fn await_program(&self) -> Pending {
+        loop {
+            if let Some(visitor) = self.next() {
+                return visitor;
             }
-            // Nobody waits for long for a session that has no program yet.
-            Ok(Some(Delivery::Word(_))) => {}
-            Ok(Some(Delivery::Program(visitor, _))) => {
-                visitor.refuse(build, &Refused::new(RefusalCode::BUSY, "the session waits for its program"));
+        }
+    }
+
+    /// Answers what has come, before there can be a program.
+    fn turn_away(&self) {
+        while poll(&mut [PollFd::new(self.control, PollFlags::IN)], Some(&Timespec::default())) == Ok(1) {
+            if let Some(visitor) = self.next() {
+                self.refuse(visitor);
+            }
+        }
+    }
+
+    /// Waits for what comes next, and answers all but the program.
+    fn next(&self) -> Option<Pending> {
+        match Pending::receive_any(self.control.as_fd(), self.build) {
+            Ok(Some(Delivery::Program(visitor, _))) if visitor.hello().claim.role == Role::PROGRAM => {
+                return Some(*visitor);
+            }
+            Ok(Some(Delivery::Program(visitor, _))) => self.refuse(*visitor),
+            // Nothing lies idle in a session that has no program yet.
+            Ok(Some(Delivery::Word(line))) => {
+                if let Some(Word::Give(plea, _)) = control::hear(&line) {
+                    control::given(self.control.as_fd(), plea);
+                }
             }
             // The daemon is gone, and the session with it.
             Ok(None) => leave(0),
-            Err(error) => log.line(format_args!("a visitor of the session was lost: {error}")),
+            Err(error) => self.log.line(format_args!("a visitor of the session was lost: {error}")),
         }
+        None
+    }
+
+    fn refuse(&self, visitor: Pending) {
+        visitor.refuse(self.build, &Refused::new(RefusalCode::BUSY, "the session waits for its program"));
     }
 }

@@ -195,7 +195,8 @@ impl Session {
         let records = std::mem::take(&mut state.records);
         let rest = rehearsal.rest(&state.platforms, &records).ok_or(RebuildError::Another)?;
         // Those that an image has contents of do not lie in the program's memory.
-        if self.replay.filled.iter().any(|buffer| self.lies_in_host.contains(buffer)) {
+        let lies_there = |buffer: &u32| self.lies_in_host.contains(buffer) && !rest.ended.contains(buffer);
+        if self.replay.filled.iter().any(lies_there) {
             return Err(RebuildError::Another);
         }
         self.complete(state, &rehearsal.ground, &rest)

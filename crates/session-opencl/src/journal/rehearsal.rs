@@ -6,21 +6,25 @@
 //!           what has ended is released, the others are replayed
 //! ```
 //!
-//! The rule: an object that nothing else is made of may have ended; whatever else is in one of them alone takes another worker. What
-//! was set and is not in the image has been set anew since, by a frame that is: to anything else belongs an object that has ended.
+//! The rule: an object that nothing else is made of may have ended, and with it what it was set to and what was set to it; whatever
+//! else is in the outline alone takes another worker.
+
+use std::collections::HashSet;
 
 use katydid_keep::Record;
 use katydid_wire::codec::Message as _;
 use katydid_wire::opencl::message::{
     kdclBuffer, kdclCloneKernel, kdclDefaultQueue, kdclImage, kdclKernel, kdclPipe, kdclQueue, kdclSampler,
-    kdclSetArgument, kdclSetExecInfo, kdclSubBuffer,
+    kdclSetArgument, kdclSetExecInfo, kdclSpecialize, kdclSubBuffer,
 };
+use katydid_wire::opencl::value::OBJECT;
 
 use super::Platform;
 use crate::devices::Assignment;
 
-/// Frames that set what later ones set anew.
-const SETTINGS: [u16; 3] = [kdclSetArgument::OPCODE, kdclSetExecInfo::OPCODE, kdclDefaultQueue::OPCODE];
+/// Frames that set something, which their first two numbers say.
+const SETTINGS: [u16; 4] =
+    [kdclSetArgument::OPCODE, kdclSetExecInfo::OPCODE, kdclDefaultQueue::OPCODE, kdclSpecialize::OPCODE];
 /// Frames that make an object whose end changes nothing else. One of which the program is told the end has another frame for that.
 const MAKINGS: [u16; 8] = [
     kdclQueue::OPCODE,
@@ -73,22 +77,52 @@ impl Rehearsal {
     /// What is left to do for the frames of an image; none if these are of something else.
     pub(super) fn rest<'a>(&self, platforms: &[Platform], records: &'a [Record]) -> Option<Rest<'a>> {
         let is_old = |record: &Record| self.records.last().is_some_and(|last| record.order <= last.order);
-        let (again, records) = records.split_at(records.partition_point(is_old));
-        let (mut again, mut ended) = (again.iter().peekable(), Vec::new());
+        let (again, rest) = records.split_at(records.partition_point(is_old));
+        let mut again = again.iter().peekable();
+        let (mut ended, mut unset) = (Vec::new(), Vec::new());
         for made in &self.records {
-            if again.next_if_eq(&made).is_none() && !SETTINGS.contains(&made.opcode) {
-                ended.push(object(made)?);
+            match again.next_if_eq(&made) {
+                Some(_) => {}
+                None if SETTINGS.contains(&made.opcode) => unset.push(made),
+                None => ended.push(object(made)?),
             }
         }
         ended.reverse();
-        (again.next().is_none() && platforms == self.platforms).then_some(Rest { ended, records })
+        let set: HashSet<_> = records.iter().filter_map(setting).collect();
+        let is_over = |record: &Record| {
+            let is_of_ended = [first(record), value(record)].into_iter().flatten().any(|id| ended.contains(&id));
+            is_of_ended || setting(record).is_some_and(|what| set.contains(&what))
+        };
+        let is_same = platforms == self.platforms && again.next().is_none() && unset.into_iter().all(is_over);
+        is_same.then_some(Rest { ended, records: rest })
     }
 }
 
 /// The object that a frame has made, if nothing else is made of it.
 fn object(record: &Record) -> Option<u32> {
-    let id = record.payload.first_chunk().map(|id| u32::from_le_bytes(*id));
-    id.filter(|_| MAKINGS.contains(&record.opcode))
+    first(record).filter(|_| MAKINGS.contains(&record.opcode))
+}
+
+fn first(record: &Record) -> Option<u32> {
+    record.payload.first_chunk().map(|id| u32::from_le_bytes(*id))
+}
+
+/// What a frame sets, if it sets something.
+fn setting(record: &Record) -> Option<(u16, [u8; 8])> {
+    let what = record.payload.first_chunk().copied();
+    what.map(|what| (record.opcode, what)).filter(|_| SETTINGS.contains(&record.opcode))
+}
+
+/// The object that something is set to.
+fn value(record: &Record) -> Option<u32> {
+    match record.opcode {
+        kdclSetArgument::OPCODE => {
+            let message = kdclSetArgument::decode(&record.payload).ok().filter(|message| message.form == OBJECT)?;
+            message.value.first_chunk().map(|id| u32::from_le_bytes(*id))
+        }
+        kdclDefaultQueue::OPCODE => kdclDefaultQueue::decode(&record.payload).ok().map(|message| message.queue),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -97,13 +131,13 @@ mod tests {
     use katydid_wire::opencl::message::{kdclMemoryCallback, kdclProgram};
 
     use super::*;
+    use crate::journal::encoded;
 
-    const SET: u16 = kdclSetArgument::OPCODE;
     const MADE: u16 = kdclBuffer::OPCODE;
+    const KERNEL: u16 = kdclKernel::OPCODE;
 
-    /// Frames by their numbers, which are those of their objects too.
-    fn records(all: &[(u64, u16)]) -> Vec<Record> {
-        let record = |&(order, opcode): &(u64, u16)| Record {
+    fn record(order: u64, opcode: u16, payload: Vec<u8>) -> Record {
+        Record {
             step: Step::Frame,
             order,
             thread: 1,
@@ -111,54 +145,73 @@ mod tests {
             opcode,
             image: None,
             steps: None,
-            payload: (order as u32).to_le_bytes().to_vec(),
+            payload,
             told: None,
-        };
-        all.iter().map(record).collect()
+        }
     }
 
-    fn rehearsal(made: &[(u64, u16)], platforms: Vec<Platform>) -> Rehearsal {
+    /// A frame that makes the object of its number.
+    fn made(order: u64, opcode: u16) -> Record {
+        record(order, opcode, (order as u32).to_le_bytes().to_vec())
+    }
+
+    /// One that sets an argument of a kernel to an object.
+    fn set(order: u64, kernel: u32, index: u32, object: u32) -> Record {
+        let value = &object.to_le_bytes();
+        record(
+            order,
+            kdclSetArgument::OPCODE,
+            encoded(&kdclSetArgument { kernel, index, form: OBJECT, size: 8, value }),
+        )
+    }
+
+    fn rehearsal(made: &[Record], platforms: Vec<Platform>) -> Rehearsal {
         let ground = Ground { assignment: Assignment::default(), here: Vec::new() };
-        Rehearsal { ground, platforms, records: records(made) }
+        Rehearsal { ground, platforms, records: made.to_vec() }
     }
 
     /// Objects that have ended, and frames that have come.
-    fn rest(made: &[(u64, u16)], image: &[(u64, u16)]) -> Option<(Vec<u32>, Vec<u64>)> {
-        let (rehearsal, image) = (rehearsal(made, Vec::new()), records(image));
-        let rest = rehearsal.rest(&[], &image)?;
+    fn rest(made: &[Record], image: &[Record]) -> Option<(Vec<u32>, Vec<u64>)> {
+        let rehearsal = rehearsal(made, Vec::new());
+        let rest = rehearsal.rest(&[], image)?;
         Some((rest.ended, rest.records.iter().map(|record| record.order).collect()))
     }
 
     #[test]
     fn what_has_come_since_is_left_to_do() {
+        let first = [made(0, MADE), made(3, MADE)];
         assert_eq!(rest(&[], &[]), Some((vec![], vec![])));
-        assert_eq!(rest(&[], &[(0, MADE), (3, MADE)]), Some((vec![], vec![0, 3])));
-        assert_eq!(rest(&[(1, MADE), (2, MADE)], &[(1, MADE), (2, MADE)]), Some((vec![], vec![])));
-        assert_eq!(rest(&[(1, MADE)], &[(1, MADE), (2, SET), (3, MADE)]), Some((vec![], vec![2, 3])));
+        assert_eq!(rest(&[], &first), Some((vec![], vec![0, 3])));
+        assert_eq!(rest(&first, &first), Some((vec![], vec![])));
+        let image = [first.to_vec(), vec![made(4, KERNEL), set(5, 4, 0, 3)]].concat();
+        assert_eq!(rest(&first, &image), Some((vec![], vec![4, 5])));
     }
 
     #[test]
-    fn what_is_set_anew_was_set() {
-        let made = [(1, MADE), (2, SET), (3, SET), (4, MADE), (5, SET)];
-        let image = [(1, MADE), (3, SET), (4, MADE), (6, SET), (7, SET)];
-        assert_eq!(rest(&made, &image), Some((vec![], vec![6, 7])));
-        assert_eq!(rest(&made, &[(1, MADE), (4, MADE), (6, SET)]), Some((vec![], vec![6])));
+    fn what_was_set_anew_is_set_anew() {
+        let outline = [made(1, MADE), made(2, KERNEL), set(3, 2, 0, 1), set(4, 2, 1, 1), made(5, MADE)];
+        let image = [made(1, MADE), made(2, KERNEL), set(4, 2, 1, 1), made(5, MADE), set(6, 2, 0, 5)];
+        assert_eq!(rest(&outline, &image), Some((vec![], vec![6])));
+        let unset = [made(1, MADE), made(2, KERNEL), set(4, 2, 1, 1), made(5, MADE), set(6, 2, 2, 5)];
+        assert_eq!(rest(&outline, &unset), None, "it was set to something that has ended");
     }
 
     #[test]
-    fn what_has_ended_is_released() {
-        let made = [(1, MADE), (2, SET), (3, kdclKernel::OPCODE), (4, MADE)];
-        assert_eq!(rest(&made, &[(1, MADE)]), Some((vec![4, 3], vec![])));
-        assert_eq!(rest(&made, &[(4, MADE), (5, MADE)]), Some((vec![3, 1], vec![5])));
+    fn what_has_ended_is_released_with_what_was_set() {
+        let outline = [made(1, MADE), made(2, KERNEL), set(3, 2, 0, 1), made(4, MADE), set(5, 2, 1, 4)];
+        assert_eq!(rest(&outline, &[made(1, MADE)]), Some((vec![4, 2], vec![])));
+        let image = [made(1, MADE), made(2, KERNEL), set(3, 2, 0, 1), made(6, MADE)];
+        assert_eq!(rest(&outline, &image), Some((vec![4], vec![6])));
     }
 
     #[test]
     fn what_is_another_takes_another_worker() {
-        let made = [(1, kdclProgram::OPCODE), (2, SET), (3, MADE)];
-        assert_eq!(rest(&made, &[(3, MADE)]), None, "others may be made of what has ended");
-        assert_eq!(rest(&made, &[(1, kdclProgram::OPCODE), (3, kdclImage::OPCODE)]), None, "another one");
-        assert_eq!(rest(&made, &[(1, kdclProgram::OPCODE), (2, MADE), (3, MADE)]), None, "one between them");
-        let told = [(1, MADE), (2, kdclMemoryCallback::OPCODE)];
+        let program = made(1, kdclProgram::OPCODE);
+        let outline = [program.clone(), made(2, MADE)];
+        assert_eq!(rest(&outline, &[made(2, MADE)]), None, "others may be made of what has ended");
+        assert_eq!(rest(&outline, &[program.clone(), made(2, kdclImage::OPCODE)]), None, "another one");
+        assert_eq!(rest(&outline, &[made(0, MADE), program, made(2, MADE)]), None, "one before it");
+        let told = [made(1, MADE), record(2, kdclMemoryCallback::OPCODE, vec![1, 0, 0, 0])];
         assert_eq!(rest(&told, &[]), None, "the program has been told");
         assert_eq!(rehearsal(&[], vec![Platform::default()]).rest(&[], &[]), None, "other platforms");
     }

@@ -50,7 +50,8 @@ pub(crate) enum SaveError {
 #[derive(Default)]
 struct Gathered {
     records: Vec<Record>,
-    strangers: u32,
+    /// How many strangers each frame has, which end with it.
+    strangers: HashMap<u64, u32>,
 }
 
 impl Gathered {
@@ -86,9 +87,10 @@ impl Gathered {
         });
     }
 
-    fn stranger(&mut self, kind: u32) -> u32 {
-        self.strangers += 1;
-        id(kind, STRANGERS + self.strangers)
+    fn stranger(&mut self, kind: u32, order: u64) -> u32 {
+        let count = self.strangers.entry(order).or_default();
+        *count += 1;
+        id(kind, STRANGERS + *count)
     }
 
     /// A program under an id, with all that was done to it, as far as what is left of it or its `kernels` (frames that made
@@ -131,7 +133,7 @@ impl Gathered {
     fn others(&mut self, kept: &Kept, order: u64) -> HashMap<u32, u32> {
         let mut others = HashMap::new();
         for (id, program) in &kept.with.needs {
-            let stranger = self.stranger(kind::PROGRAM);
+            let stranger = self.stranger(kind::PROGRAM, order);
             self.program(stranger, program, &[], Some(order));
             others.insert(*id, stranger);
         }
@@ -160,7 +162,7 @@ fn with_others(kept: &Kept, payload: Vec<u8>, others: &HashMap<u32, u32>) -> Vec
     }
 }
 
-/// The builds that count, of those that had an effect: the last one of each kind and list of devices, and before it those by
+/// The builds that count, of those that have ended and had an effect: the last one of each kind and list of devices, and before it those by
 /// which a kernel was made that is alive. Drivers may build a program anew while it has kernels.
 pub(super) fn effective<'a>(builds: &'a [Kept], kernels: &[u64]) -> Vec<&'a Kept> {
     let about = |kept: &Kept| {
@@ -171,7 +173,7 @@ pub(super) fn effective<'a>(builds: &'a [Kept], kernels: &[u64]) -> Vec<&'a Kept
     };
     // From the last to the first: until which frame a build was the one of its kind.
     let mut until = HashMap::new();
-    let with_effect = builds.iter().rev().filter(|kept| kept.had_effect());
+    let with_effect = builds.iter().rev().filter(|kept| kept.outcome().is_some() && kept.had_effect());
     let mut found: Vec<&Kept> = with_effect
         .filter(|kept| {
             let order = kept.frame.order;
@@ -333,7 +335,8 @@ impl Session {
         if ids.iter().find(|id| lives(id)) != Some(&part) {
             return;
         }
-        let new: Vec<u32> = ids.iter().map(|id| if lives(id) { *id } else { all.stranger(kind_of(part)) }).collect();
+        let new: Vec<u32> =
+            ids.iter().map(|id| if lives(id) { *id } else { all.stranger(kind_of(part), order) }).collect();
         let Ok(message) = kdclSubDevices::decode(payload) else { return };
         let mut left = message.arguments;
         let properties: Vec<i64> = list::take(&mut left).unwrap_or_default();
@@ -341,7 +344,9 @@ impl Session {
         list::put(&mut arguments, &properties);
         list::put(&mut arguments, &new);
         all.add(order, &entry.made, encoded(&kdclSubDevices { arguments: &arguments, ..message }));
-        new.into_iter().filter(|id| !ids.contains(id)).for_each(|id| all.release(order, id));
+        // In another worker's journal, those that are gone have such ids already.
+        let gone = new.into_iter().zip(&ids).filter(|(_, had)| !lives(had));
+        gone.for_each(|(new, _)| all.release(order, new));
     }
 
     /// Every event: what has become of it.
@@ -429,6 +434,37 @@ mod tests {
         assert_eq!(of(&[3]), [2, 4, 10]);
         assert_eq!(of(&[9, 11]), [4, 6, 10]);
         assert_eq!(of(&[1, 12]), [4, 10]);
+    }
+
+    #[test]
+    fn a_build_that_has_not_ended_is_none_yet() {
+        let pending = Code(super::super::PENDING);
+        let builds = [build(2, &[7], Code::SUCCESS), build(4, &[7], pending), build(6, &[8], pending)];
+        assert_eq!(effective(&builds, &[]).into_iter().map(|kept| kept.frame.order).collect::<Vec<_>>(), [2]);
+    }
+
+    /// The parts of a division as the next worker has them are the program's, and ids of those that had gone before.
+    #[test]
+    fn parts_that_are_gone_are_released_in_every_worker() {
+        let (part, parent) = (id(kind::DEVICE, 5), id(kind::DEVICE, 0));
+        let mut gone = id(kind::DEVICE, 6);
+        for _ in 0..3 {
+            let (mut session, _) = crate::tests::session();
+            let mut arguments = Vec::new();
+            list::put(&mut arguments, &[0i64; 1]);
+            list::put(&mut arguments, &[gone, part]);
+            let head =
+                FrameHead { opcode: kdclSubDevices::OPCODE, wants_reply: true, thread: 1, context: 0, sequence: 9 };
+            let made = encoded(&kdclSubDevices { parent, arguments: &arguments });
+            session.journal.made(&head, parent.into(), &made);
+            session.journal.ended(gone.into());
+            let records = session.records().unwrap();
+            let [made, release] = &records[..] else { panic!("{records:?}") };
+            let stranger = super::super::parts(&made.payload)[0];
+            assert!(stranger >= id(kind::DEVICE, STRANGERS));
+            assert_eq!(release.payload, encoded(&kdclRelease { object: stranger }));
+            gone = stranger;
+        }
     }
 
     #[test]
