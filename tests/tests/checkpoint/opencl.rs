@@ -209,10 +209,10 @@ fn opencl_moves(places: &Places, way: &str) -> Result<()> {
 
 /// In mid-run: its kernels have other arguments by the time at which it stands still.
 fn moves_in_mid_run(places: &Places, way: &str) -> Result<()> {
-    const ARGUMENTS: &[&str] = &["4", "500", "10"];
+    const ARGUMENTS: &[&str] = &["4", "1000", "10"];
     let (stage, other) = (Stage::with_opencl(places, way, &[])?, opencl_server(places, &[])?);
     let plan = Plan { arguments: ARGUMENTS, ..Plan::default() };
-    let undisturbed = Plan { arguments: &["4", "500"], ..Plan::default() };
+    let undisturbed = Plan { arguments: &["4", "1000"], ..Plan::default() };
     let kept = stage.start_opencl("plain", "kept_large", &undisturbed)?.finish(LIMIT)?.text();
     let mut job = stage.start_opencl("mover", "kept_large", &plan)?;
     job.wait_for("step 3:")?;
@@ -230,8 +230,8 @@ fn buffers_move(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(places, way, &[("KATYDID_OPENCL_APART", "off")])?;
     let (other, kept) = (opencl_server(places, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(COPIES)?);
     let job = stage.start_opencl("mover", COPIES, &Plan { points: &[50, 90, 130], ..Plan::default() })?;
-    // Whether a buffer lies in the program's memory the contents tell, which an outline does not have.
-    to_and_fro(&stage, &other, job, &kept, way, [1, 0])
+    // Whether a buffer lies in the program's memory on processors the contents tell, which an outline does not have.
+    to_and_fro(&stage, &other, job, &kept, way, [1, u64::from(!is_pocl(places))])
 }
 
 /// A program asks for sizes here, and for binaries where the compiler makes larger ones of it, and the other way round.
