@@ -7,7 +7,7 @@
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -154,9 +154,10 @@ pub(crate) struct Landings {
 }
 
 impl Landings {
-    /// Adds one.
+    /// Adds one. No number is another one's; of a program that gives one twice, what the driver may still write to stays.
     pub(crate) fn add(&self, number: u64, landing: Landing) {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(landing));
+        let had = self.list.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(landing));
+        mem::forget(had);
     }
 
     /// The event of a landing's command; none if it ended in the worker before this one.
