@@ -139,8 +139,8 @@ impl Session {
     ) -> Result<(), Failure> {
         let entry = part.states.get(JOURNAL).ok_or(StateError::Damaged { what: "a session without a journal" })?;
         let mut state = State::decode(&source.state(entry)?)?;
+        let wishes = std::mem::take(&mut self.wishes);
         if is_outline(part) {
-            let wishes = std::mem::take(&mut self.wishes);
             self.rehearsal = Some(self.rehearse(state, &wishes)?);
             return Ok(());
         }
@@ -148,10 +148,7 @@ impl Session {
         self.replay.filled = buffers.filter_map(|region| u32::try_from(region.object?).ok()).collect();
         match self.rehearsal.take() {
             Some(rehearsal) => self.rebuild_on(&rehearsal, &mut state).map_err(elsewhere)?,
-            None => {
-                let wishes = std::mem::take(&mut self.wishes);
-                self.rebuild(&mut state, &wishes)?;
-            }
+            None => self.rebuild(&mut state, &wishes)?,
         }
         self.put_back(&state, &part.regions, source, progress)?;
         self.map_again(&state.mapped)?;

@@ -260,8 +260,7 @@ impl Session {
     }
 
     fn release(&mut self, object: u32) -> Result<(), RebuildError> {
-        let head = FrameHead { opcode: kdclRelease::OPCODE, wants_reply: true, thread: 1, context: 0, sequence: 0 };
-        self.execute_quietly(&head, &encoded(&kdclRelease { object })).map(drop)
+        self.execute_quietly(&our_head(kdclRelease::OPCODE), &encoded(&kdclRelease { object })).map(drop)
     }
 
     fn replay_one(&mut self, record: &Record) -> Result<(), RebuildError> {
@@ -358,8 +357,7 @@ impl Session {
 
     /// Events, as events of our own setting: whoever waits for one or asks for its state gets what it had come to.
     fn make_events(&mut self, events: &[Event], callbacks: &[Callback]) -> Result<(), RebuildError> {
-        let head = |opcode| FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence: 0 };
-        let mut run = |opcode, message, payload: Vec<u8>| match self.execute_quietly(&head(opcode), &payload)? {
+        let mut run = |opcode, message, payload: Vec<u8>| match self.execute_quietly(&our_head(opcode), &payload)? {
             Code::SUCCESS => Ok(()),
             code => Err(RebuildError::Refused { message, code }),
         };
@@ -452,6 +450,11 @@ impl Session {
 fn head(record: &Record) -> FrameHead {
     let Record { order: sequence, thread, context, opcode, .. } = *record;
     FrameHead { opcode, wants_reply: true, thread, context, sequence }
+}
+
+/// That of a frame of our own, which the program has not sent.
+fn our_head(opcode: u16) -> FrameHead {
+    FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence: 0 }
 }
 
 fn refuse_binaries(records: &[Record], device: &str) -> Result<(), RebuildError> {
