@@ -1,15 +1,22 @@
 """C++ that is compiled while the program runs: NVRTC and the driver through cuda.core and cuda.bindings.
 
 Checks templates by their lowered names, options, compile errors, cubin-free loading of PTX, memory by streams, events,
-launches of several dimensions, constants of a module, and what the driver says of a text that is damaged.
+launches of several dimensions, constants of a module, what the driver says of a text that is damaged, and that NVRTC finds
+what it compiled before in the driver's cache.
 """
 
 import ctypes
+import os
 import struct
+import tempfile
 
 import numpy as np
 from cuda.bindings import driver, nvrtc
 from cuda.core import Device, EventOptions, LaunchConfig, ObjectCode, Program, ProgramOptions, launch
+
+# Before NVRTC asks for it the first time.
+CACHE = tempfile.TemporaryDirectory()
+os.environ["CUDA_CACHE_PATH"] = CACHE.name
 
 SOURCE = r"""
 #include <cuda_fp16.h>
@@ -127,6 +134,29 @@ def check_nvrtc(result):
     return values[0] if values else None
 
 
+def cached_files():
+    """Names and sizes of what lies in the cache."""
+    found = ((folder, name) for folder, _, names in os.walk(CACHE.name) for name in names)
+    return {name: os.path.getsize(os.path.join(folder, name)) for folder, name in found if name != "index"}
+
+
+def machine_code(text):
+    program = check_nvrtc(nvrtc.nvrtcCreateProgram(text, b"cached.cu", 0, [], []))
+    check_nvrtc(nvrtc.nvrtcCompileProgram(program, 1, [b"--gpu-architecture=sm_90"]))
+    code = b" " * check_nvrtc(nvrtc.nvrtcGetCUBINSize(program))
+    check_nvrtc(nvrtc.nvrtcGetCUBIN(program, code))
+    return code
+
+
+def caching():
+    text = b'extern "C" __global__ void twice(float *x) { x[threadIdx.x] *= 2; }'
+    before = cached_files()
+    first, after = machine_code(text), cached_files()
+    assert len(after) > len(before), (before, after)
+    assert machine_code(text) == first and cached_files() == after
+    assert machine_code(text.replace(b"2", b"3")) != first and len(cached_files()) > len(after)
+
+
 def main():
     device = Device()
     device.set_current()
@@ -136,7 +166,9 @@ def main():
     weighing(device, stream, module)
     summing(device, stream, module)
     errors(module)
+    caching()
     print("NVRTC compiled 4 kernels, which ran; what does not compile or load says so")
+    print("what NVRTC has compiled is in the cache")
     print("PASS nvrtc_kernels")
 
 

@@ -21,6 +21,8 @@ pub mod status {
     pub const INVALID_CONTEXT: Status = 201;
     /// The key, wrapper or object is not there (or, for a put, already is).
     pub const INVALID_HANDLE: Status = 400;
+    /// There is nothing under this key.
+    pub const NOT_FOUND: Status = 500;
     /// The real driver has this slot, and we do not.
     pub const NOT_SUPPORTED: Status = 801;
     /// A defect of ours: the slot panicked.

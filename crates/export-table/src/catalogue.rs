@@ -13,7 +13,9 @@ use std::ptr;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use crate::border::{Status, guard, status};
-use crate::{checks, context_storage, cudart, hooks, integrity, sm_map, thread_context, tools_context, tools_module};
+use crate::{
+    checks, context_storage, cudart, hooks, integrity, nvrtc_cache, sm_map, thread_context, tools_context, tools_module,
+};
 
 /// The 16 bytes of a table id, in memory order.
 pub type Id = [u8; 16];
@@ -51,6 +53,7 @@ pub(crate) const INTEGRITY: usize = 5;
 pub(crate) const TOOLS_CONTEXT: usize = 6;
 pub(crate) const TOOLS_MODULE: usize = 7;
 pub(crate) const SM_MAP: usize = 8;
+pub(crate) const NVRTC_CACHE: usize = 9;
 
 /// Ids are written as one number whose most significant byte is byte 0 of the id.
 static CATALOGUE: [Entry; 24] = [
@@ -63,8 +66,8 @@ static CATALOGUE: [Entry; 24] = [
     table(0x21318c60_9714_3248_8ca6_41ff7324c8f2, "TOOLS_CONTEXT", || tools_context::TABLE.address()),
     table(0x6e163fbe_b958_444d_835c_e182aff1991e, "TOOLS_MODULE", || tools_module::TABLE.address()),
     table(0x1734dc26_800d_4745_8726_c0f1e7dd8bca, "SM_MAP", || sm_map::TABLE.address()),
+    table(0xda9151d3_3ae6_cc41_a5c0_4f26d533e328, "NVRTC_CACHE", || nvrtc_cache::TABLE.address()),
     refused(0xf8cff951_2146_8b4e_b9e2_fb469e7c0dd9, "ERROR_LOG"),
-    refused(0xda9151d3_3ae6_cc41_a5c0_4f26d533e328, "NVRTC_CACHE"),
     refused(0x69a28e9f_2449_8b47_b030_c5da330ea4e9, "NVML_SIDE"),
     refused(0xb10541e1_f7c7_c74a_9f64_f223be99f1e2, "DEVICE_EXTENDED_RT"),
     refused(0x195bcbf4_d67d_024a_acc5_1d29cea631ae, "HEAP_ACCESS"),
@@ -165,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_known_id_gives_the_same_pointer_every_time_and_its_size_first() {
-        for (entry, words) in CATALOGUE.iter().zip([13, 7, 3, 0, 15, 3, 93, 99, 17]) {
+        for (entry, words) in CATALOGUE.iter().zip([13, 7, 3, 0, 15, 3, 93, 99, 17, 7]) {
             let (mut first, mut second) = (ptr::null(), ptr::null());
             // SAFETY: all four point to locals.
             let codes = unsafe { [get(&mut first, &id(entry.id)), get(&mut second, &id(entry.id))] };
@@ -178,9 +181,13 @@ mod tests {
 
     #[test]
     fn slots_name_the_tables_that_they_are_in() {
-        let names = [CUDART, HOOKS, THREAD_CONTEXT, CHECKS, INTEGRITY, TOOLS_CONTEXT, TOOLS_MODULE, SM_MAP];
+        let names =
+            [CUDART, HOOKS, THREAD_CONTEXT, CHECKS, INTEGRITY, TOOLS_CONTEXT, TOOLS_MODULE, SM_MAP, NVRTC_CACHE];
         let names = names.map(|place| CATALOGUE[place].name);
-        assert_eq!(names, ["CUDART", "HOOKS", "TLS", "CHECKS", "INTEGRITY", "TOOLS_CONTEXT", "TOOLS_MODULE", "SM_MAP"]);
+        assert_eq!(
+            names,
+            ["CUDART", "HOOKS", "TLS", "CHECKS", "INTEGRITY", "TOOLS_CONTEXT", "TOOLS_MODULE", "SM_MAP", "NVRTC_CACHE"]
+        );
     }
 
     #[test]

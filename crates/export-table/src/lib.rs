@@ -2,7 +2,7 @@
 //!
 //! NVIDIA's runtime and libraries reach parts of the driver through tables of unnamed function pointers. This crate
 //! holds those that have to exist, and answers every slot in the calling process: from the facts that the embedding
-//! library supplies through [`DriverFacts`], and from the context-local storage kept here.
+//! library supplies through [`DriverFacts`], the context-local storage kept here, and NVRTC's cache of compilations on disk.
 //!
 //! The rule: a table is static data. Its address and the addresses in it enter the integrity digest, so nothing here
 //! may be built at run time, and a known id gives the same pointer every time, before `cuInit` too.
@@ -10,6 +10,7 @@
 mod border;
 mod catalogue;
 mod checks;
+mod compile_cache;
 mod context_storage;
 mod cudart;
 mod digest;
@@ -17,6 +18,7 @@ mod facts;
 mod hooks;
 mod integrity;
 mod md2;
+mod nvrtc_cache;
 mod sm_map;
 mod storage;
 mod table;
