@@ -147,6 +147,48 @@ static void handles_and_sizes_are_checked() {
     printf("handles and sizes are checked\n");
 }
 
+static void CUDART_CB nothing(void *) {}
+
+// Which handles a graph knows, and what may be inside a conditional node (the codes of driver 580.159.04).
+static void handles_are_those_of_the_outermost_graph(int *cell) {
+    cudaGraph_t graph, other, bodies[1], inner[1];
+    cudaGraphConditionalHandle handle, foreign, of_body, of_outermost;
+    cudaGraphExec_t exec;
+    cudaGraphNode_t node;
+    OK(cudaGraphCreate(&graph, 0));
+    OK(cudaGraphCreate(&other, 0));
+    OK(cudaGraphConditionalHandleCreate(&handle, graph, 1, cudaGraphCondAssignDefault));
+    OK(cudaGraphConditionalHandleCreate(&foreign, other, 1, cudaGraphCondAssignDefault));
+    cudaGraphNodeParams params = {cudaGraphNodeTypeGraph};
+    params.graph.graph = other;
+    params.graph.ownership = cudaGraphChildGraphOwnershipMove;
+    EXPECT(cudaErrorNotSupported, cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
+    EXPECT(cudaErrorNotSupported, cudaGraphAddChildGraphNode(&node, graph, nullptr, 0, other));
+    conditional(graph, nullptr, handle, cudaGraphCondTypeIf, 1, bodies);
+    OK(cudaGraphConditionalHandleCreate(&of_body, bodies[0], 1, cudaGraphCondAssignDefault));
+    EXPECT(cudaErrorInvalidValue, cudaGraphInstantiate(&exec, graph, 0));
+    OK(cudaGraphConditionalHandleCreate(&of_outermost, graph, 1, cudaGraphCondAssignDefault));
+    for (cudaGraphConditionalHandle each : {of_body, of_outermost}) {
+        conditional(bodies[0], nullptr, each, cudaGraphCondTypeIf, 1, inner);
+        captured(inner[0], [&](cudaStream_t stream) { count<<<1, 1, 0, stream>>>(cell); });
+    }
+    for (int round = 0; round < 2; round++) {
+        OK(cudaMemset(cell, 0, sizeof *cell));
+        OK(cudaGraphInstantiate(&exec, graph, 0));
+        OK(cudaGraphLaunch(exec, nullptr));
+        OK(cudaDeviceSynchronize());
+        CHECK(value_of(cell) == 2, "round %d: %d", round, value_of(cell));
+        OK(cudaGraphExecDestroy(exec));
+    }
+    cudaHostNodeParams host = {nothing, nullptr};
+    OK(cudaGraphAddHostNode(&node, bodies[0], nullptr, 0, &host));
+    EXPECT(cudaErrorInvalidValue, cudaGraphInstantiate(&exec, graph, 0));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaGraphDestroy(other));
+    (void)cudaGetLastError();
+    printf("handles are those of the outermost graph\n");
+}
+
 int main() {
     int *cell;
     OK(cudaMalloc(&cell, sizeof *cell));
@@ -154,6 +196,7 @@ int main() {
     if_runs_one_of_two(cell);
     switch_runs_the_one_that_is_named(cell);
     handles_and_sizes_are_checked();
+    handles_are_those_of_the_outermost_graph(cell);
     OK(cudaFree(cell));
     return finish("graph_conditional");
 }

@@ -10,10 +10,10 @@ use crate::graph::{GraphId, Node, NodeId, Owner, State};
 use crate::params::Params;
 
 impl State {
-    /// A copy of a graph with everything in it; graphs with memory or conditional nodes are not copied.
+    /// A copy of a graph with everything in it; graphs with memory, conditional nodes or handles are not copied.
     pub(crate) fn copy_graph(&mut self, original: GraphId, owner: Owner) -> Outcome<GraphId> {
         let unique = |params: &Params| is_memory(params) || matches!(params, Params::Conditional(_));
-        if self.any_node(original, &unique) {
+        if self.any_node(original, &unique) || !self.graph(original)?.conditions.is_empty() {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         self.copy_checked(original, owner)

@@ -153,7 +153,7 @@ fn check_bodies(plan: &Plan) -> Result<(), Unfit> {
         if matches!(step.params, Params::Conditional(_)) {
             let inside = step.inner.iter().flat_map(Plan::flat);
             if let Some(wrong) = inside.into_iter().find(|step| !fits_body(&step.params)) {
-                let (code, result) = (CUresult::ERROR_NOT_SUPPORTED, instantiate_result::ERROR);
+                let (code, result) = (CUresult::ERROR_INVALID_VALUE, instantiate_result::ERROR);
                 return Err(Unfit { code, result, node: Some(wrong.node) });
             }
         }

@@ -69,7 +69,7 @@ pub(crate) struct Graph {
     pub(crate) source: Option<GraphId>,
     /// References to user objects.
     pub(crate) objects: BTreeMap<u32, u32>,
-    /// Conditional handles made for it, and the node that each is used by.
+    /// Conditional handles made for it and for the graphs inside it, and the node that each is used by. Empty in an inner graph.
     pub(crate) conditions: BTreeMap<u64, Condition>,
     /// Captures that add to it.
     pub(crate) captures: u32,
@@ -191,6 +191,7 @@ impl State {
     /// Takes a node out of its graph, with its edges and the graphs that belong to it.
     pub(crate) fn remove(&mut self, id: NodeId) -> Outcome {
         let (graph, after) = (self.node(id)?.graph, self.node(id)?.after.clone());
+        let outermost = self.outermost(graph)?;
         for (other, _) in self.node(id)?.before.clone() {
             self.node_mut(other)?.after.retain(|after| *after != id);
         }
@@ -204,10 +205,12 @@ impl State {
         let owner = self.graph_mut(graph)?;
         owner.nodes.retain(|other| *other != id);
         owner.roots.retain(|other| *other != id);
-        owner.conditions.values_mut().filter(|it| it.node == Some(id)).for_each(|it| it.node = None);
         if let Some(node) = self.nodes.remove(&id) {
             node.params.graphs().iter().try_for_each(|inner| self.destroy(*inner))?;
         }
+        let Self { graphs, nodes, .. } = self;
+        let conditions = graphs.get_mut(&outermost).into_iter().flat_map(|graph| graph.conditions.values_mut());
+        conditions.for_each(|condition| condition.node = condition.node.filter(|node| nodes.contains_key(node)));
         Ok(())
     }
 

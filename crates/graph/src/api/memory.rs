@@ -170,7 +170,7 @@ impl<B: Backend> Graphs<B> {
         flags: u32,
     ) -> Outcome {
         wanted(out)?;
-        let id = self.ask(|state| state.graph_id(graph))?;
+        let id = self.ask(|state| state.graph_id(graph).and_then(|id| state.outermost(id)))?;
         let context = if context.is_null() { Err(CUresult::ERROR_INVALID_CONTEXT) } else { Ok(context) }?;
         let context = self.backend.context(context)?;
         if flags & !ASSIGN_DEFAULT != 0 {
@@ -280,11 +280,10 @@ impl<B: Backend> Graphs<B> {
     }
 }
 
-/// The entry of a conditional handle, in the graph it was made for or the one whose body this is.
+/// The entry of a conditional handle. A graph that is inside another one has the handles of the outermost one, whichever of
+/// them they were made for; those of other graphs are unknown to it (driver 580.159.04).
 fn find_condition(state: &mut State, graph: u32, handle: u64) -> Outcome<Option<&mut Condition>> {
-    let at = state.outermost(graph)?;
-    let known = |graph: &crate::graph::Graph| graph.conditions.contains_key(&handle);
-    let owner = if known(state.graph(graph)?) { graph } else { at };
+    let owner = state.outermost(graph)?;
     Ok(state.graph_mut(owner)?.conditions.get_mut(&handle))
 }
 

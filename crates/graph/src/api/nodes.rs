@@ -220,7 +220,9 @@ impl<B: Backend> Graphs<B> {
     pub(super) unsafe fn put_child(&self, spot: Spot, child: CUgraph, moves: bool) -> Outcome {
         let id = self.ask(|state| {
             let (outer, id) = (state.graph_id(spot.graph)?, state.graph_id(child)?);
-            state.check_child(outer, id, moves).map(|()| id)
+            state.check_child(outer, id, moves)?;
+            // Neither a copy nor a move takes handles along (driver 580.159.04).
+            if state.graph(id)?.conditions.is_empty() { Ok(id) } else { Err(CUresult::ERROR_NOT_SUPPORTED) }
         })?;
         let copy = if moves { id } else { self.ask(|state| state.copy_graph(id, Owner::Program))? };
         let adopt = |state: &mut State, node| {

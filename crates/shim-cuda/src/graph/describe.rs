@@ -13,13 +13,15 @@ use crate::fill::Fill;
 use crate::handle::wire;
 use crate::launch::Target;
 use crate::session::shim;
-use crate::upcall;
+use crate::{pinned, upcall};
 
 /// Describes plans, and notes the parts of the program in them.
 #[derive(Default)]
 pub(super) struct Describer {
     /// Tokens that were given out.
     pub(super) tokens: Vec<u64>,
+    /// Inside a conditional node, where the driver takes nothing that the program has to do.
+    in_body: bool,
 }
 
 /// Attributes that only say how a launch follows others in its stream: edges say that in a graph.
@@ -42,9 +44,28 @@ impl Describer {
             port: data.from_port,
             kind: data.type_,
         };
-        let inner = step.inner.iter().map(|plan| self.graph(plan)).collect::<Result<_, _>>()?;
-        let before = step.before.iter().map(edge).collect();
-        Ok(StepFacts { before, is_enabled: step.is_enabled, work: self.work(&step.params)?, inner })
+        let work = self.work(&step.params)?;
+        let was_in_body = self.in_body;
+        self.in_body |= matches!(work, Work::Conditional { .. });
+        let inner = step.inner.iter().map(|plan| self.graph(plan)).collect::<Result<_, _>>();
+        self.in_body = was_in_body;
+        Ok(StepFacts {
+            before: step.before.iter().map(edge).collect(),
+            is_enabled: step.is_enabled,
+            work,
+            inner: inner?,
+        })
+    }
+
+    /// Refuses what the program has to do inside a conditional node, for memory at these addresses: as the driver does where
+    /// that is pageable, and as not supported where it is pinned and only this link does not share it.
+    fn check_place(&self, addresses: &[u64]) -> Result<(), CUresult> {
+        if !self.in_body {
+            return Ok(());
+        }
+        let are_pinned = addresses.iter().map(|address| pinned::is_pinned(*address)).collect::<Result<Vec<_>, _>>()?;
+        let is_of_link = are_pinned.into_iter().all(|is_pinned| is_pinned);
+        Err(if is_of_link { CUresult::ERROR_NOT_SUPPORTED } else { CUresult::ERROR_INVALID_VALUE })
     }
 
     /// A new token for a part of the program.
@@ -79,6 +100,7 @@ impl Describer {
     fn fill(&mut self, node: &CUDA_MEMSET_NODE_PARAMS, context: u32) -> Result<Work, CUresult> {
         let fill = Fill(*node);
         if matches!(fill.side()?, Side::Own(_)) {
+            self.check_place(&[node.dst])?;
             return Ok(Work::Host { token: self.part(Part::Fill(fill))? });
         }
         Ok(Work::Fill {
@@ -97,6 +119,11 @@ impl Describer {
         let Sides { target, source, extent } = copy_rows::sides(copy)?;
         let rows = |side: copy_rows::Rows| Rows { start: side.address(), pitch: side.pitch, slice: side.slice };
         let is_own = |side: &copy_rows::Rows| matches!(side.side, Side::Own(_));
+        let own: Vec<u64> =
+            [&target, &source].into_iter().filter(|side| is_own(side)).map(|side| side.address()).collect();
+        if !own.is_empty() {
+            self.check_place(&own)?;
+        }
         let mut described = *copy;
         if copy.srcMemoryType == katydid_cuda_sys::memory_type::HOST {
             described.srcDevice = copy.srcHost.addr() as u64;
