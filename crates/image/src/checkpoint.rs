@@ -19,6 +19,7 @@ use crate::id::{CheckpointNumber, ChunkId};
 use crate::image::{CHECKPOINTS, Image, LATEST, MANIFEST, folder_of, read_whole};
 use crate::index::{Index, PACKS, located};
 use crate::manifest::{FileEntry, Identity, Manifest, PackUse, Session, Sizes, seal};
+use crate::reader::Reader;
 use crate::store::local::PART;
 use crate::store::{Guard, Lock, Store};
 
@@ -129,6 +130,14 @@ impl Writer {
     /// What a [`Part`] has left under this name of a session.
     pub fn take_session(&self, name: &str) -> Result<Session> {
         self.files.take_session(name)
+    }
+
+    /// The checkpoint as a reader will find it once this manifest is committed: what it would be good for can be found out
+    /// before that. Nothing can be put any more. Nothing of it is written.
+    pub fn draft(&self, mut manifest: Manifest) -> Result<Reader> {
+        self.chunks.finish()?;
+        manifest.identity = Some(Identity { image: self.image.id, number: self.number, parent: self.parent });
+        Reader::draft(&self.image, self.number, manifest)
     }
 
     /// Makes the checkpoint: all chunks that the manifest names must have been put, by this process or a part.

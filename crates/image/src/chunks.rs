@@ -58,6 +58,8 @@ pub(crate) struct Chunks {
     /// An open pack has been given back.
     returned: Condvar,
     spoiled: AtomicBool,
+    /// All packs were finished.
+    finished: AtomicBool,
     raw: AtomicU64,
     stored: AtomicU64,
 }
@@ -89,9 +91,9 @@ impl Chunks {
         let last = index::pack_numbers(&*store)?.last().copied().unwrap_or(0);
         let open = Mutex::new(Open { next_number: last.saturating_add(1), ..Open::default() });
         let packer = Packer::new(options.compression);
-        let (returned, spoiled) = (Condvar::new(), AtomicBool::new(false));
+        let (returned, spoiled, finished) = (Condvar::new(), AtomicBool::new(false), AtomicBool::new(false));
         let (raw, stored) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { store, image, index, options, packer, open, returned, spoiled, raw, stored })
+        Ok(Self { store, image, index, options, packer, open, returned, spoiled, finished, raw, stored })
     }
 
     /// Makes room for new chunks of so many bytes, where that makes writing them faster; what is not used goes again.
@@ -265,9 +267,12 @@ impl Chunks {
         pack.finish()
     }
 
-    /// Finishes all packs and makes them lasting; nothing can be put after it.
+    /// Finishes all packs and makes them lasting; nothing can be put after it. The second time costs nothing.
     pub(crate) fn finish(&self) -> Result<()> {
         self.check_whole()?;
+        if self.finished.load(Ordering::SeqCst) && self.open().idle.is_empty() {
+            return Ok(());
+        }
         let mut packs = std::mem::take(&mut self.open().idle);
         // Those for which no chunk came go without a trace.
         let begun = packs.len();
@@ -284,6 +289,7 @@ impl Chunks {
         let synced = if any { self.store.sync_folder(PACKS) } else { Ok(()) };
         self.spoil_on_error(synced)?;
         self.settle();
+        self.finished.store(true, Ordering::SeqCst);
         Ok(())
     }
 

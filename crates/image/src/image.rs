@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::checkpoint::{Part, Writer};
+use crate::checkpoint::{Part, Writer, latest};
 use crate::chunks::Options;
 use crate::error::{ImageError, Result};
 use crate::format::{self, UNIT};
@@ -160,6 +160,14 @@ impl Image {
             }
         }
         Ok(complete)
+    }
+
+    /// The newest checkpoint after `number` that is not there as a whole: it lost its manifest or was removed, or it is
+    /// being written, or its writer was killed.
+    pub fn newer_than(&self, number: CheckpointNumber) -> Result<Option<CheckpointNumber>> {
+        let named = latest(&*self.store).flatten().map(CheckpointNumber);
+        let newest = self.folders()?.into_iter().chain(named).max();
+        Ok(newest.filter(|newest| *newest > number))
     }
 
     /// Numbers of all folders, complete or not, in order.

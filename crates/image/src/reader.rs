@@ -54,6 +54,16 @@ impl Reader {
         let guard = image.store.lock(Lock::Reader)?;
         let number = image.resolve(which)?;
         let manifest = read_manifest(image, number)?;
+        Self::of(image, number, manifest, guard)
+    }
+
+    /// A checkpoint that is complete but for its manifest.
+    pub(crate) fn draft(image: &Image, number: CheckpointNumber, manifest: Manifest) -> Result<Self> {
+        let guard = image.store.lock(Lock::Reader)?;
+        Self::of(image, number, manifest, guard)
+    }
+
+    fn of(image: &Image, number: CheckpointNumber, manifest: Manifest, guard: Guard) -> Result<Self> {
         let index = Index::load(&*image.store, image.id)?;
         let reader = Self { store: Arc::clone(&image.store), number, manifest, index, _guard: guard };
         reader.check_chunks().map(|()| reader)

@@ -55,6 +55,44 @@ fn a_second_checkpoint_writes_what_has_changed() {
 }
 
 #[test]
+fn a_draft_is_read_before_it_is_committed_and_leaves_nothing() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let memory = noise(3, 5 * CHUNK + 9);
+    let writer = image.begin(Options::default()).unwrap();
+    let session = put_session(&writer, "0", &memory).unwrap();
+    let manifest = Manifest { sessions: vec![session], ..Manifest::default() };
+    let draft = writer.draft(manifest.clone()).unwrap();
+    assert_eq!(contents(&draft, draft.manifest()).unwrap(), memory);
+    assert_eq!((draft.number(), image.checkpoints().unwrap()), (CheckpointNumber(1), Vec::new()));
+    drop(draft);
+    drop(writer);
+    assert!(image.checkpoints().unwrap().is_empty() && tree(&folder.path().join("packs")).is_empty());
+    let writer = image.begin(Options::default()).unwrap();
+    let session = put_session(&writer, "0", &memory).unwrap();
+    let manifest = Manifest { sessions: vec![session], ..Manifest::default() };
+    drop(writer.draft(manifest.clone()).unwrap());
+    let committed = writer.commit(manifest).unwrap();
+    assert!(committed.sizes.added > memory.len() as u64, "packs that a draft has finished count too");
+    let reader = image.checkpoint(Which::Latest).unwrap();
+    assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory);
+}
+
+#[test]
+fn a_newer_checkpoint_that_is_not_there_is_known() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    save(&image, &noise(4, CHUNK)).unwrap();
+    assert_eq!(image.newer_than(CheckpointNumber(1)).unwrap(), None);
+    save(&image, &noise(5, CHUNK)).unwrap();
+    fs::remove_file(folder.path().join("checkpoints/000002/manifest.json")).unwrap();
+    assert_eq!(image.checkpoints().unwrap(), [CheckpointNumber(1)]);
+    assert_eq!(image.newer_than(CheckpointNumber(1)).unwrap(), Some(CheckpointNumber(2)));
+    fs::remove_dir_all(folder.path().join("checkpoints/000002")).unwrap();
+    assert_eq!(image.newer_than(CheckpointNumber(1)).unwrap(), Some(CheckpointNumber(2)), "`latest` names it");
+}
+
+#[test]
 fn many_threads_write_many_packs_and_equal_chunks_once() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
