@@ -1,7 +1,7 @@
 //! Modules: programs loaded into a context, with their variables in its device's memory.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use katydid_cuda_sys::{CUmodule, CUresult};
 use katydid_ptx_exec::{GlobalMemory, Kernel, KernelInfo, Program, ReferenceKind};
@@ -13,7 +13,7 @@ use crate::handles::{Registry, mint};
 use crate::image::{Code, Refusal};
 use crate::space::{self, Access};
 use crate::transfer::{self, Span};
-use crate::{managed, memory, process, reference};
+use crate::{managed, memory, process, reference, settings};
 
 /// One module.
 pub(crate) struct Module {
@@ -152,9 +152,22 @@ fn release(places: &[u64]) {
     }
 }
 
+/// Takes the place, once, in which the variables of the first module would lie, where a test wants them elsewhere.
+fn displace(context: &Context) {
+    static DISPLACED: Once = Once::new();
+    DISPLACED.call_once(|| {
+        let bytes = settings::displacement();
+        if bytes > 0 {
+            // It goes with the context. Without the room nothing is displaced.
+            let _ = memory::place(context, bytes, 1);
+        }
+    });
+}
+
 /// Loads code into `context`.
 pub(crate) fn load(context: &Arc<Context>, code: &Code) -> Result<Arc<Module>, Refusal> {
     context.output.flush();
+    displace(context);
     let mut variables = Variables { context, places: Vec::new() };
     let program = code.load(&mut variables).inspect_err(|_| release(&variables.places))?;
     let module = Arc::new(Module {

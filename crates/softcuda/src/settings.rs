@@ -5,13 +5,14 @@
 //! | `KATYDID_SOFT_DEVICES`   | number of devices, 0 to 16                                     | 1                     |
 //! | `KATYDID_SOFT_MEMORY`    | bytes of each device, with K, M, G or T behind                 | half of the RAM       |
 //! | `KATYDID_SOFT_SHARED`    | folder of the processes that share the memory of the devices   | each has its own      |
+//! | `KATYDID_SOFT_DISPLACE` | file with numbers of bytes, one a line: the next process that loads a module puts its variables so far behind where they would lie, and takes the line out unless it is the last | they lie where they would |
 //! | `CUDA_VISIBLE_DEVICES`   | ordinals or UUIDs, in the order the program shall see them     | all                   |
 //! | `CUDA_MODULE_LOADING`    | `EAGER` changes what `cuModuleGetLoadingMode` says             | lazy                  |
 //! | `KATYDID_LOG`            | anything: faults and missing tables are told on stderr         | only codes            |
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use katydid_cuda_sys::CUuuid;
@@ -77,6 +78,25 @@ pub(crate) fn shared_folder() -> Option<PathBuf> {
     env::var_os("KATYDID_SOFT_SHARED").filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
+/// Bytes by which this process displaces the variables of modules, for tests of what comes of that.
+pub(crate) fn displacement() -> u64 {
+    static BYTES: LazyLock<u64> = LazyLock::new(|| {
+        let file = env::var_os("KATYDID_SOFT_DISPLACE").map(PathBuf::from);
+        file.and_then(|file| next_displacement(&file)).unwrap_or(0)
+    });
+    *BYTES
+}
+
+/// The first line of a file, which goes unless it is the last.
+fn next_displacement(file: &Path) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+    if !rest.is_empty() {
+        fs::write(file, rest).ok()?;
+    }
+    first.trim().parse().ok()
+}
+
 /// True if the program asked for eager loading of modules.
 pub(crate) fn eager_loading() -> bool {
     env::var("CUDA_MODULE_LOADING").is_ok_and(|mode| mode == "EAGER")
@@ -127,6 +147,15 @@ fn read_host_memory() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn displacements_are_taken_one_by_one_and_the_last_one_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("displacements");
+        assert_eq!(next_displacement(&file), None);
+        fs::write(&file, "4096\n0\n").unwrap();
+        assert_eq!([1; 3].map(|_| next_displacement(&file)), [Some(4096), Some(0), Some(0)]);
+    }
 
     #[test]
     fn sizes_take_a_letter() {
