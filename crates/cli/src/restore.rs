@@ -28,6 +28,12 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
     let which = flags.at.map_or(Which::Latest, |number| Which::Number(CheckpointNumber(number)));
     let image = checkpoint::whole_path(&flags.image)?;
     let opened = Opened::open(&image, which).map_err(Failure::work)?;
+    if let Some(newer) = opened.passed_over() {
+        let (place, number) = (image.display(), opened.number());
+        say(format_args!(
+            "{place}: checkpoint {newer} has no manifest, so it was never completed or is damaged; this restores checkpoint {number}"
+        ));
+    }
     let known = match flags.driver {
         Some(_) => None,
         None => address::resolve(flags.server.as_deref(), flags.certs.as_deref()).map_err(Failure::usage)?,

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_image::{Image, ImageError, Manifest, Reader, Which};
+use katydid_image::{CheckpointNumber, Image, ImageError, Manifest, Reader, Which};
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
 use katydid_wire::job::ToProgram;
@@ -135,6 +135,7 @@ pub struct Opened {
     reader: Reader,
     notes: Notes,
     files: PathBuf,
+    passed_over: Option<CheckpointNumber>,
 }
 
 /// What a restore is told by its surroundings.
@@ -176,18 +177,29 @@ impl Opened {
     ///
     /// See [`RestoreError`].
     pub fn open(image: &Path, which: Which) -> Result<Self, RestoreError> {
-        let reader = Image::open(image)?.checkpoint(which)?;
+        let opened = Image::open(image)?;
+        let reader = opened.checkpoint(which)?;
+        let passed_over = match which {
+            Which::Latest => opened.newer_than(reader.number())?,
+            Which::Number(_) => None,
+        };
         let number = reader.number().0;
         let part = reader.manifest().criu.as_ref().ok_or(RestoreError::NoProgram(number))?;
         let notes = Notes::decode(&part.notes).ok_or(RestoreError::NoNotes(number))?;
         let files = reader.folder(&part.folder)?;
-        Ok(Self { image: image.to_owned(), reader, notes, files })
+        Ok(Self { image: image.to_owned(), reader, notes, files, passed_over })
     }
 
     /// What it consists of.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         self.reader.manifest()
+    }
+
+    /// The number of a newer checkpoint that has no manifest, when the newest was asked for.
+    #[must_use]
+    pub fn passed_over(&self) -> Option<u32> {
+        self.passed_over.map(|number| number.0)
     }
 
     /// Its number.
