@@ -20,6 +20,7 @@ use crate::terminal::{Progress, bar};
 pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
     let mut request = request(&flags.image)?;
     request.device_only = flags.device_only;
+    request.force = flags.force;
     request.leave_running = flags.leave_running || flags.device_only || flags.image.every.is_some();
     let Some(every) = flags.image.every else {
         let (_, control) = folder::find(&flags.job).map_err(Failure::usage)?;
@@ -56,6 +57,7 @@ pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
         keep: flags.keep,
         level: flags.level,
         patience_ms: flags.patience.map(|patience| u32::try_from(patience.0.as_millis()).unwrap_or(u32::MAX)),
+        force: false,
     })
 }
 

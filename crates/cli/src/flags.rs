@@ -187,6 +187,11 @@ pub(crate) struct CheckpointFlags {
     /// Save what is on the GPU only; needs no CRIU, and the job goes on.
     #[arg(long)]
     pub(crate) device_only: bool,
+    /// Take it even if a rehearsal of the restore fails: the job may not come back.
+    ///
+    /// Without it such a checkpoint is refused and the job goes on.
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Write JSON.
     #[arg(long)]
     pub(crate) json: bool,

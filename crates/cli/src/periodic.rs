@@ -38,6 +38,7 @@ impl Periodic {
             keep,
             level: None,
             patience_ms: None,
+            force: false,
         };
         let (stop, stopped) = mpsc::channel();
         let job = job.clone();

@@ -9,6 +9,7 @@
 //!   dump      CRIU copies the processes                            ┘
 //! resume    they take their sessions up again (if they go on)
 //! write     workers write the image behind the program's back
+//! rehearse  other workers rebuild the sessions from it, without contents
 //! commit    the manifest gets its name: now the checkpoint is there
 //! kill      the processes end (if they do not go on)
 //! ```
@@ -24,8 +25,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use katydid_image::{
-    CheckpointNumber, Compression, Criu as CriuPart, Image, ImageError, Job as JobPart, Manifest, Options, Program,
-    Session, Times, Writer,
+    CheckpointNumber, Committed, Compression, Criu as CriuPart, Image, ImageError, Job as JobPart, Manifest, Options,
+    Program, Session, Times, Writer,
 };
 use katydid_transport::AddressError;
 
@@ -41,6 +42,7 @@ use crate::noted::{self, Noted};
 use crate::notes::Notes;
 use crate::proof;
 use crate::queues;
+use crate::rehearsal::rehearse;
 use crate::session;
 use crate::shared::{self, Segment};
 use crate::stages::Stages;
@@ -165,6 +167,11 @@ pub enum CheckpointError {
     /// A worker.
     #[error(transparent)]
     Companion(CompanionError),
+    /// The sessions would not come back, or nobody could find out.
+    #[error(
+        "a rehearsal of the restore failed, so the job goes on: {0}; try again later, or take the checkpoint all the same with `katydid checkpoint --force`"
+    )]
+    Rehearsal(CompanionError),
     /// The system.
     #[error("cannot {doing}: {source}")]
     System {
@@ -244,13 +251,13 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
             }
             Err(error) => return Err(error),
         };
-        tell(&Step::Commit);
         let (workers, members) = (taken.workers(), taken.members());
         let Taken { mut stop, sessions, processes, criu: part, frozen, stopped } = taken;
         let manifest =
             manifest(job, &members, sessions, part, Times { began, written: now(), stopped_us: micros(stopped) });
-        let committed = proof::strike(&Step::Commit).and_then(|()| Ok(writer.commit(manifest)?));
-        let committed = match committed {
+        let rehearsed = rehearse(job, request, &stop, (&writer, &manifest), tell);
+        let committed = rehearsed.and_then(|warning| Ok((warning, commit(writer, manifest, tell)?)));
+        let (warning, committed) = match committed {
             Ok(committed) => committed,
             Err(error) if keeps_stopped(request) => {
                 return Err(undo(&mut stop, frozen, Questions::Refused, error));
@@ -259,7 +266,7 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
         };
         *lock(&job.recovery) = Some(Recovery::of_stop(path.to_owned(), image.id(), committed.number, &stop));
         // The checkpoint is there: whatever fails from here on is no failure of it.
-        let mut warnings = Vec::new();
+        let mut warnings: Vec<String> = warning.into_iter().collect();
         let mut running = !keeps_stopped(request);
         if let Some(frozen) = frozen.filter(|_| keeps_stopped(request)) {
             tell(&Step::Kill);
@@ -290,8 +297,15 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
     Err(CheckpointError::Restless)
 }
 
+/// Makes it a checkpoint.
+fn commit(writer: Writer, manifest: Manifest, tell: &(dyn Fn(&Step) + Sync)) -> Result<Committed, CheckpointError> {
+    tell(&Step::Commit);
+    proof::strike(&Step::Commit)?;
+    Ok(writer.commit(manifest)?)
+}
+
 /// Whether the program stays stopped after the dump, to be killed once the checkpoint is complete.
-fn keeps_stopped(request: &Request) -> bool {
+pub(crate) fn keeps_stopped(request: &Request) -> bool {
     !request.leave_running && !request.device_only
 }
 

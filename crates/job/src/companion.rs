@@ -6,19 +6,22 @@
 //! is bounded.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use katydid_image::{CheckpointNumber, ChunkId, FileEntry, Reader, Sink, Source, Writer};
+use katydid_image::{CheckpointNumber, ChunkId, FileEntry, Reader, Session, Sink, Source, Writer};
 use katydid_transport::{Address, ConnectError, Talk, TalkError, companion};
 use katydid_wire::codec::CodecError;
-use katydid_wire::companion::{FromWorker, HASH, MAX_HASHES, STATE_PIECE, Store, ToWorker};
+use katydid_wire::companion::{FromWorker, HASH, MAX_HASHES, MovedVariable, STATE_PIECE, Store, ToWorker};
 use katydid_wire::envelope::EnvelopeError;
 use katydid_wire::key::SessionKey;
 use katydid_wire::sharing::Sharing;
 
 use crate::incarnations::Incarnations;
+use crate::pointers::{self, Pointer};
 
 /// How long a server may take to hand a connection to a worker; a cold driver takes seconds to start.
 const GREETING: Duration = Duration::from_secs(60);
@@ -62,6 +65,8 @@ pub struct Catalogue<'a> {
     reader: &'a Reader,
     lengths: HashMap<ChunkId, usize>,
     files: HashMap<&'a str, &'a FileEntry>,
+    /// What the manifest says of each session, by the name under which a worker asks for it.
+    parts: HashMap<String, &'a Session>,
 }
 
 impl<'a> Catalogue<'a> {
@@ -69,8 +74,19 @@ impl<'a> Catalogue<'a> {
     #[must_use]
     pub fn new(reader: &'a Reader) -> Self {
         let lengths = reader.manifest().chunks().map(|(id, length)| (*id, length)).collect();
-        let states = reader.manifest().sessions.iter().flat_map(|session| session.states.values());
-        Self { reader, lengths, files: states.map(|entry| (entry.name.as_str(), entry)).collect() }
+        let sessions = &reader.manifest().sessions;
+        let states = sessions.iter().flat_map(|session| session.states.values());
+        let parts = sessions.iter().map(|session| (format!("state-{}.part.bin", session.name), session)).collect();
+        Self { reader, lengths, files: states.map(|entry| (entry.name.as_str(), entry)).collect(), parts }
+    }
+
+    /// A file of a session, or what the manifest says of one.
+    fn file(&self, name: &str) -> Result<Vec<u8>, String> {
+        match (self.files.get(name), self.parts.get(name)) {
+            (Some(entry), _) => self.reader.state(entry).map_err(|error| error.to_string()),
+            (None, Some(part)) => serde_json::to_vec(part).map_err(|error| error.to_string()),
+            (None, None) => Err(format!("the checkpoint has no file {name}")),
+        }
     }
 }
 
@@ -81,8 +97,12 @@ pub struct Rebuild<'a> {
     pub catalogue: &'a Catalogue<'a>,
     /// The image's folder, if it has one.
     pub directory: Option<BorrowedFd<'a>>,
-    /// Whether the program lives on, and has its host memory itself.
+    /// Whether the program lives on, and has its host memory itself: then every variable must lie where it lay.
     pub device_only: bool,
+    /// Only to find out whether it can be done: no program will come.
+    pub rehearsal: bool,
+    /// The folder with the program's saved memory, in which pointers to variables are looked for that lie elsewhere now.
+    pub memory: Option<&'a Path>,
     /// The incarnations of the job that they will belong to.
     pub incarnations: &'a Incarnations,
     /// Devices to use in place of the session's own, a line each, as `ToWorker::Restore` has them.
@@ -120,6 +140,22 @@ pub enum CompanionError {
         /// What lies where.
         text: String,
     },
+    /// The device has too little free memory.
+    #[error("{session}: {text}")]
+    NoRoom {
+        /// Which session.
+        session: String,
+        /// What found no memory.
+        text: String,
+    },
+    /// The program's saved memory cannot be searched.
+    #[error("{session}: cannot look for pointers in the program's saved memory: {source}")]
+    Memory {
+        /// Which session.
+        session: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// It begins anew, with devices in another order, and takes the same order then.
     #[error("{session}: the driver does not have its devices in another order")]
     Anew {
@@ -153,25 +189,26 @@ pub struct Companion {
     /// State files that arrive in pieces.
     pieces: HashMap<String, Vec<u8>>,
     state: StateRead,
+    /// Variables that the session it has rebuilt has elsewhere.
+    moved: Vec<MovedVariable>,
 }
 
 /// The state file that a worker reads, piece by piece: as long as it does so it is read and checked once.
 #[derive(Debug, Default)]
-struct StateRead(Option<(ChunkId, Vec<u8>)>);
+struct StateRead(Option<(String, Vec<u8>)>);
 
 impl StateRead {
     /// What is at `offset`.
     fn piece(&mut self, catalogue: &Catalogue<'_>, name: &str, offset: u64) -> Result<ToWorker, String> {
-        let entry = catalogue.files.get(name).ok_or_else(|| format!("the checkpoint has no file {name}"))?;
         let bytes = match self.0.take() {
-            Some((id, bytes)) if id == entry.blake3 => bytes,
-            _ => catalogue.reader.state(entry).map_err(|error| error.to_string())?,
+            Some((known, bytes)) if known == name => bytes,
+            _ => catalogue.file(name)?,
         };
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
         let to = from.saturating_add(STATE_PIECE).min(bytes.len());
         let piece = ToWorker::State { total: bytes.len() as u64, data: bytes[from..to].to_vec() };
         // After its end nobody asks for it.
-        self.0 = (to < bytes.len()).then_some((entry.blake3, bytes));
+        self.0 = (to < bytes.len()).then_some((name.to_owned(), bytes));
         Ok(piece)
     }
 }
@@ -200,6 +237,7 @@ impl Companion {
             ended: None,
             pieces: HashMap::new(),
             state: StateRead::default(),
+            moved: Vec::new(),
         })
     }
 
@@ -317,7 +355,7 @@ impl Companion {
     ///
     /// # Errors
     ///
-    /// What the last worker says.
+    /// What the last worker says, or that the program's memory points where a variable lay.
     pub fn rebuild(
         address: &Address,
         session: &str,
@@ -335,7 +373,7 @@ impl Companion {
                 companion = Self::connect(address, key, session)?;
                 restored = companion.restore(plan, progress);
             }
-            match restored {
+            match restored.and_then(|()| companion.check_moved(plan)) {
                 Err(CompanionError::Elsewhere { .. }) if left > 0 => {}
                 done => return done.map(|()| companion),
             }
@@ -356,12 +394,30 @@ impl Companion {
         progress: &Progress,
     ) -> Result<Self, CompanionError> {
         let Some(mut companion) = rehearsed else { return Self::rebuild(address, session, plan, progress) };
-        match companion.restore(plan, progress) {
+        match companion.restore(plan, progress).and_then(|()| companion.check_moved(plan)) {
             Err(CompanionError::Elsewhere { .. } | CompanionError::Talk { .. }) => {
                 drop(companion);
                 Self::rebuild(address, session, plan, progress)
             }
             done => done.map(|()| companion),
+        }
+    }
+
+    /// Passes when the program's saved memory points to no variable that lies elsewhere now.
+    fn check_moved(&self, plan: &Rebuild<'_>) -> Result<(), CompanionError> {
+        let session = || self.session.clone();
+        let Some(memory) = plan.memory.filter(|_| !self.moved.is_empty()) else { return Ok(()) };
+        let found = pointers::find(memory, &self.moved);
+        match found.map_err(|source| CompanionError::Memory { session: session(), source })? {
+            None => Ok(()),
+            Some(Pointer { file, offset, word, variable }) => {
+                let text = format!(
+                    "{} lay at {:#x} and lies elsewhere now, and the program's own memory holds {word:#x}, which pointed \
+                     there (byte {offset} of {file}): restore with the driver and GPU that the image was made with",
+                    variable.name, variable.address
+                );
+                Err(CompanionError::Elsewhere { session: session(), text })
+            }
         }
     }
 
@@ -375,9 +431,16 @@ impl Companion {
             device_only: u32::from(plan.device_only),
             incarnations: plan.incarnations.encode(),
             devices: plan.devices.to_owned(),
+            rehearsal: u32::from(plan.rehearsal),
         };
         match self.order(&order, directory, SILENCE, Questions::Read(plan.catalogue), Some(progress))? {
-            FromWorker::Restored { .. } => Ok(()),
+            FromWorker::Restored { moved, .. } => {
+                let moved = MovedVariable::decode(&moved);
+                let session = || self.session.clone();
+                self.moved =
+                    moved.map_err(|error| CompanionError::Breach { session: session(), what: error.to_string() })?;
+                Ok(())
+            }
             other => Err(self.unexpected(&other)),
         }
     }
@@ -427,6 +490,9 @@ impl Companion {
                 }
                 Some(FromWorker::Elsewhere { text }) => {
                     return Err(CompanionError::Elsewhere { session: self.session.clone(), text });
+                }
+                Some(FromWorker::NoRoom { text }) => {
+                    return Err(CompanionError::NoRoom { session: self.session.clone(), text });
                 }
                 Some(FromWorker::Anew { .. }) => return Err(CompanionError::Anew { session: self.session.clone() }),
                 Some(answer) => return Ok(answer),
@@ -596,6 +662,8 @@ mod tests {
             catalogue: &catalogue,
             directory: None,
             device_only: true,
+            rehearsal: false,
+            memory: None,
             incarnations: &Incarnations::default(),
             devices: "",
         };
@@ -615,7 +683,12 @@ mod tests {
 
     #[test]
     fn another_worker_is_asked_while_addresses_are_others() {
-        let companion = rebuilt_by(vec![elsewhere(1), elsewhere(2), FromWorker::Restored { frames: 5 }]).unwrap();
+        let companion = rebuilt_by(vec![
+            elsewhere(1),
+            elsewhere(2),
+            FromWorker::Restored { frames: 5, moved: MovedVariable::encode(&[]) },
+        ])
+        .unwrap();
         assert_eq!(companion.session, "p1");
     }
 

@@ -122,6 +122,8 @@ impl Inner {
             catalogue: &catalogue,
             directory: directory.as_ref().map(AsFd::as_fd),
             device_only: true,
+            rehearsal: false,
+            memory: None,
             incarnations: &self.incarnations,
             devices,
         };

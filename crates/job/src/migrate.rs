@@ -110,6 +110,7 @@ fn request(wanted: &Migration) -> Result<Request, CheckpointError> {
         keep: None,
         level: wanted.image.is_none().then_some(0),
         patience_ms: wanted.patience_ms,
+        force: false,
     };
     if wanted.image.is_some() {
         Inner::image_of(&request)?;
@@ -256,7 +257,8 @@ impl<'a> Travel<'a> {
         let sessions = stop.sides.iter().map(|side| with_worker(session_name(&side.member))).collect();
         let directory = directory.as_ref().map(AsFd::as_fd);
         let incarnations = &self.job.incarnations;
-        let plan = Rebuild { catalogue, directory, device_only: true, incarnations, devices: &devices };
+        let (device_only, rehearsal, memory, devices) = (true, false, None, &*devices);
+        let plan = Rebuild { catalogue, directory, device_only, rehearsal, memory, incarnations, devices };
         let companions = in_parallel(sessions, |(name, worker): (String, Option<Companion>)| {
             let companion = Companion::rebuild_on(worker, self.server, &name, &plan, &Progress::default());
             Ok::<_, CheckpointError>(companion?)

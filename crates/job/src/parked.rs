@@ -319,6 +319,7 @@ impl Inner {
             // It is there for a while only.
             level: Some(0),
             patience_ms: None,
+            force: false,
         };
         let number = self.taken_aside(&request, &member)?;
         self.parked.put(&member, Some(Kept { image, number }));

@@ -305,7 +305,8 @@ impl Opened {
         let list = self.manifest().sessions.iter().zip(progress).collect();
         let directory = directory.as_ref().map(AsFd::as_fd);
         let (catalogue, devices) = (&catalogue, around.devices);
-        let plan = Rebuild { catalogue, directory, device_only: false, incarnations, devices };
+        let (device_only, rehearsal, memory) = (false, false, Some(&*self.files));
+        let plan = Rebuild { catalogue, directory, device_only, rehearsal, memory, incarnations, devices };
         let companions = in_parallel(list, |(session, progress)| {
             Ok(Companion::rebuild(around.server, &session.name, &plan, progress)?)
         });

@@ -90,6 +90,9 @@ pub struct Request {
     /// How long the GPU may take to come to rest, in milliseconds; null: 30 s.
     #[serde(default)]
     pub patience_ms: Option<u32>,
+    /// It is taken although a rehearsal of the restore failed.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// `POST /v1/migrations`: the sessions of the job go on elsewhere, its processes stay.
@@ -161,6 +164,8 @@ pub enum Step {
         /// Bytes that the image took.
         written: u64,
     },
+    /// Other workers find out whether the sessions come back.
+    Rehearse,
     /// What makes the checkpoint complete is written.
     Commit,
     /// Sessions are rebuilt on another server.

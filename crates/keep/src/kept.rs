@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use katydid_image::{Session as SessionPart, Sink, Source};
 use katydid_transport::{Switch, WorkerLink};
+use katydid_wire::companion::MovedVariable;
 use katydid_wire::sharing::Sharing;
 
 use crate::control::{Control, RestError};
@@ -19,6 +20,20 @@ pub type Failure = Box<dyn Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Elsewhere(pub String);
+
+/// The device has too little free memory for what the session had, now.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoRoom(pub String);
+
+/// How a session is rebuilt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RestoreOptions {
+    /// Only find out whether it can be: no contents, and little memory of the device behind its addresses.
+    pub rehearsal: bool,
+    /// Every variable must lie where it lay: the program's own memory cannot be searched for pointers to it.
+    pub exact: bool,
+}
 
 /// What is to be kept.
 #[derive(Debug, Clone, Copy, Default)]
@@ -130,8 +145,19 @@ pub trait Restored: Kept {
     ///
     /// # Errors
     ///
-    /// Why it cannot be that; it is then of no use. [`Elsewhere`]: here, but perhaps in another process.
-    fn restore(&mut self, part: &SessionPart, source: &dyn Source, progress: &Progress) -> Result<(), Failure>;
+    /// Why it cannot be that; it is then of no use. [`Elsewhere`]: here, but perhaps in another process. [`NoRoom`]: not now.
+    fn restore(
+        &mut self,
+        part: &SessionPart,
+        source: &dyn Source,
+        progress: &Progress,
+        options: RestoreOptions,
+    ) -> Result<(), Failure>;
+
+    /// Variables that lie elsewhere than in the image, and that no memory of the session points to.
+    fn moved(&self) -> &[MovedVariable] {
+        &[]
+    }
 
     /// Rebuilds the rest: the program is there, with its pinned memory if the sides share some.
     ///

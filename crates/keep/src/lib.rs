@@ -25,7 +25,7 @@ pub use calls::Calls;
 pub use chunks::{CHUNK, ChunkError, Load, put_each, read_all};
 pub use control::{Control, Orders, Pump, Pumped, RestError};
 pub use frame::Frame;
-pub use kept::{Ahead, CaptureOptions, Elsewhere, Failure, Kept, Restored, Taken};
+pub use kept::{Ahead, CaptureOptions, Elsewhere, Failure, Kept, NoRoom, RestoreOptions, Restored, Taken};
 pub use output::{Capture, Printed};
 pub use progress::Progress;
 pub use record::{Messages, Names, Record, StateError, Step};

@@ -8,7 +8,9 @@ use std::ptr;
 use std::sync::Arc;
 
 use katydid_image::{Session as SessionPart, Sink, Source};
-use katydid_keep::{Ahead, CaptureOptions, Control, Failure, Kept, Orders, Progress, RestError, Restored, Taken};
+use katydid_keep::{
+    Ahead, CaptureOptions, Control, Failure, Kept, Orders, Progress, RestError, RestoreOptions, Restored, Taken,
+};
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event};
 use katydid_transport::{Switch, WorkerLink};
 use katydid_wire::opencl::KIND_SHIFT;
@@ -176,7 +178,16 @@ impl Kept for Session {
 }
 
 impl Restored for Session {
-    fn restore(&mut self, part: &SessionPart, source: &dyn Source, progress: &Progress) -> Result<(), Failure> {
+    fn restore(
+        &mut self,
+        part: &SessionPart,
+        source: &dyn Source,
+        progress: &Progress,
+        options: RestoreOptions,
+    ) -> Result<(), Failure> {
+        if options.rehearsal {
+            return Err("a session of OpenCL is rehearsed by its outline".into());
+        }
         self.restore_snapshot(part, source, progress)
     }
 

@@ -17,6 +17,7 @@ use crate::ask::ask;
 use crate::chunks::Chunks;
 use crate::fault::{Fault, SessionError};
 use crate::shares::FILE_DESCRIPTOR;
+use crate::stand_in::StandIns;
 
 /// The device arenas of a session.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub struct DeviceMemory {
     quota: u64,
     /// Bytes outside the arenas that count as well.
     charged: u64,
+    /// In a rehearsal: what stands for all memory of each device.
+    stand_ins: Option<StandIns>,
 }
 
 impl DeviceMemory {
@@ -40,7 +43,18 @@ impl DeviceMemory {
         let devices = facts.devices.iter().map(|_| Chunks::default()).collect();
         let friends = (0..facts.devices.len()).map(|device| friends(facts, device)).collect();
         let is_lendable = facts.devices.iter().map(is_lendable).collect();
-        Self { map, devices, friends, is_lendable, quota: if quota == 0 { u64::MAX } else { quota }, charged: 0 }
+        let quota = if quota == 0 { u64::MAX } else { quota };
+        Self { map, devices, friends, is_lendable, quota, charged: 0, stand_ins: None }
+    }
+
+    /// From here on memory has no contents: little memory of the device stands for all of it.
+    pub(crate) fn begin_rehearsal(&mut self) {
+        self.stand_ins = Some(StandIns::default());
+    }
+
+    /// Whether memory has no contents.
+    pub(crate) fn is_rehearsal(&self) -> bool {
+        self.stand_ins.is_some()
     }
 
     /// Where the arenas lie.
@@ -93,7 +107,10 @@ impl DeviceMemory {
         if size > self.left() {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
-        back(driver, (device, self.is_lendable[ordinal]), &self.friends[ordinal], address, size)?;
+        match &mut self.stand_ins {
+            Some(stand_ins) => stand_ins.back(driver, device, &self.friends[ordinal], address, size)?,
+            None => back(driver, (device, self.is_lendable[ordinal]), &self.friends[ordinal], address, size)?,
+        }
         self.devices[ordinal].insert(address, size, ());
         Ok(())
     }
@@ -232,14 +249,20 @@ fn back(
     // SAFETY: ours; the mapping, if there is one, keeps the memory alive from here on.
     let _ = unsafe { driver.cuMemRelease(memory) };
     mapped.ok()?;
+    open(driver, friends, address, size)
+}
+
+/// Lets `friends` read and write what was mapped at a reserved address; unmaps it where that fails.
+pub(crate) fn open(driver: &Driver, friends: &[i32], address: u64, size: u64) -> Result<(), CUresult> {
+    let length = size as usize;
     let access = friends.iter().map(|id| access(*id)).collect::<Vec<_>>();
-    // SAFETY: the range was mapped above; `access` outlives the call and has as many entries as said.
+    // SAFETY: the caller has mapped the range; `access` outlives the call and has as many entries as said.
     let all = unsafe { driver.cuMemSetAccess(address, length, access.as_ptr(), access.len()) };
     // A driver may refuse a peer that it said could have access: then the owner alone has it.
     // SAFETY: as above, with the first entry, which is the device itself.
     let set = all.ok().or_else(|_| unsafe { driver.cuMemSetAccess(address, length, access.as_ptr(), 1) }.ok());
     if set.is_err() {
-        // SAFETY: undoes the mapping above; nothing has used it.
+        // SAFETY: undoes the mapping; nothing has used it.
         let _ = unsafe { driver.cuMemUnmap(address, length) };
     }
     set

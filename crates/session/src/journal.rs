@@ -48,6 +48,7 @@ pub(crate) use rebuild::Replay;
 pub use save::{JournalError, Saved};
 #[cfg(test)]
 pub(crate) use state::read_state;
+pub(crate) use state::records_of;
 pub use state::{Opening, messages_of};
 use uses::Uses;
 

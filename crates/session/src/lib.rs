@@ -40,6 +40,7 @@ mod shortage;
 mod snapshot;
 mod spare;
 mod staged;
+mod stand_in;
 mod store;
 mod tables;
 #[cfg(test)]

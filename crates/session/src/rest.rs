@@ -11,10 +11,11 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CU_STREAM_LEGACY, CUresult, CUstream};
 use katydid_image::{Session as SessionPart, Sink, Source};
 use katydid_keep::{
-    Ahead, CaptureOptions, Control, Elsewhere, Failure, Kept, Orders, Progress, Pump, Pumped, RestError, Restored,
-    Taken,
+    Ahead, CaptureOptions, Control, Elsewhere, Failure, Kept, NoRoom, Orders, Progress, Pump, Pumped, RestError,
+    RestoreOptions, Restored, Taken,
 };
 use katydid_transport::{Switch, WorkerLink};
+use katydid_wire::companion::MovedVariable;
 
 use crate::fault::SessionError;
 use crate::journal::RebuildError;
@@ -103,13 +104,25 @@ impl Kept for Session {
 }
 
 impl Restored for Session {
-    fn restore(&mut self, part: &SessionPart, source: &dyn Source, progress: &Progress) -> Result<(), Failure> {
-        Self::restore(self, part, source, progress).map_err(|error| match error {
-            SnapshotError::Moved { .. } | SnapshotError::Rebuild(RebuildError::Moved { .. }) => {
-                Elsewhere(error.to_string()).into()
-            }
+    fn restore(
+        &mut self,
+        part: &SessionPart,
+        source: &dyn Source,
+        progress: &Progress,
+        options: RestoreOptions,
+    ) -> Result<(), Failure> {
+        Self::restore(self, part, source, progress, options).map_err(|error| match error {
+            SnapshotError::Moved { .. }
+            | SnapshotError::Pointed { .. }
+            | SnapshotError::MovedFunctions { .. }
+            | SnapshotError::Rebuild(RebuildError::Moved { .. }) => Elsewhere(error.to_string()).into(),
+            SnapshotError::Rebuild(RebuildError::NoMemory { .. }) => NoRoom(error.to_string()).into(),
             other => other.into(),
         })
+    }
+
+    fn moved(&self) -> &[MovedVariable] {
+        &self.snapshots.moved
     }
 
     fn restore_host(

@@ -16,6 +16,7 @@ mod declared;
 mod error;
 mod hash;
 mod lift;
+mod moved;
 mod restore;
 mod scratch;
 mod soft;
@@ -34,6 +35,7 @@ use hash::Hash;
 use katydid_cuda_sys::CUcontext;
 use katydid_driver::Driver;
 use katydid_image::ChunkId;
+use katydid_wire::companion::MovedVariable;
 pub use taken::journal_of;
 
 /// Names of chunks by the device's hash and their lengths.
@@ -62,6 +64,8 @@ pub(crate) struct Snapshots {
     aside: Aside,
     busy: Arc<Busy>,
     declared: Arc<Declared>,
+    /// Variables that a restore found elsewhere, and that nothing in the session points to.
+    pub(crate) moved: Vec<MovedVariable>,
 }
 
 /// Bytes of device memory that snapshots behind the program hold, one entry each.

@@ -28,6 +28,9 @@
 //!   │◀──────── Progress … Restored or Elsewhere ┤  or what was made of the outline is not of that
 //! ```
 //!
+//! `Restore` of a rehearsal (`rehearsal: 1`) is answered in the same way; the supervisor closes the connection then, and the
+//! worker ends. A session that finds no memory for what it had answers `NoRoom`.
+//!
 //! Every order is answered once, in the order of the orders, except that `Progress` and the end of a snapshot
 //! (`Written` or `Unwritten`, which answer `Write`) come in between. `Failed` leaves things as they were before the order, but for `Restore`, after which the worker ends. A
 //! session that is paused, and not detached, goes on when its companion is gone; one that is detached ends with it.
@@ -37,7 +40,7 @@
 //! would answer (`Has`, `Put`, `PutState`; `Get`, `GetState`), each question is answered by the message that its
 //! description names, and answers come in the order of the questions.
 
-use crate::codec::{Field, Reader};
+use crate::codec::{CodecError, Field, Reader};
 use crate::envelope::{self, EnvelopeError, messages};
 
 /// Largest message in bytes: a chunk of 2 MiB and what stands around it.
@@ -67,6 +70,49 @@ impl Field for Store {
 
     fn take(bytes: &mut &[u8]) -> Option<Self> {
         u32::take(bytes).map(Self)
+    }
+}
+
+/// Most variables that a worker may report as moved.
+const MAX_MOVED: u32 = 1 << 16;
+
+/// A variable of a module or library that lies elsewhere in a rebuilt session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MovedVariable {
+    /// Its code and name, such as `library 3: variable table`.
+    pub name: String,
+    /// Its address in the image.
+    pub address: u64,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+impl MovedVariable {
+    /// Several as bytes.
+    #[must_use]
+    pub fn encode(all: &[Self]) -> Vec<u8> {
+        let mut out = Vec::new();
+        (all.len() as u32).put(&mut out);
+        for moved in all {
+            moved.name.put(&mut out);
+            moved.address.put(&mut out);
+            moved.bytes.put(&mut out);
+        }
+        out
+    }
+
+    /// What [`MovedVariable::encode`] made.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError`].
+    pub fn decode(bytes: &[u8]) -> Result<Vec<Self>, CodecError> {
+        let mut reader = Reader::new("moved variables", bytes);
+        let count = reader.take::<u32>()?.min(MAX_MOVED);
+        let one =
+            |reader: &mut Reader<'_>| Ok(Self { name: reader.take()?, address: reader.take()?, bytes: reader.take()? });
+        let all = (0..count).map(|_| one(&mut reader)).collect::<Result<_, CodecError>>()?;
+        reader.finish(all)
     }
 }
 
@@ -110,6 +156,9 @@ messages! {
         /// Devices to use in place of those that the session had. For OpenCL: a line each, `NEW` or `OLD=NEW`. For CUDA: UUIDs of
         /// all devices in hexadecimal, a line each, in the order of the session's.
         devices: String,
+        /// 1: only find out whether the session can be rebuilt. Its memory is mapped, with little memory of the device behind it,
+        /// and has no contents; no program comes for it.
+        rehearsal: u32,
     }
     /// Give the snapshot at hand up. Answer: `Unwritten` in place of `Written`.
     6 Cancel {}
@@ -192,6 +241,9 @@ messages! {
     7 Restored {
         /// Frames that it has executed: the next one it takes has this number.
         frames: u64,
+        /// Variables that lie at other addresses than in the image ([`MovedVariable`]). The program was not told their
+        /// addresses, and no memory of the session holds one; whether the program's own memory does, the supervisor looks.
+        moved: Vec<u8>,
     }
     /// The order was not carried out; things are as before it.
     8 Failed {
@@ -211,6 +263,12 @@ messages! {
     /// outline that was rebuilt in it is of something else. It may be in another worker. The answer to `Restore` then.
     12 Elsewhere {
         /// What lies where.
+        text: String,
+    }
+
+    /// The device has too little free memory for the session, or for a rehearsal of it. The answer to `Restore` then.
+    14 NoRoom {
+        /// What found no memory.
         text: String,
     }
 
@@ -276,6 +334,7 @@ mod tests {
                 device_only: 0,
                 incarnations: vec![7; 16],
                 devices: "cpu".into(),
+                rehearsal: 1,
             },
             ToWorker::Cancel {},
             ToWorker::Write {},
@@ -297,7 +356,8 @@ mod tests {
             FromWorker::Captured { bytes: 1 << 35, changed: 1 << 21, sharing: vec![1, 2] },
             FromWorker::Progress { done: 1, total: 2, written: 3 },
             FromWorker::Written { part: b"{}".into() },
-            FromWorker::Restored { frames: 99 },
+            FromWorker::Restored { frames: 99, moved: vec![0; 4] },
+            FromWorker::NoRoom { text: "no room on the device".into() },
             FromWorker::Failed { text: "stream 3 waits for a value that nobody writes".into() },
             FromWorker::Attached {},
             FromWorker::Unwritten { text: "no room for the image".into() },
@@ -310,6 +370,16 @@ mod tests {
             FromWorker::GetState { name: "rank-0.journal".into(), offset: 1 << 20 },
         ];
         survive(&words, FromWorker::encode, FromWorker::decode);
+    }
+
+    #[test]
+    fn moved_variables_survive_the_way() {
+        let moved = |name: &str| MovedVariable { name: name.to_owned(), address: 0x7f00_0000_1000, bytes: 64 };
+        let all = vec![moved("library 3: variable table"), moved("")];
+        let bytes = MovedVariable::encode(&all);
+        assert_eq!(MovedVariable::decode(&bytes).unwrap(), all);
+        assert!(MovedVariable::decode(&bytes[..bytes.len() - 1]).is_err());
+        assert_eq!(MovedVariable::decode(&MovedVariable::encode(&[])).unwrap(), []);
     }
 
     #[test]

@@ -17,11 +17,11 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_image::Session as Part;
-use katydid_keep::{Capture, Control, Elsewhere, Failure, Progress, Restored};
+use katydid_keep::{Capture, Control, Elsewhere, Failure, NoRoom, Progress, RestoreOptions, Restored};
 use katydid_session::device_memory::DeviceMemory;
 use katydid_session::{Opening, Session, Setup, Usage, journal_of};
 use katydid_transport::{Delivery, Pending};
-use katydid_wire::companion::{FromWorker, ToWorker};
+use katydid_wire::companion::{FromWorker, MovedVariable, ToWorker};
 use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused, Role};
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -85,7 +85,7 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
     companion.sit_down();
     let (seat, slot) = (companion.seat.clone(), Arc::clone(&companion.session));
     let next = hearing.end_orders();
-    if companion.voice.say(&FromWorker::Restored { frames: rebuilt.session.frames() }).is_err() {
+    if companion.voice.say(&restored(&*rebuilt.session)).is_err() {
         return ExitCode::FAILURE;
     }
     // Whoever hears now has heard an order: orders come one by one, and this one is answered. That thread lives as long as the process.
@@ -202,9 +202,11 @@ fn rebuild(
     voice: &Arc<Voice>,
     asker: &Arc<Asker>,
 ) -> Result<Rebuilt, FromWorker> {
-    let ToWorker::Restore { store, session: name, checkpoint, devices, incarnations, .. } = order else {
+    let ToWorker::Restore { store, session: name, checkpoint, devices, incarnations, device_only, rehearsal } = order
+    else {
         return Err(failed("there is no session yet"));
     };
+    let options = RestoreOptions { rehearsal: rehearsal != 0, exact: device_only != 0 };
     let input = Input::open(store, folder, checkpoint, asker).map_err(failed)?;
     let part = input.part(&name).map_err(failed)?;
     let blank = match opencl::is_kept_in(&part) {
@@ -215,7 +217,7 @@ fn rebuild(
         },
     };
     let Blank { mut session, ranges, driver, log, concerns } = blank.map_err(failed)?;
-    restore(&mut *session, &part, &input, voice)?;
+    restore(&mut *session, (&part, &input), options, voice)?;
     Ok(Rebuilt { session, part, input, name, ranges, driver, log, concerns })
 }
 
@@ -232,7 +234,7 @@ fn complete(
     }
     let Rebuilt { mut session, ranges, driver, log, concerns, part: outline, .. } = rebuilt;
     // A companion that is gone ends the process.
-    let _ = voice.say(&FromWorker::Restored { frames: session.frames() });
+    let _ = voice.say(&restored(&*session));
     loop {
         match hearing.orders.recv_timeout(PERIOD) {
             Ok((ToWorker::Restore { store, session: name, checkpoint, .. }, folder)) => {
@@ -241,7 +243,7 @@ fn complete(
                 if !opencl::is_of(&part, &outline) {
                     return Err(failed("what was made ahead was made for another session"));
                 }
-                restore(&mut *session, &part, &input, voice)?;
+                restore(&mut *session, (&part, &input), RestoreOptions::default(), voice)?;
                 return Ok(Rebuilt { session, part, input, name, ranges, driver, log, concerns });
             }
             Ok(_) => drop(voice.say(&failed("the session has no contents yet"))),
@@ -273,8 +275,18 @@ fn blank(warm: Warm, note: &Note, part: &Part, input: &Input, incarnations: &[u8
     Ok(Blank { session, ranges, driver: name, log: Log::kept(real), concerns })
 }
 
+/// What the companion is told once that is done.
+fn restored(session: &dyn Restored) -> FromWorker {
+    FromWorker::Restored { frames: session.frames(), moved: MovedVariable::encode(session.moved()) }
+}
+
 /// Restores, with words on how far that is.
-fn restore(session: &mut dyn Restored, part: &Part, input: &Input, voice: &Voice) -> Result<(), FromWorker> {
+fn restore(
+    session: &mut dyn Restored,
+    (part, input): (&Part, &Input),
+    options: RestoreOptions,
+    voice: &Voice,
+) -> Result<(), FromWorker> {
     let progress = Progress::default();
     thread::scope(|scope| {
         let (done, is_done) = channel::<()>();
@@ -289,15 +301,19 @@ fn restore(session: &mut dyn Restored, part: &Part, input: &Input, voice: &Voice
             }
         });
         teller.map_err(|error| failed(format_args!("cannot start a thread: {error}")))?;
-        let outcome = session.restore(part, input.source(), &progress);
+        let outcome = session.restore(part, input.source(), &progress, options);
         drop(done);
         outcome.map_err(refusal)
     })
 }
 
 fn refusal(failure: Failure) -> FromWorker {
-    match failure.downcast::<Elsewhere>() {
-        Ok(elsewhere) => FromWorker::Elsewhere { text: elsewhere.0 },
+    let failure = match failure.downcast::<Elsewhere>() {
+        Ok(elsewhere) => return FromWorker::Elsewhere { text: elsewhere.0 },
+        Err(other) => other,
+    };
+    match failure.downcast::<NoRoom>() {
+        Ok(no_room) => FromWorker::NoRoom { text: no_room.0 },
         Err(other) => failed(other),
     }
 }

@@ -712,7 +712,8 @@ fn control_socket(places: &Places, way: &str) -> Result<()> {
     )?;
     let steps = lines(&answer);
     let stages: Vec<&str> = steps.iter().filter_map(|step| step["stage"].as_str()).collect();
-    let order = ["prepare", "hold", "pause", "capture", "leave", "dump", "resume", "write", "commit", "done"];
+    let order =
+        ["prepare", "hold", "pause", "capture", "leave", "dump", "resume", "write", "rehearse", "commit", "done"];
     let mut found = stages.clone();
     found.dedup();
     ensure!(found == order, "{stages:?}");

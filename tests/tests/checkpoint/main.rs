@@ -34,6 +34,7 @@ mod scenarios;
 mod sealed;
 mod stage;
 mod stores;
+mod variables;
 
 use std::env;
 use std::process::ExitCode;

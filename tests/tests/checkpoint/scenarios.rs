@@ -18,7 +18,9 @@ use katydid_tests::way::{Way, katydid};
 use libtest_mimic::Trial;
 
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
-use crate::{books, chaos, departures, failover, idle, jobs, lent, names, processes, restores, sealed, stores};
+use crate::{
+    books, chaos, departures, failover, idle, jobs, lent, names, processes, restores, sealed, stores, variables,
+};
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
 
@@ -47,7 +49,7 @@ const ON_ONE_WAY: [(&str, Scenario); 12] = [
 ];
 
 /// Stages of a checkpoint, as the control socket names them, at which something may die.
-const STAGES: [&str; 8] = ["prepare", "hold", "pause", "capture", "leave", "dump", "write", "commit"];
+const STAGES: [&str; 9] = ["prepare", "hold", "pause", "capture", "leave", "dump", "write", "rehearse", "commit"];
 
 /// The program of most scenarios, its argument for the number of steps, and what it prints.
 pub(crate) const LOOP: (&str, Variant) = ("long_loop", Variant::Static);
@@ -76,6 +78,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         .chain(restores::all())
         .chain(sealed::all())
         .chain(stores::all())
+        .chain(variables::all())
         .map(trial)
         .collect()
 }

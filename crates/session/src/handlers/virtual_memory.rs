@@ -21,6 +21,7 @@ use crate::ask::ask;
 use crate::fault::{Fault, SessionError};
 use crate::session::Session;
 use crate::shares::{FILE_DESCRIPTOR, Subject};
+use crate::stand_in::{block_for, map_over};
 use crate::virtual_memory::Memory;
 
 /// `CU_MEM_CREATE_USAGE_TILE_POOL`.
@@ -97,8 +98,9 @@ pub(crate) fn kdMemoryCreate(
 ) -> Called<kdMemoryCreateReply> {
     session.virtual_memory.check_new(message.memory)?;
     let wish = properties(session, message.properties, "kdMemoryCreate")?;
-    let (driver, size) = (Arc::clone(&session.shared.driver), message.size as usize);
-    let memory = memory_of(&wish);
+    let is_rehearsal = session.device.is_rehearsal();
+    let size = if is_rehearsal { block_for(message.size) } else { message.size } as usize;
+    let (driver, memory) = (Arc::clone(&session.shared.driver), memory_of(&wish));
     if memory != Memory::Host && message.size > session.device.left() {
         return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
     }
@@ -141,8 +143,13 @@ pub(crate) fn kdMemoryRelease(session: &mut Session, _head: &FrameHead, message:
 /// Maps a part of a block, without access until that is granted.
 pub(crate) fn kdMemoryMap(session: &mut Session, _head: &FrameHead, message: kdMemoryMap) -> Called<kdMemoryMapReply> {
     let kdMemoryMap { address, size, offset, memory } = message;
-    let handle = session.virtual_memory.block(memory)?;
+    let (handle, whole) = session.virtual_memory.block_and_size(memory)?;
     session.virtual_memory.check_room(address, size)?;
+    if session.device.is_rehearsal() {
+        map_over(session.driver(), (handle, block_for(whole)), address, size)?;
+        session.virtual_memory.map(address, size, memory);
+        return done(kdMemoryMapReply {});
+    }
     // SAFETY: inside a reservation of the program in which, by the books, nothing is mapped.
     unsafe { session.driver().cuMemMap(address, size as usize, offset as usize, handle, 0) }.ok()?;
     session.virtual_memory.map(address, size, memory);

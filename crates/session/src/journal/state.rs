@@ -285,6 +285,16 @@ pub fn messages_of(bytes: &[u8]) -> Result<BTreeMap<&'static str, usize>, StateE
     Ok(all)
 }
 
+/// All that a saved state would replay.
+///
+/// # Errors
+///
+/// [`StateError`].
+pub(crate) fn records_of(bytes: &[u8]) -> Result<Vec<Record>, StateError> {
+    let State { first, second, .. } = State::decode(bytes)?;
+    Ok(first.into_iter().chain(second).collect())
+}
+
 /// For tests that compare what two sessions would save.
 #[cfg(test)]
 pub(crate) fn read_state(bytes: &[u8]) -> Result<State, StateError> {

@@ -92,11 +92,7 @@ pub(super) struct Wanted {
 ///
 /// What cannot be kept, or what the driver does not answer.
 pub(super) fn areas(session: &mut Session, contexts: &Contexts, wanted: Wanted) -> Result<Areas, SnapshotError> {
-    let mut finder = Finder {
-        driver: Arc::clone(&session.shared.driver),
-        contexts,
-        areas: Areas { all: Vec::new(), records: Records::default(), _views: Vec::new() },
-    };
+    let mut finder = Finder::new(session, contexts);
     finder.arenas(session)?;
     // Before blocks: where some are mapped piece by piece, their memory cannot be mapped elsewhere, which says less.
     finder.arrays(session)?;
@@ -107,13 +103,29 @@ pub(super) fn areas(session: &mut Session, contexts: &Contexts, wanted: Wanted) 
     Ok(finder.areas)
 }
 
+/// The variables of all code alone.
+///
+/// # Errors
+///
+/// As [`areas`].
+pub(super) fn code_areas(session: &Session, contexts: &Contexts) -> Result<Areas, SnapshotError> {
+    let mut finder = Finder::new(session, contexts);
+    finder.variables(session)?;
+    Ok(finder.areas)
+}
+
 struct Finder<'a> {
     driver: Arc<Driver>,
     contexts: &'a Contexts,
     areas: Areas,
 }
 
-impl Finder<'_> {
+impl<'a> Finder<'a> {
+    fn new(session: &Session, contexts: &'a Contexts) -> Self {
+        let areas = Areas { all: Vec::new(), records: Records::default(), _views: Vec::new() };
+        Self { driver: Arc::clone(&session.shared.driver), contexts, areas }
+    }
+
     fn add(
         &mut self,
         kind: &str,

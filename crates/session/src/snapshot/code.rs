@@ -128,31 +128,9 @@ pub(super) fn same_functions(
     }
 }
 
-/// Compares where variables lie now with where they lay: device memory may hold their addresses, those of literals too.
-///
-/// # Errors
-///
-/// [`SnapshotError::Moved`].
-pub(super) fn compare(code: &str, before: &[Found], now: &[Found]) -> Result<(), SnapshotError> {
-    let places: HashMap<&str, &Found> = now.iter().map(|found| (found.name.as_str(), found)).collect();
-    for old in before {
-        let new = places.get(old.name.as_str());
-        if new.is_none_or(|new| (new.address, new.size) != (old.address, old.size)) {
-            let (code, variable) = (code.to_owned(), old.name.clone());
-            let now = new.map_or(0, |new| new.address);
-            return Err(SnapshotError::Moved { code, variable, before: old.address, now });
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn found(name: &str, address: u64, size: u64) -> Found {
-        Found { name: name.to_owned(), address, size }
-    }
 
     #[test]
     fn pointers_to_functions_hold_for_one_code_only() {
@@ -165,21 +143,5 @@ mod tests {
             refused.contains("module 1") && refused.contains("softcuda's") && refused.contains("sm_90"),
             "{refused}"
         );
-    }
-
-    #[test]
-    fn a_variable_that_lies_elsewhere_or_nowhere_is_named() {
-        let before = [found("a", 0x100, 4), found("b", 0x200, 8)];
-        assert!(compare("module 1", &before, &[found("b", 0x200, 8), found("a", 0x100, 4), found("c", 1, 1)]).is_ok());
-        for (now, expected) in
-            [(vec![found("a", 0x100, 4)], 0), (vec![found("a", 0x100, 4), found("b", 0x208, 8)], 0x208)]
-        {
-            let refused = compare("module 1", &before, &now);
-            assert!(
-                matches!(&refused, Err(SnapshotError::Moved { variable, now, .. }) if variable == "b" && *now == expected),
-                "{refused:?}"
-            );
-        }
-        assert!(compare("module 1", &before, &[found("a", 0x100, 4), found("b", 0x200, 4)]).is_err());
     }
 }

@@ -128,6 +128,40 @@ pub enum SnapshotError {
         /// Its address now; 0: nowhere.
         now: u64,
     },
+    /// A variable came back elsewhere, and something holds its old address.
+    #[error(
+        "{code}: variable {variable} lies at {now:#x} and lay at {before:#x}, and {place} holds {word:#x}, which pointed \
+         there: restore with the driver and GPU that the image was made with"
+    )]
+    Pointed {
+        /// The module or library.
+        code: String,
+        /// The variable.
+        variable: String,
+        /// Its address in the image.
+        before: u64,
+        /// Its address now.
+        now: u64,
+        /// What holds the pointer.
+        place: String,
+        /// The pointer.
+        word: u64,
+    },
+    /// Code was put elsewhere, and calls functions by pointers.
+    #[error(
+        "{code}: variable {variable} lies at {now:#x} and lay at {before:#x}, and {code} calls functions by pointers, which \
+         may lie elsewhere too: restore with the driver and GPU that the image was made with"
+    )]
+    MovedFunctions {
+        /// The module or library.
+        code: String,
+        /// A variable of it.
+        variable: String,
+        /// Its address in the image.
+        before: u64,
+        /// Its address now.
+        now: u64,
+    },
     /// Functions have other addresses, which memory may hold.
     #[error(
         "{code} calls functions by pointers, and memory may hold such: those of {before}, which are others in {now}: \

@@ -1,25 +1,27 @@
 //! Contents put back into a session that was rebuilt.
 //!
 //! The same search that found the areas for the image finds them again; each must be there with the same length, and each
-//! of the rebuilt session's must be in the image. Variables are compared address by address before a byte is written.
+//! of the rebuilt session's must be in the image. Variables are compared address by address before a byte is written. One
+//! that lies elsewhere is filled there if nothing holds its old address (`moved.rs`).
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use katydid_cuda_sys::CUstream;
 use katydid_driver::Driver;
-use katydid_image::{ChunkId, FileEntry, Region, Source};
-use katydid_keep::Progress;
+use katydid_image::{ChunkId, FileEntry, Region, Session as SessionPart, Source};
+use katydid_keep::{Progress, RestoreOptions};
 
-use super::area::Area;
-use super::areas::{Areas, Entered, PINNED, Records, Wanted, areas, code_of};
+use super::area::{Area, Place};
+use super::areas::{Areas, Entered, PINNED, Records, Wanted, areas, code_areas, code_of};
 use super::capture::{RECORDS, hash_pieces};
-use super::code::{compare, same_functions};
+use super::code::same_functions;
 use super::contexts::Contexts;
 use super::error::{SnapshotError, refused};
 use super::lift::{Lift, Load};
+use super::moved::{Displaced, displaced, packed, search};
 use super::soft;
 use super::taken::CODE;
 use super::zeros::Zeros;
@@ -40,8 +42,62 @@ impl Share {
     }
 }
 
+/// What a restore reads.
+#[derive(Clone, Copy)]
+pub(super) struct Image<'a> {
+    pub(super) part: &'a SessionPart,
+    /// The journal of the same session.
+    pub(super) journal: &'a [u8],
+    pub(super) source: &'a dyn Source,
+}
+
 impl Session {
-    /// Fills memory from an image. `regions` and `states` are those of the session's part of the manifest.
+    /// Finds out whether the variables of all code are where they may be, of a session that has no contents.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::put_back`].
+    pub(super) fn check_places(&mut self, image: Image<'_>, options: RestoreOptions) -> Result<(), SnapshotError> {
+        let checked = self.check_places_now(image, options);
+        self.reenter();
+        checked
+    }
+
+    fn check_places_now(&mut self, image: Image<'_>, options: RestoreOptions) -> Result<(), SnapshotError> {
+        let contexts = Contexts::of(self)?;
+        let records = records(&image.part.states, image.source)?;
+        let mut areas = code_areas(self, &contexts)?;
+        self.settle_code(&records, &mut areas, image, options)
+    }
+
+    /// Compares the places of variables with those in the image, and has the areas name those that they have now.
+    fn settle_code(
+        &mut self,
+        records: &Records,
+        areas: &mut Areas,
+        image: Image<'_>,
+        options: RestoreOptions,
+    ) -> Result<(), SnapshotError> {
+        let displaced = compare_code(self, records, areas)?;
+        let Some(first) = displaced.first() else { return Ok(()) };
+        if options.exact {
+            return Err(first.refused());
+        }
+        search(&displaced, image.journal, &image.part.regions, &records.code, image.source)?;
+        let moved: HashSet<u64> = displaced.iter().map(|one| one.object).collect();
+        for record in records.code.iter().filter(|record| moved.contains(&record.object)) {
+            let is_its = |area: &&mut Area| {
+                matches!(area.place, Place::Variables(_)) && area.region.object == Some(record.object)
+            };
+            if let Some(area) = areas.all.iter_mut().find(is_its) {
+                area.place = Place::Variables(packed(record, &displaced));
+            }
+        }
+        self.snapshots.moved = displaced.iter().map(Displaced::told).collect();
+        Ok(())
+    }
+
+    /// Fills memory from an image.
     ///
     /// # Errors
     ///
@@ -49,11 +105,11 @@ impl Session {
     pub(super) fn put_back(
         &mut self,
         share: Share,
-        (regions, states): (&[Region], &BTreeMap<String, FileEntry>),
-        source: &dyn Source,
+        image: Image<'_>,
         progress: &Progress,
+        options: RestoreOptions,
     ) -> Result<(), SnapshotError> {
-        let done = self.put_back_now(share, (regions, states), source, progress);
+        let done = self.put_back_now(share, image, progress, options);
         self.reenter();
         done
     }
@@ -61,18 +117,19 @@ impl Session {
     fn put_back_now(
         &mut self,
         share: Share,
-        (regions, states): (&[Region], &BTreeMap<String, FileEntry>),
-        source: &dyn Source,
+        image: Image<'_>,
         progress: &Progress,
+        options: RestoreOptions,
     ) -> Result<(), SnapshotError> {
+        let Image { part: SessionPart { regions, states, .. }, source, .. } = image;
         let contexts = Contexts::of(self)?;
         let records = records(states, source)?;
         if share == Share::Device {
             make_heaps(self, &contexts, &records)?;
         }
-        let areas = areas(self, &contexts, Wanted { shared_pages: false })?;
+        let mut areas = areas(self, &contexts, Wanted { shared_pages: false })?;
         if share == Share::Device {
-            compare_code(self, &records, &areas)?;
+            self.settle_code(&records, &mut areas, image, options)?;
         }
         let host = self.host.as_ref();
         let is_ours = |region: &&Region| {
@@ -141,19 +198,27 @@ fn make_heaps(session: &Session, contexts: &Contexts, records: &Records) -> Resu
     Ok(())
 }
 
-fn compare_code(session: &Session, records: &Records, areas: &Areas) -> Result<(), SnapshotError> {
+/// Variables that lie elsewhere than in the image.
+fn compare_code(session: &Session, records: &Records, areas: &Areas) -> Result<Vec<Displaced>, SnapshotError> {
     let now: HashMap<u64, _> = areas.records.code.iter().map(|record| (record.object, record)).collect();
     let images: HashMap<u64, _> = code_of(session).into_iter().map(|it| (it.object, it.named.image)).collect();
+    let mut all = Vec::new();
     for before in &records.code {
         let record = now.get(&before.object);
-        let variables = record.map_or(&[][..], |record| &record.variables);
-        compare(&before.code, &before.variables, variables)?;
+        let elsewhere = displaced(before, record.map_or(&[][..], |record| &record.variables))?;
         // What cannot be read is taken to.
         let by_pointer = || images.get(&before.object).is_none_or(|it| it.image().calls_by_pointer().unwrap_or(true));
         let runs = (before.runs.as_deref(), record.and_then(|record| record.runs.as_deref()));
         same_functions(&before.code, runs, by_pointer)?;
+        if let Some(Displaced { code, variable, before, now, .. }) = elsewhere.first()
+            && by_pointer()
+        {
+            let (code, variable, before, now) = (code.clone(), variable.clone(), *before, *now);
+            return Err(SnapshotError::MovedFunctions { code, variable, before, now });
+        }
+        all.extend(elsewhere);
     }
-    Ok(())
+    Ok(all)
 }
 
 /// Each chunk of each region with the area that it belongs to.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use katydid_cuda_sys::device_attribute;
 use katydid_fatbin::OwnedImage;
 use katydid_image::{Arena, ChunkId, Device, Region, Session as SessionPart, Sink, Source};
-use katydid_keep::{CaptureOptions, Failure, Progress};
+use katydid_keep::{CaptureOptions, Failure, Progress, RestoreOptions};
 use katydid_wire::facts::DeviceFacts;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, PROTOCOL};
 use katydid_wire::sharing::{LENDS, Sharing};
@@ -21,7 +21,7 @@ use katydid_wire::sharing::{LENDS, Sharing};
 use super::area::CHUNK;
 use super::capture::Captured;
 use super::error::SnapshotError;
-use super::restore::Share;
+use super::restore::{Image, Share};
 use crate::journal::Saved;
 use crate::session::Session;
 
@@ -72,7 +72,7 @@ impl Session {
     }
 
     /// Makes this session, in which nothing has happened, the one of an image: all that lies on devices.
-    /// [`Session::restore_host`] does the rest.
+    /// [`Session::restore_host`] does the rest. A rehearsal ends before contents, and nobody can go on with it.
     ///
     /// # Errors
     ///
@@ -82,7 +82,11 @@ impl Session {
         part: &SessionPart,
         source: &dyn Source,
         progress: &Progress,
+        options: RestoreOptions,
     ) -> Result<(), SnapshotError> {
+        if options.rehearsal {
+            self.device.begin_rehearsal();
+        }
         let journal = journal_of(part, source)?;
         let mut failure = None;
         let mut code = |number| code_of(part, source, number).map_err(|error| failure.insert(error)).ok();
@@ -95,7 +99,11 @@ impl Session {
             let reason = "the number of frames is missing".to_owned();
             SnapshotError::Damaged { what: "the session", reason }
         })?;
-        self.put_back(Share::Device, (&part.regions, &part.states), source, progress)?;
+        let image = Image { part, journal: &journal, source };
+        if options.rehearsal {
+            return self.check_places(image, options);
+        }
+        self.put_back(Share::Device, image, progress, options)?;
         Ok(self.open_door()?)
     }
 
@@ -111,7 +119,7 @@ impl Session {
         progress: &Progress,
     ) -> Result<(), SnapshotError> {
         self.reattach()?;
-        self.put_back(Share::Host, (&part.regions, &part.states), source, progress)
+        self.put_back(Share::Host, Image { part, journal: &[], source }, progress, RestoreOptions::default())
     }
 }
 

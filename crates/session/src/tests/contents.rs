@@ -9,7 +9,7 @@ use katydid_arena::{AddressMap, Reservation};
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
 use katydid_image::{CheckpointNumber, Image, Manifest, Options, Reader, Session as Part, Which, Writer};
-use katydid_keep::{Ahead, CaptureOptions, Progress, Taken as _};
+use katydid_keep::{Ahead, CaptureOptions, Progress, RestoreOptions, Taken as _};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{
     cuStreamCreate, cuStreamWaitValue32_v2, cuStreamWriteValue32_v2, kdAddressFree, kdAddressReserve, kdArrayCreate,
@@ -280,7 +280,7 @@ fn restore(house: &House, seed: Option<u64>, reader: &Reader) -> Result<Stage, S
     let mut stage = house.stage(seed);
     let part: &Part = &reader.manifest().sessions[0];
     let progress = Progress::default();
-    stage.session.restore(part, reader, &progress)?;
+    stage.session.restore(part, reader, &progress, RestoreOptions::default())?;
     stage.session.restore_host(part, reader, &progress)?;
     stage.context = 1;
     assert_eq!(progress.done(), progress.total());

@@ -1,0 +1,311 @@
+//! Variables that a driver has put elsewhere than they lay: whether anything still holds their old addresses.
+//!
+//! Code of the same module reaches its variables at the addresses that the driver has linked it with, so it follows them. A
+//! replay refuses before this when the program was told an address. What remains are pointers that kernels wrote, and
+//! initial values of other variables. Words at multiples of 8 are searched in everything that has contents, words at any
+//! byte in what the journal replays. The program's own memory is the supervisor's to search.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use katydid_image::{ChunkId, Region, Source};
+use katydid_keep::{Record, Step};
+use katydid_wire::companion::MovedVariable;
+use katydid_wire::message::message_name;
+
+use super::areas::CodeRecord;
+use super::code::Found;
+use super::error::SnapshotError;
+use super::taken::CODE;
+use super::zeros::Zeros;
+use crate::journal::records_of;
+
+/// Kind of the regions with variables.
+const VARIABLES: &str = "variables";
+/// Threads that search contents at most.
+const MOST_THREADS: usize = 8;
+/// Bytes of an address.
+const WORD: usize = size_of::<u64>();
+
+/// A variable that came back elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Displaced {
+    pub(super) code: String,
+    /// The code's number in the image ([`CodeRecord::object`]).
+    pub(super) object: u64,
+    pub(super) variable: String,
+    pub(super) before: u64,
+    pub(super) now: u64,
+    pub(super) size: u64,
+}
+
+impl Displaced {
+    /// Right behind it. An image is not believed, so it may be anything.
+    fn end(&self) -> u64 {
+        self.before.saturating_add(self.size)
+    }
+
+    /// As an error, where nothing may move.
+    pub(super) fn refused(&self) -> SnapshotError {
+        let (code, variable) = (self.code.clone(), self.variable.clone());
+        SnapshotError::Moved { code, variable, before: self.before, now: self.now }
+    }
+
+    /// For the supervisor.
+    pub(super) fn told(&self) -> MovedVariable {
+        let name = format!("{}: variable {}", self.code, self.variable);
+        MovedVariable { name, address: self.before, bytes: self.size }
+    }
+}
+
+/// Variables of a piece of code that lie elsewhere now; each is paired with the one of its name.
+///
+/// # Errors
+///
+/// [`SnapshotError::Moved`]: one is missing, has another size, or shares its name with another.
+pub(super) fn displaced(record: &CodeRecord, now: &[Found]) -> Result<Vec<Displaced>, SnapshotError> {
+    let mut places: HashMap<&str, Vec<&Found>> = HashMap::new();
+    now.iter().for_each(|found| places.entry(&found.name).or_default().push(found));
+    let mut all = Vec::new();
+    for old in &record.variables {
+        let found = places.get(old.name.as_str()).map_or(&[][..], Vec::as_slice);
+        if found.contains(&old) {
+            continue;
+        }
+        let now = found.first().map_or(0, |found| found.address);
+        let (code, variable) = (record.code.clone(), old.name.clone());
+        let one = Displaced { code, object: record.object, variable, before: old.address, now, size: old.size };
+        let is_twin = record.variables.iter().filter(|other| other.name == old.name).count() > 1;
+        if is_twin || found.len() != 1 || found[0].size != old.size {
+            return Err(one.refused());
+        }
+        all.push(one);
+    }
+    Ok(all)
+}
+
+/// The places of a code's variables now, in the order in which the image has packed them.
+pub(super) fn packed(record: &CodeRecord, displaced: &[Displaced]) -> Vec<(u64, u64)> {
+    let moved: HashMap<u64, u64> =
+        displaced.iter().filter(|one| one.object == record.object).map(|one| (one.before, one.now)).collect();
+    let place = |found: &Found| (moved.get(&found.address).copied().unwrap_or(found.address), found.size);
+    record.variables.iter().map(place).collect()
+}
+
+/// Where variables lay.
+struct Ranges<'a> {
+    /// By address.
+    all: Vec<&'a Displaced>,
+    first: u64,
+    last: u64,
+}
+
+impl<'a> Ranges<'a> {
+    fn new(displaced: &'a [Displaced]) -> Self {
+        let mut all: Vec<_> = displaced.iter().collect();
+        all.sort_unstable_by_key(|one| one.before);
+        let first = all.first().map_or(u64::MAX, |one| one.before);
+        let last = all.iter().map(|one| one.end()).max().unwrap_or(0);
+        Self { all, first, last }
+    }
+
+    /// The variable that a word points into, or right behind: such a pointer is where a loop over it ends.
+    fn find(&self, word: u64) -> Option<&'a Displaced> {
+        if word < self.first || word > self.last {
+            return None;
+        }
+        let until = self.all.partition_point(|one| one.before <= word);
+        self.all[..until].iter().rev().find(|one| word <= one.end()).copied()
+    }
+
+    /// The first word at `step` bytes apart that points into one, its place, and which.
+    fn search(&self, bytes: &[u8], start: usize, step: usize) -> Option<(usize, u64, &'a Displaced)> {
+        let words = (start..bytes.len().saturating_sub(WORD - 1)).step_by(step);
+        words.into_iter().find_map(|at| {
+            let word = u64::from_le_bytes(*bytes[at..].first_chunk()?);
+            Some((at, word, self.find(word)?))
+        })
+    }
+}
+
+fn pointed((_, word, one): (usize, u64, &Displaced), place: String) -> SnapshotError {
+    let (code, variable, before, now) = (one.code.clone(), one.variable.clone(), one.before, one.now);
+    SnapshotError::Pointed { code, variable, before, now, place, word }
+}
+
+/// Passes when nothing that the session has holds an address of one of them.
+///
+/// # Errors
+///
+/// [`SnapshotError::Pointed`], or what is wrong with the image.
+pub(super) fn search(
+    displaced: &[Displaced],
+    journal: &[u8],
+    regions: &[Region],
+    records: &[CodeRecord],
+    source: &dyn Source,
+) -> Result<(), SnapshotError> {
+    let ranges = Ranges::new(displaced);
+    let search = Search { ranges, records: records.iter().map(|record| (record.object, record)).collect(), source };
+    let replayed = records_of(journal)
+        .map_err(|error| SnapshotError::Damaged { what: "the journal", reason: error.to_string() })?;
+    replayed.iter().try_for_each(|record| search.record(record))?;
+    let (variables, others): (Vec<_>, Vec<_>) =
+        regions.iter().filter(|region| region.kind != CODE).partition(|region| region.kind == VARIABLES);
+    variables.into_iter().try_for_each(|region| search.variables(region))?;
+    search.contents(&others)
+}
+
+struct Search<'a> {
+    ranges: Ranges<'a>,
+    records: BTreeMap<u64, &'a CodeRecord>,
+    source: &'a dyn Source,
+}
+
+impl Search<'_> {
+    /// Arguments of a call that is replayed, and the nodes of a graph.
+    fn record(&self, record: &Record) -> Result<(), SnapshotError> {
+        let name = || match record.step {
+            Step::Frame => message_name(record.opcode).unwrap_or("a call"),
+            _ => "the first use of code",
+        };
+        if let Some(hit) = self.ranges.search(&record.payload, 0, 1) {
+            return Err(pointed(hit, format!("an argument of {}", name())));
+        }
+        let nodes = record.steps.as_ref().and_then(|steps| self.ranges.search(steps, 0, 1));
+        let number = record.payload.first_chunk().map_or(0, |id| u32::from_le_bytes(*id));
+        nodes.map_or(Ok(()), |hit| Err(pointed(hit, format!("a parameter of executable graph {number}"))))
+    }
+
+    /// Variables, each from its own start: packed, they lie at other multiples than in memory.
+    fn variables(&self, region: &Region) -> Result<(), SnapshotError> {
+        let Some(record) = region.object.and_then(|object| self.records.get(&object)) else { return Ok(()) };
+        let (mut bytes, mut at) = (Vec::new(), 0_usize);
+        for index in 0..region.chunks.len() {
+            let chunk = self.chunk(region, index)?;
+            bytes.extend_from_slice(&chunk);
+        }
+        for found in &record.variables {
+            let Some(end) = at.checked_add(found.size as usize) else { break };
+            let Some(own) = bytes.get(at..end) else { break };
+            let start = found.address.wrapping_neg() as usize % WORD;
+            if let Some(hit) = self.ranges.search(own, start, WORD) {
+                let place = format!("variable {} of {}, at byte {}", found.name, record.code, hit.0);
+                return Err(pointed(hit, place));
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn chunk(&self, region: &Region, index: usize) -> Result<Vec<u8>, SnapshotError> {
+        let length = region.chunk_len(index).ok_or_else(|| {
+            let reason = format!("{} has other chunks than its length takes", region.name);
+            SnapshotError::Damaged { what: "contents", reason }
+        })?;
+        let mut bytes = vec![0; length];
+        self.source.read(&region.chunks[index], &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// All other memory; the same chunk once.
+    fn contents(&self, regions: &[&Region]) -> Result<(), SnapshotError> {
+        let (mut zeros, mut seen) = (Zeros::default(), HashSet::<ChunkId>::new());
+        let mut chunks = Vec::new();
+        for region in regions {
+            for (index, name) in region.chunks.iter().enumerate() {
+                let length = region.chunk_len(index).unwrap_or(0) as u64;
+                if !zeros.has(name, length) && seen.insert(*name) {
+                    chunks.push((*region, index));
+                }
+            }
+        }
+        let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+        let work = || {
+            while let Some((region, index)) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Err(error) = self.one_chunk(region, *index) {
+                    next.store(chunks.len(), Ordering::Relaxed);
+                    failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                }
+            }
+        };
+        let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS).min(chunks.len());
+        thread::scope(|scope| {
+            // A thread that cannot be started leaves its share to the others.
+            let further: Vec<_> =
+                (1..threads).map(|_| thread::Builder::new().name("search".into()).spawn_scoped(scope, work)).collect();
+            work();
+            drop(further);
+        });
+        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    fn one_chunk(&self, region: &Region, index: usize) -> Result<(), SnapshotError> {
+        let bytes = self.chunk(region, index)?;
+        let Some(hit) = self.ranges.search(&bytes, 0, WORD) else { return Ok(()) };
+        let offset = index as u64 * u64::from(region.chunk_bytes) + hit.0 as u64;
+        let place = match region.address {
+            0 => format!("{}, at byte {offset}", region.name),
+            start => format!("device memory at {:#x} ({})", start + offset, region.name),
+        };
+        Err(pointed(hit, place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(name: &str, address: u64, size: u64) -> Found {
+        Found { name: name.to_owned(), address, size }
+    }
+
+    fn record(variables: Vec<Found>) -> CodeRecord {
+        CodeRecord { code: "module 1".to_owned(), object: 1, variables, runs: None }
+    }
+
+    #[test]
+    fn a_variable_that_lies_elsewhere_is_named_and_one_that_is_missing_refused() {
+        let before = record(vec![found("a", 0x100, 4), found("b", 0x200, 8)]);
+        let same = [found("b", 0x200, 8), found("a", 0x100, 4), found("c", 1, 1)];
+        assert_eq!(displaced(&before, &same).unwrap(), []);
+        let moved = displaced(&before, &[found("a", 0x100, 4), found("b", 0x208, 8)]).unwrap();
+        assert_eq!(
+            moved.iter().map(|one| (&*one.variable, one.before, one.now)).collect::<Vec<_>>(),
+            [("b", 0x200, 0x208)]
+        );
+        for now in [vec![found("a", 0x100, 4)], vec![found("a", 0x100, 4), found("b", 0x208, 4)]] {
+            let refused = displaced(&before, &now);
+            assert!(matches!(&refused, Err(SnapshotError::Moved { variable, .. }) if variable == "b"), "{refused:?}");
+        }
+        let twins = record(vec![found("a", 0x100, 4), found("a", 0x200, 4)]);
+        assert_eq!(displaced(&twins, &[found("a", 0x200, 4), found("a", 0x100, 4)]).unwrap(), []);
+        assert!(displaced(&twins, &[found("a", 0x300, 4), found("a", 0x400, 4)]).is_err(), "which is which?");
+    }
+
+    #[test]
+    fn contents_keep_the_order_of_the_image() {
+        let before = record(vec![found("a", 0x100, 4), found("b", 0x200, 8), found("c", 0x300, 4)]);
+        let moved = displaced(&before, &[found("b", 0x80, 8), found("c", 0x300, 4), found("a", 0x100, 4)]).unwrap();
+        assert_eq!(packed(&before, &moved), [(0x100, 4), (0x80, 8), (0x300, 4)]);
+    }
+
+    #[test]
+    fn words_are_found_where_they_point_into_a_variable_or_right_behind_it() {
+        let before = record(vec![found("a", 0x1000, 16), found("b", 0x9000, 8)]);
+        let moved = displaced(&before, &[found("a", 0x2000, 16), found("b", 0xa000, 8)]).unwrap();
+        let ranges = Ranges::new(&moved);
+        let name = |word| ranges.find(word).map(|one| one.variable.as_str());
+        assert_eq!([0xfff, 0x1000, 0x100f, 0x1010, 0x1011].map(name), [None, Some("a"), Some("a"), Some("a"), None]);
+        assert_eq!([0x9000, 0x9008, 0x9009, 0].map(name), [Some("b"), Some("b"), None, None]);
+        let mut bytes = vec![0; 40];
+        bytes[21..29].copy_from_slice(&0x9004_u64.to_le_bytes());
+        assert!(ranges.search(&bytes, 0, WORD).is_none(), "at no multiple of 8");
+        assert_eq!(ranges.search(&bytes, 0, 1).map(|hit| (hit.0, hit.1)), Some((21, 0x9004)));
+        assert_eq!(ranges.search(&bytes, 5, WORD).map(|hit| hit.0), Some(21));
+        assert!(ranges.search(&bytes[..28], 0, 1).is_none() && ranges.search(&[], 0, 1).is_none());
+    }
+}

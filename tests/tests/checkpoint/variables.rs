@@ -1,0 +1,214 @@
+//! Variables of modules that a driver puts elsewhere in the next worker: what nobody points to is filled where it lies then,
+//! and what somebody points to keeps the job alive, since no restore could bring it back. softcuda displaces them on demand.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::job::{Job, Plan};
+use katydid_tests::places::Places;
+use tempfile::TempDir;
+
+use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
+use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said};
+
+const PROGRAM: (&str, Variant) = ("kept_variables", Variant::Plain);
+/// A frame between two of its steps.
+const POINT: u64 = 40;
+const STEPS: &str = "30";
+/// Who holds the address of a variable, and what a refusal names.
+const HOLDERS: [(&str, &str); 7] = [
+    ("told", "the address of the variable table was"),
+    ("device", "(arena of GPU 0"),
+    ("pinned", "the program's own memory holds"),
+    ("host", "the program's own memory holds"),
+    ("graph", "a parameter of executable graph"),
+    ("variable", "variable to_named of module 2"),
+    ("functions", "calls functions by pointers"),
+];
+
+/// The trials' names and ways.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    const ON_ONE_WAY: [(&str, Scenario); 6] = [
+        ("a_variable_that_is_pointed_to_keeps_the_job_alive", pointed),
+        ("a_checkpoint_that_would_not_come_back_is_taken_by_force", forced),
+        ("a_rehearsal_tries_other_workers_as_a_restore_does", tried_again),
+        ("a_checkpoint_of_a_job_that_goes_on_is_rehearsed_too", running),
+        ("a_rehearsal_needs_little_memory_of_the_device", little_memory),
+        ("a_restore_says_that_it_passes_over_a_checkpoint_without_a_manifest", passed_over),
+    ];
+    let every = WAYS.map(|way| ("variables_that_nobody_points_to_may_lie_elsewhere", untold as Scenario, way));
+    every.into_iter().chain(ON_ONE_WAY.map(|(name, scenario)| (name, scenario, "shm")))
+}
+
+/// A server whose workers displace variables by what a file says.
+struct Displacing {
+    stage: Stage,
+    folder: TempDir,
+}
+
+impl Displacing {
+    fn new(places: &Places, way: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let variables = [("KATYDID_SOFT_DISPLACE", folder.path().join("bytes").into())];
+        let stage = Stage::of_driver(places, way, "soft", &variables)?;
+        Ok(Self { stage, folder })
+    }
+
+    /// From here on: bytes for the next workers, one a line, the last for all that follow.
+    fn displace(&self, bytes: &str) -> Result<()> {
+        Ok(fs::write(self.folder.path().join("bytes"), bytes)?)
+    }
+
+    fn start(&self, holder: &str) -> Result<Job<'_>> {
+        self.start_with(holder, &[POINT])
+    }
+
+    /// A program that has come to its first point, in a worker that displaces nothing.
+    fn start_with(&self, holder: &str, points: &[u64]) -> Result<Job<'_>> {
+        self.displace("0\n")?;
+        let mut job = self.stage.start(holder, PROGRAM, &[STEPS, holder], points)?;
+        ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
+        Ok(job)
+    }
+
+    /// What it prints undisturbed.
+    fn undisturbed(&self, holder: &str) -> Result<String> {
+        let outcome = self.stage.start("undisturbed", PROGRAM, &[STEPS, holder], &[])?.finish(LIMIT)?;
+        ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
+        Ok(outcome.text())
+    }
+
+    /// The image, stopped with it; how much was written by then.
+    fn stopped(&self, job: Job<'_>, options: &[&str]) -> Result<usize> {
+        let written = job.output_so_far()?.len();
+        self.stage.checkpoint(&job, "image", options)?;
+        was_stopped(job)?;
+        Ok(written)
+    }
+}
+
+fn untold(places: &Places, way: &str) -> Result<()> {
+    let it = Displacing::new(places, way)?;
+    let kept = it.undisturbed("none")?;
+    let points = [POINT, POINT + 20];
+    let job = it.start_with("none", &points)?;
+    it.displace("4096\n")?;
+    let written = it.stopped(job, &[])?;
+    // And once more elsewhere than where it lies by then.
+    it.displace("12288\n")?;
+    let plan = Plan { points: &points, ..Plan::default() };
+    let mut job = it.stage.restore_by("none", "image", &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
+    it.displace("0\n")?;
+    let further = it.stopped(job, &[])?;
+    let outcome = it.stage.restore("none", "image", &[])?.finish(LIMIT)?;
+    continues(&kept, (written + further, written + further), &outcome)?;
+    it.stage.is_clean()
+}
+
+fn pointed(places: &Places, way: &str) -> Result<()> {
+    let it = Displacing::new(places, way)?;
+    for (holder, named) in HOLDERS {
+        refused(&it, holder, named).with_context(|| holder.to_owned())?;
+    }
+    it.stage.is_clean()
+}
+
+/// The checkpoint is refused, the image is as it was, and the program goes on.
+fn refused(it: &Displacing, holder: &str, named: &str) -> Result<()> {
+    it.displace("0\n")?;
+    let kept = it.undisturbed(holder)?;
+    let job = it.start(holder)?;
+    it.displace("4096\n")?;
+    let outcome = job.checkpoint(&it.stage.image("image"), &[])?;
+    let errors = outcome.errors();
+    ensure!(outcome.status.code() == Some(1), "{}", said(&outcome));
+    ensure!(errors.contains(named) && errors.contains("--force"), "{}", said(&outcome));
+    ensure!(checkpoints(&it.stage.image("image"))? == 0, "the image has a checkpoint");
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == kept, "the program that goes on: {}", said(&outcome));
+    Ok(())
+}
+
+/// Complete checkpoints of an image.
+fn checkpoints(image: &Path) -> Result<usize> {
+    let folders = fs::read_dir(image.join("checkpoints"))?.collect::<Result<Vec<_>, _>>()?;
+    Ok(folders.iter().filter(|folder| folder.path().join("manifest.json").exists()).count())
+}
+
+fn forced(places: &Places, way: &str) -> Result<()> {
+    let it = Displacing::new(places, way)?;
+    let kept = it.undisturbed("told")?;
+    let job = it.start("told")?;
+    let written = job.output_so_far()?.len();
+    it.displace("4096\n")?;
+    let outcome = job.checkpoint(&it.stage.image("image"), &["--force"])?;
+    ensure!(outcome.status.success(), "by force: {}", said(&outcome));
+    ensure!(outcome.errors().contains("--force was given"), "it says nothing: {}", said(&outcome));
+    was_stopped(job)?;
+    let outcome = it.stage.restore("told", "image", &[])?.finish(LIMIT)?;
+    ensure!(!outcome.status.success() && outcome.errors().contains("the variable table"), "{}", said(&outcome));
+    it.displace("0\n")?;
+    let outcome = it.stage.restore("told", "image", &[])?.finish(LIMIT)?;
+    continues(&kept, (written, written), &outcome)?;
+    it.stage.is_clean()
+}
+
+fn tried_again(places: &Places, way: &str) -> Result<()> {
+    let it = Displacing::new(places, way)?;
+    let kept = it.undisturbed("told")?;
+    let job = it.start("told")?;
+    it.displace("4096\n0\n")?;
+    let written = it.stopped(job, &[])?;
+    let outcome = it.stage.restore("told", "image", &[])?.finish(LIMIT)?;
+    continues(&kept, (written, written), &outcome)?;
+    it.stage.is_clean()
+}
+
+fn running(places: &Places, way: &str) -> Result<()> {
+    let it = Displacing::new(places, way)?;
+    let kept = it.undisturbed("device")?;
+    let job = it.start("device")?;
+    it.displace("4096\n")?;
+    let outcome = job.checkpoint(&it.stage.image("image"), &["--leave-running"])?;
+    ensure!(outcome.status.code() == Some(1), "it would not come back: {}", said(&outcome));
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.success() && outcome.text() == kept, "the program that goes on: {}", said(&outcome));
+    it.stage.is_clean()
+}
+
+/// The program holds most of a device that its workers share.
+fn little_memory(places: &Places, way: &str) -> Result<()> {
+    let shared = tempfile::tempdir()?;
+    let variables = [("KATYDID_SOFT_MEMORY", "96M".into()), ("KATYDID_SOFT_SHARED", shared.path().into())];
+    let stage = Stage::of_driver(places, way, "soft", &variables)?;
+    let mut job = stage.start("large", LOOP, &["60", "0", "64"], &[60])?;
+    ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
+    let written = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let outcome = stage.restore("large", "image", &[])?.finish(LIMIT)?;
+    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    stage.is_clean()
+}
+
+fn passed_over(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("older", LOOP, &[], &[50, 60])?;
+    let mut written = Vec::new();
+    while job.holds_itself()? {
+        written.push(job.output_so_far()?.len());
+        stage.checkpoint(&job, "image", &["--leave-running"])?;
+    }
+    ensure!(job.finish(LIMIT)?.status.success(), "the program failed");
+    let kept = kept_of(places, LOOP.0)?;
+    let outcome = stage.restore("older", "image", &[])?.finish(LIMIT)?;
+    ensure!(!outcome.errors().contains("manifest"), "nothing is missing: {}", said(&outcome));
+    fs::remove_file(stage.image("image").join("checkpoints/000002/manifest.json"))?;
+    let outcome = stage.restore("older", "image", &[])?.finish(LIMIT)?;
+    ensure!(outcome.errors().contains("checkpoint 2 has no manifest"), "it says nothing: {}", said(&outcome));
+    continues(&kept, (written[0], written[0]), &outcome)?;
+    stage.is_clean()
+}
