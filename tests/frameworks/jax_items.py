@@ -199,5 +199,27 @@ def speed():
     close("weights", weights[0][0], 1e-3)
 
 
+@item
+def sampling():
+    """numpyro's NUTS: while loops and conditions inside while loops, which XLA makes graphs with conditional nodes of."""
+    numpyro = need("numpyro")
+    import numpyro.distributions as dist
+    from numpyro.infer import MCMC, NUTS
+
+    x = np.linspace(0, 1, 100)
+    y = 2 * x + 1 + 0.1 * np.sin(50 * x)
+
+    def model():
+        slope, offset = (numpyro.sample(name, dist.Normal(0, 5)) for name in ("slope", "offset"))
+        spread = numpyro.sample("spread", dist.HalfNormal(1))
+        numpyro.sample("y", dist.Normal(slope * x + offset, spread), obs=y)
+
+    chain = MCMC(NUTS(model), num_warmup=40, num_samples=40, progress_bar=False)
+    chain.run(jax.random.PRNGKey(0))
+    samples = chain.get_samples()
+    assert abs(float(samples["slope"].mean()) - 2) < 0.5 and abs(float(samples["offset"].mean()) - 1) < 0.5
+    close("slope", samples["slope"], 1e-2)
+
+
 if __name__ == "__main__":
     run()
