@@ -74,6 +74,51 @@ static void kernels() {
     printf("kernel nodes and edges\n");
 }
 
+// A library's kernel where a function is meant: launches take it, nothing else does, and nodes tell its function.
+static void library_kernels() {
+    CUlibrary library;
+    CUkernel named;
+    CUfunction own, cast;
+    CUgraph graph;
+    CUgraphNode node;
+    CUstream stream;
+    size_t count = 1;
+    const char *name = "";
+    const char *text = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry none() { ret; }\n";
+    OK(cuLibraryLoadData(&library, text, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    OK(cuLibraryGetKernel(&named, library, "none"));
+    cast = reinterpret_cast<CUfunction>(named);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuLaunchKernel(cast, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphGetNodes(graph, &node, &count));
+    CUDA_KERNEL_NODE_PARAMS told = {};
+    OK(cuGraphKernelNodeGetParams_v2(node, &told));
+    OK(cuKernelGetFunction(&own, named));
+    OK(cuFuncGetName(&name, told.func));
+    CHECK(told.func == own && told.kern == named && !strcmp(name, "none"), "another function, called %s", name);
+    CUDA_KERNEL_NODE_PARAMS asked = {};
+    asked.gridDimX = asked.gridDimY = asked.gridDimZ = asked.blockDimX = asked.blockDimY = asked.blockDimZ = 1;
+    asked.func = cast;
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuGraphAddKernelNode_v2(&node, graph, nullptr, 0, &asked));
+    asked.func = nullptr;
+    asked.kern = named;
+    OK(cuGraphAddKernelNode_v2(&node, graph, nullptr, 0, &asked));
+    OK(cuGraphKernelNodeGetParams_v2(node, &told));
+    CHECK(told.func == own && told.kern == named, "another function or kernel");
+    int value;
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, cast));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuFuncSetAttribute(cast, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1024));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuFuncSetCacheConfig(cast, CU_FUNC_CACHE_PREFER_L1));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuFuncGetName(&name, cast));
+    OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&value, cast, 32, 0));
+    OK(cuGraphDestroy(graph));
+    OK(cuStreamDestroy(stream));
+    OK(cuLibraryUnload(library));
+    printf("nodes tell the functions of kernels\n");
+}
+
 // Parameters of a kernel, changed in what was instantiated.
 static void changes() {
     CUdeviceptr in = memory, out = memory + 4;
@@ -425,6 +470,7 @@ int main() {
     OK(cuMemAlloc_v2(&memory, 4096));
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     kernels();
+    library_kernels();
     changes();
     data_and_host();
     events();

@@ -56,6 +56,16 @@ pub struct Code {
 
 /// A driver library.
 pub trait Backend: Sync {
+    /// Whether what is named as a function is a kernel.
+    fn is_kernel(&self, function: usize) -> bool;
+
+    /// The handle of the function that a kernel is in a context.
+    ///
+    /// # Errors
+    ///
+    /// The kernel or the context has ended, or its code cannot be loaded there.
+    fn function_of(&self, kernel: usize, context: usize) -> Outcome<usize>;
+
     /// The handle of the context that an argument means: null is the current one.
     ///
     /// # Errors

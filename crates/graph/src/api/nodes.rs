@@ -6,7 +6,7 @@ use std::ffi::c_void;
 
 use katydid_cuda_sys::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
-    CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode,
+    CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction, CUgraph, CUgraphEdgeData, CUgraphNode,
     CUkernelNodeAttrValue, CUresult, launch_attribute,
 };
 
@@ -324,7 +324,12 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn kernel_get(&self, node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS) -> Outcome {
         wanted(out)?;
-        let params = self.look(node, |it| if let Params::Kernel(it) = it { Some(described(it)) } else { None })?;
+        let mut params = self.look(node, |it| if let Params::Kernel(it) = it { Some(described(it)) } else { None })?;
+        if params.func.is_null() {
+            // Once the kernel's library has been unloaded there is none.
+            let function = self.backend.function_of(params.kern.0.addr(), params.ctx.0.addr()).unwrap_or(0);
+            params.func = CUfunction(std::ptr::with_exposed_provenance_mut(function));
+        }
         // SAFETY: the contract of all functions here.
         unsafe { write(out, params) };
         Ok(())

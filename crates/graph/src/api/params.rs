@@ -65,7 +65,8 @@ pub(super) fn ancient(new: &CUDA_KERNEL_NODE_PARAMS) -> CUDA_KERNEL_NODE_PARAMS_
     }
 }
 
-/// What `cuGraphKernelNodeGetParams` answers; the pointers in it live as long as the node's parameters.
+/// What `cuGraphKernelNodeGetParams` answers, without the function of a kernel; the pointers in it live as long as the node's
+/// parameters.
 pub(super) fn described(kernel: &Kernel) -> CUDA_KERNEL_NODE_PARAMS {
     let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (kernel.grid, kernel.block);
     let pointer = |address: usize| std::ptr::with_exposed_provenance_mut::<std::ffi::c_void>(address);
@@ -104,9 +105,14 @@ impl<B: Backend> Graphs<B> {
         // SAFETY: handed on.
         let code = unsafe { self.backend.kernel(launch) }?;
         let is_packed = launch.array.is_null() && !launch.extra.is_null();
+        let (function, kernel) = if self.backend.is_kernel(launch.function) {
+            (0, launch.function)
+        } else {
+            (launch.function, launch.kernel)
+        };
         Ok(Params::Kernel(Kernel {
-            function: launch.function,
-            kernel: launch.kernel,
+            function,
+            kernel,
             context: code.context,
             grid: launch.grid,
             block: launch.block,
@@ -134,6 +140,10 @@ impl<B: Backend> Graphs<B> {
             extra: params.extra,
             attributes,
         };
+        // A launch takes a kernel where a function is meant, a node does not (driver 580.159.04).
+        if self.backend.is_kernel(launch.function) {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
         // SAFETY: handed on. Too large a packed buffer is 1 here, though 701 in a launch.
         let params = unsafe { self.kernel_params(&launch) };
         params.map_err(|code| match code {

@@ -7,8 +7,8 @@ use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{
-    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUresult, CUstream,
-    CUstreamBatchMemOpParams, batch_operation,
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction, CUkernel,
+    CUresult, CUstream, CUstreamBatchMemOpParams, batch_operation,
 };
 use katydid_graph::{Backend, Code, GraphId, Kept, Launch, Outcome, Params, Place, Plan, Step};
 use katydid_wire::message::{
@@ -23,7 +23,7 @@ use crate::copy_rows::{self, Sides};
 use crate::fill::Fill;
 use crate::handle::{object, wire};
 use crate::session::shim;
-use crate::{behind, current, device, launch, memory, pinned, stream, upcall};
+use crate::{behind, current, device, kernel, launch, library, memory, pinned, stream, upcall};
 
 /// Bytes of a description in one message.
 const PIECE: usize = 1 << 20;
@@ -80,6 +80,16 @@ fn keeps_its_launch(was: &Step, step: &Step) -> bool {
 }
 
 impl Backend for Remote {
+    fn is_kernel(&self, function: usize) -> bool {
+        library::kernel_behind(CUfunction(std::ptr::with_exposed_provenance_mut(function))).is_ok()
+    }
+
+    fn function_of(&self, kernel: usize, context: usize) -> Outcome<usize> {
+        let kernel = object(CUkernel(std::ptr::with_exposed_provenance_mut(kernel)))?;
+        let context = object(CUcontext(std::ptr::with_exposed_provenance_mut(context)))?;
+        Ok(kernel::function_in(&kernel, &context.owner())?.handle().0.expose_provenance())
+    }
+
     fn context(&self, context: CUcontext) -> Outcome<usize> {
         let context = if context.is_null() { current::active()? } else { object(context)? };
         Ok(context.slot.handle)

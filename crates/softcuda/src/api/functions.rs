@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
 use std::ffi::c_char;
-use std::sync::Arc;
 
 use katydid_cuda_sys::{CUfunction, CUmodule, CUresult};
 use katydid_ptx_exec::Kernel;
@@ -24,24 +23,25 @@ pub(super) fn param_info(kernel: &Kernel, index: usize, offset: &MaybeOut<usize>
 }
 
 api! {
-    /// A library's kernel, cast to a function, is taken as well.
+    /// A function is of one context, whether or not that is current.
     fn cuFuncGetAttribute(value: Out<i32>, attribute: u32, of: CUfunction) {
-        let (kernel, settings) = match function::resolve(of) {
-            // A function is of one context, whether or not that is current.
-            Ok(known) if current::handle() == 0 => (Arc::clone(&known.kernel), Arc::clone(&known.settings)),
-            _ => callable(of, &current::usable()?)?,
-        };
-        value.set(function::attribute(&kernel, &settings, attribute)?);
+        let known = function::resolve(of)?;
+        if current::handle() != 0 {
+            callable(of, &current::usable()?)?;
+        }
+        value.set(function::attribute(&known.kernel, &known.settings, attribute)?);
     }
 
     /// Dynamic shared memory up to the opt-in limit; facts of the code cannot be set.
     fn cuFuncSetAttribute(of: CUfunction, attribute: u32, value: i32) {
+        function::resolve(of)?;
         let (kernel, settings) = callable(of, &current::usable()?)?;
         function::set_attribute(&kernel, &settings, attribute, value)?;
     }
 
     /// A hint.
     fn cuFuncSetCacheConfig(of: CUfunction, config: u32) {
+        function::resolve(of)?;
         callable(of, &current::usable()?)?;
         if config > 3 {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -50,6 +50,7 @@ api! {
 
     /// A hint, and one of the past.
     fn cuFuncSetSharedMemConfig(of: CUfunction, config: u32) {
+        function::resolve(of)?;
         callable(of, &current::usable()?)?;
         if config > 2 {
             return Err(CUresult::ERROR_INVALID_VALUE);

@@ -27,7 +27,7 @@ use crate::space::{self, Access};
 use crate::stream::{Stream, resolve};
 use crate::transfer::Span;
 use crate::wait_value::Operation;
-use crate::{current, device, memory};
+use crate::{current, device, library, memory};
 
 /// Alignment of memory that graphs allocate, in bytes.
 const ALIGN: u64 = 512;
@@ -73,6 +73,14 @@ impl Drop for Memory {
 }
 
 impl Backend for Soft {
+    fn is_kernel(&self, function: usize) -> bool {
+        library::resolve_kernel(function).is_ok()
+    }
+
+    fn function_of(&self, kernel: usize, context: usize) -> Outcome<usize> {
+        Ok(library::resolve_kernel(kernel)?.function(&context_of(context)?)?.handle)
+    }
+
     fn context(&self, context: CUcontext) -> Outcome<usize> {
         Ok(current::named(context.0.addr())?.handle)
     }
