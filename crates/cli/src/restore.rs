@@ -97,11 +97,19 @@ fn announce(json: bool, opened: &Opened, restored: &Restored) {
     let (name, number) = (restored.job.name(), opened.number());
     if json {
         let cut: Vec<&str> = restored.cut.iter().map(|file| file.path.as_str()).collect();
-        let line = json!({"job": name, "checkpoint": number, "program": restored.program, "cut": cut});
+        let missing = &restored.missing;
+        let line =
+            json!({"job": name, "checkpoint": number, "program": restored.program, "cut": cut, "missing": missing});
         let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
     } else if std::io::stderr().is_terminal() {
         for file in &restored.cut {
             say(format_args!("{}: cut back to {}, its length at the checkpoint", file.path, Size(file.length)));
+        }
+        for library in &restored.missing {
+            say(format_args!(
+                "{} is gone: the processes keep the image's copy, and programs that they start later do not find it",
+                library.display()
+            ));
         }
         say(format_args!("checkpoint {number} runs again as job {name}"));
     }

@@ -164,11 +164,15 @@ impl Writer {
 
     /// Fills in sizes and packs, and refuses chunks that nobody has put.
     fn count(&self, manifest: &mut Manifest) -> Result<()> {
-        let mut sizes = Sizes { files: manifest.files.iter().map(|file| file.bytes).sum(), ..Sizes::default() };
+        let regions = manifest.sessions.iter().flat_map(|session| &session.regions);
+        let mut sizes = Sizes {
+            content: regions.map(|region| region.bytes).fold(0, u64::saturating_add),
+            files: manifest.files.iter().map(|file| file.bytes).sum(),
+            ..Sizes::default()
+        };
         let mut packs = BTreeMap::new();
         let mut seen = HashSet::new();
-        for (id, length) in manifest.chunks() {
-            sizes.content += length as u64;
+        for (id, _) in manifest.chunks() {
             if !seen.insert(*id) {
                 continue;
             }

@@ -80,7 +80,8 @@ fn readings(bytes: &[u8]) -> usize {
     if let Some(manifest) = &manifest {
         // Walks over every region with the lengths of its chunks.
         let content = manifest.chunks().map(|(_, length)| length as u64).fold(0, u64::wrapping_add);
-        let regions = manifest.sessions.iter().flat_map(|session| &session.regions);
+        let sessions = manifest.sessions.iter().flat_map(|session| &session.regions);
+        let regions = sessions.chain(manifest.libraries.iter().map(|library| &library.contents));
         assert_eq!(content, regions.map(|region| region.bytes).fold(0, u64::wrapping_add), "chunks fill their region");
     }
     usize::from(manifest.is_some()) + usize::from(unseal::<Session>(bytes).is_ok())

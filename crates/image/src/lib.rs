@@ -39,7 +39,8 @@ pub use gc::{Cleared, Keep};
 pub use id::{CheckpointNumber, ChunkId, ImageId, NotHex};
 pub use image::{Image, Which, absolute, is_address};
 pub use manifest::{
-    Arena, Criu, Device, FileEntry, Identity, Job, Manifest, PackUse, Program, Region, Session, Sizes, Times,
+    Arena, Build, Criu, Device, FileEntry, Identity, Job, Library, Manifest, PackUse, Program, Region, Session, Sizes,
+    Times,
 };
 pub use reader::{Reader, Source};
 pub use store::faults::{Fault, Faults};

@@ -39,6 +39,8 @@ pub struct Manifest {
     pub sessions: Vec<Session>,
     /// The processes themselves; none in an image of the GPU side only.
     pub criu: Option<Criu>,
+    /// Katydid's own libraries that the processes had mapped.
+    pub libraries: Vec<Library>,
 }
 
 /// Which checkpoint this is.
@@ -139,6 +141,34 @@ pub struct Criu {
     pub options: Vec<String>,
     /// Whatever else the supervisor wants to find again.
     pub notes: BTreeMap<String, serde_json::Value>,
+}
+
+/// A library of Katydid's that processes had mapped. They keep it, whatever is installed where they are restored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Library {
+    /// The name under which the processes mapped it.
+    pub path: String,
+    /// Whether the file was removed or replaced before the checkpoint.
+    pub deleted: bool,
+    /// `st_mode`.
+    pub mode: u32,
+    /// The build that it is of.
+    pub build: Build,
+    /// The bytes of the file.
+    pub contents: Region,
+}
+
+/// The build of a [`Library`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Build {
+    /// Version of frames and layouts.
+    pub protocol: u32,
+    /// Version of the job protocol.
+    pub job_protocol: u32,
+    /// Hash of the API description.
+    pub interface: ChunkId,
+    /// Version of katydid.
+    pub release: String,
 }
 
 /// The GPU side of one process.
@@ -281,7 +311,7 @@ impl Manifest {
 
     /// What readers rely on, so that they need not look again.
     pub(crate) fn check(&self) -> Result<(), Fault> {
-        if !self.sessions.iter().flat_map(|session| &session.regions).all(Region::is_consistent) {
+        if !self.regions().all(Region::is_consistent) {
             return Err(Fault::Damaged("a region has another number of chunks than its length takes"));
         }
         let named = self.files.iter().chain(self.sessions.iter().flat_map(|session| session.states.values()));
@@ -291,10 +321,15 @@ impl Manifest {
         Ok(())
     }
 
+    /// The memory of all sessions, and the libraries.
+    fn regions(&self) -> impl Iterator<Item = &Region> {
+        let sessions = self.sessions.iter().flat_map(|session| &session.regions);
+        sessions.chain(self.libraries.iter().map(|library| &library.contents))
+    }
+
     /// Every chunk, as often as it is named, with its length.
     pub fn chunks(&self) -> impl Iterator<Item = (&ChunkId, usize)> {
-        let regions = self.sessions.iter().flat_map(|session| &session.regions);
-        regions.flat_map(|region| {
+        self.regions().flat_map(|region| {
             region.chunks.iter().enumerate().map(|(index, id)| (id, region.chunk_len(index).unwrap_or(0)))
         })
     }

@@ -9,9 +9,10 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::{CHUNK, commit, contents, folder, noise, put_session, save, tree};
+use common::{CHUNK, commit, contents, folder, noise, put_region, put_session, save, tree};
 use katydid_image::{
-    CheckpointNumber, ChunkId, Compression, Image, ImageError, Manifest, Options, Part, Sink, Source, Which,
+    Build, CheckpointNumber, ChunkId, Compression, Image, ImageError, Library, Manifest, Options, Part, Sink, Source,
+    Which,
 };
 
 /// Zeros, text and noise: all three ways of keeping a chunk.
@@ -160,6 +161,33 @@ fn another_process_writes_its_share_through_a_descriptor() {
     assert!(reader.state(&reader.manifest().sessions[0].states["journal"]).is_ok());
     let names: Vec<&str> = reader.manifest().files.iter().map(|file| file.name.as_str()).collect();
     assert_eq!(names, ["state-gpu.bin"]);
+}
+
+#[test]
+fn a_library_is_kept_once_and_is_no_memory_of_a_session() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let bytes = noise(7, 3 * CHUNK + 1);
+    let mut added = Vec::new();
+    for _ in 0..2 {
+        let writer = image.begin(Options::default()).unwrap();
+        let build = Build { protocol: 6, job_protocol: 2, interface: ChunkId::of(b"spec"), release: "0.1.0".into() };
+        let contents = put_region(&writer, &bytes).unwrap();
+        let library = Library { path: "/l".into(), deleted: false, mode: 0o100_755, build, contents };
+        let committed = writer.commit(Manifest { libraries: vec![library], ..Manifest::default() }).unwrap();
+        assert_eq!((committed.sizes.content, committed.sizes.chunks), (0, bytes.len() as u64));
+        added.push(committed.sizes.added);
+    }
+    assert!(added[0] > 0 && added[1] == 0, "{added:?}");
+    image.keep(1).unwrap();
+    let reader = image.checkpoint(Which::Latest).unwrap();
+    let contents = &reader.manifest().libraries[0].contents;
+    let read = contents.chunks.iter().enumerate().flat_map(|(index, id)| {
+        let mut chunk = vec![0; contents.chunk_len(index).unwrap()];
+        reader.read(id, &mut chunk).unwrap();
+        chunk
+    });
+    assert_eq!(read.collect::<Vec<u8>>(), bytes);
 }
 
 #[test]

@@ -20,13 +20,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::iter;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use katydid_image::{
-    CheckpointNumber, Committed, Compression, Criu as CriuPart, Image, ImageError, Job as JobPart, Manifest, Options,
-    Program, Session, Times, Writer,
+    CheckpointNumber, Committed, Compression, Criu as CriuPart, Image, ImageError, Job as JobPart, Library, Manifest,
+    Options, Program, Session, Times, Writer,
 };
 use katydid_transport::AddressError;
 
@@ -36,6 +37,7 @@ use crate::failover::Recovery;
 use crate::files::{self, Written};
 use crate::frozen::Frozen;
 use crate::job::{Inner, lock};
+use crate::libraries;
 use crate::links;
 use crate::members::{Member, MemberError};
 use crate::noted::{self, Noted};
@@ -238,7 +240,8 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
     let mut left = ATTEMPTS;
     while left > 0 {
         let writer = image.begin(options(request))?;
-        let attempt = Attempt { job, root, request, writer: &writer, criu: criu.as_ref(), tell, stages: &stages };
+        let (criu, libraries) = (criu.as_ref(), OnceLock::new());
+        let attempt = Attempt { job, root, request, writer: &writer, criu, tell, stages: &stages, libraries };
         let taken = match attempt.run() {
             Ok(Some(taken)) => taken,
             Ok(None) => {
@@ -253,8 +256,9 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
         };
         let (workers, members) = (taken.workers(), taken.members());
         let Taken { mut stop, sessions, processes, criu: part, frozen, stopped } = taken;
-        let manifest =
-            manifest(job, &members, sessions, part, Times { began, written: now(), stopped_us: micros(stopped) });
+        let libraries = attempt.libraries.into_inner().unwrap_or_default();
+        let times = Times { began, written: now(), stopped_us: micros(stopped) };
+        let manifest = Manifest { libraries, ..manifest(job, &members, sessions, part, times) };
         let rehearsed = rehearse(job, request, &stop, (&writer, &manifest), tell);
         let committed = rehearsed.and_then(|warning| Ok((warning, commit(writer, manifest, tell)?)));
         let (warning, committed) = match committed {
@@ -327,6 +331,8 @@ pub(crate) struct Attempt<'j, 'a> {
     pub(crate) criu: Option<&'a Criu>,
     pub(crate) tell: &'a (dyn Fn(&Step) + Sync),
     pub(crate) stages: &'a Stages,
+    /// Katydid's libraries that the image has already.
+    pub(crate) libraries: OnceLock<Vec<Library>>,
 }
 
 /// All that the manifest takes, in the image already.
@@ -370,6 +376,8 @@ impl<'j> Attempt<'j, '_> {
     fn run(&self) -> Result<Option<Taken<'j>>, CheckpointError> {
         self.introduced()?;
         let arrivals = self.job.members.arrivals();
+        // An attempt is made once.
+        let _ = self.libraries.set(self.mapped_libraries()?);
         let dumper = self.criu.map(|criu| self.prepared(criu)).transpose()?;
         let mut stop = self.connected()?;
         let since = Instant::now();
@@ -396,6 +404,14 @@ impl<'j> Attempt<'j, '_> {
             }
             Err(error) if keeps_stopped(self.request) => Err(undo(&mut stop, dumped.frozen, questions, error)),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Katydid's libraries in the processes, kept while these run; none where the processes are not saved.
+    fn mapped_libraries(&self) -> Result<Vec<Library>, CheckpointError> {
+        match self.criu {
+            Some(_) => Ok(libraries::save(&processes(self.root)?, self.writer)?),
+            None => Ok(Vec::new()),
         }
     }
 
@@ -533,7 +549,10 @@ impl<'j> Attempt<'j, '_> {
     /// Copies shared memory, and takes away the names that CRIU gave for the time of the dump.
     fn shared(&self, tree: &[Process], noted: &Noted, folder: &Path) -> Result<Vec<Segment>, CheckpointError> {
         let given: Vec<PathBuf> = noted.links.iter().map(|link| link.name.clone()).collect();
-        let saved = shared::save(tree, &self.job.stdio, &given, folder);
+        let libraries = self.libraries.get().map(Vec::as_slice).unwrap_or_default();
+        let is_kept = |of: &Path| libraries.iter().any(|library| library.deleted && Path::new(&library.path) == of);
+        let others = noted.links.iter().filter(|link| !is_kept(&link.of)).map(|link| link.name.clone());
+        let saved = shared::save(tree, &self.job.stdio, &others.collect::<Vec<_>>(), folder);
         links::remove(self.root, &given);
         saved.map_err(|source| CheckpointError::System { doing: "copy the job's shared memory", source })
     }

@@ -1,12 +1,16 @@
 //! The folder of a job, and how a job is found by its name or by the id of one of its processes.
 //!
 //! ```text
-//! $XDG_RUNTIME_DIR/katydid/jobs/      or /tmp/katydid-UID/jobs/, both of mode 0700 and ours
+//! $XDG_RUNTIME_DIR/katydid/jobs/      or /tmp/katydid-UID/jobs/, both of mode 0700 and ours; see below
 //!   NAME/lock                         locked as long as the job's supervisor lives
 //!   NAME/job.json                     who it is
 //!   NAME/control                      the control socket (HTTP/JSON)
 //!   NAME/shims                        the job socket, for the shims of the job's programs
+//!   NAME/libraries                    libraries that its programs were started with, and that are installed no more
 //! ```
+//!
+//! The second place is for a user without `XDG_RUNTIME_DIR`, and where that is not there, belongs to another user (as after
+//! `su`), or is too long for a socket in it. Jobs are looked for in both, since the asker's variable may differ.
 //!
 //! The rule: whoever holds the lock owns the folder, and has its process id in it. A folder whose lock is free is debris and may be
 //! taken; an owner is never waited for, but whoever only looks, or takes debris away, has the lock for a moment. Whoever makes a
@@ -14,14 +18,17 @@
 //! nobody's among temporary files. Programs remember the path of the job socket, so a restored job wants the very same folder.
 //! An owner that goes removes the lock last: until then nobody else takes the folder, and from then on it touches nothing in it.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::thread;
 use std::time::Duration;
 
+use katydid_wire::job::VARIABLE;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -34,6 +41,10 @@ use crate::tree;
 const MAX_NAME: usize = 40;
 /// Longest path of a socket.
 const MAX_SOCKET: usize = 107;
+/// Longest name of a socket in a job's folder, with the slash in front.
+const LONGEST_SOCKET: usize = "/control".len();
+/// The folder of jobs, below one of [`places`].
+const JOBS: &str = "jobs";
 /// Jobs of one name at once.
 const MAX_NAMESAKES: u32 = 10_000;
 
@@ -41,6 +52,8 @@ const MAX_NAMESAKES: u32 = 10_000;
 const MAX_TRIES: u32 = 1000;
 /// A pause between two of them.
 const MOMENT: Duration = Duration::from_millis(1);
+/// Name of the folder of libraries.
+pub(crate) const LIBRARIES: &str = "libraries";
 /// Name of the lock.
 const LOCK: &str = "lock";
 
@@ -99,6 +112,17 @@ pub enum FolderError {
         wanted: String,
         /// `are a, b` or `is none`.
         present: String,
+    },
+    /// A job in a container, or the like.
+    #[error(
+        "process {pid} belongs to a job in another mount namespace, such as a container's: give this command there, for instance behind `nsenter --target {pid} --mount --pid` or `podman exec`, with {} as the job and an image path of that namespace",
+        job.display()
+    )]
+    Elsewhere {
+        /// As given.
+        pid: u32,
+        /// The job's name.
+        job: PathBuf,
     },
     /// The system refused.
     #[error("{}: {source}", path.display())]
@@ -176,6 +200,7 @@ impl Folder {
             for entry in inside.filter(|entry| entry.file_name() != LOCK) {
                 let _ = fs::remove_file(entry.path());
             }
+            let _ = fs::remove_dir_all(self.path.join(LIBRARIES));
             let _ = fs::remove_file(self.path.join(LOCK));
             // It may be another job's by now, and is not empty then.
             let _ = fs::remove_dir(&self.path);
@@ -267,7 +292,13 @@ fn has_owner(mut lock: &File) -> bool {
 ///
 /// The folder of the jobs cannot be used.
 pub fn running() -> Result<Vec<Entry>, FolderError> {
-    running_below(&jobs()?)
+    // Says what is wrong with that of new jobs.
+    jobs()?;
+    let mut entries = Vec::new();
+    for jobs in all_jobs() {
+        entries.extend(running_below(&jobs)?);
+    }
+    Ok(entries)
 }
 
 fn running_below(jobs: &Path) -> Result<Vec<Entry>, FolderError> {
@@ -295,16 +326,41 @@ fn alive(folder: &Path) -> Option<Entry> {
 ///
 /// [`FolderError::Unknown`] names the jobs that there are.
 pub fn find(wanted: &str) -> Result<(Entry, PathBuf), FolderError> {
-    let jobs = jobs()?;
-    let entries = running_below(&jobs)?;
+    jobs()?;
+    let mut places = Vec::new();
+    for jobs in all_jobs() {
+        places.extend(running_below(&jobs)?.into_iter().map(|entry| (entry, jobs.clone())));
+    }
+    let entries: Vec<Entry> = places.iter().map(|(entry, _)| entry.clone()).collect();
     let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
     let present = if names.is_empty() { "is none".to_owned() } else { format!("are {}", names.join(", ")) };
+    let pid: Option<u32> = wanted.parse().ok();
     let by_name = entries.iter().find(|entry| entry.name == wanted);
-    let found = by_name.or_else(|| wanted.parse().ok().and_then(|pid| of_process(&entries, pid)));
-    match found {
-        Some(entry) => Ok((entry.clone(), jobs.join(&entry.name).join("control"))),
-        None => Err(FolderError::Unknown { wanted: wanted.to_owned(), present }),
+    let found = by_name.or_else(|| pid.and_then(|pid| of_process(&entries, pid)));
+    if let Some(entry) = found {
+        let jobs = places.iter().find(|(one, _)| one == entry).map(|(_, jobs)| jobs.clone()).unwrap_or_default();
+        return Ok((entry.clone(), jobs.join(&entry.name).join("control")));
     }
+    let told = pid.map(of_environment).transpose()?.flatten();
+    told.ok_or_else(|| FolderError::Unknown { wanted: wanted.to_owned(), present })
+}
+
+/// The job that a process was told of when it began. It may lie in another place than the asker's, and be another user's.
+fn of_environment(pid: u32) -> Result<Option<(Entry, PathBuf)>, FolderError> {
+    let Some(folder) = told_of(&fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()) else { return Ok(None) };
+    let mounts = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    if mounts("self") != mounts(&pid.to_string()) {
+        let job = folder.file_name().unwrap_or_default().into();
+        return Err(FolderError::Elsewhere { pid, job });
+    }
+    Ok(alive(&folder).map(|entry| (entry, folder.join("control"))))
+}
+
+/// The folder of the job, in the environment of a process.
+fn told_of(environment: &[u8]) -> Option<PathBuf> {
+    let mut variables = environment.split(|byte| *byte == 0);
+    let socket = variables.find_map(|one| one.strip_prefix(VARIABLE.as_bytes())?.strip_prefix(b"="))?;
+    Path::new(OsStr::from_bytes(socket)).parent().filter(|folder| folder.is_absolute()).map(Path::to_owned)
 }
 
 /// The job that a process belongs to.
@@ -315,9 +371,7 @@ fn of_process(entries: &[Entry], pid: u32) -> Option<&Entry> {
 
 /// Removes what supervisors of this user's left that are gone: folders of jobs, and temporary ones.
 pub fn clear_away() {
-    if let Ok(jobs) = jobs() {
-        clear_below(&jobs);
-    }
+    all_jobs().iter().for_each(|jobs| clear_below(jobs));
     katydid_scratch::clear_away(&std::env::temp_dir());
 }
 
@@ -343,13 +397,10 @@ pub(crate) fn cache() -> Option<PathBuf> {
     jobs().ok()?.parent().map(Path::to_owned)
 }
 
-/// The folder of all jobs of this user, made if it is not there.
+/// The folder of new jobs of this user, made if it is not there.
 pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
-    let above = match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
-        Some(folder) => PathBuf::from(folder).join("katydid"),
-        None => PathBuf::from(format!("/tmp/katydid-{}", geteuid().as_raw())),
-    };
-    let jobs = above.join("jobs");
+    let above = places().swap_remove(0);
+    let jobs = above.join(JOBS);
     for folder in [&above, &jobs] {
         match DirBuilder::new().mode(0o700).create(folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -359,6 +410,26 @@ pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
         }
     }
     Ok(jobs)
+}
+
+/// The folders of jobs of this user that are there, that of new ones first.
+fn all_jobs() -> Vec<PathBuf> {
+    let jobs = places().into_iter().map(|above| above.join(JOBS));
+    jobs.filter(|jobs| check(jobs).is_ok()).collect()
+}
+
+/// Where folders of jobs may be, that of new ones first.
+fn places() -> Vec<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    places_of(runtime.as_deref(), geteuid().as_raw())
+}
+
+fn places_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
+    let is_ours = |folder: &&Path| fs::metadata(folder).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
+    let fits = |above: &PathBuf| above.join(JOBS).as_os_str().len() + 1 + MAX_NAME + LONGEST_SOCKET <= MAX_SOCKET;
+    let own = runtime.filter(|folder| folder.is_absolute()).filter(is_ours).map(|folder| folder.join("katydid"));
+    let own = own.filter(fits);
+    own.into_iter().chain([PathBuf::from(format!("/tmp/katydid-{user}"))]).collect()
 }
 
 /// Others must be able neither to read it nor to have made it.
@@ -490,6 +561,31 @@ mod tests {
         let path = jobs.path().join("open");
         DirBuilder::new().mode(0o755).create(&path).unwrap();
         assert!(matches!(Folder::take_at(&path), Err(FolderError::Place { .. })));
+    }
+
+    #[test]
+    fn a_runtime_folder_that_cannot_be_used_is_passed_over() {
+        let user = geteuid().as_raw();
+        let other = PathBuf::from(format!("/tmp/katydid-{user}"));
+        let folder = tempfile::Builder::new().prefix("r").tempdir_in("/tmp").unwrap();
+        let own = folder.path().join("katydid");
+        assert_eq!(places_of(Some(folder.path()), user), [own, other.clone()]);
+        let long = folder.path().join("x".repeat(MAX_SOCKET));
+        fs::create_dir(&long).unwrap();
+        for unfit in [None, Some(Path::new("run")), Some(Path::new("/no/such")), Some(long.as_path())] {
+            assert_eq!(places_of(unfit, user), std::slice::from_ref(&other), "{unfit:?}");
+        }
+        assert_eq!(places_of(Some(folder.path()), user + 1), [PathBuf::from(format!("/tmp/katydid-{}", user + 1))]);
+    }
+
+    #[test]
+    fn a_process_was_told_of_its_job() {
+        let environment = b"A=b\0KATYDID_JOB=/run/user/5/katydid/jobs/train/shims\0C=d\0";
+        assert_eq!(told_of(environment).unwrap(), Path::new("/run/user/5/katydid/jobs/train"));
+        assert_eq!(told_of(b"KATYDID_JOBS=/a/b\0KATYDID_JOB=a/b\0"), None);
+        assert_eq!(of_environment(std::process::id()).unwrap(), None);
+        let elsewhere = FolderError::Elsewhere { pid: 7, job: "train".into() }.to_string();
+        assert!(elsewhere.contains("nsenter --target 7") && elsewhere.contains("with train as the job"), "{elsewhere}");
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub mod incarnations;
 pub mod inherited;
 pub mod job;
 mod kernel_data;
+mod libraries;
 mod links;
 mod loans;
 pub mod members;

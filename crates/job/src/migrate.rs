@@ -15,6 +15,7 @@
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use katydid_image::{Compression, Image, Manifest, Options, Reader, Times, Which, Writer};
@@ -144,8 +145,16 @@ impl<'a> Travel<'a> {
         request: &Request,
         rehearsed: &mut Vec<Companion>,
     ) -> Result<Option<(Stop<'a>, Manifest, Instant)>, CheckpointError> {
-        let attempt =
-            Attempt { job: self.job, root, request, writer, criu: None, tell: self.tell, stages: self.stages };
+        let attempt = Attempt {
+            job: self.job,
+            root,
+            request,
+            writer,
+            criu: None,
+            tell: self.tell,
+            stages: self.stages,
+            libraries: OnceLock::new(),
+        };
         attempt.introduced()?;
         let arrivals = self.job.members.arrivals();
         let mut stop = attempt.connected()?;

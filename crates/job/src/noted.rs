@@ -1,4 +1,5 @@
-//! What CRIU noted of regular files while the processes stood still: out of `files.img` and `remap-fpath.img` of a dump.
+//! What CRIU noted of regular files while the processes stood still: out of `files.img` and `remap-fpath.img` of a dump; and
+//! the same two files with other names in them.
 //!
 //! | what                                                    | where                                                  |
 //! |---------------------------------------------------------|--------------------------------------------------------|
@@ -11,14 +12,14 @@
 //! The rule: the files are CRIU's, but whoever may write the image may have changed them. Whatever is not understood ends
 //! the reading; a file that is not found here is not cut back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::protobuf::{Fields, Value};
+use crate::protobuf::{Fields, Message, Value};
 
 /// The first magic number of both files, and the second of each, as they stand there.
 pub(crate) const MAGIC: [u8; 4] = [0x19, 0x43, 0x56, 0x54];
@@ -35,6 +36,8 @@ const OF: u64 = 1;
 const FOUND_BY: u64 = 2;
 const TYPE: u64 = 3;
 const LINKED: u64 = 0;
+/// The type of a file that has no name: CRIU has its content.
+const GHOST: u64 = 1;
 /// Largest file that is read: entries of more files than a process can open.
 const MOST: u64 = 1 << 30;
 
@@ -50,6 +53,8 @@ pub(crate) struct Noted {
 /// A file that CRIU gave a name, because that under which it was opened is gone.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Link {
+    /// The name that is gone.
+    pub(crate) of: PathBuf,
     /// The name that it was given.
     pub(crate) name: PathBuf,
     /// Bytes, where CRIU noted them.
@@ -91,14 +96,103 @@ fn bounded(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
+/// Where a restore is to find a file of a dump.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Renamed {
+    /// The name that CRIU noted.
+    pub(crate) from: PathBuf,
+    /// Whether that name was gone, so that CRIU finds the file in another way: it has the content, or gave another name.
+    pub(crate) is_lost: bool,
+    /// The name at the restore, where the file is.
+    pub(crate) to: PathBuf,
+}
+
+/// Names of the two files that [`rename`] writes.
+pub(crate) const FILE_NAMES: [&str; 2] = ["files.img", "remap-fpath.img"];
+
+/// Writes `files.img` and `remap-fpath.img` of the dump in `folder` to the folder `to`, with other names.
+///
+/// # Errors
+///
+/// A file cannot be read or written, or is not as CRIU writes it.
+pub(crate) fn rename(folder: &Path, to: &Path, renamed: &[Renamed]) -> io::Result<()> {
+    let [files, remaps] = FILE_NAMES;
+    let (old_files, old_remaps) = (bounded(&folder.join(files))?, bounded_if_any(&folder.join(remaps))?);
+    let unknown = |name: &str| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{}: CRIU wrote it in a way not known here", folder.join(name).display()),
+        )
+    };
+    let (new_files, new_remaps) = with_names(&old_files, &old_remaps, renamed).map_err(unknown)?;
+    fs::write(to.join(files), new_files)?;
+    if old_remaps.is_empty() { Ok(()) } else { fs::write(to.join(remaps), new_remaps) }
+}
+
+/// Both files with other names; the name of the one that is not understood.
+fn with_names(files: &[u8], remaps: &[u8], renamed: &[Renamed]) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
+    let have_lost: BTreeSet<u64> = messages(remaps, REMAPS).filter_map(lost).collect();
+    let mut moved = BTreeSet::new();
+    let files = rewritten(files, FILES, |message| {
+        let Some(file) = regular(message) else { return Some(message.to_owned()) };
+        let is_it = |renamed: &&Renamed| {
+            renamed.from.as_os_str().as_bytes() == file.name && renamed.is_lost == have_lost.contains(&file.id)
+        };
+        let Some(found) = renamed.iter().find(is_it) else { return Some(message.to_owned()) };
+        moved.insert(file.id);
+        Some(named(message, &found.to))
+    });
+    let files = files.ok_or(FILE_NAMES[0])?;
+    if remaps.is_empty() {
+        return Ok((files, Vec::new()));
+    }
+    let stays = |message: &[u8]| lost(message).is_none_or(|id| !moved.contains(&id)).then(|| message.to_owned());
+    Ok((files, rewritten(remaps, REMAPS, stays).ok_or(FILE_NAMES[1])?))
+}
+
+/// A file with each message as `new` has it, or without it; none where the file is not understood to its end.
+fn rewritten(bytes: &[u8], magic: [u8; 4], mut new: impl FnMut(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
+    let mut written = [MAGIC, magic].concat();
+    let mut read = bytes.starts_with(&written).then_some(written.len())?;
+    for message in messages(bytes, magic) {
+        read += 4 + message.len();
+        if let Some(message) = new(message) {
+            written.extend(u32::try_from(message.len()).ok()?.to_le_bytes());
+            written.extend(message);
+        }
+    }
+    (read == bytes.len()).then_some(written)
+}
+
+/// A `file_entry` with another name.
+fn named(message: &[u8], name: &Path) -> Vec<u8> {
+    let with_name = |entry| {
+        Fields(entry).with_bytes().fold(Message::default(), |new, (field, _, bytes)| match field {
+            NAME => new.bytes(NAME, name.as_os_str().as_bytes()),
+            _ => new.field(bytes),
+        })
+    };
+    let new =
+        Fields(message).with_bytes().fold(Message::default(), |new, (field, value, bytes)| match (field, value) {
+            (REGULAR, Value::Bytes(entry)) => new.bytes(REGULAR, &with_name(entry).encoded()),
+            _ => new.field(bytes),
+        });
+    new.encoded()
+}
+
+/// The number of a file that has lost its name, of its `remap_file_path_entry`.
+fn lost(message: &[u8]) -> Option<u64> {
+    [LINKED, GHOST].contains(&Fields(message).number_in(TYPE)?).then(|| Fields(message).number_in(OF))?
+}
+
 fn decode(files: &[u8], remaps: &[u8]) -> Noted {
     let files: BTreeMap<u64, Regular<'_>> =
         messages(files, FILES).filter_map(regular).map(|file| (file.id, file)).collect();
     let named = |file: &Regular<'_>| Some((std::str::from_utf8(file.name).ok()?.to_owned(), file.size?));
     let linked = messages(remaps, REMAPS).filter_map(linked);
     let links = linked.filter_map(|(of, found_by)| {
-        let name = OsStr::from_bytes(files.get(&found_by)?.name).into();
-        Some(Link { name, length: files.get(&of)?.size })
+        let name = |id| Some(PathBuf::from(OsStr::from_bytes(files.get(id)?.name)));
+        Some(Link { of: name(&of)?, name: name(&found_by)?, length: files.get(&of)?.size })
     });
     Noted { lengths: files.values().filter_map(named).collect(), links: links.collect() }
 }
@@ -177,9 +271,41 @@ mod tests {
         let noted = decode(&files(), &remaps());
         let lengths = [("/b".to_owned(), 0), ("/s/lost".to_owned(), 32), ("/tmp/a".to_owned(), 0x4260)];
         assert_eq!(noted.lengths, lengths.into());
-        assert_eq!(noted.links, [Link { name: "/s/link_remap.5".into(), length: Some(32) }]);
+        assert_eq!(noted.links, [Link { of: "/s/lost".into(), name: "/s/link_remap.5".into(), length: Some(32) }]);
         assert_eq!(decode(b"no image at all", &remaps()), Noted::default());
         assert_eq!(decode(&files(), &[]).links, []);
+    }
+
+    fn to(from: &str, is_lost: bool) -> Renamed {
+        Renamed { from: from.into(), is_lost, to: "/elsewhere/than/before".into() }
+    }
+
+    #[test]
+    fn a_renamed_file_has_its_new_name_and_all_else_stays() {
+        let (new, remaps_too) = with_names(&files(), &remaps(), &[to("/tmp/a", false)]).unwrap();
+        let noted = decode(&new, &remaps());
+        assert_eq!(noted.lengths.get("/elsewhere/than/before"), Some(&0x4260));
+        assert!(!noted.lengths.contains_key("/tmp/a") && noted.lengths.contains_key("/s/lost"));
+        assert_eq!(noted.links, decode(&files(), &remaps()).links);
+        assert_eq!(remaps_too, remaps());
+        assert_eq!(with_names(&files(), &remaps(), &[]).unwrap(), (files(), remaps()));
+    }
+
+    #[test]
+    fn a_file_without_a_name_gets_one_and_needs_no_content_of_criu_s() {
+        let (new, remaps_too) = with_names(&files(), &remaps(), &[to("/b", true), to("/tmp/a", true)]).unwrap();
+        let noted = decode(&new, &remaps_too);
+        assert_eq!(noted.lengths.get("/elsewhere/than/before"), Some(&0));
+        assert!(noted.lengths.contains_key("/tmp/a"), "it has a name, so it is another file");
+        assert_eq!(remaps_too, file(REMAPS, &[vec![8, 4, 16, 5, 24, 0]]));
+        let (_, remaps_too) = with_names(&files(), &remaps(), &[to("/s/lost", true)]).unwrap();
+        assert_eq!(remaps_too, file(REMAPS, &[vec![8, 3, 16, 1, 24, 1]]));
+    }
+
+    #[test]
+    fn a_file_that_is_not_understood_is_not_rewritten() {
+        assert_eq!(with_names(&files()[..files().len() - 1], &remaps(), &[]), Err("files.img"));
+        assert_eq!(with_names(&files(), b"nonsense", &[]), Err("remap-fpath.img"));
     }
 
     #[test]

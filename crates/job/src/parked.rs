@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use katydid_image::{CheckpointNumber, Image, Session, Times, Which, Writer};
@@ -332,7 +332,16 @@ impl Inner {
         let writer = image.begin(options(request))?;
         let mut stop = Stop::of(&self.members, vec![member.clone()])?;
         let stages = Stages::default();
-        let attempt = Attempt { job: self, root, request, writer: &writer, criu: None, tell: &|_| (), stages: &stages };
+        let attempt = Attempt {
+            job: self,
+            root,
+            request,
+            writer: &writer,
+            criu: None,
+            tell: &|_| (),
+            stages: &stages,
+            libraries: OnceLock::new(),
+        };
         let sessions = match written(&attempt, &mut stop) {
             Ok(sessions) => sessions,
             Err(error) => return Err(self.undone(&mut stop, Questions::Write(&writer), error)),

@@ -50,6 +50,15 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// Each field with all its bytes, number and length included.
+    pub(crate) fn with_bytes(mut self) -> impl Iterator<Item = (u64, Value<'a>, &'a [u8])> {
+        std::iter::from_fn(move || {
+            let before = self.0;
+            let (field, value) = self.next()?;
+            Some((field, value, before.get(..before.len().checked_sub(self.0.len())?)?))
+        })
+    }
+
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
@@ -91,6 +100,12 @@ impl Message {
         self
     }
 
+    /// With a field more that is encoded already.
+    pub(crate) fn field(mut self, bytes: &[u8]) -> Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
     /// As it is sent.
     pub(crate) fn encoded(self) -> Vec<u8> {
         self.0
@@ -119,6 +134,13 @@ mod tests {
         assert!(fields.next().is_none());
         assert_eq!((Fields(&message).number_in(12), Fields(&message).number_in(68)), (Some(1), None));
         assert_eq!((Fields(&message).bytes_in(68), Fields(&message).bytes_in(12)), (Some(&b"/image"[..]), None));
+    }
+
+    #[test]
+    fn fields_are_copied_with_all_their_bytes() {
+        let message = [Message::default().number(1, 300).bytes(6, b"/name").encoded(), vec![0x5d, 1, 2, 3, 4]].concat();
+        let copy = Fields(&message).with_bytes().fold(Message::default(), |copy, (_, _, bytes)| copy.field(bytes));
+        assert_eq!(copy.encoded(), message);
     }
 
     #[test]

@@ -32,6 +32,7 @@ use crate::folder::{self, Folder, FolderError};
 use crate::guard::Guard;
 use crate::incarnations::Incarnations;
 use crate::job::{Job, JobError, Settings, lock};
+use crate::libraries::{self, Folders, LibraryError};
 use crate::members::{Member, MemberError};
 use crate::namespace::{self, Space};
 use crate::notes::Notes;
@@ -68,6 +69,14 @@ pub enum RestoreError {
     /// Devices that nobody can choose.
     #[error("--device chooses devices of OpenCL, and checkpoint {0} has no session of that")]
     NoChoice(u32),
+    /// Katydid's libraries in its processes.
+    #[error("checkpoint {number}: {source}")]
+    Library {
+        /// Which checkpoint.
+        number: u32,
+        /// Why.
+        source: LibraryError,
+    },
     /// CRIU.
     #[error(transparent)]
     Criu(#[from] CriuError),
@@ -107,6 +116,17 @@ pub enum RestoreError {
     #[error("{}: cannot make this shared memory anew: {source}", path.display())]
     Shared {
         /// Its name.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The folder that its programs know.
+    #[error(
+        "{0}: the job's programs look for their supervisor there, and the folder cannot be made: {source}; as root, `install -d -m 0700 -o $USER {0}`",
+        path.display()
+    )]
+    Place {
+        /// Which.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -168,6 +188,8 @@ pub struct Restored {
     pub guard: Guard,
     /// Files that were cut back.
     pub cut: Vec<Written>,
+    /// Libraries of Katydid's that it was started with, and of which it has copies of its own, because they are gone.
+    pub missing: Vec<PathBuf>,
 }
 
 impl Opened {
@@ -186,6 +208,8 @@ impl Opened {
         let number = reader.number().0;
         let part = reader.manifest().criu.as_ref().ok_or(RestoreError::NoProgram(number))?;
         let notes = Notes::decode(&part.notes).ok_or(RestoreError::NoNotes(number))?;
+        let understood = libraries::check(&reader.manifest().libraries);
+        understood.map_err(|source| RestoreError::Library { number, source })?;
         let files = reader.folder(&part.folder)?;
         Ok(Self { image: image.to_owned(), reader, notes, files, passed_over })
     }
@@ -224,6 +248,7 @@ impl Opened {
         if let Some((file, pid)) = files::in_use(&self.notes.written) {
             return Err(RestoreError::InUse { path: file.path.clone(), pid, program: tree::name(pid) });
         }
+        let placed = self.place_libraries(&folder, around)?;
         let cut = files::cut_back(&self.notes.written);
         let cut = cut.map_err(|(path, source)| RestoreError::Cut { path, source })?;
         let progress: Vec<Arc<Progress>> = self.manifest().sessions.iter().map(|_| Arc::default()).collect();
@@ -235,7 +260,8 @@ impl Opened {
                 is_refused.store(sessions.is_err(), SeqCst);
                 sessions
             });
-            let raised = Raised::new(self, &criu, around, &folder, apart, &is_refused);
+            let target = Target { folder: &folder, apart, files: &placed.files };
+            let raised = Raised::new(self, &criu, around, &target, &is_refused);
             while !sessions.is_finished() {
                 told(&progress, tell);
                 thread::sleep(TICK);
@@ -267,7 +293,8 @@ impl Opened {
         reunited?;
         job.started(raised.program);
         let Raised { program, child, guard, .. } = raised;
-        Ok(Restored { job, program, child, guard, cut: cut.into_iter().cloned().collect() })
+        let cut = cut.into_iter().cloned().collect();
+        Ok(Restored { job, program, child, guard, cut, missing: placed.missing })
     }
 
     /// What is known to be impossible before anything is made.
@@ -283,7 +310,8 @@ impl Opened {
         if let Some(above) = self.notes.folder.parent().filter(|above| !above.exists()) {
             let mut builder = fs::DirBuilder::new();
             std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-            builder.recursive(true).create(above).map_err(system("make the folder that the programs look in"))?;
+            let made = builder.recursive(true).create(above);
+            made.map_err(|source| RestoreError::Place { path: above.to_owned(), source })?;
         }
         let is_taken = self.notes.ids.iter().any(|id| tree::exists(*id)) || terminals::are_taken(&self.notes.terminals);
         match Folder::take_at(&self.notes.folder) {
@@ -291,6 +319,14 @@ impl Opened {
             Err(FolderError::Taken { .. }) => Ok((Folder::take(&self.manifest().job.name)?, true)),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Katydid's libraries that the processes had, where they are not installed any more.
+    fn place_libraries(&self, folder: &Folder, around: &Surroundings<'_>) -> Result<libraries::Placed, RestoreError> {
+        let known_folder = self.notes.folder.as_path();
+        let folders = Folders { files: &self.files, folder: folder.path(), known_folder, work: around.work };
+        let placed = libraries::place(&self.manifest().libraries, &self.reader, &folders);
+        placed.map_err(|source| RestoreError::Library { number: self.number(), source })
     }
 
     /// All sessions, each in a worker of its own.
@@ -398,6 +434,16 @@ fn told(progress: &[Arc<Progress>], tell: &(dyn Fn(u64, u64) + Sync)) {
     tell(sum(|progress| progress.done.load(Relaxed)), sum(|progress| progress.total.load(Relaxed)));
 }
 
+/// What processes are restored from and into.
+struct Target<'a> {
+    /// The job's folder.
+    folder: &'a Folder,
+    /// Whether they have namespaces of their own.
+    apart: bool,
+    /// CRIU's files, with names as they are here.
+    files: &'a Path,
+}
+
 /// Processes that CRIU has made, and stopped. Dropped: their guard kills them.
 #[derive(Debug)]
 struct Raised {
@@ -415,14 +461,13 @@ impl Raised {
         opened: &Opened,
         criu: &Criu,
         around: &Surroundings<'_>,
-        folder: &Folder,
-        apart: bool,
+        target: &Target<'_>,
         is_refused: &AtomicBool,
     ) -> Result<Self, RestoreError> {
         let since = Instant::now();
         let mut is_told = false;
         loop {
-            match Self::once(opened, criu, around, folder, apart) {
+            match Self::once(opened, criu, around, target) {
                 Err(error) if error.is_of_port() && since.elapsed() < PORTS && !is_refused.load(SeqCst) => {}
                 other => return other,
             }
@@ -442,19 +487,18 @@ impl Raised {
         opened: &Opened,
         criu: &Criu,
         around: &Surroundings<'_>,
-        folder: &Folder,
-        apart: bool,
+        target: &Target<'_>,
     ) -> Result<Self, RestoreError> {
         let fds = inheritable()?;
         let inherit = stdio::inherit(&opened.notes.stdio, [fds[0].as_fd(), fds[1].as_fd(), fds[2].as_fd()]);
-        if apart {
-            return Self::apart(opened, criu, around, folder, &inherit);
+        if target.apart {
+            return Self::apart(opened, criu, around, target, &inherit);
         }
         let given: Vec<&Path> = shared::given_names(&opened.notes.shared).collect();
         let turn = turn(opened, &given, around.waits)?;
         let made = shared::make(&opened.notes.shared, &opened.files);
         let made = made.map_err(|(path, source)| RestoreError::Shared { path, source })?;
-        match criu.restore(around.katydid, &opened.files, around.work, &given, &inherit) {
+        match criu.restore(around.katydid, target.files, around.work, &given, &inherit) {
             Ok((guard, program)) => {
                 made.keep();
                 Ok(Self { program, child: program, guard, is_apart: false })
@@ -465,7 +509,7 @@ impl Raised {
             // port may be free later.
             Err(first) => {
                 drop((made, turn));
-                let raised = Self::apart(opened, criu, around, folder, &inherit);
+                let raised = Self::apart(opened, criu, around, target, &inherit);
                 raised.map_err(|second| if second.is_of_port() { second } else { first.into() })
             }
         }
@@ -476,16 +520,16 @@ impl Raised {
         opened: &Opened,
         criu: &Criu,
         around: &Surroundings<'_>,
-        folder: &Folder,
+        target: &Target<'_>,
         inherit: &[OsString],
     ) -> Result<Self, RestoreError> {
         let names: Vec<&Path> = shared::given_names_outside(&opened.notes.shared).collect();
         let _turn = turn(opened, &names, around.waits)?;
-        let restore = criu.restore_command(&opened.files, around.work, inherit);
+        let restore = criu.restore_command(target.files, around.work, inherit);
         let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
         let space = Space {
             known_folder: opened.notes.folder.clone(),
-            folder: folder.path().to_owned(),
+            folder: target.folder.path().to_owned(),
             note: Criu::note(around.work),
             last_id: highest.saturating_add(ID_GAP).min(highest_id()),
             files: opened.files.clone(),

@@ -15,6 +15,11 @@ pub extern "C" fn katydid_nvml_marker() -> u32 {
     1
 }
 
+/// Names the build of this library to supervisors, whose images carry the file.
+#[used]
+#[unsafe(link_section = ".note.katydid")]
+static BUILD_NOTE: katydid_wire::build_note::BuildNote = katydid_wire::build_note::BuildNote::current();
+
 /// Starts NVML, as old programs do.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlInit() -> u32 {

@@ -22,3 +22,8 @@ include!(concat!(env!("OUT_DIR"), "/opencl_entry.rs"));
 pub extern "C" fn katydid_shim_marker() -> u32 {
     1
 }
+
+/// Names the build of this library to supervisors, whose images carry the file.
+#[used]
+#[unsafe(link_section = ".note.katydid")]
+static BUILD_NOTE: katydid_wire::build_note::BuildNote = katydid_wire::build_note::BuildNote::current();

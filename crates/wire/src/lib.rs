@@ -7,6 +7,7 @@
 //! to the byte.
 
 pub mod array_map;
+pub mod build_note;
 pub mod codec;
 pub mod companion;
 pub mod envelope;

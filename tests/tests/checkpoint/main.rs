@@ -4,7 +4,7 @@
 //! at every stage, restores in twos; `jobs.rs` what is about processes, `names.rs` about files, `stores.rs` about images,
 //! `processes.rs` processes that others lock, `idle.rs` about memory that a program keeps and does not use,
 //! `books.rs` about threads that are held and functions that are not,
-//! `failover.rs` about workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS;
+//! `upgrades.rs` about other builds of Katydid, `failover.rs` about workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS;
 //! `opencl.rs` about programs of OpenCL, and sessions that move; `moved.rs` about images that go to another driver, `elsewhere.rs` to another
 //! host; `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored,
 //! with a line why.
@@ -34,6 +34,7 @@ mod scenarios;
 mod sealed;
 mod stage;
 mod stores;
+mod upgrades;
 mod variables;
 
 use std::env;

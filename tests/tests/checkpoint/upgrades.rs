@@ -1,0 +1,170 @@
+//! Images across upgrades of Katydid: an image is restored by another build at another path, after the first one is gone;
+//! a library is replaced while a program runs with it; and an image of a build with another interface is refused.
+
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::job::{Job, Plan};
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program;
+use katydid_tests::server::Server;
+use katydid_tests::watch::PATIENCE;
+use tempfile::TempDir;
+
+use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
+use crate::stage::{LIMIT, Stage, WAYS, continues, said, way_to};
+
+const ON_EVERY_WAY: [(&str, Scenario); 1] =
+    [("an_image_outlives_the_installation_it_was_made_with", another_installation)];
+
+const ON_ONE_WAY: [(&str, Scenario); 2] = [
+    ("a_library_that_was_replaced_while_a_program_ran_is_in_its_image", replaced_library),
+    ("an_image_of_a_build_with_another_interface_is_refused", another_interface),
+];
+
+/// The trials' names and ways.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
+}
+
+/// An installation of the tests' own: removed with the value.
+pub(crate) struct Installation {
+    pub(crate) places: Places,
+    folder: TempDir,
+}
+
+impl Installation {
+    /// The same files as those under test, at a path of their own.
+    pub(crate) fn new(places: &Places) -> Result<Self> {
+        let beside = places.dist.parent().context("the installation under test lies nowhere")?;
+        let folder = tempfile::Builder::new().prefix("installation-").tempdir_in(beside)?;
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+        let dist = folder.path().join("katydid");
+        let outcome =
+            program::run(Command::new("cp").args(["--archive", "--link"]).arg(&places.dist).arg(&dist), PATIENCE)?;
+        ensure!(outcome.status.success(), "{}", said(&outcome));
+        Ok(Self { places: Places { dist, ..places.clone() }, folder })
+    }
+
+    /// Another build of the library for programs: other bytes, of another length.
+    fn rebuilt(self) -> Result<Self> {
+        self.change_library(|library| Ok(library.write_all(&[0; 4099])?))?;
+        Ok(self)
+    }
+
+    fn change_library(&self, change: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
+        self.change(&self.places.shim().join("libcuda.so.1"), change)
+    }
+
+    /// Puts a changed copy of a file in its place, as an upgrade does: under a new inode. Writing begins at its end.
+    pub(crate) fn change(&self, path: &Path, change: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
+        let fresh = path.with_file_name(".fresh");
+        fs::copy(path, &fresh)?;
+        let mut file = File::options().write(true).open(&fresh)?;
+        file.seek(SeekFrom::End(0))?;
+        change(&mut file)?;
+        Ok(fs::rename(&fresh, path)?)
+    }
+
+    pub(crate) fn remove(self) -> Result<()> {
+        Ok(self.folder.close()?)
+    }
+}
+
+/// A job of the first build, restored and checkpointed again by a second one, and restored by a third.
+fn another_installation(places: &Places, way: &str) -> Result<()> {
+    let kept = kept_loop(places)?;
+    let first = Installation::new(places)?;
+    let stage = Stage::new(&first.places, way)?;
+    let mut job = stage.start("upgraded", LOOP, &[], &[30, 60])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    let before = job.output_so_far()?.len();
+    was_stopped(job)?;
+    first.remove()?;
+
+    let second = Installation::new(places)?.rebuilt()?;
+    let server = Server::start(&second.places, &driver_under_test(), &[])?;
+    let plan = Plan { points: &[30, 60], ..Plan::default() };
+    let to = way_to(way, &server)?;
+    let mut job = Job::restore(&second.places, &stage.home, &to, "upgraded", &stage.image("image"), &plan)?;
+    ensure!(job.holds_itself()?, "the restored job ended before its point: {}", job.errors_so_far()?);
+    let outcome = job.checkpoint(&stage.image("image"), &[])?;
+    ensure!(outcome.status.success(), "the second checkpoint failed: {}", said(&outcome));
+    let written = before + job.output_so_far()?.len();
+    was_stopped(job)?;
+    server.workers_of(0)?;
+    drop(server);
+    second.remove()?;
+
+    let third = Installation::new(places)?;
+    let server = Server::start(&third.places, &driver_under_test(), &[])?;
+    let to = way_to(way, &server)?;
+    let image = stage.image("image");
+    let job = Job::restore(&third.places, &stage.home, &to, "upgraded", &image, &Plan::default())?;
+    continues(&kept, (written, written), &job.finish(LIMIT)?)?;
+    server.workers_of(0)?;
+    stage.is_clean()
+}
+
+/// Two are restored at once, one of which has namespaces of its own.
+fn replaced_library(places: &Places, way: &str) -> Result<()> {
+    let kept = kept_loop(places)?;
+    let installation = Installation::new(places)?;
+    let stage = Stage::new(&installation.places, way)?;
+    let mut job = stage.start("replaced", LOOP, &[], &[30])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let installation = installation.rebuilt()?;
+    stage.checkpoint(&job, "image", &[])?;
+    let written = job.output_so_far()?.len();
+    was_stopped(job)?;
+    let restored = [stage.restore("replaced", "image", &[])?, stage.restore("replaced-2", "image", &[])?];
+    for job in restored {
+        continues(&kept, (written, written), &job.finish(LIMIT)?)?;
+    }
+    stage.is_clean()?;
+    installation.remove()
+}
+
+/// As if the library had been built from another description of the API. Nothing begins, so that nothing is left.
+fn another_interface(places: &Places, way: &str) -> Result<()> {
+    /// Owner of the note, and where behind its begin the hash of the API description is.
+    const OWNER: &[u8] = b"Katydid\0";
+    const HASH: usize = 16;
+    let installation = Installation::new(places)?;
+    installation.change_library(|library| {
+        let bytes = fs::read(installation.places.shim().join("libcuda.so.1"))?;
+        let notes = bytes
+            .windows(12)
+            .enumerate()
+            .filter(|(_, window)| window[..4] == 1_u32.to_le_bytes() && &window[4..] == OWNER);
+        for (at, _) in notes {
+            library.write_all_at(&[0xee; 4], (at + 4 + HASH) as u64)?;
+        }
+        Ok(())
+    })?;
+    let stage = Stage::new(&installation.places, way)?;
+    let mut job = stage.start("other", LOOP, &[], &[30])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let before = files(&stage.image("image"))?;
+    let outcome = stage.restore("other", "image", &[])?.finish(LIMIT)?;
+    let errors = outcome.errors();
+    ensure!(!outcome.status.success() && errors.contains("interface eeeeeeee"), "{}", said(&outcome));
+    ensure!(errors.contains("restore it with"), "no remedy: {}", said(&outcome));
+    ensure!(files(&stage.image("image"))? == before, "the image has changed");
+    stage.is_clean()
+}
+
+/// Names and lengths of all that lies in an image.
+fn files(folder: &Path) -> Result<String> {
+    let outcome =
+        program::run(Command::new("find").arg(folder).args(["-type", "f", "-printf", "%p %s %T@\n"]), PATIENCE)?;
+    Ok(outcome.text())
+}
