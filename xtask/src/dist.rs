@@ -15,8 +15,9 @@ use crate::shell;
 use crate::tree::Tree;
 
 /// Built file, and where it goes.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("katydid", "bin/katydid"),
+    ("katydid-criu", "lib/katydid/katydid-criu"),
     ("libkatydid_shim_cuda.so", "lib/katydid/shim/libcuda.so.1"),
     ("libkatydid_opencl.so", "lib/katydid/shim/libkatydid_opencl.so"),
     ("libkatydid_nvml.so", "lib/katydid/shim/libnvidia-ml.so.1"),
@@ -30,6 +31,7 @@ pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
     let mut cargo = shell::cargo(&tree.root, &["build", "--quiet"]);
     cargo.args(["--package", "katydid-cli", "--package", "katydid-shim-cuda", "--package", "katydid-softcuda"]);
     cargo.args(["--package", "katydid-shim-opencl", "--package", "katydid-shim-nvml"]);
+    cargo.args(["--package", "katydid-criu-launcher"]);
     if release {
         cargo.arg("--release");
     }

@@ -46,8 +46,9 @@ const TESTS: [&str; 3] = ["faults", "hostile", "opencl"];
 /// Those of the part `checkpoint`.
 const CHECKPOINT_TESTS: &str = "checkpoint";
 /// Installed files that travel.
-const DIST: [&str; 5] = [
+const DIST: [&str; 6] = [
     "bin/katydid",
+    "lib/katydid/katydid-criu",
     "lib/katydid/shim/libcuda.so.1",
     "lib/katydid/shim/libkatydid_opencl.so",
     "lib/katydid/shim/libnvidia-ml.so.1",

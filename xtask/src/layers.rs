@@ -44,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("worker", &["session", "session-opencl", "keep"]),
     ("daemon", &["transport"]),
     ("job", &["transport", "image"]),
+    ("criu-launcher", &[]),
     ("cli", &["daemon", "worker", "client", "job", "image"]),
     ("tests", &[]),
     ("xtask", &["tests"]),

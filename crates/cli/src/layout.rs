@@ -7,6 +7,7 @@
 //! lib/katydid/loader/libOpenCL.so.1    the latter again, for programs of a machine that has no loader of OpenCL
 //! lib/katydid/soft/libcuda.so.1    softcuda
 //! lib/katydid/criu/                CRIU with its libraries; only where the system's will not do
+//! lib/katydid/katydid-criu         starts that CRIU with the capabilities that this file was given
 //! ```
 //!
 //! `lib/katydid` is sought beside the executable's folder, or is what `KATYDID_LIB` says.

@@ -3,11 +3,16 @@
 //! A system's own CRIU is preferred when its `criu check` passes; else the one that `cargo xtask setup` fetched, which
 //! is a folder of its own with loader and libraries (`lib/katydid/criu`), because CRIU wants a newer C library than many
 //! systems have. The rule: CRIU's words reach the user, its log lines of class Error, never just its exit status.
+//!
+//! Without an administrator's rights CRIU runs with `--unprivileged`, which takes three capabilities (`rights.rs`): those
+//! that this process passes on, those of the system's CRIU as a file, or those of `katydid-criu`, a launcher beside the
+//! folder.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -21,15 +26,18 @@ use serde::{Deserialize, Serialize};
 use crate::guard::Guard;
 use crate::kernel_data::{KernelData, Lent};
 use crate::patience::{STANDSTILL, in_time, patiently, signs};
+use crate::rights::{Rights, SETCAP};
 use crate::servant::{Said, Servant};
 use crate::silence;
-use crate::stdio::Standard;
+use crate::stdio::{self, Standard};
 use crate::tcp;
 use crate::tree::{self, Process};
 use crate::turns::{Turn, TurnError};
 
 /// Names another CRIU: a program, or a folder such as `lib/katydid/criu`.
 pub const VARIABLE: &str = "KATYDID_CRIU";
+/// The launcher beside a folder of our own, which capabilities can be given to.
+const LAUNCHER: &str = "katydid-criu";
 /// Where the loader and the libraries are in a folder of our own.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// What CRIU is told at dump and restore alike.
@@ -47,6 +55,8 @@ const BOTH: [&str; 7] = [
 ];
 /// The log of a dump.
 const LOG: &str = "dump.log";
+/// CRIU's option for whoever is no administrator.
+const UNPRIVILEGED: &str = "--unprivileged";
 /// What CRIU says of a port that is taken, and of a connection.
 const TAKEN: [&str; 2] = ["Address already in use", "Can't connect inet socket back: Cannot assign requested address"];
 /// Of a connection that its listener has not accepted yet.
@@ -63,6 +73,8 @@ pub struct Criu {
     pub version: String,
     /// Where it is, for people.
     pub place: PathBuf,
+    /// Whether it runs without an administrator's rights.
+    pub unprivileged: bool,
     /// How connections are kept silent during a dump, if any are open: `nftables`, or `skip` where the kernel cannot.
     network_lock: NetworkLock,
     /// What it need not find out again.
@@ -206,21 +218,62 @@ impl Criu {
             return Err(CriuError::Missing { private: place.to_owned() });
         }
         let command = if place.is_dir() { through_its_loader(place) } else { vec![place.into()] };
-        let mut criu = Self {
-            kernel_data: KernelData::collect(&command),
-            command,
-            version: String::new(),
-            place: place.to_owned(),
-            network_lock: NetworkLock::Skip,
-        };
+        let rights = Rights::of(Path::new(&command[0]));
+        let may_be = rights.is_none_or(Rights::are_administrators);
+        let as_administrator = may_be.then(|| Self::checked(place, command.clone(), false));
+        match as_administrator {
+            Some(Err(CriuError::Unfit { reason: first, .. })) => {
+                Self::unprivileged_at(place, command, rights).map_err(|error| match error {
+                    CriuError::Unfit { place, reason } => {
+                        CriuError::Unfit { place, reason: format!("{first}; with {UNPRIVILEGED}: {reason}") }
+                    }
+                    other => other,
+                })
+            }
+            Some(found) => found,
+            None => Self::unprivileged_at(place, command, rights),
+        }
+    }
+
+    /// One without an administrator's rights, by the launcher where only that has those that it takes.
+    fn unprivileged_at(place: &Path, command: Vec<OsString>, rights: Option<Rights>) -> Result<Self, CriuError> {
+        let Some(lacking) = rights.and_then(Rights::lacking) else { return Self::checked(place, command, true) };
+        let launcher = place.with_file_name(LAUNCHER);
+        if place.is_dir() && Rights::of(&launcher).is_some_and(|rights| rights.lacking().is_none()) {
+            return Self::checked(place, vec![launcher.into()], true);
+        }
+        Err(CriuError::Unfit { place: place.to_owned(), reason: lacking.to_string() })
+    }
+
+    /// One that is run by `command`, if it passes its check.
+    fn checked(place: &Path, command: Vec<OsString>, unprivileged: bool) -> Result<Self, CriuError> {
+        let kernel_data = if unprivileged { None } else { KernelData::collect(&command) };
+        let (version, place, network_lock) = (String::new(), place.to_owned(), NetworkLock::Skip);
+        let mut criu = Self { command, version, place, unprivileged, network_lock, kernel_data };
         let _lent = criu.lend();
         let version = criu.answer(&["--version"])?;
         criu.version = version.lines().find_map(|line| line.strip_prefix("Version: ")).unwrap_or("?").to_owned();
-        criu.answer(&["check"])?;
+        match criu.answer(&["check"]) {
+            Err(CriuError::Unfit { reason, .. }) if is_of_ids(&reason) && criu.gives_ids() => {}
+            checked => drop(checked?),
+        }
         if criu.answer(&["check", "--feature", "network_lock_nftables"]).is_ok() {
             criu.network_lock = NetworkLock::Nftables;
         }
         Ok(criu)
+    }
+
+    /// Whether it gives processes their ids by a system call, and needs no file for that.
+    fn gives_ids(&self) -> bool {
+        self.answer(&["check", "--feature", "clone3_set_tid"]).is_ok()
+    }
+
+    /// How an administrator lets an ordinary user take checkpoints: what is to be done to which file.
+    #[must_use]
+    pub fn how_to_grant(private: &Path) -> String {
+        let launcher = private.with_file_name(LAUNCHER);
+        let file = in_path("criu").filter(|_| !launcher.is_file()).unwrap_or(launcher);
+        format!("`setcap {SETCAP} {}`", file.display())
     }
 
     /// The same one, run by the command `prefix`: among processes of other namespaces.
@@ -273,9 +326,13 @@ impl Criu {
         for external in dump.stdio.iter().filter_map(Standard::external) {
             command.args(["--external", &external]);
         }
-        // Its standard output is the connection.
-        command.args(["swrk", "1"]).stdin(Stdio::null()).stdout(theirs);
-        command.stderr(said.try_clone().map_err(failed)?);
+        if !stdio::are_readable() {
+            // By which else it compares files at the restore, it looks for in each of them.
+            command.args(["--file-validation", "filesize"]);
+        }
+        // Its standard input is the connection.
+        command.args(["swrk", "0"]).stdin(theirs);
+        command.stdout(said.try_clone().map_err(failed)?).stderr(said.try_clone().map_err(failed)?);
         let child = command.spawn().map_err(failed)?;
         // A CRIU that has ended already tells why when it is waited for.
         let _ = servant.order_dump(dump.root, &dump.folder);
@@ -304,9 +361,9 @@ impl Criu {
         let _lent = self.lend();
         let start = |source| self.start(source);
         let mut said = tempfile::tempfile().map_err(start)?;
-        let stderr = said.try_clone().map_err(start)?;
+        let (stdout, stderr) = (said.try_clone().map_err(start)?, said.try_clone().map_err(start)?);
         let guard = Guard::spawn(katydid, &command, names, |command| {
-            command.stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(stderr);
+            command.stdin(Stdio::inherit()).stdout(stdout).stderr(stderr);
         });
         let mut guard = guard.map_err(start)?;
         let everybody = guard.id();
@@ -353,7 +410,7 @@ impl Criu {
     fn command(&self, arguments: &[&str]) -> Command {
         let (program, first) = self.command.split_first().map_or((OsStr::new("criu"), &[][..]), |(a, b)| (a, b));
         let mut command = Command::new(program);
-        command.args(first).args(arguments);
+        command.args(first).args(self.unprivileged.then_some(UNPRIVILEGED)).args(arguments);
         command
     }
 
@@ -361,10 +418,13 @@ impl Criu {
     fn answer(&self, arguments: &[&str]) -> Result<String, CriuError> {
         let output = self.command(arguments).stdin(Stdio::null()).output().map_err(|source| self.start(source))?;
         let said = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let (stdout, stderr) = (said(&output.stdout), said(&output.stderr));
         if output.status.success() {
-            return Ok(said(&output.stdout));
+            return Ok(stdout);
         }
-        Err(CriuError::Unfit { place: self.place.clone(), reason: quoted(&said(&output.stderr)) })
+        // What it has no rights for it says on standard output.
+        let text = if stderr.contains(ERROR) || stdout.trim().is_empty() { stderr } else { in_a_line(&stdout) };
+        Err(CriuError::Unfit { place: self.place.clone(), reason: quoted(&text) })
     }
 
     fn start(&self, source: io::Error) -> CriuError {
@@ -599,6 +659,9 @@ fn words(log: &Path, said: &mut File) -> String {
     if text.is_empty() {
         // Without either there are no words.
         let _ = said.rewind().and_then(|()| said.read_to_string(&mut text));
+        if !text.contains(ERROR) {
+            return in_a_line(&text);
+        }
     }
     text
 }
@@ -623,13 +686,18 @@ fn is_full(folder: &Path) -> bool {
 /// The kernel and this boot of it, the user's rights, and which files with which times are in question.
 fn circumstances(places: [Option<&Path>; 3]) -> String {
     let rights = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let rights =
-        rights.lines().filter(|line| line.starts_with("CapEff") || line.starts_with("Uid")).collect::<String>();
+    let rights = rights
+        .lines()
+        .filter(|line| ["Cap", "Uid", "NoNewPrivs"].iter().any(|name| line.starts_with(name)))
+        .collect::<String>();
     let changed = |place: &Path| {
         // Of a folder, the program in it: the folder's own time may stay.
         let inside = place.join("usr/sbin/criu");
         let stat = fs::metadata(&inside).or_else(|_| fs::metadata(place)).ok();
-        format!("{} {:?}", place.display(), stat.and_then(|stat| stat.modified().ok()))
+        // Of a file that is given capabilities, another time changes.
+        let change = |path: &Path| fs::metadata(path).ok().map(|stat| (stat.ctime(), stat.ctime_nsec()));
+        let changes = (change(place), change(&place.with_file_name(LAUNCHER)));
+        format!("{} {:?} {changes:?}", place.display(), stat.and_then(|stat| stat.modified().ok()))
     };
     let places: Vec<String> = places.into_iter().flatten().map(changed).collect();
     let (uname, boot) = (uname(), fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default());
@@ -661,9 +729,18 @@ fn in_path(name: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
+/// A text of several lines in one, without spaces around them.
+fn in_a_line(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(QUOTED).collect();
+    lines.join(" ")
+}
+
+/// What an error in a log of CRIU's is called.
+const ERROR: &str = "Error (";
+
 /// The first errors of a log, without time, class and place in CRIU's source; else its last line.
 fn quoted(log: &str) -> String {
-    let errors = log.lines().filter(|line| line.contains("Error (") && !is_harmless(line));
+    let errors = log.lines().filter(|line| line.contains(ERROR) && !is_harmless(line));
     let errors: Vec<&str> = errors.take(QUOTED).map(after_place).collect();
     if errors.is_empty() {
         return last_line(log).to_owned();
@@ -675,6 +752,12 @@ fn last_line(log: &str) -> &str {
     log.lines().rfind(|line| !line.trim().is_empty()).map_or("it did not say why", str::trim)
 }
 
+/// Whether a check failed for the file alone by which CRIU gave ids before the kernel had a system call for that. In a
+/// container that file is read-only.
+fn is_of_ids(reason: &str) -> bool {
+    !reason.is_empty() && reason.split("; ").all(|error| error.contains("ns_last_pid"))
+}
+
 /// CRIU would raise a limit of its own, and does without.
 fn is_harmless(line: &str) -> bool {
     line.contains("RLIMIT_NOFILE")
@@ -682,7 +765,7 @@ fn is_harmless(line: &str) -> bool {
 
 /// `(00.01) Error (criu/files.c:12): text` → `text`.
 fn after_place(line: &str) -> &str {
-    let text = line.split_once("Error (").map_or(line, |(_, rest)| rest);
+    let text = line.split_once(ERROR).map_or(line, |(_, rest)| rest);
     text.split_once("): ").map_or(text, |(_, rest)| rest).trim()
 }
 
@@ -699,6 +782,20 @@ mod tests {
         assert_eq!(quoted(log), "Unable to open fd=2 id=0x7; Restoring FAILED.");
         assert_eq!(quoted("one\ntwo\n\n"), "two");
         assert_eq!(quoted(""), "it did not say why");
+    }
+
+    #[test]
+    fn a_read_only_file_for_ids_is_no_reason_of_its_own() {
+        let ids = "sys/kernel/ns_last_pid sysctl is inaccessible: Read-only file system";
+        assert!(is_of_ids(ids) && !is_of_ids(&format!("{ids}; no")) && !is_of_ids(""));
+    }
+
+    #[test]
+    fn what_criu_says_before_it_has_a_log_is_quoted_whole() {
+        let mut said = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut said, b"CRIU needs to have the X capability: \nsetcap x /criu\n\n").unwrap();
+        let words = words(Path::new("/no/log"), &mut said);
+        assert_eq!(quoted(&words), "CRIU needs to have the X capability: setcap x /criu");
     }
 
     #[test]
@@ -730,6 +827,7 @@ mod tests {
             command: vec!["/bin/criu".into()],
             version: "4.2.1".into(),
             place: "/bin/criu".into(),
+            unprivileged: false,
             network_lock: NetworkLock::Skip,
             kernel_data: None,
         };

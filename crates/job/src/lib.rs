@@ -42,6 +42,7 @@ mod queues;
 pub mod ranks;
 mod rehearsal;
 pub mod restore;
+mod rights;
 pub mod rings;
 mod servant;
 mod session;

@@ -29,6 +29,9 @@ use crate::shared::{self, Segment};
 use crate::terminals;
 use crate::tree;
 
+/// What fails where an ordinary user restores a job a second time.
+const NAMESPACES: &str = "make namespaces (which takes CAP_SYS_ADMIN; the job needs them because one of its process ids, its folder or its terminal is taken)";
+
 /// What a keeper sets up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Space {
@@ -70,7 +73,7 @@ fn failed<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> SpaceErr
 pub fn keep(space: &Space, mut init: Command) -> Result<u8, SpaceError> {
     die_with_parent()?;
     // SAFETY: of all flags only that for the table of descriptors is dangerous, and it is not given.
-    unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }.map_err(failed("make namespaces"))?;
+    unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }.map_err(failed(NAMESPACES))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(failed("make mounts private"))?;
     if space.folder != space.known_folder {

@@ -3,7 +3,8 @@
 //! A restored program reads and writes where `katydid restore` does, as if that had started it. CRIU can do this for a
 //! descriptor whose target it knows by name: `--inherit-fd fd[N]:NAME`. The rule: a name is given only for what cannot be
 //! anything else of the program (pipes, sockets, terminals, regular files); `/dev/null` and other devices are opened
-//! again as they were.
+//! again as they were. What was opened in another mount namespace, as by whoever enters a container, or may not be
+//! read, is given from outside.
 
 use std::ffi::OsString;
 use std::fs;
@@ -40,7 +41,7 @@ pub enum Standard {
         /// Where it is.
         path: String,
     },
-    /// A regular file in a mount namespace that is not the program's.
+    /// A file or device in a mount namespace that is not the program's.
     Outside {
         /// Where it is there.
         path: String,
@@ -57,14 +58,40 @@ impl Standard {
     /// What `fd` is.
     #[must_use]
     pub fn of(fd: BorrowedFd<'_>) -> Self {
-        fstat(fd).map_or(Self::Other, |stat| Self::known(&stat, || isatty(fd), target(fd)))
+        let known = |stat: Stat| {
+            let standard = Self::known(&stat, || isatty(fd), target(fd));
+            standard.if_seen(Path::new("/proc/self"), fd.as_raw_fd(), &stat)
+        };
+        fstat(fd).map_or(Self::Other, known)
     }
 
     /// What is behind such a link of `/proc` as `/proc/7/fd/1`.
-    fn behind(link: &Path) -> Self {
+    fn behind(process: &Path, number: i32) -> Self {
+        let link = &process.join("fd").join(number.to_string());
         // Opened anew, which makes it nobody's terminal.
         let open = || open(link, OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
-        stat(link).map_or(Self::Other, |stat| Self::known(&stat, || open().is_ok_and(isatty), text_of(link)))
+        let known =
+            |stat: Stat| Self::known(&stat, || open().is_ok_and(isatty), text_of(link)).if_seen(process, number, &stat);
+        stat(link).map_or(Self::Other, known)
+    }
+
+    /// The same for a process such as `/proc/7`: a file that was opened in a mount namespace which is not the process's is
+    /// outside. A dump would look for its mount, and find none. So is one that this user may not read, as of a service whose
+    /// streams root has opened: a dump looks into it.
+    fn if_seen(self, process: &Path, number: i32, stat: &Stat) -> Self {
+        let has_place =
+            matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile | FileType::CharacterDevice);
+        let path = match &self {
+            Self::File { path } => Some(path.clone()),
+            Self::Other if has_place => text_of(&process.join("fd").join(number.to_string())),
+            _ => None,
+        };
+        match (path, mount_of(process, number)) {
+            (Some(path), Some(mount)) if !sees(process, mount) || !can_be_read(process, number) => {
+                Self::Outside { path, mount, inode: stat.st_ino }
+            }
+            _ => self,
+        }
     }
 
     /// By what the system says of it, whether it is a terminal, and where `/proc` says that it is.
@@ -83,7 +110,7 @@ impl Standard {
     /// The three of another process.
     #[must_use]
     pub fn of_process(pid: u32) -> [Self; 3] {
-        [0, 1, 2].map(|number| Self::behind(Path::new(&format!("/proc/{pid}/fd/{number}"))))
+        [0, 1, 2].map(|number| Self::behind(Path::new(&format!("/proc/{pid}")), number))
     }
 
     /// The three of this process, which are those of a program that it starts.
@@ -95,6 +122,7 @@ impl Standard {
     /// The same for a program in namespaces of its own: there, files of ours are files outside.
     #[must_use]
     pub fn ours_from_outside() -> [Self; 3] {
+        let mount_of = |fd: BorrowedFd<'_>| mount_of(Path::new("/proc/self"), fd.as_raw_fd());
         let outside = |standard, fd: BorrowedFd<'_>| match (standard, mount_of(fd), fstat(fd)) {
             (Self::File { path }, Some(mount), Ok(stat)) => Self::Outside { path, mount, inode: stat.st_ino },
             (standard, ..) => standard,
@@ -158,10 +186,32 @@ pub fn inherit(then: &[Standard; 3], fds: [BorrowedFd<'_>; 3]) -> Vec<OsString> 
     arguments
 }
 
-/// The id of the mount that a descriptor was opened through.
-fn mount_of(fd: BorrowedFd<'_>) -> Option<u64> {
-    let text = fs::read_to_string(Path::new("/proc/self/fdinfo").join(fd.as_raw_fd().to_string())).ok()?;
+/// The id of the mount that a descriptor of a process was opened through.
+fn mount_of(process: &Path, number: i32) -> Option<u64> {
+    let text = fs::read_to_string(process.join("fdinfo").join(number.to_string())).ok()?;
     text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+}
+
+/// Whether a mount is in the namespace of a process; it is where that cannot be told.
+fn sees(process: &Path, mount: u64) -> bool {
+    let Ok(mounts) = fs::read_to_string(process.join("mountinfo")) else { return true };
+    let number = |line: &str| line.split(' ').next().and_then(|number| number.parse().ok());
+    mounts.lines().any(|line| number(line) == Some(mount))
+}
+
+/// Whether this process may read all files that it has as standard streams.
+pub(crate) fn are_readable() -> bool {
+    [std::io::stdin().as_fd(), std::io::stdout().as_fd(), std::io::stderr().as_fd()].into_iter().all(|fd| {
+        let is_file = fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
+        !is_file || can_be_read(Path::new("/proc/self"), fd.as_raw_fd())
+    })
+}
+
+/// Whether the file of a descriptor can be opened again for reading.
+fn can_be_read(process: &Path, number: i32) -> bool {
+    let link = process.join("fd").join(number.to_string());
+    let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    open(link, flags, Mode::empty()).is_ok()
 }
 
 /// What `/proc` says the descriptor is; none when that is no text.
@@ -188,7 +238,9 @@ mod tests {
         let path = file.path().to_str().unwrap().to_owned();
         assert_eq!(Standard::of(file.as_fd()), Standard::File { path: path.clone() });
         assert_eq!(Standard::File { path }.name().unwrap(), file.path().to_str().unwrap()[1..]);
-        assert!(mount_of(file.as_fd()).is_some());
+        let (process, number) = (Path::new("/proc/self"), file.as_file().as_raw_fd());
+        let mount = mount_of(process, number).unwrap();
+        assert!(sees(process, mount) && !sees(process, u64::MAX));
         let null = fs::File::open("/dev/null").unwrap();
         assert_eq!(Standard::of(null.as_fd()), Standard::Other);
     }

@@ -4,7 +4,7 @@
 //! at every stage, restores in twos; `jobs.rs` what is about processes, `names.rs` about files, `stores.rs` about images,
 //! `processes.rs` processes that others lock, `idle.rs` about memory that a program keeps and does not use,
 //! `books.rs` about threads that are held and functions that are not,
-//! `upgrades.rs` about other builds of Katydid, `failover.rs` about workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS;
+//! `upgrades.rs` about other builds of Katydid, `rights.rs` about ordinary users, `failover.rs` about workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS;
 //! `opencl.rs` about programs of OpenCL, and sessions that move; `moved.rs` about images that go to another driver, `elsewhere.rs` to another
 //! host; `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored,
 //! with a line why.
@@ -30,6 +30,7 @@ mod opencl;
 mod processes;
 mod programs;
 mod restores;
+mod rights;
 mod scenarios;
 mod sealed;
 mod stage;
@@ -105,6 +106,7 @@ fn main() -> ExitCode {
     trials.extend(frameworks::trials(&places));
     trials.extend(moved::trials(&places, &apps));
     trials.extend(elsewhere::trials(&places));
+    trials.extend(rights::trials(&places));
     if !is_sweep() {
         let slice = Slice::of_this_commit();
         println!("programs with checkpoints: those that were made for it, and {slice}");

@@ -84,9 +84,17 @@ fn examine(flags: &DoctorFlags) -> Vec<Finding> {
 
 /// What a checkpoint of a program's processes needs; without it `--device-only` still works.
 fn criu() -> Finding {
-    let remedy = "`cargo xtask setup` and `dist` fetch one, or install CRIU 4.2 or later; it needs root, or CAP_CHECKPOINT_RESTORE and CAP_SYS_PTRACE";
-    match Layout::find().map(|layout| Criu::find(&layout.criu(), None)) {
-        Ok(Ok(criu)) => Finding::ok("checkpoints", format!("CRIU {} at {}", criu.version, criu.place.display())),
+    let layout = Layout::find();
+    let how = layout.as_ref().map(|layout| Criu::how_to_grant(&layout.criu())).unwrap_or_default();
+    let remedy = format!(
+        "`cargo xtask setup` and `dist` fetch one, or install CRIU 4.2 or later; it needs root, or for an ordinary user {how} as root (docs/checkpoint.md, Rights)"
+    );
+    match layout.map(|layout| Criu::find(&layout.criu(), None)) {
+        Ok(Ok(criu)) => {
+            let rights = if criu.unprivileged { ", with an ordinary user's rights" } else { "" };
+            let detail = format!("CRIU {} at {}{rights}", criu.version, criu.place.display());
+            Finding::ok("checkpoints", detail)
+        }
         Ok(Err(error)) => Finding::warn("checkpoints", error.to_string(), remedy),
         Err(error) => Finding::warn("checkpoints", error.to_string(), remedy),
     }

@@ -1,0 +1,138 @@
+//! `katydid-criu`: starts the CRIU that is installed beside it, with the capabilities that this file was given.
+//!
+//! ```text
+//! lib/katydid/katydid-criu          this program: `setcap` takes it
+//! lib/katydid/criu/                 CRIU with a loader and libraries of its own
+//! ```
+//!
+//! The own CRIU is started through its own loader, so capabilities of its file would have no effect. This program has
+//! them, makes them ambient, and executes the loader.
+//!
+//! The rule: it executes nothing that another user may have written, and passes on no environment that could make a
+//! loader or CRIU run other code. Whoever may run it can trace any process through CRIU, so it belongs to a trusted
+//! group.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set, set_capabilities,
+};
+
+/// CRIU's folder, beside this program; what is executed in it.
+const FOLDER: &str = "criu";
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+const LOADER: &str = "ld-linux-x86-64.so.2";
+const CRIU: &str = "usr/sbin/criu";
+/// The only variable that is passed on: CRIU keeps its findings about the kernel there.
+const KEPT: &str = "XDG_RUNTIME_DIR";
+/// Bits of a mode by which others than the owner may write.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// Why CRIU was not started.
+#[derive(Debug, thiserror::Error)]
+enum LaunchError {
+    #[error("cannot tell where this program lies: {0}")]
+    NoSelf(io::Error),
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error(
+        "{} may be written by others than the owner of {}: CRIU is not started with capabilities from there",
+        path.display(),
+        program.display()
+    )]
+    Writable { path: PathBuf, program: PathBuf },
+    #[error("cannot pass capabilities on: {0}")]
+    Capabilities(io::Error),
+    #[error("cannot execute {}: {source}", path.display())]
+    Execute { path: PathBuf, source: io::Error },
+}
+
+fn main() -> ExitCode {
+    let Err(error) = launch();
+    eprintln!("katydid-criu: {error}");
+    ExitCode::from(126)
+}
+
+/// Becomes CRIU.
+fn launch() -> Result<std::convert::Infallible, LaunchError> {
+    let program = env::current_exe().map_err(LaunchError::NoSelf)?;
+    let folder = program.with_file_name(FOLDER);
+    let (libraries, criu) = (folder.join(LIBRARIES), folder.join(CRIU));
+    let loader = libraries.join(LOADER);
+    check(&program, &folder)?;
+    pass_on_capabilities().map_err(|error| LaunchError::Capabilities(error.into()))?;
+    let kept = env::var_os(KEPT);
+    let mut command = Command::new(&loader);
+    command.arg("--library-path").arg(&libraries).arg(&criu).args(env::args_os().skip(1));
+    command.env_clear().envs(kept.map(|value| (KEPT, value)));
+    Err(LaunchError::Execute { path: loader, source: command.exec() })
+}
+
+/// Whether all files of CRIU are of this program's owner, and nobody else may write them.
+fn check(program: &Path, folder: &Path) -> Result<(), LaunchError> {
+    let owner = stat(program)?.uid();
+    let mut left = vec![folder.to_owned()];
+    while let Some(path) = left.pop() {
+        let found = stat(&path)?;
+        // The mode of a link says nothing; where it leads is looked at in its folder.
+        let is_open = !found.is_symlink() && found.mode() & OTHERS_WRITE != 0;
+        if is_open || found.uid() != owner {
+            return Err(LaunchError::Writable { path, program: program.to_owned() });
+        }
+        if found.is_dir() {
+            let failed = |source| LaunchError::File { path: path.clone(), source };
+            for entry in fs::read_dir(&path).map_err(failed)? {
+                left.push(entry.map_err(failed)?.path());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn stat(path: &Path) -> Result<fs::Metadata, LaunchError> {
+    fs::symlink_metadata(path).map_err(|source| LaunchError::File { path: path.to_owned(), source })
+}
+
+/// Makes all capabilities that this process may have ambient: what it executes has them too.
+fn pass_on_capabilities() -> rustix::io::Result<()> {
+    let CapabilitySets { permitted, .. } = capabilities(None)?;
+    set_capabilities(None, CapabilitySets { effective: permitted, permitted, inheritable: permitted })?;
+    permitted.iter().try_for_each(|capability: CapabilitySet| configure_capability_in_ambient_set(capability, true))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_others_may_write_is_refused() {
+        let place = env::temp_dir().join(format!("katydid-criu-launcher-{}", std::process::id()));
+        let (program, folder) = (place.join("katydid-criu"), place.join(FOLDER));
+        fs::create_dir_all(folder.join("usr/sbin")).unwrap();
+        fs::write(&program, "").unwrap();
+        fs::write(folder.join(CRIU), "").unwrap();
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        for path in [&folder, &folder.join("usr"), &folder.join("usr/sbin"), &folder.join(CRIU)] {
+            mode(path, 0o755);
+        }
+        let first = check(&program, &folder);
+        mode(&folder.join(CRIU), 0o775);
+        let second = check(&program, &folder).unwrap_err().to_string();
+        fs::remove_dir_all(&place).unwrap();
+        first.unwrap();
+        assert!(second.contains("criu may be written by others"), "{second}");
+    }
+
+    #[test]
+    fn capabilities_that_there_are_not_are_none_to_pass_on() {
+        std::thread::spawn(pass_on_capabilities).join().unwrap().unwrap();
+    }
+}

@@ -1,0 +1,168 @@
+//! The capabilities that a program has once this process has executed it, as the kernel reckons them (capabilities(7)).
+//!
+//! CRIU's own check passes without a right that only a restore needs, and the restore then dies without a word. So they
+//! are compared before anything stops.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::getxattr;
+use rustix::process::geteuid;
+
+/// Capabilities, a bit each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rights(u64);
+
+/// The name in `setcap`'s words, and the bit.
+const SETPCAP: (&str, u32) = ("cap_setpcap", 8);
+const SYS_PTRACE: (&str, u32) = ("cap_sys_ptrace", 19);
+const SYS_ADMIN: u32 = 21;
+const SYS_TIME: u32 = 25;
+const CHECKPOINT_RESTORE: (&str, u32) = ("cap_checkpoint_restore", 40);
+/// What CRIU needs of an ordinary user, and only where nobody else may trace a process of the same user.
+const NEEDED: [(&str, u32); 2] = [CHECKPOINT_RESTORE, SETPCAP];
+const TO_TRACE: (&str, u32) = SYS_PTRACE;
+/// Where a kernel with Yama says whether that is so: 0 is no.
+const TRACING: &str = "/proc/sys/kernel/yama/ptrace_scope";
+/// All of them for `setcap`.
+pub(crate) const SETCAP: &str = "cap_checkpoint_restore,cap_sys_ptrace,cap_setpcap=ep";
+/// `S_ISUID`.
+const SET_USER_ID: u32 = 0o4000;
+/// The extended attribute of a file with capabilities.
+const ATTRIBUTE: &str = "security.capability";
+
+impl Rights {
+    /// Those of `program` once it is executed; none where that cannot be told: a script, or a program that runs as its
+    /// owner, may get rights in its own way.
+    pub(crate) fn of(program: &Path) -> Option<Self> {
+        let (mut file, mut magic) = (File::open(program).ok()?, [0; 4]);
+        let is_own = file.metadata().is_ok_and(|stat| stat.mode() & SET_USER_ID == 0);
+        let is_script = file.read_exact(&mut magic).is_ok() && magic != *b"\x7fELF";
+        (is_own && !is_script).then(|| Self::of_program(program))
+    }
+
+    fn of_program(program: &Path) -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mut attribute = [0; 64];
+        let length = getxattr(program, ATTRIBUTE, &mut attribute).unwrap_or(0);
+        Self::reckoned(&status, attribute.get(..length).unwrap_or_default(), geteuid().is_root())
+    }
+
+    /// From this process's status and the attribute of the file, if it has one.
+    fn reckoned(status: &str, attribute: &[u8], is_root: bool) -> Self {
+        let set = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0)
+        };
+        let (inheritable, bounding) = (set("CapInh"), set("CapBnd"));
+        if is_root {
+            return Self(inheritable | bounding);
+        }
+        let may_gain = set("NoNewPrivs") == 0;
+        match of_file(attribute).filter(|_| may_gain) {
+            Some((permitted, file_inheritable)) => Self((permitted & bounding) | (inheritable & file_inheritable)),
+            None => Self(set("CapAmb")),
+        }
+    }
+
+    /// Whether those of an administrator are among them: namespaces, and clocks of their own, which a restore sets.
+    pub(crate) fn are_administrators(self) -> bool {
+        self.has(SYS_ADMIN) && self.has(SYS_TIME)
+    }
+
+    /// What CRIU would lack as an ordinary user.
+    pub(crate) fn lacking(self) -> Option<Lacking> {
+        let scope = fs::read_to_string(TRACING).unwrap_or_default();
+        self.lacking_where(!matches!(scope.trim(), "" | "0"))
+    }
+
+    /// The same where tracing `is_restricted`, or not.
+    fn lacking_where(self, is_restricted: bool) -> Option<Lacking> {
+        let needed = NEEDED.into_iter().chain(is_restricted.then_some(TO_TRACE));
+        let lacking: Vec<&'static str> = needed.filter(|(_, bit)| !self.has(*bit)).map(|(name, _)| name).collect();
+        (!lacking.is_empty()).then_some(Lacking(lacking))
+    }
+
+    fn has(self, bit: u32) -> bool {
+        self.0 >> bit & 1 != 0
+    }
+}
+
+/// Names of capabilities that are not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lacking(Vec<&'static str>);
+
+impl fmt::Display for Lacking {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "it lacks {}", self.0.join(", ").to_uppercase())
+    }
+}
+
+/// Permitted and inheritable capabilities of a file, of the second or third revision of the attribute.
+fn of_file(attribute: &[u8]) -> Option<(u64, u64)> {
+    let word = |index: usize| attribute.get(4 * index..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    let set = |low: usize, high: usize| Some(u64::from(word(low)?) | u64::from(word(high)?) << 32);
+    let revision = word(0)? >> 24;
+    if !(2..=3).contains(&revision) {
+        return None;
+    }
+    Some((set(1, 3)?, set(2, 4)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORDINARY: &str = "Uid:\t5\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\nCapBnd:\t000001ffffffffff\nCapAmb:\t0000000000000000\nNoNewPrivs:\t0\n";
+
+    /// `cap_setpcap,cap_sys_ptrace,cap_checkpoint_restore=ep`, as `setcap` writes it.
+    fn attribute() -> Vec<u8> {
+        [0x0200_0001_u32, 1 << 8 | 1 << 19, 0, 1 << 8, 0].iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn an_ordinary_user_has_what_the_file_gives() {
+        assert_eq!(Rights::reckoned(ORDINARY, &attribute(), false).lacking_where(true), None);
+        let lacking = Rights::reckoned(ORDINARY, &[], false).lacking_where(true).unwrap().to_string();
+        assert_eq!(lacking, "it lacks CAP_CHECKPOINT_RESTORE, CAP_SETPCAP, CAP_SYS_PTRACE");
+        let no_new = ORDINARY.replace("NoNewPrivs:\t0", "NoNewPrivs:\t1");
+        assert!(Rights::reckoned(&no_new, &attribute(), false).lacking_where(true).is_some());
+        let bounded = ORDINARY.replace("000001ffffffffff", "000001fffffffeff");
+        let lacking = Rights::reckoned(&bounded, &attribute(), false).lacking_where(true).unwrap().to_string();
+        assert_eq!(lacking, "it lacks CAP_SETPCAP");
+    }
+
+    #[test]
+    fn ambient_capabilities_are_passed_on_and_root_has_what_is_not_taken_away() {
+        let ambient = ORDINARY.replace("CapAmb:\t0000000000000000", "CapAmb:\t0000010000080100");
+        assert_eq!(Rights::reckoned(&ambient, &[], false).lacking_where(true), None);
+        assert!(!Rights::reckoned(&ambient, &[], false).are_administrators());
+        assert!(Rights::reckoned(ORDINARY, &[], true).are_administrators());
+        let container = ORDINARY.replace("000001ffffffffff", "00000000a80425fb");
+        assert!(!Rights::reckoned(&container, &[], true).are_administrators());
+        let added = ORDINARY.replace("000001ffffffffff", "00000100800405fb");
+        let added = Rights::reckoned(&added, &[], true);
+        assert_eq!(added.lacking_where(false), None);
+        assert_eq!(added.lacking_where(true).unwrap().to_string(), "it lacks CAP_SYS_PTRACE");
+    }
+
+    #[test]
+    fn rights_of_a_script_cannot_be_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("criu");
+        fs::write(&script, "#!/bin/sh\nexec sudo criu \"$@\"\n").unwrap();
+        assert_eq!(Rights::of(&script), None);
+        assert!(Rights::of(&std::env::current_exe().unwrap()).is_some());
+    }
+
+    #[test]
+    fn an_attribute_that_is_not_understood_gives_nothing() {
+        for length in 0..attribute().len() {
+            assert_eq!(of_file(&attribute()[..length]), None, "{length}");
+        }
+        assert_eq!(of_file(&[0xff; 20]), None);
+    }
+}

@@ -1,0 +1,175 @@
+//! Checkpoints and restores by an ordinary user: with capabilities that are passed on to what it starts, and with those of
+//! the launcher of Katydid's own CRIU. Without any, the refusal names them.
+//!
+//! The tests run as root, which gives the rights away; others have nothing to test.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use katydid_tests::job::{Home, Job, Plan};
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program::{self, Outcome};
+use katydid_tests::trial;
+use katydid_tests::watch::{PATIENCE, until};
+use katydid_tests::way::{Way, katydid};
+use libtest_mimic::{Completion, Trial};
+use rustix::fs::{XattrFlags, setxattr};
+use serde_json::Value;
+
+use crate::scenarios::{LOOP, kept_loop, was_stopped};
+use crate::stage::{LIMIT, continues, said};
+use crate::upgrades::Installation;
+
+/// An id that belongs to nobody.
+const USER: u32 = 65534;
+/// `cap_checkpoint_restore,cap_sys_ptrace,cap_setpcap=ep` as the attribute of a file: revision 2 with the effective bit,
+/// then permitted and inheritable capabilities, the lower words first.
+const OF_A_FILE: [u32; 5] = [0x0200_0001, 1 << 8 | 1 << 19, 0, 1 << 8, 0];
+
+/// Where the user has its capabilities from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    Ambient,
+    Launcher,
+    Nowhere,
+}
+
+pub(crate) fn trials(places: &Places) -> Vec<Trial> {
+    let all = [
+        ("an_ordinary_user_with_ambient_capabilities_takes_checkpoints", From::Ambient),
+        ("an_ordinary_user_takes_checkpoints_through_the_launcher_of_criu", From::Launcher),
+        ("an_ordinary_user_without_capabilities_is_told_which_it_lacks", From::Nowhere),
+    ];
+    let trial = |(name, from)| {
+        let places = places.clone();
+        trial::ignorable_test(format!("private::{name}"), move || {
+            one(&places, from).map_err(|error| format!("{error:#}").into())
+        })
+    };
+    all.map(trial).into()
+}
+
+fn one(places: &Places, from: From) -> Result<Completion> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(Completion::ignored_with("only root can be another user"));
+    }
+    let installation = Installation::new(places)?;
+    let launcher = installation.places.dist.join("lib/katydid/katydid-criu");
+    if from == From::Launcher {
+        let attribute: Vec<u8> = OF_A_FILE.iter().flat_map(|word| word.to_le_bytes()).collect();
+        installation.change(&launcher, |_| Ok(()))?;
+        if let Err(error) = setxattr(&launcher, "security.capability", &attribute, XattrFlags::empty()) {
+            return Ok(Completion::ignored_with(format!("no file here takes capabilities: {error}")));
+        }
+    }
+    let user = User { places: installation.places.clone(), home: Home::new()?, from };
+    chown(user.home.image(""), Some(USER), Some(USER))?;
+    chown(user.home.image("run"), Some(USER), Some(USER))?;
+    let doctor = user.doctor()?;
+    let criu = doctor["detail"].to_string();
+    match from {
+        From::Nowhere => {
+            ensure!(doctor["status"] != "ok" && criu.contains("CAP_CHECKPOINT_RESTORE"), "doctor: {doctor}");
+            ensure!(doctor["remedy"].to_string().contains("setcap cap_checkpoint_restore"), "doctor: {doctor}");
+            user.is_refused()?;
+        }
+        _ if doctor["status"] != "ok" => {
+            // A kernel or a container that lets no ordinary user do so: CRIU's own check says what is missing.
+            ensure!(!criu.contains("lacks"), "doctor: {doctor}");
+            return Ok(Completion::ignored_with(format!("no CRIU for an ordinary user: {criu}")));
+        }
+        _ => user.checkpoints()?,
+    }
+    installation.remove()?;
+    Ok(Completion::Completed)
+}
+
+/// An ordinary user with a home of its own.
+struct User {
+    places: Places,
+    home: Home,
+    from: From,
+}
+
+impl User {
+    /// The beginning of a command that this user runs.
+    fn through(&self) -> Vec<&'static str> {
+        let become_it = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+        let rights = match self.from {
+            From::Ambient => &[
+                "--inh-caps=+checkpoint_restore,+sys_ptrace,+setpcap",
+                "--ambient-caps=+checkpoint_restore,+sys_ptrace,+setpcap",
+            ][..],
+            From::Launcher | From::Nowhere => &["--inh-caps=-all"],
+        };
+        become_it.iter().chain(rights).copied().collect()
+    }
+
+    /// A command as this user, with what it sets.
+    fn run(&self, command: &Command) -> Result<Outcome> {
+        let through = self.through();
+        let mut outer = Command::new(through[0]);
+        outer.args(&through[1..]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => outer.env(name, value),
+                None => outer.env_remove(name),
+            };
+        }
+        Ok(program::run(outer.env("KATYDID_CACHE", self.home.image("cache")), PATIENCE)?)
+    }
+
+    fn doctor(&self) -> Result<Value> {
+        let mut command = katydid(&self.places, &["doctor", "--json"]);
+        command.env("XDG_RUNTIME_DIR", self.home.image("run"));
+        let findings: Value = serde_json::from_str(&self.run(&command)?.text())?;
+        let found = findings.as_array().into_iter().flatten().find(|finding| finding["check"] == "checkpoints");
+        Ok(found.cloned().unwrap_or_default())
+    }
+
+    fn way() -> Way {
+        Way::Private { driver: driver_under_test() }
+    }
+
+    /// Two checkpoints, the second of which ends the job, and a restore of it.
+    fn checkpoints(&self) -> Result<()> {
+        let (through, cache) = (self.through(), self.home.image("cache").display().to_string());
+        let variables = [("KATYDID_CACHE", cache.as_str())];
+        let plan = Plan { points: &[30, 60], through: &through, variables: &variables, ..Plan::default() };
+        let path = self.places.program(LOOP.0, LOOP.1);
+        let mut job = Job::start(&self.places, &self.home, &Self::way(), "ordinary", &path, &plan)?;
+        for options in [&["--leave-running"][..], &[]] {
+            ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
+            let outcome = self.run(&job.checkpoint_command(&self.home.image("image"), options))?;
+            ensure!(outcome.status.success(), "{}--- the job\n{}", said(&outcome), job.errors_so_far()?);
+        }
+        let written = job.output_so_far()?.len();
+        was_stopped(job)?;
+        let owner = fs::metadata(self.home.image("image"))?.uid();
+        ensure!(owner == USER, "the image belongs to {owner}");
+        let plan = Plan { points: &[], ..plan };
+        let image = self.home.image("image");
+        let restored = Job::restore(&self.places, &self.home, &Self::way(), "ordinary", &image, &plan)?;
+        continues(&kept_loop(&self.places)?, (written, written), &restored.finish(LIMIT)?)?;
+        Ok(until("the job's folder is gone", || self.home.jobs().is_empty())?)
+    }
+
+    /// The program goes on.
+    fn is_refused(&self) -> Result<()> {
+        let (through, cache) = (self.through(), self.home.image("cache").display().to_string());
+        let variables = [("KATYDID_CACHE", cache.as_str())];
+        let plan = Plan { points: &[30], through: &through, variables: &variables, ..Plan::default() };
+        let path = self.places.program(LOOP.0, LOOP.1);
+        let mut job = Job::start(&self.places, &self.home, &Self::way(), "ordinary", &path, &plan)?;
+        ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
+        let outcome = self.run(&job.checkpoint_command(&self.home.image("image"), &[]))?;
+        let errors = outcome.errors();
+        ensure!(!outcome.status.success() && errors.contains("CAP_CHECKPOINT_RESTORE"), "{}", said(&outcome));
+        // The refused checkpoint counts as the one that the program waited for.
+        let outcome = job.finish(LIMIT)?;
+        ensure!(outcome.status.success() && outcome.text() == kept_loop(&self.places)?, "{}", said(&outcome));
+        Ok(())
+    }
+}
