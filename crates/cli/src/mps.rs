@@ -207,7 +207,7 @@ impl Drop for Service {
 
 /// A folder with those of the service in it.
 fn prepared() -> io::Result<Scratch> {
-    let folder = Scratch::new("mps")?;
+    let folder = Scratch::for_sockets("mps")?;
     fs::create_dir(pipes(folder.path()))?;
     fs::create_dir(logs(folder.path()))?;
     Ok(folder)

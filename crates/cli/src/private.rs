@@ -46,7 +46,7 @@ impl PrivateServer {
     }
 
     fn start_as(driver: &str, further: &[Address], change: impl FnOnce(&mut ServerConfig)) -> Result<Self, Failure> {
-        let folder = Scratch::new("private").map_err(|error| {
+        let folder = Scratch::for_sockets("private").map_err(|error| {
             Failure::server(format!("cannot make a private folder: {error}; set TMPDIR to one with room"))
         })?;
         let listen = [Address::Unix(folder.path().join("sock"))].into_iter().chain(further.iter().cloned()).collect();

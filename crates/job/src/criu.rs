@@ -43,9 +43,11 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// What CRIU is told at dump and restore alike.
 ///
 /// Terminals, sessions and groups of the shell that started the job stay with it; a connection's other end, a unix
-/// socket or TCP, is taken to be there still; file locks are kept; control groups are the restoring side's.
-const BOTH: [&str; 7] = [
+/// socket or TCP, is taken to be there still; file locks are kept; control groups are the restoring side's. A file is the
+/// same one when its mode has changed: a program that has it open natively does not notice either.
+const BOTH: [&str; 8] = [
     "-v2",
+    "--skip-file-rwx-check",
     "--shell-job",
     "--file-locks",
     "--ext-unix-sk",

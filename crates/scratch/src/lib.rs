@@ -21,6 +21,9 @@ use rustix::process::geteuid;
 
 /// How all of their names begin.
 const PREFIX: &str = "katydid.";
+/// Longest path of a folder for temporary files in which there may be sockets: with the names of folder and socket behind it
+/// they stay below the 107 bytes that the kernel takes.
+const LONGEST_FOR_SOCKETS: usize = 64;
 /// To make one that somebody takes for nobody's each time.
 const TRIES: u32 = 100;
 /// To remove one to which somebody still writes: a worker, until it sees that nobody asks any more.
@@ -44,6 +47,16 @@ impl Scratch {
     /// What the system said.
     pub fn new(kind: &str) -> io::Result<Self> {
         Self::below(&env::temp_dir(), kind)
+    }
+
+    /// The same for sockets, whose paths have to be short: in `/tmp` where that of `TMPDIR` is too long.
+    ///
+    /// # Errors
+    ///
+    /// What the system said.
+    pub fn for_sockets(kind: &str) -> io::Result<Self> {
+        let above = env::temp_dir();
+        Self::below(if above.as_os_str().len() > LONGEST_FOR_SOCKETS { Path::new("/tmp") } else { &above }, kind)
     }
 
     /// The same in a folder of the caller's choice.

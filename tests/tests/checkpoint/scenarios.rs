@@ -19,8 +19,8 @@ use libtest_mimic::Trial;
 
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
 use crate::{
-    books, chaos, departures, failover, idle, jobs, lent, names, processes, restores, sealed, stores, upgrades,
-    variables,
+    books, chaos, departures, failover, idle, jobs, lent, names, processes, restores, sealed, stores, surroundings,
+    upgrades, variables,
 };
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
@@ -79,6 +79,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         .chain(restores::all())
         .chain(sealed::all())
         .chain(stores::all())
+        .chain(surroundings::all())
         .chain(upgrades::all())
         .chain(variables::all())
         .map(trial)
