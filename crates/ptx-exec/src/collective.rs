@@ -2,7 +2,7 @@
 //!
 //! | instruction | result of each lane |
 //! |---|---|
-//! | `shfl` | the value of a lane computed from its own number, and whether that was in range |
+//! | `shfl` | the value of a lane computed from its own number, and whether that was in range; 0 if that lane takes no part |
 //! | `vote` | all, any or equal predicates of its partners; `ballot`: those predicates as bits |
 //! | `match` | which partners have its value; `all`: everybody if so, else nobody |
 //! | `redux` | sum, extreme or bits of its partners' values |
@@ -92,16 +92,17 @@ pub(crate) fn shuffle<const MODE: u8>(machine: &mut Machine<'_>, inst: &Inst) ->
     if !assemble(machine, inst) {
         return Flow::Wait;
     }
-    let registers = &machine.registers;
+    let (registers, mask) = (&machine.registers, machine.mask);
     let (a, b, c) = (registers.row::<u32>(inst.a), registers.row::<u32>(inst.b), registers.row::<u32>(inst.c));
+    // PTX leaves undefined what a lane reads from one that does not take part; a GPU gives 0.
+    let given: [u32; LANES] = std::array::from_fn(|lane| if (mask >> lane) & 1 != 0 { a[lane] } else { 0 });
     let mut out = [0_u32; LANES];
     let mut in_range = 0;
     for lane in 0..LANES {
         let (from, valid) = source(MODE, lane as u32, b[lane], c[lane]);
-        out[lane] = if valid { a[(from & 31) as usize] } else { a[lane] };
+        out[lane] = if valid { given[(from & 31) as usize] } else { a[lane] };
         in_range |= u32::from(valid) << lane;
     }
-    let mask = machine.mask;
     if inst.d != NONE {
         machine.registers.set(inst.d, mask, &out);
     }

@@ -164,6 +164,28 @@ fn a_tile_works_without_the_rest_of_its_warp() {
     assert_eq!(run_block("", body, 32).unwrap()[..9], [1004, 1006, 1008, 1010, 1008, 1010, 1012, 1014, 0]);
 }
 
+/// As an H100 has it (driver 580): what PTX leaves undefined is 0, and a lane whose source is out of range keeps its own.
+#[test]
+fn a_shuffle_from_a_lane_that_takes_no_part_gives_zero() {
+    let of = |before: &str, shuffle: &str| {
+        let body = format!(
+            "add.u32 %r2, %r1, 1000; mov.u32 %r3, 77; setp.gt.u32 %p1, %r1, 7; {before} {shuffle} D: st.global.u32 [%d4], %r3;"
+        );
+        run_block("", &body, 32).unwrap()[..8].to_vec()
+    };
+    let own: Vec<u32> = (1000..1008).collect();
+    let branch = "vote.sync.ballot.b32 %r5, !%p1, 0xffffffff; @%p1 bra D;";
+    assert_eq!(of(branch, "shfl.sync.down.b32 %r3, %r2, 16, 31, %r5;"), [0; 8], "lanes that went another way");
+    assert_eq!(of(branch, "shfl.sync.down.b32 %r3, %r2, 4, 31, 0xff;"), [1004, 1005, 1006, 1007, 0, 0, 0, 0]);
+    assert_eq!(of(branch, "shfl.sync.down.b32 %r3, %r2, 4, 0x181f, 0xff;")[..4], [1004, 1005, 1006, 1007]);
+    assert_eq!(of(branch, "shfl.sync.down.b32 %r3, %r2, 4, 0x181f, 0xff;")[4..], own[4..], "beyond their segment");
+    assert_eq!(of(branch, "shfl.sync.idx.b32 %r3, %r2, 20, 31, 0xff;"), [0; 8]);
+    assert_eq!(of(branch, "shfl.sync.bfly.b32 %r3, %r2, 8, 31, 0xff;"), [0; 8]);
+    assert_eq!(of("@%p1 exit;", "shfl.sync.idx.b32 %r3, %r2, 9, 31, 0xffffffff;"), [0; 8], "lanes that have ended");
+    assert_eq!(of("", "@!%p1 shfl.sync.idx.b32 %r3, %r2, 9, 31, 0xff;"), [0; 8], "lanes that a guard keeps out");
+    assert_eq!(of(branch, "shfl.sync.up.b32 %r3, %r2, 9, 0, 0xff;"), own, "below the first lane");
+}
+
 #[test]
 fn special_registers_describe_the_launch() {
     let device = Device::default();
