@@ -263,6 +263,18 @@ impl Space {
         })
     }
 
+    /// How many of `bytes` bytes from `start` on code of `device` may read, over ranges that follow each other.
+    pub(crate) fn readable(&self, start: u64, bytes: u64, device: i32, peers: u32) -> u64 {
+        let end = start.saturating_add(bytes);
+        let mut at = start;
+        while at < end {
+            let next = self.find_reach(at).filter(|region| region.access(device, peers) != Access::None);
+            let Some(region) = next else { break };
+            at = region.reach().min(end);
+        }
+        at - start
+    }
+
     /// Whether ranges follow each other over all of `start..start + size`; `next` gives the end of the one at an address.
     fn spans(&self, start: u64, size: u64, next: impl Fn(u64) -> Option<u64>) -> bool {
         let Some(end) = start.checked_add(size) else { return false };
@@ -349,6 +361,9 @@ mod tests {
         assert!(!space.allows(0x2800, 0x1000, Access::Read, 0, 0));
         assert!(!space.allows(0x1000, 0x10, Access::Read, 1, 0));
         assert!(!space.allows(0x5000, 1, Access::Read, 0, 0));
+        assert_eq!([0x2000, 0x1800, 0x1801].map(|bytes| space.readable(0x1800, bytes, 0, 0)), [0x1800, 0x1800, 0x1800]);
+        assert_eq!([0x800, 0x900].map(|bytes| space.readable(0x1800, bytes, 0, 0)), [0x800, 0x900]);
+        assert_eq!((space.readable(0x1800, 0x100, 1, 0), space.readable(0x5000, 1, 0, 0)), (0, 0));
     }
 
     #[test]

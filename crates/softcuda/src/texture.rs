@@ -14,7 +14,7 @@ use katydid_ptx_exec::texture::{Address, Bound, Channel, Image, Level, Sampler, 
 use crate::array::{self, Array, channel, check_channels};
 use crate::border::{Outcome, unsupported};
 use crate::reference::Bindings;
-use crate::space::{self, Access};
+use crate::space;
 
 /// `CUresourcetype`.
 pub(crate) mod kind {
@@ -273,15 +273,6 @@ fn shape_of(source: &Source) -> Shape {
     }
 }
 
-/// How many of `bytes` bytes at `address` device code may read.
-fn readable(address: u64, bytes: u64, device: i32, peers: u32) -> u64 {
-    let space = space::read();
-    match space.find_reach(address) {
-        Some(region) if region.access(device, peers) != Access::None => bytes.min(region.reach() - address),
-        _ => 0,
-    }
-}
-
 impl Object {
     /// What device code gets to see of it.
     fn bound(&self, device: i32, peers: u32) -> Option<Bound> {
@@ -310,7 +301,8 @@ impl Object {
                 living.then(|| (arrays.iter().map(|array| array.level).collect(), queried))
             }
             Source::Linear(address, bytes) => {
-                let count = u32::try_from(readable(*address, *bytes, device, peers) / texel).unwrap_or(u32::MAX);
+                let count =
+                    u32::try_from(space::read().readable(*address, *bytes, device, peers) / texel).unwrap_or(u32::MAX);
                 let asked = u32::try_from(bytes / texel).unwrap_or(u32::MAX);
                 let level = Level {
                     address: *address,
@@ -326,7 +318,8 @@ impl Object {
                     return None;
                 }
                 let bytes = u64::from(height - 1) * pitch + u64::from(*width) * texel;
-                let there = readable(*address, bytes, device, peers) == bytes && pitch.is_multiple_of(texel);
+                let there =
+                    space::read().readable(*address, bytes, device, peers) == bytes && pitch.is_multiple_of(texel);
                 let extent = [*width, *height, 1];
                 let level = Level { address: *address, extent, pitch: *pitch, slice: 0, layers: 1 };
                 there.then(|| (vec![level], [*width, *height, 0]))
