@@ -151,6 +151,8 @@ impl Machine<'_> {
         let mut progress = false;
         for _ in 0..self.block.warps.len() {
             if *budget == 0 {
+                // Warps that use up the budget again and again must not keep others at a barrier that is complete.
+                self.block.complete_barriers(self.env.code);
                 return Ok(Round::Paused);
             }
             progress |= self.run_next_warp(budget)?;

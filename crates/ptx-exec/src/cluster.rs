@@ -44,12 +44,18 @@ impl Machine<'_> {
     pub(crate) fn run_cluster(&mut self, budget: &mut u64) -> Result<BlockProgress, FaultKind> {
         loop {
             let (mut moved, mut done) = (false, true);
-            for rank in 0..self.cluster.len() {
+            let size = self.cluster.len();
+            for _ in 0..size {
+                let rank = self.cluster_turn % size;
                 self.exchange(rank);
                 let round = self.round(budget)?;
                 self.exchange(rank);
+                self.cluster_turn = rank + 1;
                 match round {
-                    Round::Paused => return Ok(BlockProgress::Paused),
+                    Round::Paused => {
+                        complete_barrier(&mut self.cluster);
+                        return Ok(BlockProgress::Paused);
+                    }
                     Round::Done => {}
                     Round::Moved => (moved, done) = (true, false),
                     Round::Stuck => done = false,

@@ -1,14 +1,16 @@
 //! A launch in progress: blocks spread over threads, and what is left of them between two runs.
 //!
 //! Blocks are started in order of their index, so a block that waits for an earlier one (a chained scan) waits for something
-//! that runs. A thread keeps its block, or the blocks of a cluster, to the end and reuses its memory for the next one. In a cooperative launch all
-//! blocks are started at once and take turns, as each may wait for any other.
+//! that runs. A thread keeps its block, or the blocks of a cluster, to the end and reuses its memory for the next one, unless
+//! the block does what waiting looks like (atomics, volatile accesses, fences) or runs for long: then it takes turns with
+//! others, as many as a device holds at once. So blocks may wait for each other as on a GPU. In a cooperative launch all
+//! blocks are started at once.
 //!
 //! The state between two runs is the blocks in the queue and the index of the next one: plain data, which `state` writes
 //! down. So are kernels that kernels have launched: they run when the grid that launched them is done, and until the last of
 //! them has ended the grid as a whole has not. The first fault of any thread stops the others at their next slice, and so does a `Switch`.
 
-use crate::api::{Host, Launch, Limits, Progress};
+use crate::api::{Host, Launch, Limits, Progress, Question};
 use crate::block::{Block, BlockProgress};
 use crate::cluster::MAX_CLUSTER;
 use crate::code::{Env, WORKSPACE_BYTES};
@@ -21,9 +23,21 @@ use crate::special::RESERVED;
 use crate::switch::{Request, Switch};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Warp instructions between two looks at what else there is to do.
+const GLANCE: u64 = 1 << 12;
+
+/// Warp instructions that a block may run while others could, if it does nothing that looks like waiting for them.
+const PATIENCE: u64 = 1 << 17;
+
+/// Blocks that a multiprocessor holds, where the host does not say.
+const BLOCKS: u64 = 32;
+
+/// Most memory of all blocks that have started, in bytes, beyond which none starts before another has ended.
+const ROOM: u64 = 1 << 30;
 
 /// Most memory of a block, in bytes, that a thread keeps for its next launch.
 const SPARE: usize = 4 << 20;
@@ -59,11 +73,26 @@ pub struct Grid {
     pub(crate) levels: Vec<Level>,
 }
 
+/// Blocks that no thread runs.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Those that have started.
+    started: VecDeque<Block>,
+    /// Those that are done: their memory is used again.
+    done: Vec<Block>,
+}
+
 /// What the threads of one run share.
 struct Run<'a> {
     env: &'a Env<'a>,
-    queue: Mutex<VecDeque<Block>>,
+    queue: Mutex<Waiting>,
     next: AtomicU64,
+    /// Blocks that have ended.
+    ended: AtomicU64,
+    /// How many blocks may have started and not ended.
+    resident: u64,
+    /// Clusters that have been taken from the queue.
+    taken: AtomicUsize,
     executed: AtomicU64,
     fault: Mutex<Option<Fault>>,
     /// Set when a fault was found, by any thread.
@@ -153,10 +182,14 @@ impl Grid {
             started.push_back(block);
             *next += 1;
         }
+        let ended = next.saturating_sub(started.len() as u64);
         let run = Run {
             env: &env,
-            queue: Mutex::new(std::mem::take(started)),
+            queue: Mutex::new(Waiting { started: std::mem::take(started), done: Vec::new() }),
             next: AtomicU64::new(*next),
+            ended: AtomicU64::new(ended),
+            resident: resident_blocks(launch, host, limits.threads),
+            taken: AtomicUsize::new(0),
             executed: AtomicU64::new(0),
             fault: Mutex::new(None),
             stop: AtomicBool::new(false),
@@ -165,7 +198,7 @@ impl Grid {
             kernel: &launch.kernel.name,
         };
         run.all_threads(limits, blocks);
-        *started = run.queue.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *started = run.queue.into_inner().unwrap_or_else(PoisonError::into_inner).started;
         *next = run.next.into_inner().min(blocks);
         *ran += env.started.elapsed();
         *executed += run.executed.into_inner();
@@ -245,6 +278,20 @@ fn environment<'a>(
     }
 }
 
+/// How many blocks of a launch a device of `multiprocessors` holds at once: at least as many as threads run.
+fn resident_blocks(launch: &Launch, host: &dyn Host, multiprocessors: usize) -> u64 {
+    let threads = count_of(launch.block).and_then(|threads| u32::try_from(threads).ok()).unwrap_or(1);
+    let each = host.answer(Question::Occupancy {
+        registers: launch.kernel.registers,
+        max_threads: launch.kernel.max_threads,
+        static_shared: launch.kernel.static_shared,
+        threads,
+        dynamic_shared: launch.dynamic_shared.into(),
+    });
+    let least = u64::from(launch.order().size()).max(1);
+    each.unwrap_or(BLOCKS).max(least).saturating_mul(multiprocessors.max(1) as u64)
+}
+
 /// A number that no grid had before.
 fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -270,14 +317,14 @@ fn no_place(kernel: &str, kind: FaultKind) -> Fault {
 impl Run<'_> {
     /// Runs on as many threads as there is work for, this one included.
     fn all_threads(&self, limits: Limits, blocks: u64) {
-        let queued = self.lock_queue().len() as u64;
+        let queued = self.lock_queue().started.len() as u64;
         let left = queued + blocks.saturating_sub(self.next.load(Ordering::Relaxed));
         let threads = (limits.threads.max(1) as u64).min(left.max(1));
         pool::together(threads as usize, &|| self.one_thread(limits.budget, blocks));
     }
 
     /// The queue, whatever happened to a thread that held it.
-    fn lock_queue(&self) -> std::sync::MutexGuard<'_, VecDeque<Block>> {
+    fn lock_queue(&self) -> std::sync::MutexGuard<'_, Waiting> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -295,11 +342,17 @@ impl Run<'_> {
 
     /// The same with a machine.
     fn blocks(&self, machine: &mut Machine<'_>, budget: &mut u64, blocks: u64) {
-        while *budget > 0 && self.goes_on() && self.take_block(machine, blocks) {
-            let outcome = self.run_block(machine, budget);
-            match outcome {
-                Ok(BlockProgress::Done) => {}
-                Ok(BlockProgress::Paused) => self.put_aside(machine),
+        let mut new = false;
+        while *budget > 0 && self.goes_on() && self.take_block(machine, blocks, new) {
+            match self.run_block(machine, budget, blocks) {
+                Ok(BlockProgress::Done) => {
+                    new = false;
+                    self.ended.fetch_add(u64::from(self.env.order.size()), Ordering::Relaxed);
+                }
+                Ok(BlockProgress::Paused) => {
+                    new = self.has_room(machine, blocks);
+                    self.put_aside(machine);
+                }
                 Err(kind) => return self.report(machine, kind),
             }
         }
@@ -310,37 +363,61 @@ impl Run<'_> {
         self.switch.request() == Request::Run && !self.stop.load(Ordering::Relaxed)
     }
 
-    /// Puts the next block, or cluster, into the machine, reusing the memory of the last one.
-    fn take_block(&self, machine: &mut Machine<'_>, blocks: u64) -> bool {
-        if self.env.clustered {
-            return self.take_cluster(machine, blocks);
+    /// Whether there is room for another block beside the one that the machine runs, and one that has not started.
+    fn has_room(&self, machine: &Machine<'_>, blocks: u64) -> bool {
+        let next = self.next.load(Ordering::Relaxed);
+        if next >= blocks {
+            return false;
         }
-        if let Some(block) = self.lock_queue().pop_front() {
-            machine.block = block;
+        let held = machine.cluster.iter().map(Block::memory).sum::<usize>() + machine.block.memory();
+        let each = (held as u64 / u64::from(self.env.order.size()).max(1)).max(1);
+        next.saturating_sub(self.ended.load(Ordering::Relaxed)) < self.resident.min(ROOM / each)
+    }
+
+    /// Puts the next block, or cluster, into the machine, reusing the memory of one that is done: one that has started,
+    /// if there is any and no `new` one is wanted.
+    fn take_block(&self, machine: &mut Machine<'_>, blocks: u64, new: bool) -> bool {
+        if self.env.clustered {
+            return self.take_cluster(machine, blocks, new);
+        }
+        if !new && self.take_started(machine) {
             return true;
         }
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         if next >= blocks {
-            return false;
+            // Another thread may have put a block aside meanwhile.
+            return self.take_started(machine);
+        }
+        if machine.block.warps.is_empty()
+            && let Some(done) = self.lock_queue().done.pop()
+        {
+            machine.block = done;
         }
         machine.block.reset(self.env.order.index(next), self.env);
         true
     }
 
-    /// The same for all blocks of a cluster: they are together in the queue, and start together.
-    fn take_cluster(&self, machine: &mut Machine<'_>, blocks: u64) -> bool {
-        let size = self.env.order.size();
+    /// Puts the block that has waited longest into the machine; what is there is done.
+    fn take_started(&self, machine: &mut Machine<'_>) -> bool {
         let mut queue = self.lock_queue();
-        let count = queue.len().min(size as usize);
-        if count > 0 {
-            machine.cluster.clear();
-            machine.cluster.extend(queue.drain(..count));
+        let Some(block) = queue.started.pop_front() else { return false };
+        let done = std::mem::replace(&mut machine.block, block);
+        if !done.warps.is_empty() && done.memory() <= SPARE {
+            queue.done.push(done);
+        }
+        true
+    }
+
+    /// The same for all blocks of a cluster: they are together in the queue, and start together.
+    fn take_cluster(&self, machine: &mut Machine<'_>, blocks: u64, new: bool) -> bool {
+        let size = self.env.order.size();
+        machine.cluster_turn = self.taken.fetch_add(1, Ordering::Relaxed);
+        if !new && self.take_started_cluster(machine) {
             return true;
         }
-        drop(queue);
         let next = self.next.fetch_add(u64::from(size), Ordering::Relaxed);
         if next >= blocks {
-            return false;
+            return self.take_started_cluster(machine);
         }
         machine.cluster.resize(size as usize, Block::default());
         for (number, block) in (next..).zip(&mut machine.cluster) {
@@ -349,26 +426,46 @@ impl Run<'_> {
         true
     }
 
+    /// Puts the cluster that has waited longest into the machine.
+    fn take_started_cluster(&self, machine: &mut Machine<'_>) -> bool {
+        let mut queue = self.lock_queue();
+        let count = queue.started.len().min(self.env.order.size() as usize);
+        if count > 0 {
+            machine.cluster.clear();
+            machine.cluster.extend(queue.started.drain(..count));
+        }
+        count > 0
+    }
+
     /// Puts what the machine ran last back into the queue.
     fn put_aside(&self, machine: &mut Machine<'_>) {
         if self.env.clustered {
-            self.lock_queue().extend(machine.cluster.drain(..));
+            self.lock_queue().started.extend(machine.cluster.drain(..));
         } else {
-            self.lock_queue().push_back(std::mem::take(&mut machine.block));
+            self.lock_queue().started.push_back(std::mem::take(&mut machine.block));
         }
     }
 
-    /// Runs a block to its end, in slices; cooperative blocks for one slice, so that all get their turn.
-    fn run_block(&self, machine: &mut Machine<'_>, budget: &mut u64) -> Result<BlockProgress, FaultKind> {
+    /// Runs a block to its end, or until it is the turn of others.
+    fn run_block(&self, machine: &mut Machine<'_>, budget: &mut u64, blocks: u64) -> Result<BlockProgress, FaultKind> {
+        let patience = if self.cooperative { Switch::LATENCY } else { PATIENCE };
+        let mut ran = 0;
+        machine.waited = false;
         loop {
-            let slice = Switch::LATENCY.min(*budget);
+            let slice = GLANCE.min(*budget);
             let mut left = slice;
             let progress =
                 if self.env.clustered { machine.run_cluster(&mut left)? } else { machine.run_block(&mut left)? };
             *budget -= slice - left;
-            let pause = *budget == 0 || self.cooperative || !self.goes_on();
-            if progress == BlockProgress::Done || pause {
+            ran += slice - left;
+            if progress == BlockProgress::Done || *budget == 0 || !self.goes_on() {
                 return Ok(progress);
+            }
+            if std::mem::take(&mut machine.waited) || ran >= patience {
+                if self.has_room(machine, blocks) || !self.lock_queue().started.is_empty() {
+                    return Ok(BlockProgress::Paused);
+                }
+                ran = 0;
             }
         }
     }

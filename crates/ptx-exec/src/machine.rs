@@ -41,6 +41,10 @@ pub(crate) struct Machine<'a> {
     pub(crate) wait: Wait,
     /// Whether the running split does something that could be waiting for other lanes: atomics, volatile loads.
     pub(crate) spinning: bool,
+    /// The same of anything that has run since it was last asked: the block may be waiting for another one.
+    pub(crate) waited: bool,
+    /// The block of a cluster whose turn it is.
+    pub(crate) cluster_turn: usize,
     /// The launch.
     pub(crate) env: &'a Env<'a>,
     /// The warp that runs; its place in `block` is empty meanwhile.
@@ -91,6 +95,8 @@ impl<'a> Machine<'a> {
             join_at: u32::MAX,
             wait: Wait::Ready,
             spinning: false,
+            waited: false,
+            cluster_turn: 0,
             env,
             warp: Warp::default(),
             block: Block::default(),
@@ -114,7 +120,10 @@ impl<'a> Machine<'a> {
         self.spinning = std::mem::take(&mut self.warp.spinning);
         while let Some(split) = self.warp.pick(take_turn) {
             self.enter(split);
+            let before = std::mem::take(&mut self.spinning);
             let (event, ran) = self.run_split(take_turn);
+            self.waited |= self.spinning;
+            self.spinning |= before;
             used += ran;
             self.warp.since_turn = self.warp.since_turn.saturating_add(ran);
             match event {
