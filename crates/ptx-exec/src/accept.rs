@@ -118,6 +118,20 @@ mod tests {
     }
 
     #[test]
+    fn addresses_have_64_bits_unless_the_text_says_otherwise() {
+        assert_eq!(
+            (refusal(".version 1.4\n.target sm_10, map_f64_to_f32"), refusal(".version 9.0\n.target sm_90")),
+            (None, None)
+        );
+        assert!(matches!(
+            refusal(".version 7.0\n.target sm_75\n.address_size 32"),
+            Some(LoadError::Unsupported { .. })
+        ));
+        let too_early = refusal(".version 2.2\n.target sm_20\n.address_size 64");
+        assert!(matches!(too_early, Some(LoadError::InvalidPtx { line: 3, .. })), "{too_early:?}");
+    }
+
+    #[test]
     fn targets_must_name_an_architecture_that_the_device_is() {
         let of = |target: &str| refusal(&format!(".version 8.0\n.target {target}\n.address_size 64"));
         assert_eq!((of("sm_90a"), of("sm_50, debug")), (None, None));

@@ -9,7 +9,7 @@ pub struct Module<'a> {
     pub version: (u32, u32),
     /// `.target`: the architecture first (`sm_90`), then options (`debug`, `texmode_unified`).
     pub target: Vec<&'a str>,
-    /// Bits of an address: 32 or 64; 32 where the text does not say.
+    /// Bits of an address: 32 or 64; 64 where the text does not say, as ptxas 13.0 has it.
     pub address_size: u32,
     /// Variables and functions in the order of the text.
     pub items: Vec<Item<'a>>,

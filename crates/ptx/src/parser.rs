@@ -14,6 +14,9 @@ use crate::lexer::{Lexer, Token, TokenKind};
 /// Deepest nesting of braces that is followed; compilers nest two or three deep.
 const MAX_DEPTH: u32 = 64;
 
+/// The first version of PTX that has `.address_size`.
+const ADDRESS_SIZE_SINCE: (u32, u32) = (2, 3);
+
 /// A parser over one text.
 #[derive(Debug)]
 pub(crate) struct Parser<'a> {
@@ -34,7 +37,7 @@ impl<'a> Parser<'a> {
 
     /// The whole text.
     pub(crate) fn module(mut self) -> Parsed<Module<'a>> {
-        let mut module = Module { address_size: 32, ..Module::default() };
+        let mut module = Module { address_size: 64, ..Module::default() };
         loop {
             let token = self.next()?;
             match token.kind {
@@ -61,6 +64,9 @@ impl<'a> Parser<'a> {
         match word {
             "version" => module.version = self.version()?,
             "target" => module.target = self.words()?,
+            "address_size" if module.version < ADDRESS_SIZE_SINCE => {
+                return Err(error(token, "this directive needs .version 2.3 or later"));
+            }
             "address_size" => module.address_size = u32::try_from(self.int()?).unwrap_or(u32::MAX),
             "file" | "loc" => self.skip_line(token.line)?,
             "section" => self.skip_section()?,
