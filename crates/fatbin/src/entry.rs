@@ -6,6 +6,7 @@
 //! |   0x04 |     4 | size of this header, at least 64                                  |
 //! |   0x08 |     8 | size of what follows the header                                   |
 //! |   0x10 |     4 | exact compressed size, 0: not compressed                          |
+//! |   0x14 |     4 | offset within the header of offset and length of ptxas' options   |
 //! |   0x18 |     4 | minor (2 bytes) and major (2 bytes) version of PTX or cubin format|
 //! |   0x1c |     4 | architecture, such as 90                                          |
 //! |   0x20 |     8 | offset and length of a name within the header, 0: none            |
@@ -54,6 +55,7 @@ pub struct Entry<'a> {
     /// The flag word.
     pub flags: u64,
     name: &'a [u8],
+    options: &'a [u8],
     stored: &'a [u8],
     compressed: bool,
     uncompressed: u64,
@@ -90,6 +92,7 @@ impl<'a> Entry<'a> {
             version: ((versions >> 16) as u16, (versions & 0xffff) as u16),
             flags: u64_at(fixed, 0x28),
             name: name(header, u32_at(fixed, 0x20), u32_at(fixed, 0x24)),
+            options: options(header, u32_at(fixed, 0x14)),
             stored,
             compressed,
             uncompressed: u64_at(fixed, 0x38),
@@ -111,6 +114,15 @@ impl<'a> Entry<'a> {
     #[must_use]
     pub fn name(&self) -> Cow<'a, str> {
         String::from_utf8_lossy(self.name)
+    }
+
+    /// The `-maxrregcount` that the compiler was given: most registers of a thread.
+    #[must_use]
+    pub fn max_registers(&self) -> Option<u32> {
+        let options = std::str::from_utf8(self.options).ok()?;
+        let mut words = options.split([' ', '=']).filter(|word| !word.is_empty());
+        words.find(|word| word.trim_start_matches('-') == "maxrregcount")?;
+        words.next()?.parse().ok()
     }
 
     /// Whether a device of compute capability `sm / 10 . sm % 10` can use it, and of PTX also later ones.
@@ -163,6 +175,14 @@ pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
 fn name(header: &[u8], offset: u32, length: u32) -> &[u8] {
     let name = header.get(offset as usize..).and_then(|rest| rest.get(..length as usize));
     if offset == 0 { &[] } else { until_nul(name.unwrap_or_default()) }
+}
+
+/// The options for ptxas: a place and a length, which the header holds behind its fixed fields. A damaged place is none.
+fn options(header: &[u8], at: u32) -> &[u8] {
+    let record = header.get(at as usize..).filter(|_| at as usize >= ENTRY_HEADER).and_then(<[u8]>::first_chunk::<8>);
+    let Some([a, b, c, d, e, f, g, h]) = record else { return &[] };
+    let (offset, length) = (u32::from_le_bytes([*a, *b, *c, *d]), u32::from_le_bytes([*e, *f, *g, *h]));
+    name(header, offset, length)
 }
 
 fn unfold_lz4(block: &[u8], length: u64) -> Result<Vec<u8>, ImageError> {

@@ -57,6 +57,8 @@ pub struct Ptx<'a> {
     pub sm: u32,
     /// The text.
     pub text: Cow<'a, str>,
+    /// Most registers of a thread, where the compiler was given such an option.
+    pub max_registers: Option<u32>,
 }
 
 impl<'a> Image<'a> {
@@ -108,13 +110,11 @@ impl<'a> Image<'a> {
     /// [`ImageError::NoPtx`], or the image is damaged.
     pub fn ptx(&self, sm: Option<u32>) -> Result<Vec<Ptx<'a>>, ImageError> {
         if let (ImageKind::Ptx, [text, ..]) = (self.kind, &self.parts[..]) {
-            return Ok(vec![Ptx { sm: 0, text: String::from_utf8_lossy(text) }]);
+            return Ok(vec![Ptx { sm: 0, text: String::from_utf8_lossy(text), max_registers: None }]);
         }
         if let (ImageKind::Elf, [file, ..]) = (self.kind, &self.parts[..]) {
             let linked = linked_texts(file)?;
-            if !linked.is_empty() {
-                return Ok(linked.into_iter().map(|text| Ptx { sm: 0, text: Cow::Borrowed(text) }).collect());
-            }
+            return if linked.is_empty() { Err(no_ptx_in_cubin(file, sm)) } else { Ok(linked) };
         }
         let containers = self.containers()?;
         // The first part of a linked program is what the array's parts were linked to: the same code again.
@@ -122,7 +122,7 @@ impl<'a> Image<'a> {
         let mut texts = Vec::new();
         for container in objects {
             if let Some(entry) = container.best_ptx(sm)? {
-                texts.push(Ptx { sm: entry.sm, text: entry.text()? });
+                texts.push(Ptx { sm: entry.sm, text: entry.text()?, max_registers: entry.max_registers() });
             }
         }
         if texts.is_empty() { Err(no_ptx(&containers, sm)) } else { Ok(texts) }
@@ -204,6 +204,20 @@ fn no_ptx(containers: &[Container<'_>], sm: Option<u32>) -> ImageError {
     let found = if names.is_empty() { String::new() } else { format!(" (it has {})", names.join(", ")) };
     let sm = sm.unwrap_or(0);
     ImageError::NoPtx { major: sm / 10, minor: sm % 10, found }
+}
+
+/// A cubin alone: machine code for the architecture that its header names.
+fn no_ptx_in_cubin(file: &[u8], sm: Option<u32>) -> ImageError {
+    let sm = sm.unwrap_or(0);
+    let found = machine_of(file).map_or_else(String::new, |made| format!(" (it is machine code for {made})"));
+    ImageError::NoPtx { major: sm / 10, minor: sm % 10, found }
+}
+
+/// The architecture in the flags of an ELF header: their second byte since version 8 of the binary interface, before that
+/// their first one.
+fn machine_of(file: &[u8]) -> Option<u8> {
+    let at = if *file.get(8)? >= 8 { 49 } else { 48 };
+    file.get(at).copied().filter(|made| *made > 0)
 }
 
 fn entry_name(entry: &crate::Entry<'_>) -> String {

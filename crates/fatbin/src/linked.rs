@@ -4,14 +4,18 @@
 //! | offset            | bytes | what                                                        |
 //! |------------------:|------:|-------------------------------------------------------------|
 //! |                 0 |    64 | ELF64 header of a CUDA executable                           |
-//! |                64 |     n | `.katydid.ptx`: for each text a length u64, then its bytes  |
+//! |                64 |     n | `.katydid.ptx`: for each text its length (6 bytes), most    |
+//! |                   |       | registers of a thread (2 bytes, 0: no limit), then the text |
 //! |            64 + n |     m | names of the sections                                       |
 //! | next multiple of 8|   192 | section headers: none, texts, names                         |
 //!
 //! So it travels and is copied like any cubin, and a program that looks at its first bytes finds what it expects.
 
+use std::borrow::Cow;
+
 use crate::elf::{Section, sections};
 use crate::error::{ImageError, check_there};
+use crate::image::Ptx;
 
 /// Name of the section with the texts.
 const TEXTS: &str = ".katydid.ptx";
@@ -20,13 +24,16 @@ const NAMES: &str = "\0.katydid.ptx\0.shstrtab\0";
 /// Machine number of CUDA.
 const EM_CUDA: u16 = 190;
 const HEADER: usize = 64;
+/// Bits of a text's length.
+const LENGTH_BITS: u32 = 48;
 
-/// An image of `texts`, which belong together.
+/// An image of `texts`, which belong together, each with the most registers that a thread of it may have.
 #[must_use]
-pub fn linked_image(texts: &[&str]) -> Vec<u8> {
+pub fn linked_image(texts: &[(&str, Option<u32>)]) -> Vec<u8> {
     let mut file = header();
-    for text in texts {
-        file.extend((text.len() as u64).to_le_bytes());
+    for (text, max_registers) in texts {
+        let registers = u64::from(u16::try_from(max_registers.unwrap_or(0)).unwrap_or(u16::MAX));
+        file.extend((text.len() as u64 | registers << LENGTH_BITS).to_le_bytes());
         file.extend(text.as_bytes());
     }
     let names = file.len();
@@ -62,16 +69,19 @@ fn section(name: u32, kind: u32, offset: usize, size: usize) -> [u8; 64] {
 }
 
 /// The texts in an image of [`linked_image`]; none in any other ELF file.
-pub(crate) fn linked_texts(file: &[u8]) -> Result<Vec<&str>, ImageError> {
+pub(crate) fn linked_texts(file: &[u8]) -> Result<Vec<Ptx<'_>>, ImageError> {
     let Some(Section { mut bytes, .. }) = sections(file)?.into_iter().find(|section| section.name == TEXTS) else {
         return Ok(Vec::new());
     };
     let mut texts = Vec::new();
-    while let Some((length, rest)) = bytes.split_first_chunk() {
-        let length = u64::from_le_bytes(*length);
+    while let Some((head, rest)) = bytes.split_first_chunk() {
+        let head = u64::from_le_bytes(*head);
+        let (length, registers) = (head & ((1 << LENGTH_BITS) - 1), (head >> LENGTH_BITS) as u32);
         check_there("a linked text", length, rest.len() as u64)?;
         let (text, behind) = rest.split_at(length as usize);
-        texts.push(std::str::from_utf8(text).map_err(|_| ImageError::Field { field: "a linked text", value: 0 })?);
+        let text = std::str::from_utf8(text).map_err(|_| ImageError::Field { field: "a linked text", value: 0 })?;
+        let max_registers = Some(registers).filter(|registers| *registers > 0);
+        texts.push(Ptx { sm: 0, text: Cow::Borrowed(text), max_registers });
         bytes = behind;
     }
     Ok(texts)
@@ -84,8 +94,10 @@ mod tests {
 
     #[test]
     fn texts_come_out_as_they_went_in_and_the_image_is_whole() {
-        let file = linked_image(&["one", "", "three"]);
-        assert_eq!(linked_texts(&file).unwrap(), ["one", "", "three"]);
+        let file = linked_image(&[("one", None), ("", Some(32)), ("three", None)]);
+        let texts = linked_texts(&file).unwrap();
+        let texts: Vec<_> = texts.iter().map(|ptx| (ptx.text.as_ref(), ptx.max_registers)).collect();
+        assert_eq!(texts, [("one", None), ("", Some(32)), ("three", None)]);
         let padded = [&file[..], &[1; 10]].concat();
         let image = Image::from_bytes(&padded).unwrap();
         assert_eq!((image.kind(), image.parts()), (ImageKind::Elf, &[&file[..]][..]));
@@ -94,7 +106,7 @@ mod tests {
 
     #[test]
     fn damage_is_an_error_and_another_file_has_no_texts() {
-        let file = linked_image(&["text"]);
+        let file = linked_image(&[("text", None)]);
         for length in 0..file.len() {
             assert!(linked_texts(&file[..length]).is_err(), "{length}");
         }
@@ -103,6 +115,6 @@ mod tests {
         assert!(linked_texts(&damaged).is_err());
         let mut other = file;
         other[64 + 12 + 2] = b'x';
-        assert_eq!(linked_texts(&other).unwrap(), Vec::<&str>::new());
+        assert_eq!(linked_texts(&other).unwrap(), []);
     }
 }

@@ -247,7 +247,8 @@ mod tests {
         let of = |bytes: &[u8]| Image::from_bytes(bytes).unwrap().calls_by_pointer().unwrap();
         let (direct, indirect) = ("call f;", "P: .callprototype _ (.param .b32 _); call %rd1, (a), P;");
         assert!(of(CUBIN) && of(TEXT.as_bytes()));
-        assert!(!of(&linked_image(&[direct, direct])) && of(&linked_image(&[direct, indirect])));
+        let linked = |texts: [&str; 2]| linked_image(&texts.map(|text| (text, None)));
+        assert!(!of(&linked([direct, direct])) && of(&linked([direct, indirect])));
     }
 
     #[test]
@@ -263,7 +264,8 @@ mod tests {
     #[test]
     fn a_software_device_runs_the_text_alone() {
         assert!(Image::from_bytes(CUBIN).unwrap().variables(90, true).is_err());
-        let linked = linked_image(&[".global .u32 a;", ".visible .global .u32 b; .extern .global .u32 a;"]);
+        let linked =
+            linked_image(&[(".global .u32 a;", None), (".visible .global .u32 b; .extern .global .u32 a;", None)]);
         let found = Image::from_bytes(&linked).unwrap().variables(90, true).unwrap();
         assert_eq!(names(&found), ["a", "b"]);
     }

@@ -10,7 +10,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `accept`, `link`, `globals`, `decode`, `program` | texts to code |
+//! | `accept`, `link`, `globals`, `decode`, `register_limit`, `program` | texts to code |
 //! | `inst`, `code`, `registers` | what code is, and where its operands are |
 //! | `alu`, `memory`, `atom`, `async_copy`, `mbarrier`, `cluster`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `device_runtime`, `print` | instructions |
 //! | `machine`, `warp`, `block`, `grid`, `pool` | what runs when, and on which thread |
@@ -44,6 +44,7 @@ mod order;
 mod pool;
 mod print;
 mod program;
+mod register_limit;
 mod registers;
 mod shared;
 mod special;
@@ -64,6 +65,6 @@ pub use cluster::MAX_CLUSTER;
 pub use fault::{Fault, FaultKind};
 pub use grid::{Grid, run};
 pub use pool::prepare_threads;
-pub use program::{Program, ReferenceKind};
+pub use program::{Program, ReferenceKind, Source};
 pub use state::StateError;
 pub use switch::{Request, Switch};

@@ -6,6 +6,7 @@ use crate::code::Code;
 use crate::decode::{self, Needs};
 use crate::globals::{self, Globals};
 use crate::link::{Linked, LinkedFunction};
+use crate::register_limit;
 use crate::state::bytes::Hash;
 use katydid_ptx::ast::{Function, Module};
 use std::collections::{HashMap, HashSet};
@@ -13,8 +14,6 @@ use std::sync::Arc;
 
 /// Threads in a block where the text does not say.
 const MAX_THREADS: u32 = 1024;
-/// 32-bit registers of a multiprocessor.
-const REGISTERS: u32 = 65536;
 /// What calls of [`GRID_CALLS`] mean where no text says so.
 const GRID_SYNC: &str = include_str!("device_runtime/grid_sync.ptx");
 /// Functions of it.
@@ -43,27 +42,58 @@ pub enum ReferenceKind {
     Surface,
 }
 
+/// A PTX text, and what its compilation is told besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source<'a> {
+    /// The text.
+    pub text: &'a str,
+    /// Most 32-bit registers of a thread, in kernels that do not say it themselves; `None` without such an option.
+    pub max_registers: Option<u32>,
+}
+
+impl<'a> From<&'a str> for Source<'a> {
+    fn from(text: &'a str) -> Self {
+        Self { text, max_registers: None }
+    }
+}
+
 /// The text of the device's library, if these texts name what is in it.
-fn provided(sources: &[&str]) -> Option<&'static str> {
-    let is_called = |source: &&str| GRID_CALLS.iter().any(|name| source.contains(name));
-    sources.iter().any(is_called).then_some(GRID_SYNC)
+fn provided(sources: &[Source<'_>]) -> Option<Source<'static>> {
+    let is_called = |source: &Source<'_>| GRID_CALLS.iter().any(|name| source.text.contains(name));
+    sources.iter().any(is_called).then(|| GRID_SYNC.into())
 }
 
 impl Program {
     /// Links and decodes PTX texts; variables are placed in `memory`. When this fails, what was allocated is the
     /// caller's to free.
-    pub fn load(sources: &[&str], memory: &mut dyn GlobalMemory, target: Target) -> Result<Self, LoadError> {
-        let texts = sources.iter().copied().chain(provided(sources));
-        let modules = texts.map(|source| parse(source, target)).collect::<Result<Vec<_>, _>>()?;
+    pub fn load(texts: &[&str], memory: &mut dyn GlobalMemory, target: Target) -> Result<Self, LoadError> {
+        let sources: Vec<Source<'_>> = texts.iter().map(|text| Source::from(*text)).collect();
+        Self::load_sources(&sources, memory, target)
+    }
+
+    /// As [`Self::load`], of texts with options.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_sources(
+        sources: &[Source<'_>],
+        memory: &mut dyn GlobalMemory,
+        target: Target,
+    ) -> Result<Self, LoadError> {
+        let texts: Vec<Source<'_>> = sources.iter().copied().chain(provided(sources)).collect();
+        let modules = texts.iter().map(|source| parse(source.text, target)).collect::<Result<Vec<_>, _>>()?;
         let linked = Linked::new(&modules)?;
         let globals = globals::place(&linked, memory)?;
         check_const(globals.const_bytes)?;
         let decoded = decode::decode(&linked, &globals)?;
         let mut code = decoded.code;
-        code.source = sources.iter().fold(Hash::NONE, |hash, source| hash.bytes(source.as_bytes())).value();
+        code.source = sources.iter().fold(Hash::NONE, |hash, source| hash.bytes(source.text.as_bytes())).value();
         let entries = linked.functions.iter().zip(&decoded.needs).enumerate();
         for (index, (known, needs)) in entries.filter(|(_, (known, _))| known.function.entry) {
-            code.kernels.push(Arc::new(kernel(known, &modules, needs, &globals, index as u32, &code)?));
+            let limit = texts.get(known.module).and_then(|source| source.max_registers);
+            let mut info = kernel(known, &modules, needs, &globals, index as u32, &code)?;
+            info.registers = register_limit::apply(known.function, info.registers, limit);
+            code.kernels.push(Arc::new(info));
         }
         let code = Arc::new(code);
         let kernel = |info: &Arc<KernelInfo>| Arc::new(Kernel { info: Arc::clone(info), code: Arc::clone(&code) });
@@ -146,7 +176,7 @@ fn kernel(
         static_shared: needs.shared_bytes,
         local_bytes: local,
         const_bytes: u32::try_from(globals.const_bytes).unwrap_or(u32::MAX),
-        registers: needs.registers.clamp(16, most_registers(promised)),
+        registers: needs.registers,
         max_threads: promised.unwrap_or(MAX_THREADS),
         required_block,
         required_cluster: directive(known.function, "reqnctapercluster"),
@@ -159,19 +189,13 @@ fn kernel(
     })
 }
 
-/// Most registers a thread may have so that a block of the promised size fits: ptxas spills the rest.
-fn most_registers(promised: Option<u32>) -> u32 {
-    let warps = promised.map_or(1, |threads| threads.div_ceil(32));
-    (REGISTERS / (warps * 32) / 8 * 8).min(255)
-}
-
 /// Whether a function has a directive.
 fn has_directive(function: &Function<'_>, name: &str) -> bool {
     function.directives.iter().any(|(known, _)| *known == name)
 }
 
 /// The three numbers of a directive such as `.maxntid`; those not given are 1.
-fn directive(function: &Function<'_>, name: &str) -> Option<[u32; 3]> {
+pub(crate) fn directive(function: &Function<'_>, name: &str) -> Option<[u32; 3]> {
     let (_, numbers) = function.directives.iter().find(|(known, _)| *known == name)?;
     let number = |index: usize| numbers.get(index).map_or(1, |number| u32::try_from(*number).unwrap_or(u32::MAX));
     Some([number(0), number(1), number(2)])

@@ -196,6 +196,6 @@ fn a_kernel_never_needs_more_registers_than_its_largest_block_leaves_it() {
     };
     assert_eq!(
         [registers(""), registers(".maxntid 256"), registers(".maxntid 1024"), registers(".reqntid 400")],
-        [255, 255, 64, 152]
+        [255, 255, 64, 128]
     );
 }

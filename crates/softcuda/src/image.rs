@@ -8,10 +8,11 @@ use std::sync::{Mutex, PoisonError};
 
 use katydid_cuda_sys::CUresult;
 use katydid_fatbin::{Image, ImageError, ImageKind, image_at};
-use katydid_ptx_exec::{GlobalMemory, LoadError, Program, Target};
+use katydid_ptx_exec::{GlobalMemory, LoadError, Program, Source, Target};
 
 use crate::attributes::CAPABILITY;
 use crate::border::say;
+use crate::jit::Options;
 
 /// Why code was refused: the code for the caller, and the text for its error log.
 #[derive(Clone, Debug)]
@@ -59,7 +60,12 @@ impl Refusal {
 }
 
 /// A copy of an image: the original may go when the call returns.
-pub(crate) struct Code(Vec<u8>);
+pub(crate) struct Code {
+    /// Its flat form.
+    image: Vec<u8>,
+    /// Most registers of a thread by the options of the load, which go before those of the image.
+    max_registers: Option<u32>,
+}
 
 impl Code {
     /// The image at a pointer of the caller.
@@ -69,12 +75,17 @@ impl Code {
     /// `image` must be null or point to a complete image that does not change during the call.
     pub(crate) unsafe fn at(image: *const c_void) -> Result<Self, Refusal> {
         // SAFETY: the contract of this function.
-        Ok(Self(unsafe { image_at(image.cast()) }?.encode()))
+        Ok(Self { image: unsafe { image_at(image.cast()) }?.encode(), max_registers: None })
     }
 
     /// The image in a file's bytes.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Refusal> {
-        Ok(Self(Image::from_bytes(bytes)?.encode()))
+        Ok(Self { image: Image::from_bytes(bytes)?.encode(), max_registers: None })
+    }
+
+    /// The same code, compiled with options.
+    pub(crate) fn with_options(self, options: &Options) -> Self {
+        Self { max_registers: options.max_registers(), ..self }
     }
 
     /// Links and decodes the PTX that suits the device; variables are placed in `memory`.
@@ -85,15 +96,17 @@ impl Code {
     /// As `load`, without telling anybody.
     fn try_load(&self, memory: &mut dyn GlobalMemory) -> Result<Program, Refusal> {
         let (major, minor) = CAPABILITY;
-        let image = Image::decode(&self.0)?;
+        let image = Image::decode(&self.image)?;
         let texts = image.ptx(Some(major * 10 + minor))?;
-        let texts: Vec<&str> = texts.iter().map(|ptx| ptx.text.as_ref()).collect();
         // What has no version directive was never meant to be PTX; the real driver calls it an invalid image.
-        if image.kind() == ImageKind::Ptx && !texts.iter().all(|text| text.contains(".version")) {
+        if image.kind() == ImageKind::Ptx && !texts.iter().all(|ptx| ptx.text.contains(".version")) {
             let log = "the image is neither PTX nor a fatbin nor a cubin".to_owned();
             return Err(Refusal { code: CUresult::ERROR_INVALID_IMAGE, log });
         }
-        Ok(Program::load(&texts, memory, Target { major, minor })?)
+        let limit = |own: Option<u32>| self.max_registers.or(own);
+        let sources: Vec<Source<'_>> =
+            texts.iter().map(|ptx| Source { text: &ptx.text, max_registers: limit(ptx.max_registers) }).collect();
+        Ok(Program::load_sources(&sources, memory, Target { major, minor })?)
     }
 }
 

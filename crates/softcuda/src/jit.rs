@@ -1,7 +1,7 @@
 //! Options of a compilation: two arrays, kinds and values, some of which are answers.
 //!
-//! A value is a `void *` slot that holds small numbers in itself. Logs, times and the number of threads are answered; the
-//! rest is checked as the real driver checks it, and then a hint to a compiler that is not there.
+//! A value is a `void *` slot that holds small numbers in itself. Logs, times and the number of threads are answered, and
+//! registers limited; the rest is checked as the real driver checks it, and then a hint to a compiler that is not there.
 
 #![expect(unsafe_code, reason = "options are arrays and buffers of the caller")]
 
@@ -13,6 +13,7 @@ use katydid_cuda_sys::{CUjit_option, CUresult, jit_option as id};
 
 use crate::attributes::CAPABILITY;
 use crate::border::{Outcome, unsupported};
+use crate::occupancy::most_registers;
 
 /// More options than there are kinds make no sense.
 const MOST: u32 = 64;
@@ -98,6 +99,13 @@ impl Options {
         self.slot(kind).map(|slot| unsafe { slot.read_unaligned() })
     }
 
+    /// Most registers of a thread, by their number or by how many threads a block is to have.
+    pub(crate) fn max_registers(&self) -> Option<u32> {
+        let number = |kind| self.value(kind).map(|value| value.addr() as u32).filter(|number| *number > 0);
+        let by_threads = number(id::THREADS_PER_BLOCK).map(most_registers);
+        number(id::MAX_REGISTERS).into_iter().chain(by_threads).min()
+    }
+
     /// Whether the program wants to hear what became of its code.
     pub(crate) fn is_verbose(&self) -> bool {
         self.value(id::LOG_VERBOSE).is_some_and(|value| value.addr() as u32 != 0)
@@ -176,6 +184,19 @@ mod tests {
         assert_eq!([code(9, 75), code(9, 100)], [Some(CUresult::ERROR_INVALID_SOURCE); 2]);
         assert_eq!([code(0, 16), code(7, 5), code(9, 90), code(14, 2), code(10, 2), code(34, 1)], [None; 6]);
         assert_eq!([code(9, 0x1005a), code(9, 0x1_0064)], [None, Some(CUresult::ERROR_INVALID_SOURCE)]);
+    }
+
+    #[test]
+    fn registers_are_limited_by_number_and_by_threads() {
+        let limit = |kinds: [u32; 2], values: [usize; 2]| {
+            let mut values = values.map(ptr::without_provenance_mut);
+            // SAFETY: two entries each, locals.
+            unsafe { Options::new(2, kinds.as_ptr(), values.as_mut_ptr()) }.unwrap().max_registers()
+        };
+        let (most, threads) = (id::MAX_REGISTERS, id::THREADS_PER_BLOCK);
+        assert_eq!(limit([most, id::LOG_VERBOSE], [38, 0]), Some(38));
+        assert_eq!((limit([most, threads], [38, 1024]), limit([most, threads], [80, 1000])), (Some(38), Some(64)));
+        assert_eq!(limit([id::LOG_VERBOSE, id::GENERATE_LINE_INFO], [1, 1]), None);
     }
 
     #[test]

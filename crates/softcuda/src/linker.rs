@@ -2,7 +2,8 @@
 //!
 //! Each text is checked when it is added, and all of them together at the end; the image is what `cuModuleLoadData`
 //! takes. As with the real linker, a text that is refused is left out and linking can go on, but a name that is defined
-//! twice, machine code and LTO code spoil everything that comes after.
+//! twice, machine code and LTO code spoil everything that comes after. The registers of a thread are limited by the options
+//! of an input, of the linking, or of the compiler that made a container, whichever says something first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,10 @@ pub(crate) struct Linker {
 /// What has been added.
 #[derive(Default)]
 struct State {
-    texts: Vec<String>,
+    /// Each with the most registers of a thread.
+    texts: Vec<(String, Option<u32>)>,
+    /// Most registers of a thread, by the options of the linking.
+    max_registers: Option<u32>,
     /// Who defined each name first.
     names: HashMap<String, String>,
     /// What spoiled it.
@@ -45,14 +49,25 @@ fn unrecognised(name: &str) -> Refusal {
     Refusal { code: CUresult::ERROR_INVALID_IMAGE, log: format!("error: '{name}' has a form that is not recognised") }
 }
 
+/// One input.
+#[derive(Clone, Copy)]
+pub(crate) struct Input<'a> {
+    /// Its bytes.
+    pub(crate) data: &'a [u8],
+    /// Its name for messages.
+    pub(crate) name: &'a str,
+    /// Most registers of a thread, by its own options.
+    pub(crate) max_registers: Option<u32>,
+}
+
 impl Linker {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds one input.
-    pub(crate) fn add(&self, kind: u32, data: &[u8], name: &str) -> Outcome {
-        self.state().add(kind, data, name)
+    pub(crate) fn add(&self, kind: u32, input: &Input<'_>) -> Outcome {
+        self.state().add(kind, input)
     }
 
     /// Makes the image: its first byte and its length.
@@ -67,7 +82,7 @@ impl Linker {
 }
 
 impl State {
-    fn add(&mut self, kind: u32, data: &[u8], name: &str) -> Outcome {
+    fn add(&mut self, kind: u32, input: &Input<'_>) -> Outcome {
         if let Some(code) = self.spoiled {
             return Err(code);
         }
@@ -75,14 +90,14 @@ impl State {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let added = match kind {
-            jit_input::PTX => self.add_image(data, name),
-            jit_input::FATBINARY => self.add_image(data, name),
-            jit_input::OBJECT => self.add_object(data, name),
-            jit_input::LIBRARY => self.add_library(data, name),
-            jit_input::CUBIN => self.add_cubin(data, name),
+            jit_input::PTX => self.add_image(input),
+            jit_input::FATBINARY => self.add_image(input),
+            jit_input::OBJECT => self.add_object(input),
+            jit_input::LIBRARY => self.add_library(input),
+            jit_input::CUBIN => self.add_cubin(input),
             jit_input::NVVM => Err(Refusal {
                 code: CUresult::ERROR_JIT_COMPILER_NOT_FOUND,
-                log: format!("error: '{name}' is LTO code, which the software device does not compile"),
+                log: format!("error: '{}' is LTO code, which the software device does not compile", input.name),
             }),
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
@@ -105,57 +120,62 @@ impl State {
     }
 
     /// PTX text, or a container with some: what is taken for the one is taken for the other.
-    fn add_image(&mut self, data: &[u8], name: &str) -> Result<(), Refusal> {
+    fn add_image(&mut self, input: &Input<'_>) -> Result<(), Refusal> {
+        let Input { data, name, .. } = *input;
         let image = Image::from_bytes(data).map_err(|_| unrecognised(name))?;
-        self.add_texts(&image, name)
+        self.add_texts(&image, input)
     }
 
     /// Machine code cannot be run; what this linker made before can be linked again.
-    fn add_cubin(&mut self, data: &[u8], name: &str) -> Result<(), Refusal> {
+    fn add_cubin(&mut self, input: &Input<'_>) -> Result<(), Refusal> {
+        let Input { data, name, .. } = *input;
         let image = Image::from_bytes(data).map_err(|_| unrecognised(name))?;
-        self.add_texts(&image, name).map_err(|refusal| match refusal.code {
+        self.add_texts(&image, input).map_err(|refusal| match refusal.code {
             CUresult::ERROR_INVALID_SOURCE | CUresult::ERROR_INVALID_PTX | CUresult::ERROR_NO_BINARY_FOR_GPU => refusal,
             _ => Refusal { code: CUresult::ERROR_INVALID_IMAGE, ..refusal },
         })
     }
 
-    fn add_object(&mut self, data: &[u8], name: &str) -> Result<(), Refusal> {
+    fn add_object(&mut self, input: &Input<'_>) -> Result<(), Refusal> {
+        let Input { data, name, .. } = *input;
         let none =
             || Refusal { code: CUresult::ERROR_UNKNOWN, log: format!("error: no device code found in '{name}'") };
         let containers = containers_of_object(data).map_err(|_| none())?;
         if containers.is_empty() {
             return Err(none());
         }
-        containers.into_iter().try_for_each(|container| self.add_image(container, name))
+        containers.into_iter().try_for_each(|data| self.add_image(&Input { data, ..*input }))
     }
 
     /// Members without device code are left alone, and so are those with machine code alone: what is called of them is missed
     /// by its name at the end. The library of the device runtime is such, and its functions are known here.
-    fn add_library(&mut self, data: &[u8], name: &str) -> Result<(), Refusal> {
+    fn add_library(&mut self, input: &Input<'_>) -> Result<(), Refusal> {
+        let Input { data, name, .. } = *input;
         let members = members_of_library(data).map_err(|_| Refusal {
             code: CUresult::ERROR_UNKNOWN,
             log: format!("error: '{name}' is not a library of object files"),
         })?;
         let containers = members.into_iter().filter_map(|member| containers_of_object(member).ok()).flatten();
-        containers.into_iter().try_for_each(|container| match self.add_image(container, name) {
+        containers.into_iter().try_for_each(|data| match self.add_image(&Input { data, ..*input }) {
             Err(refusal) if refusal.code == CUresult::ERROR_NO_BINARY_FOR_GPU => Ok(()),
             added => added,
         })
     }
 
     /// The texts of an image that suit the device, each checked for itself.
-    fn add_texts(&mut self, image: &Image<'_>, name: &str) -> Result<(), Refusal> {
+    fn add_texts(&mut self, image: &Image<'_>, input: &Input<'_>) -> Result<(), Refusal> {
         let (major, minor) = CAPABILITY;
         for ptx in image.ptx(Some(major * 10 + minor))? {
             if !ptx.text.contains(".version") {
-                return Err(unrecognised(name));
+                return Err(unrecognised(input.name));
             }
-            self.add_text(&ptx.text, name)?;
+            let limit = input.max_registers.or(self.max_registers).or(ptx.max_registers);
+            self.add_text(&ptx.text, limit, input.name)?;
         }
         Ok(())
     }
 
-    fn add_text(&mut self, text: &str, name: &str) -> Result<(), Refusal> {
+    fn add_text(&mut self, text: &str, max_registers: Option<u32>, name: &str) -> Result<(), Refusal> {
         let target = target();
         match Program::load(&[text], &mut Imagined::default(), target) {
             // Names of other texts are looked for at the end.
@@ -168,7 +188,7 @@ impl State {
                 return Err(Refusal { code: CUresult::ERROR_INVALID_SOURCE, log });
             }
         }
-        self.texts.push(text.to_owned());
+        self.texts.push((text.to_owned(), max_registers));
         Ok(())
     }
 
@@ -179,11 +199,13 @@ impl State {
         if self.image.is_some() {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        let texts: Vec<&str> = self.texts.iter().map(String::as_str).collect();
-        let linked = match texts.is_empty() {
-            true => linked_image(&[EMPTY]),
-            false => linked_image(&texts),
+        let limited: Vec<(&str, Option<u32>)> =
+            self.texts.iter().map(|(text, limit)| (text.as_str(), *limit)).collect();
+        let linked = match limited.is_empty() {
+            true => linked_image(&[(EMPTY, None)]),
+            false => linked_image(&limited),
         };
+        let texts: Vec<&str> = limited.iter().map(|(text, _)| *text).collect();
         if let Err(error) = Program::load(&texts, &mut Imagined::default(), target()) {
             let code = CUresult::ERROR_INVALID_SOURCE;
             self.spoiled = Some(code);
@@ -202,9 +224,10 @@ fn target() -> Target {
     Target { major, minor }
 }
 
-/// `cuLinkCreate`.
-pub(crate) fn create() -> Arc<Linker> {
-    let linker = Arc::new(Linker { handle: mint(), state: Mutex::default() });
+/// `cuLinkCreate`, with the most registers of a thread.
+pub(crate) fn create(max_registers: Option<u32>) -> Arc<Linker> {
+    let state = State { max_registers, ..State::default() };
+    let linker = Arc::new(Linker { handle: mint(), state: Mutex::new(state) });
     LINKERS.insert(linker.handle, Arc::clone(&linker));
     linker
 }

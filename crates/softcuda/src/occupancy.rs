@@ -104,6 +104,12 @@ pub(crate) fn threads_by_registers(kernel: &Kernel) -> u32 {
     resident_warps(kernel.registers) * WARP
 }
 
+/// Most registers of a thread with which a block of `threads` threads fits a multiprocessor.
+pub(crate) fn most_registers(threads: u32) -> u32 {
+    let warps = threads.clamp(1, BLOCK_THREADS).div_ceil(WARP).next_multiple_of(4);
+    REGISTERS / (warps * WARP) / 8 * 8
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,12 +12,15 @@ use super::functions::param_info;
 use super::modules;
 use crate::border::{Buffer, MaybeOut, Out, Outcome, Text, api};
 use crate::image::{Code, Refusal};
+use crate::jit::Options;
 use crate::library::{self, LibraryKernel, resolve, resolve_kernel};
 use crate::{current, device, function, primary, process};
 
 /// Loads a library; it belongs to no context.
-fn load(code: Result<Code, Refusal>) -> Outcome<CUlibrary> {
+fn load(code: Result<Code, Refusal>, options: &Options) -> Outcome<CUlibrary> {
     process::ready()?;
+    let code = code.map(|code| code.with_options(options));
+    options.answer_logs("", code.as_ref().err().map_or("", |refusal| &refusal.log));
     Ok(CUlibrary(std::ptr::without_provenance_mut(library::load(code)?.handle)))
 }
 
@@ -32,33 +35,37 @@ fn as_handle(kernel: &LibraryKernel) -> CUkernel {
 }
 
 api! {
-    /// Options are hints to a compiler that is not there, and the image is copied whether or not it stays.
+    /// Registers are limited, other options are hints; the image is copied whether or not it stays.
     fn cuLibraryLoadData(
         library: Out<CUlibrary>,
         image: *const c_void,
-        _jit_kinds: *mut CUjit_option,
-        _jit_values: *mut *mut c_void,
-        _jit_count: u32,
+        jit_kinds: *mut CUjit_option,
+        jit_values: *mut *mut c_void,
+        jit_count: u32,
         _kinds: *mut CUlibraryOption,
         _values: *mut *mut c_void,
         _count: u32,
     ) {
+        // SAFETY: the caller's arrays have `jit_count` entries each.
+        let options = unsafe { Options::new(jit_count, jit_kinds, jit_values) }?;
         // SAFETY: the caller's image, complete by its promise.
-        library.set(load(unsafe { Code::at(image) })?);
+        library.set(load(unsafe { Code::at(image) }, &options)?);
     }
 
     /// A file that cannot be read gives 301.
     fn cuLibraryLoadFromFile(
         library: Out<CUlibrary>,
         path: Text<'_>,
-        _jit_kinds: *mut CUjit_option,
-        _jit_values: *mut *mut c_void,
-        _jit_count: u32,
+        jit_kinds: *mut CUjit_option,
+        jit_values: *mut *mut c_void,
+        jit_count: u32,
         _kinds: *mut CUlibraryOption,
         _values: *mut *mut c_void,
         _count: u32,
     ) {
-        library.set(load(modules::read_file(&path)?)?);
+        // SAFETY: the caller's arrays have `jit_count` entries each.
+        let options = unsafe { Options::new(jit_count, jit_kinds, jit_values) }?;
+        library.set(load(modules::read_file(&path)?, &options)?);
     }
 
     /// Kernels, functions and variables end with it, in all contexts.

@@ -14,7 +14,7 @@ use katydid_cuda_sys::{CUjit_option, CUlinkState, CUresult, jit_input};
 
 use crate::border::{MaybeOut, Out, Outcome, Text, api};
 use crate::jit::Options;
-use crate::linker::{self, Linker, resolve};
+use crate::linker::{self, Input, Linker, resolve};
 use crate::{current, process};
 
 /// Largest input that is believed.
@@ -43,7 +43,7 @@ unsafe fn create(count: u32, kinds: *mut CUjit_option, values: *mut *mut c_void,
     current::usable()?;
     // SAFETY: the contract.
     let options = unsafe { Options::new(count, kinds, values) }?;
-    let linker = linker::create();
+    let linker = linker::create(options.max_registers());
     let mut all = OPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
     all.get_or_insert_default().insert(linker.handle, (options, Instant::now()));
     state.set(CUlinkState(std::ptr::without_provenance_mut(linker.handle)));
@@ -63,27 +63,54 @@ unsafe fn label<'a>(name: *const c_char) -> std::borrow::Cow<'a, str> {
     unsafe { CStr::from_ptr(name) }.to_string_lossy()
 }
 
+/// Options of one input, as a call passes them: count, kinds and values.
+type Given = (u32, *mut CUjit_option, *mut *mut c_void);
+
+/// Most registers of a thread, by the options of one input; the others are hints.
+///
+/// # Safety
+///
+/// The arrays have as many entries as the number says.
+unsafe fn max_registers((count, kinds, values): Given) -> Outcome<Option<u32>> {
+    // SAFETY: the contract.
+    Ok(unsafe { Options::new(count, kinds, values) }?.max_registers())
+}
+
 /// Adds bytes of the program.
 ///
 /// # Safety
 ///
-/// `data` is null or readable for `size` bytes; `name` is null or a text.
-unsafe fn add(state: CUlinkState, kind: u32, (data, size): (*const c_void, usize), name: *const c_char) -> Outcome {
+/// `data` is null or readable for `size` bytes; `name` is null or a text; the options are whole.
+unsafe fn add(
+    state: CUlinkState,
+    kind: u32,
+    (data, size): (*const c_void, usize),
+    name: *const c_char,
+    options: Given,
+) -> Outcome {
     let linker = resolve(state)?;
+    // SAFETY: the contract.
+    let max_registers = unsafe { max_registers(options) }?;
     if data.is_null() || size == 0 || size > MOST || kind > jit_input::NVVM {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: the contract.
-    let (bytes, name) = unsafe { (std::slice::from_raw_parts(data.cast::<u8>(), size), label(name)) };
-    with_logs(&linker, || linker.add(kind, bytes, &name))
+    let (data, name) = unsafe { (std::slice::from_raw_parts(data.cast::<u8>(), size), label(name)) };
+    with_logs(&linker, || linker.add(kind, &Input { data, name: &name, max_registers }))
 }
 
 /// Adds the contents of a file.
-fn add_file(state: CUlinkState, kind: u32, path: &Text<'_>) -> Outcome {
+///
+/// # Safety
+///
+/// The options are whole.
+unsafe fn add_file(state: CUlinkState, kind: u32, path: &Text<'_>, options: Given) -> Outcome {
     let linker = resolve(state)?;
+    // SAFETY: the contract.
+    let max_registers = unsafe { max_registers(options) }?;
     let path = std::str::from_utf8(path.bytes()).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
     let bytes = std::fs::read(path).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
-    with_logs(&linker, || linker.add(kind, &bytes, path))
+    with_logs(&linker, || linker.add(kind, &Input { data: &bytes, name: path, max_registers }))
 }
 
 api! {
@@ -99,34 +126,34 @@ api! {
         unsafe { create(count, kinds, values, &state) }?;
     }
 
-    /// Options of a single input change nothing here.
+    /// Of the options of a single input, the limit of registers counts.
     fn cuLinkAddData(
         state: CUlinkState,
         kind: u32,
         data: *mut c_void,
         size: usize,
         name: *const c_char,
-        _count: u32,
-        _kinds: *mut CUjit_option,
-        _values: *mut *mut c_void,
+        count: u32,
+        kinds: *mut CUjit_option,
+        values: *mut *mut c_void,
     ) {
-        // SAFETY: the caller's bytes and name.
-        unsafe { add(state, kind, (data, size), name) }?;
+        // SAFETY: the caller's bytes, name and options.
+        unsafe { add(state, kind, (data, size), name, (count, kinds, values)) }?;
     }
 
-    /// Options of a single input change nothing here.
+    /// Of the options of a single input, the limit of registers counts.
     fn cuLinkAddData_v2(
         state: CUlinkState,
         kind: u32,
         data: *mut c_void,
         size: usize,
         name: *const c_char,
-        _count: u32,
-        _kinds: *mut CUjit_option,
-        _values: *mut *mut c_void,
+        count: u32,
+        kinds: *mut CUjit_option,
+        values: *mut *mut c_void,
     ) {
-        // SAFETY: the caller's bytes and name.
-        unsafe { add(state, kind, (data, size), name) }?;
+        // SAFETY: the caller's bytes, name and options.
+        unsafe { add(state, kind, (data, size), name, (count, kinds, values)) }?;
     }
 
     /// A file that cannot be read gives 301.
@@ -134,11 +161,12 @@ api! {
         state: CUlinkState,
         kind: u32,
         path: Text<'_>,
-        _count: u32,
-        _kinds: *mut CUjit_option,
-        _values: *mut *mut c_void,
+        count: u32,
+        kinds: *mut CUjit_option,
+        values: *mut *mut c_void,
     ) {
-        add_file(state, kind, &path)?;
+        // SAFETY: the caller's options.
+        unsafe { add_file(state, kind, &path, (count, kinds, values)) }?;
     }
 
     /// A file that cannot be read gives 301.
@@ -146,11 +174,12 @@ api! {
         state: CUlinkState,
         kind: u32,
         path: Text<'_>,
-        _count: u32,
-        _kinds: *mut CUjit_option,
-        _values: *mut *mut c_void,
+        count: u32,
+        kinds: *mut CUjit_option,
+        values: *mut *mut c_void,
     ) {
-        add_file(state, kind, &path)?;
+        // SAFETY: the caller's options.
+        unsafe { add_file(state, kind, &path, (count, kinds, values)) }?;
     }
 
     /// The image stays until the linking is destroyed.

@@ -64,7 +64,7 @@ api! {
         module.set(load(unsafe { Code::at(image) }, None)?);
     }
 
-    /// Logs, times and threads are answered; the other options are hints.
+    /// Logs, times and threads are answered, registers limited; the other options are hints.
     fn cuModuleLoadDataEx(
         module: Out<CUmodule>,
         image: *const c_void,
@@ -75,7 +75,8 @@ api! {
         // SAFETY: the caller's arrays have `count` entries each.
         let options = unsafe { Options::new(count, kinds, values) }?;
         // SAFETY: the caller's image, complete by its promise.
-        module.set(load(unsafe { Code::at(image) }, Some(&options))?);
+        let code = unsafe { Code::at(image) }.map(|code| code.with_options(&options));
+        module.set(load(code, Some(&options))?);
     }
 
     /// Waits for the context's work, then frees the variables.
