@@ -55,7 +55,7 @@ pub enum ImageError {
     /// Nothing in the image can be compiled for this device.
     #[error(
         "the image has no PTX that a device of compute capability {major}.{minor} can run{found}; \
-         build it with -gencode arch=compute_XX,code=compute_XX"
+         build it with -gencode arch=compute_XX,code=compute_XX (nvcc) or --gpu-architecture=compute_XX (NVRTC)"
     )]
     NoPtx {
         /// The device's capability.
