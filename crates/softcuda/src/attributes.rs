@@ -28,6 +28,8 @@ pub(crate) const CAPABILITY: (u32, u32) = (9, 0);
 pub(crate) const CONSTANT: u32 = 65536;
 /// Largest access policy window, in bytes.
 pub(crate) const LARGEST_ACCESS_WINDOW: u64 = 134_217_728;
+/// Most of the L2 cache that can be set aside for persisting accesses, in bytes.
+pub(crate) const PERSISTING: u32 = 39_321_600;
 /// Domains that memory fences can be told apart by.
 pub(crate) const SYNC_DOMAINS: u8 = 4;
 /// Alignment of textures and of pitched rows, in bytes.
@@ -79,7 +81,7 @@ static ROWS: &[(u32, &[i32])] = &[
     // 98 remote writes, host registration, host page tables, managed from host, virtual memory, file handles.
     (98, &[0, 1, 0, 0, 1, 1, 0, 0]),
     // 106 blocks, compression, persisting L2, access window, RDMA, reserved shared, sparse arrays, read-only register.
-    (106, &[BLOCKS as i32, 0, 39_321_600, LARGEST_ACCESS_WINDOW as i32, 0, SHARED_RESERVED as i32, 1, 1]),
+    (106, &[BLOCKS as i32, 0, PERSISTING as i32, LARGEST_ACCESS_WINDOW as i32, 0, SHARED_RESERVED as i32, 1, 1]),
     // 114 timeline semaphores, pools, RDMA (three), pool handles, clusters, deferred arrays.
     (114, &[0, 1, 0, 0, 0, 0, 0, 1]),
     // 122 64-bit stream memory operations, NOR waits, DMA buffers, IPC events, sync domains, tensor maps, fabric.

@@ -250,7 +250,7 @@ api! {
         if limit == katydid_cuda_sys::limit::MALLOC_HEAP_SIZE {
             context.heaps.check_resize()?;
         }
-        context.limits.set(limit, value as u64)?;
+        context.limits.set(limit, value as u64, context.device.memory.capacity())?;
     }
 
     /// What was set; the software device has no such choice.
@@ -292,7 +292,7 @@ api! {
         greatest.set(GREATEST_PRIORITY);
     }
 
-    /// There is no such cache.
+    /// Nothing is kept in a cache here, so there is nothing to forget.
     fn cuCtxResetPersistingL2Cache() {
         current::usable()?;
     }
