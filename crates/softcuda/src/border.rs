@@ -220,6 +220,7 @@ plain!(
     sys::CUstream,
     sys::CUhostFn,
     sys::CUipcEventHandle,
+    sys::CUipcMemHandle,
     sys::CUstreamCallback,
     sys::CUoccupancyB2DSize,
     sys::CUlogsCallback,

@@ -16,7 +16,7 @@ use crate::handles::{Registry, mint};
 use crate::limits::Limits;
 use crate::output::Output;
 use crate::stream::{Role, Stream, StreamSet};
-use crate::{array, event, green, hold, host_memory, library, memory, module, pool, reference, space, stream};
+use crate::{array, event, green, hold, host_memory, ipc, library, memory, module, pool, reference, space, stream};
 
 /// Flags that `cuCtxCreate` and the primary context accept: scheduling, host mapping, local memory, dumps, memory
 /// operations. None of them changes what a software device does.
@@ -199,6 +199,7 @@ fn release_memory(context: &Context) {
         space::write().remove(region.start);
     }
     space::quiet();
+    ipc::forget(context.handle);
     for region in &regions {
         if region.is_host() {
             host_memory::give_back(region);

@@ -44,6 +44,7 @@ mod heap;
 mod hold;
 mod host_memory;
 mod image;
+mod ipc;
 mod jit;
 mod job;
 mod launch;

@@ -4,6 +4,8 @@
 //! touched, and freeing gives pages back. So an operation that still knows a freed range meets zeroes, not a hole.
 //! The budget counts what was asked for, not what was touched: running out is exact.
 
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use katydid_cuda_sys::CUresult;
@@ -14,9 +16,10 @@ use crate::context::{self, Context};
 use crate::heap::Heap;
 use crate::job::Job;
 use crate::neighbours::Neighbours;
-use crate::pages::{Protection, Range};
+use crate::pages::{self, PAGE, Protection, Range};
 use crate::physical::Physical;
 use crate::settings::MOST_DEVICES;
+use crate::shared_marks::identity;
 use crate::space::{self, Kind, Region};
 use crate::stream::Stream;
 use crate::{current, device, managed, neighbours, pool};
@@ -47,6 +50,55 @@ pub(crate) struct DeviceMemory {
 struct Arena {
     range: Range,
     heap: Mutex<Heap>,
+    /// Locked before the heap.
+    given: Mutex<Given>,
+}
+
+/// Pages that other processes may have: those of a file as large as the arena, each at its place.
+#[derive(Default)]
+struct Given {
+    /// Made for the first of them.
+    file: Option<OwnedFd>,
+    /// Start and end of stretches that do not touch.
+    pages: BTreeMap<u64, u64>,
+}
+
+/// Where memory lies that other processes may open.
+pub(crate) struct Shared {
+    /// This process's descriptor of the file.
+    pub(crate) descriptor: u32,
+    /// What tells the file from others.
+    pub(crate) identity: u64,
+    /// Where the memory begins in it.
+    pub(crate) offset: u64,
+}
+
+impl Given {
+    /// The stretches of `start..end`, whole pages, that are not in the file yet.
+    fn missing(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let (mut at, mut missing) = (start, Vec::new());
+        let before = self.pages.range(..=start).next_back().into_iter();
+        for (&first, &last) in before.chain(self.pages.range(start + 1..end)) {
+            if last > at {
+                missing.push((at, first.min(end)));
+                at = last;
+            }
+        }
+        missing.push((at, end));
+        missing.retain(|(first, last)| first < last);
+        missing
+    }
+
+    /// Notes that `start..end` is in the file.
+    fn add(&mut self, mut start: u64, mut end: u64) {
+        let touching: Vec<(u64, u64)> =
+            self.pages.range(..=end).filter(|(_, last)| **last >= start).map(|(first, last)| (*first, *last)).collect();
+        for (first, last) in touching {
+            self.pages.remove(&first);
+            (start, end) = (start.min(first), end.max(last));
+        }
+        self.pages.insert(start, end);
+    }
 }
 
 impl DeviceMemory {
@@ -130,10 +182,15 @@ impl DeviceMemory {
     /// Frees the place at `at`, whose range has left the space and which no operation uses any more.
     pub(crate) fn release(&self, at: u64) {
         let Some(arena) = self.arena() else { return };
+        let given = arena.given.lock().unwrap_or_else(PoisonError::into_inner);
         let mut heap = arena.heap.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(size) = heap.free(at) {
             // Only whole pages go back; what shares a page with a neighbour keeps its old contents, as on a GPU.
             let _ = arena.range.discard(at, at + size);
+            let (first, last) = (at.next_multiple_of(PAGE), (at + size) / PAGE * PAGE);
+            if let (Some(file), true) = (&given.file, first < last) {
+                pages::punch(file, first - arena.range.start(), last - first);
+            }
             self.refund(size);
         }
     }
@@ -148,9 +205,34 @@ impl DeviceMemory {
                 .or_else(|_| Range::anywhere(self.capacity, 2 << 20, Protection::ReadWrite))
                 .ok()?;
             let heap = Heap::new(range.start(), range.start() + range.size());
-            Some(Arena { range, heap: Mutex::new(heap) })
+            Some(Arena { range, heap: Mutex::new(heap), given: Mutex::default() })
         };
         self.arena.get_or_init(make).as_ref()
+    }
+
+    /// Moves the pages of memory into the file that other processes may open, and says where it lies there. Waits until no
+    /// operation touches memory.
+    pub(crate) fn share(&self, at: u64, size: u64) -> Outcome<Shared> {
+        let failed = |_| CUresult::ERROR_OPERATING_SYSTEM;
+        let arena = self.arena().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        // Before any other lock: who holds it off may be about to free something.
+        let still = space::still();
+        let mut given = arena.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let base = arena.range.start();
+        if given.file.is_none() {
+            given.file = Some(pages::memory_file(arena.range.size()).map_err(failed)?);
+        }
+        let missing = given.missing(at / PAGE * PAGE, (at + size).next_multiple_of(PAGE));
+        for (start, end) in missing {
+            let file = given.file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)?;
+            arena.range.move_into(start, end, file, start - base).map_err(failed)?;
+            given.add(start, end);
+        }
+        drop(still);
+        let file = given.file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)?;
+        let identity = identity(file).map_err(failed)?;
+        let descriptor = file.as_raw_fd().cast_unsigned();
+        Ok(Shared { descriptor, identity, offset: at - base })
     }
 }
 
@@ -245,6 +327,8 @@ pub(crate) fn give_back(region: &Region) -> Outcome {
             managed::forget(region.start, region.size);
             managed::memory().release(region.start);
         }
+        // It is another process's, which frees it.
+        Kind::Opened => {}
         _ => device::get(region.device)?.memory.release(region.start),
     }
     Ok(())
@@ -260,6 +344,36 @@ pub(crate) fn address_range(address: u64) -> Outcome<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_are_given_once_however_they_are_asked_for() {
+        let mut given = Given::default();
+        assert_eq!(given.missing(10, 20), [(10, 20)]);
+        given.add(10, 20);
+        given.add(30, 40);
+        assert_eq!(given.missing(5, 45), [(5, 10), (20, 30), (40, 45)]);
+        assert_eq!((given.missing(12, 18), given.missing(15, 35)), (vec![], vec![(20, 30)]));
+        given.add(20, 30);
+        assert_eq!(given.pages, BTreeMap::from([(10, 40)]));
+    }
+
+    #[test]
+    fn memory_keeps_its_contents_when_it_is_given_away_and_loses_them_when_freed() {
+        let memory = DeviceMemory::new(14, 14, 1 << 20);
+        let at = memory.allocate(3 * PAGE + 100, 1).unwrap();
+        let byte = |at: u64| std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
+        #[expect(unsafe_code, reason = "looks at memory of a device")]
+        // SAFETY: inside the allocation, which nobody else knows.
+        unsafe {
+            byte(at + 2 * PAGE).write_volatile(77);
+            let first = memory.share(at, 3 * PAGE + 100).unwrap();
+            let again = memory.share(at, 3 * PAGE + 100).unwrap();
+            assert_eq!((first.offset, first.identity), (again.offset, again.identity));
+            assert_eq!(byte(at + 2 * PAGE).read_volatile(), 77);
+            memory.release(at);
+            assert_eq!(byte(at + 2 * PAGE).read_volatile(), 0);
+        }
+    }
 
     #[test]
     fn out_of_memory_is_exact_and_freeing_makes_room() {

@@ -3,8 +3,10 @@
 #![expect(unsafe_code, reason = "maps memory")]
 
 use std::ffi::c_void;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::ptr::{self, NonNull};
 
 /// Size of a page. Linux on x86-64 has no other for plain mappings.
@@ -83,6 +85,23 @@ impl Range {
         self.check(start, size)?;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
         map(start, size, Protection::ReadWrite, flags, file.as_raw_fd(), offset).map(drop)
+    }
+
+    /// Replaces the pages of `start..end` by those of `file` from `offset` on, with the same contents. Nobody may write to them
+    /// meanwhile.
+    pub(crate) fn move_into(&self, start: u64, end: u64, file: &OwnedFd, offset: u64) -> io::Result<()> {
+        /// Pages of zeroes take no room in the file.
+        const ZEROES: [u8; PAGE as usize] = [0; PAGE as usize];
+        self.check(start, end - start)?;
+        let target = File::from(file.try_clone()?);
+        for at in (start..end).step_by(PAGE as usize) {
+            // SAFETY: a page of this range, which is readable and which nobody writes to, by the contract.
+            let page = unsafe { std::slice::from_raw_parts(address(at).cast::<u8>().cast_const(), PAGE as usize) };
+            if page != ZEROES {
+                target.write_all_at(page, offset + (at - start))?;
+            }
+        }
+        self.replace(start, end - start, file, offset)
     }
 
     /// Replaces the pages at `start` by zeroes, at no moment without access.

@@ -37,7 +37,7 @@ pub(crate) fn known(region: &Region, address: u64, attribute: u32) -> Outcome<Va
         id::MEMPOOL_HANDLE => Value::Eight(if let Kind::Pooled { pool, .. } = region.kind { pool as u64 } else { 0 }),
         id::ALLOWED_HANDLE_TYPES => Value::Eight(0),
         id::SYNC_MEMOPS | id::IS_MANAGED => Value::Four(u32::from(managed)),
-        id::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Four(0),
+        id::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Four(u32::from(region.kind == Kind::Device)),
         id::IS_GPU_DIRECT_RDMA_CAPABLE | id::IS_HW_DECOMPRESS_CAPABLE => Value::Four(0),
         id::P2P_TOKENS => return Err(CUresult::ERROR_NOT_SUPPORTED),
         _ => return Err(CUresult::ERROR_INVALID_VALUE),

@@ -116,7 +116,7 @@ impl SharedMarks {
 }
 
 /// What tells a file from another one that has its descriptor's number now.
-fn identity(file: &OwnedFd) -> io::Result<u64> {
+pub(crate) fn identity(file: &OwnedFd) -> io::Result<u64> {
     Ok(File::from(file.try_clone()?).metadata()?.ino())
 }
 

@@ -33,6 +33,8 @@ pub(crate) enum Access {
 pub(crate) enum Kind {
     /// Memory of `cuMemAlloc`, or a variable of a module.
     Device,
+    /// Memory of another process that a handle was opened for.
+    Opened,
     /// A heap that device code allocates from: kernels of its context reach it, the host API does not.
     Heap,
     /// Texels of an array: copies and the texture unit reach them, loads and stores of kernels do not.
@@ -107,7 +109,7 @@ impl Region {
         match self.kind {
             Kind::Mapped(access) => access.get(device as usize).copied().unwrap_or(Access::None),
             Kind::Heap => Access::None,
-            Kind::Device if self.device != device && peers & (1 << self.device) == 0 => Access::None,
+            Kind::Device | Kind::Opened if self.device != device && peers & (1 << self.device) == 0 => Access::None,
             Kind::Pooled { devices, .. } if devices & (1 << device) == 0 && peers != ALL_PEERS => Access::None,
             _ => Access::ReadWrite,
         }
@@ -116,7 +118,7 @@ impl Region {
     /// One past the last address that device code may touch: as on a GPU, the rest of the granule belongs to it.
     pub(crate) fn reach(&self) -> u64 {
         match self.kind {
-            Kind::Device | Kind::Managed | Kind::Pooled { .. } => self.end().next_multiple_of(GRANULE),
+            Kind::Device | Kind::Opened | Kind::Managed | Kind::Pooled { .. } => self.end().next_multiple_of(GRANULE),
             _ => self.end(),
         }
     }
@@ -306,6 +308,11 @@ pub(crate) fn write() -> RwLockWriteGuard<'static, Space> {
 /// Held by an operation while it touches memory that it has looked up.
 pub(crate) fn working() -> RwLockReadGuard<'static, ()> {
     WORKING.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by who moves memory to other pages: no operation touches any meanwhile.
+pub(crate) fn still() -> RwLockWriteGuard<'static, ()> {
+    WORKING.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits until every operation that may know a range taken away before is done.

@@ -1,16 +1,16 @@
-//! Events.
+//! Events, and what other processes may have of this one: events and memory.
 //!
 //! Handles that are no living event give 400, the null handle too.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
-use katydid_cuda_sys::{CUevent, CUipcEventHandle, CUresult, CUstream};
+use katydid_cuda_sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult, CUstream};
 
 use katydid_graph::Taken;
 
 use crate::border::{MaybeOut, Out, Outcome, api};
 use crate::stream::resolve;
-use crate::{current, event, graphs, process};
+use crate::{current, event, graphs, ipc, process};
 
 /// `CU_EVENT_RECORD_EXTERNAL`: in a capture, a node that records; it means nothing elsewhere.
 const EXTERNAL: u32 = 1;
@@ -101,6 +101,29 @@ api! {
     /// For another process, which must open it while this one lives.
     fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent) {
         handle.set(event::handle_of(&*event::resolve(event)?)?);
+    }
+
+    /// Of memory of `cuMemAlloc`, for another process, which must open it while this one lives.
+    fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, address: CUdeviceptr) {
+        current::usable()?;
+        handle.set(ipc::handle_of(address)?);
+    }
+
+    /// Memory of another process.
+    fn cuIpcOpenMemHandle(address: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) {
+        address.set(ipc::open(&current::usable()?, handle, flags)?);
+    }
+
+    /// Memory of another process.
+    fn cuIpcOpenMemHandle_v2(address: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) {
+        address.set(ipc::open(&current::usable()?, handle, flags)?);
+    }
+
+    /// As often as it was opened.
+    fn cuIpcCloseMemHandle(address: CUdeviceptr) {
+        graphs::forbid()?;
+        process::ready()?;
+        ipc::close(address)?;
     }
 
     /// An event of another process.
