@@ -310,17 +310,28 @@ static void user_objects_live_as_long_as_their_graphs() {
 }
 
 static void graphs_are_drawn() {
-    char path[] = "/tmp/graph_nodes.XXXXXX", text[4096] = {};
-    int file = mkstemp(path);
+    char path[] = "/tmp/graph_nodes.XXXXXX", text[4096] = {}, more[16384] = {};
+    int file = mkstemp(path), by = 5, *cell = nullptr;
+    void *arguments[] = {&cell, &by};
     cudaGraph_t graph;
-    cudaGraphNode_t node, second;
+    cudaGraphNode_t node, second, kernel;
+    cudaKernelNodeParams params = {};
+    params.func = (void *)add;
+    params.gridDim = params.blockDim = dim3(1);
+    params.kernelParams = arguments;
     OK(cudaGraphCreate(&graph, 0));
     OK(cudaGraphAddEmptyNode(&node, graph, nullptr, 0));
     OK(cudaGraphAddEmptyNode(&second, graph, &node, 1));
+    OK(cudaGraphAddKernelNode(&kernel, graph, &second, 1, &params));
+    OK(cudaGraphDebugDotPrint(graph, path, cudaGraphDebugDotFlagsVerbose));
+    CHECK(read(file, more, sizeof more - 1) > 0 && strstr(more, "digraph") && strstr(more, "->"), "no drawing");
+    CHECK(strstr(more, "3add"), "no name of the kernel in %s", more);
+    CHECK(lseek(file, 0, SEEK_SET) == 0 && ftruncate(file, 0) == 0, "%s", path);
     OK(cudaGraphDebugDotPrint(graph, path, 0));
+    CHECK(read(file, text, sizeof text - 1) > 0 && strstr(text, "3add"), "no name of the kernel in %s", text);
+    CHECK(strlen(text) < strlen(more), "the flag adds nothing");
     EXPECT(cudaErrorOperatingSystem, cudaGraphDebugDotPrint(graph, "/nonexistent/folder/graph", 0));
     (void)cudaGetLastError();
-    CHECK(read(file, text, sizeof text - 1) > 0 && strstr(text, "digraph") && strstr(text, "->"), "no drawing");
     close(file);
     unlink(path);
     OK(cudaGraphDestroy(graph));

@@ -85,6 +85,13 @@ constants! {
     }
     /// `CUgraphMem_attribute`.
     graph_memory { USED_CURRENT = 0, USED_HIGH = 1, RESERVED_CURRENT = 2, RESERVED_HIGH = 3 }
+    /// `CUgraphDebugDot_flags`.
+    dot_flags {
+        VERBOSE = 1, KERNEL_NODE_PARAMS = 4, MEMCPY_NODE_PARAMS = 8, MEMSET_NODE_PARAMS = 0x10, HOST_NODE_PARAMS = 0x20,
+        EVENT_NODE_PARAMS = 0x40, KERNEL_NODE_ATTRIBUTES = 0x200, HANDLES = 0x400, MEM_ALLOC_NODE_PARAMS = 0x800,
+        MEM_FREE_NODE_PARAMS = 0x1000, BATCH_MEM_OP_NODE_PARAMS = 0x2000, EXTRA_TOPO_INFO = 0x4000,
+        CONDITIONAL_NODE_PARAMS = 0x8000,
+    }
     /// `CUstreamBatchMemOpType`.
     batch_operation {
         WAIT_VALUE_32 = 1, WRITE_VALUE_32 = 2, FLUSH_REMOTE_WRITES = 3, WAIT_VALUE_64 = 4, WRITE_VALUE_64 = 5, BARRIER = 6,

@@ -187,6 +187,8 @@ pub struct Kernel {
     pub is_packed: bool,
     /// What was set besides.
     pub attributes: Attributes,
+    /// The name of the code.
+    pub name: Arc<str>,
     /// The code.
     pub code: Kept,
 }
@@ -287,6 +289,7 @@ mod tests {
             arguments: Arguments::new(vec![6], [0]),
             is_packed: false,
             attributes: Attributes::new(),
+            name: "k".into(),
             code: Kept(Arc::new(())),
         };
         assert!(one.runs_as(&Kernel { arguments: Arguments::new(vec![7], [0]), is_packed: true, ..one.clone() }));

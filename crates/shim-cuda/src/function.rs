@@ -1,7 +1,7 @@
 //! Functions of modules: their record holds all that can be asked about them, so that a launch looks nothing up.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use katydid_client::slab::Slot;
@@ -41,6 +41,11 @@ impl Function {
     pub(crate) fn of_kernel(slot: Slot, context: Arc<Context>, kernel: Arc<Kernel>, code: Code) -> Self {
         let name = kernel.name().to_owned();
         Self { slot, context, name, module: OnceLock::new(), kernel: Some(kernel), code, old: Mutex::default() }
+    }
+
+    /// Its name, as its module has it.
+    pub(crate) fn name(&self) -> &CStr {
+        &self.name
     }
 
     /// The number that messages carry.

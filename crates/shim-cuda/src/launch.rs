@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "reads parameters and attributes of C callers")]
 
 use std::cell::{Cell, RefCell};
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
 use katydid_client::params::ParamError;
@@ -69,6 +69,14 @@ impl Target {
         match self {
             Self::Function(function) => (function.wire(), 0),
             Self::Kernel(kernel) => (0, kernel.wire()),
+        }
+    }
+
+    /// Its name, as its module has it.
+    fn name(&self) -> &CStr {
+        match self {
+            Self::Function(function) => function.name(),
+            Self::Kernel(kernel) => kernel.name(),
         }
     }
 
@@ -461,6 +469,7 @@ pub(crate) unsafe fn for_node(launch: &katydid_graph::Launch) -> Result<katydid_
         bytes,
         offsets,
         context: context.slot.handle,
+        name: target.name().to_string_lossy().into(),
         kept: katydid_graph::Kept(Arc::new(target)),
     })
 }

@@ -120,6 +120,7 @@ impl<B: Backend> Graphs<B> {
             arguments: Arguments::new(code.bytes, code.offsets),
             is_packed,
             attributes: launch.attributes.clone(),
+            name: code.name,
             code: code.kept,
         }))
     }

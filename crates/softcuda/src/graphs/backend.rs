@@ -108,8 +108,9 @@ impl Backend for Soft {
         // SAFETY: the contract of this function.
         let bytes = unsafe { pack(&kernel, launch.array, launch.extra) }?;
         let offsets = kernel.params.iter().map(|param| param.offset as usize).collect();
+        let name = kernel.name.as_str().into();
         let kept = Kept(Arc::new(Prepared { kernel, shape }));
-        Ok(Code { bytes, offsets, context: context.handle, kept })
+        Ok(Code { bytes, offsets, context: context.handle, name, kept })
     }
 
     fn copy(&self, copy: &CUDA_MEMCPY3D, context: usize) -> Outcome<(u32, u32)> {
