@@ -121,9 +121,81 @@ static void memory_allocated_in_a_capture() {
     printf("stream-ordered memory captured, 2 launches\n");
 }
 
+static unsigned long long figure(cudaGraphMemAttributeType which) {
+    unsigned long long bytes = 0;
+    OK(cudaDeviceGetGraphMemAttribute(0, which, &bytes));
+    return bytes;
+}
+
+static cudaGraphNode_t large_node(cudaGraph_t graph, cudaGraphNode_t *before, char **memory) {
+    cudaMemAllocNodeParams params = {};
+    params.poolProps.allocType = cudaMemAllocationTypePinned;
+    params.poolProps.location.type = cudaMemLocationTypeDevice;
+    params.bytesize = 64 << 20;
+    cudaGraphNode_t node;
+    OK(cudaGraphAddMemAllocNode(&node, graph, before, before ? 1 : 0, &params));
+    *memory = static_cast<char *>(params.dptr);
+    return node;
+}
+
+// How much graphs keep: as much as launches that may overlap need, and after trimming what still lives.
+static void memory_is_given_back() {
+    constexpr unsigned long long large = 64 << 20;
+    const auto reserved = cudaGraphMemAttrReservedMemCurrent;
+    char *memory[4], *again;
+    cudaGraph_t graph;
+    cudaGraphExec_t execs[4];
+    cudaStream_t stream;
+    OK(cudaStreamCreate(&stream));
+    OK(cudaDeviceGraphMemTrim(0));
+    // What a node has freed before another one allocates is used again, in one graph.
+    OK(cudaGraphCreate(&graph, 0));
+    cudaGraphNode_t node = large_node(graph, nullptr, &memory[0]), freed;
+    OK(cudaGraphAddMemFreeNode(&freed, graph, &node, 1, memory[0]));
+    node = large_node(graph, &freed, &again);
+    OK(cudaGraphAddMemFreeNode(&freed, graph, &node, 1, again));
+    CHECK(memory[0] == again, "two addresses");
+    OK(cudaGraphInstantiate(&execs[0], graph, 0));
+    OK(cudaGraphDestroy(graph));
+    for (int i = 0; i < 2; i++) OK(cudaGraphLaunch(execs[0], stream));
+    OK(cudaStreamSynchronize(stream));
+    CHECK(figure(reserved) == large, "%llu bytes", figure(reserved));
+    OK(cudaDeviceGraphMemTrim(0));
+    CHECK(figure(reserved) == 0, "%llu bytes after trimming, while the graph can be launched", figure(reserved));
+    OK(cudaGraphExecDestroy(execs[0]));
+    // Graphs that follow each other in a stream have the same memory, if they free it.
+    for (bool frees : {true, false}) {
+        for (int i = 0; i < 4; i++) {
+            OK(cudaGraphCreate(&graph, 0));
+            node = large_node(graph, nullptr, &memory[i]);
+            if (frees) OK(cudaGraphAddMemFreeNode(&freed, graph, &node, 1, memory[i]));
+            OK(cudaGraphInstantiate(&execs[i], graph, 0));
+            OK(cudaGraphDestroy(graph));
+        }
+        CHECK(figure(reserved) == 0, "%llu bytes before a launch", figure(reserved));
+        for (int i = 0; i < 4; i++) {
+            OK(cudaGraphLaunch(execs[i], stream));
+            OK(cudaStreamSynchronize(stream));
+            CHECK(figure(reserved) == (frees ? 1 : i + 1) * large, "%llu bytes after launch %d", figure(reserved), i);
+        }
+        if (!frees) {
+            OK(cudaDeviceGraphMemTrim(0));
+            CHECK(figure(reserved) == 4 * large, "%llu bytes that live", figure(reserved));
+            for (char *left : memory) OK(cudaFree(left));
+            CHECK(figure(reserved) == 4 * large, "%llu bytes once freed", figure(reserved));
+        }
+        OK(cudaDeviceGraphMemTrim(0));
+        CHECK(figure(reserved) == 0, "%llu bytes after trimming", figure(reserved));
+        for (cudaGraphExec_t exec : execs) OK(cudaGraphExecDestroy(exec));
+    }
+    OK(cudaStreamDestroy(stream));
+    printf("memory of graphs is given back\n");
+}
+
 int main() {
     memory_that_lives_inside_a_graph();
     memory_that_outlives_its_launch();
     memory_allocated_in_a_capture();
+    memory_is_given_back();
     return finish("graph_memory");
 }

@@ -27,8 +27,6 @@ pub(crate) struct Exec {
     pub(crate) objects: BTreeMap<u32, u32>,
     /// Some step allocates or frees, which each launch has to look at. Changes leave kinds of steps as they are.
     pub(crate) has_memory: bool,
-    /// Device and bytes of the memory it has, from its first launch on.
-    pub(crate) memory: Option<(i32, u64)>,
 }
 
 /// The handle of an executable graph.
@@ -129,7 +127,7 @@ impl State {
         self.objects.retain_all(&objects);
         let kept = u64::from(instantiate_flags::AUTO_FREE_ON_LAUNCH);
         let has_memory = plan.flat().iter().any(|step| is_memory(&step.params));
-        let exec = Exec { plan: Arc::new(plan), graph, flags: flags & kept, objects, has_memory, memory: None };
+        let exec = Exec { plan: Arc::new(plan), graph, flags: flags & kept, objects, has_memory };
         self.execs.insert(id, exec);
         Ok(())
     }
@@ -140,8 +138,8 @@ impl State {
         if let Ok(graph) = self.graph_mut(exec.graph) {
             graph.instances -= 1;
         }
-        if let Some(memory) = exec.memory {
-            self.memory.give_back(memory);
+        if exec.has_memory {
+            self.memory.forget_exec(id);
         }
         self.objects.drop_all(&exec.objects);
         Ok(())

@@ -3,7 +3,7 @@
 //! Handles are numbers that are never used twice, so a stale one is recognised. The driver's code for a graph or node
 //! that does not exist is 1, not 400.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use katydid_cuda_sys::{CUgraph, CUgraphEdgeData, CUgraphNode, CUresult};
 
@@ -12,7 +12,7 @@ use crate::capture::Captures;
 use crate::exec::Exec;
 use crate::memory::Memory;
 use crate::objects::Objects;
-use crate::params::Params;
+use crate::params::{Kept, Params};
 
 /// Number of a graph.
 pub type GraphId = u32;
@@ -186,6 +186,44 @@ impl State {
             graph.roots.insert(0, id);
         }
         Ok(id)
+    }
+
+    /// Memory that nodes before a new one behind `before` have freed for good, with room for `size` bytes on `device`: its
+    /// address and what holds it.
+    pub(crate) fn freed_before(
+        &self,
+        graph: GraphId,
+        before: &[NodeId],
+        size: u64,
+        device: i32,
+    ) -> Option<(u64, Kept)> {
+        let (mut earlier, mut left) = (HashSet::new(), before.to_vec());
+        while let Some(id) = left.pop() {
+            if earlier.insert(id)
+                && let Some(node) = self.nodes.get(&id)
+            {
+                left.extend(node.before.iter().map(|(other, _)| *other));
+            }
+        }
+        let nodes = || self.graphs.get(&graph).into_iter().flat_map(|graph| &graph.nodes);
+        let params = |id: &NodeId| self.nodes.get(id).map(|node| &node.params);
+        // What was allocated in this graph, and how often it was; with what freed it in the past of the new node.
+        let mut balance: HashMap<u64, (i64, Kept)> = HashMap::new();
+        for params in nodes().filter_map(params) {
+            if let Params::MemAlloc(alloc) = params {
+                balance.entry(alloc.params.dptr).or_insert_with(|| (0, alloc.memory.clone())).0 += 1;
+            }
+        }
+        for params in earlier.iter().filter_map(params) {
+            if let Params::MemFree(address) = params
+                && let Some((count, _)) = balance.get_mut(address)
+            {
+                *count -= 1;
+            }
+        }
+        let fits = |address: u64, count: i64| count == 0 && self.memory.fits(address, size, device);
+        let free = balance.into_iter().filter(|(address, (count, _))| fits(*address, *count));
+        free.min_by_key(|(address, _)| *address).map(|(address, (_, memory))| (address, memory))
     }
 
     /// Takes a node out of its graph, with its edges and the graphs that belong to it.

@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use katydid_cuda_sys::{CUresult, graph_memory, instantiate_flags};
 
 use crate::backend::Outcome;
+use crate::capture::StreamKey;
 use crate::params::{Kept, Params};
 use crate::plan::Plan;
 
@@ -32,12 +33,17 @@ struct Block {
 /// What holds blocks, by their addresses.
 pub(crate) type Before = Vec<(u64, Option<Kept>)>;
 
-/// Bytes of one device that graphs have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Bytes of one device that graphs have. Launches in one stream follow each other and so have the same memory, but for what
+/// they leave behind; launches in several streams have memory each. What was taken once is kept, and counts as used, until
+/// memory is trimmed (seen on an H100, driver 580).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    used: u64,
+    /// What lives beyond its launch.
+    live: u64,
+    /// The executable graph that each stream has launched last, and what it needs while it runs.
+    running: HashMap<StreamKey, (u32, u64)>,
+    taken: u64,
     used_high: u64,
-    reserved: u64,
     reserved_high: u64,
 }
 
@@ -45,29 +51,34 @@ impl Usage {
     /// An attribute as the driver API numbers it.
     pub(crate) fn get(&self, attribute: u32) -> Outcome<u64> {
         match attribute {
-            graph_memory::USED_CURRENT => Ok(self.used),
+            graph_memory::USED_CURRENT | graph_memory::RESERVED_CURRENT => Ok(self.taken),
             graph_memory::USED_HIGH => Ok(self.used_high),
-            graph_memory::RESERVED_CURRENT => Ok(self.reserved),
             graph_memory::RESERVED_HIGH => Ok(self.reserved_high),
             _ => Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
 
-    /// High marks can be set back to nothing.
+    /// High marks can be set back to what is taken now.
     pub(crate) fn reset(&mut self, attribute: u32, value: u64) -> Outcome {
         match (attribute, value) {
-            (graph_memory::USED_HIGH, 0) => self.used_high = self.used,
-            (graph_memory::RESERVED_HIGH, 0) => self.reserved_high = self.reserved,
+            (graph_memory::USED_HIGH, 0) => self.used_high = self.taken,
+            (graph_memory::RESERVED_HIGH, 0) => self.reserved_high = self.taken,
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         }
         Ok(())
     }
 
-    fn take(&mut self, bytes: u64) {
-        self.used += bytes;
-        self.used_high = self.used_high.max(self.used);
-        self.reserved = self.reserved.max(self.used);
-        self.reserved_high = self.reserved_high.max(self.reserved);
+    /// Takes what is needed now, if that is more than before.
+    fn mark(&mut self) {
+        let needed = self.running.values().fold(self.live, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        self.taken = self.taken.max(needed);
+        self.used_high = self.used_high.max(self.taken);
+        self.reserved_high = self.reserved_high.max(self.taken);
+    }
+
+    /// An executable graph runs nowhere any more.
+    fn leave(&mut self, exec: u32) {
+        self.running.retain(|_, (other, _)| *other != exec);
     }
 }
 
@@ -84,6 +95,19 @@ impl Memory {
         self.blocks.retain(|_, block| block.memory.strong_count() > 0);
         let memory = Arc::downgrade(&memory.0);
         self.blocks.insert(address, Block { size, device, memory, live: None, has_free: false });
+    }
+
+    /// A node begins to stand for a block that another node has freed before it.
+    pub(crate) fn begin_again(&mut self, address: u64) {
+        if let Some(block) = self.block(address) {
+            block.has_free = false;
+        }
+    }
+
+    /// Whether a block has room for `size` bytes on `device`.
+    pub(crate) fn fits(&self, address: u64, size: u64, device: i32) -> bool {
+        let block = self.blocks.get(&address).filter(|block| block.memory.strong_count() > 0);
+        block.is_some_and(|block| block.device == device && block.size >= size)
     }
 
     /// Number of blocks that are known.
@@ -133,57 +157,72 @@ impl Memory {
         self.exchange(before);
     }
 
-    /// Bytes and device of what a graph allocates.
-    pub(crate) fn needs(&mut self, plan: &Plan) -> Option<(i32, u64)> {
-        let mut total = 0;
-        let mut device = None;
+    /// An executable graph is launched in a stream, or prepared for it: what it needs besides what it leaves behind is used there.
+    pub(crate) fn run(&mut self, exec: u32, plan: &Plan, stream: StreamKey) {
+        let (begun, _) = effects(plan);
+        let left: HashSet<u64> = begun.iter().map(|(address, _)| *address).collect();
+        let mut needs: HashMap<i32, HashMap<u64, u64>> = HashMap::new();
         plan.visit(&mut |params| {
             if let Params::MemAlloc(alloc) = params {
-                total += alloc.params.bytesize as u64;
-                device = Some(alloc.params.location.id);
+                let blocks = needs.entry(alloc.params.location.id).or_default();
+                if !left.contains(&alloc.params.dptr) {
+                    let bytes = blocks.entry(alloc.params.dptr).or_default();
+                    *bytes = (*bytes).max(alloc.params.bytesize as u64);
+                }
             }
         });
-        device.map(|device| (device, total.next_multiple_of(PIECE)))
-    }
-
-    /// An executable graph has the memory it needs.
-    pub(crate) fn take(&mut self, (device, bytes): (i32, u64)) {
-        self.usage.entry(device).or_default().take(bytes);
+        for (device, blocks) in needs {
+            self.count_live(device);
+            let bytes = blocks.values().sum::<u64>().next_multiple_of(PIECE);
+            let usage = self.usage.entry(device).or_default();
+            usage.leave(exec);
+            usage.running.insert(stream, (exec, bytes));
+            usage.mark();
+        }
     }
 
     /// An executable graph is gone.
-    pub(crate) fn give_back(&mut self, (device, bytes): (i32, u64)) {
-        let usage = self.usage.entry(device).or_default();
-        usage.used = usage.used.saturating_sub(bytes);
+    pub(crate) fn forget_exec(&mut self, exec: u32) {
+        self.usage.values_mut().for_each(|usage| usage.leave(exec));
+    }
+
+    /// Counts what lives on a device.
+    fn count_live(&mut self, device: i32) {
+        let alive = |block: &&Block| block.device == device && block.live.is_some() && block.memory.strong_count() > 0;
+        let live: u64 = self.blocks.values().filter(alive).map(|block| block.size).sum();
+        self.usage.entry(device).or_default().live = live.next_multiple_of(PIECE);
     }
 
     /// What the graphs of a device have.
     pub(crate) fn usage(&mut self, device: i32) -> &mut Usage {
+        self.count_live(device);
         self.usage.entry(device).or_default()
     }
 
-    /// Memory that no graph needs goes back to the system.
+    /// Memory that nothing uses goes back to the system: all but what lives. Launches take it anew.
     pub(crate) fn trim(&mut self, device: i32) {
-        let kept = self.blocks.values().filter(|block| block.device == device && block.live.is_some());
-        let kept: u64 = kept.map(|block| block.size.next_multiple_of(PIECE)).sum();
         let usage = self.usage(device);
-        usage.reserved = usage.used.max(kept);
+        usage.running.clear();
+        usage.taken = usage.live;
     }
 }
 
 /// What outlives a launch, and what it ends that began elsewhere.
 fn effects(plan: &Plan) -> (Vec<(u64, Kept)>, Vec<u64>) {
-    let (mut begun, mut ended) = (Vec::new(), Vec::new());
+    // One address may begin and end several times, one after the other.
+    let (mut begun, mut balance) = (Vec::new(), HashMap::<u64, i64>::new());
     plan.visit(&mut |params| match params {
-        Params::MemAlloc(alloc) => begun.push((alloc.params.dptr, alloc.memory.clone())),
-        Params::MemFree(address) => ended.push(*address),
+        Params::MemAlloc(alloc) => {
+            begun.push((alloc.params.dptr, alloc.memory.clone()));
+            *balance.entry(alloc.params.dptr).or_default() += 1;
+        }
+        Params::MemFree(address) => *balance.entry(*address).or_default() -= 1,
         _ => {}
     });
-    let own: HashSet<u64> = begun.iter().map(|(address, _)| *address).collect();
-    let freed: HashSet<u64> = ended.iter().copied().collect();
-    begun.retain(|(address, _)| !freed.contains(address));
-    ended.retain(|address| !own.contains(address));
-    (begun, ended)
+    let mut seen = HashSet::new();
+    begun.retain(|(address, _)| balance.get(address).is_some_and(|count| *count > 0) && seen.insert(*address));
+    let ended = balance.into_iter().filter(|(_, count)| *count < 0).map(|(address, _)| address);
+    (begun, ended.collect())
 }
 
 #[cfg(test)]
@@ -248,17 +287,66 @@ mod tests {
         assert_eq!(memory.free(0x1000), Ok(false));
     }
 
+    fn figures(memory: &mut Memory) -> [u64; 4] {
+        let usage = memory.usage(0);
+        [0, 1, 2, 3].map(|id| usage.get(id).unwrap())
+    }
+
     #[test]
-    fn usage_falls_with_the_graph_and_high_marks_stay() {
+    fn what_was_taken_is_kept_beyond_the_graph_until_it_is_trimmed() {
+        let kept = Kept(Arc::new(()));
         let mut memory = Memory::default();
-        memory.take((0, PIECE));
-        memory.give_back((0, PIECE));
-        let usage = *memory.usage(0);
-        assert_eq!([0, 1, 2, 3].map(|id| usage.get(id).unwrap()), [0, PIECE, PIECE, PIECE]);
+        memory.add(0x1000, 100, 0, &kept);
+        let both = plan(vec![alloc(&kept), Params::MemFree(0x1000)]);
+        memory.launch(&both, 0).unwrap();
+        memory.run(1, &both, 7);
+        memory.forget_exec(1);
+        assert_eq!(figures(&mut memory), [PIECE; 4]);
+        memory.trim(0);
+        assert_eq!(figures(&mut memory), [0, PIECE, 0, PIECE]);
+        assert_eq!((memory.usage(0).reset(1, 0), memory.usage(0).reset(3, 0)), (Ok(()), Ok(())));
+        assert_eq!(figures(&mut memory), [0; 4]);
+        assert!(memory.usage(0).reset(0, 0).is_err() && memory.usage(0).get(4).is_err());
+    }
+
+    #[test]
+    fn launches_of_one_stream_have_the_same_memory_and_trimming_leaves_what_lives() {
+        let kept = Kept(Arc::new(()));
+        let mut memory = Memory::default();
+        memory.add(0x1000, 100, 0, &kept);
+        let (both, keeps) = (plan(vec![alloc(&kept), Params::MemFree(0x1000)]), plan(vec![alloc(&kept)]));
+        for exec in 1..4 {
+            memory.run(exec, &both, 7);
+        }
+        assert_eq!(figures(&mut memory), [PIECE; 4]);
+        memory.run(4, &both, 8);
+        assert_eq!(figures(&mut memory), [2 * PIECE; 4], "another stream");
+        memory.trim(0);
+        assert_eq!(figures(&mut memory)[..3], [0, 2 * PIECE, 0], "while they can be launched again");
+        memory.run(4, &both, 8);
+        memory.run(4, &both, 7);
+        assert_eq!(memory.usage(0).get(0), Ok(PIECE), "it has left the other stream");
+        memory.launch(&keeps, 0).unwrap();
+        memory.run(5, &keeps, 7);
+        memory.trim(0);
+        assert_eq!(figures(&mut memory)[..3], [PIECE, 2 * PIECE, PIECE]);
+        assert_eq!(memory.free(0x1000), Ok(true));
+        assert_eq!(memory.usage(0).get(2), Ok(PIECE), "freeing does not give it back");
         memory.trim(0);
         assert_eq!(memory.usage(0).get(2), Ok(0));
-        assert_eq!(memory.usage(0).reset(1, 0), Ok(()));
-        assert_eq!(memory.usage(0).get(1), Ok(0));
-        assert!(memory.usage(0).reset(0, 0).is_err() && memory.usage(0).get(4).is_err());
+    }
+
+    #[test]
+    fn an_address_that_begins_twice_and_ends_once_lives() {
+        let kept = Kept(Arc::new(()));
+        let mut memory = Memory::default();
+        memory.add(0x1000, 100, 0, &kept);
+        assert_eq!(memory.claim_free(0x1000), Ok(()));
+        assert!(memory.fits(0x1000, 100, 0) && !memory.fits(0x1000, 101, 0) && !memory.fits(0x1000, 1, 1));
+        memory.begin_again(0x1000);
+        assert_eq!(memory.claim_free(0x1000), Ok(()));
+        let again = plan(vec![alloc(&kept), Params::MemFree(0x1000), alloc(&kept)]);
+        assert!(memory.launch(&again, 0).is_ok() && memory.launch(&again, 0).is_err());
+        assert_eq!(memory.free(0x1000), Ok(true));
     }
 }

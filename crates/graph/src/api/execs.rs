@@ -123,26 +123,31 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn upload(&self, exec: CUgraphExec, stream: CUstream) -> Outcome {
         let id = self.ask(|state| state.exec_id(exec))?;
-        self.refuse_captured(self.backend.stream(stream)?)?;
-        self.backend.upload(id, stream)
+        let place = self.backend.stream(stream)?;
+        self.refuse_captured(place)?;
+        self.backend.upload(id, stream)?;
+        self.ask(|state| {
+            let exec = state.exec(id)?;
+            let (plan, has_memory) = (Arc::clone(&exec.plan), exec.has_memory);
+            if has_memory {
+                state.memory.run(id, &plan, place.key);
+            }
+            Ok(())
+        })
     }
 
     pub unsafe fn launch(&self, exec: CUgraphExec, stream: CUstream) -> Outcome {
         let id = self.ask(|state| state.exec_id(exec))?;
-        self.refuse_captured(self.backend.stream(stream)?)?;
+        let place = self.backend.stream(stream)?;
+        self.refuse_captured(place)?;
         let (plan, before) = self.ask(|state| {
             let exec = state.exec(id)?;
-            let (plan, flags, known) = (Arc::clone(&exec.plan), exec.flags, exec.memory);
+            let (plan, flags) = (Arc::clone(&exec.plan), exec.flags);
             if !exec.has_memory {
                 return Ok((plan, Before::default()));
             }
             let before = state.memory.launch(&plan, flags)?;
-            if known.is_none()
-                && let Some(needs) = state.memory.needs(&plan)
-            {
-                state.memory.take(needs);
-                state.exec_mut(id)?.memory = Some(needs);
-            }
+            state.memory.run(id, &plan, place.key);
             Ok((plan, before))
         })?;
         let launched = self.backend.launch(id, &plan, stream);

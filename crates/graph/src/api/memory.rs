@@ -13,11 +13,11 @@ use katydid_cuda_sys::{
 use super::Graphs;
 use super::nodes::{Spot, attributes_of};
 use super::params::{GenericAlloc, GenericConditional, generic, payload, store};
-use super::raw::{read, wanted, write};
+use super::raw::{dependencies, read, wanted, write};
 use crate::backend::{Backend, Outcome};
 use crate::capture::{Place, Taken};
 use crate::exec::check_conditional;
-use crate::graph::{Condition, Owner, State, graph_handle};
+use crate::graph::{Condition, GraphId, NodeId, Owner, State, graph_handle};
 use crate::params::{Alloc, Attributes, Conditional, Params};
 
 /// `CU_GRAPH_COND_ASSIGN_DEFAULT`: each launch begins with the default value.
@@ -33,19 +33,35 @@ const MOVE: u64 = 1;
 #[allow(clippy::missing_errors_doc, missing_docs, reason = "functions of the driver API, under its codes")]
 #[allow(clippy::too_many_arguments, reason = "the driver's signatures")]
 impl<B: Backend> Graphs<B> {
-    /// Memory for a node, and the node's parameters.
-    fn allocate(&self, asked: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(Alloc, u64)> {
+    /// Memory for a node that comes behind others of its graph, and the node's parameters. What they have freed is used again,
+    /// at the same address.
+    fn allocate(
+        &self,
+        asked: &CUDA_MEM_ALLOC_NODE_PARAMS,
+        behind: impl FnOnce(&State) -> Option<(GraphId, Vec<NodeId>)>,
+    ) -> Outcome<(Alloc, u64)> {
         let fits = asked.allocType == PINNED && asked.location.type_ == DEVICE && asked.handleTypes == 0;
         if !fits || asked.bytesize == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         self.backend.device(asked.location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        let (address, memory) = self.backend.allocate(asked)?;
+        let (size, device) = (asked.bytesize as u64, asked.location.id);
+        let freed = self.ask(|state| {
+            let freed = behind(state).and_then(|(graph, nodes)| state.freed_before(graph, &nodes, size, device));
+            freed.iter().for_each(|(address, _)| state.memory.begin_again(*address));
+            Ok(freed)
+        })?;
+        let (address, memory) = match freed {
+            Some(freed) => freed,
+            None => {
+                let (address, memory) = self.backend.allocate(asked)?;
+                self.with(|state| state.memory.add(address, size, device, &memory));
+                (address, memory)
+            }
+        };
         let mut params = *asked;
         // The descriptions of access are the caller's, and gone when somebody asks for the parameters.
         (params.dptr, params.accessDescs, params.accessDescCount) = (address, std::ptr::null(), 0);
-        let device = params.location.id;
-        self.with(|state| state.memory.add(address, params.bytesize as u64, device, &memory));
         Ok((Alloc { params, memory }, address))
     }
 
@@ -69,8 +85,11 @@ impl<B: Backend> Graphs<B> {
     }
 
     unsafe fn put_alloc(&self, spot: Spot, asked: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<u64> {
-        self.ask(|state| state.graph_id(spot.graph))?;
-        let (alloc, address) = self.allocate(asked)?;
+        let graph = self.ask(|state| state.graph_id(spot.graph))?;
+        // SAFETY: the contract of all functions here.
+        let before = self.ask(|state| unsafe { dependencies(state, spot.nodes, spot.data, spot.count) })?;
+        let before = before.iter().map(|(node, _)| *node).collect();
+        let (alloc, address) = self.allocate(asked, |_| Some((graph, before)))?;
         // SAFETY: handed on.
         unsafe { self.put(spot, Params::MemAlloc(alloc), |_, _| Ok(())) }?;
         Ok(address)
@@ -116,7 +135,12 @@ impl<B: Backend> Graphs<B> {
         let make = || {
             let mut asked = CUDA_MEM_ALLOC_NODE_PARAMS { bytesize: size, ..CUDA_MEM_ALLOC_NODE_PARAMS::default() };
             (asked.allocType, asked.location.type_, asked.location.id) = (PINNED, DEVICE, device);
-            let (alloc, at) = self.allocate(&asked)?;
+            let behind = |state: &State| {
+                let frontier = state.captures.frontier(place.key)?;
+                let graph = state.captures.of(place.key)?.graph;
+                Some((graph, frontier.iter().map(|(node, _)| *node).collect()))
+            };
+            let (alloc, at) = self.allocate(&asked, behind)?;
             address = Some(at);
             Ok(Params::MemAlloc(alloc))
         };
