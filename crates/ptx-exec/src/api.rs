@@ -1,6 +1,7 @@
 //! The types that softcuda works with: load a program, look up its kernels and globals, run launches.
 
 use crate::code::Code;
+use crate::races::Race;
 use crate::texture::Bound;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -104,6 +105,13 @@ pub trait Host: Sync {
     }
     /// Frees what `allocate` gave; any other address is left alone.
     fn free(&self, _pool: Pool, _address: u64) {}
+    /// Whether races are looked for, and what decides in which order warps and blocks take turns then. Such a launch runs on one
+    /// thread.
+    fn race_seed(&self) -> Option<u64> {
+        None
+    }
+    /// A race was found; each pair of instructions of a launch is told once.
+    fn race(&self, _race: &Race) {}
     /// The value that conditional nodes of a graph go by; a handle that is none is left alone.
     fn set_condition(&self, _handle: u64, _value: u32) {}
 }

@@ -44,6 +44,8 @@ pub(crate) struct Block {
     pub(crate) barriers: [Barrier; BARRIERS],
     /// The warp whose turn it is.
     pub(crate) turn: usize,
+    /// Counts its barriers; of no meaning beyond a launch.
+    pub(crate) epoch: u32,
 }
 
 /// What a round over the warps of a block came to.
@@ -112,6 +114,7 @@ impl Block {
 
     /// Lets the threads that wait at a barrier go on.
     fn release(&mut self, id: u8, barrier: Barrier, code: &Code) {
+        self.epoch = self.epoch.wrapping_add(1);
         for warp in &mut self.warps {
             for index in 0..warp.splits.len() {
                 let split = warp.splits[index];
@@ -174,7 +177,8 @@ impl Machine<'_> {
             return Ok(false);
         }
         self.warp = std::mem::take(place);
-        let (stopped, ran) = self.run_warp(SLICE.min(u32::try_from(*budget).unwrap_or(u32::MAX)));
+        let turn = self.races.as_mut().map_or(SLICE, |races| races.turn());
+        let (stopped, ran) = self.run_warp(turn.min(u32::try_from(*budget).unwrap_or(u32::MAX)));
         if let Some(place) = self.block.warps.get_mut(index) {
             *place = std::mem::take(&mut self.warp);
         }

@@ -6,6 +6,7 @@ use crate::device_runtime::Runtime;
 use crate::inst::{Inst, Slot};
 use crate::matrix::Matrix;
 use crate::order::Order;
+use crate::races::Access;
 use crate::registers::Row;
 use crate::window;
 use std::sync::{Arc, Mutex};
@@ -36,6 +37,8 @@ pub(crate) struct Code {
     pub(crate) matrices: Vec<Matrix>,
     /// What video instructions do.
     pub(crate) videos: Vec<Video>,
+    /// What instructions do with memory, by program counter.
+    pub(crate) accesses: Vec<(u32, Access)>,
 }
 
 impl Code {

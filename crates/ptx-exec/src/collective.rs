@@ -41,6 +41,9 @@ fn assemble(machine: &mut Machine<'_>, inst: &Inst) -> bool {
     let here = machine.mask;
     let complete = lanes_of(here).filter(|lane| members[*lane] & alive & !here == 0);
     let complete = complete.fold(0_u32, |mask, lane| mask | 1 << lane);
+    if complete != 0 {
+        machine.warp.epoch = machine.warp.epoch.wrapping_add(1);
+    }
     if complete == here {
         return true;
     }

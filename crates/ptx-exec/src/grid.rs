@@ -30,6 +30,9 @@ use std::time::{Duration, Instant};
 /// Warp instructions between two looks at what else there is to do.
 const GLANCE: u64 = 1 << 12;
 
+/// The same where races are looked for.
+const WATCHED: u64 = 256;
+
 /// Warp instructions that a block may run while others could, if it does nothing that looks like waiting for them.
 const PATIENCE: u64 = 1 << 17;
 
@@ -197,7 +200,9 @@ impl Grid {
             cooperative: launch.cooperative,
             kernel: &launch.kernel.name,
         };
-        run.all_threads(limits, blocks);
+        // Races are looked for in one order, which can be repeated.
+        let threads = if host.race_seed().is_some() { 1 } else { limits.threads };
+        run.all_threads(Limits { threads, ..limits }, blocks);
         *started = run.queue.into_inner().unwrap_or_else(PoisonError::into_inner).started;
         *next = run.next.into_inner().min(blocks);
         *ran += env.started.elapsed();
@@ -452,7 +457,7 @@ impl Run<'_> {
         let mut ran = 0;
         machine.waited = false;
         loop {
-            let slice = GLANCE.min(*budget);
+            let slice = if machine.races.is_some() { WATCHED } else { GLANCE }.min(*budget);
             let mut left = slice;
             let progress =
                 if self.env.clustered { machine.run_cluster(&mut left)? } else { machine.run_block(&mut left)? };
@@ -461,7 +466,7 @@ impl Run<'_> {
             if progress == BlockProgress::Done || *budget == 0 || !self.goes_on() {
                 return Ok(progress);
             }
-            if std::mem::take(&mut machine.waited) || ran >= patience {
+            if std::mem::take(&mut machine.waited) || machine.races.is_some() || ran >= patience {
                 if self.has_room(machine, blocks) || !self.lock_queue().started.is_empty() {
                     return Ok(BlockProgress::Paused);
                 }

@@ -14,6 +14,7 @@
 //! | `inst`, `code`, `registers` | what code is, and where its operands are |
 //! | `alu`, `memory`, `atom`, `async_copy`, `mbarrier`, `cluster`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `device_runtime`, `print` | instructions |
 //! | `machine`, `warp`, `block`, `grid`, `pool` | what runs when, and on which thread |
+//! | `races` | which threads touch the same memory with nothing that orders them |
 //! | `switch`, `state` | pausing, ending, and the running state as bytes |
 
 mod accept;
@@ -44,6 +45,7 @@ mod order;
 mod pool;
 mod print;
 mod program;
+mod races;
 mod register_limit;
 mod registers;
 mod shared;
@@ -66,5 +68,6 @@ pub use fault::{Fault, FaultKind};
 pub use grid::{Grid, run};
 pub use pool::prepare_threads;
 pub use program::{Program, ReferenceKind, Source};
+pub use races::{Race, RaceSide};
 pub use state::StateError;
 pub use switch::{Request, Switch};

@@ -13,6 +13,7 @@ use crate::code::Env;
 use crate::fault::FaultKind;
 use crate::inst::{Flow, Inst, NEGATED, NONE};
 use crate::memory::ranges::Ranges;
+use crate::races::Races;
 use crate::registers::Registers;
 use crate::texture::bound::Known;
 use crate::warp::{Split, Wait, Warp};
@@ -45,6 +46,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) waited: bool,
     /// The block of a cluster whose turn it is.
     pub(crate) cluster_turn: usize,
+    /// What is known of accesses, where races are looked for.
+    pub(crate) races: Option<Box<Races>>,
     /// The launch.
     pub(crate) env: &'a Env<'a>,
     /// The warp that runs; its place in `block` is empty meanwhile.
@@ -97,6 +100,7 @@ impl<'a> Machine<'a> {
             spinning: false,
             waited: false,
             cluster_turn: 0,
+            races: env.host.race_seed().map(|seed| Box::new(Races::new(seed))),
             env,
             warp: Warp::default(),
             block: Block::default(),
@@ -121,7 +125,10 @@ impl<'a> Machine<'a> {
         while let Some(split) = self.warp.pick(take_turn) {
             self.enter(split);
             let before = std::mem::take(&mut self.spinning);
-            let (event, ran) = self.run_split(take_turn);
+            let (event, ran) = match self.races.is_some() {
+                true => self.run_split::<true>(take_turn, fuel - used.min(fuel)),
+                false => self.run_split::<false>(take_turn, CHUNK),
+            };
             self.waited |= self.spinning;
             self.spinning |= before;
             used += ran;
@@ -195,17 +202,17 @@ impl<'a> Machine<'a> {
         self.warp.splits.push(Split { pc, frame, lanes, wait: Wait::Ready, turn });
     }
 
-    /// Runs the entered split for up to a chunk; in its turn it goes on even where another one is lower.
-    fn run_split(&mut self, in_turn: bool) -> (Event, u32) {
+    /// Runs the entered split for up to `chunk` instructions; in its turn it goes on even where another one is lower.
+    fn run_split<const WATCHED: bool>(&mut self, in_turn: bool, chunk: u32) -> (Event, u32) {
         let code = self.env.code;
         let (mut ran, mut pc) = (0, self.pc);
-        while ran < CHUNK {
+        while ran < chunk {
             let Some(inst) = code.insts.get(pc as usize) else {
                 self.fail(FaultKind::InvalidPc(u64::from(pc)), 0);
                 return (Event::Fault, ran);
             };
             ran += 1;
-            let flow = self.step(inst);
+            let flow = if WATCHED { self.watched_step(inst) } else { self.step(inst) };
             // By far the most frequent, and nobody has changed the program counter.
             if flow == Flow::Next {
                 pc += 1;
@@ -231,6 +238,26 @@ impl<'a> Machine<'a> {
             pc = self.pc;
         }
         (Event::Changed, ran)
+    }
+
+    /// The same as [`Self::step`], where races are looked for.
+    #[inline(never)]
+    fn watched_step(&mut self, inst: &Inst) -> Flow {
+        let mut mask = self.lanes;
+        if inst.guard != NONE {
+            let bits = self.registers.bits(inst.guard & !NEGATED);
+            mask &= if inst.guard & NEGATED != 0 { !bits } else { bits };
+        }
+        if mask != 0 {
+            self.watch(inst, mask);
+        }
+        let before = std::mem::take(&mut self.spinning);
+        let flow = self.step(inst);
+        if self.spinning {
+            self.watch_published();
+        }
+        self.spinning |= before;
+        flow
     }
 
     /// Runs one instruction for the lanes that its guard lets through.

@@ -93,6 +93,8 @@ pub(crate) struct Warp {
     pub(crate) since_turn: u32,
     /// See `since_turn`.
     pub(crate) spinning: bool,
+    /// Counts the operations between its lanes; of no meaning beyond a launch.
+    pub(crate) epoch: u32,
 }
 
 impl Warp {

@@ -1,11 +1,12 @@
 //! Launches: checked as the real driver checks them, then run by the interpreter when their turn comes.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_cuda_sys::{CUevent, CUlaunchAttribute, CUresult, launch_attribute as id};
 use katydid_ptx_exec::texture::Bound;
-use katydid_ptx_exec::{AddressRange, Fault, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Question};
+use katydid_ptx_exec::{AddressRange, Fault, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Question, Race};
 
 use crate::attributes::{BLOCK, BLOCK_THREADS, GRID};
 use crate::border::{Outcome, say};
@@ -238,6 +239,22 @@ impl Host for Reach<'_> {
 
     fn free(&self, pool: Pool, address: u64) {
         self.context.heaps.free(pool, address);
+    }
+
+    fn race_seed(&self) -> Option<u64> {
+        settings::races()
+    }
+
+    fn race(&self, race: &Race) {
+        /// Most races that are told, each pair of lines of a kernel once.
+        const MOST: usize = 100;
+        static TOLD: Mutex<BTreeSet<(String, u32, u32)>> = Mutex::new(BTreeSet::new());
+        let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+        let (one, other) = (race.first.line, race.second.line);
+        let pair = (race.kernel.clone(), one.min(other), one.max(other));
+        if told.len() < MOST && told.insert(pair) {
+            self.context.output.complain(&format!("softcuda: {race}\n"));
+        }
     }
 
     fn set_condition(&self, handle: u64, value: u32) {

@@ -6,6 +6,7 @@
 //! | `KATYDID_SOFT_MEMORY`    | bytes of each device, with K, M, G or T behind                 | half of the RAM       |
 //! | `KATYDID_SOFT_SHARED`    | folder of the processes that share the memory of the devices   | each has its own      |
 //! | `KATYDID_SOFT_DISPLACE` | file with numbers of bytes, one a line: the next process that loads a module puts its variables so far behind where they would lie, and takes the line out unless it is the last | they lie where they would |
+//! | `KATYDID_SOFT_RACES`     | races of kernels are told; the number decides the order of warps | not looked for     |
 //! | `CUDA_VISIBLE_DEVICES`   | ordinals or UUIDs, in the order the program shall see them     | all                   |
 //! | `CUDA_MODULE_LOADING`    | `EAGER` changes what `cuModuleGetLoadingMode` says             | lazy                  |
 //! | `KATYDID_LOG`            | anything: faults and missing tables are told on stderr         | only codes            |
@@ -108,6 +109,20 @@ pub(crate) fn logging() -> bool {
     *LOGGING
 }
 
+/// Whether races of kernels are looked for: the number that decides in which order warps and blocks take turns then.
+pub(crate) fn races() -> Option<u64> {
+    static SEED: LazyLock<Option<u64>> = LazyLock::new(|| race_seed(env::var("KATYDID_SOFT_RACES").ok().as_deref()));
+    *SEED
+}
+
+/// Empty and 0 are off; what is no number is one of its own.
+fn race_seed(asked: Option<&str>) -> Option<u64> {
+    match asked?.trim() {
+        "" | "0" => None,
+        text => Some(text.parse().unwrap_or(1)),
+    }
+}
+
 /// Interpreter threads of a launch, which is also the number of multiprocessors shown.
 pub(crate) fn cores() -> usize {
     static CORES: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
@@ -164,6 +179,12 @@ mod tests {
         assert_eq!(size("512 M"), Some(512 << 20));
         assert_eq!(size("99999999999T"), None);
         assert_eq!(size("much"), None);
+    }
+
+    #[test]
+    fn races_are_looked_for_in_an_order_that_a_number_decides() {
+        let asked = [None, Some(""), Some("0"), Some("1"), Some(" 42 "), Some("yes")].map(race_seed);
+        assert_eq!(asked, [None, None, None, Some(1), Some(42), Some(1)]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! An instruction whose operands are still virtual registers.
 
 use crate::inst::{CONSTANT, Exec, Inst, NONE};
+use crate::races::Access;
 use crate::types::Width;
 use std::ops::Range;
 
@@ -49,6 +50,8 @@ pub(crate) struct Draft {
     pub(crate) ends: bool,
     /// Destinations must not share a slot with sources: not all sources are read before the first write.
     pub(crate) apart: bool,
+    /// What it does with memory that several threads have.
+    pub(crate) access: Option<Access>,
 }
 
 impl Draft {
@@ -66,6 +69,7 @@ impl Draft {
             table: false,
             ends: false,
             apart: false,
+            access: None,
         }
     }
 
@@ -126,6 +130,12 @@ impl Draft {
     /// Keeps destinations away from sources.
     pub(crate) fn apart(mut self) -> Self {
         self.apart = true;
+        self
+    }
+
+    /// Says what it does with memory.
+    pub(crate) fn touches(mut self, access: Access) -> Self {
+        self.access = Some(access);
         self
     }
 

@@ -14,6 +14,7 @@ use crate::memory::load::{Device, Shared, load, load_vector};
 use crate::memory::place::Space;
 use crate::memory::store::{store, store_vector};
 use crate::memory::{local, param};
+use crate::races::{Access, Deed};
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
@@ -172,7 +173,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
             }
             Target::Address(Address { base, width: pointer, offset, space }) => {
                 let exec = load_code(ty, width, space, pointer, count > 1).ok_or_else(|| self.unsupported(i))?;
-                let mut draft = Draft::new(exec).a(base).imm(offset);
+                let bytes = ty.bytes() * count as u32;
+                let access = Access::new(Deed::Load, order.strong, space, pointer, bytes);
+                let mut draft = Draft::new(exec).a(base).imm(offset).touches(access);
                 draft.inst.b = space.encode();
                 draft
             }
@@ -239,7 +242,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let (values, width) = self.store_sources(parts, ty)?;
         let exec = store_code(ty, width, space, pointer, count > 1).ok_or_else(|| self.unsupported(i))?;
         self.fence_if(order.release, Order::default());
-        let mut draft = Draft::new(exec).a(base).imm(offset);
+        let access = Access::new(Deed::Store, order.strong, space, pointer, ty.bytes() * count as u32);
+        let mut draft = Draft::new(exec).a(base).imm(offset).touches(access);
         draft.inst.d = space.encode();
         let draft = match values.as_slice() {
             [one] if count == 1 => draft.b(*one),

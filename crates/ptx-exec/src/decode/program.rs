@@ -169,6 +169,9 @@ fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> Needs {
         if let Some(target) = draft.target {
             draft.inst.x = label(target);
         }
+        if let Some(access) = draft.access {
+            code.accesses.push((code.insts.len() as u32, access));
+        }
         code.insts.push(draft.inst);
     }
     code.lists.extend(entries);

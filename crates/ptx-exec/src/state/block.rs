@@ -93,7 +93,7 @@ pub(crate) fn read_block(reader: &mut Reader<'_>, shape: &Shape<'_>) -> Result<B
     let count = reader.count(1)?;
     sound(count == shape.threads.div_ceil(32) as usize && turn < count, "the number of warps")?;
     let warps = (0..count as u32).map(|index| read_warp(reader, shape, index)).collect::<Result<_, _>>()?;
-    Ok(Block { index, warps, shared, barriers, turn })
+    Ok(Block { index, warps, shared, barriers, turn, epoch: 0 })
 }
 
 /// Words of rows, one after the other.
