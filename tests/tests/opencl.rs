@@ -33,7 +33,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// A test that is not a program on all ways.
 type Test = fn(&Places) -> Result<(), Box<dyn Error>>;
 
-const DRIVERS: [(&str, Test); 12] = [
+const DRIVERS: [(&str, Test); 13] = [
     ("a_library_is_named_outright", named),
     ("what_was_tried_is_said", said),
     ("a_program_without_a_loader_gets_our_library", without_loader),
@@ -44,6 +44,7 @@ const DRIVERS: [(&str, Test); 12] = [
     ("doctor_names_the_remedy_where_there_is_no_driver_or_device", doctor),
     ("what_drivers_may_do_beside_pocl_goes_through", memory_alone),
     ("what_is_known_or_cannot_be_wrong_is_waited_for_once", asked_once),
+    ("every_function_answers_as_the_driver_does", answers),
     ("shared_virtual_memory_is_fine_grained_where_program_and_worker_share_memory", fine_grains),
     ("our_library_is_beside_a_machines_own_drivers_with_a_server_and_silent_without", beside_others),
 ];
@@ -442,6 +443,24 @@ fn asked_once(places: &Places) -> Result<(), Box<dyn Error>> {
     }
     let [once, often] = waits;
     if once == often { Ok(()) } else { Err(format!("once: {once} replies, often: {often}").into()) }
+}
+
+/// Codes of calls with arguments at the edges, and of all queries with sizes and values, are those that the driver itself gives.
+fn answers(places: &Places) -> Result<(), Box<dyn Error>> {
+    const NAME: &str = "answers";
+    let server = Server::start_with(places, &driver_under_test(), &[], &driver(places))?;
+    let native = run(&mut with_driver(places, &DIRECT, NAME), LIMIT)?;
+    for way in Way::through(&server) {
+        let outcome = run(&mut with_driver(places, &way, NAME), LIMIT)?;
+        let (native, through) = (native.text(), outcome.text());
+        let differ = native.lines().zip(through.lines()).enumerate().filter(|(_, (native, through))| native != through);
+        let first: Vec<String> =
+            differ.take(20).map(|(at, (native, through))| format!("{}: {native} | {through}", at + 1)).collect();
+        if !outcome.status.success() || native != through {
+            return Err(format!("{way}: {}\n{}{}", outcome.ending(), first.join("\n"), outcome.errors()).into());
+        }
+    }
+    Ok(())
 }
 
 /// Its kernel and the host meet while the kernel runs. Of a machine's own driver nobody says that it has such memory.

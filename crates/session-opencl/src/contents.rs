@@ -182,7 +182,8 @@ impl Session {
         let context: Object<cl_context> = self.shared.objects.get(id)?;
         let device = *self.devices_of(id).first().ok_or(Code::INVALID_CONTEXT)?;
         let queue = make!(context.api, clCreateCommandQueue(context.handle, device, 0))?;
-        Ok(Copier { queue, context: context.handle, device, api: context.api, is_host: self.is_of_processors(id) })
+        let (is_host, _context) = (self.is_of_processors(id), self.shared.objects.hold::<cl_context>(id)?);
+        Ok(Copier { queue, context: context.handle, device, api: context.api, is_host, _context })
     }
 
     /// The driver's devices of a context; none if it has one that is gone.

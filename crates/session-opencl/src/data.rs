@@ -3,62 +3,62 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::ptr;
+use std::sync::Arc;
 
 use katydid_opencl_sys::{Code, Dispatch, cl_event, void};
 
-/// An event of a driver, held until this value is dropped.
-#[derive(Debug)]
-pub(crate) struct HeldEvent {
-    event: cl_event,
-    api: &'static Dispatch,
-}
+use crate::lifetimes::{Hold, Owned};
+use crate::objects::{Object, Objects};
+
+/// An event of a driver, held with its queue until the last copy of this value is dropped.
+#[derive(Debug, Clone)]
+pub(crate) struct HeldEvent(Hold);
 
 impl HeldEvent {
-    /// Takes over a reference that the caller has.
-    pub(crate) fn own(event: cl_event, api: &'static Dispatch) -> Self {
-        Self { event, api }
+    /// Takes over a reference that the caller has, to the event of a command in a queue.
+    pub(crate) fn own(event: cl_event, api: &'static Dispatch, queue: &Hold) -> Self {
+        Self(Owned::new(Object { handle: event, api, size: 0 }, vec![Arc::clone(queue)]))
     }
 
-    /// Adds a reference.
-    pub(crate) fn retain(event: cl_event, api: &'static Dispatch) -> Result<Self, Code> {
-        let retain = api.clRetainEvent.ok_or(Code::INVALID_OPERATION)?;
-        // SAFETY: the event is alive: the session's table holds it.
-        Code(unsafe { retain(event) }).ok()?;
-        Ok(Self { event, api })
+    /// The event of an id.
+    pub(crate) fn of(objects: &Objects, id: u32) -> Result<Self, Code> {
+        objects.hold::<cl_event>(id).map(Self)
+    }
+
+    /// Events without a queue, as tests have them.
+    #[cfg(test)]
+    pub(crate) fn alone(event: cl_event, api: &'static Dispatch) -> Self {
+        Self(Owned::new(Object { handle: event, api, size: 0 }, Vec::new()))
+    }
+
+    /// A share for the table of objects.
+    pub(crate) fn hold(&self) -> Hold {
+        Arc::clone(&self.0)
     }
 
     /// Returns once the command has ended, whether well or not.
     pub(crate) fn wait(&self) -> Result<(), Code> {
-        wait(&[self.event], self.api)
+        wait(&[self.handle()], self.api())
     }
 
     /// The state of the command: 0 ended, above: not yet, below: failed.
     pub(crate) fn status(&self) -> Result<i32, Code> {
-        let get = self.api.clGetEventInfo.ok_or(Code::INVALID_OPERATION)?;
+        let get = self.api().clGetEventInfo.ok_or(Code::INVALID_OPERATION)?;
         let mut status = 0i32;
         let parameter = katydid_opencl_sys::constant::EVENT_COMMAND_EXECUTION_STATUS;
         // SAFETY: the event is held; the value has 4 bytes.
-        Code(unsafe { get(self.event, parameter, 4, (&raw mut status).cast(), ptr::null_mut()) }).ok()?;
+        Code(unsafe { get(self.handle(), parameter, 4, (&raw mut status).cast(), ptr::null_mut()) }).ok()?;
         Ok(status)
     }
 
     /// The functions of its driver.
     pub(crate) fn api(&self) -> &'static Dispatch {
-        self.api
+        self.0.object().api
     }
 
     /// The handle, for as long as this value lives.
     pub(crate) fn handle(&self) -> cl_event {
-        self.event
-    }
-}
-
-impl Drop for HeldEvent {
-    fn drop(&mut self) {
-        if let Some(release) = self.api.clReleaseEvent {
-            // SAFETY: the reference is this value's.
-            unsafe { release(self.event) };
-        }
+        cl_event(self.0.object().handle)
     }
 }
 

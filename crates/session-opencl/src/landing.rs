@@ -30,9 +30,7 @@ impl Target {
         let mut bytes: Vec<u8> = Vec::new();
         bytes.try_reserve_exact(size).map_err(|_| Code::OUT_OF_HOST_MEMORY)?;
         bytes.resize(size, 0);
-        let bytes = Box::into_raw(bytes.into_boxed_slice());
-        // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, and the box is taken over whole.
-        Ok(Self(unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) }))
+        Ok(Self::from(bytes))
     }
 
     /// One byte.
@@ -56,6 +54,14 @@ impl Target {
         let part = self.0.get(end - size as usize..end)?;
         // SAFETY: inside the memory; nobody writes once the command has ended, which the caller has seen.
         Some(unsafe { slice::from_raw_parts(part.as_ptr().cast::<u8>(), part.len()) }.to_vec())
+    }
+}
+
+impl From<Vec<u8>> for Target {
+    fn from(bytes: Vec<u8>) -> Self {
+        let bytes = Box::into_raw(bytes.into_boxed_slice());
+        // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, and the box is taken over whole.
+        Self(unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) })
     }
 }
 
@@ -161,10 +167,10 @@ impl Landings {
     }
 
     /// The event of a landing's command; none if it ended in the worker before this one.
-    pub(crate) fn event(&self, number: u64) -> Result<Option<HeldEvent>, Code> {
+    pub(crate) fn event(&self, number: u64) -> Option<HeldEvent> {
         match self.list.lock().unwrap_or_else(PoisonError::into_inner).get(&number).map(|landing| &landing.end) {
-            Some(End::Awaited(event)) => HeldEvent::retain(event.handle(), event.api()).map(Some),
-            _ => Ok(None),
+            Some(End::Awaited(event)) => Some(event.clone()),
+            _ => None,
         }
     }
 
@@ -196,7 +202,9 @@ impl Landings {
         }
         let bytes = if status == 0 { landing.copy(offset, size).ok_or(Code::INVALID_VALUE)? } else { Vec::new() };
         if status < 0 || offset + u64::from(size) == landing.len() {
-            self.list.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+            let ended = self.list.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+            // Its event is let go of outside of the lock.
+            drop(ended);
         }
         Ok((status, bytes))
     }

@@ -24,6 +24,7 @@ mod handlers;
 mod host;
 mod journal;
 mod landing;
+mod lifetimes;
 mod looking;
 mod lookout;
 mod notify;

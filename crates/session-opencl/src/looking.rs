@@ -221,7 +221,7 @@ mod tests {
             });
             looks
         };
-        let event = HeldEvent::own(cl_event::NULL, session.platforms[0].api);
+        let event = HeldEvent::alone(cl_event::NULL, session.platforms[0].api);
         for (kind, leaves) in [(DEVICE_TYPE_CPU, false), (4, true)] {
             session.platforms[0].devices[0].1 = kind;
             assert_eq!(session.leave_processors(std::slice::from_ref(&event)), leaves);

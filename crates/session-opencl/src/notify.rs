@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use katydid_opencl_sys::{char, cl_mem, void};
+use katydid_opencl_sys::{Dispatch, char, cl_context, cl_mem, cl_program, void};
 
 use crate::journal::Callback;
 use crate::shared::Shared;
@@ -82,6 +82,12 @@ pub(crate) unsafe extern "C" fn memory(_: cl_mem, data: *mut void) {
     unsafe { Box::from_raw(data.cast::<Notify>()) }.tell(0, &[]);
 }
 
+/// Of the end of a program, of which the program's side tells its own callbacks.
+pub(crate) unsafe extern "C" fn nothing_of_program(_: cl_program, _: *mut void) {}
+
+/// The same of a context.
+pub(crate) unsafe extern "C" fn nothing_of_context(_: cl_context, _: *mut void) {}
+
 /// Whom errors of contexts are told, by what their drivers are given as user data: a driver may have a context, and call, for longer
 /// than the program has.
 static LISTENERS: Mutex<BTreeMap<usize, Notify>> = Mutex::new(BTreeMap::new());
@@ -127,6 +133,110 @@ pub(crate) unsafe extern "C" fn context(text: *const char, _: *const void, _: us
     if let Some(notify) = listeners().get(&data.addr()) {
         notify.tell(0, text);
     }
+}
+
+/// Builds whose ends drivers are to tell, by what the drivers are given as user data: a driver may refuse a build and call, or not.
+static BUILDS: Mutex<BTreeMap<usize, Arc<End>>> = Mutex::new(BTreeMap::new());
+
+/// What a driver has told of a build.
+#[derive(Debug, Default)]
+struct End {
+    /// The functions with which the program of a link is kept beyond the call.
+    keeps: Option<&'static Dispatch>,
+    state: Mutex<EndState>,
+    has_come: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct EndState {
+    has_come: bool,
+    /// The kept program, as a number; 0: none.
+    program: usize,
+}
+
+/// The end of a build, as its driver tells it, until the value is dropped.
+#[derive(Debug)]
+pub(crate) struct BuildEnd {
+    key: usize,
+    end: Arc<End>,
+}
+
+impl BuildEnd {
+    /// The end of a build of a program that the session holds.
+    pub(crate) fn new() -> Self {
+        Self::of(End::default())
+    }
+
+    /// The end of a link, whose program is retained when it comes.
+    pub(crate) fn keeping(api: &'static Dispatch) -> Self {
+        Self::of(End { keeps: Some(api), ..End::default() })
+    }
+
+    fn of(end: End) -> Self {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        let (key, end) = (LAST.fetch_add(1, Ordering::Relaxed) + 1, Arc::new(end));
+        builds().insert(key, Arc::clone(&end));
+        Self { key, end }
+    }
+
+    /// What the driver is given as user data: no place in memory.
+    pub(crate) fn data(&self) -> *mut void {
+        ptr::without_provenance_mut(self.key)
+    }
+
+    /// Whether the driver has called.
+    pub(crate) fn has_come(&self) -> bool {
+        self.end.lock().has_come
+    }
+
+    /// Returns once the driver has called.
+    pub(crate) fn wait_for(&self) {
+        let mut state = self.end.lock();
+        while !state.has_come {
+            state = self.end.has_come.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The same, and nothing is left of it.
+    pub(crate) fn wait(self) {
+        self.wait_for();
+    }
+
+    /// The program of a link, with a reference for the caller; null if the driver named none.
+    pub(crate) fn kept(&self) -> cl_program {
+        let program = std::mem::take(&mut self.end.lock().program);
+        cl_program(ptr::with_exposed_provenance_mut(program))
+    }
+}
+
+impl Drop for BuildEnd {
+    fn drop(&mut self) {
+        builds().remove(&self.key);
+    }
+}
+
+impl End {
+    fn lock(&self) -> MutexGuard<'_, EndState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn builds() -> MutexGuard<'static, BTreeMap<usize, Arc<End>>> {
+    BUILDS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Of a build or link: called once, or never if the driver refuses it.
+pub(crate) unsafe extern "C" fn build(program: cl_program, data: *mut void) {
+    let Some(end) = builds().remove(&data.addr()) else { return };
+    let mut state = end.lock();
+    if let Some(retain) = end.keeps.and_then(|api| api.clRetainProgram).filter(|_| program != cl_program::NULL) {
+        // SAFETY: the driver names a program that is there until this returns.
+        let code = unsafe { retain(program) };
+        state.program = if code == 0 { program.0.expose_provenance() } else { 0 };
+    }
+    state.has_come = true;
+    drop(state);
+    end.has_come.notify_all();
 }
 
 #[cfg(test)]

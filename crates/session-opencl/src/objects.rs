@@ -3,6 +3,7 @@
 //! An id that names nothing, or something of another kind, is a code for the program; one that is taken twice, or lies
 //! beyond every id that an honest program could give, ends the session.
 
+use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::{
@@ -13,6 +14,7 @@ use katydid_opencl_sys::{
 use katydid_wire::opencl::{KIND_SHIFT, id, kind};
 
 use crate::fault::SessionError;
+use crate::lifetimes::{Hold, Owned, Staying};
 
 /// Numbers are below; as many objects of a kind as the program's side has room for.
 const MOST: usize = 1 << 24;
@@ -72,7 +74,7 @@ pub(crate) struct Object<H> {
 unsafe impl<H> Send for Object<H> {}
 
 /// By kind and number.
-type Entries = [Vec<Option<Object<*mut void>>>; KINDS];
+type Entries = [Vec<Option<Staying>>; KINDS];
 
 /// All objects.
 #[derive(Default)]
@@ -86,14 +88,14 @@ fn parts(id: u32) -> (usize, usize) {
 }
 
 /// Where an object is to be that is given an id.
-fn vacant<H: Handle>(entries: &mut Entries, id: u32) -> Result<&mut Option<Object<*mut void>>, SessionError> {
+fn vacant<H: Handle>(entries: &mut Entries, id: u32) -> Result<&mut Option<Staying>, SessionError> {
     let (kind, number) = parts(id);
     if kind != H::KIND as usize || number >= MOST {
         return Err(SessionError::BadId { id, why: "no honest program gives" });
     }
     let Some(list) = entries.get_mut(kind) else { return Err(SessionError::BadId { id, why: "is of no kind" }) };
     if list.len() <= number {
-        list.resize(number + 1, None);
+        list.resize_with(number + 1, || None);
     }
     list.get_mut(number).filter(|entry| entry.is_none()).ok_or(SessionError::BadId { id, why: "another object has" })
 }
@@ -105,7 +107,20 @@ impl Objects {
 
     fn find(&self, id: u32) -> Option<Object<*mut void>> {
         let (kind, number) = parts(id);
-        self.lock().get(kind)?.get(number).copied().flatten()
+        Some(self.lock().get(kind)?.get(number)?.as_ref()?.object())
+    }
+
+    /// A share in the object behind an id.
+    pub(crate) fn hold<H: Handle>(&self, id: u32) -> Result<Hold, Code> {
+        let (kind, number) = parts(id);
+        let entries = self.lock();
+        let found = entries.get(kind).and_then(|list| list.get(number)?.as_ref());
+        found.filter(|_| id >> KIND_SHIFT == H::KIND).map(|hold| Hold::clone(hold)).ok_or(H::WRONG)
+    }
+
+    /// Shares in the objects behind ids.
+    pub(crate) fn hold_all<H: Handle>(&self, ids: &[u32]) -> Result<Vec<Hold>, Code> {
+        ids.iter().map(|id| self.hold::<H>(*id)).collect()
     }
 
     /// The object behind an id.
@@ -118,7 +133,7 @@ impl Objects {
     pub(crate) fn of<H: Handle>(&self) -> Vec<(u32, Object<H>)> {
         let entries = self.lock();
         let list = entries.get(H::KIND as usize).into_iter().flatten();
-        let some = (0..).zip(list).filter_map(|(number, entry)| Some((number, (*entry)?)));
+        let some = (0..).zip(list).filter_map(|(number, entry)| Some((number, entry.as_ref()?.object())));
         some.map(|(number, object)| {
             (id(H::KIND, number), Object { handle: H::new(object.handle), api: object.api, size: object.size })
         })
@@ -140,18 +155,22 @@ impl Objects {
         vacant::<H>(&mut self.lock(), id).map(drop)
     }
 
-    /// Gives an id to an object.
-    pub(crate) fn set<H: Handle>(&self, id: u32, object: Object<H>) -> Result<(), SessionError> {
-        let plain = Object { handle: object.handle.pointer(), api: object.api, size: object.size };
-        *vacant::<H>(&mut self.lock(), id)? = Some(plain);
+    /// Gives an id to an object that is made of others.
+    pub(crate) fn set<H: Handle>(&self, id: u32, object: Object<H>, made_of: Vec<Hold>) -> Result<(), SessionError> {
+        self.set_held::<H>(id, Owned::new(object, made_of))
+    }
+
+    /// Gives an id to an object that the session holds.
+    pub(crate) fn set_held<H: Handle>(&self, id: u32, hold: Hold) -> Result<(), SessionError> {
+        *vacant::<H>(&mut self.lock(), id)? = Some(ManuallyDrop::new(hold));
         Ok(())
     }
 
-    /// Takes an object out of the table, with its kind; none when the id names none.
-    pub(crate) fn take(&self, id: u32) -> Option<(u32, Object<*mut void>)> {
+    /// Takes an object out of the table; none when the id names none.
+    pub(crate) fn take(&self, id: u32) -> Option<Hold> {
         let (kind, number) = parts(id);
-        let object = self.lock().get_mut(kind)?.get_mut(number)?.take()?;
-        Some((id >> KIND_SHIFT, object))
+        let entry = self.lock().get_mut(kind)?.get_mut(number)?.take()?;
+        Some(ManuallyDrop::into_inner(entry))
     }
 }
 
@@ -170,14 +189,14 @@ mod tests {
         let objects = Objects::default();
         let handle = cl_mem(std::ptr::without_provenance_mut(64));
         let third = id(kind::MEMORY, 3);
-        objects.set(third, Object { handle, api: api(), size: 8 }).unwrap();
+        objects.set(third, Object { handle, api: api(), size: 8 }, Vec::new()).unwrap();
         assert_eq!(objects.get::<cl_mem>(third).unwrap().handle, handle);
         assert_eq!(objects.get::<cl_event>(third).unwrap_err(), Code::INVALID_EVENT);
         assert_eq!(objects.get::<cl_event>(id(kind::EVENT, 3)).unwrap_err(), Code::INVALID_EVENT);
         assert_eq!(objects.get::<cl_mem>(third - 1).unwrap_err(), Code::INVALID_MEM_OBJECT);
-        assert!(objects.set(third, Object { handle, api: api(), size: 8 }).is_err());
+        assert!(objects.set(third, Object { handle, api: api(), size: 8 }, Vec::new()).is_err());
         assert!(objects.check_vacant::<cl_mem>(third).is_err() && objects.check_vacant::<cl_mem>(third + 1).is_ok());
-        assert_eq!(objects.take(third).unwrap().0, kind::MEMORY);
+        assert_eq!(objects.take(third).unwrap().kind(), kind::MEMORY);
         assert!(objects.take(third).is_none() && objects.get::<cl_mem>(third).is_err());
     }
 
@@ -185,7 +204,7 @@ mod tests {
     fn ids_out_of_bounds_are_refused() {
         let objects = Objects::default();
         for id in [0, id(kind::MEMORY, 0), id(kind::EVENT, 1 << 24), u32::MAX] {
-            assert!(objects.set(id, Object { handle: cl_event::NULL, api: api(), size: 0 }).is_err());
+            assert!(objects.set(id, Object { handle: cl_event::NULL, api: api(), size: 0 }, Vec::new()).is_err());
             assert!(objects.check_vacant::<cl_event>(id).is_err());
         }
         assert!(objects.any(0).unwrap().is_null() && objects.any(5).is_none() && objects.any(u32::MAX).is_none());

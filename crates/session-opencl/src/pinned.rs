@@ -13,7 +13,7 @@ use katydid_opencl_sys::constant::{MAP_READ, MAP_WRITE, MEM_USE_HOST_PTR};
 use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_mem, void};
 
 use crate::handlers::{driver, make};
-use crate::objects::Object;
+use crate::lifetimes::Hold;
 use crate::session::Session;
 
 /// Set to `plain`, has no staging area made known so; set to `pinned`, that of every context at once, to compare the ways and to
@@ -41,6 +41,8 @@ pub(crate) struct Pinned {
     queue: cl_command_queue,
     memory: cl_mem,
     place: *mut void,
+    /// The context with its devices, let go of after the queue.
+    _context: Hold,
 }
 
 // SAFETY: OpenCL objects may be used from every thread; the pointer is not followed here.
@@ -50,18 +52,19 @@ impl Pinned {
     /// Makes memory known in a context with a device.
     fn new(
         api: &'static Dispatch,
-        (context, device): (cl_context, cl_device_id),
+        (held, device): (Hold, cl_device_id),
         (start, size): (*mut void, usize),
     ) -> Result<Self, Code> {
         /// `CL_MEM_READ_WRITE`.
         const READ_WRITE: u64 = 1;
+        let context = cl_context(held.object().handle);
         let queue = make!(api, clCreateCommandQueue(context, device, 0))?;
         let made = make!(api, clCreateBuffer(context, READ_WRITE | MEM_USE_HOST_PTR, size, start));
         let memory = made.inspect_err(|_| {
             // What cannot be released goes with the process.
             let _ = driver!(api, clReleaseCommandQueue(queue));
         })?;
-        let mut pinned = Self { api, queue, memory, place: ptr::null_mut() };
+        let mut pinned = Self { api, queue, memory, place: ptr::null_mut(), _context: held };
         let (way, null) = (MAP_READ | MAP_WRITE, ptr::null_mut());
         pinned.place = make!(api, clEnqueueMapBuffer(queue, memory, 1, way, 0, size, 0, ptr::null(), null,))?;
         // A driver that maps it elsewhere copies, and does not know the memory any better.
@@ -71,7 +74,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let Self { api, queue, memory, place } = *self;
+        let Self { api, queue, memory, place, .. } = *self;
         // What cannot be taken back goes with the process.
         if !place.is_null() {
             let _ = driver!(api, clEnqueueUnmapMemObject(queue, memory, place, 0, ptr::null(), ptr::null_mut()));
@@ -112,10 +115,10 @@ impl Session {
     }
 
     fn pin_staging(&self, id: u32) -> Result<Pinned, Code> {
-        let context: Object<cl_context> = self.shared.objects.get(id)?;
+        let context = self.shared.objects.hold::<cl_context>(id)?;
         let device = *self.devices_of(id).first().ok_or(Code::INVALID_CONTEXT)?;
         let area = self.staging.as_ref().ok_or(Code::INVALID_VALUE)?.whole();
-        Pinned::new(context.api, (context.handle, device), area)
+        Pinned::new(context.object().api, (context, device), area)
     }
 }
 
@@ -126,6 +129,8 @@ mod tests {
     use katydid_opencl_sys::cl_event;
 
     use super::*;
+    use crate::lifetimes::Owned;
+    use crate::objects::Object;
 
     /// Objects that the driver below has made and not released; where it maps buffers, 0: at their own memory.
     static ALIVE: AtomicI64 = AtomicI64::new(0);
@@ -204,8 +209,11 @@ mod tests {
         api.clReleaseCommandQueue = Some(release_queue);
         api.clReleaseMemObject = Some(release_buffer);
         let api: &'static Dispatch = Box::leak(Box::new(api));
-        let make =
-            || Pinned::new(api, (cl_context::NULL, cl_device_id::NULL), (ptr::without_provenance_mut(4096), 8192));
+        let context = Owned::new(Object { handle: cl_context::NULL, api, size: 0 }, Vec::new());
+        let make = || {
+            let context = Hold::clone(&context);
+            Pinned::new(api, (context, cl_device_id::NULL), (ptr::without_provenance_mut(4096), 8192))
+        };
         let pinned = make().unwrap();
         assert_eq!(ALIVE.load(Ordering::Relaxed), 3);
         drop(pinned);

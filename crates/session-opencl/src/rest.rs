@@ -18,6 +18,7 @@ use katydid_wire::opencl::KIND_SHIFT;
 use crate::data::HeldEvent;
 use crate::handlers::driver;
 use crate::host::HostMemory;
+use crate::lifetimes::Hold;
 use crate::objects::Object;
 use crate::session::Session;
 use crate::snapshot::refuse_outline;
@@ -40,7 +41,8 @@ impl Session {
     fn place_markers(&self) -> Result<Vec<Marker>, RestError> {
         let mut markers = Vec::new();
         for (id, queue) in self.shared.objects.of::<cl_command_queue>() {
-            match mark(&queue) {
+            let hold = self.shared.objects.hold::<cl_command_queue>(id);
+            match hold.and_then(|hold| mark(&queue, &hold)) {
                 Ok(event) => markers.push(Marker { queue: id, event }),
                 // Kernels enqueue to it; its work is part of theirs.
                 Err(Code::INVALID_COMMAND_QUEUE) => {}
@@ -53,15 +55,19 @@ impl Session {
     }
 
     /// The program lets go of a queue, whose commands may be under way: the session is at rest when they have ended.
-    pub(crate) fn let_queue_end(&mut self, id: u32, queue: &Object<cl_command_queue>) {
+    pub(crate) fn let_queue_end(&mut self, id: u32, hold: &Hold) {
         self.forget_ended_queues();
+        let Object { handle, api, size } = hold.object();
+        let queue = Object { handle: cl_command_queue(handle), api, size };
         // Of one to which kernels enqueue, the work is part of theirs.
-        self.ending.extend(mark(queue).ok().map(|event| Marker { queue: id, event }));
+        self.ending.extend(mark(&queue, hold).ok().map(|event| Marker { queue: id, event }));
     }
 
-    /// Lets go of what shows the end of queues that have ended.
+    /// Lets go of what shows the end of queues that have ended, and with it of the queues. Of commands that failed, PoCL 3.1 may still
+    /// look at the events ([`Session::outlast`]).
     pub(crate) fn forget_ended_queues(&mut self) {
         self.ending.retain(|marker| marker.event.status().is_ok_and(|status| status > 0));
+        self.outlasting.retain(|event| event.status().is_ok_and(|status| status != 0));
     }
 
     /// Keeps the event of a command that the program knows nothing of until the command has ended, and until the next one is kept.
@@ -75,23 +81,22 @@ impl Session {
     /// Whether a callback is due that the lookout has not found yet.
     fn awaits_callbacks(&self) -> bool {
         self.shared.callbacks.waiting().iter().any(|callback| {
-            let Ok(event) = self.shared.objects.get::<cl_event>(callback.event) else {
+            let Ok(event) = HeldEvent::of(&self.shared.objects, callback.event) else {
                 // Nobody has it any more, so that it could not be made again.
                 return true;
             };
-            let event = HeldEvent::retain(event.handle, event.api);
-            event.and_then(|event| event.status()).is_ok_and(|status| status <= callback.state)
+            event.status().is_ok_and(|status| status <= callback.state)
         })
     }
 }
 
 /// A marker behind everything that a queue has, on its way.
 #[expect(unsafe_code, reason = "calls the driver")]
-pub(crate) fn mark(queue: &Object<cl_command_queue>) -> Result<HeldEvent, Code> {
+pub(crate) fn mark(queue: &Object<cl_command_queue>, hold: &Hold) -> Result<HeldEvent, Code> {
     let mut event = cl_event::NULL;
     driver!(queue.api, clEnqueueMarkerWithWaitList(queue.handle, 0, ptr::null(), &raw mut event)).ok()?;
     driver!(queue.api, clFlush(queue.handle)).ok()?;
-    Ok(HeldEvent::own(event, queue.api))
+    Ok(HeldEvent::own(event, queue.api, hold))
 }
 
 impl Kept for Session {

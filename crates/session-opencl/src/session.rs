@@ -131,13 +131,13 @@ impl Session {
         session.shared.connect(replier);
         for (number, platform) in (0..).zip(&session.platforms) {
             let object = Object { handle: platform.handle, api: platform.api, size: 0 };
-            session.shared.objects.set(id(kind::PLATFORM, number), object)?;
+            session.shared.objects.set(id(kind::PLATFORM, number), object, Vec::new())?;
         }
         let of = |platform: &Platform| -> Vec<_> {
             platform.devices.iter().map(|device| (device.0, platform.api)).collect()
         };
         for (number, (handle, api)) in (0..).zip(session.platforms.iter().flat_map(of)) {
-            session.shared.objects.set(id(kind::DEVICE, number), Object { handle, api, size: 0 })?;
+            session.shared.objects.set(id(kind::DEVICE, number), Object { handle, api, size: 0 }, Vec::new())?;
         }
         Ok(session)
     }

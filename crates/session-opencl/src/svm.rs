@@ -7,16 +7,16 @@
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 
-use katydid_opencl_sys::{Code, Dispatch, cl_context};
+use katydid_opencl_sys::Code;
 
-use crate::objects::Object;
+use crate::lifetimes::Hold;
 use crate::placing::ZONE;
 
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
 
 /// One allocation.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Allocation {
     /// Bytes that the program may use.
     pub(crate) size: u64,
@@ -24,9 +24,8 @@ pub(crate) struct Allocation {
     pub(crate) raw: u64,
     /// Of fine-grained memory, where the program has it besides; 0 of other memory.
     pub(crate) place: u64,
-    /// Where it was made.
-    pub(crate) context: cl_context,
-    pub(crate) api: &'static Dispatch,
+    /// The context that it is made of.
+    pub(crate) context: Hold,
 }
 
 impl Allocation {
@@ -46,9 +45,9 @@ pub(crate) struct Svm {
 
 impl Svm {
     /// Notes an allocation of the driver's with room for whole pages; returns the address for the program.
-    pub(crate) fn add(&mut self, raw: u64, (size, place): (u64, u64), context: &Object<cl_context>) -> u64 {
+    pub(crate) fn add(&mut self, raw: u64, (size, place): (u64, u64), context: Hold) -> u64 {
         let address = raw.next_multiple_of(PAGE);
-        self.list.insert(address, Allocation { size, raw, place, context: context.handle, api: context.api });
+        self.list.insert(address, Allocation { size, raw, place, context });
         address
     }
 
@@ -129,21 +128,29 @@ impl Svm {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use katydid_opencl_sys::{Dispatch, cl_context};
 
-    #[test]
-    fn allocations_go_down_and_begin_anew_at_the_bottom() {
+    use super::*;
+    use crate::lifetimes::Owned;
+    use crate::objects::Object;
+
+    fn context() -> Hold {
         // SAFETY: every entry of a table of zeros is `None`.
         #[expect(unsafe_code, reason = "an empty table")]
         let api: &'static Dispatch = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
-        let context = Object { handle: cl_context::NULL, api, size: 0 };
+        Owned::new(Object { handle: cl_context::NULL, api, size: 0 }, Vec::new())
+    }
+
+    #[test]
+    fn allocations_go_down_and_begin_anew_at_the_bottom() {
+        let context = context();
         let mut svm = Svm::default();
         assert_eq!(svm.end_of_next(PAGE), ZONE.end);
-        svm.add(0x7fff_0000_1000, (PAGE, 0), &context);
+        svm.add(0x7fff_0000_1000, (PAGE, 0), Hold::clone(&context));
         assert_eq!(svm.end_of_next(PAGE), ZONE.end, "what a driver put elsewhere does not count");
-        let address = svm.add(ZONE.end - 3 * PAGE + 16, (PAGE, 0), &context);
+        let address = svm.add(ZONE.end - 3 * PAGE + 16, (PAGE, 0), Hold::clone(&context));
         assert_eq!(svm.end_of_next(PAGE), ZONE.end - 3 * PAGE);
-        svm.add(ZONE.start + PAGE, (PAGE, 0), &context);
+        svm.add(ZONE.start + PAGE, (PAGE, 0), Hold::clone(&context));
         assert_eq!(svm.end_of_next(PAGE), ZONE.end);
         assert!(svm.remove(address).is_some());
     }
@@ -163,12 +170,9 @@ mod tests {
 
     #[test]
     fn ranges_lie_in_one_allocation() {
-        // SAFETY: every entry of a table of zeros is `None`.
-        #[expect(unsafe_code, reason = "an empty table")]
-        let api: &'static Dispatch = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
-        let context = Object { handle: cl_context::NULL, api, size: 0 };
+        let context = context();
         let mut svm = Svm::default();
-        assert_eq!((svm.add(5000, (100, 0), &context), svm.add(20_000, (100, 4096), &context)), (8192, 20_480));
+        assert_eq!((svm.add(5000, (100, 0), Hold::clone(&context)), svm.add(20_000, (100, 4096), Hold::clone(&context))), (8192, 20_480));
         for (address, size, fits) in [(8192, 100, true), (8200, 92, true), (8192, 101, false), (8191, 1, false)] {
             assert_eq!(svm.check(address, size).is_ok(), fits, "{address} {size}");
         }

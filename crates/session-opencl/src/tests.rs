@@ -59,7 +59,7 @@ pub(crate) fn event(
     #[expect(unsafe_code, reason = "an empty table")]
     let mut api: Dispatch = unsafe { std::mem::zeroed() };
     api.clGetEventInfo = Some(info);
-    HeldEvent::own(handle, Box::leak(Box::new(api)))
+    HeldEvent::alone(handle, Box::leak(Box::new(api)))
 }
 
 pub(crate) fn session() -> (Session, Arc<Notes>) {
@@ -113,7 +113,7 @@ fn no_frame_makes_a_session_panic() {
 #[test]
 fn what_a_driver_cannot_do_is_an_invalid_operation() {
     let (mut session, notes) = session();
-    let message = message::kdclTimers { device: id(kind::DEVICE, 0), host: 0 };
+    let message = message::kdclTimers { device: id(kind::DEVICE, 0), host: 0, wanted: 3 };
     let mut payload = Vec::new();
     message.encode(&mut payload);
     session.execute(&head(message::kdclTimers::OPCODE, 7, true), &payload).unwrap();
@@ -124,7 +124,7 @@ fn what_a_driver_cannot_do_is_an_invalid_operation() {
 fn a_failure_that_nobody_waits_for_is_told_with_the_next_reply() {
     let (mut session, _) = session();
     let mut payload = Vec::new();
-    message::kdclTimers { device: 5, host: 0 }.encode(&mut payload);
+    message::kdclTimers { device: 5, host: 0, wanted: 3 }.encode(&mut payload);
     session.execute(&head(message::kdclTimers::OPCODE, 1, false), &payload).unwrap();
     assert_eq!(session.shared.take_deferred(), Code::INVALID_DEVICE);
 }
@@ -153,7 +153,7 @@ fn the_end_of_an_object_that_a_driver_still_has_is_due_after_a_restore() {
     let memory = id(kind::MEMORY, 3);
     let object =
         Object { handle: cl_mem(std::ptr::without_provenance_mut(64)), api: Box::leak(Box::new(api)), size: 8 };
-    session.shared.objects.set(memory, object).unwrap();
+    session.shared.objects.set(memory, object, Vec::new()).unwrap();
     let due =
         |session: &mut Session| -> Vec<u64> { session.state().unwrap().due.iter().map(|due| due.token).collect() };
     for token in [7, 8] {
@@ -225,8 +225,8 @@ fn with_pipes() -> (Session, Arc<Notes>) {
     let (session, notes) = session();
     let place = std::ptr::without_provenance_mut;
     let objects = &session.shared.objects;
-    objects.set(id(kind::CONTEXT, 1), Object { handle: cl_context(place(256)), api, size: 0 }).unwrap();
-    objects.set(id(kind::KERNEL, 1), Object { handle: cl_kernel(place(320)), api, size: 0 }).unwrap();
+    objects.set(id(kind::CONTEXT, 1), Object { handle: cl_context(place(256)), api, size: 0 }, Vec::new()).unwrap();
+    objects.set(id(kind::KERNEL, 1), Object { handle: cl_kernel(place(320)), api, size: 0 }, Vec::new()).unwrap();
     (session, notes)
 }
 
@@ -302,7 +302,7 @@ fn a_session_is_not_at_rest_while_commands_of_a_released_queue_run() {
     let (mut session, _) = session();
     let queue = id(kind::QUEUE, 1);
     let handle = cl_command_queue(std::ptr::without_provenance_mut(128));
-    session.shared.objects.set(queue, Object { handle, api: Box::leak(Box::new(api)), size: 0 }).unwrap();
+    session.shared.objects.set(queue, Object { handle, api: Box::leak(Box::new(api)), size: 0 }, Vec::new()).unwrap();
     run(&mut session, 1, &message::kdclRelease { object: queue });
     assert!(matches!(Kept::look(&mut session), Err(RestError::Busy { .. })));
     MARKER.store(0, Ordering::Release);

@@ -12,7 +12,7 @@ use katydid_opencl_sys::{
     Code, cl_context, cl_context_destroyed, cl_context_notify, cl_device_id, cl_image_format, cl_platform_id, void,
 };
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::message::{kdclContext, kdclWritten};
+use katydid_wire::opencl::message::{kdclContext, kdclTakesCallback, kdclWritten};
 use katydid_wire::opencl::{list as lists, query};
 
 use crate::border::{list, write_if_given};
@@ -235,6 +235,7 @@ pub(crate) unsafe fn set_context_destructor_callback(
 ) -> Result<(), Code> {
     let context = object::<Context>(context)?;
     let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
+    shim()?.link.call(&kdclTakesCallback { object: context.base.id })?;
     let mut list = context.destructors.lock().unwrap_or_else(PoisonError::into_inner);
     list.push((function, user_data.expose_provenance()));
     Ok(())

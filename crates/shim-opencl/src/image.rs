@@ -171,9 +171,13 @@ unsafe fn create(
         None if given => return Err(Code::IMAGE_FORMAT_NOT_SUPPORTED),
         None => Rows::run(host_ptr.expose_provenance(), 0),
     };
+    let shim = shim()?;
+    if given && shim.ranges.overruns(rows.start, rows.reach()) {
+        return Err(Code::INVALID_HOST_PTR);
+    }
     // SAFETY: by the contract.
     let data = unsafe { contents(flags, rows)? };
-    let link = &shim()?.link;
+    let link = &shim.link;
     let sent = bulk::send(link, &data)?;
     let mut arguments = description(&format, &desc, parent.is_some());
     arguments.extend_from_slice(sent.inline);

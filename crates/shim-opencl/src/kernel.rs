@@ -250,16 +250,14 @@ pub(crate) unsafe fn set_kernel_exec_info(
     value: *const void,
 ) -> Result<(), Code> {
     let kernel = object::<Kernel>(kernel)?;
-    if value.is_null() || size == 0 {
-        return Err(Code::INVALID_VALUE);
-    }
+    let given = !value.is_null();
     // SAFETY: handed on.
     let value = unsafe { list(size, value.cast::<u8>()) };
     // Memory of the program's own never is the device's.
     if param_name == KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM && value.iter().any(|byte| *byte != 0) {
         return Err(Code::INVALID_OPERATION);
     }
-    let message = kdclSetExecInfo { kernel: kernel.base.id, parameter: param_name, value };
+    let message = kdclSetExecInfo { kernel: kernel.base.id, parameter: param_name, given: given.into(), size: size as u64, value };
     shim()?.link.call(&message).map(drop)
 }
 

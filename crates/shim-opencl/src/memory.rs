@@ -175,6 +175,10 @@ unsafe fn create(
     }
     let (shim, told) = (shim()?, for_driver(0, flags)?);
     let (link, host) = (&shim.link, host_ptr.expose_provenance());
+    // Behind the end of an allocation there is nothing to use, or to begin with.
+    if flags & HOST != 0 && shim.ranges.overruns(host, size) {
+        return Err(Code::INVALID_BUFFER_SIZE);
+    }
     // Shared virtual memory is used where it is, on both sides.
     let svm = if flags & MEM_USE_HOST_PTR != 0 && shim.ranges.all(host, size) { host as u64 } else { 0 };
     let rows = Rows::run(host, if svm == 0 { size } else { 0 });

@@ -10,7 +10,7 @@ use katydid_opencl_sys::constant::{
 };
 use katydid_opencl_sys::{Code, char, cl_context, cl_device_id, cl_program, cl_program_notify, void};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::message::{kdclBlob, kdclBuild, kdclLink, kdclProgram, kdclSpecialize};
+use katydid_wire::opencl::message::{kdclBlob, kdclBuild, kdclLink, kdclProgram, kdclSpecialize, kdclTakesCallback};
 use katydid_wire::opencl::{list as lists, program as form, query};
 
 use crate::border::{list, write_if_given};
@@ -282,7 +282,14 @@ fn build(program: &Arc<Program>, token: u64, bytes: &[u8]) -> Result<(), Code> {
     let sent = bulk::send(link, bytes)?;
     let message = kdclBuild { program: program.base.id, token, staged: sent.staged, arguments: sent.inline };
     *program.kept_binaries() = None;
-    link.call(&message).map(drop).inspect_err(|_| upcall::forget(token))
+    let reply = link.call(&message).inspect_err(|_| upcall::forget(token))?;
+    match (reply.told != 0, Code(reply.code)) {
+        // The driver called before it returned, whatever its code: so does this call.
+        (true, _) => upcall::run_now(token),
+        (false, Code::SUCCESS) => {}
+        (false, _) => upcall::forget(token),
+    }
+    Code(reply.code).ok()
 }
 
 /// # Safety
@@ -362,17 +369,20 @@ pub(crate) unsafe fn link_program(
     }
     lists::put(&mut bytes, &ids(&objects::<Program>(inputs)?));
     let devices = objects::<Device>(devices)?;
-    let mut code = Code::SUCCESS;
+    let (mut code, mut told) = (Code::SUCCESS, false);
     let program = make(|base| {
-        let message = kdclLink { program: base.id, context: context.base.id, arguments: &bytes };
-        code = Code(shim()?.link.call(&message)?.made.cast_signed());
+        let notified = pfn_notify.is_some().into();
+        let message = kdclLink { program: base.id, context: context.base.id, notified, arguments: &bytes };
+        let reply = shim()?.link.call(&message)?;
+        (code, told) = (Code(reply.made.cast_signed()), reply.told != 0);
         Ok(Program::new(base, &context, &devices))
     })?;
-    if let Some(function) = pfn_notify {
+    if let Some(function) = pfn_notify.filter(|_| told) {
         // SAFETY: by the contract; the standard leaves open on which thread.
         unsafe { function(program.handle(), user_data) };
-    } else if code != Code::SUCCESS {
-        // A program that keeps only a log is of no use to callers that are told of a failure.
+    }
+    if code != Code::SUCCESS {
+        // A program that keeps only a log is there for the callback alone.
         handle::release::<Program>(program.handle())?;
         return Err(code);
     }
@@ -389,6 +399,7 @@ pub(crate) unsafe fn set_program_release_callback(
 ) -> Result<(), Code> {
     let program = object::<Program>(program)?;
     let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
+    shim()?.link.call(&kdclTakesCallback { object: program.base.id })?;
     let mut list = program.destructors.lock().unwrap_or_else(PoisonError::into_inner);
     list.push((function, user_data.expose_provenance()));
     Ok(())

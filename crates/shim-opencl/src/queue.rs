@@ -10,13 +10,14 @@ use katydid_opencl_sys::constant::{
     QUEUE_PROPERTIES, QUEUE_PROPERTIES_ARRAY, QUEUE_REFERENCE_COUNT,
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, void};
+use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::{kdclFinish, kdclFlush, kdclQueue};
 use katydid_wire::opencl::{list, query};
 
 use crate::context::Context;
 use crate::device::Device;
 use crate::handle::{self, Base, Held, Object, make, object};
-use crate::info::{Known, Room};
+use crate::info::{Known, Room, ask, handles};
 use crate::landing;
 use crate::link::OfWorker;
 use crate::shim::shim;
@@ -152,6 +153,15 @@ impl Queue {
         self.accepted.learn(worker, |commands| commands | command as u32);
     }
 
+    /// The queue that kernels of its device enqueue to, as a handle; 0: none that the program has made. The driver knows it, and says
+    /// of which queues it may be asked.
+    fn default_of_device(&self) -> Result<usize, Code> {
+        let id = ask(query::QUEUE, self.base.id, 0, QUEUE_DEVICE_DEFAULT, &[])?;
+        let id = u32::take(&mut &id[..]).unwrap_or(0);
+        let all = shim()?.queues.live();
+        Ok(all.iter().find(|queue| queue.base.id == id).map_or(0, |queue| queue.base.handle))
+    }
+
     /// Whether it keeps the times of its commands.
     pub(crate) fn is_profiled(&self) -> bool {
         self.flags & QUEUE_PROFILING_ENABLE != 0
@@ -269,8 +279,7 @@ pub(crate) unsafe fn get_command_queue_info(
         QUEUE_DEVICE => handle::bytes(&*queue.device),
         QUEUE_REFERENCE_COUNT => queue.base.count().to_le_bytes().to_vec(),
         QUEUE_PROPERTIES_ARRAY => queue.properties.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        // Would be an object of the driver's making.
-        QUEUE_DEVICE_DEFAULT => return Err(Code::INVALID_COMMAND_QUEUE),
+        QUEUE_DEVICE_DEFAULT => handles([queue.default_of_device()?]),
         _ => queue.known.ask(query::QUEUE, queue.base.id, param_name)?,
     };
     // SAFETY: handed on.

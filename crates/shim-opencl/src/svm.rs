@@ -15,7 +15,7 @@ use katydid_opencl_sys::constant::{
 use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_event, cl_svm_free_notify, void};
 use katydid_wire::opencl::list as lists;
 use katydid_wire::opencl::message::{
-    kdclEventCallback, kdclSvmAlloc, kdclSvmCopy, kdclSvmFill, kdclSvmFree, kdclSvmMap, kdclSvmMigrate, kdclSvmRead,
+    kdclEventCallback, kdclHostCopy, kdclSvmAlloc, kdclSvmCopy, kdclSvmFill, kdclSvmFree, kdclSvmMap, kdclSvmMigrate, kdclSvmRead,
     kdclSvmUnmap, kdclSvmWrite,
 };
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
@@ -41,6 +41,8 @@ pub(crate) struct Ranges {
     state: Mutex<State>,
     /// Whether any has ever been fine-grained, to be asked without the lock.
     has_fine: AtomicBool,
+    /// Whether there has ever been any.
+    has_any: AtomicBool,
 }
 
 #[derive(Default)]
@@ -118,6 +120,23 @@ impl Ranges {
         self.lock().holding(address, size).is_some()
     }
 
+    /// Whether a range begins in an allocation and ends beyond it, which no memory does that a program may name.
+    pub(crate) fn overruns(&self, address: usize, size: usize) -> bool {
+        self.has_any.load(Ordering::Acquire) && {
+            let state = self.lock();
+            state.holding(address, 1).is_some() && state.holding(address, size).is_none()
+        }
+    }
+
+    /// Whether a range begins in an allocation and ends beyond its pages, where nothing can be read or written.
+    pub(crate) fn leaves_pages(&self, address: usize, size: usize) -> bool {
+        self.has_any.load(Ordering::Acquire)
+            && self.lock().allocations.range(..=address).next_back().is_some_and(|(start, found)| {
+                let end = start + found.size.next_multiple_of(PAGE);
+                address < end && address.checked_add(size).is_none_or(|after| after > end)
+            })
+    }
+
     /// Whether all of a range is fine-grained, in one allocation.
     pub(crate) fn is_fine(&self, address: usize, size: usize) -> bool {
         self.has_fine.load(Ordering::Acquire)
@@ -128,6 +147,7 @@ impl Ranges {
         if allocation.block.is_some() {
             self.has_fine.store(true, Ordering::Release);
         }
+        self.has_any.store(true, Ordering::Release);
         self.lock().allocations.insert(address, allocation);
     }
 }
@@ -289,6 +309,9 @@ unsafe fn copy(order: &Order, to: usize, from: usize, size: usize) -> Result<(),
     let link = &shim.link;
     let (queue, event, mut waits) = (order.queue(), order.event(), order.arguments());
     let (destination, source, length) = (to as u64, from as u64, size as u64);
+    if shim.ranges.overruns(to, size) || shim.ranges.overruns(from, size) {
+        return Err(Code::INVALID_VALUE);
+    }
     match (shim.ranges.all(to, size), shim.ranges.all(from, size)) {
         (true, true) => {
             link.call(&kdclSvmCopy { queue, event, destination, source, size: length, waits: &waits })?;
@@ -308,8 +331,18 @@ unsafe fn copy(order: &Order, to: usize, from: usize, size: usize) -> Result<(),
             // SAFETY: writable, by the contract.
             unsafe { shim.landings.expect(landing, Rows::run(to, size), None) };
         }
-        // The device has no part in it, and cannot have one.
-        (false, false) => return Err(Code::INVALID_VALUE),
+        // The device has no part in it: the bytes of now come back in the command's turn.
+        (false, false) => {
+            let (rows, landing) = (Rows::run(from, size), shim.landings.number());
+            landing::wait_for_place(&rows)?;
+            // SAFETY: readable, by the contract.
+            let bytes = unsafe { rows.gather() };
+            let sent = bulk::send(link, &bytes)?;
+            waits.extend_from_slice(sent.inline);
+            link.call(&kdclHostCopy { queue, event, landing, staged: sent.staged, waits: &waits })?;
+            // SAFETY: writable, by the contract.
+            unsafe { shim.landings.expect(landing, Rows::run(to, size), None) };
+        }
     }
     Ok(())
 }
@@ -487,6 +520,9 @@ mod tests {
         ranges.add(8192, Allocation { size: 100, block: None });
         assert!(ranges.all(8192, 100) && ranges.holds(8291) && !ranges.holds(8292) && !ranges.holds(0));
         assert!(!ranges.all(8192, 101) && !ranges.all(8200, usize::MAX));
+        assert!(ranges.overruns(8192, 101) && ranges.overruns(8291, 2) && ranges.overruns(8192, usize::MAX));
+        assert!(!ranges.leaves_pages(8192, 4096) && ranges.leaves_pages(8192, 4097) && !ranges.leaves_pages(8191, 9000));
+        assert!(!ranges.overruns(8192, 100) && !ranges.overruns(8292, 100) && !ranges.overruns(8000, 200));
     }
 
     #[test]

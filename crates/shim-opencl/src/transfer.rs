@@ -37,6 +37,9 @@ pub(crate) struct Transfer {
 impl Transfer {
     /// The transfer, if the object allows the program such a one.
     fn allowed(self, direction: Direction) -> Result<Self, Code> {
+        if shim()?.ranges.leaves_pages(self.rows.start, self.rows.reach()) {
+            return Err(Code::INVALID_VALUE);
+        }
         self.memory.allows(direction).map(|()| self)
     }
 

@@ -73,6 +73,16 @@ pub(crate) fn forget(token: u64) {
     }
 }
 
+/// Runs a function on this thread, of which the worker has said in a reply that it is due.
+pub(crate) fn run_now(token: u64) {
+    let Ok(shim) = shim() else { return };
+    let call = shim.upcalls.calls.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&token);
+    if let Some(call) = call {
+        // SAFETY: registered for this call, and taken out of the registry.
+        unsafe { run(call, 0, Vec::new()) };
+    }
+}
+
 fn run_thread(shim: &'static Shim) -> Result<(), Code> {
     static THREAD: OnceLock<bool> = OnceLock::new();
     let started = THREAD.get_or_init(|| threads::start("katydid-upcall", STACK, move || serve(shim)).is_ok());

@@ -11,11 +11,12 @@ use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device
 use super::Place;
 use crate::data::ask;
 use crate::handlers::{driver, make};
+use crate::lifetimes::Hold;
 
 /// `CL_MEM_READ_WRITE`.
 const READ_WRITE: u64 = 1;
 
-/// The queue, which keeps its context alive.
+/// The queue, with its context.
 pub(crate) struct Copier {
     pub(super) queue: cl_command_queue,
     pub(crate) context: cl_context,
@@ -24,6 +25,8 @@ pub(crate) struct Copier {
     pub(crate) api: &'static Dispatch,
     /// All devices of the context are processors, so that what it has lies in this process.
     pub(super) is_host: bool,
+    /// The context with its devices, let go of after the queue.
+    pub(super) _context: Hold,
 }
 
 // SAFETY: OpenCL objects may be used from every thread; no pointer is followed here.

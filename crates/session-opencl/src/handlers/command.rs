@@ -14,6 +14,7 @@ use crate::arguments::Arguments;
 use crate::data::HeldEvent;
 use crate::fault::Fault;
 use crate::handlers::{driver, pointer};
+use crate::lifetimes::Hold;
 use crate::objects::Object;
 use crate::session::Session;
 
@@ -25,6 +26,7 @@ const POCL: &str = "Portable Computing Language";
 /// A command about to be enqueued: its queue, what it waits for, and the event that the program wants.
 pub(super) struct Command {
     pub(super) queue: Object<cl_command_queue>,
+    held: Hold,
     waits: Vec<cl_event>,
     event: u32,
 }
@@ -32,11 +34,11 @@ pub(super) struct Command {
 impl Command {
     /// Reads the waits that the arguments begin with.
     pub(super) fn read(session: &Session, queue: u32, event: u32, from: &mut Arguments<'_>) -> Result<Self, Fault> {
-        let queue = session.shared.objects.get(queue)?;
+        let (queue, held) = (session.shared.objects.get(queue)?, session.shared.objects.hold::<cl_command_queue>(queue)?);
         let ids: Vec<u32> = from.list("waits")?;
         let known = session.shared.objects.all(&ids);
         let waits = known.map_err(|_: Code| Code::INVALID_EVENT_WAIT_LIST)?;
-        Ok(Self { queue, waits, event })
+        Ok(Self { queue, held, waits, event })
     }
 
     /// The driver's functions.
@@ -53,7 +55,10 @@ impl Command {
         let mut event = cl_event::NULL;
         let place = if self.event == 0 { ptr::null_mut() } else { &raw mut event };
         call(self.waits.len() as u32, pointer(&self.waits), place).ok()?;
-        self.bind(session, event)
+        if self.event != 0 {
+            self.bind(session, &HeldEvent::own(event, self.api(), &self.held))?;
+        }
+        Ok(())
     }
 
     /// The same, and the event is the caller's to hold. Where this fails no command is under way, so that what it was to read or
@@ -68,40 +73,29 @@ impl Command {
         }
         let mut event = cl_event::NULL;
         call(self.waits.len() as u32, pointer(&self.waits), &raw mut event).ok()?;
-        let held = HeldEvent::own(event, self.api());
+        let held = HeldEvent::own(event, self.api(), &self.held);
         if self.event != 0 {
-            let shared = self.share(session, &held);
-            if shared.is_err() {
+            let bound = self.bind(session, &held);
+            if bound.is_err() {
                 // How it ends is of no use any more.
                 let _ = held.wait();
             }
-            shared?;
+            bound?;
         }
         Ok(held)
     }
 
     /// The frame at hand waits for this event of the command's, and nothing else: the main loop may look whether it has come.
-    pub(super) fn look(&self, session: &mut Session, event: &HeldEvent) -> Result<(), Fault> {
+    pub(super) fn look(&self, session: &mut Session, event: &HeldEvent) {
         if session.may_look() {
             driver!(self.api(), clFlush(self.queue.handle));
-            session.look_at(vec![HeldEvent::retain(event.handle(), self.api())?]);
+            session.look_at(vec![event.clone()]);
         }
-        Ok(())
     }
 
-    /// Gives the program a reference of its own.
-    fn share(&self, session: &Session, held: &HeldEvent) -> Result<(), Fault> {
-        let theirs = HeldEvent::retain(held.handle(), self.api())?;
-        self.bind(session, theirs.handle())?;
-        std::mem::forget(theirs);
-        Ok(())
-    }
-
-    fn bind(&self, session: &Session, handle: cl_event) -> Result<(), Fault> {
-        if self.event == 0 {
-            return Ok(());
-        }
-        Ok(session.shared.objects.set(self.event, Object { handle, api: self.api(), size: 0 })?)
+    /// Gives the program its event.
+    fn bind(&self, session: &Session, event: &HeldEvent) -> Result<(), Fault> {
+        Ok(session.shared.objects.set_held::<cl_event>(self.event, event.hold())?)
     }
 }
 

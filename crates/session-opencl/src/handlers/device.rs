@@ -6,17 +6,18 @@
 use std::ptr;
 
 use katydid_opencl_sys::constant::{CONTEXT_PLATFORM, DEVICE_MAX_ON_DEVICE_QUEUES, QUEUE_ON_DEVICE, QUEUE_PROPERTIES};
-use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, cl_platform_id};
+use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, cl_platform_id, cl_program};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::message;
+use katydid_wire::opencl::{KIND_SHIFT, message};
 
 use crate::arguments::Arguments;
 use crate::driver::{device_value, kind};
 use crate::fault::Fault;
 use crate::handlers::{driver, make, pointer};
+use crate::lifetimes::Hold;
 use crate::notify::{self, Listener};
-use crate::objects::Object;
+use crate::objects::{Handle as _, Object};
 use crate::session::Session;
 
 /// Parts of a device: with no ids, only what there would be.
@@ -42,9 +43,11 @@ pub(crate) fn kdclSubDevices(
     let mut devices = vec![cl_device_id::NULL; ids.len()];
     create(ids.len() as u32, devices.as_mut_ptr(), ptr::null_mut()).ok()?;
     let mut types = Vec::new();
+    let whole = session.shared.objects.hold::<cl_device_id>(message.parent)?;
     for (id, handle) in ids.iter().zip(devices) {
         kind(handle, parent.api)?.put(&mut types);
-        session.shared.objects.set(*id, Object { handle, api: parent.api, size: 0 })?;
+        let part = Object { handle, api: parent.api, size: 0 };
+        session.shared.objects.set(*id, part, vec![Hold::clone(&whole)])?;
     }
     Ok(message::kdclSubDevicesReply { types })
 }
@@ -57,12 +60,37 @@ pub(crate) fn kdclTimers(
 ) -> Result<message::kdclTimersReply, Fault> {
     let device: Object<cl_device_id> = session.shared.objects.get(message.device)?;
     let (mut deviceTime, mut hostTime) = (0, 0);
+    let place = |bit, place: *mut u64| if message.wanted & bit == 0 { ptr::null_mut() } else { place };
+    let (of_device, of_host) = (place(1, &raw mut deviceTime), place(2, &raw mut hostTime));
     if message.host != 0 {
-        driver!(device.api, clGetHostTimer(device.handle, &raw mut hostTime)).ok()?;
+        driver!(device.api, clGetHostTimer(device.handle, of_host)).ok()?;
     } else {
-        driver!(device.api, clGetDeviceAndHostTimer(device.handle, &raw mut deviceTime, &raw mut hostTime)).ok()?;
+        driver!(device.api, clGetDeviceAndHostTimer(device.handle, of_device, of_host)).ok()?;
     }
     Ok(message::kdclTimersReply { deviceTime, hostTime })
+}
+
+/// Whether the driver takes a callback of the end of an object. The program's side calls those of the program itself.
+pub(crate) fn kdclTakesCallback(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclTakesCallback,
+) -> Result<message::kdclTakesCallbackReply, Fault> {
+    let objects = &session.shared.objects;
+    let code = match message.object >> KIND_SHIFT {
+        cl_program::KIND => {
+            let program: Object<cl_program> = objects.get(message.object)?;
+            let function = Some(notify::nothing_of_program as _);
+            driver!(program.api, clSetProgramReleaseCallback(program.handle, function, ptr::null_mut()))
+        }
+        _ => {
+            let context: Object<cl_context> = objects.get(message.object)?;
+            let function = Some(notify::nothing_of_context as _);
+            driver!(context.api, clSetContextDestructorCallback(context.handle, function, ptr::null_mut()))
+        }
+    };
+    code.ok()?;
+    Ok(message::kdclTakesCallbackReply {})
 }
 
 /// A hint, handed on.
@@ -85,7 +113,9 @@ pub(crate) fn kdclContext(
     let mut arguments = Arguments::new("kdclContext", message.arguments);
     let platform: Object<cl_platform_id> = session.shared.objects.get(arguments.take("platform")?)?;
     let properties: Vec<i64> = arguments.list("properties")?;
-    let devices: Vec<cl_device_id> = session.shared.objects.all(&arguments.list::<u32>("devices")?)?;
+    let ids = arguments.list::<u32>("devices")?;
+    let devices: Vec<cl_device_id> = session.shared.objects.all(&ids)?;
+    let held = session.shared.objects.hold_all::<cl_device_id>(&ids)?;
     let api = platform.api;
     let named = [CONTEXT_PLATFORM as isize, platform.handle.0.expose_provenance().cast_signed()];
     let properties: Vec<isize> =
@@ -94,7 +124,7 @@ pub(crate) fn kdclContext(
     let data = listener.as_ref().map_or(ptr::null_mut(), Listener::data);
     let tell = listener.is_some().then_some(notify::context as _);
     let handle = make!(api, clCreateContext(properties.as_ptr(), devices.len() as u32, pointer(&devices), tell, data))?;
-    session.shared.objects.set(message.context, Object { handle, api, size: 0 })?;
+    session.shared.objects.set(message.context, Object { handle, api, size: 0 }, held)?;
     session.listeners.extend(listener.map(|listener| (message.context, listener)));
     Ok(message::kdclContextReply {})
 }
@@ -107,6 +137,10 @@ pub(crate) fn kdclQueue(
 ) -> Result<message::kdclQueueReply, Fault> {
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let device: Object<cl_device_id> = session.shared.objects.get(message.device)?;
+    let made_of = vec![
+        session.shared.objects.hold::<cl_context>(message.context)?,
+        session.shared.objects.hold::<cl_device_id>(message.device)?,
+    ];
     let properties: Vec<u64> = Arguments::new("kdclQueue", message.properties).list("properties")?;
     let api = context.api;
     // Such a queue goes with a device that has some; asked for one of a device without, PoCL ends the process.
@@ -121,7 +155,7 @@ pub(crate) fn kdclQueue(
         let list = if message.form == 1 { properties.as_ptr() } else { ptr::null() };
         make!(api, clCreateCommandQueueWithProperties(context.handle, device.handle, list))
     }?;
-    session.shared.objects.set(message.queue, Object { handle, api, size: 0 })?;
+    session.shared.objects.set(message.queue, Object { handle, api, size: 0 }, made_of)?;
     Ok(message::kdclQueueReply {})
 }
 
@@ -156,6 +190,7 @@ pub(crate) fn kdclSampler(
     message: message::kdclSampler<'_>,
 ) -> Result<message::kdclSamplerReply, Fault> {
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
+    let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
     let properties: Vec<u64> = Arguments::new("kdclSampler", message.properties).list("properties")?;
     let api = context.api;
     let handle = if message.form == 0 {
@@ -166,6 +201,6 @@ pub(crate) fn kdclSampler(
         let list = if message.form == 1 { properties.as_ptr() } else { ptr::null() };
         make!(api, clCreateSamplerWithProperties(context.handle, list))
     }?;
-    session.shared.objects.set(message.sampler, Object { handle, api, size: 0 })?;
+    session.shared.objects.set(message.sampler, Object { handle, api, size: 0 }, vec![made_of])?;
     Ok(message::kdclSamplerReply {})
 }

@@ -29,7 +29,8 @@ pub(crate) fn kdclUserEvent(
 ) -> Result<message::kdclUserEventReply, Fault> {
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let handle = make!(context.api, clCreateUserEvent(context.handle))?;
-    session.shared.objects.set(message.event, Object { handle, api: context.api, size: 0 })?;
+    let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
+    session.shared.objects.set(message.event, Object { handle, api: context.api, size: 0 }, vec![made_of])?;
     Ok(message::kdclUserEventReply {})
 }
 
@@ -50,12 +51,11 @@ pub(crate) fn kdclEventCallback(
     _: &FrameHead,
     message: message::kdclEventCallback,
 ) -> Result<message::kdclEventCallbackReply, Fault> {
-    let event: Object<cl_event> = session.shared.objects.get(message.event)?;
+    let event = HeldEvent::of(&session.shared.objects, message.event)?;
     let state = message.type_of;
     if !(COMPLETE.cast_signed()..=SUBMITTED.cast_signed()).contains(&state) {
         return Err(Code::INVALID_VALUE.into());
     }
-    let event = HeldEvent::retain(event.handle, event.api)?;
     let (shared, token) = (Arc::clone(&session.shared), message.token);
     shared.callbacks.expect(token, message.event, state);
     session.lookout.when(event, state, move |status| {
@@ -73,16 +73,14 @@ pub(crate) fn kdclWait(
 ) -> Result<Job<message::kdclWaitReply>, Fault> {
     let ids: Vec<u32> = Arguments::new("kdclWait", message.events).list("events")?;
     let first: Object<cl_event> = session.shared.objects.get(*ids.first().ok_or(Code::INVALID_VALUE)?)?;
-    let events: Vec<cl_event> = session.shared.objects.all(&ids)?;
+    let held: Vec<HeldEvent> =
+        ids.iter().map(|id| HeldEvent::of(&session.shared.objects, *id)).collect::<Result<_, _>>()?;
     // Of an event from before a restore they are known already.
     let known = ids.first().and_then(|id| session.event_times.get(id)).map(listed);
-    let is_asked = message.wanted != 0 && events.len() == 1;
-    let held: Vec<HeldEvent> =
-        events.iter().map(|event| HeldEvent::retain(*event, first.api)).collect::<Result<_, _>>()?;
+    let is_asked = message.wanted != 0 && held.len() == 1;
     if session.may_glance() {
-        let looked = events.iter().map(|event| HeldEvent::retain(*event, first.api)).collect::<Result<Vec<_>, _>>()?;
-        looked.iter().for_each(begin);
-        session.look_at(looked);
+        held.iter().for_each(begin);
+        session.look_at(held.clone());
     }
     Ok(Box::new(move |_| {
         let events: Vec<cl_event> = held.iter().map(HeldEvent::handle).collect();
@@ -129,16 +127,16 @@ pub(crate) fn kdclFinish(
     message: message::kdclFinish,
 ) -> Result<Job<message::kdclFinishReply>, Fault> {
     let queue: Object<cl_command_queue> = session.shared.objects.get(message.queue)?;
+    let held = session.shared.objects.hold::<cl_command_queue>(message.queue)?;
     if session.may_look()
-        && let Ok(marker) = mark(&queue)
+        && let Ok(marker) = mark(&queue, &held)
     {
-        session.outlast(HeldEvent::retain(marker.handle(), marker.api())?);
+        session.outlast(marker.clone());
         session.look_at(vec![marker]);
     }
-    driver!(queue.api, clRetainCommandQueue(queue.handle)).ok()?;
     Ok(Box::new(move |_| {
         let code = driver!(queue.api, clFinish(queue.handle));
-        driver!(queue.api, clReleaseCommandQueue(queue.handle));
+        drop(held);
         code.ok().map(|()| message::kdclFinishReply {})
     }))
 }

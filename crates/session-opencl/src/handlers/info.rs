@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use katydid_opencl_sys::constant::{PROGRAM_BINARIES, PROGRAM_BINARY_SIZES};
+use katydid_opencl_sys::constant::{PROGRAM_BINARIES, PROGRAM_BINARY_SIZES, QUEUE_DEVICE_DEFAULT};
 use katydid_opencl_sys::{
     Code, cl_command_queue, cl_context, cl_device_id, cl_event, cl_image_format, cl_kernel, cl_mem, cl_platform_id,
     cl_program, cl_sampler,
@@ -78,6 +78,7 @@ fn ask(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
     let answer = match m.query {
         query::PLATFORM => plain!(objects, m, cl_platform_id clGetPlatformInfo),
         query::DEVICE => plain!(objects, m, cl_device_id clGetDeviceInfo),
+        query::QUEUE if m.parameter == QUEUE_DEVICE_DEFAULT => default_queue(objects, m),
         query::QUEUE => plain!(objects, m, cl_command_queue clGetCommandQueueInfo),
         query::MEMORY => plain!(objects, m, cl_mem clGetMemObjectInfo),
         query::IMAGE => plain!(objects, m, cl_mem clGetImageInfo),
@@ -100,6 +101,15 @@ fn ask(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
         _ => Err(Code::INVALID_VALUE),
     };
     Ok(answer?)
+}
+
+/// The id of the queue that kernels of a queue's device enqueue to; 0: none that the program has made.
+fn default_queue(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Code> {
+    let handle = plain!(objects, m, cl_command_queue clGetCommandQueueInfo)?;
+    let handle = handle.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)) as usize;
+    let known = objects.of::<cl_command_queue>();
+    let found = known.into_iter().find(|(_, queue)| handle != 0 && queue.handle.0.addr() == handle);
+    Ok(found.map_or(0, |(id, _)| id).to_le_bytes().to_vec())
 }
 
 fn build(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Code> {

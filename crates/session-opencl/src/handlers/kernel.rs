@@ -54,7 +54,8 @@ pub(crate) fn kdclKernel(
     let name = CString::new(message.name).map_err(|_| Code::INVALID_KERNEL_NAME)?;
     let handle = make!(program.api, clCreateKernel(program.handle, name.as_ptr()))?;
     let kernel = Object { handle, api: program.api, size: 0 };
-    session.shared.objects.set(message.kernel, kernel)?;
+    let made_of = session.shared.objects.hold::<cl_program>(message.program)?;
+    session.shared.objects.set(message.kernel, kernel, vec![made_of])?;
     Ok(message::kdclKernelReply { facts: facts(&kernel) })
 }
 
@@ -93,7 +94,8 @@ pub(crate) fn kdclCloneKernel(
 ) -> Result<message::kdclCloneKernelReply, Fault> {
     let source: Object<cl_kernel> = session.shared.objects.get(message.source)?;
     let handle = make!(source.api, clCloneKernel(source.handle))?;
-    session.shared.objects.set(message.kernel, Object { handle, api: source.api, size: 0 })?;
+    let made_of = session.shared.objects.hold::<cl_kernel>(message.source)?.made_of().to_vec();
+    session.shared.objects.set(message.kernel, Object { handle, api: source.api, size: 0 }, made_of)?;
     Ok(message::kdclCloneKernelReply {})
 }
 
@@ -143,7 +145,12 @@ pub(crate) fn kdclSetExecInfo(
             session.svm.check(address, 0)?;
         }
     }
-    let (size, place) = (message.value.len(), message.value.as_ptr().cast());
+    // Without bytes the driver is told of a place and a size as the program gave them; it has nothing to read there.
+    let place = if message.given == 0 { ptr::null() } else { message.value.as_ptr().cast() };
+    if message.given != 0 && message.value.len() as u64 != message.size {
+        return Err(Code::INVALID_VALUE.into());
+    }
+    let size = message.size as usize;
     driver!(kernel.api, clSetKernelExecInfo(kernel.handle, message.parameter, size, place)).ok()?;
     Ok(message::kdclSetExecInfoReply {})
 }

@@ -1,18 +1,13 @@
 //! Life of a session and of its objects.
 
-#![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
 
-use katydid_opencl_sys::{
-    Code, cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_program, cl_sampler,
-};
+use katydid_opencl_sys::Code;
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{kind as of, message};
 
 use crate::fault::Fault;
-use crate::handlers::driver;
-use crate::objects::Object;
 use crate::session::Session;
 
 /// Platforms and their devices with types: counts and numbers, in the order of the ids.
@@ -32,13 +27,9 @@ pub(crate) fn kdclPlatforms(
 
 /// The last reference of the program's is gone. An id that names nothing is one whose making failed.
 pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message::kdclRelease) -> Result<(), Fault> {
-    let Some((kind, object)) = session.shared.objects.take(message.object) else { return Ok(()) };
-    let (api, pointer) = (object.api, object.handle);
-    let code = match kind {
-        of::DEVICE => {
-            session.told.retain(|(device, _), _| *device != message.object);
-            driver!(api, clReleaseDevice(cl_device_id(pointer)))
-        }
+    let Some(object) = session.shared.objects.take(message.object) else { return Ok(()) };
+    match object.kind() {
+        of::DEVICE => session.told.retain(|(device, _), _| *device != message.object),
         of::CONTEXT => {
             // Its objects keep a context, and those of ours would do so for ever.
             session.staging_known.remove(&message.object);
@@ -46,37 +37,31 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
             session.listeners.remove(&message.object);
             session.taken_for_done.remove(&message.object);
             session.forget_ended_queues();
-            driver!(api, clReleaseContext(cl_context(pointer)))
         }
-        of::QUEUE => {
-            let handle = cl_command_queue(pointer);
-            session.let_queue_end(message.object, &Object { handle, api, size: 0 });
-            driver!(api, clReleaseCommandQueue(handle))
-        }
-        of::MEMORY => {
-            session.on_shelf.remove(&message.object);
-            session.lies_in_host.remove(&message.object);
-            session.mapped_in_host.remove(&message.object);
-            session.was_in_host.remove(&message.object);
-            session.given_pipes.remove(&message.object);
-            session.host_maps.retain(|(memory, _), _| *memory != message.object);
-            // The last one is called first.
-            let tokens = session.destructors.remove(&message.object).unwrap_or_default();
-            session.shared.upcalls.expect(tokens.into_iter().rev());
-            session.shared.usage.sub_memory(session.counted.remove(&message.object).unwrap_or(0));
-            driver!(api, clReleaseMemObject(cl_mem(pointer)))
-        }
-        of::SAMPLER => driver!(api, clReleaseSampler(cl_sampler(pointer))),
-        of::PROGRAM => driver!(api, clReleaseProgram(cl_program(pointer))),
-        of::KERNEL => driver!(api, clReleaseKernel(cl_kernel(pointer))),
-        of::EVENT => {
-            session.event_times.remove(&message.object);
-            driver!(api, clReleaseEvent(cl_event(pointer)))
-        }
-        // Platforms are never released.
-        _ => Code::SUCCESS,
-    };
-    Ok(code.ok()?)
+        of::QUEUE => session.let_queue_end(message.object, &object),
+        of::MEMORY => session.let_memory_end(message.object),
+        of::EVENT => drop(session.event_times.remove(&message.object)),
+        _ => {}
+    }
+    // The driver has it back as soon as nothing else of the session uses it.
+    drop(object);
+    Ok(())
+}
+
+impl Session {
+    /// Forgets what is known of a memory object.
+    fn let_memory_end(&mut self, id: u32) {
+        self.on_shelf.remove(&id);
+        self.lies_in_host.remove(&id);
+        self.mapped_in_host.remove(&id);
+        self.was_in_host.remove(&id);
+        self.given_pipes.remove(&id);
+        self.host_maps.retain(|(memory, _), _| *memory != id);
+        // The last one is called first.
+        let tokens = self.destructors.remove(&id).unwrap_or_default();
+        self.shared.upcalls.expect(tokens.into_iter().rev());
+        self.shared.usage.sub_memory(self.counted.remove(&id).unwrap_or(0));
+    }
 }
 
 /// Data for the next message of this thread.

@@ -21,6 +21,7 @@ use crate::driver::device_value;
 use crate::fault::{Fault, SessionError};
 use crate::handlers::{driver, make};
 use crate::host::{Maps, maps};
+use crate::lifetimes::Hold;
 use crate::notify::{self, Notify};
 use crate::objects::Object;
 use crate::session::Session;
@@ -69,12 +70,18 @@ impl Session {
     }
 
     /// Notes a memory object that was made.
-    fn bind_memory(&mut self, id: u32, object: Object<cl_mem>, counted: u64) -> Result<(), SessionError> {
+    fn bind_memory(
+        &mut self,
+        id: u32,
+        object: Object<cl_mem>,
+        made_of: Vec<Hold>,
+        counted: u64,
+    ) -> Result<(), SessionError> {
         if counted > 0 {
             self.shared.usage.add_memory(counted);
             self.counted.insert(id, counted);
         }
-        self.shared.objects.set(id, object)
+        self.shared.objects.set(id, object, made_of)
     }
 }
 
@@ -131,7 +138,8 @@ pub(crate) fn kdclBuffer(
     if let Some(block) = block {
         session.put_on_shelf(message.memory, &object, block);
     }
-    session.bind_memory(message.memory, object, message.size)?;
+    let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
+    session.bind_memory(message.memory, object, vec![made_of], message.size)?;
     Ok(message::kdclBufferReply {})
 }
 
@@ -152,7 +160,8 @@ pub(crate) fn kdclSubBuffer(
         }
     }
     session.part_on_shelf(message.memory, message.parent, message.origin);
-    session.bind_memory(message.memory, Object { handle, api: parent.api, size: 0 }, 0)?;
+    let whole = session.shared.objects.hold::<cl_mem>(message.parent)?;
+    session.bind_memory(message.memory, Object { handle, api: parent.api, size: 0 }, vec![whole], 0)?;
     Ok(message::kdclSubBufferReply {})
 }
 
@@ -207,7 +216,11 @@ pub(crate) fn kdclImage(
         driver!(api, clReleaseMemObject(handle)).ok()?;
         return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
     }
-    session.bind_memory(message.memory, Object { handle, api, size: elementSize }, counted)?;
+    let mut made_of = vec![session.shared.objects.hold::<cl_context>(message.context)?];
+    if message.parent != 0 {
+        made_of.push(session.shared.objects.hold::<cl_mem>(message.parent)?);
+    }
+    session.bind_memory(message.memory, Object { handle, api, size: elementSize }, made_of, counted)?;
     Ok(message::kdclImageReply { elementSize })
 }
 
@@ -280,7 +293,8 @@ pub(crate) fn kdclPipe(
     let api = context.api;
     let handle =
         make!(api, clCreatePipe(context.handle, message.flags, message.packetSize, message.packets, ptr::null()))?;
-    session.bind_memory(message.memory, Object { handle, api, size: 0 }, 0)?;
+    let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
+    session.bind_memory(message.memory, Object { handle, api, size: 0 }, vec![made_of], 0)?;
     Ok(message::kdclPipeReply {})
 }
 

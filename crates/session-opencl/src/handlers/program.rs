@@ -1,5 +1,5 @@
-//! Programs: made, built, compiled, linked. A build may take long, so it runs on the thread of the program that asked,
-//! or in a thread of its own when its end is told by a callback.
+//! Programs: made, built, compiled, linked. A build may take long, so it runs on the executor of the thread that asked. With a
+//! callback the driver decides, as it does natively, whether the build has ended when the call returns.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
@@ -9,14 +9,18 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use katydid_opencl_sys::{Code, Dispatch, cl_context, cl_device_id, cl_program};
+use katydid_opencl_sys::constant::{PROGRAM_BUILD_STATUS, PROGRAM_DEVICES};
+use katydid_opencl_sys::{Code, cl_context, cl_device_id, cl_program, cl_program_notify, void};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{message, program as form};
 
 use crate::arguments::Arguments;
+use crate::data::ask;
+use crate::driver::value;
 use crate::executor::apart;
 use crate::fault::Fault;
 use crate::handlers::{driver, make, pointer};
+use crate::notify::{self, BuildEnd};
 use crate::objects::Object;
 use crate::session::{Job, Session};
 use crate::shared::Shared;
@@ -24,6 +28,8 @@ use crate::upcalls::Due;
 
 /// No code of a driver's.
 const UNSAID: i32 = i32::MAX;
+/// `CL_BUILD_ERROR`.
+const BUILD_ERROR: i32 = -2;
 
 /// A C string out of bytes of a message.
 fn c_string(bytes: Vec<u8>) -> Result<CString, Code> {
@@ -66,7 +72,8 @@ pub(crate) fn kdclProgram(
             )?
         }
     };
-    session.shared.objects.set(message.program, Object { handle, api: context.api, size: 0 })?;
+    let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
+    session.shared.objects.set(message.program, Object { handle, api: context.api, size: 0 }, vec![made_of])?;
     Ok(message::kdclProgramReply { status })
 }
 
@@ -133,13 +140,12 @@ impl Build {
         Ok(Self { compile, devices, options, headers, header_ids, names })
     }
 
-    fn run(&self, program: &Object<cl_program>) -> Code {
+    /// The driver's code. With `end`, the driver tells the end of the build there, whether before or after it returns.
+    fn run(&self, program: &Object<cl_program>, end: Option<&BuildEnd>) -> Code {
         let (count, devices, options) = (self.devices.len() as u32, pointer(&self.devices), self.options.as_ptr());
+        let (tell, data) = told_at(end);
         if !self.compile {
-            return driver!(
-                program.api,
-                clBuildProgram(program.handle, count, devices, options, None, ptr::null_mut())
-            );
+            return driver!(program.api, clBuildProgram(program.handle, count, devices, options, tell, data));
         }
         let names: Vec<*const c_char> = self.names.iter().map(|name| name.as_ptr()).collect();
         driver!(
@@ -152,39 +158,50 @@ impl Build {
                 self.headers.len() as u32,
                 pointer(&self.headers),
                 pointer(&names),
-                None,
-                ptr::null_mut(),
+                tell,
+                data,
             )
         )
     }
-}
 
-/// Programs that a build uses, held until its end: the program may let go of them meanwhile.
-struct Held {
-    api: &'static Dispatch,
-    programs: Vec<cl_program>,
-}
-
-impl Held {
-    fn new(api: &'static Dispatch, programs: impl Iterator<Item = cl_program>) -> Result<Self, Code> {
-        let mut held = Self { api, programs: Vec::new() };
-        for program in programs {
-            driver!(api, clRetainProgram(program)).ok()?;
-            held.programs.push(program);
+    /// How a build ended whose end the driver has told: the code that a build without a callback would have had.
+    fn outcome(&self, program: &Object<cl_program>) -> Code {
+        let get = |parameter, size, place, needed| {
+            driver!(program.api, clGetProgramInfo(program.handle, parameter, size, place, needed))
+        };
+        let all = || value(|size, place, needed| get(PROGRAM_DEVICES, size, place, needed)).unwrap_or_default();
+        let devices = match self.devices.is_empty() {
+            false => self.devices.clone(),
+            true => all().chunks_exact(8).filter_map(|bytes| handle(bytes)).collect(),
+        };
+        let failed = |device: &cl_device_id| {
+            let (handle, null) = (program.handle, ptr::null_mut());
+            let status = ask::<i32>(|size, place| {
+                driver!(program.api, clGetProgramBuildInfo(handle, *device, PROGRAM_BUILD_STATUS, size, place, null))
+            });
+            status.is_ok_and(|status| status == BUILD_ERROR)
+        };
+        match (devices.iter().any(failed), self.compile) {
+            (false, _) => Code::SUCCESS,
+            (true, false) => Code::BUILD_PROGRAM_FAILURE,
+            (true, true) => Code::COMPILE_PROGRAM_FAILURE,
         }
-        Ok(held)
     }
 }
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        for program in &self.programs {
-            driver!(self.api, clReleaseProgram(*program));
-        }
-    }
+/// A device in a list that a driver has told.
+fn handle(bytes: &[u8]) -> Option<cl_device_id> {
+    let value = u64::from_le_bytes(*bytes.first_chunk()?) as usize;
+    Some(cl_device_id(ptr::with_exposed_provenance_mut(value)))
 }
 
-/// Builds or compiles; with a token, the end is told by an upcall and the call returns at once.
+/// The function and the data that a driver is given to tell the end of a build.
+fn told_at(end: Option<&BuildEnd>) -> (cl_program_notify, *mut void) {
+    (end.is_some().then_some(notify::build as _), end.map_or(ptr::null_mut(), BuildEnd::data))
+}
+
+/// Builds or compiles. With a token the driver is given a callback too, so that it answers as it does natively: the reply has its
+/// code, and whether it has told the end already. An upcall tells an end that comes later.
 pub(crate) fn kdclBuild(
     session: &mut Session,
     head: &FrameHead,
@@ -198,58 +215,81 @@ pub(crate) fn kdclBuild(
     }
     let outcome = session.journal.attach_build(&build.header_ids);
     let token = message.token;
-    let held = Held::new(program.api, build.headers.iter().copied().chain([program.handle]))?;
-    let work = move || {
-        let code = build.run(&program);
-        outcome.store(code.0, Ordering::Release);
-        drop(held);
-        code
-    };
+    let mut held = session.shared.objects.hold_all::<cl_program>(&build.header_ids)?;
+    held.push(session.shared.objects.hold::<cl_program>(message.program)?);
     Ok(Box::new(move |shared| {
-        if token == 0 {
-            return work().ok().map(|()| message::kdclBuildReply {});
+        let end = (token != 0).then(BuildEnd::new);
+        let code = build.run(&program, end.as_ref());
+        let told = end.as_ref().is_none_or(BuildEnd::has_come);
+        if token == 0 || told || code != Code::SUCCESS {
+            outcome.store(code.0, Ordering::Release);
+            drop(held);
+            if token == 0 {
+                code.ok()?;
+            }
+            return Ok(message::kdclBuildReply { code: code.0, told: told.into() });
         }
         let task = Box::new(move |shared: &Arc<Shared>| {
-            let status = work().0;
-            shared.upcalls.push(Due { token, status, text: Vec::new() });
+            end.into_iter().for_each(BuildEnd::wait);
+            outcome.store(build.outcome(&program).0, Ordering::Release);
+            drop(held);
+            shared.upcalls.push(Due { token, status: 0, text: Vec::new() });
         });
         apart(shared, task).map_err(|_| Code::OUT_OF_RESOURCES)?;
-        Ok(message::kdclBuildReply {})
+        Ok(message::kdclBuildReply { code: code.0, told: 0 })
     }))
 }
 
-/// Links: devices, options, programs. A driver may fail and make a program all the same, for its log.
+/// Links: devices, options, programs. A driver may fail and make a program all the same, for its log. With `notified`, the driver is given
+/// a callback, and the reply comes when it was called.
 pub(crate) fn kdclLink(
     session: &mut Session,
     _: &FrameHead,
     message: message::kdclLink<'_>,
 ) -> Result<Job<message::kdclLinkReply>, Fault> {
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
+    let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
     let mut arguments = Arguments::new("kdclLink", message.arguments);
     let devices: Vec<cl_device_id> = session.shared.objects.all(&arguments.list::<u32>("devices")?)?;
     let options = c_string(arguments.take("options")?)?;
     let header_ids = arguments.list::<u32>("programs")?;
     let headers: Vec<cl_program> = session.shared.objects.all(&header_ids)?;
-    let id = message.program;
+    let (id, notified) = (message.program, message.notified != 0);
     let outcome = session.journal.attach_link(&header_ids);
+    let held = session.shared.objects.hold_all::<cl_program>(&header_ids)?;
     let build = Build { compile: false, devices, options, headers, header_ids, names: Vec::new() };
-    let held = Held::new(context.api, build.headers.iter().copied())?;
     Ok(Box::new(move |shared| {
-        let (handle, code) = link(&context, &build);
+        let end = notified.then(|| BuildEnd::keeping(context.api));
+        let (mut handle, code) = link(&context, &build, end.as_ref());
+        let mut told = 0;
+        if let Some(end) = end {
+            if handle != cl_program::NULL && !end.has_come() {
+                end.wait_for();
+            }
+            told = end.has_come().into();
+            // That of a link that has failed is there for its log.
+            let kept = end.kept();
+            match handle == cl_program::NULL {
+                true => handle = kept,
+                false if kept != cl_program::NULL => drop(driver!(context.api, clReleaseProgram(kept))),
+                false => {}
+            }
+        }
         outcome.store(code.0, Ordering::Release);
         drop(held);
         if handle != cl_program::NULL {
-            shared.objects.set(id, Object { handle, api: context.api, size: 0 }).map_err(|_| Code::OUT_OF_RESOURCES)?;
-        } else {
+            let program = Object { handle, api: context.api, size: 0 };
+            shared.objects.set(id, program, vec![made_of]).map_err(|_| Code::OUT_OF_RESOURCES)?;
+        } else if told == 0 {
             code.ok()?;
         }
-        Ok(message::kdclLinkReply { made: code.0.cast_unsigned() })
+        Ok(message::kdclLinkReply { made: code.0.cast_unsigned(), told })
     }))
 }
 
-fn link(context: &Object<cl_context>, build: &Build) -> (cl_program, Code) {
+fn link(context: &Object<cl_context>, build: &Build, end: Option<&BuildEnd>) -> (cl_program, Code) {
     let Some(link) = context.api.clLinkProgram else { return (cl_program::NULL, Code::INVALID_OPERATION) };
-    let mut code = 0;
+    let (mut code, (tell, data)) = (0, told_at(end));
     // SAFETY: handles come from the driver, lists are as long as said, the code is a local.
     let handle = unsafe {
         link(
@@ -259,8 +299,8 @@ fn link(context: &Object<cl_context>, build: &Build) -> (cl_program, Code) {
             build.options.as_ptr(),
             build.headers.len() as u32,
             pointer(&build.headers),
-            None,
-            ptr::null_mut(),
+            tell,
+            data,
             &raw mut code,
         )
     };

@@ -70,9 +70,9 @@ pub(crate) fn kdclSvmAlloc(
     let made = in_zone(room, tries, || allocate(end).filter(|raw| *raw != 0), give_back);
     // A driver may want addresses of its own, and these may have been closed to it.
     let raw = made.or_else(|| allocate(None)).filter(|raw| *raw != 0).ok_or(Code::OUT_OF_RESOURCES)?;
-    driver!(context.api, clRetainContext(context.handle)).ok()?;
+    let held = session.shared.objects.hold::<cl_context>(message.context)?;
     session.shared.usage.add_memory(message.size);
-    let address = session.svm.add(raw, (message.size, message.place), &context);
+    let address = session.svm.add(raw, (message.size, message.place), held);
     if let Err(code) = session.lend(address..=address) {
         session.free_svm(address)?;
         return Err(code.into());
@@ -112,12 +112,13 @@ impl Session {
         // SAFETY: pages of the allocation, which the program has given up.
         let is_own = found.place == 0 || unsafe { take_back(address, found.pages()) }.is_ok();
         // A driver keeps notes in what is free, which would be in the program's memory where that could not be taken away.
-        if let Some(free) = found.api.clSVMFree.filter(|_| is_own) {
-            // SAFETY: the driver gave it, and it was taken out of the list, so it is freed once.
-            unsafe { free(found.context, pointer(found.raw)) };
+        let context = found.context.object();
+        if let Some(free) = context.api.clSVMFree.filter(|_| is_own) {
+            // SAFETY: the driver gave it, and it was taken out of the list, so it is freed once; its context is held.
+            unsafe { free(cl_context(context.handle), pointer(found.raw)) };
         }
         self.shared.usage.sub_memory(found.size);
-        driver!(found.api, clReleaseContext(found.context)).ok()
+        Ok(())
     }
 }
 
@@ -183,6 +184,24 @@ pub(crate) fn kdclSvmRead(
     })?;
     session.shared.landings.add(message.landing, Landing { place: Place::Own(target), end: End::Awaited(event) });
     Ok(message::kdclSvmReadReply {})
+}
+
+/// From the program's memory to the program's memory: a marker in the copy's turn, with whose end the bytes are fetched.
+pub(crate) fn kdclHostCopy(
+    session: &mut Session,
+    head: &FrameHead,
+    message: message::kdclHostCopy<'_>,
+) -> Result<message::kdclHostCopyReply, Fault> {
+    let mut arguments = Arguments::new("kdclHostCopy", message.waits);
+    let command = Command::read(session, message.queue, message.event, &mut arguments);
+    let bytes = session.bytes(head, message.staged, arguments.rest())?.into_owned();
+    let (command, target) = (command?, Arc::new(Target::from(bytes)));
+    let (api, queue) = (command.api(), command.queue.handle);
+    let event = command.run_held(session, |count, waits, event| {
+        driver!(api, clEnqueueMarkerWithWaitList(queue, count, waits, event))
+    })?;
+    session.shared.landings.add(message.landing, Landing { place: Place::Own(target), end: End::Awaited(event) });
+    Ok(message::kdclHostCopyReply {})
 }
 
 /// A pattern all over a range.

@@ -146,12 +146,12 @@ impl Transfer {
     ) -> Result<message::kdclWriteReply, Fault> {
         let waits = |count, list, event| self.enqueue(command, place, false, (count, list, event));
         let event = command.run_held(session, waits)?;
-        let last = (message.blocking != 0).then(|| HeldEvent::retain(event.handle(), event.api()));
+        let last = (message.blocking != 0).then(|| event.clone());
         session.lookout.keep_until(event, kept)?;
         if let Some(last) = last {
             driver!(command.api(), clFlush(command.queue.handle));
             if let Some(entry) = session.journal.get(message.queue) {
-                session.taken_for_done.insert(entry.made.frame.word(4), last?);
+                session.taken_for_done.insert(entry.made.frame.word(4), last);
             }
         }
         Ok(message::kdclWriteReply {})
@@ -291,7 +291,7 @@ pub(crate) fn kdclReadNow(
     }
     let (target, event) = transfer.enqueue_read(session, &command)?;
     let underway = Underway::new(target, event);
-    command.look(session, underway.event())?;
+    command.look(session, underway.event());
     Ok(Box::new(move |_| {
         let target = underway.wait()?;
         let data = target.copy(0, target.len() as u32).unwrap_or_default();
@@ -320,7 +320,7 @@ pub(crate) fn kdclShelf(
     let event =
         command.run_held(session, |count, list, event| first.enqueue(&command, byte, is_read, (count, list, event)))?;
     let underway = Underway::new(target, event);
-    command.look(session, underway.event())?;
+    command.look(session, underway.event());
     Ok(Box::new(move |_| underway.wait().map(|_| message::kdclShelfReply { place, turn })))
 }
 
@@ -336,7 +336,7 @@ pub(crate) fn kdclLand(
     // Of one without bytes only the end is to be told, which the main loop can do at once.
     if message.size == 0
         && session.may_glance()
-        && let Some(event) = session.shared.landings.event(message.landing)?
+        && let Some(event) = session.shared.landings.event(message.landing)
     {
         session.look_at(vec![event]);
     }

@@ -238,13 +238,13 @@ impl Session {
         for (number, found) in (0..).zip(&assignment.platforms) {
             let Some(platform) = found.map(|found| &self.platforms[found]) else { continue };
             let object = Object { handle: platform.handle, api: platform.api, size: 0 };
-            self.shared.objects.set(id(kind::PLATFORM, number), object)?;
+            self.shared.objects.set(id(kind::PLATFORM, number), object, Vec::new())?;
         }
         for (number, found) in (0..).zip(&assignment.devices) {
             let Some(((platform, device), _)) = found else { continue };
             let platform = &self.platforms[*platform];
             let object = Object { handle: platform.devices[*device].0, api: platform.api, size: 0 };
-            self.shared.objects.set(id(kind::DEVICE, number), object)?;
+            self.shared.objects.set(id(kind::DEVICE, number), object, Vec::new())?;
         }
         Ok(())
     }
@@ -526,9 +526,9 @@ mod tests {
         let (device, kernels) = (id(kind::DEVICE, 1), [id(kind::KERNEL, 1), id(kind::KERNEL, 2)]);
         let objects = &session.shared.objects;
         let place = ptr::without_provenance_mut;
-        objects.set(device, Object { handle: cl_device_id(place(64)), api, size: 0 }).unwrap();
+        objects.set(device, Object { handle: cl_device_id(place(64)), api, size: 0 }, Vec::new()).unwrap();
         for (kernel, local) in kernels.into_iter().zip([4096, 64]) {
-            objects.set(kernel, Object { handle: cl_kernel(place(local)), api, size: 0 }).unwrap();
+            objects.set(kernel, Object { handle: cl_kernel(place(local)), api, size: 0 }, Vec::new()).unwrap();
         }
         let said = |kernel: u32, sizes| session.check_kernel(kernel, device, sizes, "dwarf").unwrap_err().to_string();
         let room = said(kernels[0], [64, 64, 1, 1]);

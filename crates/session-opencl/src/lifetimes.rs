@@ -1,0 +1,234 @@
+//! Which object of a driver must outlive which, and when each is given back to its driver.
+//!
+//! A driver counts references, and not every driver holds all that it uses: PoCL 3.1 releases the context of a queue, and with it
+//! the last reference to a part of a device, and then asks that device for the functions that free the queue. So a session holds
+//! for each object what the object is made of. The driver gets an object back after everything that is made of it.
+//!
+//! | object | is made of |
+//! |---|---|
+//! | part of a device | the whole device |
+//! | context | its devices |
+//! | queue | context, device |
+//! | sampler, pipe, buffer, program, event that the program sets, shared virtual memory | context |
+//! | part of a buffer | the buffer |
+//! | image | context, and the buffer or image that it is a view of |
+//! | kernel | program |
+//! | event of a command | queue |
+//!
+//! Whoever in the session uses an object beyond the frame at hand has a [`Hold`] on it: a build, a wait, a copy of contents.
+
+#![expect(unsafe_code, reason = "gives objects back to their drivers")]
+
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use katydid_opencl_sys::constant::DEVICE_REFERENCE_COUNT;
+use katydid_opencl_sys::{
+    Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_program, cl_sampler,
+    void,
+};
+use katydid_wire::opencl::kind;
+
+use crate::data::ask;
+use crate::handlers::driver;
+use crate::objects::{Handle, Object};
+
+/// A share in an object: the driver has it back after the last share is dropped.
+pub(crate) type Hold = Arc<Owned>;
+
+/// An object that a driver has made for the session, with what it is made of.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    kind: u32,
+    object: Object<*mut void>,
+    /// Dropped after the object is given back: fields are dropped after `drop` has run.
+    made_of: Vec<Hold>,
+}
+
+// SAFETY: OpenCL objects may be used from every thread; the pointer is never followed here.
+unsafe impl Sync for Owned {}
+
+impl Owned {
+    /// Takes over the reference that the driver has given.
+    pub(crate) fn new<H: Handle>(object: Object<H>, made_of: Vec<Hold>) -> Hold {
+        let Object { handle, api, size } = object;
+        Arc::new(Self { kind: H::KIND, object: Object { handle: handle.pointer(), api, size }, made_of })
+    }
+
+    /// Its kind, as ids have it.
+    pub(crate) fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    /// The driver's object.
+    pub(crate) fn object(&self) -> Object<*mut void> {
+        self.object
+    }
+
+    /// What it is made of.
+    pub(crate) fn made_of(&self) -> &[Hold] {
+        &self.made_of
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let Object { handle, api, .. } = self.object;
+        // What a driver does not take back stays until the process ends.
+        let _ = match self.kind {
+            // A whole device is not counted.
+            kind::DEVICE if self.made_of.is_empty() => Code::SUCCESS,
+            kind::DEVICE => {
+                retire(Part { device: cl_device_id(handle), api, whole: std::mem::take(&mut self.made_of) });
+                Code::SUCCESS
+            }
+            kind::CONTEXT => driver!(api, clReleaseContext(cl_context(handle))),
+            kind::QUEUE => driver!(api, clReleaseCommandQueue(cl_command_queue(handle))),
+            kind::MEMORY => driver!(api, clReleaseMemObject(cl_mem(handle))),
+            kind::SAMPLER => driver!(api, clReleaseSampler(cl_sampler(handle))),
+            kind::PROGRAM => driver!(api, clReleaseProgram(cl_program(handle))),
+            kind::KERNEL => driver!(api, clReleaseKernel(cl_kernel(handle))),
+            kind::EVENT => driver!(api, clReleaseEvent(cl_event(handle))),
+            // Platforms are never released.
+            _ => Code::SUCCESS,
+        };
+    }
+}
+
+/// A part of a device that nothing of the session uses any more.
+struct Part {
+    device: cl_device_id,
+    api: &'static Dispatch,
+    whole: Vec<Hold>,
+}
+
+// SAFETY: as for `Owned`.
+unsafe impl Send for Part {}
+
+/// Parts that no object of a session uses, each with whether its driver was seen to have no use for it either.
+static RETIRED: Mutex<Vec<(Part, bool)>> = Mutex::new(Vec::new());
+
+/// Keeps a part until its driver has no use for it. A thread of the driver's may still be about to free a queue when the command of
+/// which it was last is known to have ended: so a part is given back when it was found unused before.
+fn retire(part: Part) {
+    let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut unused = Vec::new();
+    for (part, was_unused) in std::mem::take(&mut *retired) {
+        let is_unused = part.references() <= 1;
+        if is_unused && was_unused { unused.push(part) } else { retired.push((part, is_unused)) }
+    }
+    retired.push((part, false));
+    drop(retired);
+    // Outside of the lock: the whole may be a part itself.
+    unused.into_iter().for_each(Part::give_back);
+}
+
+impl Part {
+    /// References as the driver counts them; one is the session's. Of a driver that does not say, there may be others.
+    fn references(&self) -> u32 {
+        let null = std::ptr::null_mut();
+        let get = |size, place| driver!(self.api, clGetDeviceInfo(self.device, DEVICE_REFERENCE_COUNT, size, place, null));
+        ask(get).unwrap_or(u32::MAX)
+    }
+
+    fn give_back(self) {
+        let _ = driver!(self.api, clReleaseDevice(self.device));
+        drop(self.whole);
+    }
+}
+
+/// Objects that stay with their drivers when the session ends: its process ends then, and commands may be under way.
+pub(crate) type Staying = ManuallyDrop<Hold>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was given back, in order, and how many references the driver has to parts of devices.
+    static GIVEN_BACK: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    static REFERENCES: Mutex<u32> = Mutex::new(2);
+
+    unsafe extern "C" fn note_device(device: cl_device_id) -> i32 {
+        GIVEN_BACK.lock().unwrap().push(device.0.addr());
+        0
+    }
+
+    unsafe extern "C" fn note_context(context: cl_context) -> i32 {
+        GIVEN_BACK.lock().unwrap().push(context.0.addr());
+        0
+    }
+
+    unsafe extern "C" fn note_queue(queue: cl_command_queue) -> i32 {
+        GIVEN_BACK.lock().unwrap().push(queue.0.addr());
+        0
+    }
+
+    unsafe extern "C" fn note_event(event: cl_event) -> i32 {
+        GIVEN_BACK.lock().unwrap().push(event.0.addr());
+        0
+    }
+
+    unsafe extern "C" fn count(_: cl_device_id, _: u32, _: usize, place: *mut void, _: *mut usize) -> i32 {
+        // SAFETY: a count is asked for.
+        unsafe { place.cast::<u32>().write(*REFERENCES.lock().unwrap()) };
+        0
+    }
+
+    fn api() -> &'static Dispatch {
+        // SAFETY: every entry of a table of zeros is `None`.
+        let mut api: Dispatch = unsafe { std::mem::zeroed() };
+        api.clReleaseDevice = Some(note_device);
+        api.clReleaseContext = Some(note_context);
+        api.clReleaseCommandQueue = Some(note_queue);
+        api.clReleaseEvent = Some(note_event);
+        api.clGetDeviceInfo = Some(count);
+        Box::leak(Box::new(api))
+    }
+
+    fn owned<H: Handle>(place: usize, api: &'static Dispatch, made_of: &[&Hold]) -> Hold {
+        let handle = H::new(std::ptr::without_provenance_mut(place));
+        Owned::new(Object { handle, api, size: 0 }, made_of.iter().map(|hold| Arc::clone(hold)).collect())
+    }
+
+    fn given_back() -> Vec<usize> {
+        std::mem::take(&mut *GIVEN_BACK.lock().unwrap())
+    }
+
+    #[test]
+    fn an_object_is_given_back_after_all_that_is_made_of_it_whatever_the_program_releases_first() {
+        let api = api();
+        let whole = owned::<cl_device_id>(1, api, &[]);
+        let part = || {
+            let part = owned::<cl_device_id>(2, api, &[&whole]);
+            let context = owned::<cl_context>(3, api, &[&part]);
+            let queue = owned::<cl_command_queue>(4, api, &[&context, &part]);
+            let event = owned::<cl_event>(5, api, &[&queue]);
+            [part, context, queue, event]
+        };
+        // Every order in which a program can let go of four objects.
+        for order in 0..256 {
+            let mut objects = part().map(Some);
+            for turn in 0..4 {
+                objects[order >> (2 * turn) & 3] = None;
+            }
+            drop(objects);
+            let mut order = given_back();
+            order.retain(|place| *place != 2);
+            assert_eq!(order, [5, 4, 3]);
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_device_stays_while_its_driver_uses_it_and_is_found_unused_twice() {
+        let part = || Part { device: cl_device_id(std::ptr::without_provenance_mut(64)), api: api(), whole: Vec::new() };
+        let count = || given_back().into_iter().filter(|place| *place == 64).count();
+        *REFERENCES.lock().unwrap() = 2;
+        (0..4).for_each(|_| retire(part()));
+        assert_eq!(count(), 0);
+        *REFERENCES.lock().unwrap() = 1;
+        retire(part());
+        assert_eq!(count(), 0, "found unused for the first time");
+        retire(part());
+        assert_eq!(count(), 4);
+    }
+}
