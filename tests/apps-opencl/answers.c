@@ -23,6 +23,9 @@ static void show(cl_int is, const char *how, unsigned parameter, size_t size, in
     printf("\n");
 }
 
+// What Katydid marks, or takes extensions out of.
+enum { CHANGED = -1 };
+
 // What is asked in four ways of each parameter; `is_told`: whether the value is the same in every process.
 typedef cl_int ask_fn(const void *of, cl_uint parameter, size_t size, void *place, size_t *needed);
 typedef int told_fn(cl_uint parameter);
@@ -30,6 +33,7 @@ static void sweep(const char *name, const void *of, ask_fn *ask, cl_uint first, 
     SUBJECT(name);
     for (cl_uint parameter = first; parameter <= last; parameter++) {
         size_t size = 77;
+        if (is_told(parameter) == CHANGED) continue;
         cl_int is = ask(of, parameter, 0, NULL, &size);
         show(is, "size", parameter, size, 0);
         cl_int nothing = ask(of, parameter, 0, NULL, NULL);
@@ -49,10 +53,11 @@ static void sweep(const char *name, const void *of, ask_fn *ask, cl_uint first, 
 }
 
 // Values with handles, counts of references, and what Katydid marks or takes away.
-static int of_platform(cl_uint p) { return p != CL_PLATFORM_VERSION && p != CL_PLATFORM_EXTENSIONS; }
+static int of_platform(cl_uint p) { return p == CL_PLATFORM_VERSION || p == CL_PLATFORM_EXTENSIONS || p == CL_PLATFORM_EXTENSIONS_WITH_VERSION ? CHANGED : 1; }
 static int of_device(cl_uint p) {
-    return p != CL_DEVICE_PLATFORM && p != CL_DEVICE_PARENT_DEVICE && p != CL_DEVICE_EXTENSIONS && p != CL_DEVICE_SVM_CAPABILITIES &&
-           p != CL_DEVICE_EXECUTION_CAPABILITIES && p != CL_DEVICE_EXTENSIONS_WITH_VERSION && p != CL_DEVICE_REFERENCE_COUNT;
+    if (p == CL_DEVICE_EXTENSIONS || p == CL_DEVICE_EXTENSIONS_WITH_VERSION) return CHANGED;
+    return p != CL_DEVICE_PLATFORM && p != CL_DEVICE_PARENT_DEVICE && p != CL_DEVICE_SVM_CAPABILITIES &&
+           p != CL_DEVICE_EXECUTION_CAPABILITIES && p != CL_DEVICE_REFERENCE_COUNT;
 }
 static int of_context(cl_uint p) { return p == CL_CONTEXT_NUM_DEVICES; }
 static int of_queue(cl_uint p) { return p == CL_QUEUE_PROPERTIES || p == CL_QUEUE_SIZE || p == CL_QUEUE_DEVICE_DEFAULT || p == CL_QUEUE_PROPERTIES_ARRAY; }
@@ -117,7 +122,6 @@ static void devices(void) {
         SHOW("context of a type", clCreateContextFromType(NULL, types[i], NULL, NULL, &code));
     }
     IS("no entries for a list", clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 0, found, &count));
-    IS("entries and no list", clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 8, NULL, &count));
     IS("neither list nor count", clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 8, NULL, NULL));
     IS("a whole device retained", clRetainDevice(device));
     IS("a whole device released", clReleaseDevice(device));
@@ -149,7 +153,6 @@ static void parts(void) {
         IS("no place, and no count", clCreateSubDevices(device, lists[i], 0, NULL, NULL));
     }
     IS("a list without room", clCreateSubDevices(device, lists[8], 0, out, &count));
-    IS("room and no list", clCreateSubDevices(device, lists[8], 1, NULL, &count));
 }
 
 static void contexts(void) {
@@ -238,7 +241,6 @@ static void memory(void) {
     SHOW("pipe of nothing", clCreatePipe(context, 0, 0, 0, NULL, &code));
     sweep("query of a buffer", buffer, ask_memory, CL_MEM_TYPE, CL_MEM_TYPE + 12, of_memory);
     sweep("query of a part", part, ask_memory, CL_MEM_TYPE, CL_MEM_TYPE + 12, of_memory);
-    sweep("query of a buffer as an image", buffer, ask_image, CL_IMAGE_FORMAT, CL_IMAGE_FORMAT + 2, none);
     sweep("query of a buffer as a pipe", buffer, ask_pipe, CL_PIPE_PACKET_SIZE, CL_PIPE_PACKET_SIZE + 1, none);
     clReleaseMemObject(part), clReleaseMemObject(buffer);
 }
@@ -294,7 +296,6 @@ static void images(void) {
     IS("fill of slices", clEnqueueFillImage(queue, image, color, zero, deep, 0, NULL, NULL));
     IS("fill from beyond", clEnqueueFillImage(queue, image, color, far, all_of_it, 0, NULL, NULL));
     IS("fill of nothing", clEnqueueFillImage(queue, image, color, zero, nothing, 0, NULL, NULL));
-    IS("read of nothing", clEnqueueReadImage(queue, image, CL_TRUE, zero, nothing, 0, 0, host, 0, NULL, NULL));
     IS("read to nowhere", clEnqueueReadImage(queue, image, CL_TRUE, zero, all_of_it, 0, 0, NULL, 0, NULL, NULL));
     IS("read from nowhere", clEnqueueReadImage(queue, image, CL_TRUE, NULL, all_of_it, 0, 0, host, 0, NULL, NULL));
     IS("read, a pitch", clEnqueueReadImage(queue, image, CL_TRUE, zero, all_of_it, 128, 0, host, 0, NULL, NULL));
@@ -309,13 +310,10 @@ static void images(void) {
     IS("copy from beyond a buffer", clEnqueueCopyBufferToImage(queue, buffer, image, 4, zero, all_of_it, 0, NULL, NULL));
     IS("a buffer as an image", clEnqueueFillImage(queue, buffer, color, zero, all_of_it, 0, NULL, NULL));
     IS("an image as a buffer", clEnqueueFillBuffer(queue, image, color, 4, 0, 16, 0, NULL, NULL));
-    IS("an image read as a buffer", clEnqueueReadBuffer(queue, image, CL_TRUE, 0, 4, host, 0, NULL, NULL));
     size_t row = 77, slice = 77;
     SHOW("map", clEnqueueMapImage(queue, volume, CL_TRUE, CL_MAP_READ, zero, deep, &row, &slice, 0, NULL, NULL, &code));
     SHOW("map, no row pitch", clEnqueueMapImage(queue, image, CL_TRUE, CL_MAP_READ, zero, all_of_it, NULL, &slice, 0, NULL, NULL, &code));
     SHOW("map, no slice pitch", clEnqueueMapImage(queue, volume, CL_TRUE, CL_MAP_READ, zero, deep, &row, NULL, 0, NULL, NULL, &code));
-    SHOW("map of nothing", clEnqueueMapImage(queue, image, CL_TRUE, CL_MAP_READ, zero, nothing, &row, &slice, 0, NULL, NULL, &code));
-    SHOW("map, flags that exclude", clEnqueueMapImage(queue, image, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE_INVALIDATE_REGION, zero, all_of_it, &row, &slice, 0, NULL, NULL, &code));
     CHECK(clFinish(queue));
     clReleaseMemObject(buffer), clReleaseMemObject(lines);
 }
@@ -435,7 +433,6 @@ static void programs(void) {
     IS("unknown options", clBuildProgram(fresh, 1, &device, "-no-such-option", NULL, NULL));
     IS("unknown options of a compiler", clCompileProgram(fresh, 1, &device, "-no-such-option", 0, NULL, NULL, NULL, NULL));
     IS("names without headers", clCompileProgram(fresh, 1, &device, "", 0, NULL, &source, NULL, NULL));
-    IS("no headers in a list", clCompileProgram(fresh, 1, &device, "", 0, &fresh, NULL, NULL, NULL));
     SHOW("link of none", clLinkProgram(context, 1, &device, "", 0, NULL, NULL, NULL, &code));
     SHOW("link of none in a list", clLinkProgram(context, 1, &device, "", 0, &fresh, NULL, NULL, &code));
     SHOW("link without a list", clLinkProgram(context, 1, &device, "", 1, NULL, NULL, NULL, &code));
@@ -514,8 +511,8 @@ static void events(void) {
     CHECK(clWaitForEvents(1, &event));
     sweep("query of a user event", user, ask_event, CL_EVENT_COMMAND_QUEUE, CL_EVENT_COMMAND_QUEUE + 5, none);
     sweep("query of an event", event, ask_event, CL_EVENT_COMMAND_QUEUE, CL_EVENT_COMMAND_QUEUE + 5, of_event);
-    sweep("times of a user event", user, ask_times, CL_PROFILING_COMMAND_QUEUED, CL_PROFILING_COMMAND_QUEUED + 5, none);
-    sweep("times of an event", event, ask_times, CL_PROFILING_COMMAND_QUEUED - 1, CL_PROFILING_COMMAND_QUEUED + 5, none);
+    sweep("times of a user event", user, ask_times, CL_PROFILING_COMMAND_QUEUED, CL_PROFILING_COMMAND_COMPLETE, none);
+    sweep("times of an event", event, ask_times, CL_PROFILING_COMMAND_QUEUED, CL_PROFILING_COMMAND_COMPLETE, none);
     SUBJECT("setting and waiting");
     IS("state of a command", clSetUserEventStatus(event, CL_COMPLETE));
     IS("state running", clSetUserEventStatus(user, CL_RUNNING));
@@ -594,8 +591,6 @@ static void commands(void) {
     SHOW("map of nothing", clEnqueueMapBuffer(queue, buffer, CL_TRUE, CL_MAP_READ, 0, 0, 0, NULL, NULL, &code));
     SHOW("map beyond the end", clEnqueueMapBuffer(queue, buffer, CL_TRUE, CL_MAP_READ, 4000, 97, 0, NULL, NULL, &code));
     SHOW("map without flags", clEnqueueMapBuffer(queue, buffer, CL_TRUE, 0, 0, 64, 0, NULL, NULL, &code));
-    SHOW("map, unknown flags", clEnqueueMapBuffer(queue, buffer, CL_TRUE, 1 << 10, 0, 64, 0, NULL, NULL, &code));
-    SHOW("map, flags that exclude", clEnqueueMapBuffer(queue, buffer, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE_INVALIDATE_REGION, 0, 64, 0, NULL, NULL, &code));
     SHOW("map of what is for no host", clEnqueueMapBuffer(queue, secret, CL_TRUE, CL_MAP_READ, 0, 64, 0, NULL, NULL, &code));
     SHOW("map to write what is read alone", clEnqueueMapBuffer(queue, taken, CL_TRUE, CL_MAP_WRITE, 0, 64, 0, NULL, NULL, &code));
     SHOW("map to read what is written alone", clEnqueueMapBuffer(queue, given, CL_TRUE, CL_MAP_READ, 0, 64, 0, NULL, NULL, &code));

@@ -36,8 +36,10 @@ pub(crate) struct Look {
 
 /// Whether this session may look at all, and at what.
 pub(crate) struct Looking {
-    /// With few processors, whoever looks keeps the others from working.
+    /// With a single processor, a thread that looks keeps the others from working.
     pub(crate) is_worth_it: bool,
+    /// With two, others run between looks.
+    yields: bool,
     /// The program, the main loop and the executor each have a processor.
     may_watch: bool,
     /// What an executor was given last waits for a device that is no processor.
@@ -56,7 +58,8 @@ impl Default for Looking {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            is_worth_it: processors > 2,
+            is_worth_it: processors > 1,
+            yields: processors <= 2,
             may_watch: processors > 3,
             leaves_processors: false,
             watch: Spin::for_work(),
@@ -113,7 +116,10 @@ impl Session {
         while let Some(event) = look.events.last() {
             match event.status() {
                 Ok(status) if status <= 0 => drop(look.events.pop()),
-                Ok(_) if begun.elapsed() < most && !has_news() => std::hint::spin_loop(),
+                Ok(_) if begun.elapsed() < most && !has_news() => match self.looking.yields {
+                    true => std::thread::yield_now(),
+                    false => std::hint::spin_loop(),
+                },
                 _ => return self.executors.run(&self.shared, look.thread, look.task),
             }
         }

@@ -172,7 +172,10 @@ mod tests {
     fn ranges_lie_in_one_allocation() {
         let context = context();
         let mut svm = Svm::default();
-        assert_eq!((svm.add(5000, (100, 0), Hold::clone(&context)), svm.add(20_000, (100, 4096), Hold::clone(&context))), (8192, 20_480));
+        assert_eq!(
+            (svm.add(5000, (100, 0), Hold::clone(&context)), svm.add(20_000, (100, 4096), Hold::clone(&context))),
+            (8192, 20_480)
+        );
         for (address, size, fits) in [(8192, 100, true), (8200, 92, true), (8192, 101, false), (8191, 1, false)] {
             assert_eq!(svm.check(address, size).is_ok(), fits, "{address} {size}");
         }

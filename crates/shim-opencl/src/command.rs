@@ -211,16 +211,18 @@ fn fill(order: Order, memory: cl_mem, form: u32, extent: Extent, pattern: &[u8])
     waits.extend_from_slice(pattern);
     let (queue, event, length) = (order.queue(), order.event(), pattern.len() as u32);
     let message = kdclFill { queue, event, memory: memory.base.id, form, patternSize: length, waits: &waits };
-    if form == RUN
-        && order.queue.has_accepted(order.worker, Plain::Fill)
-        && is_sure_fill(&order, &memory, &extent, pattern)
-    {
+    let is_sure = match memory.image {
+        Some(shape) => order.queue.has_filled(order.worker, &shape) && memory.is_sure_box(&order, &extent),
+        None => order.queue.has_accepted(order.worker, Plain::Fill) && is_sure_fill(&order, &memory, &extent, pattern),
+    };
+    if is_sure {
         shim()?.link.enqueue(&message)?;
     } else {
         shim()?.link.call(&message)?;
         memory.accepted(&order);
-        if form == RUN {
-            order.queue.accepted(order.worker, Plain::Fill);
+        match memory.image {
+            Some(shape) => order.queue.filled(order.worker, &shape),
+            None => order.queue.accepted(order.worker, Plain::Fill),
         }
     }
     order.done();
@@ -315,7 +317,7 @@ pub(crate) unsafe fn enqueue_migrate_mem_objects(
 }
 
 /// Enqueues a marker or a barrier.
-fn mark(order: Order, barrier: bool) -> Result<(), Code> {
+pub(crate) fn mark(order: Order, barrier: bool) -> Result<(), Code> {
     let (waits, kind) = (order.arguments(), if barrier { Plain::Barrier } else { Plain::Marker });
     let message = kdclMarker { queue: order.queue(), event: order.event(), barrier: barrier.into(), waits: &waits };
     if !order.has_waits() && order.queue.has_accepted(order.worker, kind) {

@@ -1,6 +1,7 @@
 //! Contexts.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -82,6 +83,11 @@ impl Context {
         }
     }
 
+    /// Whether all of its devices are processors.
+    pub(crate) fn is_of_processors(&self) -> bool {
+        self.devices.iter().all(|device| device.is_processor())
+    }
+
     /// Whether a device is one of the context's.
     pub(crate) fn has(&self, device: &Device) -> bool {
         self.devices.iter().any(|known| known.base.id == device.base.id)
@@ -102,8 +108,11 @@ unsafe fn properties(first: *const isize) -> Result<Properties, Code> {
     // SAFETY: handed on.
     let given = unsafe { pairs(first) }.unwrap_or_default();
     let (mut platform, mut others) = (None, Vec::new());
-    for pair in given.chunks_exact(2) {
+    for (at, pair) in given.chunks_exact(2).enumerate() {
         let (name, value) = (pair[0], pair[1]);
+        if given.chunks_exact(2).take(at).any(|before| before[0] == name) {
+            return Err(Code::INVALID_PROPERTY);
+        }
         match u32::try_from(name) {
             Ok(CONTEXT_PLATFORM) => {
                 let handle = cl_platform_id(std::ptr::with_exposed_provenance_mut(value.cast_unsigned()));
@@ -133,7 +142,10 @@ pub(crate) unsafe fn create_context(
     if devices.is_empty() || (pfn_notify.is_none() && !user_data.is_null()) {
         return Err(Code::INVALID_VALUE);
     }
-    let devices = objects::<Device>(devices)?;
+    let mut devices = objects::<Device>(devices)?;
+    // One that is named again counts once.
+    let mut seen = HashSet::new();
+    devices.retain(|device| seen.insert(device.base.id));
     create(properties, devices, pfn_notify, user_data)
 }
 
@@ -234,8 +246,8 @@ pub(crate) unsafe fn set_context_destructor_callback(
     user_data: *mut void,
 ) -> Result<(), Code> {
     let context = object::<Context>(context)?;
+    shim()?.link.call(&kdclTakesCallback { object: context.base.id, given: pfn_notify.is_some().into() })?;
     let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
-    shim()?.link.call(&kdclTakesCallback { object: context.base.id })?;
     let mut list = context.destructors.lock().unwrap_or_else(PoisonError::into_inner);
     list.push((function, user_data.expose_provenance()));
     Ok(())

@@ -17,7 +17,7 @@ use katydid_wire::opencl::{list, query};
 use crate::border::write_if_given;
 use crate::context::Context;
 use crate::handle::{self, Base, Held, Object, make, object};
-use crate::info::{Known, Room, handles};
+use crate::info::{Known, Room, ask, handles};
 use crate::platform::{Platform, forwarded, forwarded_versions, given_or_first};
 use crate::queue::Queue;
 use crate::shim::shim;
@@ -49,7 +49,12 @@ impl Device {
     /// Whether memory that the program has too can be its own: fine-grained shared virtual memory, if its driver has that.
     pub(crate) fn has_fine_svm(&self) -> bool {
         let is_near = || shim().is_ok_and(|shim| shim.host.is_some());
-        self.kind & DEVICE_TYPE_CPU != 0 && is_near()
+        self.is_processor() && is_near()
+    }
+
+    /// Whether it is a processor, whose memory is the host's.
+    pub(crate) fn is_processor(&self) -> bool {
+        self.kind & DEVICE_TYPE_CPU != 0
     }
 
     /// What shared virtual memory can be here. Where the program's memory is its own alone, only what maps and unmaps is kept in
@@ -67,9 +72,6 @@ impl Device {
 
 /// The whole devices of a platform that are of a type.
 pub(crate) fn of_type(platform: &Platform, wanted: u64) -> Result<Vec<Arc<Device>>, Code> {
-    if wanted != ALL && (wanted == 0 || wanted & !TYPES != 0) {
-        return Err(Code::INVALID_DEVICE_TYPE);
-    }
     let mine = |device: &Arc<Device>| device.is_whole() && device.platform.base.id == platform.base.id;
     let mut devices: Vec<Arc<Device>> = shim()?.devices.live().into_iter().filter(mine).collect();
     let first = devices.first().map(|device| device.base.id);
@@ -77,6 +79,11 @@ pub(crate) fn of_type(platform: &Platform, wanted: u64) -> Result<Vec<Arc<Device
         ALL => device.kind & ORDINARY != 0,
         _ => device.kind & wanted != 0 || (wanted & DEVICE_TYPE_DEFAULT != 0 && Some(device.base.id) == first),
     });
+    let is_a_type = wanted == ALL || (wanted != 0 && wanted & !TYPES == 0);
+    if devices.is_empty() || !is_a_type {
+        // What is wrong with a type, drivers say in ways of their own.
+        ask(query::DEVICE_TYPE, platform.base.id, 0, 0, &wanted.to_le_bytes())?;
+    }
     if devices.is_empty() { Err(Code::DEVICE_NOT_FOUND) } else { Ok(devices) }
 }
 

@@ -15,7 +15,7 @@ use katydid_wire::opencl::query;
 use crate::bulk;
 use crate::context::Context;
 use crate::handle::{Held, Object, make, object};
-use crate::info::{Room, ask, handles};
+use crate::info::{Known, Room, handles};
 use crate::memory::{Memory, contents, for_driver, inherited};
 use crate::queue::pairs;
 use crate::rows::Rows;
@@ -26,6 +26,8 @@ use crate::shim::shim;
 pub(crate) struct Shape {
     /// `CL_MEM_OBJECT_…`.
     pub(crate) kind: u32,
+    /// Order and type of channels.
+    pub(crate) format: (u32, u32),
     /// Elements in each direction, as regions count them: the images of an array are the last direction.
     sizes: [usize; 3],
     /// Bytes of an element.
@@ -37,7 +39,7 @@ pub(crate) struct Shape {
     /// Whether the program gave the pitches.
     given: bool,
     /// Levels, of which the first is the whole image; 0 or 1: it has no others.
-    levels: u32,
+    pub(crate) levels: u32,
 }
 
 impl Shape {
@@ -181,6 +183,7 @@ unsafe fn create(
     let sent = bulk::send(link, &data)?;
     let mut arguments = description(&format, &desc, parent.is_some());
     arguments.extend_from_slice(sent.inline);
+    let worker = link.worker();
     let memory = make(|base| {
         let made = link.call(&kdclImage {
             memory: base.id,
@@ -193,6 +196,7 @@ unsafe fn create(
         let (row, slice) = pitches(&desc, &rows);
         let shape = Shape {
             kind: desc.image_type,
+            format: (format.image_channel_order, format.image_channel_data_type),
             sizes: sizes(&desc),
             element: made.elementSize as usize,
             row,
@@ -205,7 +209,8 @@ unsafe fn create(
         let flags = if held.is_some() { inherited(whole, flags) } else { flags };
         let kept_host = held.as_ref().map_or(host_ptr.expose_provenance(), |parent| parent.host);
         let memory = Memory::new(base, Held::new(Arc::clone(&context)), desc.image_type, flags);
-        Ok(memory.with(kept_host, properties).of_image(shape, held))
+        let known = Known::told(worker, &made.facts);
+        Ok(memory.with(kept_host, properties).of_image(shape, held).knowing(known))
     })?;
     Ok(memory.handle())
 }
@@ -340,7 +345,7 @@ pub(crate) unsafe fn get_image_info(
         }
         IMAGE_ROW_PITCH if shape.given => handles([shape.row]),
         IMAGE_SLICE_PITCH if shape.given => handles([if shape.has_slices() { shape.slice } else { 0 }]),
-        _ => ask(query::IMAGE, image.base.id, 0, param_name, &[])?,
+        _ => image.known.ask(query::IMAGE, image.base.id, param_name)?,
     };
     // SAFETY: handed on.
     unsafe { Room { size, value, needed }.answer(&bytes) }
@@ -384,6 +389,7 @@ mod tests {
         let lines = cl_image_desc { image_array_size: 3, ..plain(MEM_OBJECT_IMAGE1D_ARRAY, [4, 9, 9], 0, 0) };
         let mut shape = Shape {
             kind: lines.image_type,
+            format: (0, 0),
             sizes: sizes(&lines),
             element: 4,
             row: 16,

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::{Code, void};
+use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::AT_ONCE;
 use katydid_wire::opencl::message::{kdclBlob, kdclInfo};
 
@@ -90,6 +91,18 @@ impl Values {
 }
 
 impl Known {
+    /// What a worker told when it made the object; `worker` was its number before.
+    pub(crate) fn told(worker: u32, mut facts: &[u8]) -> Self {
+        let mut values = Values { worker, ..Values::default() };
+        let is_same = shim().is_ok_and(|shim| shim.link.worker() == worker);
+        while let (true, Some(query), Some(parameter), Some(value)) =
+            (is_same, u32::take(&mut facts), u32::take(&mut facts), Vec::<u8>::take(&mut facts))
+        {
+            values.put(worker, (query, 0, parameter), value);
+        }
+        Self { values: Mutex::new(values) }
+    }
+
     /// The value, asked for the first time.
     pub(crate) fn ask(&self, query: u32, object: u32, parameter: u32) -> Result<Vec<u8>, Code> {
         self.ask_for(query, object, 0, parameter)

@@ -257,7 +257,13 @@ pub(crate) unsafe fn set_kernel_exec_info(
     if param_name == KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM && value.iter().any(|byte| *byte != 0) {
         return Err(Code::INVALID_OPERATION);
     }
-    let message = kdclSetExecInfo { kernel: kernel.base.id, parameter: param_name, given: given.into(), size: size as u64, value };
+    let message = kdclSetExecInfo {
+        kernel: kernel.base.id,
+        parameter: param_name,
+        given: given.into(),
+        size: size as u64,
+        value,
+    };
     shim()?.link.call(&message).map(drop)
 }
 

@@ -24,7 +24,7 @@ use crate::order::Order;
 use crate::rows::{Direction, Rows};
 use crate::shim::shim;
 use crate::transfer::{Transfer, image_box, run, three};
-use crate::{event, landing};
+use crate::{command, event, landing};
 
 /// Memory lent to the program: pages of their own, aligned as any element wants.
 #[derive(Debug)]
@@ -213,6 +213,9 @@ pub(crate) unsafe fn enqueue_map_buffer(
     let order = unsafe { Order::new(queue, (count, events, event), COMMAND_MAP_BUFFER)? };
     let memory = object::<Memory>(buffer)?;
     check(&memory, flags)?;
+    if size == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
     let start = match (memory.host, memory.shared) {
         (0, 0) => memory.maps().whole(memory.size)?,
         (0, shared) => shared,
@@ -327,6 +330,15 @@ unsafe fn unmap(order: Order, memory: &Arc<Memory>, map: &Map) -> Result<(), Cod
 
 /// The command of an unmap that brings nothing back.
 fn unmapped(order: Order, memory: Arc<Memory>) -> Result<(), Code> {
+    // No event tells of the command, and it waits for none: nobody can find that it is not there.
+    if order.event() == 0 && !order.has_waits() {
+        order.skipped();
+        return Ok(());
+    }
+    // In a queue without order a marker would wait for all others.
+    if order.queue.is_in_order() {
+        return command::mark(order, false);
+    }
     let form = if memory.image.is_some() { IMAGE } else { RUN };
     let extent = Extent { region: [1, 1, 1], ..Default::default() };
     only_command(order, &Transfer { memory, form, extent, rows: Rows::run(0, 0) }, false)

@@ -34,6 +34,8 @@ use crate::upcall::{self, Call};
 const HOST: u64 = MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR;
 /// What they may not say both.
 const EITHER: [u64; 2] = [HOST, MEM_USE_HOST_PTR | MEM_ALLOC_HOST_PTR];
+/// All bits that flags of memory objects may have.
+const FLAGS: u64 = 0x3ff;
 /// Which accesses kernels have.
 const KERNEL: u64 = 0b111;
 /// Which accesses the program has.
@@ -67,7 +69,7 @@ pub(crate) struct Memory {
     /// What an image is.
     pub(crate) image: Option<Shape>,
     maps: Mutex<Maps>,
-    known: Known,
+    pub(crate) known: Known,
 }
 
 impl Memory {
@@ -104,6 +106,11 @@ impl Memory {
         Self { image: Some(shape), parent, ..self }
     }
 
+    /// Adds what the worker told of it.
+    pub(crate) fn knowing(self, known: Known) -> Self {
+        Self { known, ..self }
+    }
+
     /// The driver has accepted a command of a queue that has it, so that there is room for it where the queue's device needs it.
     pub(crate) fn accepted(&self, order: &Order) {
         self.accepted_in.learn(order.worker, |_| order.queue());
@@ -115,6 +122,15 @@ impl Memory {
         let fits = self.holds(&Extent::run(offset, size));
         let is_known = self.accepted_in.get(order.worker) == order.queue();
         is_known && fits && size > 0 && self.is_buffer() && self.parent.is_none() && self.is_of(&order.queue)
+    }
+
+    /// The same of an image that a fill has a box of. Processors have room for what they have made.
+    pub(crate) fn is_sure_box(&self, order: &Order, extent: &Extent) -> bool {
+        let numbers = |numbers: [u64; 3]| numbers.map(|number| number as usize);
+        let (origin, region) = (numbers(extent.origin), numbers(extent.region));
+        let has_room = self.accepted_in.get(order.worker) == order.queue() || self.context.is_of_processors();
+        let fits = |shape: Shape| shape.levels <= 1 && shape.check(origin, region).is_ok();
+        has_room && self.image.is_some_and(fits) && !region.contains(&0) && self.is_of(&order.queue)
     }
 
     /// Whether all of a run lies within.
@@ -153,7 +169,8 @@ pub(crate) unsafe fn contents<'a>(flags: u64, rows: Rows) -> Result<Cow<'a, [u8]
         return Err(Code::INVALID_VALUE);
     }
     if given != (rows.start != 0) {
-        return Err(Code::INVALID_HOST_PTR);
+        // Of flags that there are not, drivers say so first.
+        return Err(if flags & !FLAGS == 0 { Code::INVALID_HOST_PTR } else { Code::INVALID_VALUE });
     }
     // SAFETY: by the contract.
     Ok(if given { unsafe { rows.gather() } } else { Cow::Borrowed(&[]) })
@@ -196,8 +213,9 @@ unsafe fn create(
         list::put::<u64>(&mut bytes, &[]);
     }
     bytes.extend_from_slice(sent.inline);
+    let worker = link.worker();
     let made = make(|base| {
-        link.call(&kdclBuffer {
+        let told = link.call(&kdclBuffer {
             memory: base.id,
             context: context.base.id,
             flags: told,
@@ -210,7 +228,8 @@ unsafe fn create(
         let memory = Memory::new(base, Held::new(Arc::clone(&context)), MEM_OBJECT_BUFFER, flags)
             .with(host, properties.unwrap_or_default());
         let is_shelved = AtomicBool::new(shared == 0 && svm == 0 && size as u64 >= SHELF_LEAST);
-        Ok(Memory { size: size as u64, shared, is_shelved, ..memory })
+        let known = Known::told(worker, &told.facts);
+        Ok(Memory { size: size as u64, shared, is_shelved, known, ..memory })
     });
     match (made, block) {
         (Ok(memory), block) => {

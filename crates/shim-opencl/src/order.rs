@@ -124,6 +124,13 @@ impl Order {
         self.done();
     }
 
+    /// Nothing is sent for the command: it has ended when those before it have.
+    pub(crate) fn skipped(self) {
+        if self.queue.is_in_order() {
+            self.queue.progress.skip(self.number);
+        }
+    }
+
     /// Does `work` while no other thread enqueues anything to the queue; none if one has since this command was begun.
     pub(crate) fn alone<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         self.queue.progress.alone(self.number, work)

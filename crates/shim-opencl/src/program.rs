@@ -398,8 +398,8 @@ pub(crate) unsafe fn set_program_release_callback(
     user_data: *mut void,
 ) -> Result<(), Code> {
     let program = object::<Program>(program)?;
+    shim()?.link.call(&kdclTakesCallback { object: program.base.id, given: pfn_notify.is_some().into() })?;
     let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
-    shim()?.link.call(&kdclTakesCallback { object: program.base.id })?;
     let mut list = program.destructors.lock().unwrap_or_else(PoisonError::into_inner);
     list.push((function, user_data.expose_provenance()));
     Ok(())
@@ -417,9 +417,6 @@ pub(crate) unsafe fn set_program_specialization_constant(
     let program = object::<Program>(program)?;
     // SAFETY: handed on.
     let value = unsafe { list(spec_size, spec_value.cast::<u8>()) };
-    if value.is_empty() {
-        return Err(Code::INVALID_VALUE);
-    }
     shim()?.link.call(&kdclSpecialize { program: program.base.id, number: spec_id, value }).map(drop)
 }
 

@@ -1,8 +1,9 @@
 //! Command queues.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use katydid_opencl_sys::constant::{
@@ -17,6 +18,7 @@ use katydid_wire::opencl::{list, query};
 use crate::context::Context;
 use crate::device::Device;
 use crate::handle::{self, Base, Held, Object, make, object};
+use crate::image::Shape;
 use crate::info::{Known, Room, ask, handles};
 use crate::landing;
 use crate::link::OfWorker;
@@ -38,7 +40,15 @@ pub(crate) struct Queue {
     asks_times: AtomicBool,
     /// Kinds of commands ([`Plain`]) that the driver of a worker has accepted.
     accepted: OfWorker,
+    filled: Mutex<Filled>,
     known: Known,
+}
+
+/// Kinds and formats of images that the driver of a worker has filled by commands of a queue.
+#[derive(Debug, Default)]
+struct Filled {
+    worker: u32,
+    kinds: HashSet<(u32, (u32, u32))>,
 }
 
 /// Commands with which nothing of the program's can be wrong where a driver has them at all. Each is one bit.
@@ -95,6 +105,14 @@ impl Progress {
         self.ended.fetch_max(number, Ordering::AcqRel);
     }
 
+    /// A command that is not sent has ended, if all before it are known to have.
+    pub(crate) fn skip(&self, number: u64) {
+        let before = number.checked_sub(1);
+        if before.is_some_and(|before| before <= self.ended.load(Ordering::Acquire)) {
+            self.end(number);
+        }
+    }
+
     /// Whether the command of a number is known to have ended; of one without never.
     pub(crate) fn has_ended(&self, number: u64) -> bool {
         (1..=self.ended.load(Ordering::Acquire)).contains(&number)
@@ -148,7 +166,22 @@ impl Queue {
         self.accepted.get(worker) & command as u32 != 0
     }
 
+    /// Whether the driver of a worker has accepted a fill of such an image.
+    pub(crate) fn has_filled(&self, worker: u32, shape: &Shape) -> bool {
+        let filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
+        filled.worker == worker && filled.kinds.contains(&(shape.kind, shape.format))
+    }
+
     /// It has.
+    pub(crate) fn filled(&self, worker: u32, shape: &Shape) {
+        let mut filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
+        if filled.worker != worker {
+            *filled = Filled { worker, ..Filled::default() };
+        }
+        filled.kinds.insert((shape.kind, shape.format));
+    }
+
+    /// The driver of a worker has accepted such a command of it.
     pub(crate) fn accepted(&self, worker: u32, command: Plain) {
         self.accepted.learn(worker, |commands| commands | command as u32);
     }
@@ -198,12 +231,13 @@ fn create(
     let queue = make(|base| {
         let (context_id, device_id) = (context.base.id, device.base.id);
         let message = kdclQueue { queue: base.id, context: context_id, device: device_id, form, properties: &bytes };
-        shim()?.link.call(&message)?;
+        let worker = shim()?.link.worker();
+        let known = Known::told(worker, &shim()?.link.call(&message)?.facts);
         context.count_queue();
         let (context, device) = (Held::new(Arc::clone(&context)), Held::new(Arc::clone(&device)));
         let (flags, progress) = (flags_of(form, properties), Progress::default());
-        let (asks_times, accepted, known) = (AtomicBool::new(false), OfWorker::default(), Known::default());
-        Ok(Queue { base, context, device, properties: given, flags, progress, asks_times, accepted, known })
+        let (asks_times, accepted, filled) = (AtomicBool::new(false), OfWorker::default(), Mutex::default());
+        Ok(Queue { base, context, device, properties: given, flags, progress, asks_times, accepted, filled, known })
     })?;
     Ok(queue.handle())
 }
@@ -323,6 +357,15 @@ mod tests {
         progress.end(second);
         progress.end(first);
         assert!(progress.is_idle());
+        let third = progress.begin();
+        progress.sent();
+        let fourth = progress.begin();
+        progress.sent();
+        progress.skip(fourth);
+        assert!(!progress.is_idle(), "one before it may be under way");
+        progress.skip(third);
+        progress.skip(0);
+        assert!(progress.has_ended(third) && !progress.has_ended(fourth));
     }
 
     #[test]

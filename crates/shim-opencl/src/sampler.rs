@@ -30,8 +30,9 @@ fn create(context: cl_context, form: u32, values: &[u64], given: Vec<u64>) -> Re
     list::put(&mut bytes, values);
     let sampler = make(|base| {
         let message = kdclSampler { sampler: base.id, context: context.base.id, form, properties: &bytes };
-        shim()?.link.call(&message)?;
-        Ok(Sampler { base, context: Held::new(Arc::clone(&context)), properties: given, known: Known::default() })
+        let worker = shim()?.link.worker();
+        let known = Known::told(worker, &shim()?.link.call(&message)?.facts);
+        Ok(Sampler { base, context: Held::new(Arc::clone(&context)), properties: given, known })
     })?;
     Ok(sampler.handle())
 }

@@ -15,8 +15,8 @@ use katydid_opencl_sys::constant::{
 use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_event, cl_svm_free_notify, void};
 use katydid_wire::opencl::list as lists;
 use katydid_wire::opencl::message::{
-    kdclEventCallback, kdclHostCopy, kdclSvmAlloc, kdclSvmCopy, kdclSvmFill, kdclSvmFree, kdclSvmMap, kdclSvmMigrate, kdclSvmRead,
-    kdclSvmUnmap, kdclSvmWrite,
+    kdclEventCallback, kdclHostCopy, kdclSvmAlloc, kdclSvmCopy, kdclSvmFill, kdclSvmFree, kdclSvmMap, kdclSvmMigrate,
+    kdclSvmRead, kdclSvmUnmap, kdclSvmWrite,
 };
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 
@@ -521,7 +521,9 @@ mod tests {
         assert!(ranges.all(8192, 100) && ranges.holds(8291) && !ranges.holds(8292) && !ranges.holds(0));
         assert!(!ranges.all(8192, 101) && !ranges.all(8200, usize::MAX));
         assert!(ranges.overruns(8192, 101) && ranges.overruns(8291, 2) && ranges.overruns(8192, usize::MAX));
-        assert!(!ranges.leaves_pages(8192, 4096) && ranges.leaves_pages(8192, 4097) && !ranges.leaves_pages(8191, 9000));
+        assert!(
+            !ranges.leaves_pages(8192, 4096) && ranges.leaves_pages(8192, 4097) && !ranges.leaves_pages(8191, 9000)
+        );
         assert!(!ranges.overruns(8192, 100) && !ranges.overruns(8292, 100) && !ranges.overruns(8000, 200));
     }
 

@@ -203,6 +203,7 @@ impl Transfer {
             unsafe { self.rows.scatter(0, data) };
             Some(())
         })?;
+        self.memory.accepted(&order);
         came(order)
     }
 
@@ -237,7 +238,7 @@ fn written(order: Order, waits: bool) -> Result<(), Code> {
 pub(crate) fn run(buffer: cl_mem, offset: usize, size: usize, place: *const void) -> Result<Transfer, Code> {
     let memory = object::<Memory>(buffer)?;
     let fits = offset.checked_add(size).is_some_and(|end| end as u64 <= memory.size);
-    if place.is_null() || size == 0 || !fits || !memory.is_buffer() {
+    if place.is_null() || !fits || !memory.is_buffer() {
         return Err(if memory.is_buffer() { Code::INVALID_VALUE } else { Code::INVALID_MEM_OBJECT });
     }
     let rows = Rows::run(place.expose_provenance(), size);

@@ -81,6 +81,8 @@ pub mod query {
     pub const GROUP_SIZES: u32 = 19;
     /// The binaries of a program: a list of them. (17 once asked for binaries one after the other; it is not used again.)
     pub const BINARIES: u32 = 20;
+    /// `clGetDeviceIDs` for a type (`u64`, the input) of which the platform has no device: the driver's code.
+    pub const DEVICE_TYPE: u32 = 21;
 }
 
 /// What an argument of a kernel is, as far as the driver says.

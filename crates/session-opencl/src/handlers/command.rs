@@ -34,7 +34,9 @@ pub(super) struct Command {
 impl Command {
     /// Reads the waits that the arguments begin with.
     pub(super) fn read(session: &Session, queue: u32, event: u32, from: &mut Arguments<'_>) -> Result<Self, Fault> {
-        let (queue, held) = (session.shared.objects.get(queue)?, session.shared.objects.hold::<cl_command_queue>(queue)?);
+        let held = session.shared.objects.hold::<cl_command_queue>(queue)?;
+        let Object { handle, api, size } = held.object();
+        let queue = Object { handle: cl_command_queue(handle), api, size };
         let ids: Vec<u32> = from.list("waits")?;
         let known = session.shared.objects.all(&ids);
         let waits = known.map_err(|_: Code| Code::INVALID_EVENT_WAIT_LIST)?;

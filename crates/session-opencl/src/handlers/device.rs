@@ -5,15 +5,19 @@
 
 use std::ptr;
 
-use katydid_opencl_sys::constant::{CONTEXT_PLATFORM, DEVICE_MAX_ON_DEVICE_QUEUES, QUEUE_ON_DEVICE, QUEUE_PROPERTIES};
+use katydid_opencl_sys::constant::{
+    CONTEXT_PLATFORM, DEVICE_MAX_ON_DEVICE_QUEUES, QUEUE_ON_DEVICE, QUEUE_PROPERTIES, SAMPLER_ADDRESSING_MODE,
+    SAMPLER_FILTER_MODE, SAMPLER_NORMALIZED_COORDS,
+};
 use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, cl_platform_id, cl_program};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::{KIND_SHIFT, message};
+use katydid_wire::opencl::{KIND_SHIFT, message, query};
 
 use crate::arguments::Arguments;
 use crate::driver::{device_value, kind};
 use crate::fault::Fault;
+use crate::handlers::info::facts;
 use crate::handlers::{driver, make, pointer};
 use crate::lifetimes::Hold;
 use crate::notify::{self, Listener};
@@ -80,12 +84,12 @@ pub(crate) fn kdclTakesCallback(
     let code = match message.object >> KIND_SHIFT {
         cl_program::KIND => {
             let program: Object<cl_program> = objects.get(message.object)?;
-            let function = Some(notify::nothing_of_program as _);
+            let function = (message.given != 0).then_some(notify::nothing_of_program as _);
             driver!(program.api, clSetProgramReleaseCallback(program.handle, function, ptr::null_mut()))
         }
         _ => {
             let context: Object<cl_context> = objects.get(message.object)?;
-            let function = Some(notify::nothing_of_context as _);
+            let function = (message.given != 0).then_some(notify::nothing_of_context as _);
             driver!(context.api, clSetContextDestructorCallback(context.handle, function, ptr::null_mut()))
         }
     };
@@ -156,7 +160,8 @@ pub(crate) fn kdclQueue(
         make!(api, clCreateCommandQueueWithProperties(context.handle, device.handle, list))
     }?;
     session.shared.objects.set(message.queue, Object { handle, api, size: 0 }, made_of)?;
-    Ok(message::kdclQueueReply {})
+    let facts = facts(session, message.queue, query::QUEUE, &[QUEUE_PROPERTIES]);
+    Ok(message::kdclQueueReply { facts })
 }
 
 /// Whether pairs of properties ask for a queue to which kernels enqueue.
@@ -202,5 +207,7 @@ pub(crate) fn kdclSampler(
         make!(api, clCreateSamplerWithProperties(context.handle, list))
     }?;
     session.shared.objects.set(message.sampler, Object { handle, api, size: 0 }, vec![made_of])?;
-    Ok(message::kdclSamplerReply {})
+    let parameters = [SAMPLER_NORMALIZED_COORDS, SAMPLER_ADDRESSING_MODE, SAMPLER_FILTER_MODE];
+    let facts = facts(session, message.sampler, query::SAMPLER, &parameters);
+    Ok(message::kdclSamplerReply { facts })
 }

@@ -10,6 +10,7 @@ use katydid_opencl_sys::{
     Code, cl_command_queue, cl_context, cl_device_id, cl_event, cl_image_format, cl_kernel, cl_mem, cl_platform_id,
     cl_program, cl_sampler,
 };
+use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{AT_ONCE, list, message, query};
 
@@ -57,6 +58,22 @@ impl Session {
     }
 }
 
+/// What the driver tells of a new object, for the reply that makes it: each value behind the kind of its query and its parameter. A
+/// replayed object has told it.
+pub(super) fn facts(session: &Session, object: u32, query: u32, parameters: &[u32]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let parameters = if session.replay.is_on { &[] } else { parameters };
+    for parameter in parameters.iter().copied() {
+        let question = message::kdclInfo { query, object, second: 0, parameter, input: &[] };
+        if let Ok(value) = ask(&session.shared.objects, &question) {
+            query.put(&mut bytes);
+            parameter.put(&mut bytes);
+            value.put(&mut bytes);
+        }
+    }
+    bytes
+}
+
 /// A list of all times, as it travels.
 pub(super) fn listed(times: &BTreeMap<u32, u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -96,6 +113,7 @@ fn ask(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
         query::WORK_GROUP => work_group(objects, m),
         query::SUB_GROUP => sub_group(objects, m),
         query::GROUP_SIZES => return group_sizes(objects, m),
+        query::DEVICE_TYPE => return device_type(objects, m),
         query::BINARIES => binaries(&objects.get(m.object)?),
         query::IMAGE_FORMATS => return image_formats(objects, m),
         _ => Err(Code::INVALID_VALUE),
@@ -185,6 +203,15 @@ fn image_formats(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>
     }
     let bytes = formats.iter().flat_map(|format| [format.image_channel_order, format.image_channel_data_type]);
     Ok(bytes.flat_map(u32::to_le_bytes).collect())
+}
+
+/// Nothing, if the driver has devices of a type.
+fn device_type(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
+    let platform: Object<cl_platform_id> = objects.get(m.object)?;
+    let of_type: u64 = Arguments::new("kdclInfo", m.input).take("type")?;
+    let (mut count, null) = (0, std::ptr::null_mut());
+    driver!(platform.api, clGetDeviceIDs(platform.handle, of_type, 0, null, &raw mut count)).ok()?;
+    Ok(Vec::new())
 }
 
 /// The binaries of all devices of a program, as a list.

@@ -9,16 +9,18 @@ use std::borrow::Cow;
 use std::ptr;
 
 use katydid_opencl_sys::constant::{
-    BUFFER_CREATE_TYPE_REGION, DEVICE_EXTENSIONS, IMAGE_ELEMENT_SIZE, MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_SIZE,
-    MEM_USE_HOST_PTR,
+    BUFFER_CREATE_TYPE_REGION, DEVICE_EXTENSIONS, IMAGE_ARRAY_SIZE, IMAGE_DEPTH, IMAGE_ELEMENT_SIZE, IMAGE_FORMAT,
+    IMAGE_HEIGHT, IMAGE_NUM_MIP_LEVELS, IMAGE_NUM_SAMPLES, IMAGE_ROW_PITCH, IMAGE_SLICE_PITCH, IMAGE_WIDTH,
+    MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_SIZE, MEM_USE_HOST_PTR,
 };
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::message;
+use katydid_wire::opencl::{message, query};
 
 use crate::arguments::Arguments;
 use crate::driver::device_value;
 use crate::fault::{Fault, SessionError};
+use crate::handlers::info::facts;
 use crate::handlers::{driver, make};
 use crate::host::{Maps, maps};
 use crate::lifetimes::Hold;
@@ -27,6 +29,19 @@ use crate::objects::Object;
 use crate::session::Session;
 use crate::shelf;
 
+/// What programs ask of images, but for what is an object.
+const OF_IMAGES: [u32; 10] = [
+    IMAGE_FORMAT,
+    IMAGE_ELEMENT_SIZE,
+    IMAGE_ROW_PITCH,
+    IMAGE_SLICE_PITCH,
+    IMAGE_WIDTH,
+    IMAGE_HEIGHT,
+    IMAGE_DEPTH,
+    IMAGE_ARRAY_SIZE,
+    IMAGE_NUM_MIP_LEVELS,
+    IMAGE_NUM_SAMPLES,
+];
 /// The extensions that images with levels, and those with samples, come with.
 const LEVELS: &[u8] = b"cl_khr_mipmap_image";
 const SAMPLES: &[u8] = b"cl_khr_gl_msaa_sharing";
@@ -140,7 +155,7 @@ pub(crate) fn kdclBuffer(
     }
     let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
     session.bind_memory(message.memory, object, vec![made_of], message.size)?;
-    Ok(message::kdclBufferReply {})
+    Ok(message::kdclBufferReply { facts: facts(session, message.memory, query::MEMORY, &[MEM_SIZE]) })
 }
 
 /// A part of a buffer.
@@ -221,7 +236,9 @@ pub(crate) fn kdclImage(
         made_of.push(session.shared.objects.hold::<cl_mem>(message.parent)?);
     }
     session.bind_memory(message.memory, Object { handle, api, size: elementSize }, made_of, counted)?;
-    Ok(message::kdclImageReply { elementSize })
+    let mut facts = self::facts(session, message.memory, query::IMAGE, &OF_IMAGES);
+    facts.extend(self::facts(session, message.memory, query::MEMORY, &[MEM_SIZE]));
+    Ok(message::kdclImageReply { elementSize, facts })
 }
 
 impl Session {

@@ -172,7 +172,7 @@ impl Build {
         let all = || value(|size, place, needed| get(PROGRAM_DEVICES, size, place, needed)).unwrap_or_default();
         let devices = match self.devices.is_empty() {
             false => self.devices.clone(),
-            true => all().chunks_exact(8).filter_map(|bytes| handle(bytes)).collect(),
+            true => all().chunks_exact(8).filter_map(handle).collect(),
         };
         let failed = |device: &cl_device_id| {
             let (handle, null) = (program.handle, ptr::null_mut());
@@ -314,7 +314,125 @@ pub(crate) fn kdclSpecialize(
     message: message::kdclSpecialize<'_>,
 ) -> Result<message::kdclSpecializeReply, Fault> {
     let program: Object<cl_program> = session.shared.objects.get(message.program)?;
-    let (size, value) = (message.value.len(), message.value.as_ptr().cast());
+    let (size, value) = (message.value.len(), pointer(message.value).cast());
     driver!(program.api, clSetProgramSpecializationConstant(program.handle, message.number, size, value)).ok()?;
     Ok(message::kdclSpecializeReply {})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use katydid_keep::Capture;
+    use katydid_opencl_sys::Dispatch;
+    use katydid_transport::{Answer, LinkError, Replier};
+    use katydid_wire::codec::{Message, Reply};
+    use katydid_wire::opencl::{id, kind, list};
+
+    use super::*;
+    use crate::usage::Usage;
+
+    /// What a driver was given to tell the end of a build.
+    static NOTIFY: Mutex<Option<(unsafe extern "C" fn(cl_program, *mut void), usize)>> = Mutex::new(None);
+
+    unsafe extern "C" fn build_later(
+        _: cl_program,
+        _: u32,
+        _: *const cl_device_id,
+        _: *const c_char,
+        notify: cl_program_notify,
+        data: *mut void,
+    ) -> i32 {
+        *NOTIFY.lock().unwrap() = notify.map(|notify| (notify, data.addr()));
+        0
+    }
+
+    unsafe extern "C" fn refuse(
+        program: cl_program,
+        _: u32,
+        _: *const cl_device_id,
+        _: *const c_char,
+        notify: cl_program_notify,
+        data: *mut void,
+    ) -> i32 {
+        // SAFETY: the session's function, with its data.
+        unsafe { notify.unwrap()(program, data) };
+        Code::INVALID_BUILD_OPTIONS.0
+    }
+
+    /// Notes the payloads of replies.
+    #[derive(Default)]
+    struct Payloads(Mutex<Vec<Vec<u8>>>);
+
+    impl Replier for Payloads {
+        fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError> {
+            self.0.lock().unwrap().push([answer.payload, answer.tail].concat());
+            Ok(())
+        }
+    }
+
+    /// A session with a program, whose driver builds by this function; and the answer to a build with a callback.
+    fn built(
+        build: unsafe extern "C" fn(
+            cl_program,
+            u32,
+            *const cl_device_id,
+            *const c_char,
+            cl_program_notify,
+            *mut void,
+        ) -> i32,
+    ) -> (Session, message::kdclBuildReply) {
+        // SAFETY: every entry of a table of zeros is `None`.
+        let mut api: Dispatch = unsafe { std::mem::zeroed() };
+        api.clBuildProgram = Some(build);
+        let payloads = Arc::new(Payloads::default());
+        let replier = Arc::clone(&payloads) as Arc<dyn Replier>;
+        let mut session = Session::new(Vec::new(), replier, Arc::new(Usage::new(0)), Capture::default()).unwrap();
+        let program = id(kind::PROGRAM, 1);
+        let object = Object { handle: cl_program::NULL, api: Box::leak(Box::new(api)), size: 0 };
+        session.shared.objects.set(program, object, Vec::new()).unwrap();
+        let mut arguments = 0u32.to_le_bytes().to_vec();
+        list::put::<u32>(&mut arguments, &[]);
+        list::put::<u8>(&mut arguments, &[]);
+        list::put::<u32>(&mut arguments, &[]);
+        list::put::<Vec<u8>>(&mut arguments, &[]);
+        let message = message::kdclBuild { program, token: 9, staged: 0, arguments: &arguments };
+        let mut payload = Vec::new();
+        message.encode(&mut payload);
+        payload.extend_from_slice(message.tail());
+        let opcode = message::kdclBuild::OPCODE;
+        let head = FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence: 1 };
+        session.execute(&head, &payload).unwrap();
+        let reply = loop {
+            if let Some(payload) = payloads.0.lock().unwrap().pop() {
+                break payload;
+            }
+            std::thread::yield_now();
+        };
+        (session, message::kdclBuildReply::decode(&reply).unwrap())
+    }
+
+    #[test]
+    fn the_end_of_a_build_is_told_when_the_driver_tells_it() {
+        let (session, reply) = built(build_later);
+        assert_eq!((reply.code, reply.told), (0, 0));
+        assert!(session.shared.upcalls.due().is_empty() && session.shared.calls.in_flight() > 0, "it is under way");
+        let (notify, data) = NOTIFY.lock().unwrap().take().unwrap();
+        // SAFETY: as the driver does.
+        unsafe { notify(cl_program::NULL, ptr::without_provenance_mut(data)) };
+        while session.shared.calls.in_flight() > 0 {
+            std::thread::yield_now();
+        }
+        let due: Vec<u64> = session.shared.upcalls.due().iter().map(|due| due.token).collect();
+        assert_eq!(due, [9]);
+        // SAFETY: a driver that calls twice calls for nobody.
+        unsafe { notify(cl_program::NULL, ptr::without_provenance_mut(data)) };
+    }
+
+    #[test]
+    fn the_code_of_a_build_is_the_drivers_and_an_end_that_it_has_told_is_due_at_once() {
+        let (session, reply) = built(refuse);
+        assert_eq!((reply.code, reply.told), (Code::INVALID_BUILD_OPTIONS.0, 1));
+        assert!(session.shared.upcalls.due().is_empty());
+    }
 }

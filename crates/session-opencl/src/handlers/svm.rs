@@ -50,6 +50,9 @@ pub(crate) fn kdclSvmAlloc(
     if !session.shared.usage.allows(message.size) {
         return Err(Code::OUT_OF_RESOURCES.into());
     }
+    if message.alignment != 0 && !takes_alignment(&context, &message) {
+        return Err(Code::OUT_OF_RESOURCES.into());
+    }
     let room = room(message.size).ok_or(Code::OUT_OF_RESOURCES)?;
     let room = usize::try_from(room).map_err(|_| Code::OUT_OF_RESOURCES)?;
     let allocate = |end| {
@@ -78,6 +81,17 @@ pub(crate) fn kdclSvmAlloc(
         return Err(code.into());
     }
     Ok(message::kdclSvmAllocReply { address })
+}
+
+/// Whether the driver allocates at such an alignment. What the program gets begins with a page.
+fn takes_alignment(context: &Object<cl_context>, message: &message::kdclSvmAlloc) -> bool {
+    let (Some(alloc), Some(free)) = (context.api.clSVMAlloc, context.api.clSVMFree) else { return false };
+    // SAFETY: the context is alive, and what is allocated is freed at once.
+    unsafe {
+        let place = alloc(context.handle, message.flags, message.size.min(PAGE) as usize, message.alignment);
+        free(context.handle, place);
+        !place.is_null()
+    }
 }
 
 impl Session {
@@ -198,6 +212,11 @@ pub(crate) fn kdclHostCopy(
     let (command, target) = (command?, Arc::new(Target::from(bytes)));
     let (api, queue) = (command.api(), command.queue.handle);
     let event = command.run_held(session, |count, waits, event| {
+        // Of a copy of nothing the driver says whether there is one. It reads and writes nothing there.
+        if target.len() == 0 {
+            let (to, from) = ([0u8; 64], [0u8; 64]);
+            return copy(&command, to.as_ptr().cast_mut().cast(), from.as_ptr().cast(), 0, (count, waits, event));
+        }
         driver!(api, clEnqueueMarkerWithWaitList(queue, count, waits, event))
     })?;
     session.shared.landings.add(message.landing, Landing { place: Place::Own(target), end: End::Awaited(event) });
