@@ -1,5 +1,5 @@
 // Every function with arguments at the edges, and every query with every parameter: codes, sizes and values. The same must come
-// through Katydid as from the driver itself, whatever the driver. What Katydid answers otherwise on purpose is not asked.
+// through Katydid as from PoCL itself; other drivers end the program at some arguments. What Katydid answers otherwise on purpose is not asked.
 #include "check.h"
 #include <stdint.h>
 

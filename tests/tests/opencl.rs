@@ -445,9 +445,13 @@ fn asked_once(places: &Places) -> Result<(), Box<dyn Error>> {
     if once == often { Ok(()) } else { Err(format!("once: {once} replies, often: {often}").into()) }
 }
 
-/// Codes of calls with arguments at the edges, and of all queries with sizes and values, are those that the driver itself gives.
+/// Codes of calls with arguments at the edges, and of all queries with sizes and values, are those that PoCL itself gives.
 fn answers(places: &Places) -> Result<(), Box<dyn Error>> {
     const NAME: &str = "answers";
+    // Other drivers end the program at some of these arguments.
+    if !is_pocl(places) {
+        return Ok(());
+    }
     let server = Server::start_with(places, &driver_under_test(), &[], &driver(places))?;
     let native = run(&mut with_driver(places, &DIRECT, NAME), LIMIT)?;
     for way in Way::through(&server) {
