@@ -19,7 +19,7 @@ pub(crate) struct Rights(u64);
 /// The name in `setcap`'s words, and the bit.
 const SETPCAP: (&str, u32) = ("cap_setpcap", 8);
 const SYS_PTRACE: (&str, u32) = ("cap_sys_ptrace", 19);
-const SYS_ADMIN: u32 = 21;
+const SYS_ADMIN: (&str, u32) = ("cap_sys_admin", 21);
 const SYS_TIME: u32 = 25;
 const CHECKPOINT_RESTORE: (&str, u32) = ("cap_checkpoint_restore", 40);
 /// What CRIU needs of an ordinary user, and only where nobody else may trace a process of the same user.
@@ -70,20 +70,23 @@ impl Rights {
 
     /// Whether those of an administrator are among them: namespaces, and clocks of their own, which a restore sets.
     pub(crate) fn are_administrators(self) -> bool {
-        self.has(SYS_ADMIN) && self.has(SYS_TIME)
+        self.has(SYS_ADMIN.1) && self.has(SYS_TIME)
     }
 
     /// What CRIU would lack as an ordinary user.
     pub(crate) fn lacking(self) -> Option<Lacking> {
         let scope = fs::read_to_string(TRACING).unwrap_or_default();
-        self.lacking_where(!matches!(scope.trim(), "" | "0"))
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        self.lacking_where(!matches!(scope.trim(), "" | "0"), is_filtered(&status))
     }
 
-    /// The same where tracing `is_restricted`, or not.
-    fn lacking_where(self, is_restricted: bool) -> Option<Lacking> {
-        let needed = NEEDED.into_iter().chain(is_restricted.then_some(TO_TRACE));
-        let lacking: Vec<&'static str> = needed.filter(|(_, bit)| !self.has(*bit)).map(|(name, _)| name).collect();
-        (!lacking.is_empty()).then_some(Lacking(lacking))
+    /// The same where tracing `is_restricted`, and where a filter of system calls has to be suspended, or not.
+    fn lacking_where(self, is_restricted: bool, is_filtered: bool) -> Option<Lacking> {
+        let further = [is_restricted.then_some(TO_TRACE), is_filtered.then_some(SYS_ADMIN)];
+        let needed = NEEDED.into_iter().chain(further.into_iter().flatten());
+        let names: Vec<&'static str> = needed.filter(|(_, bit)| !self.has(*bit)).map(|(name, _)| name).collect();
+        let for_a_filter = names.contains(&SYS_ADMIN.0);
+        (!names.is_empty()).then_some(Lacking { names, for_a_filter })
     }
 
     fn has(self, bit: u32) -> bool {
@@ -93,12 +96,25 @@ impl Rights {
 
 /// Names of capabilities that are not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lacking(Vec<&'static str>);
+pub(crate) struct Lacking {
+    names: Vec<&'static str>,
+    /// One of them only because of a filter of system calls.
+    for_a_filter: bool,
+}
 
 impl fmt::Display for Lacking {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "it lacks {}", self.0.join(", ").to_uppercase())
+        write!(out, "it lacks {}", self.names.join(", ").to_uppercase())?;
+        if self.for_a_filter {
+            out.write_str(", the last one to suspend the seccomp profile of this container or service; start it without one (`--security-opt seccomp=unconfined`)")?;
+        }
+        Ok(())
     }
+}
+
+/// Whether the system calls of the process with this status are filtered, and so those of what it starts.
+fn is_filtered(status: &str) -> bool {
+    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
 }
 
 /// Permitted and inheritable capabilities of a file, of the second or third revision of the attribute.
@@ -125,28 +141,37 @@ mod tests {
 
     #[test]
     fn an_ordinary_user_has_what_the_file_gives() {
-        assert_eq!(Rights::reckoned(ORDINARY, &attribute(), false).lacking_where(true), None);
-        let lacking = Rights::reckoned(ORDINARY, &[], false).lacking_where(true).unwrap().to_string();
+        assert_eq!(Rights::reckoned(ORDINARY, &attribute(), false).lacking_where(true, false), None);
+        let lacking = Rights::reckoned(ORDINARY, &[], false).lacking_where(true, false).unwrap().to_string();
         assert_eq!(lacking, "it lacks CAP_CHECKPOINT_RESTORE, CAP_SETPCAP, CAP_SYS_PTRACE");
         let no_new = ORDINARY.replace("NoNewPrivs:\t0", "NoNewPrivs:\t1");
-        assert!(Rights::reckoned(&no_new, &attribute(), false).lacking_where(true).is_some());
+        assert!(Rights::reckoned(&no_new, &attribute(), false).lacking_where(true, false).is_some());
         let bounded = ORDINARY.replace("000001ffffffffff", "000001fffffffeff");
-        let lacking = Rights::reckoned(&bounded, &attribute(), false).lacking_where(true).unwrap().to_string();
+        let lacking = Rights::reckoned(&bounded, &attribute(), false).lacking_where(true, false).unwrap().to_string();
         assert_eq!(lacking, "it lacks CAP_SETPCAP");
     }
 
     #[test]
     fn ambient_capabilities_are_passed_on_and_root_has_what_is_not_taken_away() {
         let ambient = ORDINARY.replace("CapAmb:\t0000000000000000", "CapAmb:\t0000010000080100");
-        assert_eq!(Rights::reckoned(&ambient, &[], false).lacking_where(true), None);
+        assert_eq!(Rights::reckoned(&ambient, &[], false).lacking_where(true, false), None);
         assert!(!Rights::reckoned(&ambient, &[], false).are_administrators());
         assert!(Rights::reckoned(ORDINARY, &[], true).are_administrators());
         let container = ORDINARY.replace("000001ffffffffff", "00000000a80425fb");
         assert!(!Rights::reckoned(&container, &[], true).are_administrators());
         let added = ORDINARY.replace("000001ffffffffff", "00000100800405fb");
         let added = Rights::reckoned(&added, &[], true);
-        assert_eq!(added.lacking_where(false), None);
-        assert_eq!(added.lacking_where(true).unwrap().to_string(), "it lacks CAP_SYS_PTRACE");
+        assert_eq!(added.lacking_where(false, false), None);
+        assert_eq!(added.lacking_where(true, false).unwrap().to_string(), "it lacks CAP_SYS_PTRACE");
+    }
+
+    #[test]
+    fn a_seccomp_profile_takes_an_administrator_to_suspend() {
+        assert!(is_filtered("A:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n") && !is_filtered("Seccomp:\t0\n"));
+        let file = Rights::reckoned(ORDINARY, &attribute(), false);
+        let lacking = file.lacking_where(true, true).unwrap().to_string();
+        assert!(lacking.starts_with("it lacks CAP_SYS_ADMIN, ") && lacking.contains("seccomp=unconfined"), "{lacking}");
+        assert_eq!(Rights::reckoned(ORDINARY, &[], true).lacking_where(true, true), None);
     }
 
     #[test]
