@@ -13,7 +13,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -23,8 +23,9 @@ use katydid_transport::{Address, Holding, LinkError, Talk, TalkError};
 use katydid_wire::handshake::{LinkKind, SessionKind};
 use katydid_wire::job::{FromProgram, HIDDEN, INCARNATIONS, MAX_MESSAGE, PROTOCOL, ToProgram, VARIABLE};
 use katydid_wire::key::SessionKey;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, flock};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{Access, AtFlags, CWD, FlockOperation, accessat, flock};
+use rustix::io::Errno;
 
 use crate::connect::{OpenError, program_name, variable};
 use crate::fork::{self, Own};
@@ -40,6 +41,8 @@ const EAGER: Duration = Duration::from_millis(2);
 const CALM: Duration = Duration::from_secs(1);
 /// Attempts between two looks whether there is a supervisor at all.
 const ATTEMPTS: u32 = 250;
+/// A connection to the supervisor, one to the worker, and the memory that this one lends.
+const WAY_BACK: usize = 3;
 /// How long a worker may take to take the program back.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -155,6 +158,8 @@ pub struct Keeper<'a> {
     standing: Standing,
     is_held: bool,
     attempts: u32,
+    /// For the way back, while the program is away.
+    spare: Spare,
 }
 
 impl<'a> Keeper<'a> {
@@ -162,7 +167,8 @@ impl<'a> Keeper<'a> {
     pub fn new(session: &'a dyn Kept, job: Job, address: &Address, kind: LinkKind) -> Option<Self> {
         let link = session.holding()?;
         let (address, standing) = (address.to_string(), Standing::Present);
-        let mut keeper = Self { session, link, job, address, kind, standing, is_held: false, attempts: 0 };
+        let mut keeper =
+            Self { session, link, job, address, kind, standing, is_held: false, attempts: 0, spare: Spare::default() };
         keeper.arm();
         Some(keeper)
     }
@@ -171,7 +177,10 @@ impl<'a> Keeper<'a> {
     pub fn run(mut self) {
         while !self.session.is_lost() {
             match self.job.announced.take().or_else(|| self.reach()) {
-                Some(talk) => self.serve(&talk),
+                Some(talk) => {
+                    self.spare = Spare::default();
+                    self.serve(&talk);
+                }
                 None if self.standing == Standing::Present => thread::sleep(CALM),
                 None => self.wait_eagerly(),
             }
@@ -180,7 +189,10 @@ impl<'a> Keeper<'a> {
     }
 
     /// The supervisor, if it is there. Nothing is opened while it is not: the program may be dumped at any moment.
-    fn reach(&self) -> Option<Own<Talk>> {
+    fn reach(&mut self) -> Option<Own<Talk>> {
+        self.job.path.symlink_metadata().ok()?;
+        // The connection takes the place of one.
+        self.spare.give_one();
         reach(&self.job.path).ok()
     }
 
@@ -329,10 +341,14 @@ impl<'a> Keeper<'a> {
     }
 
     fn leave(&mut self) -> FromProgram {
+        let spare = match can_return(&self.job.path, &self.address).and_then(|()| Spare::take()) {
+            Ok(spare) => spare,
+            Err(text) => return FromProgram::Failed { text },
+        };
         self.session.leaving();
         match self.link.leave() {
             Ok(frames) => {
-                self.standing = Standing::Away;
+                (self.standing, self.spare) = (Standing::Away, spare);
                 FromProgram::Left { frames }
             }
             Err(error) => {
@@ -376,6 +392,77 @@ pub(crate) fn reach(path: &Path) -> std::io::Result<Own<Talk>> {
     Own::open(|| Talk::new(UnixStream::connect(path)?.into(), MAX_MESSAGE))
 }
 
+/// Refuses to let a program leave that could not come back: it may have changed its user, its root directory or its namespaces
+/// since it came, or the socket of its server may be gone.
+fn can_return(job: &Path, server: &str) -> Result<(), String> {
+    // The supervisor has the job socket out of sight just now, or has it in sight again.
+    let hidden = job.with_extension(HIDDEN);
+    reaches(&[&hidden, job, &hidden]).map_err(|error| no_way_back(job, error))?;
+    match server.parse() {
+        Ok(Address::Unix(path)) => reaches(&[&path]).map_err(|error| no_way_back(&path, error)),
+        _ => Ok(()),
+    }
+}
+
+fn no_way_back(path: &Path, error: Errno) -> String {
+    format!(
+        "it could not come back to its worker: {}: {error}; a program that changes its user, its root directory or its mounts \
+         cannot be part of a checkpoint or a move",
+        path.display()
+    )
+}
+
+/// Whether this thread may connect to one of these sockets.
+fn reaches(paths: &[&Path]) -> rustix::io::Result<()> {
+    let reached: Vec<rustix::io::Result<()>> = paths.iter().map(|path| may_connect(path)).collect();
+    // A kernel before 5.8 cannot say.
+    if reached.iter().any(|reached| matches!(reached, Ok(()) | Err(Errno::NOSYS))) {
+        return Ok(());
+    }
+    Err(reached.iter().find_map(|reached| reached.err().filter(|error| *error != Errno::NOENT)).unwrap_or(Errno::NOENT))
+}
+
+/// Whether this thread may connect to a socket, as it is now.
+fn may_connect(path: &Path) -> rustix::io::Result<()> {
+    accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)
+}
+
+/// Descriptors that a program keeps for its way back while it is away from its worker, when it may open as many files as its
+/// limit allows.
+#[derive(Default)]
+struct Spare(Vec<OwnedFd>);
+
+impl Spare {
+    /// As many as the way back takes at a time beyond what a program has open that is with its worker.
+    fn take() -> Result<Self, String> {
+        let spare: rustix::io::Result<_> = (0..WAY_BACK).map(|_| eventfd(0, EventfdFlags::CLOEXEC)).collect();
+        spare.map(Self).map_err(|error| {
+            format!("it has no descriptors left for its way back: {error}; raise its limit of open files (ulimit -n)")
+        })
+    }
+
+    fn give_one(&mut self) {
+        if let Some(fd) = self.0.pop() {
+            close_if_ours(fd);
+        }
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(close_if_ours);
+    }
+}
+
+/// Closes an event descriptor, unless the program has closed it and has another file under the number.
+fn close_if_ours(fd: OwnedFd) {
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    if !std::fs::read_link(link).is_ok_and(|file| file.as_os_str() == "anon_inode:[eventfd]") {
+        // Not ours to close.
+        let _ = fd.into_raw_fd();
+    }
+}
+
 /// Whether there is no such socket, not even out of sight.
 fn is_absent(path: &Path) -> bool {
     // It may come into sight between two looks.
@@ -399,6 +486,26 @@ fn quiet(bell: BorrowedFd<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_leaves_only_if_it_can_come_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("shims");
+        let refused = can_return(&path, "tcp://h:1").unwrap_err();
+        assert!(refused.contains("shims: No such file or directory"), "{refused}");
+        for name in [path.with_extension(HIDDEN), path.clone()] {
+            let listener = std::os::unix::net::UnixListener::bind(&name).unwrap();
+            assert_eq!(can_return(&path, "tcp://h:1"), Ok(()));
+            let server = format!("unix:{}", folder.path().join("server").display());
+            assert!(can_return(&path, &server).is_err_and(|refused| refused.contains("server: No such file")));
+            assert_eq!(can_return(&path, &format!("unix:{}", name.display())), Ok(()));
+            drop(listener);
+            std::fs::remove_file(name).unwrap();
+        }
+        let mut spare = Spare::take().unwrap();
+        spare.give_one();
+        assert_eq!(spare.0.len(), WAY_BACK - 1);
+    }
 
     #[test]
     fn stops_are_ascending_numbers_from_one() {

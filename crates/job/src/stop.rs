@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use katydid_image::Writer;
 use katydid_transport::Address;
@@ -31,6 +31,11 @@ pub(crate) const PROMPT: Duration = Duration::from_secs(30);
 /// How long a program may take to come back after CRIU has let it go, or made it anew.
 const RETURN: Duration = Duration::from_secs(60);
 
+/// How long a program that cannot take its session up again is asked once more: its server may have no room just now.
+const AGAIN: Duration = Duration::from_secs(10);
+/// Between two such attempts.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// How far a side has been brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reached {
@@ -42,6 +47,8 @@ pub(crate) enum Reached {
     Paused,
     /// The worker does not end with the program's connection.
     Detached,
+    /// The program was told to let go of the worker, and has not answered: it does so when it comes to the order.
+    Leaving,
     /// The program has let go of the worker.
     Left,
 }
@@ -90,7 +97,7 @@ impl Programs<'_> {
                 Ok(other) => Err(unexpected(member, &other)),
                 // It will leave once it comes to the order, and has to be brought back.
                 Err(error @ MemberError::Silent { .. }) => {
-                    *reached = Reached::Left;
+                    *reached = Reached::Leaving;
                     Err(error)
                 }
                 Err(error) => {
@@ -240,7 +247,11 @@ impl<'a> Stop<'a> {
 
     fn all_go_on(&mut self, questions: Questions<'_>) -> Vec<Result<(), CheckpointError>> {
         let members = self.members;
-        in_parallel(self.sides.iter_mut().collect(), |side| side.go_on(members, questions))
+        let outcomes = in_parallel(self.sides.iter_mut().collect(), |side| side.go_on(members, questions));
+        for side in self.sides.extract_if(.., |side| side.reached > Reached::Detached) {
+            side.go_on_later(members.clone());
+        }
+        outcomes
     }
 
     /// Goes back as far as programs that are held: whoever has left comes back, the workers go on, and no frame leaves a
@@ -320,53 +331,77 @@ impl<'a> Stop<'a> {
 
 impl Side {
     fn go_on(&mut self, members: &Members, questions: Questions<'_>) -> Result<(), CheckpointError> {
-        // A worker that died meanwhile fails here; its program must go on nevertheless, to be told by its link.
-        let proceeded = match self.reached {
-            Reached::Free | Reached::Held => Ok(()),
+        self.go(members, Return::Free, questions)
+    }
+
+    fn go_back(&mut self, members: &Members, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        self.go(members, Return::Held, questions)
+    }
+
+    /// From wherever it is. One that does not come back in time stays on its way.
+    fn go(&mut self, members: &Members, how: Return, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        let before = self.reached;
+        // A worker that died meanwhile fails here; its program must go on nevertheless, to be told by its link. To one whose program
+        // has yet to leave that is said when it is back: until then its going is expected.
+        let proceeded = match before {
+            Reached::Free | Reached::Held | Reached::Leaving => Ok(()),
             _ => self.companion.proceed(questions, &self.progress),
         };
-        match self.reached {
+        match before {
             Reached::Free => {}
-            Reached::Left => self.resume(members)?,
+            Reached::Leaving | Reached::Left => self.come_back(members, how, proceeded.is_ok())?,
+            _ if how == Return::Held => {}
             _ => {
                 members.order(self.member.id, &ToProgram::Release {}, PROMPT)?;
             }
         }
-        self.reached = Reached::Free;
-        Ok(proceeded?)
+        self.reached = how.reached();
+        if before == Reached::Leaving { Ok(self.companion.proceed(questions, &self.progress)?) } else { Ok(proceeded?) }
     }
 
-    fn go_back(&mut self, members: &Members, questions: Questions<'_>) -> Result<(), CheckpointError> {
-        let proceeded = match self.reached {
-            Reached::Free | Reached::Held => Ok(()),
-            _ => self.companion.proceed(questions, &self.progress),
-        };
-        if self.reached == Reached::Left {
-            self.come_back(members, Return::Held)?;
-        }
-        self.reached = Reached::Held;
-        Ok(proceeded?)
-    }
-
-    /// Brings a program that left back, to go on.
-    fn resume(&self, members: &Members) -> Result<(), MemberError> {
-        self.come_back(members, Return::Free)
-    }
-
-    fn come_back(&self, members: &Members, how: Return) -> Result<(), MemberError> {
+    /// Brings a program that left back. If that fails for another reason than that it is still on its way, it is told that it has
+    /// lost its session. `is_alive`: its worker has answered.
+    fn come_back(&mut self, members: &Members, how: Return, is_alive: bool) -> Result<(), MemberError> {
         let id = self.member.id;
         let is_over = || self.process.is_some_and(tree::has_ended);
         let home = (self.member.address.as_str(), self.companion.key);
-        let resumed = come_back(members, &self.member, home, how, &is_over);
-        resumed.inspect_err(|error| {
-            if !matches!(error, MemberError::Gone { .. }) {
+        let deadline = Instant::now() + AGAIN;
+        let resumed = loop {
+            match come_back(members, &self.member, home, how, &is_over) {
+                Err(MemberError::Refused { .. }) if is_alive && Instant::now() < deadline => thread::sleep(PAUSE),
+                other => break other,
+            }
+        };
+        match &resumed {
+            Ok(()) | Err(MemberError::Silent { .. }) => {}
+            Err(MemberError::Gone { .. }) => self.is_given_up(members),
+            Err(error) => {
                 // Nobody else can bring it back: its calls must not wait for that. One that does not listen has ended,
                 // or learns it with the end of its supervisor.
                 let text = format!("it was away for a checkpoint, and could not come back: {error}");
                 let _ = members.send(id, &ToProgram::GiveUp { text });
+                self.is_given_up(members);
             }
-            members.forget(id);
-        })
+        }
+        resumed
+    }
+
+    fn is_given_up(&mut self, members: &Members) {
+        self.reached = Reached::Free;
+        members.forget(self.member.id);
+    }
+
+    /// Brings a program back that is slow to come, as one is that was stopped by a signal meanwhile. Its worker waits for it as long
+    /// as it lives.
+    fn go_on_later(mut self, members: Members) {
+        // Without a thread its worker ends, and its next call tells it.
+        let _ = thread::Builder::new().name("return".into()).spawn(move || {
+            while self.reached > Reached::Detached {
+                // What goes wrong is told to the program, or is that it is slow.
+                let _ = self.go_on(&members, Questions::Refused);
+                thread::sleep(PAUSE);
+            }
+        });
     }
 }
 
@@ -405,6 +440,14 @@ pub(crate) enum Return {
 }
 
 impl Return {
+    /// How far a side has been brought then.
+    fn reached(self) -> Reached {
+        match self {
+            Self::Free => Reached::Free,
+            Self::Held => Reached::Held,
+        }
+    }
+
     /// The order for it.
     pub(crate) fn order(self, address: &str, key: SessionKey) -> ToProgram {
         let address = address.to_owned();

@@ -12,9 +12,11 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{DupFlags, dup3, fcntl_dupfd_cloexec};
+use rustix::net::{Shutdown, shutdown};
 
 use crate::LinkError;
 
@@ -37,6 +39,18 @@ pub(crate) struct Descriptor {
     state: AtomicU32,
     /// A peer that goes by itself is waited for.
     keeps: AtomicBool,
+}
+
+/// What lies under a descriptor's number while there is no socket. It is made before a socket is closed, so that a program
+/// which may open no more files is refused while it still has its socket.
+#[derive(Debug)]
+pub(crate) struct Placeholder(OwnedFd);
+
+impl Placeholder {
+    /// An event descriptor that says nothing.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC)?))
+    }
 }
 
 /// Which socket somebody looked at.
@@ -112,9 +126,21 @@ impl Descriptor {
         self.exchange_state(CONNECTED, AWAY)
     }
 
-    /// Closes the socket whose end was expected, or came by itself.
-    pub(crate) fn close(&self) -> io::Result<()> {
-        self.put_under(&eventfd(0, EventfdFlags::CLOEXEC)?)
+    /// Tells the peer that nothing more will come, and waits until it has closed its end too, or the time is up.
+    pub(crate) fn part(&self, patience: Duration) {
+        let Ok(socket) = self.get() else { return };
+        let timeout = Timespec::try_from(patience).unwrap_or_default();
+        if shutdown(socket, Shutdown::Write).is_ok() {
+            is_hung_up(socket, Some(&timeout));
+        }
+    }
+
+    /// Closes the socket whose end was expected, or came by itself. The connection ends though another process has a copy of
+    /// the descriptor: a child that was made without `fork` keeps one.
+    pub(crate) fn close(&self, placeholder: &Placeholder) -> io::Result<()> {
+        // One that has ended already cannot be shut down.
+        let _ = shutdown(&*self.fd, Shutdown::Both);
+        self.put_under(&placeholder.0)
     }
 
     /// Puts another socket in the place of the one that was closed. False if nobody waits for one.
@@ -174,8 +200,9 @@ pub(crate) fn is_hung_up(fd: BorrowedFd<'_>, timeout: Option<&Timespec>) -> bool
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
+    use std::thread;
 
     use super::*;
 
@@ -208,7 +235,7 @@ mod tests {
         let ours = Descriptor::new(ours.into()).unwrap();
         let number = ours.get().unwrap().as_raw_fd();
         assert!(ours.expect_end() && !ours.expect_end());
-        ours.close().unwrap();
+        ours.close(&Placeholder::new().unwrap()).unwrap();
         assert!(is_hung_up(theirs.as_fd(), None));
         assert!(ours.check().is_ok() && !ours.is_connected());
         let (again, mut peer) = UnixStream::pair().unwrap();
@@ -222,12 +249,27 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_ends_though_a_child_has_a_copy() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let copy = ours.try_clone().unwrap();
+        let ours = Descriptor::new(ours.into()).unwrap();
+        assert!(ours.expect_end());
+        thread::scope(|scope| {
+            scope.spawn(|| ours.part(Duration::from_secs(60)));
+            assert!(is_hung_up(theirs.as_fd(), None), "the peer is told");
+            shutdown(&theirs, Shutdown::Both).unwrap();
+        });
+        ours.close(&Placeholder::new().unwrap()).unwrap();
+        assert_eq!((&copy).read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
     fn a_late_finding_about_an_old_socket_does_not_condemn_the_new_one() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let ours = Descriptor::new(ours.into()).unwrap();
         let look = ours.look();
         assert!(ours.expect_end());
-        ours.close().unwrap();
+        ours.close(&Placeholder::new().unwrap()).unwrap();
         assert!(ours.ended(look).is_ok());
         let (again, _peer) = UnixStream::pair().unwrap();
         assert!(ours.replace(&again.into()).unwrap());

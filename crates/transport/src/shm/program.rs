@@ -15,7 +15,7 @@ use crate::area::Area;
 use crate::barrier;
 use crate::channel::{APPEALS, LENGTH, REPLY_FRAME, RING, ReplyWords, RingMemory, WINDOW, reply_place};
 use crate::connect::PINNED;
-use crate::descriptor::{Descriptor, above_standard};
+use crate::descriptor::{Descriptor, Placeholder, above_standard};
 use crate::hold::{Bell, Limit, may_wait};
 use crate::home::{Home, borrowed};
 use crate::mapped::Kept;
@@ -31,6 +31,8 @@ use crate::{Address, ConnectError, Holding, LinkError, ProgramLink, Staging};
 /// What a worker cannot do unless it is damaged.
 const HEAD_MOVED: LinkError = LinkError::Protocol { what: "the ring's read counter has an impossible value" };
 const WRONG_REPLY: LinkError = LinkError::Protocol { what: "a reply is for another thread or request" };
+/// How long a worker may take to close its end of a connection that is left.
+const FAREWELL: Duration = Duration::from_secs(10);
 /// Between two looks of a thread whose frame finds no room in a ring that nobody reads.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -397,6 +399,7 @@ impl Holding for ShmProgram {
     fn leave(&self) -> Result<u64, LinkError> {
         let usable = self.memory.iter().try_for_each(|memory| memory.get().map(|_| ()));
         usable.map_err(LinkError::system("keep the session's memory"))?;
+        let placeholder = Placeholder::new().map_err(LinkError::system("make an event descriptor"))?;
         self.staging.put_away().map_err(LinkError::system("put the memory of copies away"))?;
         let frames = {
             let mut queue = self.lock();
@@ -408,7 +411,10 @@ impl Holding for ShmProgram {
             self.socket.get().inspect_err(|_| self.staging.give_up())?;
             return Err(LinkError::Closed);
         }
-        self.socket.close().map_err(LinkError::system("close the connection"))?;
+        // A child that was made without `fork` has a copy of the connection: nobody could dump the child while the worker's end
+        // is open.
+        self.socket.part(FAREWELL);
+        self.socket.close(&placeholder).map_err(LinkError::system("close the connection"))?;
         Ok(frames)
     }
 

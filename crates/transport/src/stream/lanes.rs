@@ -18,7 +18,7 @@ use std::time::Instant;
 use katydid_wire::frame::{MOST_LANES, ReplyHead};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, Placeholder};
 use crate::inlet::Inlet;
 use crate::socket::send_while;
 use crate::stream::program::{Arrived, UNASKED, Wanted, read_body};
@@ -166,7 +166,7 @@ impl Lanes {
     }
 
     /// Waits until nobody uses or opens a lane, and closes all. False if that did not come to be before the deadline.
-    pub(crate) fn close(&self, deadline: Instant) -> io::Result<bool> {
+    pub(crate) fn close(&self, placeholder: &Placeholder, deadline: Instant) -> io::Result<bool> {
         let mut desk = self.desk();
         desk.is_closed = true;
         while desk.in_use > 0 {
@@ -177,7 +177,7 @@ impl Lanes {
             desk = self.changed.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         for lane in self.lanes().filter(|lane| lane.socket.expect_end()) {
-            lane.socket.close()?;
+            lane.socket.close(placeholder)?;
         }
         Ok(true)
     }

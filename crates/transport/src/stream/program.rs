@@ -14,7 +14,7 @@ use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::descriptor::{Descriptor, Look};
+use crate::descriptor::{Descriptor, Look, Placeholder};
 use crate::hold::{Bell, Limit, may_wait};
 use crate::home::Home;
 use crate::inlet::Inlet;
@@ -752,13 +752,14 @@ impl Holding for StreamProgram {
 
     /// Says that no frame will come, and reads what the worker has said until it closes its end too.
     fn leave(&self) -> Result<u64, LinkError> {
+        let placeholder = Placeholder::new().map_err(LinkError::system("make an event descriptor"))?;
         let frames = {
             let mut outlet = self.outlet();
             outlet.limit.close();
             outlet.sequence
         };
         // At rest nobody waits for anything on a lane for long.
-        if !self.lanes.close(Instant::now() + FAREWELL).unwrap_or(false) {
+        if !self.lanes.close(&placeholder, Instant::now() + FAREWELL).unwrap_or(false) {
             self.give_up();
         }
         if !self.socket.expect_end() {
@@ -773,7 +774,7 @@ impl Holding for StreamProgram {
             self.give_up();
             return Err(error);
         }
-        self.socket.close().map_err(LinkError::system("close the connection"))?;
+        self.socket.close(&placeholder).map_err(LinkError::system("close the connection"))?;
         Ok(frames)
     }
 
@@ -781,8 +782,8 @@ impl Holding for StreamProgram {
         let failed = |source| ConnectError::Link { address: address.clone(), source };
         // Those of a worker that has ended by itself are not closed yet.
         self.lanes.end();
-        self.lanes
-            .close(Instant::now() + FAREWELL)
+        Placeholder::new()
+            .and_then(|placeholder| self.lanes.close(&placeholder, Instant::now() + FAREWELL))
             .and_then(|closed| closed.then_some(()).ok_or_else(|| io::ErrorKind::TimedOut.into()))
             .map_err(LinkError::system("close a lane"))
             .map_err(failed)?;
