@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 use katydid_job::folder::Folder;
 use katydid_job::incarnations::Incarnations;
 use katydid_job::job::{Job, JobError, Settings};
-use katydid_job::ranks::{Launcher, Place};
+use katydid_job::ranks::{Launcher, Place, Task};
 use katydid_job::rings;
 use katydid_job::stdio::Standard;
 use katydid_transport::Address;
@@ -141,7 +141,7 @@ impl Launch {
     pub(crate) fn attend(mut self, launcher: Launcher, flags: &RunFlags, ready: impl FnOnce()) -> Outcome {
         let end = launcher.end().map_err(Failure::work)?;
         let name = flags.session.name.clone().unwrap_or_else(|| launcher.name());
-        let job = self.open(&name, launcher.command(), launcher.stdio()).map_err(Failure::work)?;
+        let job = self.open(&name, launcher.command(), launcher.stdio(), None).map_err(Failure::work)?;
         let attend = |_: &mut Self, started: &dyn Fn(u32)| {
             started(launcher.pid());
             ready();
@@ -218,7 +218,7 @@ impl Launch {
         let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
         let name = flags.session.name.as_deref().unwrap_or(&name);
         let command = flags.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        match self.open(name, command, Standard::ours()) {
+        match self.open(name, command, Standard::ours(), Task::ours()) {
             Ok(job) => {
                 self.set(job::VARIABLE, job.socket());
                 Some(job)
@@ -230,8 +230,14 @@ impl Launch {
         }
     }
 
-    /// A job of which nobody has heard yet.
-    fn open(&self, name: &str, command: Vec<String>, stdio: [Standard; 3]) -> Result<Job, JobError> {
+    /// A new job, which may be one `task` of several.
+    fn open(
+        &self,
+        name: &str,
+        command: Vec<String>,
+        stdio: [Standard; 3],
+        task: Option<Task>,
+    ) -> Result<Job, JobError> {
         let folder = Folder::take(name)?;
         Job::open(Settings {
             known_folder: folder.path().to_owned(),
@@ -242,6 +248,7 @@ impl Launch {
             incarnations: Incarnations::default().and_next(),
             enter: Vec::new(),
             stdio,
+            task,
         })
     }
 

@@ -15,7 +15,7 @@ use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, SessionKind};
 
 use crate::session::{FaultHandler, Session};
-use crate::{packing, threads};
+use crate::{mark, packing, threads};
 
 /// A worker that has to start its driver first takes a second or two; more than this is a fault.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -117,6 +117,7 @@ pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
     adjust(&*connection.link)?;
     let arenas = offers.settle(&connection.ready.arenas)?;
     let session = Session::new(connection.link, on_fault);
+    mark::set();
     Ok(Opened { session, arenas, pinned: connection.pinned, address, link: hello.link })
 }
 
@@ -159,6 +160,7 @@ pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
     adjust(&*connection.link)?;
     let chosen = &connection.ready.arenas;
     let range = offers.map_or(Ok(None), |offers| offers.settle_pinned(chosen))?;
+    mark::set();
     Ok(Plain { link: connection.link, address, kind, pinned: range.zip(connection.pinned) })
 }
 

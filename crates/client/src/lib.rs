@@ -4,7 +4,7 @@
 //! [`connect`] opens it, [`life`] says what fork and exit allow, [`fork`] what children get. [`slab`] makes handles, [`stack`] keeps a thread's
 //! contexts, [`memory`] hands out addresses and [`regions`] knows what they belong to. [`params`] packs launches, [`packing`] bulk,
 //! [`trace`] records calls, and is read by `katydid trace`; [`threads`] are ours in the program, [`job`] keeps it for its
-//! supervisor, [`asking`] asks supervisors about other programs.
+//! supervisor, [`mark`] shows it that there is a session, [`asking`] asks supervisors about other programs.
 
 pub mod asking;
 pub mod cache;
@@ -12,6 +12,7 @@ pub mod connect;
 pub mod fork;
 pub mod job;
 pub mod life;
+pub mod mark;
 pub mod memory;
 pub mod output;
 pub mod packing;

@@ -15,7 +15,7 @@ use katydid_wire::handshake::SessionKind;
 use katydid_wire::message::kdOutput;
 
 use crate::job::Kept;
-use crate::{life, output};
+use crate::{life, mark, output};
 
 /// What calls return once the worker is gone. The driver knows no "connection lost"; of the errors that programs
 /// treat as "this GPU cannot be used any more, by no fault of mine", this is the one that does not blame a kernel.
@@ -335,6 +335,7 @@ impl Session {
     fn lose(&self, why: &str) -> CUresult {
         // While the process exits, the worker may well go first; nobody wants to hear of it then.
         self.lost.store(true, Ordering::Relaxed);
+        mark::remove();
         if life::lose() {
             output::say(format_args!("{why}; every further CUDA call returns {LOST}"));
         }

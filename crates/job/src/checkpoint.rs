@@ -42,6 +42,7 @@ use crate::links;
 use crate::members::{Member, MemberError};
 use crate::noted::{self, Noted};
 use crate::notes::Notes;
+use crate::obstacles::{self, Obstacle};
 use crate::proof;
 use crate::queues;
 use crate::rehearsal::rehearse;
@@ -123,6 +124,9 @@ pub enum CheckpointError {
         /// Its process.
         pid: u32,
     },
+    /// A part of the job would be missing, or could not be saved.
+    #[error(transparent)]
+    Obstacle(#[from] Obstacle),
     /// Memory or events that it shares.
     #[error("{program} (process {pid}) {what}")]
     Shared {
@@ -236,6 +240,9 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
     proof::strike(&Step::Prepare)?;
     let root = job.root.awaited().ok_or(CheckpointError::NoProgram)?;
     let criu = if request.device_only { None } else { Some(job.criu()?) };
+    if criu.is_some() {
+        obstacles::is_whole(job)?;
+    }
     let image = Image::create_or_open(path)?;
     let mut left = ATTEMPTS;
     while left > 0 {
@@ -375,6 +382,7 @@ impl<'j> Attempt<'j, '_> {
     /// None: somebody came, and everything goes on as before.
     fn run(&self) -> Result<Option<Taken<'j>>, CheckpointError> {
         self.introduced()?;
+        obstacles::all_are_known(self.job, self.root)?;
         let arrivals = self.job.members.arrivals();
         // An attempt is made once.
         let _ = self.libraries.set(self.mapped_libraries()?);
@@ -435,6 +443,7 @@ impl<'j> Attempt<'j, '_> {
         if let Some((pid, device)) = files::gpu_of(&list) {
             return Err(CheckpointError::Gpu { program: tree::name(pid), pid, device });
         }
+        obstacles::has_no_segments(&list)?;
         if session::is_outside(self.root) {
             return Err(CheckpointError::Session { program: tree::name(self.root), pid: self.root });
         }
@@ -534,6 +543,7 @@ impl<'j> Attempt<'j, '_> {
             }
         };
         let mut frozen = Frozen::new(dumper, after.clone(), keeps_stopped(self.request));
+        obstacles::still_all_are_known(self.job, &after)?;
         let noted = noted::read(&folder);
         let noted = noted.map_err(|source| CheckpointError::System { doing: "read CRIU's list of files", source })?;
         let shared = self.shared(&after, &noted, &folder)?;

@@ -20,6 +20,7 @@ use crate::incarnations::Incarnations;
 use crate::members::{Event, Members};
 use crate::migrate;
 use crate::parked::{self, Parked};
+use crate::ranks::Task;
 use crate::stdio::Standard;
 use crate::view::{JobView, Migration, Moved, Report, Request, Step};
 
@@ -42,6 +43,8 @@ pub struct Settings {
     pub enter: Vec<OsString>,
     /// Where its root reads and writes.
     pub stdio: [Standard; 3],
+    /// It is one task of several that were started together.
+    pub task: Option<Task>,
 }
 
 /// Why a job cannot be supervised.
@@ -111,6 +114,7 @@ pub(crate) struct Inner {
     /// Where its programs' server is, and was before.
     pub(crate) servers: Mutex<Vec<String>>,
     pub(crate) incarnations: Incarnations,
+    pub(crate) task: Option<Task>,
     pub(crate) root: Root,
     private_criu: PathBuf,
     criu: Mutex<Option<Criu>>,
@@ -138,7 +142,8 @@ impl Job {
     ///
     /// See [`JobError`].
     pub fn open(settings: Settings) -> Result<Self, JobError> {
-        let Settings { folder, known_folder, command, private_criu, servers, incarnations, enter, stdio } = settings;
+        let Settings { folder, known_folder, command, private_criu, servers, incarnations, enter, stdio, task } =
+            settings;
         let (events, heard) = mpsc::channel();
         let socket = |path: PathBuf| move |source| JobError::Socket { path, source };
         incarnations.note(folder.path()).map_err(socket(folder.path().to_owned()))?;
@@ -155,6 +160,7 @@ impl Job {
             enter,
             servers: Mutex::new(servers),
             incarnations,
+            task,
             root: Root::default(),
             private_criu,
             criu: Mutex::new(None),

@@ -30,6 +30,7 @@ use crate::companion::{Catalogue, Companion, Plan, Progress, Questions, Rebuild}
 use crate::failover::Recovery;
 use crate::job::{Inner, lock};
 use crate::members::Member;
+use crate::obstacles;
 use crate::stages::Stages;
 use crate::stop::{Stop, address, in_parallel, session_name};
 use crate::view::{Migration, Moved, Request, Step};
@@ -156,6 +157,7 @@ impl<'a> Travel<'a> {
             libraries: OnceLock::new(),
         };
         attempt.introduced()?;
+        obstacles::all_are_known(self.job, root)?;
         let arrivals = self.job.members.arrivals();
         let mut stop = attempt.connected()?;
         self.check(&stop.members())?;

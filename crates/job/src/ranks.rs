@@ -11,10 +11,11 @@
 //! started its job it takes nobody along when it is killed. The rule: a launcher has one supervisor at most, which is ready
 //! before a rank becomes its program.
 //!
-//! Of ranks on several machines each is a job of its own: a checkpoint of what is on one machine could not be restored beside
-//! the others.
+//! Of ranks on several machines, and of tasks of other launchers, each is a job of its own: a checkpoint of one could not be
+//! restored beside the others, and is refused ([`Task`]).
 
 use std::env;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::iter;
@@ -56,6 +57,54 @@ pub struct Place {
 /// A launcher's end, which can be waited for.
 #[derive(Debug)]
 pub struct End(OwnedFd);
+
+/// By which launchers tell a task how many of it there are: the first one that is there counts. Of Slurm's, `SLURM_NTASKS` says
+/// no more than what a batch script may start.
+const SIZES: [&str; 5] = [RANKS[0], "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_STEP_NUM_TASKS"];
+/// By which a launcher tells a task its number, where none of the above is there.
+const NUMBERS: [&str; 2] = ["PMIX_RANK", "PMI_RANK"];
+/// What Slurm tells tasks of a step, and a batch script, whose number is 0 and which is in no step.
+const SLURM: [&str; 4] = ["SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID"];
+
+/// What says that a process is one task of several which were started together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// A variable of its environment.
+    pub variable: &'static str,
+    /// What that says.
+    pub value: String,
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}={}", self.variable, self.value)
+    }
+}
+
+impl Task {
+    /// Of this process.
+    #[must_use]
+    pub fn ours() -> Option<Self> {
+        Self::of(|variable| env::var(variable).ok())
+    }
+
+    fn of(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let number = |variable| get(variable).and_then(|value| value.trim().parse::<u64>().ok());
+        let task = |variable: &'static str| Some(Self { variable, value: get(variable)? });
+        let sized = SIZES.into_iter().find_map(|variable| Some((variable, number(variable)?)));
+        match (sized, NUMBERS.into_iter().find(|variable| number(variable).is_some())) {
+            (Some((variable, 2..)), _) => return task(variable),
+            // A size of 1 may be that of what has started the launcher.
+            (Some(_), Some(variable)) if number(variable) > Some(0) => return task(variable),
+            (Some(_), _) => return None,
+            (None, Some(variable)) => return task(variable),
+            (None, None) => {}
+        }
+        let [tasks, steps @ .., place] = SLURM;
+        let is_in_step = steps.into_iter().any(|step| number(step).is_some()) || number(place) > Some(0);
+        if is_in_step && number(tasks) > Some(1) { task(tasks) } else { None }
+    }
+}
 
 /// Whether this process is a rank of MPI, as are none on other machines.
 #[must_use]
@@ -182,6 +231,39 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    /// The variable that tells that there are several tasks.
+    fn told(environment: &[(&str, &str)]) -> Option<&'static str> {
+        let get =
+            |name: &str| environment.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).into());
+        Task::of(get).map(|task| task.variable)
+    }
+
+    #[test]
+    fn one_task_of_several_is_told_by_its_launcher() {
+        let step =
+            [("SLURM_NTASKS", "4"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4"), ("SLURM_PROCID", "0")];
+        assert_eq!(told(&step), Some("SLURM_STEP_NUM_TASKS"));
+        assert_eq!(told(&[("SLURM_NTASKS", "4"), ("SLURM_STEP_ID", "0")]), Some("SLURM_NTASKS"));
+        assert_eq!(told(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "3")]), Some("SLURM_NTASKS"));
+        for size in SIZES {
+            assert_eq!(told(&[(size, "2")]), Some(size));
+        }
+        assert_eq!(told(&[("PMIX_RANK", "0")]), Some("PMIX_RANK"));
+        assert_eq!(told(&[("SLURM_STEP_NUM_TASKS", "1"), ("PMI_RANK", "1")]), Some("PMI_RANK"));
+    }
+
+    #[test]
+    fn a_batch_script_and_a_single_task_are_none() {
+        assert_eq!(told(&[]), None);
+        assert_eq!(told(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0"), ("SLURM_JOB_ID", "7")]), None);
+        let single = [("SLURM_NTASKS", "1"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1"), ("PMIX_RANK", "0")];
+        assert_eq!(told(&single), None);
+        for size in SIZES {
+            assert_eq!(told(&[(size, "1"), ("SLURM_NTASKS", "4")]), None, "{size}");
+        }
+        assert_eq!(told(&[("PMI_SIZE", "many")]), None);
+    }
 
     #[test]
     fn a_launcher_is_known_by_its_process_until_its_end() {

@@ -282,6 +282,7 @@ impl Opened {
             servers: self.notes.servers.clone(),
             incarnations,
             enter,
+            task: None,
         })?;
         let noted = job.set_server(&around.server.to_string()).map_err(system("note the server"));
         let reunited = noted.and_then(|()| self.reunite(&job, &raised, &mut companions, around.server));

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use katydid_client::job::Kept;
-use katydid_client::{life, output};
+use katydid_client::{life, mark, output};
 use katydid_opencl_sys::Code;
 use katydid_transport::{Holding, LinkError, ProgramLink, Staging};
 use katydid_wire::codec::{Message, Reply};
@@ -180,6 +180,7 @@ impl Link {
 
     fn lose(&self, why: &str) -> Code {
         self.lost.store(true, Ordering::Relaxed);
+        mark::remove();
         if life::lose() {
             output::say(format_args!("{why}; every further OpenCL call returns {LOST}"));
         }

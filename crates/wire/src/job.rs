@@ -40,6 +40,9 @@ pub const INCARNATIONS: &str = "incarnations";
 /// The extension that the job socket has while it is out of sight, because the job's processes are being dumped.
 pub const HIDDEN: &str = "hidden";
 
+/// The name of the memory file that a process with a session has mapped, for its job's supervisor to see.
+pub const MARK: &str = "katydid-session";
+
 /// What is asked for a process: the numbers of [`FromProgram::Ask`].
 pub mod ask {
     /// Its state, as one of [`state`](super::state).

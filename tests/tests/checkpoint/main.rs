@@ -5,7 +5,8 @@
 //! `processes.rs` processes that others lock, `idle.rs` about memory that a program keeps and does not use,
 //! `books.rs` about threads that are held and functions that are not,
 //! `upgrades.rs` about other builds of Katydid, `rights.rs` about ordinary users,
-//! `surroundings.rs` about files and folders around a job, `failover.rs` about workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS;
+//! `surroundings.rs` about files and folders around a job, `refused.rs` about what is refused,
+//! `failover.rs` about workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS;
 //! `opencl.rs` about programs of OpenCL, and sessions that move; `moved.rs` about images that go to another driver, `elsewhere.rs` to another
 //! host; `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored,
 //! with a line why.
@@ -30,6 +31,7 @@ mod names;
 mod opencl;
 mod processes;
 mod programs;
+mod refused;
 mod restores;
 mod rights;
 mod scenarios;

@@ -19,8 +19,8 @@ use libtest_mimic::Trial;
 
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
 use crate::{
-    books, chaos, departures, failover, idle, jobs, lent, names, processes, restores, sealed, stores, surroundings,
-    upgrades, variables,
+    books, chaos, departures, failover, idle, jobs, lent, names, processes, refused, restores, sealed, stores,
+    surroundings, upgrades, variables,
 };
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
@@ -76,6 +76,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         .chain(lent::all())
         .chain(names::all())
         .chain(processes::all())
+        .chain(refused::all())
         .chain(restores::all())
         .chain(sealed::all())
         .chain(stores::all())

@@ -1,0 +1,89 @@
+//! The mark of a process that has a session: a page of its address space with a name that others can read.
+//!
+//! A job's supervisor knows the sessions of programs that have come to its socket. A program that was started without
+//! `KATYDID_JOB`, or that cannot reach the socket, has a session all the same, and no checkpoint would hold it. The mark lets
+//! the supervisor find such a process before it stops anything (`katydid-job`, `unknown.rs`).
+//!
+//! The rule: a process has one mark for each session whose worker it can use. The mark stays out of children, which have no
+//! session of their own.
+
+#![expect(unsafe_code, reason = "maps a page and takes it away again")]
+
+use std::io;
+use std::process;
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use katydid_wire::job::MARK;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+/// Where the page is asked for: far from where the system would put it, and from all that programs and drivers place by hand.
+const PLACE: usize = 0x4e00_0000_0000;
+/// Bytes of it; nothing is there, and nobody may touch it.
+const LENGTH: usize = 4096;
+
+static MARK_OF_US: Mutex<Option<Mark>> = Mutex::new(None);
+
+/// A page that is mapped, and the process that mapped it.
+struct Mark {
+    address: usize,
+    process: u32,
+}
+
+/// This process has a session from now on.
+pub(crate) fn set() {
+    // Without a mark the session works as well.
+    let made = Mark::new().ok();
+    *MARK_OF_US.lock().unwrap_or_else(PoisonError::into_inner) = made;
+}
+
+/// Its session has ended.
+pub fn remove() {
+    MARK_OF_US.lock().unwrap_or_else(PoisonError::into_inner).take();
+}
+
+impl Mark {
+    fn new() -> io::Result<Self> {
+        let file = memfd_create(MARK, MemfdFlags::CLOEXEC)?;
+        let (place, access) = (ptr::with_exposed_provenance_mut(PLACE), ProtFlags::empty());
+        // SAFETY: a new mapping; where memory is already, the system chooses another place.
+        let page = unsafe { mmap(place, LENGTH, access, MapFlags::SHARED, file, 0) }?;
+        let mark = Self { address: page.expose_provenance(), process: process::id() };
+        for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
+            // SAFETY: the range is exactly this mapping, which nobody uses.
+            unsafe { madvise(page, LENGTH, advice) }?;
+        }
+        Ok(mark)
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // A child has not got it, and may have something else there.
+        if self.process == process::id() {
+            // SAFETY: the mapping is this value's own, and nothing is borrowed from it. An error would mean that it is gone.
+            let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.address), LENGTH) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_mark_is_seen_as_long_as_it_is_there() {
+        let marks = || {
+            let maps = fs::read_to_string("/proc/self/maps").unwrap();
+            maps.lines().filter(|line| line.contains(&format!("/memfd:{MARK} "))).count()
+        };
+        assert_eq!(marks(), 0);
+        set();
+        assert_eq!(marks(), 1);
+        remove();
+        assert_eq!(marks(), 0);
+    }
+}

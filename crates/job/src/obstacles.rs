@@ -1,0 +1,122 @@
+//! What a checkpoint or a move is refused for while the programs still run: an image that lacks a part of the job, or that CRIU
+//! could not make.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::checkpoint::CheckpointError;
+use crate::job::Inner;
+use crate::ranks::Task;
+use crate::tree::{self, Process};
+use crate::unknown;
+
+/// How long a process whose environment names the job socket may be without a connection to it: one that has closed all
+/// descriptors is back after a second.
+const RETURN: Duration = Duration::from_secs(5);
+/// Between two looks whether it is back.
+const LOOK: Duration = Duration::from_millis(100);
+/// How the kernel names System V segments in a map of memory.
+const SEGMENT: &str = "/SYSV";
+
+/// Why a job cannot be part of a checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum Obstacle {
+    /// A session that the supervisor does not know.
+    #[error(
+        "{program} (process {pid}) uses the GPU and is no member of this job, so the GPU memory of the process would be missing: {}",
+        if *has_socket {
+            "it cannot reach the job socket, as another user, or with another root directory or /tmp; start it as the user of `katydid run`, where that folder is seen"
+        } else {
+            "KATYDID_JOB is not in its environment; start it with the environment that `katydid run` gives"
+        }
+    )]
+    Unknown {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// Its environment names a job socket.
+        has_socket: bool,
+    },
+    /// One task of several.
+    #[error(
+        "this job is one of several tasks that were started together ({task}), and could not be restored without the others; begin their launcher by `katydid run` on one machine, or, if this job is none of them, begin it by `env -u {} katydid run`",
+        task.variable
+    )]
+    Task {
+        /// What says so.
+        task: Task,
+    },
+    /// Memory of the system's.
+    #[error(
+        "{program} (process {pid}) has a System V shared memory segment attached (shmget), which CRIU saves only with an IPC namespace; begin the program by `katydid run unshare --ipc`"
+    )]
+    Segment {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
+}
+
+/// Refuses a job with a session that its supervisor does not know.
+///
+/// # Errors
+///
+/// [`Obstacle::Unknown`]; or programs that are about to be known stay silent.
+pub(crate) fn all_are_known(job: &Inner, root: u32) -> Result<(), CheckpointError> {
+    let deadline = Instant::now() + RETURN;
+    loop {
+        let tree = tree(root)?;
+        let Some(unknown) = unknown::find(&tree, &job.members.list()) else { return Ok(()) };
+        // It may have come since the members were listed.
+        let doing = "wait for programs that begin to use the GPU";
+        job.members.wait_introduced().map_err(|source| CheckpointError::System { doing, source })?;
+        if unknown::find(&tree, &job.members.list()).is_none() {
+            return Ok(());
+        }
+        if !unknown.has_socket || Instant::now() >= deadline {
+            return Err(of_unknown(unknown).into());
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// The same of processes that stand still; members were looked at before.
+pub(crate) fn still_all_are_known(job: &Inner, tree: &[Process]) -> Result<(), Obstacle> {
+    unknown::find_besides(tree, &job.members.list()).map_or(Ok(()), |unknown| Err(of_unknown(unknown)))
+}
+
+fn of_unknown(unknown: unknown::Unknown) -> Obstacle {
+    let unknown::Unknown { pid, has_socket } = unknown;
+    Obstacle::Unknown { program: tree::name(pid), pid, has_socket }
+}
+
+/// Refuses a job that is one task of several.
+pub(crate) fn is_whole(job: &Inner) -> Result<(), Obstacle> {
+    job.task.clone().map_or(Ok(()), |task| Err(Obstacle::Task { task }))
+}
+
+/// Refuses processes with System V segments, unless they have an IPC namespace other than ours.
+pub(crate) fn has_no_segments(tree: &[Process]) -> Result<(), Obstacle> {
+    let ours = namespace("self");
+    let is_ours = |process: &&Process| namespace(&process.pid.to_string()) == ours;
+    match tree.iter().filter(is_ours).find(|process| has_segment(process.pid)) {
+        Some(Process { pid, .. }) => Err(Obstacle::Segment { program: tree::name(*pid), pid: *pid }),
+        None => Ok(()),
+    }
+}
+
+fn namespace(pid: &str) -> Option<std::path::PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/ipc")).ok()
+}
+
+fn has_segment(pid: u32) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines().any(|line| line.split_ascii_whitespace().nth(5).is_some_and(|name| name.starts_with(SEGMENT)))
+}
+
+fn tree(root: u32) -> Result<Vec<Process>, CheckpointError> {
+    tree::tree(root).map_err(|source| CheckpointError::System { doing: "list the processes", source })
+}

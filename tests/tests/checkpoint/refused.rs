@@ -1,0 +1,149 @@
+//! What is refused leaves a program with its session: processes that CRIU cannot dump, programs that could not come back, jobs
+//! of which a part would be missing. Each is tried in the middle of its steps, and then comes to its end.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::job::{Job, Plan};
+use katydid_tests::places::Places;
+use katydid_tests::program::{Outcome, run};
+use katydid_tests::way::Way;
+
+use crate::scenarios::{LOOP, Scenario, went_on};
+use crate::stage::{LIMIT, Stage, WAYS, said};
+
+/// Becomes what its argument says, and goes on.
+const CHANGED: (&str, Variant) = ("changed_process", Variant::Static);
+/// A frame in the middle of its steps.
+const MIDDLE: u64 = 40;
+/// Kinds of which a checkpoint may succeed or not, by what CRIU makes of the process.
+const KINDS: [&str; 6] = ["raw", "memory", "stopped", "user", "root", "files"];
+
+const ON_EVERY_WAY: [(&str, Scenario); 2] = [
+    ("a_program_keeps_its_session_whatever_its_process_has_become", changed),
+    ("a_process_that_the_job_does_not_know_is_named", unknown),
+];
+
+const ON_ONE_WAY: [(&str, Scenario); 3] = [
+    ("one_task_of_several_is_refused_by_name", one_of_several),
+    ("checkpoints_of_which_none_was_taken_are_no_success", none_taken),
+    ("a_system_v_segment_is_refused_by_name", segment),
+];
+
+/// The trials' names and ways.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
+}
+
+fn changed(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let undisturbed = stage.start("undisturbed", CHANGED, &["none"], &[])?.finish(LIMIT)?;
+    ensure!(undisturbed.status.success(), "undisturbed: {}", said(&undisturbed));
+    let here = address(&stage)?;
+    for kind in KINDS {
+        for is_move in [false, true] {
+            let what = if is_move { "a move" } else { "a checkpoint" };
+            let mut job = stage.start("changed", CHANGED, &[kind], &[MIDDLE])?;
+            ensure!(job.holds_itself()?, "{kind}: the job ended before its point");
+            let mut asked = if is_move {
+                job.migrate_command(&here, &[])
+            } else {
+                job.checkpoint_command(&stage.image("image"), &["--leave-running"])
+            };
+            let answer = run(&mut asked, LIMIT)?;
+            let is_sure = matches!(kind, "user" | "root" | "files");
+            ensure!(!is_sure || !answer.status.success(), "{kind}, {what}: it succeeded: {}", said(&answer));
+            let outcome = job.finish(LIMIT)?;
+            let is_whole = outcome.status.success() && outcome.stdout == undisturbed.stdout;
+            ensure!(is_whole, "{kind}, after {what}: {}--- which answered\n{}", said(&outcome), said(&answer));
+        }
+    }
+    stage.is_clean()
+}
+
+/// Where the stage's server is for programs.
+fn address(stage: &Stage) -> Result<String> {
+    match &stage.way {
+        Way::Served { address, .. } => Ok(address.clone()),
+        other => bail!("{other} has no address"),
+    }
+}
+
+/// A refusal that says so, before anything stood still: the program holds itself no more and comes to its end.
+fn is_refused(answer: &Outcome, words: &[&str]) -> Result<()> {
+    let errors = answer.errors();
+    let has_all = words.iter().all(|word| errors.contains(word));
+    ensure!(!answer.status.success() && has_all, "not refused by {words:?}: {}", said(answer));
+    Ok(())
+}
+
+/// Started without the job's variable: alone, and beside one that is known.
+fn unknown(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let (known, fixture) = (places.program(LOOP.0, LOOP.1), places.program("fixture", Variant::Static));
+    let go = stage.image("go");
+    let alone = format!("env -u KATYDID_JOB '{}' saves '{}'", fixture.display(), go.display());
+    for (text, points) in [(alone.clone(), &[][..]), (format!("{alone} & '{}'; wait", known.display()), &[60])] {
+        let plan = Plan { arguments: &["-c", &text], points, ..Plan::default() };
+        let mut job = Job::start(places, &stage.home, &stage.way, "unknown", Path::new("/bin/bash"), &plan)?;
+        job.wait_for("ready")?;
+        ensure!(points.is_empty() || job.holds_itself()?, "the job ended before its point");
+        let answer = job.checkpoint(&stage.image("image"), &[])?;
+        is_refused(
+            &answer,
+            &["fixture (process ", "is no member of this job", "KATYDID_JOB is not in its environment"],
+        )?;
+        let (mut moves, here) = (Vec::new(), address(&stage)?);
+        if points.is_empty() {
+            moves.push(run(&mut job.migrate_command(&here, &[]), LIMIT)?);
+        }
+        moves.iter().try_for_each(|answer| is_refused(answer, &["is no member of this job"]))?;
+        fs::write(&go, "")?;
+        let outcome = job.finish(LIMIT)?;
+        let text = outcome.text();
+        let has_known = points.is_empty() || text.contains("PASS long_loop");
+        ensure!(outcome.status.success() && text.contains("100\n") && has_known, "the job: {}", said(&outcome));
+        fs::remove_file(&go)?;
+    }
+    stage.is_clean()
+}
+
+/// As `srun -n 4` has it. The GPU's side alone may be saved.
+fn one_of_several(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let variables = [("SLURM_NTASKS", "4"), ("SLURM_STEP_NUM_TASKS", "4"), ("SLURM_PROCID", "2")];
+    let plan = Plan { points: &[60, 70], variables: &variables, ..Plan::default() };
+    let mut job = stage.start_by("task", LOOP, &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "device", &["--device-only"])?;
+    ensure!(job.holds_itself()?, "the job ended before its second point");
+    let answer = job.checkpoint(&stage.image("image"), &[])?;
+    is_refused(&answer, &["one of several tasks", "SLURM_STEP_NUM_TASKS=4"])?;
+    went_on(places, job)?;
+    stage.is_clean()
+}
+
+fn none_taken(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let plan = Plan { points: &[60], variables: &[("PMI_SIZE", "2")], ..Plan::default() };
+    let mut job = stage.start_by("task", LOOP, &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let answer = run(&mut job.checkpoint_command(&stage.image("image"), &["--every", "1s"]), LIMIT)?;
+    is_refused(&answer, &["PMI_SIZE=2"])?;
+    went_on(places, job)?;
+    stage.is_clean()
+}
+
+fn segment(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("segment", CHANGED, &["segment"], &[MIDDLE])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let answer = job.checkpoint(&stage.image("image"), &[])?;
+    is_refused(&answer, &[CHANGED.0, "System V shared memory segment"])?;
+    let outcome = job.finish(LIMIT)?;
+    ensure!(outcome.status.success(), "the program: {}", said(&outcome));
+    stage.is_clean()
+}
