@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use katydid_job::folder;
 use katydid_job::view::{Report, Request, Step};
@@ -27,23 +27,32 @@ pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
         show(flags.json, &ask(&control, &request)?)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let mut is_first = true;
+    take_every(every.0, flags, &request)
+}
+
+/// Takes checkpoints until the job has ended. The work has failed if none of them was taken.
+fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Outcome {
+    let (mut is_first, mut has_any) = (true, false);
     loop {
         let began = Instant::now();
         let (_, control) = match folder::find(&flags.job) {
             Ok(found) => found,
             // A job that has ended between two checkpoints is the end of the work, and no failure of it.
-            Err(_) if !is_first => return Ok(ExitCode::SUCCESS),
+            Err(_) if has_any => return Ok(ExitCode::SUCCESS),
+            Err(_) if !is_first => return Err(Failure::work("the job has ended, and no checkpoint of it was taken")),
             Err(error) => return Err(Failure::usage(error)),
         };
-        match ask(&control, &request) {
-            Ok(report) => show(flags.json, &report)?,
+        match ask(&control, request) {
+            Ok(report) => {
+                show(flags.json, &report)?;
+                has_any = true;
+            }
             // What was in the way now need not be next time, unless it is that the job has gone.
             Err(failure) if folder::find(&flags.job).is_ok() => say(failure),
             Err(failure) => return Err(failure),
         }
         is_first = false;
-        thread::sleep(every.0.saturating_sub(began.elapsed()));
+        thread::sleep(every.saturating_sub(began.elapsed()));
     }
 }
 
