@@ -13,6 +13,7 @@
 //                         the file ON, says `ended` and what it counted
 //   fixture launches FILE a function in a stream waits for the file, beside 200 launches that each name pinned memory which the program
 //                         has changed; says how many arrived
+//   fixture saves FILE    says `ready`, and catches what asks it to end; when there is the file, it launches and says as `count 100`
 //   fixture count N       launches N kernels, says how many arrived
 //   fixture copies MIB    copies so much in and out again and again, other bytes each time, and says `ready` after some rounds: until a
 //                         call fails, which it names with its error, and then the error of one more call; status 4 if
@@ -24,6 +25,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -260,6 +262,14 @@ static int count(long n) {
     return arrived == n ? 0 : 1;
 }
 
+// As programs do that save what they have when a batch system tells them to end.
+static int saves(const char *file) {
+    for (int asks : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2}) signal(asks, [](int) {});
+    say("ready");
+    until_there(file);
+    return count(100);
+}
+
 static int copies(size_t mebibytes) {
     const size_t words = mebibytes << 18;
     std::vector<unsigned> there(words), back(words);
@@ -317,8 +327,9 @@ int main(int argc, char **argv) {
     if (strcmp(what, "quits") == 0) return quits(number);
     if (strcmp(what, "waits") == 0 && argc > 3) return waits(number, argv[3]);
     if (strcmp(what, "launches") == 0) return launches(number);
+    if (strcmp(what, "saves") == 0) return saves(number);
     if (strcmp(what, "count") == 0) return count(atol(number));
     if (strcmp(what, "copies") == 0) return copies(strtoul(number, nullptr, 10));
-    fprintf(stderr, "usage: fixture idle | hold BYTES | idles BYTES [FILE] | takes KIND BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | launches FILE | count N | copies MIB | devices\n");
+    fprintf(stderr, "usage: fixture idle | hold BYTES | idles BYTES [FILE] | takes KIND BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | launches FILE | saves FILE | count N | copies MIB | devices\n");
     return 2;
 }

@@ -301,6 +301,41 @@ fn after_a_fault_of_the_gpu_the_next_session_of_the_server_is_well() -> Result<(
     Ok(())
 }
 
+/// What batch systems and terminals send to all processes of a job.
+const FOR_PROGRAMS: [Signal; 6] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
+
+/// Sends each signal to all of these processes, which have to outlive it.
+fn survive(processes: &[u32]) -> Result<()> {
+    for signal in FOR_PROGRAMS {
+        for pid in processes {
+            let pid = i32::try_from(*pid).ok().and_then(Pid::from_raw).context("no process")?;
+            kill_process(pid, signal).with_context(|| format!("{pid:?} is gone before {signal:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_signal_to_all_processes_of_a_job_leaves_the_program_its_gpu() -> Result<()> {
+    let bench = Bench::new()?;
+    let ways = bench.ways().into_iter().chain([Way::Private { driver: driver_under_test() }]);
+    for way in ways {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("go");
+        let running = bench.ready(&way, &["saves", &file.display().to_string()])?;
+        let workers = if matches!(way, Way::Served { .. }) { bench.server.workers_of(1)? } else { Vec::new() };
+        let everybody: Vec<u32> = tree(running.pid()).into_iter().chain(workers).collect();
+        survive(&everybody)?;
+        fs::write(&file, "")?;
+        let outcome = running.finish(PATIENCE)?;
+        let (ending, text, errors) = (outcome.ending(), outcome.text(), outcome.errors());
+        ensure!(outcome.status.success() && text == "ready\n100\n", "{way}: {ending}\n{text}{errors}");
+        until("nothing of the job is left", || !everybody.iter().take(1).any(|pid| exists(*pid)))?;
+    }
+    bench.server.workers_of(0)?;
+    Ok(())
+}
+
 #[test]
 fn a_private_server_ends_with_its_program() -> Result<()> {
     let places = Places::of_this_test()?;

@@ -13,14 +13,14 @@ use std::sync::atomic::AtomicBool;
 
 use katydid_job::guard::{self, Given};
 use rustix::pipe::{PipeFlags, pipe_with};
-use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXCPU};
 
 use crate::failure::{Failure, Outcome};
 use crate::flags::GuardFlags;
 use crate::supervise::is_ignored;
 
 /// Meant for the program.
-const DROPPED: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT];
+const DROPPED: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGTSTP, SIGCONT];
 
 /// Runs the command; it ends with the job.
 pub(crate) fn main(flags: &GuardFlags) -> Outcome {
@@ -36,11 +36,18 @@ pub(crate) fn main(flags: &GuardFlags) -> Outcome {
 
 /// Gives what becomes readable with the end of a child. Programs that are started get the usual handling of all signals.
 fn set_signals() -> io::Result<OwnedFd> {
+    drop_signals()?;
+    let (ended, told) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    signal_hook::low_level::pipe::register(SIGCHLD, told)?;
+    Ok(ended)
+}
+
+/// From here on a signal that is meant for the program does nothing in this process. A program that this process starts gets the
+/// usual handling, and ignores what our caller ignored.
+pub(crate) fn drop_signals() -> io::Result<()> {
     let dropped = Arc::new(AtomicBool::new(false));
     for signal in DROPPED.into_iter().filter(|&signal| !is_ignored(signal)) {
         signal_hook::flag::register(signal, Arc::clone(&dropped))?;
     }
-    let (ended, told) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    signal_hook::low_level::pipe::register(SIGCHLD, told)?;
-    Ok(ended)
+    Ok(())
 }

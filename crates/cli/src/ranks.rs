@@ -22,6 +22,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::RanksFlags;
+use crate::guard::drop_signals;
 use crate::run::Launch;
 
 const READY: &str = "ready";
@@ -81,6 +82,8 @@ pub(crate) fn main(flags: &RanksFlags) -> Outcome {
             .spawn();
         return again.map(|_| ExitCode::SUCCESS).map_err(Failure::work);
     };
+    // A batch system's signals to all processes of the job are for the ranks, which need their workers then.
+    drop_signals().map_err(Failure::work)?;
     let is_ready = Cell::new(false);
     let ready = || {
         is_ready.set(true);

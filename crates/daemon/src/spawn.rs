@@ -4,6 +4,9 @@
 //! time; in a process group of its own, so that Ctrl-C on a terminal reaches the server and not the worker; and dies
 //! with the thread that started it, so that a killed server leaves nothing behind. That thread must therefore live as
 //! long as the server: only the pool's own thread calls [`spawn`].
+//!
+//! Slurm and others send SIGTERM to all processes of a job, so that its program can save what it has. The program's worker gets
+//! the signal too, and the program needs it then: a worker ignores what asks a process to end, and ends with its program.
 
 #![expect(unsafe_code, reason = "what a child does between fork and exec has no safe interface")]
 
@@ -18,6 +21,10 @@ use std::sync::Arc;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::control;
+
+/// What asks a process to end, or tells it that it soon will: batch systems send it to all processes of a job.
+const FOR_PROGRAMS: [libc::c_int; 7] =
+    [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGXCPU];
 
 /// How a worker is started: the daemon appends `--control-fd N`.
 #[derive(Debug, Clone)]
@@ -110,6 +117,10 @@ fn prepare(control: RawFd, parent: u32) -> io::Result<()> {
         // SAFETY: no handler of ours is set, and the one that the server has is of no use after the exec.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
+    for signal in FOR_PROGRAMS {
+        // SAFETY: as above; that a signal is ignored outlives the exec, so that the worker is at no time without it.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
     // SAFETY: this option takes one integer.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
     // The server may have died before the line above took effect.
@@ -157,6 +168,15 @@ mod tests {
         let mut worker =
             spawn(&shell("read -r p _ < /proc/self/stat; [ \"$(cat /proc/$$/personality)\" = 00040000 ]")).unwrap();
         wait_for_end(&worker);
+        assert_eq!(worker.outcome(), "exit status: 0");
+    }
+
+    #[test]
+    fn a_worker_outlives_what_is_meant_for_its_program() {
+        let script = "for s in HUP INT QUIT TERM USR1 USR2 XCPU; do kill -$s $$; done; printf 'warm here' >&$2";
+        let mut worker = spawn(&shell(script)).unwrap();
+        wait_for_end(&worker);
+        assert_eq!(control::receive(&worker.control), Ok(Some(control::Message::Warm("here".into()))));
         assert_eq!(worker.outcome(), "exit status: 0");
     }
 

@@ -28,6 +28,7 @@ use crate::kernel_data::{KernelData, Lent};
 use crate::patience::{STANDSTILL, in_time, patiently, signs};
 use crate::rights::{Rights, SETCAP};
 use crate::servant::{Said, Servant};
+use crate::signals;
 use crate::silence;
 use crate::stdio::{self, Standard};
 use crate::tcp;
@@ -335,6 +336,7 @@ impl Criu {
         // Its standard input is the connection.
         command.args(["swrk", "0"]).stdin(theirs);
         command.stdout(said.try_clone().map_err(failed)?).stderr(said.try_clone().map_err(failed)?);
+        signals::ignore(&mut command);
         let child = command.spawn().map_err(failed)?;
         // A CRIU that has ended already tells why when it is waited for.
         let _ = servant.order_dump(dump.root, &dump.folder);

@@ -48,6 +48,7 @@ pub mod rings;
 mod servant;
 mod session;
 pub mod shared;
+mod signals;
 mod silence;
 mod stages;
 pub mod stdio;
