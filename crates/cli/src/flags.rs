@@ -301,6 +301,9 @@ pub(crate) struct GuardFlags {
     /// The descriptor by which the supervisor is known to be there.
     #[arg(long)]
     pub(crate) link: i32,
+    /// The supervisor's process.
+    #[arg(long)]
+    pub(crate) supervisor: u32,
     /// A name that a file has for a restore only.
     #[arg(long)]
     pub(crate) name: Vec<PathBuf>,

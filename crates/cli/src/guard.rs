@@ -30,7 +30,7 @@ pub(crate) fn main(flags: &GuardFlags) -> Outcome {
     let (program, arguments) = flags.command.split_first().ok_or_else(|| Failure::usage("no program given"))?;
     let mut command = Command::new(program);
     command.args(arguments);
-    guard::keep(given, command, flags.name.clone(), &ended).map_err(Failure::work)?;
+    guard::keep(given, flags.supervisor, command, flags.name.clone(), &ended).map_err(Failure::work)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -44,7 +44,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, getppid, set_child_subreaper, set_parent_process_death_signal, setpgid, wait,
+    Signal, WaitOptions, getpid, getppid, set_child_subreaper, set_parent_process_death_signal, setpgid, wait,
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
@@ -103,7 +103,7 @@ impl Guard {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut guard = Command::new(katydid);
         let number = theirs.as_raw_fd();
-        guard.args([COMMAND, "--link", &number.to_string()]);
+        guard.args([COMMAND, "--link", &number.to_string(), "--supervisor", &std::process::id().to_string()]);
         guard.args(names.iter().flat_map(|name| [OsStr::new("--name"), name.as_os_str()]));
         guard.arg("--").arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
@@ -334,14 +334,20 @@ impl Given {
     }
 }
 
-/// The guard: starts `command`, says so, and looks after all that comes of it. `ended` becomes readable with the end of a
-/// child. `names` of files go with the job, if that ends before it is restored.
+/// The guard of the process `supervisor`: starts `command`, says so, and looks after all that comes of it. `ended` becomes readable
+/// with the end of a child. `names` of files go with the job, if that ends before it is restored.
 ///
 /// # Errors
 ///
 /// The system refuses what a guard needs; nothing runs below it then.
-pub fn keep(given: Given, mut command: Command, mut names: Vec<PathBuf>, ended: &OwnedFd) -> io::Result<()> {
-    let (Given { link, others }, supervisor) = (given, getppid());
+pub fn keep(
+    given: Given,
+    supervisor: u32,
+    mut command: Command,
+    mut names: Vec<PathBuf>,
+    ended: &OwnedFd,
+) -> io::Result<()> {
+    let Given { link, others } = given;
     set_child_subreaper(Some(getpid()))?;
     session::make_own_if_outside(&mut command);
     dies_with_us(&mut command);
@@ -377,12 +383,16 @@ enum End {
 }
 
 /// Waits until the kernel has closed everything of a process that is dying, and with it the locks that it had: then its
-/// children have another parent.
-fn outlive(parent: Option<Pid>) {
+/// children have another parent. One that was gone before we looked is not waited for, nor is one of another namespace.
+fn outlive(supervisor: u32) {
     let deadline = Instant::now() + PASSING;
-    while parent.is_some() && getppid() == parent && Instant::now() < deadline {
+    while is_our_parent(supervisor) && Instant::now() < deadline {
         thread::sleep(LOOK);
     }
+}
+
+fn is_our_parent(pid: u32) -> bool {
+    tree::raw(pid).is_some_and(|pid| getppid() == Some(pid))
 }
 
 /// Takes names away that a restore needed. If others do not give way, they are gone with the next turn there.
@@ -509,6 +519,12 @@ mod tests {
     #[test]
     fn the_last_word_counts_though_nobody_listens_any_more() {
         assert_eq!((end_of(RELEASE), end_of(END), end_of(b"")), (End::Released, End::Told, End::Alone));
+    }
+
+    #[test]
+    fn a_supervisor_that_is_gone_is_not_our_parent() {
+        let parent = getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
+        assert_eq!([parent, std::process::id(), 0].map(is_our_parent), [parent != 0, false, false]);
     }
 
     #[test]
