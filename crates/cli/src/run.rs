@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
-use katydid_job::folder::Folder;
+use katydid_job::folder::{self, Folder};
 use katydid_job::incarnations::Incarnations;
 use katydid_job::job::{Job, JobError, Settings};
 use katydid_job::ranks::{Launcher, Place, Task};
@@ -221,6 +221,7 @@ impl Launch {
         match self.open(name, command, Standard::ours(), Task::ours()) {
             Ok(job) => {
                 self.set(job::VARIABLE, job.socket());
+                tell_name(flags.session.name.as_deref(), &job.name());
                 Some(job)
             }
             Err(error) => {
@@ -298,6 +299,17 @@ impl Launch {
     /// Names the program in what the system said.
     fn error(&self, source: io::Error) -> RunError {
         RunError { program: PathBuf::from(self.command.get_program()), source }
+    }
+}
+
+/// Says that a job has another name than the one that was wanted for it: who asks for a checkpoint by that gets another job's.
+fn tell_name(wanted: Option<&str>, name: &str) {
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != name) {
+        let why = match folder::find(wanted) {
+            Ok(_) => "another job has that name",
+            Err(_) => "that cannot be the name of a job",
+        };
+        say(format_args!("this job is called {name}, and not {wanted}: {why}"));
     }
 }
 

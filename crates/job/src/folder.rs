@@ -29,7 +29,7 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_wire::job::VARIABLE;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -45,6 +45,8 @@ const MAX_SOCKET: usize = 107;
 const LONGEST_SOCKET: usize = "/control".len();
 /// The folder of jobs, below one of [`places`].
 const JOBS: &str = "jobs";
+/// Most bytes of a `job.json` that are read.
+const MAX_ENTRY: u64 = 64 << 10;
 /// Jobs of one name at once.
 const MAX_NAMESAKES: u32 = 10_000;
 
@@ -123,6 +125,14 @@ pub enum FolderError {
         pid: u32,
         /// The job's name.
         job: PathBuf,
+    },
+    /// Jobs of other users.
+    #[error("several users have a job {wanted}: give the process id of its supervisor, one of {supervisors}")]
+    Several {
+        /// As given.
+        wanted: String,
+        /// Their supervisors.
+        supervisors: String,
     },
     /// The system refused.
     #[error("{}: {source}", path.display())]
@@ -316,33 +326,34 @@ fn alive(folder: &Path) -> Option<Entry> {
     if !folder.join(LOCK).exists() || is_debris(folder) {
         return None;
     }
-    serde_json::from_slice(&fs::read(folder.join("job.json")).ok()?).ok()
+    let mut text = Vec::new();
+    // The folder may be another user's, who may put anything there.
+    open_file(&folder.join("job.json")).ok()?.take(MAX_ENTRY).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Opens what is no link, and without waiting for somebody at the other end.
+fn open_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, OFlags::RDONLY | flags, Mode::empty())?.into())
 }
 
 /// The control socket of the job that `wanted` names: its name, or the id of its supervisor, its program or a process
-/// below that.
+/// below that. Root finds the jobs of other users too.
 ///
 /// # Errors
 ///
 /// [`FolderError::Unknown`] names the jobs that there are.
 pub fn find(wanted: &str) -> Result<(Entry, PathBuf), FolderError> {
     jobs()?;
-    let mut places = Vec::new();
-    for jobs in all_jobs() {
-        places.extend(running_below(&jobs)?.into_iter().map(|entry| (entry, jobs.clone())));
+    let others = if geteuid().is_root() { of_other_users() } else { Vec::new() };
+    match find_among(&all_jobs(), &others, wanted) {
+        Err(unknown @ FolderError::Unknown { .. }) => {
+            let told = wanted.parse().map_or(Ok(None), of_environment)?;
+            told.ok_or(unknown)
+        }
+        found => found,
     }
-    let entries: Vec<Entry> = places.iter().map(|(entry, _)| entry.clone()).collect();
-    let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-    let present = if names.is_empty() { "is none".to_owned() } else { format!("are {}", names.join(", ")) };
-    let pid: Option<u32> = wanted.parse().ok();
-    let by_name = entries.iter().find(|entry| entry.name == wanted);
-    let found = by_name.or_else(|| pid.and_then(|pid| of_process(&entries, pid)));
-    if let Some(entry) = found {
-        let jobs = places.iter().find(|(one, _)| one == entry).map(|(_, jobs)| jobs.clone()).unwrap_or_default();
-        return Ok((entry.clone(), jobs.join(&entry.name).join("control")));
-    }
-    let told = pid.map(of_environment).transpose()?.flatten();
-    told.ok_or_else(|| FolderError::Unknown { wanted: wanted.to_owned(), present })
 }
 
 /// The job that a process was told of when it began. It may lie in another place than the asker's, and be another user's.
@@ -363,10 +374,54 @@ fn told_of(environment: &[u8]) -> Option<PathBuf> {
     Path::new(OsStr::from_bytes(socket)).parent().filter(|folder| folder.is_absolute()).map(Path::to_owned)
 }
 
-/// The job that a process belongs to.
-fn of_process(entries: &[Entry], pid: u32) -> Option<&Entry> {
+fn find_among(own: &[PathBuf], others: &[PathBuf], wanted: &str) -> Result<(Entry, PathBuf), FolderError> {
+    let mut found = Vec::new();
+    for jobs in own.iter().chain(others) {
+        let entries = match running_below(jobs) {
+            // That of another user may be gone by now.
+            Err(_) if others.contains(jobs) => continue,
+            entries => entries?,
+        };
+        found.extend(entries.into_iter().map(|entry| (jobs.to_owned(), entry)));
+    }
+    let named: Vec<&(PathBuf, Entry)> = found.iter().filter(|(_, entry)| entry.name == wanted).collect();
+    let chosen = match named[..] {
+        // A job of one's own comes first.
+        [first, ..] if own.contains(&first.0) || named.len() == 1 => Some(first),
+        [] => wanted.parse().ok().and_then(|pid| found.iter().find(|(_, entry)| has_process(entry, pid))),
+        _ => {
+            let supervisors: Vec<String> = named.iter().map(|(_, entry)| entry.supervisor.to_string()).collect();
+            return Err(FolderError::Several { wanted: wanted.to_owned(), supervisors: supervisors.join(", ") });
+        }
+    };
+    if let Some((jobs, entry)) = chosen {
+        return Ok((entry.clone(), jobs.join(&entry.name).join("control")));
+    }
+    let names: Vec<&str> = found.iter().map(|(_, entry)| entry.name.as_str()).collect();
+    let present = if names.is_empty() { "is none".to_owned() } else { format!("are {}", names.join(", ")) };
+    Err(FolderError::Unknown { wanted: wanted.to_owned(), present })
+}
+
+/// The folders of other users' jobs, where these have them unless their XDG_RUNTIME_DIR is another one.
+fn of_other_users() -> Vec<PathBuf> {
+    let us = geteuid().as_raw();
+    let below = |place: &str, prefix: &'static str, rest: &'static str| {
+        let entries = fs::read_dir(place).into_iter().flatten().flatten();
+        entries.filter_map(move |entry| {
+            let user: u32 = entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()?;
+            let jobs = entry.path().join(rest);
+            // Nobody else has made it look like that user's.
+            let is_theirs = fs::symlink_metadata(&jobs).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
+            (user != us && is_theirs).then_some(jobs)
+        })
+    };
+    below("/run/user", "", "katydid/jobs").chain(below("/tmp", "katydid-", "jobs")).collect()
+}
+
+/// Whether a process belongs to a job.
+fn has_process(entry: &Entry, pid: u32) -> bool {
     let holds = |root: u32| root == pid || tree::tree(root).is_ok_and(|tree| tree.iter().any(|one| one.pid == pid));
-    entries.iter().find(|entry| entry.supervisor == pid || (entry.program != 0 && holds(entry.program)))
+    entry.supervisor == pid || (entry.program != 0 && holds(entry.program))
 }
 
 /// Removes what supervisors of this user's left that are gone: folders of jobs, and temporary ones.
@@ -385,7 +440,7 @@ fn clear_below(jobs: &Path) {
 
 /// Whether this folder has a lock, and nobody holds it; one that can be had is given back at once.
 fn is_debris(folder: &Path) -> bool {
-    let Ok(lock) = File::open(folder.join(LOCK)) else { return false };
+    let Ok(lock) = open_file(&folder.join(LOCK)) else { return false };
     let is_free = flock(&lock, FlockOperation::NonBlockingLockShared).is_ok();
     // Closing it is not enough: a child that another thread has just forked has a copy.
     let _ = flock(&lock, FlockOperation::Unlock);
@@ -488,6 +543,27 @@ mod tests {
         assert_eq!(running_below(jobs.path()).unwrap().len(), 2);
         drop(first);
         assert_eq!(Folder::take_below(jobs.path(), "train").unwrap().name(), "train");
+    }
+
+    #[test]
+    fn jobs_of_other_users_are_found_behind_one_s_own() {
+        let [own, one, two] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let others = [one.path().to_owned(), two.path().to_owned(), own.path().join("none")];
+        let find = |wanted: &str| find_among(&[own.path().to_owned()], &others, wanted);
+        let job = |jobs: &tempfile::TempDir, name: &str| {
+            let folder = Folder::take_below(jobs.path(), name).unwrap();
+            folder.describe(0, "").unwrap();
+            folder
+        };
+        let _first = job(&one, "train");
+        assert_eq!(find("train").unwrap().1, one.path().join("train/control"));
+        let _second = job(&two, "train");
+        let several = find("train").unwrap_err().to_string();
+        assert!(several.contains(&format!("one of {0}, {0}", std::process::id())), "{several}");
+        let _ours = job(&own, "train");
+        assert_eq!(find("train").unwrap().1, own.path().join("train/control"));
+        let unknown = find("other").unwrap_err().to_string();
+        assert!(unknown.contains("no job other: there are train, train, train"), "{unknown}");
     }
 
     #[test]
@@ -600,7 +676,7 @@ mod tests {
     fn a_process_below_the_program_belongs_to_the_job() {
         let parent = tree::tree(std::process::id()).unwrap()[0].parent;
         let entry = Entry { name: "a".into(), supervisor: 1, program: parent, command: String::new() };
-        assert_eq!(of_process(std::slice::from_ref(&entry), std::process::id()).unwrap().name, "a");
-        assert!(of_process(&[entry], u32::MAX).is_none());
+        assert!(has_process(&entry, std::process::id()));
+        assert!(!has_process(&entry, u32::MAX));
     }
 }

@@ -1,6 +1,11 @@
 //! The server that programs of this environment would use.
 
+use std::time::Duration;
+
 use katydid_daemon::ServerView;
+use katydid_transport::{Address, ConnectError};
+use katydid_wire::handshake::{HandshakeError, RefusalCode};
+use katydid_wire::key::SessionKey;
 
 use super::Finding;
 use crate::address::{Known, admin_path, resolve};
@@ -8,6 +13,10 @@ use crate::admin;
 
 /// The name of the check.
 const CHECK: &str = "server";
+/// No server gives this key: keys are drawn at random.
+const NO_SESSION: SessionKey = SessionKey([0xff; 16]);
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether a named server answers, and is of this release where that can be asked.
 pub(super) fn check(flag: Option<&str>) -> Finding {
@@ -25,10 +34,26 @@ fn reach(known: &Known) -> Finding {
         let remedy = format!("start it with `katydid serve --listen {address}` on its machine, or correct {origin}");
         return Finding::fail(CHECK, error.to_string(), remedy);
     }
+    if let Err(error) = greet(address) {
+        let detail = format!("{address} (from {origin}) lets no program of this build in: {error}");
+        return Finding::fail(CHECK, detail, "use the same release on both sides, and the certificates that it wants");
+    }
     match admin::get::<ServerView>(&admin_path(address), "/v1/server") {
         Ok(view) => described(known, &view),
         // Its admin socket is on another machine, or was put elsewhere.
         Err(_) => Finding::ok(CHECK, format!("{address} (from {origin}) accepts connections")),
+    }
+}
+
+/// Says hello as programs do, with the key of no session: a server of this build knows none by that, and says so.
+fn greet(address: &Address) -> Result<(), ConnectError> {
+    match katydid_transport::companion(address, NO_SESSION, PATIENCE) {
+        Err(ConnectError::Handshake { source: HandshakeError::Refused(refused), .. })
+            if refused.code == RefusalCode::NO_SESSION =>
+        {
+            Ok(())
+        }
+        greeted => greeted.map(drop),
     }
 }
 
@@ -46,4 +71,45 @@ fn described(known: &Known, view: &ServerView) -> Finding {
     }
     let driver = view.driver_found.as_deref().unwrap_or("not started yet");
     Finding::ok(CHECK, format!("{address} (from {origin}): driver {driver}, {} sessions", view.sessions))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use katydid_wire::SPEC_HASH;
+    use katydid_wire::handshake::{Build, Refused};
+
+    use super::super::Status;
+    use super::*;
+    use crate::address::Origin;
+
+    /// What is found of a server that answers each hello by this refusal.
+    fn found(code: RefusalCode) -> Finding {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("server");
+        let listener = UnixListener::bind(&path).unwrap();
+        let answer = Refused::new(code, "not this one").encode(&Build::current(SPEC_HASH)).unwrap();
+        // The first connection only looks whether there is one.
+        let server = thread::spawn(move || {
+            for _ in 0..2 {
+                let (mut peer, _) = listener.accept().unwrap();
+                if peer.read(&mut [0; 4096]).unwrap() > 0 {
+                    peer.write_all(&answer).unwrap();
+                }
+            }
+        });
+        let found = reach(&Known { address: Address::Unix(path), origin: Origin::Flag });
+        server.join().unwrap();
+        found
+    }
+
+    #[test]
+    fn a_server_that_lets_no_program_in_is_a_failure() {
+        let refused = found(RefusalCode::NOT_ALLOWED);
+        assert!(refused.status == Status::Fail && refused.detail.contains("not this one"), "{}", refused.detail);
+        assert_eq!(found(RefusalCode::NO_SESSION).status, Status::Ok);
+    }
 }
