@@ -49,6 +49,11 @@ pub(crate) fn architecture(module: &Module<'_>) -> u32 {
     name.trim_end_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap_or(0)
 }
 
+/// Whether the target is one architecture alone, as `sm_90a` is.
+pub(crate) fn is_specific(module: &Module<'_>) -> bool {
+    module.target.iter().any(|name| name.starts_with("sm_") && name.ends_with('a'))
+}
+
 /// Refuses a kernel with more parameters than a launch can carry.
 pub(crate) fn check_params(
     function: &Function<'_>,

@@ -10,6 +10,7 @@ mod call;
 mod cluster;
 mod collective;
 mod compare;
+mod contract;
 mod control;
 mod convert;
 mod draft;
@@ -36,4 +37,4 @@ mod texture;
 mod video;
 mod wide;
 
-pub(crate) use program::{Needs, decode};
+pub(crate) use program::{Needs, TextOptions, decode};

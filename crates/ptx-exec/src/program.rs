@@ -1,9 +1,9 @@
 //! A program: PTX texts checked, linked, decoded, its variables in memory.
 
-use crate::accept::{architecture, check_block, check_const, check_params, parse};
+use crate::accept::{architecture, check_block, check_const, check_params, is_specific, parse};
 use crate::api::{GlobalMemory, Kernel, KernelInfo, LoadError, Param, Target};
 use crate::code::Code;
-use crate::decode::{self, Needs};
+use crate::decode::{self, Needs, TextOptions};
 use crate::globals::{self, Globals};
 use crate::link::{Linked, LinkedFunction};
 use crate::register_limit;
@@ -12,6 +12,8 @@ use katydid_ptx::ast::{Function, Module};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+/// The version of PTX since which, for `sm_70` and later, shuffles and votes are `.sync`.
+const MEMBERS_SINCE: (u32, u32) = (6, 4);
 /// Threads in a block where the text does not say.
 const MAX_THREADS: u32 = 1024;
 /// What calls of [`GRID_CALLS`] mean where no text says so.
@@ -85,7 +87,15 @@ impl Program {
         let linked = Linked::new(&modules)?;
         let globals = globals::place(&linked, memory)?;
         check_const(globals.const_bytes)?;
-        let decoded = decode::decode(&linked, &globals)?;
+        let options: Vec<TextOptions> = modules
+            .iter()
+            .map(|module| TextOptions {
+                is_specific: is_specific(module),
+                needs_members: module.version >= MEMBERS_SINCE && architecture(module) >= 70,
+                ..TextOptions::default()
+            })
+            .collect();
+        let decoded = decode::decode(&linked, &globals, &options)?;
         let mut code = decoded.code;
         code.source = sources.iter().fold(Hash::NONE, |hash, source| hash.bytes(source.text.as_bytes())).value();
         let entries = linked.functions.iter().zip(&decoded.needs).enumerate();

@@ -177,6 +177,11 @@ operations! {
             value
         })
     };
+    /// `mul.f32` and `add.f32` in one: the signs of the product and of the addend may be turned around.
+    ContractedF32 [const FTZ: bool, const SAT: bool, const NEGATIVE: bool, const SUBTRACTS: bool] (f32, f32, f32) -> f32 = |a, b, c| {
+        let (a, c) = (if NEGATIVE { -a } else { a }, if SUBTRACTS { -c } else { c });
+        FmaF32::<{ mode::NEAREST }, FTZ, SAT>::apply(a, b, c)
+    };
     /// `div.f32`
     DivF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32, f32) -> f32 = |a, b| {
         let (a, b) = (flush::<FTZ>(a), flush::<FTZ>(b));
@@ -235,6 +240,11 @@ operations! {
     /// `fma.f64`
     FmaF64 [const MODE: u8] (f64, f64, f64) -> f64 = |a, b, c| {
         second_nan(b, second_nan(c, second_nan(a, round::fma_f64::<MODE>(a, b, c))))
+    };
+    /// `mul.f64` and `add.f64` in one.
+    ContractedF64 [const NEGATIVE: bool, const SUBTRACTS: bool] (f64, f64, f64) -> f64 = |a, b, c| {
+        let (a, c) = (if NEGATIVE { -a } else { a }, if SUBTRACTS { -c } else { c });
+        FmaF64::<{ mode::NEAREST }>::apply(a, b, c)
     };
     /// `div.f64`
     DivF64 [const MODE: u8] (f64, f64) -> f64 = |a, b| round::div_f64::<MODE>(a, b);

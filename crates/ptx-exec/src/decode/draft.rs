@@ -1,8 +1,10 @@
 //! An instruction whose operands are still virtual registers.
 
+use super::contract::Part;
 use crate::inst::{CONSTANT, Exec, Inst, NONE};
 use crate::races::Access;
 use crate::types::Width;
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// A virtual register, a constant slot (with `CONSTANT`), or `NONE`.
@@ -52,6 +54,8 @@ pub(crate) struct Draft {
     pub(crate) apart: bool,
     /// What it does with memory that several threads have.
     pub(crate) access: Option<Access>,
+    /// What it can be in a contraction.
+    pub(crate) part: Option<Part>,
 }
 
 impl Draft {
@@ -70,6 +74,7 @@ impl Draft {
             ends: false,
             apart: false,
             access: None,
+            part: None,
         }
     }
 
@@ -177,6 +182,8 @@ impl Draft {
 pub(crate) struct Registers {
     /// Width of each.
     pub(crate) widths: Vec<Width>,
+    /// Those that the text declares with 8 bits.
+    bytes: HashSet<Ref>,
 }
 
 impl Registers {
@@ -184,5 +191,19 @@ impl Registers {
     pub(crate) fn fresh(&mut self, width: Width) -> Ref {
         self.widths.push(width);
         self.widths.len() as Ref - 1
+    }
+
+    /// A new one that the text declares, perhaps with 8 bits.
+    pub(crate) fn declared(&mut self, width: Width, is_byte: bool) -> Ref {
+        let register = self.fresh(width);
+        if is_byte {
+            self.bytes.insert(register);
+        }
+        register
+    }
+
+    /// Whether it was declared with 8 bits.
+    pub(crate) fn is_byte(&self, register: Ref) -> bool {
+        self.bytes.contains(&register)
     }
 }

@@ -1,5 +1,6 @@
 //! `f32` and `f64` arithmetic and functions: from modifiers to one instance of an operation.
 
+use super::contract::{Kind, part_of};
 use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
 use crate::alu::approx;
@@ -103,6 +104,30 @@ fn approximate(opcode: &str, flush: bool) -> Option<Exec> {
     })
 }
 
+/// Code for one choice of the two signs of a fused multiply-add.
+macro_rules! by_signs {
+    ($signs:expr, $op:ident $(, $flag:literal)*) => {
+        match $signs {
+            [false, false] => ternary::<ops::$op<$($flag,)* false, false>>(),
+            [false, true] => ternary::<ops::$op<$($flag,)* false, true>>(),
+            [true, false] => ternary::<ops::$op<$($flag,)* true, false>>(),
+            [true, true] => ternary::<ops::$op<$($flag,)* true, true>>(),
+        }
+    };
+}
+
+/// Code for a contracted sum of `f32` or `f64`; `signs` says whether the product and the addend are negated.
+pub(crate) fn fused_float(kind: Kind, saturates: bool, signs: [bool; 2]) -> Option<Exec> {
+    Some(match (kind.ty, kind.flushes, saturates) {
+        (Ty::F32, false, false) => by_signs!(signs, ContractedF32, false, false),
+        (Ty::F32, false, true) => by_signs!(signs, ContractedF32, false, true),
+        (Ty::F32, true, false) => by_signs!(signs, ContractedF32, true, false),
+        (Ty::F32, true, true) => by_signs!(signs, ContractedF32, true, true),
+        (Ty::F64, ..) => by_signs!(signs, ContractedF64),
+        _ => return None,
+    })
+}
+
 impl<'a> FunctionDecoder<'_, 'a> {
     /// `add` to `abs` on `f32`.
     pub(crate) fn arithmetic_f32(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
@@ -126,7 +151,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
             _ => return Err(self.unsupported(i)),
         };
         let odd = (nan_wins && !matches!(i.opcode, "min" | "max")) || ((approximate || full) && i.opcode != "div");
-        if odd { Err(self.unsupported(i)) } else { self.uniform(i, exec, Ty::F32, arity) }
+        if odd {
+            return Err(self.unsupported(i));
+        }
+        self.uniform(i, exec, Ty::F32, arity)?;
+        self.set_part(part_of(i, Ty::F32));
+        Ok(())
     }
 
     /// `add` to `abs` on `f64`.
@@ -144,7 +174,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
             "abs" => (unary::<ops::AbsF64>(), 1),
             _ => return Err(self.unsupported(i)),
         };
-        self.uniform(i, exec, Ty::F64, arity)
+        self.uniform(i, exec, Ty::F64, arity)?;
+        self.set_part(part_of(i, Ty::F64));
+        Ok(())
     }
 
     /// `sqrt` to `copysign`.

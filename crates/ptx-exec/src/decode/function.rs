@@ -1,6 +1,7 @@
 //! Decodes one function: scopes of names, statements in order, helpers that the families share.
 
 use super::call::Signature;
+use super::contract::Part;
 use super::draft::{Draft, Ref, Registers, Role};
 use super::modifiers::Modifiers;
 use super::program::Shared;
@@ -46,6 +47,8 @@ pub(crate) struct RegisterRange<'a> {
     pub(crate) count: u32,
     /// How wide they are.
     pub(crate) width: Width,
+    /// Whether they have 8 bits.
+    pub(crate) is_byte: bool,
     /// Scopes around the declaration.
     pub(crate) depth: usize,
 }
@@ -58,6 +61,10 @@ pub(crate) struct FunctionDecoder<'p, 'a> {
     pub(crate) module: usize,
     /// Whether it is a kernel.
     pub(crate) entry: bool,
+    /// Whether instructions of one architecture may stand in the text.
+    pub(crate) is_specific: bool,
+    /// Whether shuffles and votes must name their lanes.
+    pub(crate) needs_members: bool,
     /// Innermost scope last.
     pub(crate) scopes: Vec<HashMap<&'a str, Binding>>,
     /// Declared register ranges, innermost last.
@@ -102,6 +109,8 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             shared,
             module,
             entry,
+            is_specific: false,
+            needs_members: false,
             scopes: vec![HashMap::new()],
             ranges: Vec::new(),
             wide_ranges: Vec::new(),
@@ -304,16 +313,19 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         if variable.ty == "b128" {
             return self.declare_wide(variable);
         }
-        let width = Ty::parse(variable.ty).and_then(Ty::width);
+        let ty = Ty::parse(variable.ty);
+        let is_byte = ty.is_some_and(|ty| ty.bits() == 8);
+        let width = ty.and_then(Ty::width);
         let width =
             width.ok_or_else(|| self.unsupported_name(&format!("register type .{}", variable.ty), variable.line))?;
         match variable.count {
             // Ranges are bound lazily, by name and number: thousands are declared, few are used at once.
             Some(count) => {
-                self.ranges.push(RegisterRange { prefix: variable.name, count, width, depth: self.scopes.len() });
+                let depth = self.scopes.len();
+                self.ranges.push(RegisterRange { prefix: variable.name, count, width, is_byte, depth });
             }
             None => {
-                let register = self.registers.fresh(width);
+                let register = self.registers.declared(width, is_byte);
                 self.bind(variable.name, Binding::Register(register));
             }
         }
@@ -325,6 +337,13 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         draft.inst.line = self.line;
         draft.inst.guard = self.guard;
         self.drafts.push(draft);
+    }
+
+    /// Says what the instruction that was added last can be in a contraction.
+    pub(crate) fn set_part(&mut self, part: Option<Part>) {
+        if let Some(draft) = self.drafts.last_mut() {
+            draft.part = part;
+        }
     }
 
     /// Adds an instruction `d = exec(sources)`.

@@ -1,5 +1,6 @@
 //! Arithmetic on `f16`, `bf16` and pairs of them.
 
+use super::contract::{Kind, part_of};
 use super::draft::Draft;
 use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
@@ -80,14 +81,14 @@ fn exists(style: &Style) -> bool {
 }
 
 /// Code for the styles that are used in loops.
-fn fast(i: &Instruction<'_>, ty: Ty, style: &Style) -> Option<Exec> {
+fn fast(opcode: &str, ty: Ty, style: &Style) -> Option<Exec> {
     if style.flush || style.sign_product || style.bounded {
         return None;
     }
     if style.saturate {
-        return saturating(i.opcode, ty);
+        return saturating(opcode, ty);
     }
-    Some(match (i.opcode, style.relu, style.nan_wins) {
+    Some(match (opcode, style.relu, style.nan_wins) {
         ("add", ..) => by_type!(ty, binary, Add, Add2),
         ("sub", ..) => by_type!(ty, binary, Sub, Sub2),
         ("mul", ..) => by_type!(ty, binary, Mul, Mul2),
@@ -97,8 +98,29 @@ fn fast(i: &Instruction<'_>, ty: Ty, style: &Style) -> Option<Exec> {
         ("max", _, false) => by_type!(ty, binary, Max, Max2),
         ("min", _, true) => by_type!(ty, binary, MinNan, MinNan2),
         ("max", _, true) => by_type!(ty, binary, MaxNan, MaxNan2),
-        _ => sign(i.opcode, ty),
+        _ => sign(opcode, ty),
     })
+}
+
+/// A contracted sum of 16-bit floats, without its operands; `None` for a type that is none of them.
+pub(crate) fn fused_half(kind: Kind, saturates: bool) -> Option<Draft> {
+    let Kind { ty, flushes } = kind;
+    if !matches!(ty, Ty::F16 | Ty::Bf16 | Ty::F16x2 | Ty::Bf16x2) {
+        return None;
+    }
+    let style = Style {
+        operation: Operation::Fma,
+        bfloat: matches!(ty, Ty::Bf16 | Ty::Bf16x2),
+        pair: matches!(ty, Ty::F16x2 | Ty::Bf16x2),
+        flush: flushes,
+        saturate: saturates,
+        relu: false,
+        nan_wins: false,
+        sign_product: false,
+        bounded: false,
+    };
+    let slow = || Draft::new(half_slow::arithmetic).imm(style.encode()).apart();
+    Some(fast("fma", ty, &style).map_or_else(slow, Draft::new))
 }
 
 impl<'a> FunctionDecoder<'_, 'a> {
@@ -125,8 +147,10 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if !exists(&style) || magnitudes != style.sign_product || m.rounding() != mode::NEAREST {
             return Err(self.unsupported(i));
         }
-        if let Some(exec) = fast(i, ty, &style) {
-            return self.uniform(i, exec, ty, arity);
+        if let Some(exec) = fast(i.opcode, ty, &style) {
+            self.uniform(i, exec, ty, arity)?;
+            self.set_part(part_of(i, ty));
+            return Ok(());
         }
         let [destination, sources @ ..] = i.operands.as_slice() else { return Err(self.invalid("no operands")) };
         if sources.len() != arity {
@@ -137,6 +161,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let d = self.destination(destination, ty)?;
         let draft = Draft::new(half_slow::arithmetic).d(d).a(references[0]).b(references[1]).c(references[2]);
         self.push(draft.imm(style.encode()).apart());
+        self.set_part(part_of(i, ty));
         Ok(())
     }
 

@@ -36,9 +36,11 @@ impl Interval {
 
 /// A stretch of code without branches in the middle.
 #[derive(Debug, Clone)]
-struct Block {
-    start: usize,
-    end: usize,
+pub(crate) struct Block {
+    /// First draft.
+    pub(crate) start: usize,
+    /// One past the last.
+    pub(crate) end: usize,
     successors: Vec<usize>,
 }
 
@@ -107,7 +109,7 @@ pub(crate) fn intervals(drafts: &[Draft], lists: &[Ref], labels: &[Option<u32>],
 }
 
 /// Cuts the code at labels and after everything that branches.
-fn blocks(drafts: &[Draft], lists: &[Ref], labels: &[Option<u32>]) -> Vec<Block> {
+pub(crate) fn blocks(drafts: &[Draft], lists: &[Ref], labels: &[Option<u32>]) -> Vec<Block> {
     let place = |label: u32| labels.get(label as usize).copied().flatten().map_or(drafts.len(), |place| place as usize);
     let mut starts = vec![false; drafts.len() + 1];
     starts[0] = true;

@@ -1,5 +1,6 @@
 //! `mov`, `cvta` and `isspacep`.
 
+use super::contract::Part;
 use super::draft::{Draft, Ref};
 use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
@@ -46,6 +47,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn copy(&mut self, d: Ref, a: Ref, ty: Ty) {
         let exec = if ty.bits() == 64 { unary::<moves::Copy64>() } else { unary::<moves::Copy32>() };
         self.emit(exec, d, &[a]);
+        self.set_part(Some(Part::Copy));
     }
 
     /// `mov.b64 {a, b}, d`

@@ -5,7 +5,7 @@
 //! that fills a temporary.
 
 use super::draft::{Draft, Ref};
-use super::function::{Binding, FunctionDecoder};
+use super::function::{Binding, FunctionDecoder, RegisterRange};
 use crate::api::LoadError;
 use crate::globals::{self, function_address};
 use crate::inst::NONE;
@@ -24,23 +24,23 @@ impl<'a> FunctionDecoder<'_, 'a> {
             let register = *register;
             return Some((register, self.width_of(register)));
         }
-        let (depth, width) = self.range_of(name)?;
-        let register = self.registers.fresh(width);
+        let RegisterRange { depth, width, is_byte, .. } = self.range_of(name)?;
+        let register = self.registers.declared(width, is_byte);
         if let Some(scope) = self.scopes.get_mut(depth - 1) {
             scope.insert(name, Binding::Register(register));
         }
         Some((register, width))
     }
 
-    /// The innermost range that `name` is one of, with the depth of its scope.
-    fn range_of(&self, name: &str) -> Option<(usize, Width)> {
+    /// The innermost range that `name` is one of.
+    fn range_of(&self, name: &str) -> Option<RegisterRange<'a>> {
         let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
         // A prefix may end in digits itself (`%rd1` of range `%rd` or of range `%r`, never both in one scope).
         (0..digits).find_map(|split| {
             let (prefix, number) = name.split_at_checked(name.len() - digits + split)?;
             let number: u32 = number.parse().ok()?;
             let range = self.ranges.iter().rev().find(|range| range.prefix == prefix && number < range.count)?;
-            Some((range.depth, range.width))
+            Some(*range)
         })
     }
 

@@ -1,6 +1,7 @@
 //! Decodes all functions of a linked program into one piece of code.
 
 use super::cluster::looks_beyond;
+use super::contract::contract;
 use super::draft::{Draft, Ref, Role, is_register};
 use super::function::FunctionDecoder;
 use super::{liveness, slots};
@@ -40,6 +41,23 @@ impl Constants {
         }
         self.known.insert((value, width), slot);
         slot
+    }
+}
+
+/// How one of the texts of a program is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TextOptions {
+    /// Products and sums are contracted.
+    pub(crate) contracts: bool,
+    /// Its target ends in `a`: instructions of one architecture may stand in it.
+    pub(crate) is_specific: bool,
+    /// Shuffles and votes name the lanes that take part.
+    pub(crate) needs_members: bool,
+}
+
+impl Default for TextOptions {
+    fn default() -> Self {
+        Self { contracts: true, is_specific: false, needs_members: false }
     }
 }
 
@@ -107,8 +125,12 @@ pub(crate) struct Decoded {
     pub(crate) needs: Vec<Needs>,
 }
 
-/// Decodes every function.
-pub(crate) fn decode<'a>(linked: &'a Linked<'a, 'a>, globals: &'a Globals) -> Result<Decoded, LoadError> {
+/// Decodes every function; there are options for each text.
+pub(crate) fn decode<'a>(
+    linked: &'a Linked<'a, 'a>,
+    globals: &'a Globals,
+    options: &[TextOptions],
+) -> Result<Decoded, LoadError> {
     let (common_shared, common_bytes) = common_shared(linked)?;
     let mut shared = Shared {
         linked,
@@ -130,8 +152,13 @@ pub(crate) fn decode<'a>(linked: &'a Linked<'a, 'a>, globals: &'a Globals) -> Re
         let body = function.body.as_deref().unwrap_or_default();
         let reaches = has_call(body) || names_common(body, known.module, &shared);
         let start = if !function.entry || reaches { common_bytes } else { 0 };
+        let text = options.get(known.module).copied().unwrap_or_default();
         let mut decoder = FunctionDecoder::new(&mut shared, known.module, function.entry, start);
+        (decoder.is_specific, decoder.needs_members) = (text.is_specific, text.needs_members);
         decoder.function(function)?;
+        if text.contracts {
+            decoder.contract();
+        }
         needs.push(finish(&mut code, decoder));
     }
     code.constants = shared.constants.rows;
@@ -143,6 +170,14 @@ pub(crate) fn decode<'a>(linked: &'a Linked<'a, 'a>, globals: &'a Globals) -> Re
         need.dynamic_align = shared.dynamic_align;
     }
     Ok(Decoded { code, needs })
+}
+
+impl FunctionDecoder<'_, '_> {
+    /// Fuses products with the sums that use them.
+    fn contract(&mut self) {
+        let Self { drafts, lists, labels, registers, shared, .. } = self;
+        contract(drafts, lists, labels, registers, |value, width| shared.constants.slot(value, width));
+    }
 }
 
 /// Appends a decoded function to the code: registers to slots, labels to program counters.
