@@ -12,6 +12,7 @@ mod collective;
 mod compare;
 mod contract;
 mod control;
+mod conversion_rules;
 mod convert;
 mod draft;
 mod float;

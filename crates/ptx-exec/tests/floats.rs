@@ -118,6 +118,22 @@ fn conversions_between_floats_and_from_integers() {
 }
 
 #[test]
+fn conversions_between_bf16_and_bytes_have_registers_of_bytes() {
+    let to = |ty: &str, bits: u64| {
+        let body = format!("{{ .reg .b8 b; cvt.rzi.{ty}.bf16 b, %h4; mov.b16 %h0, {{b, 0}}; }}");
+        once(&body, "h", [bits, 0, 0, 0]) & 0xff
+    };
+    // 1.5, -1.5, 300 and -200.
+    assert_eq!([0x3fc0, 0xbfc0, 0x4396, 0xc348].map(|bits| to("s8", bits)), [1, 0xff, 127, 0x80]);
+    assert_eq!([0x3fc0, 0xbfc0, 0x4396, 0xc348].map(|bits| to("u8", bits)), [1, 0, 255, 0]);
+    let from = "{ .reg .b8 b, c; mov.b16 {b, c}, %h4; cvt.rn.bf16.s8 %h0, b; }";
+    assert_eq!(once(from, "h", [0x01fe, 0, 0, 0]), 0xc000);
+    let wide = ".visible .entry k() { .reg .b16 a, b; cvt.rzi.s8.bf16 a, b; ret; }";
+    assert!(common::Device::default().load(wide).is_err());
+    assert_eq!(once("cvt.rzi.s32.f32 %d0, %f4;", "d", [f(-3.5), 0, 0, 0]), (-3_i64).cast_unsigned());
+}
+
+#[test]
 fn half_precision_arithmetic() {
     assert_eq!(once("add.f16 %h0, %h4, %h5;", "h", [0x3c00, 0x4000, 0, 0]), 0x4200);
     assert_eq!(once("fma.rn.f16x2 %r0, %r4, %r4, %r4;", "r", [0x4000_3c00, 0, 0, 0]), 0x4600_4000);

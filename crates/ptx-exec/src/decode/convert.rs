@@ -9,8 +9,8 @@
 //! Pairs without a direct conversion go through a register in between that loses nothing: 16-bit floats through `f32`,
 //! 8-bit results through the extension to the register.
 
-use super::draft::Draft;
-use super::draft::Ref;
+use super::conversion_rules;
+use super::draft::{Draft, Ref};
 use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
 use super::small;
@@ -167,6 +167,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if m.take("pack") {
             return self.convert_and_pack(i, m);
         }
+        if !conversion_rules::exists(i) {
+            return Err(self.unsupported(i));
+        }
         if let Some(conversion) = small::conversion(i) {
             return self.convert_small(i, m, conversion);
         }
@@ -272,9 +275,6 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let [destination, source] = self.operands(i)?;
         let (d, to_width) = self.any_destination(destination, to.width().unwrap_or(Width::Word))?;
         let (Some(to_kind), Some(from_kind)) = (to.integer(), from.integer()) else { return Err(self.unsupported(i)) };
-        if style.saturate && to_kind.holds(from_kind) {
-            return Err(self.invalid(format!("{} has nothing to saturate", i.full_name())));
-        }
         // What is kept of the source, and how that is extended.
         let kept = if to.bits() <= from.bits() { to } else { from };
         let odd = to.bits() > from.bits()
@@ -330,7 +330,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// Of 16 bits: there is no conversion between 8-bit integers and `bf16`.
+    /// Of 16 bits.
     fn integer_to_half(
         &mut self,
         i: &Instruction<'a>,
@@ -338,10 +338,18 @@ impl<'a> FunctionDecoder<'_, 'a> {
         (to, d): (Ty, Ref),
         (from, a): (Ty, Ref),
     ) -> Result<(), LoadError> {
-        let kind = from.integer().filter(|kind| kind.bits > 8 || to == Ty::F16);
-        let kind = kind.ok_or_else(|| self.unsupported(i))?;
+        let kind = from.integer().ok_or_else(|| self.unsupported(i))?;
+        self.check_byte(a, from, to)?;
         let narrowing = style.narrowing(to, From::Integer(kind));
         self.push(Draft::new(convert_half::narrow).d(d).a(a).imm(narrowing.encode()));
+        Ok(())
+    }
+
+    /// An 8-bit integer that is converted to or from `bf16` is held in a register of 8 bits.
+    fn check_byte(&self, register: Ref, integer: Ty, float: Ty) -> Result<(), LoadError> {
+        if integer.bits() == 8 && float == Ty::Bf16 && !self.registers.is_byte(register) {
+            return Err(self.invalid("conversion between bf16 and 8 bits without a register of 8 bits"));
+        }
         Ok(())
     }
 
@@ -350,9 +358,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let [destination, source] = self.operands(i)?;
         let mut a = self.source(source, from)?;
         let mut from = from;
-        if from == Ty::Bf16 && to.bits() == 8 {
-            return Err(self.unsupported(i));
-        }
+        let (d, width) = self.any_destination(destination, to.width().unwrap_or(Width::Word))?;
+        self.check_byte(d, to, from)?;
         if is_half(from) {
             let wide = self.temporary(Width::Word);
             self.emit(widen(from), wide, &[a]);
@@ -366,11 +373,10 @@ impl<'a> FunctionDecoder<'_, 'a> {
             _ => None,
         };
         let exec = exec.ok_or_else(|| self.unsupported(i))?;
-        let (d, width) = self.any_destination(destination, to.width().unwrap_or(Width::Word))?;
-        if to.bits() >= 32 {
-            if Some(width) != to.width() {
-                return Err(self.invalid("cvt destination has the wrong width"));
-            }
+        if to.bits() == 64 && width != Width::Double {
+            return Err(self.invalid("cvt destination has the wrong width"));
+        }
+        if to.bits() >= 32 && Some(width) == to.width() {
             self.emit(exec, d, &[a]);
             return Ok(());
         }

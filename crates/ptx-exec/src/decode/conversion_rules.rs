@@ -1,0 +1,150 @@
+//! Which conversions exist: the pairs of types that `cvt` has for `sm_90`, each with the modifiers that it may have.
+//!
+//! The table is what ptxas 13.0 was seen to take; `crates/ptx-forms/data/conversions.ptxas` holds it to that, form by form.
+
+use crate::types::Ty;
+use katydid_ptx::ast::Instruction;
+
+/// Roundings that a pair of types may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Roundings {
+    /// None.
+    Never,
+    /// One of the four of float results.
+    Float,
+    /// The same, or none.
+    MaybeFloat,
+    /// One of the four to an integral value.
+    Integral,
+    /// The same, or none.
+    MaybeIntegral,
+}
+
+/// What a `cvt` says besides its types.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Words<'a> {
+    rounding: Option<&'a str>,
+    flush: bool,
+    saturate: bool,
+    relu: bool,
+    finite: bool,
+}
+
+impl<'a> Words<'a> {
+    /// The words before the two types; `None` when a word stands twice or is unknown here.
+    fn read(words: &[&'a str]) -> Option<Self> {
+        let mut read = Self::default();
+        for word in words {
+            let flag = match *word {
+                "ftz" => &mut read.flush,
+                "sat" => &mut read.saturate,
+                "relu" => &mut read.relu,
+                "satfinite" => &mut read.finite,
+                _ if read.rounding.is_none() => {
+                    read.rounding = Some(word);
+                    continue;
+                }
+                _ => return None,
+            };
+            if std::mem::replace(flag, true) {
+                return None;
+            }
+        }
+        Some(read)
+    }
+
+    /// Whether the rounding is one of those.
+    fn rounds(&self, roundings: Roundings) -> bool {
+        use Roundings::{Float, Integral, MaybeFloat, MaybeIntegral, Never};
+        match self.rounding {
+            None => matches!(roundings, Never | MaybeFloat | MaybeIntegral),
+            Some("rn" | "rz" | "rm" | "rp") => matches!(roundings, Float | MaybeFloat),
+            Some("rni" | "rzi" | "rmi" | "rpi") => matches!(roundings, Integral | MaybeIntegral),
+            Some(_) => false,
+        }
+    }
+
+    /// Whether it is rounded like that, and flushes and saturates only where that may be.
+    fn plain(&self, roundings: Roundings, flush: bool, saturate: bool) -> bool {
+        let allowed = (flush || !self.flush) && (saturate || !self.saturate);
+        self.rounds(roundings) && allowed && !self.relu && !self.finite
+    }
+
+    /// To nearest even or to zero, with what only conversions to small floats have.
+    fn small(&self) -> bool {
+        matches!(self.rounding, Some("rn" | "rz")) && !self.flush && !self.saturate
+    }
+}
+
+/// Whether there is such a conversion; those of `.pack` are others.
+pub(super) fn exists(i: &Instruction<'_>) -> bool {
+    let Some((words, types)) = i.modifiers.len().checked_sub(2).map(|at| i.modifiers.split_at(at)) else {
+        return false;
+    };
+    let (Some(words), [to, from]) = (Words::read(words), types) else { return false };
+    match (Ty::parse(to), Ty::parse(from)) {
+        (Some(to), Some(from)) => allows(&words, to, from),
+        _ => false,
+    }
+}
+
+/// Whether a pair of types has these words.
+fn allows(words: &Words<'_>, to: Ty, from: Ty) -> bool {
+    use Roundings::{Float, Integral, MaybeFloat, MaybeIntegral, Never};
+    let nearest = words.rounding == Some("rn") && !words.flush && !words.saturate;
+    match (to, from) {
+        (Ty::U(_) | Ty::S(_), Ty::U(_) | Ty::S(_)) => {
+            let narrower = match (to.integer(), from.integer()) {
+                (Some(to), Some(from)) => !to.holds(from),
+                _ => false,
+            };
+            words.plain(Never, false, narrower)
+        }
+        (Ty::U(_) | Ty::S(_), Ty::F16 | Ty::F64) => words.plain(Integral, false, true),
+        (Ty::U(_) | Ty::S(_), Ty::F32) => words.plain(Integral, true, true),
+        (Ty::U(_) | Ty::S(_), Ty::Bf16) => words.plain(Integral, false, false),
+        (Ty::F16 | Ty::F64, Ty::U(_) | Ty::S(_)) | (Ty::F16, Ty::F64) => words.plain(Float, false, true),
+        (Ty::F32, Ty::U(_) | Ty::S(_) | Ty::F64) => words.plain(Float, true, true),
+        (Ty::Bf16, Ty::U(_) | Ty::S(_) | Ty::F64) => words.plain(Float, false, false),
+        (Ty::F16, Ty::F16) | (Ty::F64, Ty::F64) => words.plain(MaybeIntegral, false, true),
+        (Ty::F32, Ty::F32) => words.plain(MaybeIntegral, true, true),
+        (Ty::Bf16, Ty::Bf16) => words.plain(MaybeIntegral, false, false),
+        (Ty::F64, Ty::F16) => words.plain(Never, false, true),
+        (Ty::F32, Ty::F16) | (Ty::F64, Ty::F32) => words.plain(Never, true, true),
+        (Ty::F16, Ty::Bf16) | (Ty::Bf16, Ty::F16) | (Ty::F64, Ty::Bf16) => words.plain(MaybeFloat, false, false),
+        (Ty::F32, Ty::Bf16) => words.plain(MaybeFloat, true, false),
+        (Ty::F16, Ty::F32) => words.plain(Float, true, true) || (words.small() && (words.relu || words.finite)),
+        (Ty::Bf16, Ty::F32) => words.plain(Float, true, false) || (words.small() && (words.relu || words.finite)),
+        (Ty::F16x2 | Ty::Bf16x2, Ty::F32) => words.small(),
+        (Ty::Tf32, Ty::F32) if words.rounding == Some("rna") => !words.flush && !words.saturate && !words.relu,
+        (Ty::Tf32, Ty::F32) => words.small() && !words.finite,
+        (Ty::F16x2, Ty::E4m3x2 | Ty::E5m2x2) => nearest && !words.finite,
+        (Ty::E4m3x2 | Ty::E5m2x2, Ty::F32 | Ty::F16x2) => nearest && words.finite,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(name: &str) -> bool {
+        let modifiers = name.split('.').skip(1).collect();
+        exists(&Instruction { guard: None, opcode: "cvt", modifiers, operands: Vec::new(), line: 1 })
+    }
+
+    #[test]
+    fn words_are_those_of_the_types() {
+        let good =
+            ["cvt.rzi.s8.bf16", "cvt.sat.u8.s32", "cvt.rn.satfinite.f16.f32", "cvt.f64.f16", "cvt.rz.ftz.f32.bf16"];
+        let bad = [
+            "cvt.s8.bf16",
+            "cvt.sat.s32.u8",
+            "cvt.satfinite.f16.f32",
+            "cvt.rn.f64.f16",
+            "cvt.rn.rn.f32.f64",
+            "cvt.f32",
+        ];
+        assert!(good.into_iter().all(taken) && !bad.into_iter().any(taken));
+    }
+}
