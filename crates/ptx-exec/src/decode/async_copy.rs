@@ -1,4 +1,4 @@
-//! `cp.async` and its relatives. What moves tensors is refused by name.
+//! `cp.async` and its relatives; what moves tensors is refused by name.
 
 use super::draft::{Draft, Ref, Role};
 use super::function::FunctionDecoder;
@@ -46,6 +46,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
         let [address] = self.operands(i)?;
         let one = self.constant(1, Width::Word);
+        // Without a space, 32 bits are an address of shared memory all the same: so NVIDIA's own headers give it.
+        let space = space.or_else(|| self.is_narrow(address).then_some("shared"));
         let address = self.plain_address(address, space)?;
         let narrow = if address.width == Width::Word { NARROW_POINTER } else { 0 };
         let exec = if counted { mbarrier::arrive } else { mbarrier::touch };

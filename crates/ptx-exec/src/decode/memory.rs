@@ -240,6 +240,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return Err(self.invalid("vector of the wrong length"));
         }
         let (values, width) = self.store_sources(parts, ty)?;
+        if barrier.is_some() && ty.width() != Some(width) {
+            return Err(self.invalid(format!("{} of registers that are wider than its type", i.full_name())));
+        }
         let exec = store_code(ty, width, space, pointer, count > 1).ok_or_else(|| self.unsupported(i))?;
         self.fence_if(order.release, Order::default());
         let access = Access::new(Deed::Store, order.strong, space, pointer, ty.bytes() * count as u32);
@@ -276,6 +279,16 @@ impl<'a> FunctionDecoder<'_, 'a> {
         match self.target(operand, space)? {
             Target::Address(address) => Ok(address),
             Target::KernelParam(_) => Err(self.invalid("a kernel parameter cannot be changed")),
+        }
+    }
+
+    /// Whether an address is held in a register of 32 bits.
+    pub(crate) fn is_narrow(&mut self, operand: &Operand<'a>) -> bool {
+        match operand {
+            Operand::Address { base: Some(name), .. } => {
+                self.register(name).is_some_and(|(_, width)| width == Width::Word)
+            }
+            _ => false,
         }
     }
 
