@@ -84,6 +84,12 @@ pub trait Host: Sync {
     /// The allocation that holds `address`. It must stay mapped, readable (and writable when it says so) until the
     /// launch is done.
     fn range_of(&self, address: u64) -> Option<AddressRange>;
+    /// The places that a multicast address stands for, one in the memory of each device that is bound; `None` for an
+    /// ordinary address, which stands for itself.
+    fn replicas(&self, address: u64) -> Option<Vec<u64>> {
+        let _ = address;
+        None
+    }
     /// What a handle of a texture or surface, or the address of a `.texref` or `.surfref`, stands for; `None` for what
     /// is no handle. The memory of its image must stay as [`Host::range_of`] demands until the launch is done.
     fn bound(&self, handle: u64) -> Option<Bound> {

@@ -167,6 +167,8 @@ fn reduce_bulk<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 struct ReduceBulk;
 
 impl atom::Visitor for ReduceBulk {
+    type Code = Exec;
+
     fn visit<O: Operation>(self) -> Exec {
         reduce_bulk::<O>
     }

@@ -213,14 +213,18 @@ fn body<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 
 /// Makes code that works with an operation.
 pub(crate) trait Visitor: Sized {
+    /// The kind of code.
+    type Code;
     /// The code for `O`.
-    fn visit<O: Operation>(self) -> Exec;
+    fn visit<O: Operation>(self) -> Self::Code;
 }
 
 /// Makes code for `atom` and `red` themselves.
 struct Plain;
 
 impl Visitor for Plain {
+    type Code = Exec;
+
     fn visit<O: Operation>(self) -> Exec {
         body::<O>
     }
@@ -232,7 +236,7 @@ pub(crate) fn lookup(name: &str, ty: &str) -> Option<Exec> {
 }
 
 /// The code that `visitor` makes for operation `name` on `ty`.
-pub(crate) fn visit(name: &str, ty: &str, visitor: impl Visitor) -> Option<Exec> {
+pub(crate) fn visit<V: Visitor>(name: &str, ty: &str, visitor: V) -> Option<V::Code> {
     Some(match (name, ty) {
         ("add", "u32" | "s32") => visitor.visit::<Add32>(),
         ("add", "u64" | "s64") => visitor.visit::<Add64>(),
@@ -261,7 +265,7 @@ pub(crate) fn visit(name: &str, ty: &str, visitor: impl Visitor) -> Option<Exec>
 }
 
 /// `min` and `max`, signed and unsigned.
-fn extreme(name: &str, ty: &str, visitor: impl Visitor) -> Option<Exec> {
+fn extreme<V: Visitor>(name: &str, ty: &str, visitor: V) -> Option<V::Code> {
     Some(match (name, ty) {
         ("min", "u32") => visitor.visit::<MinU32>(),
         ("max", "u32") => visitor.visit::<MaxU32>(),

@@ -29,6 +29,7 @@ mod mbarrier;
 mod memory;
 mod modifiers;
 mod moves;
+mod multimem;
 mod operand;
 mod program;
 mod registers;

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `accept`, `link`, `globals`, `decode`, `register_limit`, `program` | texts to code |
 //! | `inst`, `code`, `registers` | what code is, and where its operands are |
-//! | `alu`, `memory`, `atom`, `async_copy`, `mbarrier`, `cluster`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `device_runtime`, `print` | instructions |
+//! | `alu`, `memory`, `atom`, `async_copy`, `multimem`, `mbarrier`, `cluster`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `device_runtime`, `print` | instructions |
 //! | `machine`, `warp`, `block`, `grid`, `pool` | what runs when, and on which thread |
 //! | `races` | which threads touch the same memory with nothing that orders them |
 //! | `switch`, `state` | pausing, ending, and the running state as bytes |
@@ -41,6 +41,7 @@ mod machine;
 mod matrix;
 mod mbarrier;
 mod memory;
+mod multimem;
 mod order;
 mod pool;
 mod print;

@@ -30,6 +30,8 @@ pub(crate) struct Device {
     /// Addresses below this may be read only.
     pub read_only_below: u64,
     printed: Mutex<Vec<u8>>,
+    /// Multicast stretches: start, size, and the places that they stand for.
+    multicast: Mutex<Vec<(u64, u64, Vec<u64>)>>,
 }
 
 impl Default for Device {
@@ -42,7 +44,13 @@ impl Device {
     /// A device with that much memory.
     pub(crate) fn new(size: usize) -> Self {
         let bytes = std::iter::repeat_with(|| AtomicU8::new(0)).take(size).collect();
-        Self { bytes, ranges: Mutex::default(), read_only_below: 0, printed: Mutex::default() }
+        Self {
+            bytes,
+            ranges: Mutex::default(),
+            read_only_below: 0,
+            printed: Mutex::default(),
+            multicast: Mutex::default(),
+        }
     }
 
     fn base(&self) -> u64 {
@@ -57,6 +65,11 @@ impl Device {
         assert!(start + size <= self.base() + self.bytes.len() as u64, "test memory is too small");
         ranges.push((start, start + size));
         start
+    }
+
+    /// Makes a stretch stand for others.
+    pub(crate) fn multicast(&self, start: u64, size: u64, places: &[u64]) {
+        self.multicast.lock().unwrap().push((start, size, places.to_vec()));
     }
 
     /// A new allocation that holds `words`.
@@ -132,6 +145,12 @@ pub(crate) fn launch(program: &Program, grid: [u32; 3], block: [u32; 3], params:
 }
 
 impl Host for Device {
+    fn replicas(&self, address: u64) -> Option<Vec<u64>> {
+        let known = self.multicast.lock().unwrap();
+        let (start, _, places) = known.iter().find(|(start, size, _)| (*start..start + size).contains(&address))?;
+        Some(places.iter().map(|place| place + (address - start)).collect())
+    }
+
     fn range_of(&self, address: u64) -> Option<AddressRange> {
         let ranges = self.ranges.lock().unwrap();
         let (start, end) = *ranges.iter().find(|(start, end)| (*start..*end).contains(&address))?;
