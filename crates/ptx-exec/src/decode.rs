@@ -35,6 +35,7 @@ mod program;
 mod registers;
 mod slots;
 mod small;
+mod tensor;
 mod texture;
 mod video;
 mod wide;

@@ -28,6 +28,8 @@ pub enum FaultKind {
     MisalignedAddress(u64),
     /// `CUDA_ERROR_ILLEGAL_INSTRUCTION` (715): an indirect call of something that is no function.
     InvalidPc(u64),
+    /// `CUDA_ERROR_ILLEGAL_INSTRUCTION` (715): a copy of a tensor by what is no map of tiles of its rank.
+    BadTensorMap(u64),
     /// `CUDA_ERROR_ASSERT` (710): `__assertfail` was called.
     Assert,
     /// `trap` was executed (`CUDA_ERROR_LAUNCH_FAILED`, 719).
@@ -48,6 +50,7 @@ impl fmt::Display for FaultKind {
             Self::IllegalAddress(address) => write!(f, "illegal address {address:#x}"),
             Self::MisalignedAddress(address) => write!(f, "misaligned address {address:#x}"),
             Self::InvalidPc(address) => write!(f, "call of {address:#x}, which is no function"),
+            Self::BadTensorMap(address) => write!(f, "no tensor map for this copy at {address:#x}"),
             Self::Assert => f.write_str("assertion failed"),
             Self::Trap => f.write_str("trap"),
             Self::StackOverflow => f.write_str("stack overflow"),

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `accept`, `link`, `globals`, `decode`, `register_limit`, `program` | texts to code |
 //! | `inst`, `code`, `registers` | what code is, and where its operands are |
-//! | `alu`, `memory`, `atom`, `async_copy`, `multimem`, `mbarrier`, `cluster`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `device_runtime`, `print` | instructions |
+//! | `alu`, `memory`, `atom`, `async_copy`, `tensor`, `tensor_copy`, `multimem`, `mbarrier`, `cluster`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `device_runtime`, `print` | instructions |
 //! | `machine`, `warp`, `block`, `grid`, `pool` | what runs when, and on which thread |
 //! | `races` | which threads touch the same memory with nothing that orders them |
 //! | `switch`, `state` | pausing, ending, and the running state as bytes |
@@ -54,6 +54,8 @@ mod special;
 mod stack;
 mod state;
 mod switch;
+mod tensor;
+mod tensor_copy;
 pub mod texture;
 mod types;
 mod warp;

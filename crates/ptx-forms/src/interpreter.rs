@@ -66,6 +66,12 @@ impl Host for Memory {
     fn assert_failed(&self, _: &str) {}
 }
 
+/// Loads a text and forgets it.
+pub(crate) fn load(text: &str) -> Result<(), LoadError> {
+    let mut memory = Memory { bytes: Vec::new(), ranges: Vec::new() };
+    Program::load(&[text], &mut memory, TARGET).map(|_| ())
+}
+
 /// The interpreter with a few megabytes of memory.
 #[derive(Debug, Default)]
 pub struct Interpreter;
@@ -143,7 +149,7 @@ fn fault_code(kind: FaultKind) -> u32 {
     match kind {
         FaultKind::IllegalAddress(_) | FaultKind::StackOverflow => 700,
         FaultKind::MisalignedAddress(_) => 716,
-        FaultKind::InvalidPc(_) => 715,
+        FaultKind::InvalidPc(_) | FaultKind::BadTensorMap(_) => 715,
         FaultKind::Assert => 710,
         FaultKind::Deadlock => 702,
         FaultKind::BadLaunch => 1,

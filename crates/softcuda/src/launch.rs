@@ -172,7 +172,7 @@ fn code_of(kind: FaultKind) -> CUresult {
     match kind {
         FaultKind::IllegalAddress(_) | FaultKind::StackOverflow => CUresult::ERROR_ILLEGAL_ADDRESS,
         FaultKind::MisalignedAddress(_) => CUresult::ERROR_MISALIGNED_ADDRESS,
-        FaultKind::InvalidPc(_) => CUresult::ERROR_ILLEGAL_INSTRUCTION,
+        FaultKind::InvalidPc(_) | FaultKind::BadTensorMap(_) => CUresult::ERROR_ILLEGAL_INSTRUCTION,
         FaultKind::Assert => CUresult::ERROR_ASSERT,
         FaultKind::Deadlock => CUresult::ERROR_LAUNCH_TIMEOUT,
         FaultKind::BadLaunch => CUresult::ERROR_INVALID_VALUE,

@@ -1,8 +1,8 @@
 //! Tensor maps: checked as the driver documents it, and written in a layout of this driver's own.
 //!
-//! Nothing here reads a map: kernels that use them are refused, and the device's attribute says so. Programs and libraries
-//! encode them all the same, and what they rely on holds: the address is the first word, and the rest is made of the
-//! arguments alone. Whether a box of pixels is empty is not checked.
+//! Copies over tiles read them (`crates/ptx-exec/src/tensor.rs` has the layout); copies of pixels are refused, and the device's
+//! attribute says no. Programs and libraries encode maps all the same, and what they rely on holds: the address is the first
+//! word, and the rest is made of the arguments alone. Whether a box of pixels is empty is not checked.
 
 use katydid_cuda_sys::{CUresult, CUtensorMap};
 

@@ -1,4 +1,4 @@
-//! `cp.async` and its relatives; what moves tensors is refused by name.
+//! `cp.async` and its relatives; those that move tensors are in `tensor`.
 
 use super::draft::{Draft, Ref, Role};
 use super::function::FunctionDecoder;
@@ -16,10 +16,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// Everything whose opcode is `cp`.
     pub(crate) fn copy_asynchronously(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let reduces = m.take("reduce");
-        if !m.take("async") || m.has("tensor") {
+        if !m.take("async") {
             return Err(self.unsupported(i));
         }
         let is_bulk = m.take("bulk");
+        if is_bulk && m.has("tensor") {
+            return self.copy_tensor(i, m, reduces);
+        }
         if m.one_of(&["commit_group", "wait_group", "wait_all"]).is_some() {
             // Every copy has been made when it was issued.
             m.take("read");
@@ -104,7 +107,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// Takes hints; returns whether one of them comes with an operand, a policy that has no effect here.
-    fn cache_policy(&self, m: &mut Modifiers<'a>) -> bool {
+    pub(crate) fn cache_policy(&self, m: &mut Modifiers<'a>) -> bool {
         let policy = m.take("L2::cache_hint");
         m.memory_order();
         policy

@@ -11,6 +11,9 @@ use crate::inst::NONE;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
+/// Bytes of a tensor map.
+const TENSOR_MAP_BYTES: u64 = 128;
+
 impl<'a> FunctionDecoder<'_, 'a> {
     /// Any instruction of this family but barriers.
     pub(crate) fn control(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
@@ -94,6 +97,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let scope = m.one_of(SCOPES);
         if !known || (order.is_none() && scope.is_none() && !proxy) {
             return Err(self.unsupported(i));
+        }
+        // A fence that acquires a tensor map names it, with its size.
+        if let [_, size] = i.operands.as_slice()
+            && *size != Operand::Int(TENSOR_MAP_BYTES)
+        {
+            return Err(self.invalid(format!("{} of other than {TENSOR_MAP_BYTES} bytes", i.full_name())));
         }
         self.plain(Draft::new(control::fence))
     }

@@ -432,6 +432,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             "cp" => self.copy_asynchronously(i, m),
             "mbarrier" => self.mbarrier(i, m),
             "multimem" => self.multimem(i, m),
+            "tensormap" => self.replace_in_tensor_map(i, m),
             "mapa" | "getctarank" => self.cluster_address(i, m),
             "tex" | "tld4" | "txq" | "istypep" | "suld" | "sust" | "sured" | "suq" => self.texture(i, m),
             "createpolicy" => self.create_policy(i, m),

@@ -84,7 +84,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let [Operand::Int(24..=256)] = i.operands.as_slice() else {
             return Err(self.invalid("setmaxnreg takes a number from 24 to 256"));
         };
-        if !known || m.ty() != Some(Ty::U(32)) {
+        if !known || !self.is_specific || m.ty() != Some(Ty::U(32)) {
             return Err(self.unsupported(i));
         }
         self.push(Draft::new(control::nothing));

@@ -1,0 +1,333 @@
+//! Tensor maps as device code reads and changes them: 16 words of 8 bytes, in a layout of this project's own.
+//!
+//! | word | what |
+//! |---|---|
+//! | 0 | the address of the tensor |
+//! | 1 | bytes, lowest first: fill, promotion, swizzle, interleave, rank, data type, kind of box (0: tiles) |
+//! | 2 to 6 | sizes of the dimensions, innermost first |
+//! | 7 to 10 | strides in bytes, from the second dimension on |
+//! | 11, 12 | steps between elements, and sizes of a box: 12 bits each, the innermost dimension highest |
+//! | 13 to 15 | corners and sizes of a box of pixels |
+//!
+//! The driver that is made of this crate encodes them so; a map is data, and is checked whenever it is used.
+
+use crate::fault::FaultKind;
+use crate::machine::Machine;
+use crate::memory::place::Space;
+
+/// Most dimensions of a tensor.
+pub(crate) const MAX_RANK: usize = 5;
+
+/// Bytes of a map, and what its address is a multiple of.
+const WORDS: u64 = 16;
+const ALIGNMENT: u64 = 64;
+
+/// The word of the kinds, the first of the sizes, of the strides, of the steps, and of the sizes of a box.
+const KINDS: u64 = 1;
+const SIZES: u64 = 2;
+const STRIDES: u64 = 7;
+const STEPS: u64 = 11;
+const BOX: u64 = 12;
+
+/// Types of elements by their number in a map: their names in PTX.
+const TYPES: [&str; 13] = ["u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32", "f32", "f32"];
+/// The numbers that `tensormap.replace` has for the same types.
+const REPLACED_TYPES: [u64; 13] = [0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12];
+/// Bytes of those elements.
+const BYTES: [u64; 13] = [1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4];
+
+/// A map of tiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TensorMap {
+    /// Where the tensor starts.
+    pub(crate) address: u64,
+    /// How many dimensions it has.
+    pub(crate) rank: usize,
+    /// Number of the type of its elements.
+    data_type: usize,
+    /// Elements in each dimension.
+    pub(crate) sizes: [u64; MAX_RANK],
+    /// Bytes between elements in each dimension.
+    pub(crate) strides: [u64; MAX_RANK],
+    /// Elements between two that a box takes, in each dimension.
+    pub(crate) steps: [u64; MAX_RANK],
+    /// Elements that a box takes in each dimension.
+    pub(crate) tile: [u64; MAX_RANK],
+    /// Bits of the address of a row that are added to its pieces of 16 bytes, without carry.
+    swizzle: u64,
+    /// Whether what lies outside is NaN, not zero.
+    pub(crate) fills_with_nan: bool,
+}
+
+impl TensorMap {
+    /// The map that 16 words are; `None` for one that cannot be read as tiles: boxes of pixels, packed elements,
+    /// interleaved tensors, and what is no map.
+    pub(crate) fn from_words(words: &[u64; WORDS as usize]) -> Option<Self> {
+        let kind = |at: u32| (words[KINDS as usize] >> (8 * at) & 0xff) as usize;
+        let (fill, swizzle, interleave, rank, data_type, boxes) =
+            (kind(0), kind(2), kind(3), kind(4), kind(5), kind(6));
+        let bytes = *BYTES.get(data_type)?;
+        let swizzle = match swizzle {
+            0 => 0,
+            1 => 1,
+            2 => 3,
+            3 => 7,
+            _ => return None,
+        };
+        if !(1..=MAX_RANK).contains(&rank) || boxes != 0 || interleave != 0 || fill > 1 {
+            return None;
+        }
+        let packed = |word: u64, at: usize| words[word as usize] >> (12 * (MAX_RANK - 1 - at)) & 0xfff;
+        let inside = |at: usize| at < rank;
+        let mut map = Self {
+            address: words[0],
+            rank,
+            data_type,
+            sizes: std::array::from_fn(|at| if inside(at) { words[SIZES as usize + at] } else { 1 }),
+            strides: std::array::from_fn(|at| if at == 0 { bytes } else { words[STRIDES as usize + at - 1] }),
+            // Without interleaving the innermost step is not looked at.
+            steps: std::array::from_fn(|at| if at == 0 || !inside(at) { 1 } else { packed(STEPS, at) }),
+            tile: std::array::from_fn(|at| if inside(at) { packed(BOX, at) } else { 1 }),
+            swizzle,
+            fills_with_nan: fill == 1,
+        };
+        if map.steps.contains(&0) || map.tile.contains(&0) || map.tile.iter().any(|size| *size > 256) {
+            return None;
+        }
+        for (size, step) in map.tile.iter_mut().zip(map.steps) {
+            *size = size.div_ceil(step);
+        }
+        Some(map)
+    }
+
+    /// Bytes of an element.
+    pub(crate) fn element(&self) -> u64 {
+        BYTES.get(self.data_type).copied().unwrap_or(1)
+    }
+
+    /// The type of an element, as PTX calls it.
+    pub(crate) fn type_name(&self) -> &'static str {
+        TYPES.get(self.data_type).copied().unwrap_or("u8")
+    }
+
+    /// Bytes of a row of a box.
+    pub(crate) fn row(&self) -> u64 {
+        self.tile[0] * self.element()
+    }
+
+    /// Bytes of a box.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tile.iter().product::<u64>() * self.element()
+    }
+
+    /// Where a piece of a box that would be at `address` in shared memory is.
+    pub(crate) fn swizzled(&self, address: u64) -> u64 {
+        address ^ (address >> 7 & self.swizzle) << 4
+    }
+
+    /// An element outside, repeated over 8 bytes.
+    pub(crate) fn outside(&self) -> u64 {
+        match (self.fills_with_nan, self.element()) {
+            (false, _) => 0,
+            (true, 2) => 0x7ff7_7ff7_7ff7_7ff7,
+            (true, 4) => 0x7fff_ffff_7fff_ffff,
+            (true, _) => 0x7fff_ffff_ffff_ffff,
+        }
+    }
+}
+
+/// What `tensormap.replace` changes, with the dimension where there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Field {
+    /// `.global_address`
+    Address,
+    /// `.rank`, less one
+    Rank,
+    /// `.box_dim`
+    Box,
+    /// `.global_dim`
+    Size,
+    /// `.global_stride`
+    Stride,
+    /// `.element_stride`
+    Step,
+    /// `.elemtype`
+    Type,
+    /// `.interleave_layout`
+    Interleave,
+    /// `.swizzle_mode`
+    Swizzle,
+    /// `.fill_mode`
+    Fill,
+}
+
+impl Field {
+    /// All fields with their names.
+    const ALL: [(&'static str, Self); 10] = [
+        ("global_address", Self::Address),
+        ("rank", Self::Rank),
+        ("box_dim", Self::Box),
+        ("global_dim", Self::Size),
+        ("global_stride", Self::Stride),
+        ("element_stride", Self::Step),
+        ("elemtype", Self::Type),
+        ("interleave_layout", Self::Interleave),
+        ("swizzle_mode", Self::Swizzle),
+        ("fill_mode", Self::Fill),
+    ];
+
+    /// The field called `name`.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, field)| *field)
+    }
+
+    /// As a number.
+    pub(crate) fn encode(self) -> u64 {
+        Self::ALL.iter().position(|(_, field)| *field == self).unwrap_or(0) as u64
+    }
+
+    /// The reverse.
+    pub(crate) fn decode(code: u64) -> Self {
+        Self::ALL.get(code as usize).map_or(Self::Address, |(_, field)| *field)
+    }
+
+    /// Whether it has 64 bits.
+    pub(crate) fn is_wide(self) -> bool {
+        matches!(self, Self::Address | Self::Stride)
+    }
+
+    /// Dimensions that it can be of; `None` where there is none.
+    pub(crate) fn dimensions(self) -> Option<u64> {
+        match self {
+            Self::Box | Self::Size | Self::Step => Some(MAX_RANK as u64),
+            Self::Stride => Some(MAX_RANK as u64 - 1),
+            _ => None,
+        }
+    }
+
+    /// Whether its value is an immediate, and the largest one.
+    pub(crate) fn largest(self) -> Option<u64> {
+        match self {
+            Self::Type => Some(REPLACED_TYPES.len() as u64 - 1),
+            Self::Interleave => Some(2),
+            Self::Swizzle => Some(3),
+            Self::Fill => Some(1),
+            _ => None,
+        }
+    }
+
+    /// The word that holds it, the place of its lowest bit there, and how many bits it has.
+    fn place(self, dimension: u64) -> (u64, u64, u32) {
+        let packed = |word| (word, 12 * (MAX_RANK as u64 - 1).saturating_sub(dimension), 12);
+        match self {
+            Self::Address => (0, 0, 64),
+            Self::Rank => (KINDS, 32, 8),
+            Self::Box => packed(BOX),
+            Self::Size => (SIZES + dimension, 0, 64),
+            Self::Stride => (STRIDES + dimension, 0, 64),
+            Self::Step => packed(STEPS),
+            Self::Type => (KINDS, 40, 8),
+            Self::Interleave => (KINDS, 24, 8),
+            Self::Swizzle => (KINDS, 16, 8),
+            Self::Fill => (KINDS, 0, 8),
+        }
+    }
+
+    /// The word of a map with the field changed, and which it is.
+    fn change(self, dimension: u64, value: u64) -> (u64, impl Fn(u64) -> u64) {
+        let (word, shift, bits) = self.place(dimension);
+        let value = match self {
+            Self::Rank => value.wrapping_add(1),
+            Self::Type => REPLACED_TYPES.get(value as usize).copied().unwrap_or(value),
+            _ => value,
+        };
+        let mask = u64::MAX >> (64 - bits) << shift;
+        (word, move |old| old & !mask | value << shift & mask)
+    }
+}
+
+impl Machine<'_> {
+    /// Reads a map of tiles for a lane; what is none is a fault.
+    pub(crate) fn tensor_map(&mut self, lane: usize, address: u64) -> Result<TensorMap, FaultKind> {
+        if !address.is_multiple_of(ALIGNMENT) {
+            return Err(FaultKind::MisalignedAddress(address));
+        }
+        let mut words = [0; WORDS as usize];
+        for (index, word) in (0_u64..).zip(&mut words) {
+            *word = self.read(Space::Generic, lane, address.wrapping_add(8 * index))?;
+        }
+        TensorMap::from_words(&words).ok_or(FaultKind::BadTensorMap(address))
+    }
+
+    /// Changes a field of a map.
+    pub(crate) fn replace_in_map(
+        &mut self,
+        lane: usize,
+        (space, address): (Space, u64),
+        (field, dimension): (Field, u64),
+        value: u64,
+    ) -> Result<(), FaultKind> {
+        if !address.is_multiple_of(ALIGNMENT) {
+            return Err(FaultKind::MisalignedAddress(address));
+        }
+        let (word, change) = field.change(dimension, value);
+        let at = address.wrapping_add(8 * word);
+        let old = self.read::<u64>(space, lane, at)?;
+        self.write::<u64>(space, lane, at, change(old))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two dimensions of `f32`, 16 by 8, boxes of 4 by 2.
+    fn words() -> [u64; 16] {
+        let mut words = [0; 16];
+        (words[0], words[1]) = (0x1000, 7 << 40 | 2 << 32);
+        (words[2], words[3], words[7]) = (16, 8, 64);
+        (words[11], words[12]) = (1 << 48 | 1 << 36, 4 << 48 | 2 << 36);
+        words
+    }
+
+    #[test]
+    fn words_become_a_map() {
+        let map = TensorMap::from_words(&words()).unwrap();
+        assert_eq!((map.address, map.rank, map.type_name(), map.row(), map.bytes()), (0x1000, 2, "f32", 16, 32));
+        assert_eq!((map.sizes, map.strides), ([16, 8, 1, 1, 1], [4, 64, 0, 0, 0]));
+        let (mut pixels, mut packed, mut empty) = (words(), words(), words());
+        pixels[1] |= 1 << 48;
+        packed[1] |= 13 << 40;
+        empty[12] = 0;
+        assert_eq!([pixels, packed, empty].map(|words| TensorMap::from_words(&words)), [None; 3]);
+    }
+
+    #[test]
+    fn fields_are_replaced_one_by_one() {
+        let mut words = words();
+        let mut replace = |field: Field, dimension, value| {
+            let (word, change) = field.change(dimension, value);
+            words[word as usize] = change(words[word as usize]);
+        };
+        replace(Field::Address, 0, 0x2000);
+        replace(Field::Rank, 0, 2);
+        replace(Field::Size, 2, 5);
+        replace(Field::Stride, 1, 512);
+        replace(Field::Box, 2, 3);
+        replace(Field::Step, 2, 1);
+        replace(Field::Type, 0, 10);
+        replace(Field::Swizzle, 0, 3);
+        replace(Field::Fill, 0, 1);
+        let map = TensorMap::from_words(&words).unwrap();
+        assert_eq!((map.address, map.rank, map.type_name(), map.bytes()), (0x2000, 3, "bf16", 48));
+        assert_eq!((map.sizes, map.strides[2], map.tile), ([16, 8, 5, 1, 1], 512, [4, 2, 3, 1, 1]));
+        assert_eq!((map.swizzled(0x0380), map.outside() & 0xffff), (0x03f0, 0x7ff7));
+    }
+
+    #[test]
+    fn fields_survive_being_numbers() {
+        for (name, field) in Field::ALL {
+            assert_eq!((Field::parse(name), Field::decode(field.encode())), (Some(field), field));
+        }
+    }
+}
