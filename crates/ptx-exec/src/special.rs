@@ -62,6 +62,7 @@ const NAMES: &[(&str, &str, Width)] = &[
     ("%reserved_smem_offset_0", "", Width::Word),
     ("%reserved_smem_offset_1", "", Width::Word),
     ("%is_explicit_cluster", "", Width::Pred),
+    ("%current_graph_exec", "", Width::Double),
 ];
 
 /// Bytes of shared memory that are reserved for the system in each block, behind what the program asks for.
@@ -77,7 +78,7 @@ pub(crate) fn lookup(name: &str, member: &str) -> Option<(u64, Width)> {
 }
 
 /// Beginnings of the names of special registers that are not in `NAMES`.
-const OTHERS: &[&str] = &["%envreg", "%pm", "%reserved_smem_offset", "%current_graph_exec"];
+const OTHERS: &[&str] = &["%envreg", "%pm", "%reserved_smem_offset"];
 
 /// Whether PTX has a special register of that name.
 pub(crate) fn exists(name: &str) -> bool {
@@ -193,7 +194,8 @@ fn read_double(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         30 => machine.env.grid_id,
         31 => clock(machine),
         32 => timer(),
-        _ => 1,
+        // No graph was launched by device code.
+        _ => 0,
     };
     machine.registers.set(inst.d, machine.mask, &[value; LANES]);
     Flow::Next
@@ -231,6 +233,7 @@ mod tests {
         assert_eq!(lookup("%globaltimer", ""), Some((32, Width::Double)));
         assert_eq!(lookup("%cluster_ctarank", ""), Some((45, Width::Word)));
         assert_eq!(lookup("%reserved_smem_offset_1", ""), Some((52, Width::Word)));
+        assert_eq!(lookup("%current_graph_exec", ""), Some((54, Width::Double)));
         assert_eq!(lookup("%tid", ""), None);
     }
 }

@@ -13,9 +13,11 @@
 //! | `catalog`, `kernel`, `program`, `random` | where cases come from |
 //! | `case`, `suite` | what a case is, and all of them |
 //! | `device`, `interpreter`, `gpu` | what runs them |
+//! | `accepted` | which forms ptxas takes, to be loaded and refused alike |
 //! | `store`, `check`, `exact` | kept answers, and comparing with them |
 //! | `table` | the page of forms |
 
+mod accepted;
 mod case;
 mod catalog;
 mod check;
@@ -33,6 +35,7 @@ mod suite;
 mod table;
 mod values;
 
+pub use accepted::{AcceptedError, Form, TARGETS, Taken, conversions, header_forms, judge};
 pub use case::{Argument, Case};
 pub use check::{Difference, Verdict, compare, written};
 pub use device::{Answer, Device, DeviceError};

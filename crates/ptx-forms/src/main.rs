@@ -5,8 +5,8 @@ use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
 use katydid_ptx_forms::{
-    Answer, Case, Device, DeviceError, Gpu, Group, Interpreter, Kept, Origin, StoreError, SuiteError, compare, kept,
-    suite, written,
+    AcceptedError, Answer, Case, Device, DeviceError, Gpu, Group, Interpreter, Kept, Origin, StoreError, SuiteError,
+    compare, judge, kept, suite, written,
 };
 
 /// Instruction forms and small programs, compared with what a GPU made of them.
@@ -47,6 +47,12 @@ enum Action {
         #[arg(long)]
         all: bool,
     },
+    /// Asks ptxas which instructions of NVIDIA's headers, and which conversions, it takes, and writes down what it says.
+    Ptxas {
+        /// The program.
+        #[arg(default_value = "target/cuda-toolkit/nvidia/cu13/bin/ptxas")]
+        program: PathBuf,
+    },
     /// Asks one case, which may leave the driver of no use, and prints the code of its failure.
     Probe {
         /// Its whole name.
@@ -73,6 +79,8 @@ enum Failure {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
+    Accepted(#[from] AcceptedError),
+    #[error(transparent)]
     Device(#[from] DeviceError),
     #[error("there is no case {0}")]
     NoCase(String),
@@ -83,6 +91,7 @@ fn main() -> ExitCode {
     let done = suite(&flags.root).map_err(Failure::from).and_then(|groups| match &flags.command {
         Action::Record { out, group, library } => record(&flags.root, &groups, group, library.as_deref(), out),
         Action::Run { pattern, library, all } => hold(&flags.root, &groups, pattern, library.as_deref(), *all),
+        Action::Ptxas { program } => Ok(judge(&flags.root, program)?).map(|()| true),
         Action::Probe { name, library } => probe(&groups, name, library.as_deref()),
         Action::Show { name, rows } => show(&flags.root, &groups, name, *rows),
     });

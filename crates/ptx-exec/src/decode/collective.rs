@@ -29,6 +29,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     pub(crate) fn collective(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let sync = m.take("sync");
         match i.opcode {
+            "shfl" | "vote" if !sync && self.needs_members => Err(self.unsupported(i)),
             "shfl" => self.shuffle(i, m, sync),
             "vote" => self.vote(i, m, sync),
             "match" if sync => self.find_matches(i, m),
