@@ -40,6 +40,8 @@ pub(crate) struct Inlet {
     spin: Spin,
     /// Of a connection that is sealed.
     opener: Option<Opener>,
+    /// Nothing of a frame was handed out that is not read to its end.
+    is_between: bool,
 }
 
 impl Inlet {
@@ -53,7 +55,8 @@ impl Inlet {
     }
 
     fn ahead(ahead: usize) -> Self {
-        Self { buffer: Vec::with_capacity(ahead), start: 0, ahead, spin: Spin::new(wait::SYSTEM), opener: None }
+        let (buffer, spin) = (Vec::with_capacity(ahead), Spin::new(wait::SYSTEM));
+        Self { buffer, start: 0, ahead, spin, opener: None, is_between: true }
     }
 
     /// Reads another connection from here on, which is sealed if it has an opener.
@@ -76,6 +79,16 @@ impl Inlet {
         self.start < self.buffer.len() || self.opener.as_ref().is_some_and(Opener::has_some)
     }
 
+    /// Whether a reader that is gone has left it between two frames.
+    pub(crate) fn is_between_frames(&self) -> bool {
+        self.is_between
+    }
+
+    /// All of a frame was read.
+    pub(crate) fn end_frame(&mut self) {
+        self.is_between = true;
+    }
+
     /// Waits for the next head; none if the stream ends before it.
     pub(crate) fn head(&mut self, socket: BorrowedFd<'_>) -> Result<Option<[u8; HEAD]>, LinkError> {
         match self.head_or_wake(socket, None)? {
@@ -90,8 +103,10 @@ impl Inlet {
         socket: BorrowedFd<'_>,
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<Found, LinkError> {
+        self.is_between = true;
         loop {
             if let Some(head) = self.buffer[self.start..].first_chunk() {
+                self.is_between = false;
                 self.start += HEAD;
                 return Ok(Found::Head(*head));
             }

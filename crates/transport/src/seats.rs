@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::LinkError;
 use crate::channel::SEATS;
@@ -15,6 +15,8 @@ use crate::channel::SEATS;
 #[derive(Debug)]
 pub(crate) struct Seats {
     taken: [AtomicU64; SEATS / 64],
+    /// Of calls that were left, and whose replies are still due.
+    left: Mutex<Vec<u32>>,
 }
 
 /// A seat of this thread.
@@ -30,7 +32,7 @@ thread_local! {
 
 impl Seats {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { taken: std::array::from_fn(|_| AtomicU64::new(0)) })
+        Arc::new(Self { taken: std::array::from_fn(|_| AtomicU64::new(0)), left: Mutex::default() })
     }
 
     /// This thread's number, for a frame without a reply.
@@ -58,16 +60,48 @@ impl Seats {
     }
 
     /// Runs `call` with this thread's number, on which a reply will come in.
-    pub(crate) fn call<R>(self: &Arc<Self>, call: impl FnOnce(u32) -> Result<R, LinkError>) -> Result<R, LinkError> {
+    ///
+    /// A thread that is in a call already has left that by `longjmp` out of a handler of a signal. It takes another seat, and
+    /// the old one stays taken until `is_over` says of it that the reply has come.
+    pub(crate) fn call<R>(
+        self: &Arc<Self>,
+        is_over: impl Fn(u32) -> bool,
+        call: impl FnOnce(u32) -> Result<R, LinkError>,
+    ) -> Result<R, LinkError> {
         let begun = self.sit(|seat| {
+            if seat.in_call {
+                self.leave(seat.number, &is_over);
+                *seat = self.take()?;
+            }
             seat.in_call = true;
-            seat.number
+            Ok::<u32, LinkError>(seat.number)
         });
         let Some(number) = begun else { return self.call_once(call) };
-        let result = call(number?);
-        // The seat is there, since the lines above found it; only the thread's end takes it away.
-        let _ = self.sit(|seat| seat.in_call = false);
+        let number = number??;
+        let result = call(number);
+        // The seat is there, since the lines above found it; only the thread's end takes it away. It is another one if the
+        // thread has called in a handler meanwhile.
+        let _ = self.sit(|seat| seat.in_call &= seat.number != number);
         result
+    }
+
+    /// Keeps the seat of a call that was left, and frees those that are over.
+    #[cold]
+    fn leave(&self, number: u32, is_over: impl Fn(u32) -> bool) {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.push(number);
+        left.retain(|number| {
+            let is_over = is_over(*number);
+            if is_over {
+                self.free(*number);
+            }
+            !is_over
+        });
+    }
+
+    fn free(&self, number: u32) {
+        let seat = number - 1;
+        self.taken[seat as usize / 64].fetch_and(!(1 << (seat % 64)), Ordering::Release);
     }
 
     /// For a thread without seat: takes one for this call alone.
@@ -122,8 +156,7 @@ impl Drop for Seat {
     /// A seat whose reply is still due (the thread was cancelled) stays taken, so that no other thread gets the reply.
     fn drop(&mut self) {
         if let (false, Some(seats)) = (self.in_call, self.seats.upgrade()) {
-            let seat = self.number - 1;
-            seats.taken[seat as usize / 64].fetch_and(!(1 << (seat % 64)), Ordering::Release);
+            seats.free(self.number);
         }
     }
 }
@@ -178,7 +211,7 @@ mod tests {
 
     impl Drop for Late {
         fn drop(&mut self) {
-            let numbers = self.0.call(|number| Ok((number, self.0.number()?)));
+            let numbers = self.0.call(|_| false, |number| Ok((number, self.0.number()?)));
             assert!(MINE.try_with(|_| ()).is_err(), "this test is about seats that are gone");
             assert_eq!(numbers.unwrap(), (1, 2));
         }
@@ -202,11 +235,30 @@ mod tests {
         assert_eq!(seats.number().unwrap(), 1);
     }
 
+    /// As `longjmp` leaves a call.
+    fn leave_call(seats: &Arc<Seats>) {
+        seats.sit(|seat| seat.in_call = true).unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_call_that_was_left_keeps_its_seat_until_its_reply_has_come() {
+        let seats = Seats::new();
+        assert_eq!(seats.call(|_| false, Ok).unwrap(), 1);
+        leave_call(&seats);
+        assert_eq!((seats.call(|_| false, Ok).unwrap(), number_in_a_new_thread(&seats)), (2, 3));
+        leave_call(&seats);
+        // The first reply has come by now.
+        assert_eq!((seats.call(|number| number == 1, Ok).unwrap(), number_in_a_new_thread(&seats)), (1, 3));
+        leave_call(&seats);
+        assert_eq!(seats.call(|_| true, Ok).unwrap(), 1);
+        assert_eq!(number_in_a_new_thread(&seats), 2);
+    }
+
     #[test]
     fn a_call_ends_with_its_result() {
         let seats = Seats::new();
-        assert_eq!(seats.call(|number| Ok(number + 10)).unwrap(), 11);
-        assert!(matches!(seats.call(|_| Err::<(), _>(LinkError::Closed)), Err(LinkError::Closed)));
+        assert_eq!(seats.call(|_| false, |number| Ok(number + 10)).unwrap(), 11);
+        assert!(matches!(seats.call(|_| false, |_| Err::<(), _>(LinkError::Closed)), Err(LinkError::Closed)));
         assert_eq!(seats.number().unwrap(), 1);
     }
 }

@@ -274,7 +274,9 @@ impl ProgramLink for ShmProgram {
 
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
         self.socket.get()?;
-        self.telling(self.seats.call(|thread| {
+        let is_over =
+            |thread| reply_place(thread).is_some_and(|place| ReplyWords::new(&self.shared, place).has_arrived());
+        self.telling(self.seats.call(is_over, |thread| {
             let place = reply_place(thread).ok_or(WRONG_REPLY)?;
             ReplyWords::new(&self.shared, place).clear();
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };

@@ -1,6 +1,7 @@
 //! The program's end of a stream link. No thread of ours: one of the waiting threads reads for all.
 
 mod listening;
+mod reader;
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -21,6 +22,7 @@ use crate::inlet::Inlet;
 use crate::seats::Seats;
 use crate::socket::send_while;
 use crate::stream::lanes::{BULK, Lanes, Taken};
+use crate::stream::program::reader::Reader;
 use crate::tls::Sealer;
 use crate::train::{Place, Rules, Wagon};
 use crate::{Address, ConnectError, Holding, Landing, Line, LinkError, ProgramLink, Staging};
@@ -96,7 +98,9 @@ impl Pulse {
 /// Where replies are handed out.
 struct Desk {
     /// The reading half; none while a thread reads.
-    inlet: Option<Inlet>,
+    inlet: Option<Box<Inlet>>,
+    /// The thread that reads while it waits for a reply.
+    reader: Option<Reader>,
     /// Threads that wait, by the number of their request.
     waiting: HashMap<u64, Waiter>,
     /// Those of threads that have waited.
@@ -110,6 +114,10 @@ struct Desk {
 
 /// A thread that waits.
 struct Waiter {
+    /// Its seat.
+    thread: u32,
+    /// It has left the call, and the reply is for nobody.
+    is_left: bool,
     reply: Option<(Arrived, Vec<u8>)>,
     landing: Option<Landing>,
     /// Another thread writes to the landing: this one must not go before that is done.
@@ -202,7 +210,8 @@ impl StreamProgram {
             bell: Bell::default(),
             appeals: Bell::default(),
             desk: Mutex::new(Desk {
-                inlet: Some(inlet),
+                inlet: Some(Box::new(inlet)),
+                reader: None,
                 waiting: HashMap::new(),
                 bells: Vec::new(),
                 appeal: None,
@@ -387,7 +396,7 @@ impl StreamProgram {
     }
 
     /// Waits for the reply to a request, reading for all if nobody does.
-    fn wait(&self, wanted: Wanted, bell: &Condvar, reply: &mut Vec<u8>) -> Result<Arrived, LinkError> {
+    fn wait(&self, thread: u32, wanted: Wanted, bell: &Condvar, reply: &mut Vec<u8>) -> Result<Arrived, LinkError> {
         let mut desk = self.desk();
         loop {
             if let Some((arrived, body)) = desk.waiting.get_mut(&wanted.sequence).and_then(|waiter| waiter.reply.take())
@@ -399,13 +408,15 @@ impl StreamProgram {
             let look = self.socket.look();
             // While the worker is away whoever let go of it reads what is left, if anything is.
             let inlet = if self.socket.is_connected() { desk.inlet.take() } else { None };
-            let Some(mut inlet) = inlet else {
+            let Some(inlet) = inlet else {
                 desk = bell.wait(desk).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
+            let mut reading = desk.begin_reading(thread, inlet);
             drop(desk);
-            let result = self.read_until(&mut inlet, Some(wanted), reply);
+            let result = self.read_until(&mut reading, Some(wanted), reply);
             desk = self.desk();
+            let inlet = desk.end_reading(reading);
             if desk.is_listened {
                 // For what is left, which nobody else may come to read for long. Also where nothing is: as long as others read
                 // faster, the system would wake it for each reply, and have it sleep on.
@@ -535,6 +546,9 @@ impl StreamProgram {
         waiter.bell.notify_one();
         read?;
         waiter.reply = Some(((head, landing.is_some()), body));
+        if waiter.is_left {
+            desk.waiting.remove(&head.sequence);
+        }
         Ok(())
     }
 
@@ -556,7 +570,8 @@ impl StreamProgram {
         let mut registered = None;
         let mut register = |sequence| {
             registered = Some(sequence);
-            let waiter = Waiter { reply: None, landing, is_landing: false, bell: Arc::clone(&bell) };
+            let (thread, bell) = (head.thread, Arc::clone(&bell));
+            let waiter = Waiter { thread, is_left: false, reply: None, landing, is_landing: false, bell };
             self.desk().waiting.insert(sequence, waiter);
         };
         let size = landing.as_ref().map_or(0, Landing::size);
@@ -574,7 +589,7 @@ impl StreamProgram {
                 // If a worker takes this one's place, the reply comes as it would have come without a lane.
                 register(sequence);
             }
-            self.wait(wanted, &bell, reply)
+            self.wait(head.thread, wanted, &bell, reply)
         });
         let mut desk = self.desk();
         if let Some(sequence) = registered {
@@ -602,7 +617,7 @@ impl StreamProgram {
     }
 
     /// The reading half of a connection that ends, as soon as no thread has it: whoever has will find the end.
-    fn take_inlet(&self) -> Result<Inlet, LinkError> {
+    fn take_inlet(&self) -> Result<Box<Inlet>, LinkError> {
         let deadline = Instant::now() + FAREWELL;
         let mut desk = self.desk();
         loop {
@@ -650,10 +665,13 @@ impl ProgramLink for StreamProgram {
 
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
         self.socket.get()?;
-        self.seats.call(|thread| {
-            let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
-            self.exchange(head, parts, reply, None).map(|(head, _)| head).map_err(|error| self.reason(error))
-        })
+        self.seats.call(
+            |thread| self.recover(thread),
+            |thread| {
+                let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
+                self.exchange(head, parts, reply, None).map(|(head, _)| head).map_err(|error| self.reason(error))
+            },
+        )
     }
 
     fn call_landing(
@@ -665,10 +683,13 @@ impl ProgramLink for StreamProgram {
         landing: Landing,
     ) -> Result<(ReplyHead, bool), LinkError> {
         self.socket.get()?;
-        self.seats.call(|thread| {
-            let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
-            self.exchange(head, parts, reply, Some(landing)).map_err(|error| self.reason(error))
-        })
+        self.seats.call(
+            |thread| self.recover(thread),
+            |thread| {
+                let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
+                self.exchange(head, parts, reply, Some(landing)).map_err(|error| self.reason(error))
+            },
+        )
     }
 
     fn staging(&self) -> Option<&Staging> {

@@ -83,7 +83,7 @@ impl StreamProgram {
     /// before is found here.
     fn take_appeal(&self) -> (Option<u32>, bool) {
         let mut desk = self.desk();
-        let is_left = desk.inlet.as_ref().is_some_and(Inlet::holds_some);
+        let is_left = desk.inlet.as_deref().is_some_and(Inlet::holds_some);
         desk.is_listened = desk.appeal.is_none() && !is_left;
         (desk.appeal.take(), is_left)
     }
