@@ -2,11 +2,14 @@
 //!
 //! The rule: what a library does after `fork` and during process exit is decided here once, by one relaxed load, and
 //! never by touching the connection. A child of an initialised parent is refused everything, as NVIDIA's driver does;
-//! the connection and the shared memory stay the parent's.
+//! the connection and the shared memory stay the parent's. A child that was made past the C library (`clone`, the bare
+//! system call) finds its state wiped, and is told from a process that has begun nothing by what is not.
 #![expect(unsafe_code, reason = "pthread_atfork and atexit are C interfaces")]
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use katydid_ledger::wiped::WipedByte;
 
 /// How far the process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,21 +27,42 @@ pub enum Life {
     Lost = 4,
 }
 
-static LIFE: AtomicU8 = AtomicU8::new(Life::Fresh as u8);
+/// How far the process is; [`Life::Fresh`] in a child.
+static LIFE: WipedByte = WipedByte::new();
+/// A session has been up, in this process or in one that it is a child of.
+static STARTED: AtomicBool = AtomicBool::new(false);
 /// What is to be done at a turning point of the process.
 pub type Handler = fn();
 /// In a child, and at the exit.
 static HANDLERS: OnceLock<(Handler, Handler)> = OnceLock::new();
 
+fn life() -> &'static AtomicU8 {
+    LIFE.get()
+}
+
 /// What the process is doing now.
+#[inline]
 pub fn now() -> Life {
-    match LIFE.load(Ordering::Relaxed) {
-        0 => Life::Fresh,
+    match life().load(Ordering::Relaxed) {
+        0 => fresh_or_child(),
         1 => Life::Running,
         2 => Life::Forked,
         4 => Life::Lost,
         _ => Life::Exiting,
     }
+}
+
+/// A process that has begun nothing, or a child of which no handler has heard before.
+#[cold]
+fn fresh_or_child() -> Life {
+    if !STARTED.load(Ordering::Acquire) {
+        return Life::Fresh;
+    }
+    // Another thread may have started meanwhile: where it has noted that, the state is there too, unless it was wiped.
+    if life().load(Ordering::Relaxed) == Life::Fresh as u8 {
+        forked();
+    }
+    now()
 }
 
 /// Notes that a session is up, and watches for fork and exit from now on: a child runs `after_fork`, which may only do
@@ -51,14 +75,17 @@ pub fn start(after_fork: Handler, at_exit: Handler) {
             libc::pthread_atfork(None, None, Some(forked));
             libc::atexit(exiting);
         }
+        // Where the system does not do that (before Linux 4.14), a child made past the C library is merely not stopped.
+        let _ = LIFE.wipe_in_children();
         (after_fork, at_exit)
     });
-    LIFE.store(Life::Running as u8, Ordering::Release);
+    life().store(Life::Running as u8, Ordering::Release);
+    STARTED.store(true, Ordering::Release);
 }
 
 /// Whether a session is up; pairs with [`start`].
 pub fn is_running() -> bool {
-    LIFE.load(Ordering::Acquire) == Life::Running as u8
+    life().load(Ordering::Acquire) == Life::Running as u8
 }
 
 /// Notes that the worker is gone; true for the first who does.
@@ -67,7 +94,8 @@ pub fn lose() -> bool {
 }
 
 extern "C" fn forked() {
-    if (leave(Life::Running, Life::Forked) || leave(Life::Lost, Life::Forked))
+    let is_child = STARTED.load(Ordering::Relaxed) && leave(Life::Fresh, Life::Forked);
+    if (is_child || leave(Life::Running, Life::Forked) || leave(Life::Lost, Life::Forked))
         && let Some((after_fork, _)) = HANDLERS.get()
     {
         after_fork();
@@ -84,5 +112,5 @@ extern "C" fn exiting() {
 
 /// Goes from one state to another; false if it was not that one.
 fn leave(from: Life, to: Life) -> bool {
-    LIFE.compare_exchange(from as u8, to as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    life().compare_exchange(from as u8, to as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }

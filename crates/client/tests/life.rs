@@ -16,7 +16,16 @@ fn leave_with_seven() {
 /// The exit status of a child that runs `body`.
 fn status_of_child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child calls nothing but `body`, which takes no lock that another thread could hold.
-    let child = unsafe { libc::fork() };
+    status_of(unsafe { libc::fork() }, body)
+}
+
+/// The same of a child that was made past the C library.
+fn status_of_raw_child(body: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: as above.
+    status_of(unsafe { libc::syscall(libc::SYS_fork) } as libc::pid_t, body)
+}
+
+fn status_of(child: libc::pid_t, body: impl FnOnce() -> i32) -> i32 {
     if child == 0 {
         let code = body();
         // SAFETY: ends the child without the handlers of the test's harness.
@@ -40,7 +49,10 @@ fn a_child_of_a_running_process_is_refused_and_exit_ends_it() {
 
     start(nothing, nothing);
     assert!(is_running());
-    assert_eq!(status_of_child(|| i32::from(now() != Life::Forked)), 0);
+    for child in [status_of_child, status_of_raw_child] {
+        assert_eq!(child(|| i32::from(is_running() || now() != Life::Forked || now() != Life::Forked)), 0);
+    }
+    assert!(is_running());
     assert!(lose() && !lose(), "the first who loses the worker tells it");
     assert_eq!(now(), Life::Lost);
 }

@@ -6,3 +6,4 @@
 pub mod coredump;
 pub mod launch;
 pub mod log;
+pub mod wiped;

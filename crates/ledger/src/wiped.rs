@@ -1,0 +1,70 @@
+//! A byte that is 0 again in whatever child gets a copy of the process's memory: made by `fork`, or by `_Fork`, `clone` or the
+//! bare system call, of which no handler hears.
+//!
+//! The system empties the page ([`MADV_WIPEONFORK`](libc::MADV_WIPEONFORK), Linux 4.14), so that a look costs one load. A child
+//! that shares the memory (`vfork`) sees what its parent sees.
+#![expect(unsafe_code, reason = "advises the system about a page")]
+
+use std::sync::atomic::AtomicU8;
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+
+/// The byte, and what the rest of its page is kept free by.
+#[derive(Debug)]
+#[repr(C, align(4096))]
+pub struct WipedByte {
+    byte: AtomicU8,
+    _rest: [u8; PAGE - 1],
+}
+
+impl WipedByte {
+    /// A byte that is 0; for a static.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { byte: AtomicU8::new(0), _rest: [0; PAGE - 1] }
+    }
+
+    /// Has children find 0 from now on. Whether the system does that.
+    pub fn wipe_in_children(&'static self) -> bool {
+        let page = std::ptr::from_ref(self).cast_mut().cast();
+        // SAFETY: the page is this value's alone, and what a child finds there is a valid value too.
+        unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) == 0 }
+    }
+
+    /// The byte.
+    #[inline]
+    pub fn get(&self) -> &AtomicU8 {
+        &self.byte
+    }
+}
+
+impl Default for WipedByte {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+
+    #[test]
+    fn a_child_that_no_handler_hears_of_finds_nothing() {
+        static BYTE: WipedByte = WipedByte::new();
+        assert!(BYTE.wipe_in_children());
+        BYTE.get().store(7, Relaxed);
+        // SAFETY: the child looks at the byte and ends.
+        let child = unsafe { libc::syscall(libc::SYS_fork) };
+        if child == 0 {
+            // SAFETY: ends the child alone.
+            unsafe { libc::_exit(BYTE.get().load(Relaxed).into()) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child made above, into a local.
+        unsafe { libc::waitpid(child as libc::pid_t, &raw mut status, 0) };
+        assert_eq!((status, BYTE.get().load(Relaxed)), (0, 7));
+    }
+}
