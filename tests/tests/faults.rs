@@ -236,6 +236,8 @@ fn sessions_are_listed_with_their_programs_and_then_forgotten() -> Result<()> {
     let listed = ps(false)?;
     ensure!(listed.lines().filter(|line| line.contains("fixture")).count() == 2, "{listed}");
     let json: serde_json::Value = serde_json::from_str(&ps(true)?)?;
+    let driver = bench.server.admin("/v1/server")?["driver_found"].clone();
+    ensure!(driver.is_string() && json["sessions"][0]["driver"] == driver, "{driver} is not in {json}");
     let text = json.to_string();
     // Below the supervisor is the job's guard, and below that the program.
     let programs: [Vec<u32>; 2] =

@@ -25,7 +25,7 @@ Exit status:
   0    success; a reader that closes our output early is success too
   1    doctor found a failure, or a measurement, checkpoint or restore could not be made
   2    the command line, an environment variable or the config file is wrong
-  3    a server could not be reached or started
+  3    a server could not be reached or started, or has no GPU and --require-gpu was given
   75   run, restore: the program was ended because it is in an image now; `katydid restore` goes on with it
   126  the program cannot be executed        127  the program was not found
   else what the program returned; 128 + N when signal N ended it
@@ -157,6 +157,11 @@ pub(crate) struct SessionFlags {
     /// Ranks of MPI share a server: that of the one that begins first counts.
     #[arg(long, value_name = "DRIVER", conflicts_with = "server")]
     pub(crate) driver: Option<String>,
+    /// Exit with 3, before CMD starts, where the server's driver is softcuda and not a GPU's.
+    ///
+    /// In CMD, cuInit then fails with CUDA_ERROR_NO_DEVICE on softcuda, also when the server is replaced later.
+    #[arg(long)]
+    pub(crate) require_gpu: bool,
 }
 
 /// Seconds without a sign of life.
@@ -436,6 +441,9 @@ pub(crate) struct ServeFlags {
     /// auto takes NVIDIA's library when it initialises and shows a device, else softcuda.
     #[arg(long, value_name = "DRIVER", default_value = "auto")]
     pub(crate) driver: String,
+    /// Exit with 3 where no GPU's driver works, and let no later worker take softcuda.
+    #[arg(long)]
+    pub(crate) require_gpu: bool,
     /// Workers kept ready for programs to come.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) warm: usize,
@@ -772,6 +780,9 @@ pub(crate) struct WorkerFlags {
     /// As in `serve`.
     #[arg(long, value_name = "DRIVER", default_value = "auto")]
     pub(crate) driver: String,
+    /// As in `serve`.
+    #[arg(long)]
+    pub(crate) require_gpu: bool,
     /// The folder of images that programs have sent.
     #[arg(long, value_name = "DIR", requires = "images_size")]
     pub(crate) images: Option<PathBuf>,

@@ -30,34 +30,44 @@ impl PrivateServer {
         Self::start_with(driver, &[], None)
     }
 
+    /// The same, on a GPU or not at all.
+    pub(crate) fn start_on_gpu(driver: &str) -> Result<Self, Failure> {
+        Self::start_as(driver, &[], true, |_| {})
+    }
+
     /// The same, listening on further addresses too, with `warm` workers ready unless that is nothing said.
     pub(crate) fn start_with(driver: &str, further: &[Address], warm: Option<usize>) -> Result<Self, Failure> {
-        Self::start_as(driver, further, |config| config.warm = warm.unwrap_or(config.warm))
+        Self::start_as(driver, further, false, |config| config.warm = warm.unwrap_or(config.warm))
     }
 
     /// The same with workers that keep no journal, for measurements.
     pub(crate) fn start_without_journal(driver: &str) -> Result<Self, Failure> {
-        Self::start_as(driver, &[], |config| config.worker.arguments.push("--no-journal".into()))
+        Self::start_as(driver, &[], false, |config| config.worker.arguments.push("--no-journal".into()))
     }
 
     /// The same with workers that find `service`, which must live longer.
     pub(crate) fn start_with_mps(driver: &str, service: &Mps) -> Result<Self, Failure> {
-        Self::start_as(driver, &[], |config| config.worker.set.extend(service.variables()))
+        Self::start_as(driver, &[], false, |config| config.worker.set.extend(service.variables()))
     }
 
-    fn start_as(driver: &str, further: &[Address], change: impl FnOnce(&mut ServerConfig)) -> Result<Self, Failure> {
+    fn start_as(
+        driver: &str,
+        further: &[Address],
+        requires_gpu: bool,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> Result<Self, Failure> {
         let folder = Scratch::for_sockets("private").map_err(|error| {
             Failure::server(format!("cannot make a private folder: {error}; set TMPDIR to one with room"))
         })?;
         let listen = [Address::Unix(folder.path().join("sock"))].into_iter().chain(further.iter().cloned()).collect();
         let mut config = serve::config(listen, folder.path().join("admin"), driver)?;
         // What goes wrong is told to the program, which says it.
-        config.verbosity = Verbosity::Nothing;
+        config.verbosity = Verbosity::Private;
         config.hello_patience = HELLO_PATIENCE;
         // The program's own settings: applied on its side, they must not be applied twice.
         config.worker.unset.extend(CHOICES.map(OsString::from));
         change(&mut config);
-        let server = Server::start(config).map_err(Failure::server)?;
+        let server = serve::start(config, requires_gpu)?;
         Ok(Self { server, _folder: folder })
     }
 

@@ -70,6 +70,7 @@ fn table(sessions: &[SessionView], now: u64) -> Table {
         ("FROM", Left),
         ("LINK", Left),
         ("WORKER", Right),
+        ("DRIVER", Left),
         ("MEMORY", Right),
         ("CALLS", Right),
         ("AGE", Right),
@@ -89,6 +90,7 @@ fn row(session: &SessionView, now: u64) -> Vec<String> {
         session.peer.clone(),
         session.link.clone(),
         session.worker_pid.to_string(),
+        session.driver.clone().unwrap_or_else(unknown),
         session.device_memory.map_or_else(unknown, |bytes| Size(bytes).to_string()),
         session.calls.map_or_else(unknown, |calls| calls.to_string()),
         age(now.saturating_sub(session.started)),
@@ -132,6 +134,7 @@ mod tests {
             link: "shm".into(),
             started: 1000,
             worker_pid: 4713,
+            driver: Some("softcuda".into()),
             device_memory: Some(64 << 20),
             calls: None,
         }
@@ -141,8 +144,8 @@ mod tests {
     fn a_session_is_a_line() {
         let mut text = Vec::new();
         table(&[session()], 1075).write(&mut text).unwrap();
-        let expected = "ID  NAME      PID  PROGRAM  FROM  LINK  WORKER  MEMORY  CALLS    AGE\n \
-                        3  nightly  4711  train    unix  shm     4713  64 MiB      -  1m15s\n";
+        let expected = "ID  NAME      PID  PROGRAM  FROM  LINK  WORKER  DRIVER    MEMORY  CALLS    AGE\n \
+                        3  nightly  4711  train    unix  shm     4713  softcuda  64 MiB      -  1m15s\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
     }
 

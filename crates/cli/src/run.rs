@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
+use std::time::Duration;
 
 use katydid_job::folder::{self, Folder};
 use katydid_job::incarnations::Incarnations;
@@ -16,7 +17,8 @@ use katydid_job::job::{Job, JobError, Settings};
 use katydid_job::ranks::{Launcher, Place, Task};
 use katydid_job::rings;
 use katydid_job::stdio::Standard;
-use katydid_transport::Address;
+use katydid_transport::{Address, driver_at};
+use katydid_wire::handshake::SOFTCUDA;
 use katydid_wire::job;
 
 use crate::address::{self, Known};
@@ -27,7 +29,11 @@ use crate::layout::{self, Layout};
 use crate::periodic::Periodic;
 use crate::private::PrivateServer;
 use crate::ranks;
+use crate::serve::REQUIRE_GPU;
 use crate::supervise;
+
+/// How long a server may take to start the driver that it is asked for.
+const DRIVER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Exit code of a program that was ended because it is in an image: sysexits' "try again".
 const PUT_AWAY: u8 = 75;
@@ -42,6 +48,13 @@ const LEFT_BY_CRIU: [(u8, &str); 3] = [(128 + 5, "SIGTRAP"), (128 + 11, "SIGSEGV
 /// a worker, for as long as it lives.
 const TOPOLOGY: &str = "HWLOC_COMPONENTS";
 const NO_OPENCL: &str = "-opencl";
+
+/// What libraries need to be told so that they bring PTX, which is all that softcuda runs. CuPy compiles to machine code
+/// otherwise, and its reductions call prebuilt machine code whose refusal it does not look at: their result would be 0.
+const FOR_SOFTCUDA: [(&str, &str); 2] = [("CUPY_COMPILE_WITH_PTX", "1"), ("CUPY_ACCELERATORS", "")];
+
+/// Devices of NVIDIA's kernel module, and of Windows' one below WSL.
+const GPU_DEVICES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
 
 /// The program could not be executed.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +82,8 @@ pub(crate) struct Launch {
     known: Option<Known>,
     /// For a private server.
     driver: String,
+    /// Softcuda will not do.
+    requires_gpu: bool,
     /// Where the libraries are.
     layout: Layout,
     /// The program may have rings of the kernel (io_uring), and no checkpoint while it has.
@@ -95,7 +110,12 @@ impl Launch {
         }
         describe(&mut command, session);
         let driver = session.driver.clone().unwrap_or_else(|| "auto".to_owned());
-        Ok(Self { command, known, driver, layout, has_rings: false })
+        if known.is_none() && is_soft(&driver) {
+            for (name, value) in FOR_SOFTCUDA.iter().filter(|(name, _)| std::env::var_os(name).is_none()) {
+                command.env(name, value);
+            }
+        }
+        Ok(Self { command, known, driver, requires_gpu: session.require_gpu, layout, has_rings: false })
     }
 
     /// Sets a variable of the program.
@@ -132,7 +152,7 @@ impl Launch {
         }
         // They come to their job one by one: none waits there for a server that none reaches.
         if let Some(known) = &self.known {
-            known.reach().map_err(Failure::server)?;
+            self.reach(known)?;
         }
         Ok(ranks::join())
     }
@@ -186,12 +206,12 @@ impl Launch {
         };
         match self.known.take() {
             Some(known) => {
-                known.reach().map_err(Failure::server)?;
+                self.reach(&known)?;
                 self.serve_by(&known.address.to_string(), job);
                 work(self, &started)
             }
             None => {
-                let server = PrivateServer::start(&self.driver)?;
+                let server = self.private_server()?;
                 self.serve_by(&server.address().to_string(), job);
                 let done = work(self, &started);
                 // The sessions of a job outlive its program for as long as a checkpoint of it is being written.
@@ -255,9 +275,33 @@ impl Launch {
 
     /// Returns only when it failed.
     fn exec(self, known: &Known) -> Failure {
-        match known.reach() {
+        match self.reach(known) {
             Ok(()) => self.exec_by(&known.address.to_string()),
-            Err(error) => Failure::server(error),
+            Err(failure) => failure,
+        }
+    }
+
+    /// Checks that the server is there, and has a GPU if one is required.
+    fn reach(&self, known: &Known) -> Result<(), Failure> {
+        known.reach().map_err(Failure::server)?;
+        if !self.requires_gpu {
+            return Ok(());
+        }
+        let driver = driver_at(&known.address, DRIVER_PATIENCE).map_err(Failure::server)?;
+        if driver != SOFTCUDA {
+            return Ok(());
+        }
+        let (address, origin) = (known.address.place(), &known.origin);
+        Err(Failure::server(format!(
+            "--require-gpu was given, and the driver of {address} (from {origin}) is softcuda: give --server one that has a GPU, \
+             or see that server's messages"
+        )))
+    }
+
+    fn private_server(&self) -> Result<PrivateServer, Failure> {
+        match self.requires_gpu {
+            true => PrivateServer::start_on_gpu(&self.driver),
+            false => PrivateServer::start(&self.driver),
         }
     }
 
@@ -280,7 +324,7 @@ impl Launch {
 
     /// The server's first worker warms up while the program starts.
     fn run_private(mut self) -> Result<ExitStatus, Failure> {
-        let server = PrivateServer::start(&self.driver)?;
+        let server = self.private_server()?;
         self.set(address::VARIABLE, server.address().to_string());
         let status = self.supervise(None, &|_| {});
         server.stop();
@@ -313,10 +357,18 @@ fn tell_name(wanted: Option<&str>, name: &str) {
     }
 }
 
+/// Whether a private server's driver will be softcuda: it is chosen, or there is no device of a GPU to choose instead.
+fn is_soft(driver: &str) -> bool {
+    driver == "soft" || (driver == "auto" && !GPU_DEVICES.iter().any(|device| Path::new(device).exists()))
+}
+
 /// Tells the program's side what the flags say of its session.
 fn describe(command: &mut Command, session: &SessionFlags) {
     if let Some(name) = &session.name {
         command.env("KATYDID_NAME", name);
+    }
+    if session.require_gpu {
+        command.env(REQUIRE_GPU, "1");
     }
     if let Some(memory) = session.memory {
         command.env("KATYDID_MEMORY", memory.0.to_string());

@@ -24,15 +24,32 @@ use crate::mps::Mps;
 
 /// How long a program may take to say hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+/// Set in workers.
+const WORKER: &str = "KATYDID_WORKER";
 /// Settings of glibc.
 const TUNABLES: &str = "GLIBC_TUNABLES";
+/// Tells the program's side that softcuda will not do.
+pub(crate) const REQUIRE_GPU: &str = "KATYDID_REQUIRE_GPU";
+/// Tells a worker the same.
+const REQUIRE_GPU_FLAG: &str = "--require-gpu";
+/// How long a GPU's driver may take to start where one is required.
+const DRIVER_PATIENCE: Duration = Duration::from_secs(120);
 /// What the program's side is told by; a worker must not take it for its own.
-const PROGRAM_VARIABLES: [&str; 5] =
-    ["KATYDID_SERVER", "KATYDID_NAME", "KATYDID_MEMORY", "KATYDID_LINK", "KATYDID_TRACE"];
+const PROGRAM_VARIABLES: [&str; 8] = [
+    "KATYDID_SERVER",
+    "KATYDID_NAME",
+    "KATYDID_MEMORY",
+    "KATYDID_LINK",
+    "KATYDID_TRACE",
+    REQUIRE_GPU,
+    // What launches wait for, and which calls failed, is the program's side's to see to.
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_LOG_FILE",
+];
 
 /// Runs the command.
 pub(crate) fn main(flags: ServeFlags) -> Outcome {
-    let quiet = flags.quiet;
+    let (quiet, requires_gpu) = (flags.quiet, flags.require_gpu);
     check_mps(&flags)?;
     // Caught before anything exists that a signal could leave behind.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
@@ -44,7 +61,7 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     let mps = wants_mps.then(Mps::start).transpose()?;
     config.worker.set.extend(mps.iter().flat_map(Mps::variables));
     config.worker.arguments.extend(images.iter().flat_map(KeptImages::arguments));
-    let server = Server::start(config).map_err(Failure::server)?;
+    let server = start(config, requires_gpu)?;
     if let Some(mps) = &mps {
         mps.when_revived(server.renewal());
     }
@@ -58,6 +75,20 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     end_at_the_next(signals)?;
     server.stop();
     Ok(ExitCode::SUCCESS)
+}
+
+/// Starts a server. Where a GPU is required, its first worker must have opened the driver of one.
+pub(crate) fn start(mut config: ServerConfig, requires_gpu: bool) -> Result<Server, Failure> {
+    if !requires_gpu {
+        return Server::start(config).map_err(Failure::server);
+    }
+    if config.driver == "soft" {
+        return Err(Failure::usage("--require-gpu and --driver soft exclude each other"));
+    }
+    config.worker.arguments.push(REQUIRE_GPU_FLAG.into());
+    let server = Server::start(config).map_err(Failure::server)?;
+    server.driver(DRIVER_PATIENCE).map_err(Failure::server)?;
+    Ok(server)
 }
 
 /// The first signal let the server stop in order; whoever sends another does not want to wait for that.
@@ -149,6 +180,8 @@ fn worker_command(layout: &Layout, driver: &str) -> WorkerCommand {
     if let Some(path) = layout.driver_search() {
         set.push((layout::SEARCH.into(), path));
     }
+    // For softcuda, which tells a program's environment from a server's by it.
+    set.push((WORKER.into(), "1".into()));
     set.push((TUNABLES.into(), tunables(env::var_os(TUNABLES))));
     WorkerCommand {
         program: "/proc/self/exe".into(),

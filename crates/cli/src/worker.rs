@@ -26,8 +26,8 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
     let driver: DriverChoice = flags.driver.parse().unwrap_or_default();
     let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());
     let images = flags.images.clone().zip(flags.images_size).map(|(folder, limit)| ImageStore::new(folder, limit));
-    let (watches, has_journal) = (flags.watch, !flags.no_journal);
-    Ok(katydid_worker::run(WorkerOptions { control, driver, soft, images, watches, has_journal }))
+    let (watches, has_journal, requires_gpu) = (flags.watch, !flags.no_journal, flags.require_gpu);
+    Ok(katydid_worker::run(WorkerOptions { control, driver, soft, requires_gpu, images, watches, has_journal }))
 }
 
 /// The socket to the server; `None` when the number is not one.

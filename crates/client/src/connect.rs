@@ -12,7 +12,7 @@ use katydid_cuda_sys::CUresult;
 use katydid_transport::packing::Packing;
 use katydid_transport::{Address, AddressError, ConnectError, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, SessionKind};
+use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, SOFTCUDA, SessionKind};
 
 use crate::session::{FaultHandler, Session};
 use crate::{mark, packing, threads};
@@ -46,6 +46,14 @@ pub enum OpenError {
     /// The address ranges that device memory needs are taken.
     #[error(transparent)]
     Arena(#[from] ArenaError),
+    /// The server has no GPU, and the program must have one.
+    #[error(
+        "{address}: its driver is softcuda, and KATYDID_REQUIRE_GPU=1 (--require-gpu) wants a GPU's; use a server that has one"
+    )]
+    NoGpu {
+        /// The server.
+        address: Address,
+    },
     /// The server could not be reached, or refused.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -56,7 +64,7 @@ impl OpenError {
     /// ready.
     pub fn code(&self) -> CUresult {
         match self {
-            Self::NoServer => CUresult::ERROR_NO_DEVICE,
+            Self::NoServer | Self::NoGpu { .. } => CUresult::ERROR_NO_DEVICE,
             _ => CUresult::ERROR_SYSTEM_NOT_READY,
         }
     }
@@ -114,6 +122,9 @@ pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
         arenas: offers.arenas(),
     };
     let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?;
+    if connection.ready.driver == SOFTCUDA && variable("KATYDID_REQUIRE_GPU").is_some_and(|value| value != "0") {
+        return Err(OpenError::NoGpu { address });
+    }
     adjust(&*connection.link)?;
     let arenas = offers.settle(&connection.ready.arenas)?;
     let session = Session::new(connection.link, on_fault);

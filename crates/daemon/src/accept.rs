@@ -13,14 +13,15 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_transport::{AcceptError, Identity, Pending};
-use katydid_wire::handshake::{Hello, LinkKind, RefusalCode, Refused, Role, SessionKind};
+use katydid_wire::handshake::{Hello, LinkKind, Ready, RefusalCode, Refused, Role, SessionKind};
+use katydid_wire::key::SessionKey;
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 
 use crate::control::printable;
 use crate::listen::{Listener, Peer};
-use crate::minder::AssignError;
+use crate::minder::{AssignError, Mind};
 use crate::pool::PoolError;
 use crate::server::Shared;
 use crate::sessions::{AdmissionError, Program, SessionId, new_key};
@@ -158,9 +159,27 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: Place, share
         Err(error) => return shared.reporter.note(format_args!("{}: refused: {error}", peer.name)),
     };
     drop(place);
+    if pending.hello().claim.role == Role::INQUIRY {
+        return inform(shared, pending, peer);
+    }
     if let Err(refusal) = admit(shared, &pending, peer) {
         shared.reporter.problem(format_args!("{}: refused: {refusal}", printable(pending.hello().program.as_bytes())));
         pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
+    }
+}
+
+/// Tells a peer which driver workers have, or why they have none.
+fn inform(shared: &Shared, pending: Pending, peer: &Peer) {
+    let driver = match shared.pool.driver(WORKER_PATIENCE) {
+        Ok(driver) => driver.name,
+        Err(error) => {
+            let refusal = Refusal::from(error);
+            return pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
+        }
+    };
+    let ready = Ready { worker_pid: 0, key: SessionKey::NONE, driver, arenas: Vec::new() };
+    if let Err(error) = pending.consent(&shared.build, &ready) {
+        shared.reporter.note(format_args!("{}: could not be told the driver: {error}", peer.name));
     }
 }
 
@@ -180,7 +199,10 @@ fn admit(shared: &Shared, pending: &Pending, peer: &Peer) -> Result<(), Refusal>
     let id = shared.sessions.admit(program)?;
     match hand_over(shared, id, pending) {
         Ok(worker) => {
-            shared.reporter.note(format_args!("session {id} began: {words}, worker {worker}"));
+            shared.reporter.note(format_args!("session {id} began: {words}, worker {}", worker.pid()));
+            if pending.hello().session == SessionKind::CUDA {
+                shared.began(worker.driver());
+            }
             Ok(())
         }
         Err(refusal) => {
@@ -215,16 +237,16 @@ fn describe(hello: &Hello, peer: &Peer) -> Program {
 }
 
 /// Passes the program to the next ready worker that is alive, and says which.
-fn hand_over(shared: &Shared, id: SessionId, pending: &Pending) -> Result<u32, Refusal> {
+fn hand_over(shared: &Shared, id: SessionId, pending: &Pending) -> Result<Mind, Refusal> {
     let key = new_key().map_err(Refusal::NoKey)?;
     let note = Note { memory: shared.session_memory.unwrap_or(0), key }.encode();
     let mut last = AssignError::Dead;
     for _ in 0..ATTEMPTS {
         let worker = shared.pool.take(WORKER_PATIENCE)?;
-        shared.sessions.serve(id, worker.pid());
+        shared.sessions.serve(id, &worker);
         shared.sessions.open(id, key, worker.clone());
         match worker.assign(id, |control| pending.hand_over(control, &shared.build, &note)) {
-            Ok(()) => return Ok(worker.pid()),
+            Ok(()) => return Ok(worker),
             Err(error) => last = error,
         }
     }

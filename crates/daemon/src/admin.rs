@@ -136,6 +136,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::path::Path;
+    use std::sync::atomic::AtomicBool;
     use std::thread;
     use std::time::{Duration, Instant};
 
@@ -156,7 +157,7 @@ mod tests {
         Shared {
             pool: Pool::new(0),
             sessions: Sessions::new(1),
-            reporter: Reporter::new(Verbosity::Nothing),
+            reporter: Reporter::new(Verbosity::Private),
             build: Build::current([7; 32]),
             hello_patience: PATIENCE,
             session_memory: None,
@@ -164,6 +165,7 @@ mod tests {
             addresses: vec![],
             started: 0,
             worker,
+            is_warned: AtomicBool::new(false),
             stop: eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
         }
     }

@@ -4,6 +4,7 @@
 //!
 //! | message                   | when                                                       |
 //! |---------------------------|------------------------------------------------------------|
+//! | `passed-over TEXT`        | before `warm`: why that is softcuda, not a GPU's driver    |
 //! | `warm DRIVER`             | the driver is up; a program may be handed over             |
 //! | `failed TEXT`             | before it exits because the driver would not start         |
 //! | `usage BYTES CALLS`       | at most once a second, for `katydid ps`                    |
@@ -38,6 +39,8 @@ const MAX_DEVICE: usize = 64;
 pub(crate) enum Message {
     /// Ready for a program, with the named driver.
     Warm(String),
+    /// Took softcuda, since the driver of a GPU could not be taken for this reason.
+    PassedOver(String),
     /// Will exit, for this reason.
     Failed(String),
     /// What its session uses.
@@ -85,6 +88,7 @@ fn parse(bytes: &[u8]) -> Message {
     let text = printable(bytes);
     match text.split_once(' ').unwrap_or((&text, "")) {
         ("warm", driver) => Message::Warm(driver.to_owned()),
+        ("passed-over", reason) => Message::PassedOver(reason.to_owned()),
         ("failed", reason) => Message::Failed(reason.to_owned()),
         ("refused", reason) => Message::Refused(reason.to_owned()),
         ("ended", "") => Message::Ended,
@@ -130,6 +134,7 @@ mod tests {
     #[test]
     fn each_message_is_read_back() {
         assert_eq!(parse(b"warm softcuda\n"), Message::Warm("softcuda".into()));
+        assert_eq!(parse(b"passed-over no GPU"), Message::PassedOver("no GPU".into()));
         assert_eq!(parse(b"failed no GPU here"), Message::Failed("no GPU here".into()));
         assert_eq!(parse(b"usage 4096 17"), Message::Usage { device_memory: 4096, calls: 17 });
         assert_eq!(parse(b"ended"), Message::Ended);

@@ -4,7 +4,7 @@
 //! [`Mind`]; the assignment inside decides, under one lock, whether a program met a living worker or a dead one.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use katydid_transport::AcceptError;
@@ -30,6 +30,17 @@ pub(crate) struct Mind {
     assignment: Arc<Mutex<Assignment>>,
     /// The pool's when it was started.
     era: u64,
+    /// Set once it is up.
+    driver: Arc<OnceLock<DriverFound>>,
+}
+
+/// The driver that a worker has opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DriverFound {
+    /// As the driver calls itself.
+    pub(crate) name: String,
+    /// Why it is softcuda where a GPU's driver was looked for.
+    pub(crate) passed_over: Option<String>,
 }
 
 /// What a worker is for.
@@ -45,14 +56,14 @@ enum Assignment {
 impl Mind {
     fn new(worker: &Worker, era: u64) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Nobody));
-        Self { pid: worker.pid(), control: Arc::clone(&worker.control), assignment, era }
+        Self { pid: worker.pid(), control: Arc::clone(&worker.control), assignment, era, driver: Arc::default() }
     }
 
     /// Of a worker that is nobody's child, and serves a session.
     #[cfg(test)]
     pub(crate) fn of_session(control: OwnedFd, id: SessionId) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Session(id)));
-        Self { pid: 1, control: Arc::new(control), assignment, era: 0 }
+        Self { pid: 1, control: Arc::new(control), assignment, era: 0, driver: Arc::default() }
     }
 
     /// The worker's process.
@@ -63,6 +74,11 @@ impl Mind {
     /// When it was started, as the pool counts.
     pub(crate) fn era(&self) -> u64 {
         self.era
+    }
+
+    /// Its driver; none before it is up.
+    pub(crate) fn driver(&self) -> Option<&DriverFound> {
+        self.driver.get()
     }
 
     /// Has a worker that serves nobody end.
@@ -159,6 +175,8 @@ struct Minder<'a> {
     worker: Worker,
     mind: Mind,
     warm: bool,
+    /// Why `auto` took softcuda.
+    passed_over: Option<String>,
     /// Whether it has closed its control socket; only its exit is waited for then.
     silent: bool,
     /// When patience ends, if it is limited now.
@@ -171,7 +189,8 @@ struct Minder<'a> {
 pub(crate) fn mind(shared: &Shared, worker: Worker, era: u64) {
     let mind = Mind::new(&worker, era);
     let deadline = Some(Instant::now() + WARM_LIMIT);
-    let mut minder = Minder { shared, worker, mind, warm: false, silent: false, deadline, reason: None };
+    let (warm, passed_over) = (false, None);
+    let mut minder = Minder { shared, worker, mind, warm, passed_over, silent: false, deadline, reason: None };
     while minder.step() {}
     minder.finish();
 }
@@ -223,11 +242,8 @@ impl Minder<'_> {
 
     fn hear(&mut self, message: Message) {
         match message {
-            Message::Warm(driver) if !self.warm => {
-                self.warm = true;
-                self.deadline = None;
-                self.shared.pool.ready(&self.mind, driver);
-            }
+            Message::Warm(driver) if !self.warm => self.is_up(driver),
+            Message::PassedOver(reason) => self.passed_over = Some(reason),
             Message::Failed(reason) | Message::Refused(reason) => self.reason = Some(reason),
             Message::Usage { device_memory, calls } => {
                 if let Some(id) = self.mind.session() {
@@ -246,6 +262,17 @@ impl Minder<'_> {
                 }
             }
             Message::Warm(_) | Message::Unknown => {}
+        }
+    }
+
+    /// The worker can take a program; an operator hears of a driver that is another than before.
+    fn is_up(&mut self, name: String) {
+        self.warm = true;
+        self.deadline = None;
+        let found = DriverFound { name, passed_over: self.passed_over.take() };
+        let driver = self.mind.driver.get_or_init(|| found);
+        if self.shared.pool.ready(&self.mind, driver) {
+            self.shared.driver_changed(driver);
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::minder::Mind;
+use crate::minder::{DriverFound, Mind};
 use crate::view::WorkersView;
 
 /// Wait after the first failure; doubles with each further one.
@@ -47,17 +47,20 @@ struct State {
     warming: usize,
     /// Programs that wait for a worker: each raises the number of workers wanted.
     waiting: usize,
+    /// Peers that wait to learn the driver: one worker is enough for all of them.
+    inquiring: usize,
     failures: u64,
     failures_in_a_row: u32,
     last_failure: Option<String>,
     /// No start before this, unless a program waits.
     rest_until: Option<Instant>,
-    driver: Option<String>,
+    driver: Option<DriverFound>,
     stopping: bool,
 }
 
 impl State {
     fn wants_another(&self, target: usize) -> bool {
+        let target = target.max(self.inquiring.min(1));
         self.ready.len() + self.warming < target + self.waiting && self.rest().is_none()
     }
 
@@ -88,18 +91,20 @@ impl Pool {
         }
     }
 
-    /// A worker's driver is up; one of an earlier era is of no use.
-    pub(crate) fn ready(&self, worker: &Mind, driver: String) {
+    /// A worker's driver is up; one of an earlier era is of no use. Whether the driver is another than that of the worker
+    /// before.
+    pub(crate) fn ready(&self, worker: &Mind, driver: &DriverFound) -> bool {
         let mut state = self.lock();
         state.warming -= 1;
         state.failures_in_a_row = 0;
         (state.last_failure, state.rest_until) = (None, None);
-        state.driver = Some(driver);
+        let before = state.driver.replace(driver.clone());
         match worker.era() == state.era {
             true => state.ready.push_back(worker.clone()),
             false => worker.dismiss(),
         }
         self.changed.notify_all();
+        before.as_ref() != Some(driver)
     }
 
     /// Begins an era: has all workers that serve nobody replaced.
@@ -132,14 +137,29 @@ impl Pool {
 
     /// Takes a ready worker, or waits for one.
     pub(crate) fn take(&self, patience: Duration) -> Result<Mind, PoolError> {
+        self.wait_for_worker(patience, |state| &mut state.waiting, |ready| ready.pop_front())
+    }
+
+    /// The driver of a ready worker, which stays, or of the next one.
+    pub(crate) fn driver(&self, patience: Duration) -> Result<DriverFound, PoolError> {
+        self.wait_for_worker(patience, |state| &mut state.inquiring, |ready| ready.front()?.driver().cloned())
+    }
+
+    /// Waits for a worker that `pick` takes something from, among those that `count` counts.
+    fn wait_for_worker<T>(
+        &self,
+        patience: Duration,
+        count: impl Fn(&mut State) -> &mut usize,
+        pick: impl Fn(&mut VecDeque<Mind>) -> Option<T>,
+    ) -> Result<T, PoolError> {
         let deadline = Instant::now() + patience;
         let mut state = self.lock();
-        state.waiting += 1;
+        *count(&mut state) += 1;
         state.rest_until = None;
         let failures = state.failures;
         self.changed.notify_all();
         let outcome = loop {
-            if let Some(outcome) = outcome(&mut state, failures) {
+            if let Some(outcome) = outcome(&mut state, failures, &pick) {
                 break outcome;
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -148,7 +168,7 @@ impl Pool {
             }
             state = self.wait(state, |_| Some(left));
         };
-        state.waiting -= 1;
+        *count(&mut state) -= 1;
         self.changed.notify_all();
         outcome
     }
@@ -170,7 +190,8 @@ impl Pool {
     pub(crate) fn view(&self) -> (WorkersView, Option<String>) {
         let state = self.lock();
         let last_failure = state.last_failure.clone();
-        (WorkersView { ready: state.ready.len(), warming: state.warming, last_failure }, state.driver.clone())
+        let driver = state.driver.as_ref().map(|driver| driver.name.clone());
+        (WorkersView { ready: state.ready.len(), warming: state.warming, last_failure }, driver)
     }
 
     /// Waits for a change, at most as long as `limit` says.
@@ -196,12 +217,16 @@ fn state_rest(state: &State) -> Option<Duration> {
 }
 
 /// What a program that waits learns now, if anything. `failures` is the count when it began to wait.
-fn outcome(state: &mut State, failures: u64) -> Option<Result<Mind, PoolError>> {
+fn outcome<T>(
+    state: &mut State,
+    failures: u64,
+    pick: impl Fn(&mut VecDeque<Mind>) -> Option<T>,
+) -> Option<Result<T, PoolError>> {
     if state.stopping {
         return Some(Err(PoolError::Stopping));
     }
-    if let Some(worker) = state.ready.pop_front() {
-        return Some(Ok(worker));
+    if let Some(picked) = pick(&mut state.ready) {
+        return Some(Ok(picked));
     }
     let reason = state.last_failure.as_ref().filter(|_| state.failures > failures)?;
     Some(Err(PoolError::Failed(reason.clone())))
@@ -245,6 +270,16 @@ mod tests {
             pool.failed("no driver");
             assert_eq!(program.join().unwrap(), Err(PoolError::Failed("no driver".into())));
         });
+    }
+
+    #[test]
+    fn peers_that_ask_for_the_driver_have_one_worker_started_among_them() {
+        let pool = Pool::new(0);
+        pool.lock().inquiring = 3;
+        assert!(pool.wait_for_need().is_some());
+        assert!(!pool.lock().wants_another(0));
+        pool.lock().waiting = 1;
+        assert!(pool.lock().wants_another(0));
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::io::{self, Write};
 /// How much a server says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verbosity {
-    /// Nothing: for a server of one program, which is told everything that concerns it.
-    Nothing,
+    /// What the user of a program must know: for a server of one program, which is told all else that concerns it.
+    Private,
     /// What an operator must know.
     Problems,
     /// Sessions too.
@@ -38,16 +38,23 @@ impl Reporter {
         self.say(Verbosity::Problems, line);
     }
 
+    /// Something the user of the only program must know.
+    pub(crate) fn warning(self, line: fmt::Arguments<'_>) {
+        if self.verbosity == Verbosity::Private {
+            write_line("katydid", line);
+        }
+    }
+
     fn say(self, from: Verbosity, line: fmt::Arguments<'_>) {
         if self.verbosity >= from {
-            write_line(line);
+            write_line("katydid serve", line);
         }
     }
 }
 
 /// One `write` a line, so that lines of several threads do not mix.
-fn write_line(line: fmt::Arguments<'_>) {
-    let text = format!("katydid serve: {line}\n");
+fn write_line(who: &str, line: fmt::Arguments<'_>) {
+    let text = format!("{who}: {line}\n");
     // A lost line is no reason to stop serving.
     let _ = io::stderr().write_all(text.as_bytes());
 }

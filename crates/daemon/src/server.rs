@@ -8,10 +8,12 @@
 //!
 //! Stopping makes [`Shared::stop`] readable, which every long wait also waits for.
 
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle, Scope};
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::accept;
 use crate::admin::AdminServer;
 use crate::listen::{ListenError, Listener, SocketFile, bind_unix};
-use crate::minder::mind;
+use crate::minder::{DriverFound, mind};
 use crate::pool::Pool;
 use crate::report::{Reporter, Verbosity};
 use crate::sessions::{Sessions, now};
@@ -86,6 +88,8 @@ pub(crate) struct Shared {
     pub(crate) addresses: Vec<Address>,
     pub(crate) started: u64,
     pub(crate) worker: WorkerCommand,
+    /// The only program's user has heard that it has no GPU.
+    pub(crate) is_warned: AtomicBool,
     /// Readable, for good, once the server stops.
     pub(crate) stop: OwnedFd,
 }
@@ -96,6 +100,33 @@ impl Shared {
         let rest = self.pool.failed(reason);
         let rest = rest.as_secs_f32();
         self.reporter.problem(format_args!("a worker could not be started: {reason} (next attempt in {rest} s)"));
+    }
+
+    /// Workers have another driver than before, or their first.
+    pub(crate) fn driver_changed(&self, driver: &DriverFound) {
+        match &driver.passed_over {
+            None => self.reporter.note(format_args!("driver {}", driver.name)),
+            Some(reason) => self.reporter.problem(format_args!("driver {}: {}", driver.name, NoGpu(reason))),
+        }
+    }
+
+    /// A program of CUDA has a worker with this driver: if it is the only one, its user hears once that it has no GPU.
+    pub(crate) fn began(&self, driver: Option<&DriverFound>) {
+        let reason = driver.and_then(|driver| driver.passed_over.as_ref());
+        if let Some(reason) = reason.filter(|_| !self.is_warned.swap(true, Ordering::Relaxed)) {
+            self.reporter.warning(format_args!("warning: {}", NoGpu(reason)));
+        }
+    }
+}
+
+/// Tells that softcuda was taken, why, and what to do.
+struct NoGpu<'a>(&'a str);
+
+impl fmt::Display for NoGpu<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(reason) = self;
+        write!(out, "no GPU is used, CUDA runs on this machine's processors (softcuda): {reason}; ")?;
+        out.write_str("--require-gpu refuses to run without a GPU, --driver soft takes softcuda without this line")
     }
 }
 
@@ -157,6 +188,15 @@ impl Server {
         self.shared.pool.view().0
     }
 
+    /// Waits until a worker is up, and says with which driver.
+    ///
+    /// # Errors
+    ///
+    /// Why none is.
+    pub fn driver(&self, patience: Duration) -> Result<String, String> {
+        self.shared.pool.driver(patience).map(|driver| driver.name).map_err(|error| error.to_string())
+    }
+
     /// What has the workers that serve nobody yet replaced, for whoever changes what they were started in.
     pub fn renewal(&self) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
@@ -209,6 +249,7 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<Shared, StartEr
         addresses: addresses.map_err(|source| StartError::System { what: "read a socket's address", source })?,
         started: now(),
         worker: config.worker,
+        is_warned: AtomicBool::new(false),
         stop,
     })
 }

@@ -163,8 +163,11 @@ impl Sessions {
     }
 
     /// Notes which worker serves the session.
-    pub(crate) fn serve(&self, id: SessionId, worker_pid: u32) {
-        self.change(id, |session| session.worker_pid = worker_pid);
+    pub(crate) fn serve(&self, id: SessionId, worker: &Mind) {
+        self.change(id, |session| {
+            session.worker_pid = worker.pid();
+            session.driver = worker.driver().map(|driver| driver.name.clone());
+        });
     }
 
     /// The session can be taken up from now on by whoever has its key.
@@ -180,7 +183,7 @@ impl Sessions {
         self.change(id, |session| {
             let known = std::mem::replace(session, view(id, program));
             session.started = known.started;
-            session.worker_pid = known.worker_pid;
+            (session.worker_pid, session.driver) = (known.worker_pid, known.driver);
             (session.device_memory, session.calls) = (known.device_memory, known.calls);
         });
     }
@@ -267,6 +270,7 @@ fn view(id: SessionId, program: Program) -> SessionView {
         link: program.link.to_owned(),
         started: now(),
         worker_pid: 0,
+        driver: None,
         device_memory: None,
         calls: None,
     }
@@ -418,11 +422,12 @@ mod tests {
         let sessions = Sessions::new(8);
         let waiting = sessions.admit(Program::default()).unwrap();
         let served = sessions.admit(Program::default()).unwrap();
-        sessions.serve(served, 42);
+        let (control, _worker) = control::pair().unwrap();
+        sessions.serve(served, &Mind::of_session(control, served));
         sessions.usage(served, 4096, 7);
         let list = sessions.list();
         assert_eq!(list.len(), 1);
-        assert_eq!((list[0].worker_pid, list[0].device_memory, list[0].calls), (42, Some(4096), Some(7)));
+        assert_eq!((list[0].worker_pid, list[0].device_memory, list[0].calls), (1, Some(4096), Some(7)));
         assert_eq!(sessions.end(waiting).unwrap().worker_pid, 0);
     }
 }

@@ -66,6 +66,9 @@ pub struct SessionView {
     pub started: u64,
     /// Process of its worker.
     pub worker_pid: u32,
+    /// The worker's driver, such as `NVIDIA 580.159.04` or `softcuda`; none from a server that does not tell it.
+    #[serde(default)]
+    pub driver: Option<String>,
     /// Device memory it holds, in bytes; none until the worker reports.
     pub device_memory: Option<u64>,
     /// CUDA calls that reached the worker; none until the worker reports.

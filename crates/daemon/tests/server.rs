@@ -151,7 +151,7 @@ fn config(folder: &Path, fake: &str) -> ServerConfig {
         session_memory: None,
         build: build(),
         hello_patience: PATIENCE,
-        verbosity: Verbosity::Nothing,
+        verbosity: Verbosity::Private,
     }
 }
 

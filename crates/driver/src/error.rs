@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use katydid_cuda_sys::CUresult;
+
 /// What stood between a [`crate::DriverChoice`] and a working library.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -32,7 +34,7 @@ pub enum DriverError {
         function: &'static str,
     },
     /// The library was loaded, but its `cuInit` or device count failed.
-    #[error("{path}: {function} returned {code}; check the GPU with nvidia-smi, or use --driver soft")]
+    #[error("{path}: {function} returned {}; check the GPU with nvidia-smi, or use --driver soft", CUresult(*code))]
     Init {
         /// The library.
         path: PathBuf,
@@ -80,4 +82,11 @@ pub enum DriverError {
         "softcuda is not installed; run `cargo xtask dist`, or set KATYDID_LIB to the folder that holds soft/libcuda.so.1"
     )]
     NoSoft,
+}
+
+impl DriverError {
+    /// Whether a library that is a GPU's driver was found, and does not serve.
+    pub(crate) fn is_of_a_driver(&self) -> bool {
+        matches!(self, Self::Init { .. } | Self::TooOld { .. } | Self::NoDevice { .. })
+    }
 }

@@ -44,6 +44,7 @@ pub struct OpenLibrary {
     path: PathBuf,
     soft: bool,
     devices: u32,
+    passed_over: Option<Box<DriverError>>,
 }
 
 impl OpenLibrary {
@@ -60,6 +61,11 @@ impl OpenLibrary {
     /// How many devices it shows; at least one.
     pub fn devices(&self) -> u32 {
         self.devices
+    }
+
+    /// Why `auto` took softcuda: what kept the driver of a GPU from being taken. None where a choice was made.
+    pub fn passed_over(&self) -> Option<&DriverError> {
+        self.passed_over.as_deref()
     }
 
     /// The address of an exported function, null when this driver does not have it.
@@ -81,24 +87,28 @@ pub fn open(choice: &DriverChoice, soft: Option<&Path>) -> Result<OpenLibrary, D
     match choice {
         DriverChoice::Path(path) => open_at(path),
         DriverChoice::Soft => open_soft(soft),
-        DriverChoice::Auto => open_gpu().or_else(|gpu| {
-            open_soft(soft).map_err(|soft| DriverError::Neither { gpu: Box::new(gpu), soft: Box::new(soft) })
+        DriverChoice::Auto => open_gpu().or_else(|gpu| match open_soft(soft) {
+            Ok(library) => Ok(OpenLibrary { passed_over: Some(Box::new(gpu)), ..library }),
+            Err(soft) => Err(DriverError::Neither { gpu: Box::new(gpu), soft: Box::new(soft) }),
         }),
     }
 }
 
-/// NVIDIA's library: the loader's search first, then the usual places. softcuda and the shim are passed over.
+/// NVIDIA's library: the loader's search first, then the usual places. softcuda and the shim are passed over. Of several
+/// failures that of a GPU's driver is told, not that of a file which is none.
 fn open_gpu() -> Result<OpenLibrary, DriverError> {
-    let first = open_real(Path::new("libcuda.so.1"));
-    if first.is_ok() {
-        return first;
+    let mut failure = match open_real(Path::new("libcuda.so.1")) {
+        Ok(library) => return Ok(library),
+        Err(error) => error,
+    };
+    for path in USUAL_PLACES.iter().map(Path::new).filter(|path| path.exists()) {
+        match open_real(path) {
+            Ok(library) => return Ok(library),
+            Err(error) if error.is_of_a_driver() && !failure.is_of_a_driver() => failure = error,
+            Err(_) => {}
+        }
     }
-    USUAL_PLACES
-        .iter()
-        .map(Path::new)
-        .filter(|path| path.exists())
-        .find_map(|path| open_real(path).ok())
-        .map_or(first, Ok)
+    Err(failure)
 }
 
 /// Loads what NVIDIA's driver compiles with, for good; what is not there is left out. A process that does so before it opens
@@ -169,7 +179,8 @@ fn initialise(library: Library, path: &Path) -> Result<OpenLibrary, DriverError>
     let soft = symbol(&library, SOFT_MARKER).is_some();
     match u32::try_from(devices) {
         Ok(devices) if devices > 0 => {
-            Ok(OpenLibrary { library: ManuallyDrop::new(library), path: path.to_owned(), soft, devices })
+            let (library, path) = (ManuallyDrop::new(library), path.to_owned());
+            Ok(OpenLibrary { library, path, soft, devices, passed_over: None })
         }
         _ => Err(DriverError::NoDevice { path: path.to_owned() }),
     }

@@ -19,6 +19,7 @@ use std::sync::{Mutex, PoisonError};
 
 use katydid_cuda_sys as sys;
 
+use crate::error::DriverError;
 use crate::open::OpenLibrary;
 
 include!(concat!(env!("OUT_DIR"), "/functions.rs"));
@@ -60,6 +61,11 @@ impl Driver {
     /// Whether this is softcuda, whose device is the CPU.
     pub fn is_soft(&self) -> bool {
         self.library.as_ref().is_some_and(OpenLibrary::is_soft)
+    }
+
+    /// Why `auto` took softcuda; none where that was chosen, and with a GPU's driver.
+    pub fn passed_over(&self) -> Option<&DriverError> {
+        self.library.as_ref().and_then(OpenLibrary::passed_over)
     }
 
     /// A function beside the driver API, as only softcuda has them; none in any other library. The caller states its

@@ -284,22 +284,36 @@ fn open_first(numbers: &[SocketAddr], deadline: Deadline) -> io::Result<OwnedFd>
     Err(failure)
 }
 
-/// Asks the server at `address` for the companion connection to the session `key`; without one, to a worker that will
-/// rebuild a session, whose new key is in the answer.
+/// Asks the server at `address` which driver it has, and waits for one at most `timeout`.
 ///
 /// # Errors
-/// As [`connect`].
-pub fn companion(address: &Address, key: SessionKey, timeout: Duration) -> Result<(Talk, Ready), ConnectError> {
-    let hello = Hello {
+/// As [`connect`]; a server that has no driver refuses with the reason.
+pub fn driver_at(address: &Address, timeout: Duration) -> Result<String, ConnectError> {
+    let hello = hello_without_session(Role::INQUIRY, SessionKey::NONE);
+    greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout).map(|consent| consent.ready.driver)
+}
+
+/// What a peer says that is no program.
+fn hello_without_session(role: Role, key: SessionKey) -> Hello {
+    Hello {
         session: SessionKind::CUDA,
-        claim: Claim { role: Role::COMPANION, key, frames: 0 },
+        claim: Claim { role, key, frames: 0 },
         link: LinkKind::STREAM,
         pid: std::process::id(),
         memory_quota: 0,
         program: "katydid".to_owned(),
         name: String::new(),
         arenas: Vec::new(),
-    };
+    }
+}
+
+/// Asks the server at `address` for the companion connection to the session `key`; without one, to a worker that will
+/// rebuild a session, whose new key is in the answer.
+///
+/// # Errors
+/// As [`connect`].
+pub fn companion(address: &Address, key: SessionKey, timeout: Duration) -> Result<(Talk, Ready), ConnectError> {
+    let hello = hello_without_session(Role::COMPANION, key);
     let Consent { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
     let talk = Talk::over(line, MAX_MESSAGE).map_err(|source| {
         let source = LinkError::System { doing: "prepare the connection", source };

@@ -62,7 +62,7 @@ use katydid_wire::frame::{FrameHead, Output, ReplyHead};
 
 pub use address::{Address, AddressError};
 pub use bulk::{BUFFER, BUFFERS, Buffer, Buffers};
-pub use connect::{ConnectError, Connection, companion, connect};
+pub use connect::{ConnectError, Connection, companion, connect, driver_at};
 pub use error::LinkError;
 pub use hold::{Holding, is_laden, laden, pass_holds};
 pub use landing::Landing;

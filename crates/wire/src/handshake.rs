@@ -34,6 +34,8 @@ pub const MAX_MESSAGE: usize = 64 * 1024;
 pub const MAX_ARENAS: usize = 64;
 /// Longest text in a message, in bytes.
 pub const MAX_TEXT: usize = 4096;
+/// What softcuda is called in [`Ready::driver`].
+pub const SOFTCUDA: &str = "softcuda";
 
 /// Why a handshake message was refused, sorted by who can do something about it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -150,6 +152,8 @@ impl Role {
     pub const COMPANION: Self = Self(2);
     /// A program of a stream link, for a lane: its number stands where the frames of one that comes back do.
     pub const LANE: Self = Self(3);
+    /// Whoever wants to know which driver the server has: the answer names it, and begins no session.
+    pub const INQUIRY: Self = Self(4);
 }
 
 /// Which session a connection is for.

@@ -2,6 +2,7 @@
 //!
 //! | packet             | when                                                        |
 //! |--------------------|-------------------------------------------------------------|
+//! | `passed-over TEXT` | before `warm`: why that is softcuda and not a GPU's driver  |
 //! | `warm DRIVER`      | the driver is up; a program may be handed over              |
 //! | `failed TEXT`      | before it exits because the driver would not start          |
 //! | `refused TEXT`     | it turned the program away after the hand-over              |
@@ -24,6 +25,11 @@ const MAX_PACKET: usize = 4096;
 /// Says that a program may come.
 pub(crate) fn warm(control: BorrowedFd<'_>, driver: &str) {
     say(control, &format!("warm {driver}"));
+}
+
+/// Says why `auto` took softcuda.
+pub(crate) fn passed_over(control: BorrowedFd<'_>, reason: &str) {
+    say(control, &format!("passed-over {reason}"));
 }
 
 /// Says why this worker will exit without having served anybody.

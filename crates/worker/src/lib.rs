@@ -53,6 +53,8 @@ pub struct WorkerOptions {
     pub driver: DriverChoice,
     /// Where softcuda is installed, when that is known.
     pub soft: Option<PathBuf>,
+    /// Softcuda is no driver to open.
+    pub requires_gpu: bool,
     /// Images that programs have sent, where the server keeps them.
     pub images: Option<ImageStore>,
     /// Only to answer questions about the devices.
@@ -69,7 +71,7 @@ pub fn run(options: WorkerOptions) -> ExitCode {
     let log = Log::early();
     process::prepare(&log);
     let control = options.control.as_fd();
-    let warm = match Warm::up(&options.driver, options.soft.as_deref()) {
+    let warm = match Warm::up(&options.driver, options.soft.as_deref(), options.requires_gpu) {
         Ok(warm) => Warm { images: options.images, has_journal: options.has_journal, ..warm },
         Err(error) => {
             // The server says it, or passes it on to the program that waits.
@@ -77,6 +79,9 @@ pub fn run(options: WorkerOptions) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Some(reason) = &warm.passed_over {
+        control::passed_over(control, reason);
+    }
     control::warm(control, &warm.name);
     let build = Build::current(SPEC_HASH);
     let before = anew::note();

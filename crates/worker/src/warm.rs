@@ -10,6 +10,7 @@ use katydid_cuda_sys::{CUcontext, CUresult};
 use katydid_driver::{Driver, DriverChoice, DriverError, load_compilers, open};
 use katydid_session::{Carrier, ImageStore, WarmContext, gather};
 use katydid_wire::facts::Facts;
+use katydid_wire::handshake::SOFTCUDA;
 
 use crate::layout;
 
@@ -25,6 +26,12 @@ pub(crate) enum WarmError {
     /// No driver library.
     #[error(transparent)]
     Driver(#[from] DriverError),
+    /// Softcuda, where a GPU was required.
+    #[error("--require-gpu was given, and no GPU is used: {reason}")]
+    NotAGpu {
+        /// Why it is softcuda.
+        reason: String,
+    },
     /// It opened, but does not answer what every driver answers.
     #[error("{name}: the driver answers {} when asked about its devices; check it with nvidia-smi", code.0)]
     Facts {
@@ -41,6 +48,8 @@ pub(crate) struct Warm {
     pub(crate) driver: Arc<Driver>,
     /// What it calls itself.
     pub(crate) name: String,
+    /// Why `auto` took softcuda; none where that was chosen, and with a GPU's driver.
+    pub(crate) passed_over: Option<String>,
     /// What it says about its devices.
     pub(crate) facts: Facts,
     /// Contexts retained in advance.
@@ -59,13 +68,18 @@ impl Warm {
     ///
     /// # Errors
     ///
-    /// Why this driver is of no use.
-    pub(crate) fn up(choice: &DriverChoice, soft: Option<&Path>) -> Result<Self, WarmError> {
+    /// Why this driver is of no use; softcuda is of none where a GPU is required.
+    pub(crate) fn up(choice: &DriverChoice, soft: Option<&Path>, requires_gpu: bool) -> Result<Self, WarmError> {
         layout::settle();
         if *choice != DriverChoice::Soft {
             load_compilers();
         }
         let driver = Driver::new(open(choice, soft)?);
+        let passed_over = driver.passed_over().map(ToString::to_string);
+        if driver.is_soft() && requires_gpu {
+            let reason = passed_over.unwrap_or_else(|| format!("--driver {choice} is softcuda"));
+            return Err(WarmError::NotAGpu { reason });
+        }
         if driver.is_soft() {
             layout::unsettle();
         }
@@ -74,7 +88,8 @@ impl Warm {
         let contexts: Vec<WarmContext> = retain(&driver, 0).into_iter().collect();
         let carrier = contexts.first().and_then(|context| carrier(&driver, context));
         let (images, has_journal) = (None, true);
-        Ok(Self { driver: Arc::new(driver), name, facts, contexts, carrier, images, has_journal })
+        let driver = Arc::new(driver);
+        Ok(Self { driver, name, passed_over, facts, contexts, carrier, images, has_journal })
     }
 }
 
@@ -100,7 +115,7 @@ fn carrier(driver: &Driver, context: &WarmContext) -> Option<Carrier> {
 /// Such as `NVIDIA 580.159.04` or `softcuda`.
 fn name(driver: &Driver) -> String {
     if driver.is_soft() {
-        return "softcuda".to_owned();
+        return SOFTCUDA.to_owned();
     }
     let version = fs::read_to_string(KERNEL_MODULE).map(|text| text.trim().to_owned());
     version.map_or_else(|_| "CUDA driver".to_owned(), |version| format!("NVIDIA {version}"))
