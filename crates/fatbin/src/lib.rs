@@ -22,6 +22,7 @@ mod linked;
 mod object;
 mod rebuild;
 mod selection;
+mod system_atomics;
 mod variables;
 
 pub use container::{Container, Entries};

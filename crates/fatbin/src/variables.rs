@@ -71,7 +71,7 @@ pub enum MachineCode {
 }
 
 /// Machine code, and which it is.
-type Code<'a> = (Cow<'a, [u8]>, MachineCode);
+pub(crate) type Code<'a> = (Cow<'a, [u8]>, MachineCode);
 
 impl Variable<'_> {
     /// Whether a compiler made it of a literal: nothing ever writes such a variable.
@@ -123,7 +123,7 @@ impl Image<'_> {
     }
 
     /// The machine code that a driver prefers for a device: of the nearest architecture of its family.
-    fn machine_code(&self, sm: u32) -> Result<Option<Code<'_>>, ImageError> {
+    pub(crate) fn machine_code(&self, sm: u32) -> Result<Option<Code<'_>>, ImageError> {
         if let (ImageKind::Elf, [file, ..]) = (self.kind(), self.parts()) {
             return Ok(Some((Cow::Borrowed(*file), MachineCode::Image)));
         }

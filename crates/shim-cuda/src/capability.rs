@@ -38,13 +38,18 @@ const REFUSED: [usize; 24] = [
 const POOL_HANDLES: usize = 119;
 const DESCRIPTORS: usize = 103;
 
-/// Managed memory from both sides at once: only where both sides of the link see the same pages.
+/// Atomic operations of host and device on one address of host memory: only where both sides of the link see the same pages,
+/// and the device's reach them.
+const HOST_ATOMICS: usize = 86;
+/// Managed memory from both sides at once. Managed memory is host memory here: where atomic operations of the two are not
+/// atomic with each other there, a program must not use it so, as it may natively, where pages move to whoever needs them.
 const CONCURRENT: usize = 89;
 
 /// Says no for what is refused. Errors stay: an older driver does not know the newer ids.
 pub(crate) fn restrict(facts: &mut DeviceFacts, shares_memory: bool) {
-    let concurrent = (!shares_memory).then_some(CONCURRENT);
-    for id in REFUSED.into_iter().chain(concurrent) {
+    let has_atomics = shares_memory && facts.attribute(HOST_ATOMICS as i32).is_some_and(|answer| answer.value != 0);
+    let of_host_memory = [HOST_ATOMICS, CONCURRENT].into_iter().filter(|_| !has_atomics);
+    for id in REFUSED.into_iter().chain(of_host_memory) {
         // Ids count from 1.
         if let Some(answer @ Answer { code: 0, .. }) = facts.attributes.get_mut(id - 1) {
             answer.value = 0;
@@ -65,11 +70,22 @@ mod tests {
         let mut attributes = vec![Answer { code: 0, value: 1 }; 120];
         attributes[101] = Answer { code: 1, value: 0 };
         let mut facts = DeviceFacts { attributes, ..DeviceFacts::default() };
+        let mut shared = facts.clone();
+        restrict(&mut shared, true);
+        assert_eq!([86, 89].map(|id| shared.attribute(id).unwrap().value), [1, 1]);
         restrict(&mut facts, false);
         let value = |id| facts.attribute(id).unwrap();
-        assert_eq!((value(88).value, value(89).value), (0, 0));
+        assert_eq!((value(86).value, value(88).value, value(89).value), (0, 0, 0));
         assert_eq!((value(83).value, value(95).value, value(115).value), (1, 1, 1));
         assert_eq!(value(102), Answer { code: 1, value: 0 });
+    }
+
+    #[test]
+    fn managed_memory_is_not_for_both_at_once_where_atomics_do_not_reach_it() {
+        let mut facts = DeviceFacts { attributes: vec![Answer { code: 0, value: 1 }; 120], ..DeviceFacts::default() };
+        facts.attributes[HOST_ATOMICS - 1].value = 0;
+        restrict(&mut facts, true);
+        assert_eq!([83, 86, 89].map(|id| facts.attribute(id).unwrap().value), [1, 0, 0]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use katydid_wire::SPEC_HASH;
 use katydid_wire::message::{kdImagePiece, kdImageRecall};
 
 use crate::device::Device;
+use crate::managed;
 use crate::session::{Shim, shim};
 
 /// Bytes of an image in one frame.
@@ -55,6 +56,7 @@ fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
     let shim = shim()?;
     let session = &shim.session;
     let devices = architectures(shim);
+    managed::note_code(image, &devices);
     // Memory that both sides see takes an image faster than it can be hashed, unless one hash serves all programs after this one.
     let asked = ask_memo(image, &devices);
     let may_ask = asked.is_some() || session.staging().is_none();

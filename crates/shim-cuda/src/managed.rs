@@ -7,11 +7,13 @@
 #![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use katydid_advice::{Advice, Book, Target};
+use katydid_client::output::say;
 use katydid_client::regions::{Place, Region};
-use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, attach_flags};
+use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, attach_flags, device_attribute};
+use katydid_fatbin::Image;
 
 use crate::border::out;
 use crate::handle::object;
@@ -26,6 +28,11 @@ const MOST: usize = 1 << 20;
 static BOOK: Book = Book::new();
 /// Blocks that there are: most programs have none, and their launches need not look for any.
 static BLOCKS: AtomicUsize = AtomicUsize::new(0);
+/// Some code has atomic operations of system scope, and managed memory is not for host and device at once.
+static SYSTEM_ATOMICS: AtomicBool = AtomicBool::new(false);
+/// Bytes of the largest image that is searched for them: what a compiler makes of a program is smaller, what is larger comes
+/// from libraries.
+const MOST_CODE: usize = 2 << 20;
 
 /// Devices that advice can name.
 fn devices() -> Result<usize, CUresult> {
@@ -72,6 +79,37 @@ pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
 /// One block more.
 pub(crate) fn count() {
     BLOCKS.fetch_add(1, Ordering::Relaxed);
+    tell_of_atomics();
+}
+
+/// Looks whether code changes memory together with the host, as managed memory cannot be where the device's attributes say so.
+pub(crate) fn note_code(image: &Image<'_>, architectures: &[u32]) {
+    let length: usize = image.parts().iter().map(|part| part.len()).sum();
+    if SYSTEM_ATOMICS.load(Ordering::Relaxed) || length > MOST_CODE || is_concurrent() {
+        return;
+    }
+    if architectures.iter().any(|sm| image.has_system_atomics(*sm).unwrap_or(false)) {
+        SYSTEM_ATOMICS.store(true, Ordering::Relaxed);
+        tell_of_atomics();
+    }
+}
+
+/// Whether host and device may use managed memory at once, atomic operations among it.
+fn is_concurrent() -> bool {
+    let concurrent = device_attribute::CONCURRENT_MANAGED_ACCESS;
+    shim().is_ok_and(|shim| shim.devices.iter().all(|device| device.value(concurrent) != 0))
+}
+
+/// Says once that updates may be lost which are not natively, where nothing else would tell.
+fn tell_of_atomics() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let may_meet = SYSTEM_ATOMICS.load(Ordering::Relaxed) && is_used();
+    if may_meet && !SAID.swap(true, Ordering::Relaxed) {
+        say(
+            "the program has managed memory and atomic operations of system scope: of host and device at once these are not \
+             atomic here, and updates may be lost (the devices' concurrentManagedAccess and hostNativeAtomicSupported are 0)",
+        );
+    }
 }
 
 /// What is known of a block goes with it.
