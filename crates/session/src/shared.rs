@@ -92,7 +92,8 @@ impl Shared {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).begin_with(printed);
     }
 
-    /// Answers a call, the message being in two parts. With `synchronised`, what the driver printed meanwhile goes with it.
+    /// Answers a call, the message being in two parts. With `synchronised`, and with a failure, what the driver printed
+    /// meanwhile goes with it: of a failure that may be the reason.
     ///
     /// # Errors
     ///
@@ -110,7 +111,9 @@ impl Shared {
             true => (CUresult::ERROR_NOT_SUPPORTED, [&[][..]; 2]),
             false => (status, [payload, tail]),
         };
-        let printed = if synchronised { self.printed(payload.len() + tail.len()) } else { Printed::default() };
+        let is_failure = !matches!(status, CUresult::SUCCESS | CUresult::ERROR_NOT_READY);
+        let printed =
+            if synchronised || is_failure { self.printed(payload.len() + tail.len()) } else { Printed::default() };
         self.replier.get().ok_or(LinkError::Closed)?.reply(&Answer {
             thread: head.thread,
             sequence: head.sequence,
