@@ -10,6 +10,7 @@ mod check;
 mod checkpoints;
 mod coverage;
 mod criu;
+mod cudart;
 mod demo;
 mod demo_checkpoint;
 mod dist;
@@ -86,6 +87,8 @@ enum Command {
     },
     /// Checks that every function of the driver API is called by a program under test.
     Coverage,
+    /// Fetches each minor version of CUDA's shared runtime, and runs every program with each; takes half an hour.
+    Cudart,
     /// Checks that crates depend on each other in the allowed directions only.
     Layers,
     /// Measures the sources against the targets of style; fails at the hard limits.
@@ -139,6 +142,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::OpenclPrograms { names, .. } => opencl_programs::run_here(&tree, &names)?,
         Command::Vsock { measure } => vsock::run(&tree, measure)?,
         Command::Coverage => coverage::run(&tree)?,
+        Command::Cudart => cudart::run(&tree)?,
         Command::Layers => layers::run(&tree)?,
         Command::Style => style::run(&tree)?,
         Command::Bless => bless::run(&tree)?,

@@ -12,6 +12,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::criu;
+use crate::cudart;
 use crate::opencl;
 use crate::output::{line, step};
 use crate::shell;
@@ -43,6 +44,7 @@ const PIP_INSTALL: [&str; 7] = [
 /// Fetches what is missing.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     toolkit(tree)?;
+    cudart::fetch_ends(tree)?;
     open_mpi();
     python(tree)?;
     criu::fetch(tree)?;
@@ -123,7 +125,7 @@ fn toolkit(tree: &Tree) -> Result<()> {
     fs::rename(&fresh, &toolkit).with_context(|| format!("cannot put {} in place", toolkit.display()))
 }
 
-fn pip(target: &Path, pins: &Path) -> Command {
+pub(crate) fn pip(target: &Path, pins: &Path) -> Command {
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip"]).args(PIP_INSTALL).arg("--target").arg(target).arg("-r").arg(pins);
     pip
@@ -163,7 +165,7 @@ fn apt(arguments: &[&str]) -> Result<()> {
     shell::read(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive")).map(drop)
 }
 
-fn remove(folder: &Path) -> Result<()> {
+pub(crate) fn remove(folder: &Path) -> Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {}", folder.display()))
