@@ -4,6 +4,7 @@
 //! where its own documentation is all there is, the comment says so.
 
 pub mod coredump;
+pub mod environment;
 pub mod launch;
 pub mod log;
 pub mod wiped;

@@ -7,7 +7,9 @@
 use std::collections::VecDeque;
 use std::ffi::{CString, c_void};
 use std::fmt::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::fs::File;
+use std::io::Write as _;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use katydid_cuda_sys::{CUlogsCallback, CUresult};
@@ -46,6 +48,7 @@ pub fn note(function: &str, code: CUresult) {
         return;
     }
     let (line, told) = failed(function, code);
+    write_to_file(&line);
     let Ok(message) = CString::new(line.trim_end()) else { return };
     for (function, data) in told {
         // SAFETY: the program registered this address as a function of this type; null is none.
@@ -55,6 +58,31 @@ pub fn note(function: &str, code: CUresult) {
             // SAFETY: the text lives until the call is over; the program vouches for its own argument.
             unsafe { function(data, ERROR, message.as_ptr().cast_mut(), message.count_bytes()) };
         }
+    }
+}
+
+/// Adds a line to the file that `CUDA_LOG_FILE` names, if it names one: `stdout` and `stderr` are the program's own.
+fn write_to_file(line: &str) {
+    enum Target {
+        Stdout,
+        Stderr,
+        File(File),
+    }
+    static TARGET: LazyLock<Option<Target>> = LazyLock::new(|| {
+        let name = std::env::var_os("CUDA_LOG_FILE").filter(|name| !name.is_empty())?;
+        match name.to_str() {
+            Some("stdout") => Some(Target::Stdout),
+            Some("stderr") => Some(Target::Stderr),
+            // A file that cannot be written to loses the lines, as the driver's own does.
+            _ => File::options().create(true).append(true).open(name).ok().map(Target::File),
+        }
+    });
+    match &*TARGET {
+        // A lost line is no reason to fail.
+        Some(Target::Stdout) => _ = std::io::stdout().write_all(line.as_bytes()),
+        Some(Target::Stderr) => _ = std::io::stderr().write_all(line.as_bytes()),
+        Some(Target::File(file)) => _ = (&*file).write_all(line.as_bytes()),
+        None => {}
     }
 }
 

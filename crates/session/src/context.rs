@@ -12,9 +12,9 @@ use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     cuCtxDestroy_v2, cuLibraryUnload, kdContextCreate, kdContextRelease, kdContextReset, kdContextRetain, kdDeviceGrow,
-    kdDeviceShrink, kdFacts, kdGivenBack, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenEnd, kdIdle,
-    kdImagePiece, kdImageRecall, kdLibraryLoad, kdResource, kdResourceSplit, kdUpcallBytes, kdUpcallData, kdUpcallNext,
-    kdUpcallsBegin, kdWanted,
+    kdDeviceShrink, kdEnvironment, kdFacts, kdGivenBack, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenEnd,
+    kdIdle, kdImagePiece, kdImageRecall, kdLibraryLoad, kdResource, kdResourceSplit, kdUpcallBytes, kdUpcallData,
+    kdUpcallNext, kdUpcallsBegin, kdWanted,
 };
 
 use crate::ask::ask;
@@ -30,6 +30,7 @@ fn needs_context(opcode: u16) -> bool {
     !matches!(
         opcode,
         kdFacts::OPCODE
+            | kdEnvironment::OPCODE
             | kdContextRetain::OPCODE
             | kdContextRelease::OPCODE
             | kdContextReset::OPCODE

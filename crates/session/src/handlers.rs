@@ -53,7 +53,7 @@ pub(crate) use device::{
     kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdGivenBack, kdIdle, kdPeerAtomics, kdPlea, kdWanted,
 };
 pub(crate) use event::kdElapsedTime;
-pub(crate) use facts::kdFacts;
+pub(crate) use facts::{kdEnvironment, kdFacts};
 pub(crate) use fill::kdFill;
 pub(crate) use function::{
     kdFunctionFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdKernelFunction, kdLibraryKernel,

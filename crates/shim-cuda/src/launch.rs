@@ -364,7 +364,8 @@ unsafe fn launch(
     }
     behind::take_place(stream)?;
     // SAFETY: handed on.
-    Known::lend(function, |target| unsafe { launch_now(target, shape, stream, attributes, params) })
+    Known::lend(function, |target| unsafe { launch_now(target, shape, stream, attributes, params) })?;
+    if shim()?.launches_block { stream::synchronize(stream) } else { Ok(()) }
 }
 
 /// Outside of captures.

@@ -33,6 +33,7 @@ mod coredump;
 mod current;
 mod device;
 mod entry;
+mod environment;
 mod error;
 mod error_log;
 mod event;

@@ -13,6 +13,7 @@ use katydid_client::session::Session;
 use katydid_client::slab::Slab;
 use katydid_client::{life, threads, visible};
 use katydid_cuda_sys::CUresult;
+use katydid_ledger::environment::launches_block;
 use katydid_transport::Address;
 use katydid_wire::facts::Facts;
 use katydid_wire::handshake::LinkKind;
@@ -38,7 +39,7 @@ use crate::surface_reference::SurfaceReference;
 use crate::tensor_map::Encoded;
 use crate::texture::Objects;
 use crate::virtual_memory::{Allocation, VirtualMemory};
-use crate::{context, export_table, tracing, upcall};
+use crate::{context, environment, export_table, tracing, upcall};
 
 /// Handles of one kind at a time. The worker takes ids below 2^24.
 const HANDLES: u32 = 1 << 22;
@@ -83,6 +84,8 @@ pub(crate) struct Shim {
     pub(crate) upcalls: upcall::Registry,
     /// What the program does in its graphs' copies and functions.
     pub(crate) parts: Parts,
+    /// Launches wait for their kernels (`CUDA_LAUNCH_BLOCKING`).
+    pub(crate) launches_block: bool,
     /// Keeps the ranges free for as long as the process lives.
     pub(crate) arenas: Settled,
 }
@@ -169,6 +172,7 @@ fn start() -> Result<(Shim, Option<Kept>, NoFork), Failure> {
     let forks = fork::hold();
     let opened = connect::open(context::faulted)?;
     let facts = fetch_facts(&opened.session)?;
+    environment::tell(&opened.session).map_err(|code| Failure::new(format!("the session has ended: {code}")))?;
     let shim = build(opened.session, facts, opened.arenas, opened.pinned)?;
     Ok((shim, job.map(|job| (job, opened.address, opened.link)), forks))
 }
@@ -237,6 +241,7 @@ fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd
         pinned,
         upcalls: upcall::Registry::default(),
         parts: Parts::default(),
+        launches_block: launches_block(),
         arenas,
     })
 }

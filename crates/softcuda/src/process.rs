@@ -13,6 +13,7 @@ use katydid_ledger::wiped::WipedByte;
 
 use crate::device;
 use crate::facts;
+use crate::settings;
 
 /// `cuInit` has not been called, or this is a child of which no handler has heard.
 const FRESH: u8 = 0;
@@ -47,6 +48,7 @@ pub(crate) fn initialise(flags: u32) -> Result<(), CUresult> {
     }
     HANDLERS.get_or_init(|| {
         register_handlers();
+        settings::tell_without_effect();
         std::process::id()
     });
     facts::install();

@@ -9,6 +9,7 @@
 //! | `KATYDID_SOFT_RACES`     | races of kernels are told; the number decides the order of warps | not looked for     |
 //! | `CUDA_VISIBLE_DEVICES`   | ordinals or UUIDs, in the order the program shall see them     | all                   |
 //! | `CUDA_MODULE_LOADING`    | `EAGER` changes what `cuModuleGetLoadingMode` says             | lazy                  |
+//! | `CUDA_LAUNCH_BLOCKING`   | launches wait for their kernels, and tell what became of them   | later calls tell      |
 //! | `KATYDID_LOG`            | anything: faults and missing tables are told on stderr         | only codes            |
 
 use std::env;
@@ -17,8 +18,13 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use katydid_cuda_sys::CUuuid;
+use katydid_ledger::environment;
 
+use crate::border::say;
 use crate::device;
+
+/// Set in workers.
+const WORKER: &str = "KATYDID_WORKER";
 
 /// More devices than this have no room for their address ranges.
 pub(crate) const MOST_DEVICES: usize = 16;
@@ -101,6 +107,21 @@ fn next_displacement(file: &Path) -> Option<u64> {
 /// True if the program asked for eager loading of modules.
 pub(crate) fn eager_loading() -> bool {
     env::var("CUDA_MODULE_LOADING").is_ok_and(|mode| mode == "EAGER")
+}
+
+/// True if launches wait for their kernels.
+pub(crate) fn launches_block() -> bool {
+    static BLOCKS: LazyLock<bool> = LazyLock::new(environment::launches_block);
+    *BLOCKS
+}
+
+/// Says which of the driver's variables are set in vain. In a worker these are the server's, and the program's side says it.
+pub(crate) fn tell_without_effect() {
+    let set = environment::set(environment::value);
+    let without = environment::without_effect(&set, "", true).filter(|_| env::var_os(WORKER).is_none());
+    if let Some(without) = without {
+        say(&format!("without effect: {without}: there is nothing here that they change"));
+    }
 }
 
 /// True if the user wants to hear what is otherwise only a code.

@@ -1,7 +1,8 @@
-//! `kdFacts`: what never changes about the devices.
+//! What never changes: the devices, and what the driver found in its environment when it started.
 
+use katydid_ledger::environment;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::message::{kdFacts, kdFactsReply};
+use katydid_wire::message::{kdEnvironment, kdEnvironmentReply, kdFacts, kdFactsReply};
 
 use super::{Called, done};
 use crate::session::Session;
@@ -14,4 +15,15 @@ pub(crate) fn kdFacts(session: &mut Session, _head: &FrameHead, _message: kdFact
         device.total_memory = device.total_memory.min(quota);
     }
     done(kdFactsReply { facts: facts.encode() })
+}
+
+/// Answers from this process's environment, which is what the driver was started with.
+pub(crate) fn kdEnvironment(
+    session: &mut Session,
+    _head: &FrameHead,
+    _message: kdEnvironment,
+) -> Called<kdEnvironmentReply> {
+    let is_soft = session.driver().is_soft();
+    let settings = environment::in_effect(&environment::set(environment::value), is_soft);
+    done(kdEnvironmentReply { isSoft: u32::from(is_soft), settings: settings.into_bytes() })
 }

@@ -15,6 +15,7 @@ use crate::function::callable;
 use crate::graphs::capture;
 use crate::launch::{Shape, events, is_cooperative, launch};
 use crate::params::pack;
+use crate::settings;
 use crate::stream::{created, resolve};
 
 /// The flags of a launch on several devices: not to wait for the streams' earlier work, or for each other's.
@@ -79,7 +80,8 @@ unsafe fn start(
     // SAFETY: the contract of this function.
     let params = unsafe { pack(&kernel, values, extra) }?;
     launch(&stream, kernel, shape, params)?;
-    events.iter().try_for_each(|event| event.record(&stream))
+    events.iter().try_for_each(|event| event.record(&stream))?;
+    if settings::launches_block() { stream.synchronise() } else { Ok(()) }
 }
 
 api! {

@@ -1,0 +1,166 @@
+//! Environment variables that NVIDIA documents for its driver, and where each has its effect here.
+//!
+//! A program's variables are read in the program. Those that a driver reads when it starts are of use only where the driver
+//! starts: in the worker, which a server has started before the program came. The rule: a variable that is set and has no
+//! effect is named, once a process.
+
+/// Who acts on a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// This library, in the program.
+    Program,
+    /// A GPU's driver, as it starts.
+    Driver,
+    /// A GPU's driver as it starts; softcuda does what it asks for in any case.
+    Given,
+    /// Nobody, here.
+    None,
+}
+
+/// A variable.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// A value that asks for what is so without it; empty where there is none.
+    pub default: &'static str,
+    /// Who acts on it.
+    pub effect: Effect,
+}
+
+const fn variable(name: &'static str, default: &'static str, effect: Effect) -> Variable {
+    Variable { name, default, effect }
+}
+
+/// All of them.
+pub const VARIABLES: &[Variable] = &[
+    variable("CUDA_VISIBLE_DEVICES", "", Effect::Program),
+    variable("CUDA_DEVICE_ORDER", "FASTEST_FIRST", Effect::Program),
+    variable("CUDA_LAUNCH_BLOCKING", "0", Effect::Program),
+    variable("CUDA_LOG_FILE", "", Effect::Program),
+    variable("CUDA_MODULE_LOADING", "LAZY", Effect::Program),
+    variable("CUDA_MANAGED_FORCE_DEVICE_ALLOC", "0", Effect::None),
+    variable("CUDA_FORCE_PTX_JIT", "0", Effect::Given),
+    variable("CUDA_FORCE_JIT", "0", Effect::Given),
+    variable("CUDA_DISABLE_PTX_JIT", "0", Effect::Driver),
+    variable("CUDA_DISABLE_JIT", "0", Effect::Driver),
+    variable("CUDA_CACHE_DISABLE", "0", Effect::Driver),
+    variable("CUDA_CACHE_PATH", "", Effect::Driver),
+    variable("CUDA_CACHE_MAXSIZE", "", Effect::Driver),
+    variable("CUDA_MODULE_DATA_LOADING", "", Effect::Driver),
+    variable("CUDA_BINARY_LOADER_THREAD_COUNT", "", Effect::Driver),
+    variable("CUDA_DEVICE_MAX_CONNECTIONS", "8", Effect::Driver),
+    variable("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "8", Effect::Driver),
+    variable("CUDA_SCALE_LAUNCH_QUEUES", "1x", Effect::Driver),
+    variable("CUDA_GRAPHS_USE_NODE_PRIORITY", "0", Effect::Driver),
+    variable("CUDA_DEVICE_WAITS_ON_EXCEPTION", "0", Effect::Driver),
+    variable("CUDA_DEVICE_DEFAULT_PERSISTING_L2_CACHE_PERCENTAGE_LIMIT", "0", Effect::Driver),
+    variable("CUDA_DISABLE_PERF_BOOST", "0", Effect::Driver),
+    variable("CUDA_AUTO_BOOST", "", Effect::Driver),
+    variable("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "0", Effect::Driver),
+    variable("CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "0", Effect::Driver),
+    variable("CUDA_ENABLE_LIGHTWEIGHT_COREDUMP", "0", Effect::Driver),
+    variable("CUDA_ENABLE_CPU_COREDUMP_ON_EXCEPTION", "1", Effect::Driver),
+    variable("CUDA_COREDUMP_FILE", "", Effect::Driver),
+    variable("CUDA_COREDUMP_PIPE", "", Effect::Driver),
+    variable("CUDA_COREDUMP_GENERATION_FLAGS", "", Effect::Driver),
+    variable("CUDA_COREDUMP_SHOW_PROGRESS", "0", Effect::Driver),
+    variable("CUDA_MPS_PIPE_DIRECTORY", "", Effect::Driver),
+    variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "", Effect::Driver),
+    variable("CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING", "", Effect::Driver),
+    variable("CUDA_MPS_CLIENT_PRIORITY", "", Effect::Driver),
+    variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "", Effect::Driver),
+];
+
+/// A variable that is set, and its value.
+pub type Setting = (&'static Variable, String);
+
+/// What of the variables is set and asks for something.
+pub fn set(value: impl Fn(&str) -> Option<String>) -> Vec<Setting> {
+    let asked = |variable: &'static Variable| {
+        let value = value(variable.name).filter(|value| !value.is_empty() && value != variable.default)?;
+        Some((variable, value))
+    };
+    VARIABLES.iter().filter_map(asked).collect()
+}
+
+/// A variable of this process.
+#[must_use]
+pub fn value(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Whether launches wait for their kernels, and tell what became of them.
+#[must_use]
+pub fn launches_block() -> bool {
+    value("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value.parse::<i64>().is_ok_and(|number| number != 0))
+}
+
+/// The settings that a driver has, as text: those of `here` that it acts on, a line each.
+#[must_use]
+pub fn in_effect(here: &[Setting], is_soft: bool) -> String {
+    let acts = |effect| effect == Effect::Given || (effect == Effect::Driver && !is_soft);
+    let lines = here.iter().filter(|(variable, _)| acts(variable.effect));
+    lines.map(|(variable, value)| format!("{}={value}\n", variable.name)).collect()
+}
+
+/// Which settings of a program have no effect with a driver that has `in_effect`, ready to be shown; none: all have.
+/// softcuda does what [`Effect::Given`] asks for.
+#[must_use]
+pub fn without_effect(program: &[Setting], in_effect: &str, is_soft: bool) -> Option<String> {
+    let has_effect = |(variable, value): &&Setting| {
+        let is_there = || in_effect.lines().any(|line| line.split_once('=') == Some((variable.name, value)));
+        match variable.effect {
+            Effect::Program => true,
+            Effect::Given => is_soft || is_there(),
+            Effect::Driver => is_there(),
+            Effect::None => false,
+        }
+    };
+    let without: Vec<String> = program
+        .iter()
+        .filter(|setting| !has_effect(setting))
+        .map(|(variable, value)| format!("{}={value}", variable.name))
+        .collect();
+    (!without.is_empty()).then(|| without.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Vec<Setting> {
+        set(|name| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned))
+    }
+
+    #[test]
+    fn what_asks_for_nothing_is_not_set() {
+        assert!(settings("CUDA_FORCE_PTX_JIT=0\nCUDA_CACHE_PATH=\nCUDA_DEVICE_MAX_CONNECTIONS=8").is_empty());
+        assert_eq!(settings("CUDA_FORCE_PTX_JIT=1\nCUDA_AUTO_BOOST=0").len(), 2);
+    }
+
+    #[test]
+    fn a_variable_that_the_driver_was_not_started_with_is_named() {
+        let program = settings("CUDA_DEVICE_MAX_CONNECTIONS=1\nCUDA_CACHE_DISABLE=1\nCUDA_LAUNCH_BLOCKING=1");
+        let server = in_effect(&settings("CUDA_DEVICE_MAX_CONNECTIONS=1\nCUDA_CACHE_PATH=/c"), false);
+        assert_eq!(server, "CUDA_CACHE_PATH=/c\nCUDA_DEVICE_MAX_CONNECTIONS=1\n");
+        assert_eq!(without_effect(&program, &server, false).as_deref(), Some("CUDA_CACHE_DISABLE=1"));
+        assert_eq!(without_effect(&program[..1], &in_effect(&program, false), false), None);
+    }
+
+    #[test]
+    fn softcuda_acts_on_what_it_does_anyway_and_on_nothing_else_of_a_driver() {
+        let program = settings("CUDA_FORCE_PTX_JIT=1\nCUDA_CACHE_DISABLE=1\nCUDA_MANAGED_FORCE_DEVICE_ALLOC=1");
+        assert_eq!(in_effect(&program, true), "CUDA_FORCE_PTX_JIT=1\n");
+        let without = without_effect(&program, "", true);
+        assert_eq!(without.as_deref(), Some("CUDA_MANAGED_FORCE_DEVICE_ALLOC=1, CUDA_CACHE_DISABLE=1"));
+    }
+
+    #[test]
+    fn no_variable_stands_there_twice() {
+        let mut names: Vec<_> = VARIABLES.iter().map(|variable| variable.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), VARIABLES.len());
+    }
+}

@@ -1,0 +1,33 @@
+//! Environment variables of CUDA: what of the program's has no effect is said when the session begins.
+//!
+//! Which variables there are and who acts on them is in `katydid_ledger::environment`.
+
+use katydid_client::output::say;
+use katydid_client::session::Session;
+use katydid_cuda_sys::CUresult;
+use katydid_ledger::environment::{Effect, set, value, without_effect};
+use katydid_wire::message::kdEnvironment;
+
+/// Names the variables that the worker's driver was not started with. Asks the worker only where the program has some.
+///
+/// # Errors
+///
+/// The session has ended.
+pub(crate) fn tell(session: &Session) -> Result<(), CUresult> {
+    let program = set(value);
+    if program.iter().all(|(variable, _)| variable.effect == Effect::Program) {
+        return Ok(());
+    }
+    let reply = session.call(0, &kdEnvironment {})?;
+    let in_effect = String::from_utf8_lossy(&reply.settings);
+    if let Some(without) = without_effect(&program, &in_effect, reply.isSoft != 0) {
+        let remedy = match reply.isSoft {
+            0 => {
+                "a GPU's driver reads its variables when its worker starts: set them for `katydid serve` (docs/environment.md)"
+            }
+            _ => "the server's driver is softcuda, which has nothing that they change (docs/environment.md)",
+        };
+        say(format_args!("without effect: {without}: {remedy}"));
+    }
+    Ok(())
+}
