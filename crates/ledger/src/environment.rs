@@ -44,9 +44,9 @@ pub const VARIABLES: &[Variable] = &[
     variable("CUDA_FORCE_JIT", "0", Effect::Given),
     variable("CUDA_DISABLE_PTX_JIT", "0", Effect::Driver),
     variable("CUDA_DISABLE_JIT", "0", Effect::Driver),
-    variable("CUDA_CACHE_DISABLE", "0", Effect::Driver),
-    variable("CUDA_CACHE_PATH", "", Effect::Driver),
-    variable("CUDA_CACHE_MAXSIZE", "", Effect::Driver),
+    variable("CUDA_CACHE_DISABLE", "0", Effect::Program),
+    variable("CUDA_CACHE_PATH", "", Effect::Program),
+    variable("CUDA_CACHE_MAXSIZE", "", Effect::Program),
     variable("CUDA_MODULE_DATA_LOADING", "", Effect::Driver),
     variable("CUDA_BINARY_LOADER_THREAD_COUNT", "", Effect::Driver),
     variable("CUDA_DEVICE_MAX_CONNECTIONS", "8", Effect::Driver),
@@ -141,19 +141,19 @@ mod tests {
 
     #[test]
     fn a_variable_that_the_driver_was_not_started_with_is_named() {
-        let program = settings("CUDA_DEVICE_MAX_CONNECTIONS=1\nCUDA_CACHE_DISABLE=1\nCUDA_LAUNCH_BLOCKING=1");
-        let server = in_effect(&settings("CUDA_DEVICE_MAX_CONNECTIONS=1\nCUDA_CACHE_PATH=/c"), false);
-        assert_eq!(server, "CUDA_CACHE_PATH=/c\nCUDA_DEVICE_MAX_CONNECTIONS=1\n");
-        assert_eq!(without_effect(&program, &server, false).as_deref(), Some("CUDA_CACHE_DISABLE=1"));
-        assert_eq!(without_effect(&program[..1], &in_effect(&program, false), false), None);
+        let program = settings("CUDA_DEVICE_MAX_CONNECTIONS=1\nCUDA_AUTO_BOOST=0\nCUDA_LAUNCH_BLOCKING=1");
+        let server = in_effect(&settings("CUDA_DEVICE_MAX_CONNECTIONS=1\nCUDA_COREDUMP_FILE=/c"), false);
+        assert_eq!(server, "CUDA_DEVICE_MAX_CONNECTIONS=1\nCUDA_COREDUMP_FILE=/c\n");
+        assert_eq!(without_effect(&program, &server, false).as_deref(), Some("CUDA_AUTO_BOOST=0"));
+        assert_eq!(without_effect(&program, &in_effect(&program, false), false), None);
     }
 
     #[test]
     fn softcuda_acts_on_what_it_does_anyway_and_on_nothing_else_of_a_driver() {
-        let program = settings("CUDA_FORCE_PTX_JIT=1\nCUDA_CACHE_DISABLE=1\nCUDA_MANAGED_FORCE_DEVICE_ALLOC=1");
+        let program = settings("CUDA_FORCE_PTX_JIT=1\nCUDA_DISABLE_JIT=1\nCUDA_MANAGED_FORCE_DEVICE_ALLOC=1");
         assert_eq!(in_effect(&program, true), "CUDA_FORCE_PTX_JIT=1\n");
         let without = without_effect(&program, "", true);
-        assert_eq!(without.as_deref(), Some("CUDA_MANAGED_FORCE_DEVICE_ALLOC=1, CUDA_CACHE_DISABLE=1"));
+        assert_eq!(without.as_deref(), Some("CUDA_MANAGED_FORCE_DEVICE_ALLOC=1, CUDA_DISABLE_JIT=1"));
     }
 
     #[test]
