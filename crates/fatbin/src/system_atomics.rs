@@ -21,13 +21,15 @@ impl Image<'_> {
     /// Whether the code that a device of architecture `sm` (such as 90) runs has such operations. What cannot be read has none.
     ///
     /// # Errors
-    /// The image is damaged, or has no code for the device.
+    /// The image is damaged.
     pub fn has_system_atomics(&self, sm: u32) -> Result<bool, ImageError> {
-        match self.machine_code(sm)? {
-            Some((file, MachineCode::For(sm))) => of_code(&file, sm),
-            Some((file, _)) => of_code(&file, sm),
-            None => Ok(self.ptx(Some(sm))?.iter().any(|ptx| of_text(&ptx.text))),
-        }
+        let in_code = match self.machine_code(sm)? {
+            Some((file, MachineCode::For(sm))) => of_code(&file, sm)?,
+            Some((file, _)) => of_code(&file, sm)?,
+            None => false,
+        };
+        // A linked program for a software device is a file of texts.
+        Ok(in_code || self.ptx(Some(sm)).is_ok_and(|texts| texts.iter().any(|ptx| of_text(&ptx.text))))
     }
 }
 
@@ -79,7 +81,7 @@ mod tests {
     fn text_tells_its_scopes() {
         let has = |text: &str| {
             let text = format!(".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry k() {{ {text} ret; }}");
-            Image::from_bytes(&linked_image(&[&text])).unwrap().has_system_atomics(90).unwrap()
+            Image::from_bytes(&linked_image(&[(&text, None)])).unwrap().has_system_atomics(90).unwrap()
         };
         assert!(has("atom.global.sys.add.u32 %r1, [%rd1], 1;") && has("red.relaxed.sys.global.add.s32 [%rd1], 1;"));
         assert!(!has("atom.global.add.u32 %r1, [%rd1], 1;") && !has("fence.sc.sys; st.release.sys.b32 [%rd1], 1;"));
