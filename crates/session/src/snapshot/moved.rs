@@ -13,8 +13,9 @@ use std::thread;
 
 use katydid_image::{ChunkId, Region, Source};
 use katydid_keep::{Record, Step};
+use katydid_wire::codec::Message as _;
 use katydid_wire::companion::MovedVariable;
-use katydid_wire::message::message_name;
+use katydid_wire::message::{kdForeignMap, kdMemoryBorrow, message_name};
 
 use super::areas::CodeRecord;
 use super::code::Found;
@@ -136,11 +137,15 @@ fn pointed((_, word, one): (usize, u64, &Displaced), place: String) -> SnapshotE
     SnapshotError::Pointed { code, variable, before, now, place, word }
 }
 
-/// Passes when nothing that the session has holds an address of one of them.
+/// Frames by which the session reaches memory of other programs.
+const BORROWING: [u16; 2] = [kdForeignMap::OPCODE, kdMemoryBorrow::OPCODE];
+
+/// Passes when nothing that the session has holds an address of one of them. Memory of other programs, where kernels of this one
+/// may have written such, is not in its part of the image: with that, nothing may move.
 ///
 /// # Errors
 ///
-/// [`SnapshotError::Pointed`], or what is wrong with the image.
+/// [`SnapshotError::Pointed`], [`SnapshotError::Moved`], or what is wrong with the image.
 pub(super) fn search(
     displaced: &[Displaced],
     journal: &[u8],
@@ -152,11 +157,19 @@ pub(super) fn search(
     let search = Search { ranges, records: records.iter().map(|record| (record.object, record)).collect(), source };
     let replayed = records_of(journal)
         .map_err(|error| SnapshotError::Damaged { what: "the journal", reason: error.to_string() })?;
+    if let Some(first) = displaced.first().filter(|_| replayed.iter().any(borrows)) {
+        return Err(first.refused());
+    }
     replayed.iter().try_for_each(|record| search.record(record))?;
     let (variables, others): (Vec<_>, Vec<_>) =
         regions.iter().filter(|region| region.kind != CODE).partition(|region| region.kind == VARIABLES);
     variables.into_iter().try_for_each(|region| search.variables(region))?;
     search.contents(&others)
+}
+
+/// Whether a record gives the session memory of another program.
+fn borrows(record: &Record) -> bool {
+    record.step == Step::Frame && BORROWING.contains(&record.opcode)
 }
 
 struct Search<'a> {
