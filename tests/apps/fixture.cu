@@ -11,6 +11,8 @@
 //   fixture quits FILE    says `ready`, waits for the file, says `quits` and ends at once, with the GPU's side as it is
 //   fixture waits FILE ON says `ready`, waits for the file, launches a kernel, says `runs` when that does, has it end when there is
 //                         the file ON, says `ended` and what it counted
+//   fixture reads FILE    says each line of its input, and `end of input`; behind the first of these makes FILE.held and waits for the
+//                         file; ends with a line `end` or the input, launches a kernel, says `done` on both streams
 //   fixture launches FILE a function in a stream waits for the file, beside 200 launches that each name pinned memory which the program
 //                         has changed; says how many arrived
 //   fixture saves FILE    says `ready`, and catches what asks it to end; when there is the file, it launches and says as `count 100`
@@ -29,6 +31,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -230,6 +233,35 @@ static void CUDART_CB open_gate(void *data) {
     until_there(gate->file);
 }
 
+// A line without its end, read byte by byte: what follows is left for whoever reads later. False: there is none.
+static bool read_line(char *line, size_t room) {
+    size_t length = 0;
+    char byte;
+    while (read(0, &byte, 1) == 1 && byte != '\n')
+        if (length + 1 < room) line[length++] = byte;
+    line[length] = 0;
+    return length > 0;
+}
+
+static int reads(const std::string &file) {
+    char line[64];
+    for (bool is_first = true;; is_first = false) {
+        bool is_line = read_line(line, sizeof line);
+        say(is_line ? (std::string("read ") + line).c_str() : "end of input");
+        if (is_first) {
+            fclose(fopen((file + ".held").c_str(), "w"));
+            while (access(file.c_str(), F_OK) != 0) usleep(2000);
+        } else if (!is_line || strcmp(line, "end") == 0) {
+            break;
+        }
+    }
+    raise<<<1, 1>>>(cell);
+    need(cudaDeviceSynchronize());
+    say("done");
+    fprintf(stderr, "done\n");
+    return 0;
+}
+
 static int launches(const char *file) {
     Gate gate{file};
     cudaStream_t waiting, other;
@@ -326,10 +358,11 @@ int main(int argc, char **argv) {
     if (strcmp(what, "outlives") == 0) return outlives(number);
     if (strcmp(what, "quits") == 0) return quits(number);
     if (strcmp(what, "waits") == 0 && argc > 3) return waits(number, argv[3]);
+    if (strcmp(what, "reads") == 0) return reads(number);
     if (strcmp(what, "launches") == 0) return launches(number);
     if (strcmp(what, "saves") == 0) return saves(number);
     if (strcmp(what, "count") == 0) return count(atol(number));
     if (strcmp(what, "copies") == 0) return copies(strtoul(number, nullptr, 10));
-    fprintf(stderr, "usage: fixture idle | hold BYTES | idles BYTES [FILE] | takes KIND BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | launches FILE | saves FILE | count N | copies MIB | devices\n");
+    fprintf(stderr, "usage: fixture idle | hold BYTES | idles BYTES [FILE] | takes KIND BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | reads FILE | launches FILE | saves FILE | count N | copies MIB | devices\n");
     return 2;
 }

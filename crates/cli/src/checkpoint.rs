@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_job::folder;
 use katydid_job::view::{Report, Request, Step};
+use katydid_job::{folder, stopped};
 use serde::Serialize;
 
 use crate::admin;
@@ -23,8 +23,13 @@ pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
     request.force = flags.force;
     request.leave_running = flags.leave_running || flags.device_only || flags.image.every.is_some();
     let Some(every) = flags.image.every else {
-        let (_, control) = folder::find(&flags.job).map_err(Failure::usage)?;
-        show(flags.json, &ask(&control, &request)?)?;
+        let (job, control) = folder::find(&flags.job).map_err(Failure::usage)?;
+        let woken = stopped::wake(job.supervisor);
+        let report = ask(&control, &request)?;
+        if !report.running {
+            woken.run_on();
+        }
+        show(flags.json, &report)?;
         return Ok(ExitCode::SUCCESS);
     };
     take_every(every.0, flags, &request)
@@ -35,14 +40,17 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
     let (mut is_first, mut has_any) = (true, false);
     loop {
         let began = Instant::now();
-        let (_, control) = match folder::find(&flags.job) {
+        let (job, control) = match folder::find(&flags.job) {
             Ok(found) => found,
             // A job that has ended between two checkpoints is the end of the work, and no failure of it.
             Err(_) if has_any => return Ok(ExitCode::SUCCESS),
             Err(_) if !is_first => return Err(Failure::work("the job has ended, and no checkpoint of it was taken")),
             Err(error) => return Err(Failure::usage(error)),
         };
-        match ask(&control, request) {
+        let woken = stopped::wake(job.supervisor);
+        let outcome = ask(&control, request);
+        drop(woken);
+        match outcome {
             Ok(report) => {
                 show(flags.json, &report)?;
                 has_any = true;

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use katydid_job::folder;
 use katydid_job::view::{Migration, Moved, Step};
+use katydid_job::{folder, stopped};
 
 use crate::address;
 use crate::checkpoint::{last_step, whole_path};
@@ -21,7 +21,8 @@ pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
     let image = flags.image.as_deref().map(whole_path).transpose()?;
     let patience_ms = flags.patience.map(|patience| u32::try_from(patience.0.as_millis()).unwrap_or(u32::MAX));
     let wanted = Migration { to: known.address.to_string(), devices: flags.device.clone(), image, patience_ms };
-    let (_, control) = folder::find(&flags.job).map_err(Failure::usage)?;
+    let (job, control) = folder::find(&flags.job).map_err(Failure::usage)?;
+    let _woken = stopped::wake(job.supervisor);
     show(flags.json, &ask(&control, &wanted)?)?;
     Ok(ExitCode::SUCCESS)
 }

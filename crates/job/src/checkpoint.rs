@@ -31,6 +31,7 @@ use katydid_image::{
 };
 use katydid_transport::AddressError;
 
+use crate::attributes;
 use crate::companion::{CompanionError, Plan, Questions};
 use crate::criu::{After, Criu, CriuError, Dumper};
 use crate::failover::Recovery;
@@ -49,6 +50,7 @@ use crate::rehearsal::rehearse;
 use crate::session;
 use crate::shared::{self, Segment};
 use crate::stages::Stages;
+use crate::stdio;
 use crate::stop::{Programs, Stop, Workers, session_name};
 use crate::terminals;
 use crate::tree::{self, Process};
@@ -111,6 +113,14 @@ pub enum CheckpointError {
     Session {
         /// Its name.
         program: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// One that CRIU would bring back with the personality of the first.
+    #[error(
+        "process {pid} of the job has a personality of its own (setarch), which CRIU does not restore: start all of the job with the same one"
+    )]
+    Personality {
         /// Its process.
         pid: u32,
     },
@@ -403,6 +413,7 @@ impl<'j> Attempt<'j, '_> {
             } else {
                 stop.go_on(questions)?;
             }
+            self.job.stopped.stop();
         }
         let stopped = since.elapsed();
         match self.write(&mut stop, dumped.criu.is_some()) {
@@ -444,6 +455,9 @@ impl<'j> Attempt<'j, '_> {
             return Err(CheckpointError::Gpu { program: tree::name(pid), pid, device });
         }
         obstacles::has_no_segments(&list)?;
+        if let Some(pid) = attributes::odd_personality(&attributes::read(&list)) {
+            return Err(CheckpointError::Personality { pid });
+        }
         if session::is_outside(self.root) {
             return Err(CheckpointError::Session { program: tree::name(self.root), pid: self.root });
         }
@@ -639,7 +653,7 @@ pub(crate) fn find_processes(root: u32, stop: &mut Stop<'_>) -> Result<(), Check
 /// What a restore has to know beside CRIU's files. The lengths of files are not final: the processes run.
 fn notes(job: &Inner, processes: &[Process]) -> Notes {
     // Standard streams are the restoring side's, so the files behind the old ones are none of its business.
-    let is_standard = |file: &Written| job.stdio.iter().any(|standard| standard.path() == Some(&file.path));
+    let is_standard = |file: &Written| stdio::is_replaced(&job.stdio, Path::new(&file.path));
     Notes {
         folder: job.known_folder.clone(),
         servers: lock(&job.servers).clone(),
@@ -649,7 +663,8 @@ fn notes(job: &Inner, processes: &[Process]) -> Notes {
         terminals: terminals::numbers(processes),
         written: files::written(processes).into_iter().filter(|file| !is_standard(file)).collect(),
         ids: processes.iter().flat_map(|process| tree::ids(process.pid)).collect(),
-        stopped: tree::stopped(processes),
+        stopped: tree::stopped(processes).into_iter().chain(job.stopped.ids()).collect(),
+        attributes: attributes::read(processes),
     }
 }
 

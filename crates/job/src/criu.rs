@@ -8,6 +8,7 @@
 //! that this process passes on, those of the system's CRIU as a file, or those of `katydid-criu`, a launcher beside the
 //! folder.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -23,6 +24,7 @@ use rustix::process::Signal;
 use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 
+use crate::attributes;
 use crate::guard::Guard;
 use crate::kernel_data::{KernelData, Lent};
 use crate::patience::{STANDSTILL, in_time, patiently, signs};
@@ -32,6 +34,7 @@ use crate::signals;
 use crate::silence;
 use crate::stdio::{self, Standard};
 use crate::tcp;
+use crate::terminals;
 use crate::tree::{self, Process};
 use crate::turns::{Turn, TurnError};
 
@@ -312,7 +315,11 @@ impl Criu {
         let lock = if is_silenced { NetworkLock::Nftables } else { NetworkLock::Skip };
         let mut turn = Turn::of_dump(processes);
         turn.iter_mut().try_for_each(Turn::come)?;
-        self.start_dumper(Dump { root, folder: folder.to_owned(), stdio: stdio.clone(), after }, lock, turn)
+        let terminals = terminals::foreign(processes).into_iter();
+        let terminals = terminals.map(|(rdev, dev)| Standard::Terminal { rdev, dev });
+        let external = stdio.iter().cloned().chain(terminals).filter_map(|standard| standard.external());
+        let external = external.collect::<BTreeSet<String>>().into_iter().collect();
+        self.start_dumper(Dump { root, folder: folder.to_owned(), external, after }, lock, turn)
     }
 
     fn start_dumper(&self, dump: Dump, lock: NetworkLock, turn: Option<Turn>) -> Result<Dumper, CriuError> {
@@ -326,8 +333,8 @@ impl Criu {
         common(&mut command, "dump", &dump.folder).arg("--work-dir").arg(work.path());
         // A file that has lost its name is given one for the time of the dump.
         command.args(["--link-remap", "--network-lock", lock.name(), dump.after.option()]);
-        for external in dump.stdio.iter().filter_map(Standard::external) {
-            command.args(["--external", &external]);
+        for external in &dump.external {
+            command.args(["--external", external]);
         }
         if !stdio::are_readable() {
             // By which else it compares files at the restore, it looks for in each of them.
@@ -360,6 +367,7 @@ impl Criu {
         work: &Path,
         names: &[&Path],
         inherit: &[OsString],
+        personality: Option<u32>,
     ) -> Result<(Guard, u32), CriuError> {
         let command = self.restore_command(folder, work, inherit);
         let _lent = self.lend();
@@ -368,6 +376,9 @@ impl Criu {
         let (stdout, stderr) = (said.try_clone().map_err(start)?, said.try_clone().map_err(start)?);
         let guard = Guard::spawn(katydid, &command, names, |command| {
             command.stdin(Stdio::inherit()).stdout(stdout).stderr(stderr);
+            if let Some(personality) = personality {
+                attributes::start_with_personality(command, personality);
+            }
         });
         let mut guard = guard.map_err(start)?;
         let everybody = guard.id();
@@ -473,7 +484,8 @@ impl NetworkLock {
 struct Dump {
     root: u32,
     folder: PathBuf,
-    stdio: [Standard; 3],
+    /// What CRIU does not look behind: `--external`.
+    external: Vec<String>,
     after: After,
 }
 

@@ -22,6 +22,8 @@ use crate::migrate;
 use crate::parked::{self, Parked};
 use crate::ranks::Task;
 use crate::stdio::Standard;
+use crate::stopped::Stopped;
+use crate::tree;
 use crate::view::{JobView, Migration, Moved, Report, Request, Step};
 
 /// What a job is made of.
@@ -130,6 +132,8 @@ pub(crate) struct Inner {
     last: Mutex<Option<Report>>,
     /// A CRIU was killed while it had a hand in the program.
     pub(crate) torn: AtomicBool,
+    /// Programs that a signal had stopped before the checkpoint or the move at hand.
+    pub(crate) stopped: Stopped,
     /// The program was killed because it is in an image.
     was_put_away: AtomicBool,
     control: Mutex<Option<Control>>,
@@ -171,6 +175,7 @@ impl Job {
             step: Mutex::new(None),
             last: Mutex::new(None),
             torn: AtomicBool::new(false),
+            stopped: Stopped::default(),
             was_put_away: AtomicBool::new(false),
             control: Mutex::new(None),
         });
@@ -342,7 +347,13 @@ impl Inner {
     fn or_release<T>(&self, work: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
         let waiting: Vec<(u64, Option<u64>)> =
             self.members.list().iter().map(|member| (member.id, member.reached)).collect();
-        let done = self.parked.refuse(&self.members).and_then(|()| work());
+        let done = self.parked.refuse(&self.members).and_then(|()| {
+            let sees = |pid| self.members.list().iter().any(|member| member.pid == pid);
+            let root = self.root.now().and_then(|root| tree::tree(root).ok());
+            self.stopped.go_on(&root.unwrap_or_default(), sees);
+            work()
+        });
+        self.stopped.stop();
         done.inspect_err(|_| self.release_reached(|member| waiting.contains(&(member.id, member.reached))))
     }
 

@@ -12,6 +12,7 @@
 //! The rule of this crate: a checkpoint that fails at any point is undone, and the program goes on as if it had never
 //! been asked for.
 
+mod attributes;
 pub mod checkpoint;
 pub mod companion;
 mod control;
@@ -43,6 +44,7 @@ mod queues;
 pub mod ranks;
 mod rehearsal;
 pub mod restore;
+mod restore_images;
 mod rights;
 pub mod rings;
 mod servant;
@@ -53,6 +55,7 @@ mod silence;
 mod stages;
 pub mod stdio;
 mod stop;
+pub mod stopped;
 mod tcp;
 mod terminals;
 pub mod tree;

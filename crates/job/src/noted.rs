@@ -23,10 +23,10 @@ use crate::protobuf::{Fields, Message, Value};
 
 /// The first magic number of both files, and the second of each, as they stand there.
 pub(crate) const MAGIC: [u8; 4] = [0x19, 0x43, 0x56, 0x54];
-const FILES: [u8; 4] = [0x38, 0x31, 0x30, 0x56];
+pub(crate) const FILES: [u8; 4] = [0x38, 0x31, 0x30, 0x56];
 const REMAPS: [u8; 4] = [0x54, 0x39, 0x13, 0x59];
 /// `file_entry.reg`.
-const REGULAR: u64 = 3;
+pub(crate) const REGULAR: u64 = 3;
 /// `reg_file_entry.id`, `.name`, `.size`.
 const ID: u64 = 1;
 const NAME: u64 = 6;
@@ -88,7 +88,7 @@ pub(crate) fn bounded_if_any(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-fn bounded(path: &Path) -> io::Result<Vec<u8>> {
+pub(crate) fn bounded(path: &Path) -> io::Result<Vec<u8>> {
     if fs::metadata(path)?.len() > MOST {
         let text = format!("{} is longer than any that CRIU writes", path.display());
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
@@ -198,7 +198,7 @@ fn decode(files: &[u8], remaps: &[u8]) -> Noted {
 }
 
 /// The messages of a file with this second magic number, up to the first that is cut off.
-fn messages(bytes: &[u8], magic: [u8; 4]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn messages(bytes: &[u8], magic: [u8; 4]) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes.strip_prefix(&MAGIC).and_then(|rest| rest.strip_prefix(&magic)).unwrap_or_default();
     std::iter::from_fn(move || {
         let (length, after) = rest.split_first_chunk()?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::attributes::Attributes;
 use crate::files::Written;
 use crate::incarnations::Incarnations;
 use crate::shared::Segment;
@@ -38,6 +39,9 @@ pub(crate) struct Notes {
     /// Those of processes that a signal had stopped: they stay so.
     #[serde(default)]
     pub(crate) stopped: Vec<u32>,
+    /// What CRIU does not bring back of processes and threads.
+    #[serde(default)]
+    pub(crate) attributes: Vec<Attributes>,
 }
 
 impl Notes {
@@ -55,6 +59,8 @@ impl Notes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attributes;
+    use crate::tree::Process;
 
     #[test]
     fn notes_survive_the_manifest() {
@@ -68,6 +74,7 @@ mod tests {
             terminals: vec![2],
             ids: vec![7, 8],
             stopped: vec![8],
+            attributes: attributes::read(&[Process { pid: std::process::id(), parent: 1, state: 'R' }]),
         };
         assert_eq!(Notes::decode(&notes.encode().unwrap()), Some(notes));
         assert_eq!(Notes::decode(&BTreeMap::new()), None);

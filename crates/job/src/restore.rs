@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -22,7 +22,9 @@ use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
 use katydid_wire::job::ToProgram;
 use rustix::process::Signal;
+use rustix::termios::isatty;
 
+use crate::attributes;
 use crate::checkpoint::CheckpointError;
 use crate::companion::{Catalogue, Companion, CompanionError, Progress, Rebuild};
 use crate::criu::{Criu, CriuError};
@@ -36,8 +38,9 @@ use crate::libraries::{self, Folders, LibraryError};
 use crate::members::{Member, MemberError};
 use crate::namespace::{self, Space};
 use crate::notes::Notes;
+use crate::restore_images::{Offered, RestoreImages};
 use crate::shared;
-use crate::stdio::{self, Standard};
+use crate::stdio::Standard;
 use crate::stop::{PROMPT, Return, attended, come_back, in_parallel, session_kind};
 use crate::terminals;
 use crate::tree::{self, Process};
@@ -253,6 +256,7 @@ impl Opened {
         let cut = cut.map_err(|(path, source)| RestoreError::Cut { path, source })?;
         let progress: Vec<Arc<Progress>> = self.manifest().sessions.iter().map(|_| Arc::default()).collect();
         let incarnations = self.notes.incarnations.clone().and_next();
+        let streams = Streams::new(self, &placed.files, around.work)?;
         let is_refused = AtomicBool::new(false);
         let (companions, raised) = thread::scope(|scope| {
             let sessions = scope.spawn(|| {
@@ -260,7 +264,7 @@ impl Opened {
                 is_refused.store(sessions.is_err(), SeqCst);
                 sessions
             });
-            let target = Target { folder: &folder, apart, files: &placed.files };
+            let target = Target { folder: &folder, apart, streams: &streams };
             let raised = Raised::new(self, &criu, around, &target, &is_refused);
             while !sessions.is_finished() {
                 told(&progress, tell);
@@ -274,7 +278,7 @@ impl Opened {
         let raised = raised?;
         let enter = raised.enter(around.katydid);
         let job = Job::open(Settings {
-            stdio: if enter.is_empty() { Standard::ours() } else { Standard::ours_from_outside() },
+            stdio: streams.of_program(&self.notes.stdio, raised.is_apart),
             folder,
             known_folder: self.notes.folder.clone(),
             command: self.manifest().job.command.clone(),
@@ -284,8 +288,9 @@ impl Opened {
             enter,
             task: None,
         })?;
+        streams.take_up(&raised);
         let noted = job.set_server(&around.server.to_string()).map_err(system("note the server"));
-        let reunited = noted.and_then(|()| self.reunite(&job, &raised, &mut companions, around.server));
+        let reunited = noted.and_then(|()| self.reunite(&job, &raised, &mut companions, around));
         // The workers are free for the companions of the next checkpoint before one is taken.
         drop(companions);
         if reunited.is_err() {
@@ -357,13 +362,14 @@ impl Opened {
         job: &Job,
         raised: &Raised,
         companions: &mut [Companion],
-        server: &Address,
+        around: &Surroundings<'_>,
     ) -> Result<(), RestoreError> {
         let processes = tree::tree(raised.program).map_err(system("list the processes"))?;
+        attributes::set(&self.notes.attributes, &processes).iter().for_each(|line| (around.waits)(line));
         let ids: HashMap<u32, u32> =
             processes.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();
         tree::signal(&self.that_ran(&processes), Signal::CONT);
-        let address = server.to_string();
+        let address = around.server.to_string();
         let catalogue = Catalogue::new(&self.reader);
         // Threads of programs run, so one may come to its end before it takes its session up, or goes on: that is no failure.
         // One that is not there any more has ended already, and was reaped by the guard.
@@ -399,13 +405,16 @@ impl Opened {
                 released => drop(released?),
             }
         }
+        // Those of programs with a session ran so far, to take it up.
+        let stopped = |process: &&Process| self.notes.stopped.contains(&tree::seen_by_itself(process.pid));
+        tree::signal(&processes.iter().filter(stopped).cloned().collect::<Vec<_>>(), Signal::STOP);
         Ok(())
     }
 }
 
 impl Opened {
-    /// Those of the processes that were not stopped by a signal at the checkpoint. A program that has a session answered then,
-    /// so it ran: it would not come for the session while it stands still.
+    /// Those of the processes that were not stopped by a signal at the checkpoint, or that have a session: such a one would not
+    /// come for it while it stands still.
     fn that_ran(&self, processes: &[Process]) -> Vec<Process> {
         let programs = &self.manifest().programs;
         let has_session = |pid| programs.iter().any(|program| program.pid == pid);
@@ -441,8 +450,8 @@ struct Target<'a> {
     folder: &'a Folder,
     /// Whether they have namespaces of their own.
     apart: bool,
-    /// CRIU's files, with names as they are here.
-    files: &'a Path,
+    /// Its streams, and CRIU's files, with names as they are here.
+    streams: &'a Streams,
 }
 
 /// Processes that CRIU has made, and stopped. Dropped: their guard kills them.
@@ -490,16 +499,16 @@ impl Raised {
         around: &Surroundings<'_>,
         target: &Target<'_>,
     ) -> Result<Self, RestoreError> {
-        let fds = inheritable()?;
-        let inherit = stdio::inherit(&opened.notes.stdio, [fds[0].as_fd(), fds[1].as_fd(), fds[2].as_fd()]);
         if target.apart {
-            return Self::apart(opened, criu, around, target, &inherit);
+            return Self::apart(opened, criu, around, target);
         }
         let given: Vec<&Path> = shared::given_names(&opened.notes.shared).collect();
         let turn = turn(opened, &given, around.waits)?;
         let made = shared::make(&opened.notes.shared, &opened.files);
         let made = made.map_err(|(path, source)| RestoreError::Shared { path, source })?;
-        match criu.restore(around.katydid, target.files, around.work, &given, &inherit) {
+        let (images, inherit) = (&target.streams.images.folder, target.streams.inherit());
+        let personality = attributes::personality(&opened.notes.attributes);
+        match criu.restore(around.katydid, images, around.work, &given, &inherit, personality) {
             Ok((guard, program)) => {
                 made.keep();
                 Ok(Self { program, child: program, guard, is_apart: false })
@@ -510,7 +519,7 @@ impl Raised {
             // port may be free later.
             Err(first) => {
                 drop((made, turn));
-                let raised = Self::apart(opened, criu, around, target, &inherit);
+                let raised = Self::apart(opened, criu, around, target);
                 raised.map_err(|second| if second.is_of_port() { second } else { first.into() })
             }
         }
@@ -522,11 +531,10 @@ impl Raised {
         criu: &Criu,
         around: &Surroundings<'_>,
         target: &Target<'_>,
-        inherit: &[OsString],
     ) -> Result<Self, RestoreError> {
         let names: Vec<&Path> = shared::given_names_outside(&opened.notes.shared).collect();
         let _turn = turn(opened, &names, around.waits)?;
-        let restore = criu.restore_command(target.files, around.work, inherit);
+        let restore = criu.restore_command(&target.streams.images.folder, around.work, &target.streams.inherit());
         let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
         let space = Space {
             known_folder: opened.notes.folder.clone(),
@@ -544,6 +552,9 @@ impl Raised {
         let _outside = shared::Outside(&opened.notes.shared);
         let guard = Guard::spawn(around.katydid, &keeper, &names, |command| {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            if let Some(personality) = attributes::personality(&opened.notes.attributes) {
+                attributes::start_with_personality(command, personality);
+            }
         });
         let mut guard = guard.map_err(system("start a keeper"))?;
         let mut line = String::new();
@@ -583,10 +594,67 @@ fn turn(opened: &Opened, given: &[&Path], tell: fn(&str)) -> Result<Option<Turn>
 /// Begin of the names of CRIU's files about files without a name.
 const GHOST: &str = "ghost-file-";
 
-/// Copies of our standard streams that CRIU, which gets others, inherits beside them.
-fn inheritable() -> Result<[OwnedFd; 3], RestoreError> {
-    let copy = |fd: std::os::fd::BorrowedFd<'_>| rustix::io::dup(fd).map_err(system("copy the standard streams"));
-    Ok([copy(io::stdin().as_fd())?, copy(io::stdout().as_fd())?, copy(io::stderr().as_fd())?])
+/// The streams of ours that the program gets, which CRIU inherits beside its own, and the files that say so.
+#[derive(Debug)]
+struct Streams {
+    images: RestoreImages,
+    /// By number.
+    given: Vec<(usize, OwnedFd)>,
+}
+
+impl Streams {
+    fn new(opened: &Opened, files: &Path, work: &Path) -> Result<Self, RestoreError> {
+        let folder = work.join("streams");
+        fs::create_dir(&folder).map_err(system("make a folder for CRIU's files"))?;
+        let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+        let ours = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        let controlling = terminals::controlling();
+        let offered = Offered { is_terminal: ours.map(isatty), has_controlling: controlling.is_some() };
+        let images = RestoreImages::new(files, folder, &opened.notes.stdio, offered);
+        let images = images.map_err(system("rewrite CRIU's files"))?;
+        let copy = |fd: BorrowedFd<'_>| rustix::io::dup(fd).map_err(system("copy the standard streams"));
+        let mut given = Vec::new();
+        for stream in &images.streams {
+            let offset = images.input_offset.filter(|_| *stream == 0);
+            let fd = match (offset.and_then(|offset| input(&opened.notes.stdio[0], offset)), ours.get(*stream)) {
+                (Some(file), _) => file,
+                (None, Some(fd)) => copy(*fd)?,
+                (None, None) => copy(controlling.as_ref().map_or(ours[0], AsFd::as_fd))?,
+            };
+            given.push((*stream, fd));
+        }
+        Ok(Self { images, given })
+    }
+
+    fn inherit(&self) -> Vec<OsString> {
+        self.given.iter().flat_map(|(stream, fd)| RestoreImages::inherit(*stream, fd.as_raw_fd())).collect()
+    }
+
+    /// What the streams of the program are that had `then`.
+    fn of_program(&self, then: &[Standard; 3], is_apart: bool) -> [Standard; 3] {
+        [0, 1, 2].map(|number| match self.given.iter().find(|(stream, _)| *stream == number) {
+            Some((_, fd)) if is_apart => Standard::from_outside(fd.as_fd()),
+            Some((_, fd)) => Standard::of(fd.as_fd()),
+            None => then[number].clone(),
+        })
+    }
+
+    /// Sets our terminal as that of the program was.
+    fn take_up(&self, raised: &Raised) {
+        if let (Some(modes), Ok(processes)) = (&self.images.modes, tree::tree(raised.program)) {
+            terminals::take_up(modes, &processes);
+        }
+    }
+}
+
+/// The file of standard input, where it was read to; none if it is not at its path as we see that.
+fn input(standard: &Standard, offset: u64) -> Option<OwnedFd> {
+    let Standard::Outside { path, inode, .. } = standard else { return None };
+    let mut file = fs::File::open(path).ok()?;
+    let is_same = std::os::unix::fs::MetadataExt::ino(&file.metadata().ok()?) == *inode;
+    file.seek(SeekFrom::Start(offset)).ok().filter(|_| is_same)?;
+    // Without the flag that would close it in CRIU.
+    rustix::io::dup(&file).ok()
 }
 
 /// The highest process id that the kernel gives.

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::files;
 use crate::links::{self, Key, Lost};
-use crate::stdio::Standard;
+use crate::stdio::{self, Standard};
 use crate::tree::Process;
 use crate::turns;
 
@@ -172,7 +172,7 @@ impl Saving<'_> {
     }
 
     fn open(&mut self, stdio: &[Standard; 3]) -> io::Result<()> {
-        let is_standard = |path: &Path| stdio.iter().any(|standard| standard.path().map(Path::new) == Some(path));
+        let is_standard = |path: &Path| stdio::is_replaced(stdio, path);
         for (path, link) in files::named(self.tree).into_iter().take(MOST_OPEN) {
             let is_elsewhere = MADE_BY_THE_KERNEL.iter().any(|place| path.starts_with(place));
             // One that is closed is the business of somebody whom we do not hold.

@@ -1,12 +1,10 @@
 //! Standard input, output and error of a program: what they are called in a dump, and how a restore gives others.
 //!
-//! A restored program reads and writes where `katydid restore` does, as if that had started it. CRIU can do this for a
-//! descriptor whose target it knows by name: `--inherit-fd fd[N]:NAME`. The rule: a name is given only for what cannot be
-//! anything else of the program (pipes, sockets, terminals, regular files); `/dev/null` and other devices are opened
-//! again as they were. What was opened in another mount namespace, as by whoever enters a container, or may not be
-//! read, is given from outside.
+//! A restored program reads and writes where `katydid restore` does, as if that had started it (`restore_images.rs`). The
+//! rule: only what cannot be anything else of the program is replaced (pipes, sockets, terminals, regular files that it
+//! writes). `/dev/null` and other devices are opened again; a regular file of standard input is read on at its offset.
+//! What was opened in another mount namespace, as by whoever enters a container, or may not be read, is given from outside.
 
-use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
@@ -119,20 +117,13 @@ impl Standard {
         [Self::of(std::io::stdin().as_fd()), Self::of(std::io::stdout().as_fd()), Self::of(std::io::stderr().as_fd())]
     }
 
-    /// The same for a program in namespaces of its own: there, files of ours are files outside.
+    /// What `fd` is to a program in a mount namespace of its own: there, files of ours are files outside.
     #[must_use]
-    pub fn ours_from_outside() -> [Self; 3] {
-        let mount_of = |fd: BorrowedFd<'_>| mount_of(Path::new("/proc/self"), fd.as_raw_fd());
-        let outside = |standard, fd: BorrowedFd<'_>| match (standard, mount_of(fd), fstat(fd)) {
+    pub fn from_outside(fd: BorrowedFd<'_>) -> Self {
+        match (Self::of(fd), mount_of(Path::new("/proc/self"), fd.as_raw_fd()), fstat(fd)) {
             (Self::File { path }, Some(mount), Ok(stat)) => Self::Outside { path, mount, inode: stat.st_ino },
             (standard, ..) => standard,
-        };
-        let [input, output, error] = Self::ours();
-        [
-            outside(input, std::io::stdin().as_fd()),
-            outside(output, std::io::stdout().as_fd()),
-            outside(error, std::io::stderr().as_fd()),
-        ]
+        }
     }
 
     /// Where a regular file is.
@@ -144,26 +135,11 @@ impl Standard {
         }
     }
 
-    /// The name in CRIU's words; none for [`Standard::Other`].
-    #[must_use]
-    pub fn name(&self) -> Option<String> {
-        match self {
-            Self::Pipe { inode } => Some(format!("pipe:[{inode}]")),
-            Self::Socket { inode } => Some(format!("socket:[{inode}]")),
-            Self::Terminal { rdev, dev } => Some(format!("tty[{rdev:x}:{dev:x}]")),
-            Self::File { path } => Some(path.trim_start_matches('/').to_owned()),
-            // CRIU takes the first letter for the '/' of a path, as above. By the whole name it would open the file anew, and
-            // want it to be as long as it was.
-            Self::Outside { .. } => self.external().map(|name| name[1..].to_owned()),
-            Self::Other => None,
-        }
-    }
-
     /// What a dump must be told, so that it does not look for the other end.
     #[must_use]
     pub fn external(&self) -> Option<String> {
         match self {
-            Self::Terminal { .. } => self.name(),
+            Self::Terminal { rdev, dev } => Some(format!("tty[{rdev:x}:{dev:x}]")),
             Self::Outside { mount, inode, .. } => Some(format!("file[{mount:x}:{inode:x}]")),
             Self::Socket { inode } => Some(format!("unix[{inode}]")),
             _ => None,
@@ -171,19 +147,12 @@ impl Standard {
     }
 }
 
-/// The arguments that give a restored program `fds` in place of what `then` says it had.
-#[must_use]
-pub fn inherit(then: &[Standard; 3], fds: [BorrowedFd<'_>; 3]) -> Vec<OsString> {
-    let mut seen = Vec::new();
-    let mut arguments = Vec::new();
-    for (standard, fd) in then.iter().zip(fds) {
-        // Standard output and error are often one and the same: the first counts.
-        let Some(name) = standard.name().filter(|name| !seen.contains(name)) else { continue };
-        arguments.push("--inherit-fd".into());
-        arguments.push(format!("fd[{}]:{name}", fd.as_raw_fd()).into());
-        seen.push(name);
-    }
-    arguments
+/// Whether a path is that of a file which a restore replaces by a stream of its own. Standard input is not: the program
+/// reads its file on where it was.
+pub(crate) fn is_replaced(streams: &[Standard; 3], path: &Path) -> bool {
+    let is_own = |number, standard: &Standard| number == 0 && matches!(standard, Standard::File { .. });
+    let mut replaced = streams.iter().enumerate().filter(|(number, standard)| !is_own(*number, standard));
+    replaced.any(|(_, standard)| standard.path().map(Path::new) == Some(path))
 }
 
 /// The id of the mount that a descriptor of a process was opened through.
@@ -233,11 +202,10 @@ mod tests {
         let (reader, writer) = std::io::pipe().unwrap();
         let pipe = Standard::of(writer.as_fd());
         assert_eq!(pipe, Standard::of(reader.as_fd()));
-        assert!(pipe.name().unwrap().starts_with("pipe:["));
+        assert!(matches!(pipe, Standard::Pipe { .. }));
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_str().unwrap().to_owned();
-        assert_eq!(Standard::of(file.as_fd()), Standard::File { path: path.clone() });
-        assert_eq!(Standard::File { path }.name().unwrap(), file.path().to_str().unwrap()[1..]);
+        assert_eq!(Standard::of(file.as_fd()), Standard::File { path });
         let (process, number) = (Path::new("/proc/self"), file.as_file().as_raw_fd());
         let mount = mount_of(process, number).unwrap();
         assert!(sees(process, mount) && !sees(process, u64::MAX));
@@ -261,20 +229,18 @@ mod tests {
     }
 
     #[test]
-    fn one_target_is_named_once() {
-        let pipe = || Standard::Pipe { inode: 5 };
-        let null = fs::File::open("/dev/null").unwrap();
-        let arguments = inherit(&[Standard::Other, pipe(), pipe()], [null.as_fd(); 3]);
-        assert_eq!(arguments, ["--inherit-fd".into(), OsString::from(format!("fd[{}]:pipe:[5]", null.as_raw_fd()))]);
+    fn a_file_of_standard_input_stays_the_program_s() {
+        let file = |path: &str| Standard::File { path: path.into() };
+        let streams = [file("/in"), file("/out"), Standard::Other];
+        assert!(!is_replaced(&streams, Path::new("/in")) && is_replaced(&streams, Path::new("/out")));
     }
 
     #[test]
     fn the_names_are_criu_s() {
-        assert_eq!(Standard::Terminal { rdev: 0x8801, dev: 0x18 }.name().unwrap(), "tty[8801:18]");
+        assert_eq!(Standard::Terminal { rdev: 0x8801, dev: 0x18 }.external().unwrap(), "tty[8801:18]");
         assert_eq!(Standard::Socket { inode: 9 }.external().unwrap(), "unix[9]");
         assert_eq!(Standard::Pipe { inode: 9 }.external(), None);
         let outside = Standard::Outside { path: "/e".into(), mount: 27, inode: 255 };
         assert_eq!((outside.external().unwrap().as_str(), outside.path()), ("file[1b:ff]", Some("/e")));
-        assert_eq!(outside.name().unwrap(), "ile[1b:ff]");
     }
 }

@@ -6,13 +6,19 @@
 
 use std::fs;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FileType, Mode, OFlags, major, minor, open, stat};
 use rustix::mount::{MountFlags, mount};
+use rustix::process::{Pid, getpgrp};
 use rustix::pty::{OpenptFlags, openpt};
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, OutputModes, SpecialCodeIndex, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp,
+};
 
-use crate::tree::Process;
+use crate::tree::{self, Process};
 
 /// Where the other ends are. What is opened as `/dev/ptmx` belongs to what is mounted here.
 const PLACE: &str = "/dev/pts";
@@ -21,6 +27,94 @@ const OPENED_AS: [&str; 2] = ["/dev/ptmx", "/dev/pts/ptmx"];
 
 /// So many terminals are opened for the sake of their numbers at most.
 const MOST: u32 = 512;
+
+/// The terminal of whoever asks for it.
+const CONTROLLING: &str = "/dev/tty";
+/// The device of that name.
+const CONTROLLING_DEVICE: (u32, u32) = (5, 0);
+/// Major numbers of the other ends of pseudo-terminals.
+const SLAVES: RangeInclusive<u32> = 136..=143;
+
+/// How a terminal of the job was set: by a program that reads keys one by one, say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Modes {
+    /// Its foreground group, as the processes see it.
+    pub(crate) group: u32,
+    /// `c_iflag`.
+    pub(crate) input: u32,
+    /// `c_oflag`.
+    pub(crate) output: u32,
+    /// `c_lflag`.
+    pub(crate) local: u32,
+    /// `c_cc`.
+    pub(crate) keys: Vec<u8>,
+}
+
+/// Our controlling terminal, if we have one.
+pub(crate) fn controlling() -> Option<OwnedFd> {
+    open(CONTROLLING, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// Sets the terminal that we have in the foreground as that of the job was, and gives it to the group of `processes` that had
+/// that. A terminal that we do not have, or only in the background, stays as it is.
+pub(crate) fn take_up(modes: &Modes, processes: &[Process]) {
+    let Some(terminal) = controlling() else { return };
+    if tcgetpgrp(&terminal) != Ok(getpgrp()) {
+        return;
+    }
+    if let Ok(mut attributes) = tcgetattr(&terminal) {
+        attributes.input_modes = InputModes::from_bits_retain(modes.input);
+        attributes.output_modes = OutputModes::from_bits_retain(modes.output);
+        attributes.local_modes = LocalModes::from_bits_retain(modes.local);
+        // Without whole lines these two say when a read ends. The other keys are those of this terminal.
+        if !attributes.local_modes.contains(LocalModes::ICANON) && modes.keys.len() > LEAST_KEY.max(KEY_TIME) {
+            attributes.special_codes[SpecialCodeIndex::VMIN] = modes.keys[LEAST_KEY];
+            attributes.special_codes[SpecialCodeIndex::VTIME] = modes.keys[KEY_TIME];
+        }
+        // One that hangs up meanwhile is told to the program.
+        let _ = tcsetattr(&terminal, OptionalActions::Now, &attributes);
+    }
+    let of = |process: &Process| tree::seen_group(process.pid) == Some(modes.group);
+    let group = processes.iter().find(|process| of(process)).and_then(|process| tree::group_and_session(process.pid));
+    if let Some(group) = group.and_then(|(group, _)| Pid::from_raw(i32::try_from(group).ok()?)) {
+        // The terminal of another session is refused, which a job in namespaces of its own has.
+        let _ = tcsetpgrp(&terminal, group);
+    }
+}
+
+/// `VTIME` and `VMIN` in `c_cc`.
+const KEY_TIME: usize = 5;
+const LEAST_KEY: usize = 6;
+
+/// Device and file system numbers of the other ends of pseudo-terminals that the processes have open and have not made
+/// themselves, and of `/dev/tty` where it is none of theirs: CRIU dumps one such at most.
+pub(crate) fn foreign(processes: &[Process]) -> Vec<(u64, u64)> {
+    let own = numbers(processes);
+    let mut found: Vec<(u64, u64)> = processes.iter().flat_map(|process| foreign_of(process.pid, &own)).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+fn foreign_of(pid: u32, own: &[u32]) -> Vec<(u64, u64)> {
+    let has_own = tree::terminal(pid).and_then(number_of).is_some_and(|number| own.contains(&number));
+    let is_foreign = |device| match number_of(device) {
+        // One that has hung up is dumped as that.
+        Some(number) => !own.contains(&number) && Path::new(PLACE).join(number.to_string()).exists(),
+        None => (major(device), minor(device)) == CONTROLLING_DEVICE && !has_own,
+    };
+    let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let terminals = links
+        .filter_map(|link| stat(link.path()).ok())
+        .filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && is_foreign(stat.st_rdev));
+    terminals.map(|stat| (stat.st_rdev, stat.st_dev)).collect()
+}
+
+/// The number of a pseudo-terminal by the device of its other end.
+fn number_of(device: u64) -> Option<u32> {
+    let major = major(device);
+    SLAVES.contains(&major).then(|| (major - SLAVES.start()) << 20 | minor(device))
+}
 
 /// Numbers of those that the processes have open at the end that made them, as they see them.
 pub(crate) fn numbers(processes: &[Process]) -> Vec<u32> {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
 
 /// The state letter of a process that a signal has stopped.
-const STOPPED: char = 'T';
+pub(crate) const STOPPED: char = 'T';
 /// For whoever is to reap a process that has ended.
 const REAPED: Duration = Duration::from_secs(5);
 /// Between two looks whether it has.
@@ -106,6 +106,18 @@ pub fn group_and_session(pid: u32) -> Option<(u32, u32)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut words = text.rsplit_once(") ")?.1.split(' ').skip(2);
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+}
+
+/// The device of a process' controlling terminal; 0 is none.
+pub(crate) fn terminal(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.split(' ').nth(4)?.parse().ok()
+}
+
+/// The process group of a process as that sees it; none for one that is gone.
+pub(crate) fn seen_group(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("NSpgid:")).and_then(innermost)
 }
 
 /// The id of a process as it sees itself: another one in a namespace of its own. That of a process that is gone is the

@@ -4,7 +4,7 @@
 //! at every stage, restores in twos; `jobs.rs` what is about processes, `names.rs` about files, `stores.rs` about images,
 //! `processes.rs` processes that others lock, `idle.rs` about memory that a program keeps and does not use,
 //! `books.rs` about threads that are held and functions that are not,
-//! `upgrades.rs` about other builds of Katydid, `rights.rs` about ordinary users,
+//! `upgrades.rs` about other builds of Katydid, `rights.rs` about ordinary users, `streams.rs` about standard streams,
 //! `surroundings.rs` about files and folders around a job, `refused.rs` about what is refused,
 //! `failover.rs` about workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS;
 //! `opencl.rs` about programs of OpenCL, and sessions that move; `moved.rs` about images that go to another driver, `elsewhere.rs` to another
@@ -38,6 +38,7 @@ mod scenarios;
 mod sealed;
 mod stage;
 mod stores;
+mod streams;
 mod surroundings;
 mod upgrades;
 mod variables;

@@ -19,7 +19,7 @@ use libtest_mimic::Trial;
 
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
 use crate::{
-    books, chaos, departures, failover, idle, jobs, lent, names, processes, refused, restores, sealed, stores,
+    books, chaos, departures, failover, idle, jobs, lent, names, processes, refused, restores, sealed, stores, streams,
     surroundings, upgrades, variables,
 };
 
@@ -80,6 +80,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         .chain(restores::all())
         .chain(sealed::all())
         .chain(stores::all())
+        .chain(streams::all())
         .chain(surroundings::all())
         .chain(upgrades::all())
         .chain(variables::all())
