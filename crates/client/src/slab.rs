@@ -14,10 +14,10 @@ use std::ffi::c_void;
 use std::io;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 
 /// One record: its address is the handle. Aligned to a cache line, so that two handles never share one.
 #[repr(C, align(64))]
@@ -57,6 +57,9 @@ impl Glance {
     }
 }
 
+/// Bytes of records that become touchable at a time.
+const OPENED: usize = 1 << 20;
+
 /// Where a new object will live: the value that the program sees, and the number that the wire sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
@@ -71,6 +74,9 @@ pub struct Slot {
 pub struct Slab<T> {
     base: usize,
     capacity: u32,
+    /// Bytes from the base that can be touched; written under `free`. The rest is closed, because `mlockall` fills whatever can
+    /// be touched.
+    open: AtomicUsize,
     /// Records below this index are initialised; written under `free`, published with `Release`.
     high: AtomicU32,
     free: Mutex<VecDeque<u32>>,
@@ -102,13 +108,13 @@ impl<T> Slab<T> {
             mmap_anonymous(
                 ptr::null_mut::<c_void>(),
                 length,
-                ProtFlags::READ | ProtFlags::WRITE,
+                ProtFlags::empty(),
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
         let free = Mutex::new(VecDeque::new());
-        let (high, generation) = (AtomicU32::new(0), AtomicU32::new(0));
-        Ok(Self { base: base.addr(), capacity, high, free, generation, head, owns: PhantomData })
+        let (high, generation, open) = (AtomicU32::new(0), AtomicU32::new(0), AtomicUsize::new(0));
+        Ok(Self { base: base.addr(), capacity, open, high, free, generation, head, owns: PhantomData })
     }
 
     /// Makes a record for what `make` returns, which is told its own place. None when the slab is full.
@@ -208,7 +214,8 @@ impl<T> Slab<T> {
         let index = match reusable.then(|| free.pop_front()).flatten() {
             Some(index) => index,
             None if high < self.capacity => {
-                // SAFETY: `high` < capacity, so the record lies inside the mapping; indices from `high` up are not
+                self.open_for(high as usize + 1).ok()?;
+                // SAFETY: `high` < capacity, so the record lies inside the mapping, and it is open; indices from `high` up are not
                 // read by anyone before the store below, and `free` is locked, so nobody else initialises it.
                 unsafe { self.address(high).write(Record::empty(self.head)) };
                 self.high.store(high + 1, Ordering::Release);
@@ -220,6 +227,19 @@ impl<T> Slab<T> {
         let generation = self.generation.load(Ordering::Relaxed).checked_add(1).unwrap_or(1);
         self.generation.store(generation, Ordering::Relaxed);
         Some((Slot { handle: self.address(index).addr(), index }, generation))
+    }
+
+    /// Opens the pages of so many records, and some more. `free` is locked.
+    fn open_for(&self, records: usize) -> io::Result<()> {
+        let (open, wanted) = (self.open.load(Ordering::Relaxed), records * Self::STRIDE);
+        if wanted > open {
+            let next = wanted.next_multiple_of(OPENED).min(self.capacity as usize * Self::STRIDE);
+            let place = ptr::with_exposed_provenance_mut(self.base + open);
+            // SAFETY: `open` is a multiple of whole pages below `next`, both inside the mapping, whose pages there hold nothing yet.
+            unsafe { mprotect(place, next - open, MprotectFlags::READ | MprotectFlags::WRITE) }?;
+            self.open.store(next, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn index_of(&self, handle: usize) -> Option<u32> {
@@ -245,6 +265,28 @@ impl<T> Slab<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What may be done with the page at an address.
+    fn access(address: usize) -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let holds = |line: &&str| {
+            let range = line.split_whitespace().next().unwrap().split_once('-').unwrap();
+            let number = |text| usize::from_str_radix(text, 16).unwrap();
+            (number(range.0)..number(range.1)).contains(&address)
+        };
+        maps.lines().find(holds).unwrap().split_whitespace().nth(1).unwrap().to_owned()
+    }
+
+    #[test]
+    fn records_that_nobody_has_made_cannot_be_touched() {
+        let slab = Slab::reserve(1 << 20).unwrap();
+        let first = slab.insert(|slot| slot.handle).unwrap();
+        let beyond = *first + OPENED;
+        assert_eq!((access(*first).as_str(), access(beyond).as_str()), ("rw-p", "---p"));
+        assert!(slab.get(beyond).is_none());
+        while slab.insert(|slot| slot.handle).is_some_and(|made| *made < beyond) {}
+        assert_eq!(access(beyond), "rw-p");
+    }
 
     #[test]
     fn a_handle_finds_its_object_until_it_is_removed() {

@@ -11,7 +11,10 @@
 //! pieces that are in use at that time is set aside, and written to the memory that the next worker gives.
 
 use std::io;
+use std::iter;
+use std::ops::Range;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +28,10 @@ pub(crate) const SHELF: usize = PIECES * PIECE;
 pub(crate) const SHELF_LENGTH: usize = 64 << 30;
 /// Bytes of all pieces and the shelf.
 pub(crate) const LENGTH: usize = SHELF + SHELF_LENGTH;
+/// The program may touch this much of the shelf at a time, once it has touched a byte of it.
+const SHELF_PART: usize = 64 << 20;
+/// Words of 64 parts each.
+const SHELF_WORDS: usize = SHELF_LENGTH / SHELF_PART / 64;
 /// How long copies that have begun may take to leave a piece. They only move memory of the program's own.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -32,6 +39,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Area {
     memory: Shared,
+    /// Parts of the shelf that may be touched, a bit each. A program has none open at first: `mlockall` fills whatever may be
+    /// touched, which would be all of the shelf.
+    open_parts: [AtomicU64; SHELF_WORDS],
     gate: Mutex<Gate>,
     changed: Condvar,
 }
@@ -55,12 +65,32 @@ impl Area {
     /// Maps memory of [`LENGTH`] bytes.
     pub(crate) fn new(fd: impl AsFd) -> io::Result<Self> {
         let memory = Shared::map(fd, LENGTH, PIECES_PLACE)?;
-        Ok(Self { memory, gate: Mutex::default(), changed: Condvar::new() })
+        let open_parts = std::array::from_fn(|_| AtomicU64::new(u64::MAX));
+        Ok(Self { memory, open_parts, gate: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// Program: the shelf is looked at in large pages, of which fewer are to be found.
-    pub(crate) fn use_large_pages(&self) {
+    /// Program: the shelf is looked at in large pages, of which fewer are to be found, and each part is closed until then.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub(crate) fn close_shelf(&self) -> io::Result<()> {
         self.memory.use_large_pages(SHELF);
+        self.memory.set_access(SHELF, SHELF_LENGTH, false)?;
+        self.open_parts.iter().for_each(|word| word.store(0, Ordering::Release));
+        Ok(())
+    }
+
+    /// Opens the parts of the shelf that these bytes of the memory are in, and the first one, which has the turn.
+    fn open_shelf(&self, bytes: Range<usize>) -> io::Result<()> {
+        let parts = (bytes.start - SHELF) / SHELF_PART..(bytes.end - SHELF).div_ceil(SHELF_PART);
+        for part in iter::once(0).chain(parts) {
+            let (word, bit) = (&self.open_parts[part / 64], 1 << (part % 64));
+            if word.load(Ordering::Acquire) & bit == 0 {
+                self.memory.set_access(SHELF + part * SHELF_PART, SHELF_PART, true)?;
+                word.fetch_or(bit, Ordering::Release);
+            }
+        }
+        Ok(())
     }
 
     /// The memory, for those whom nobody puts it away, or within [`Area::with`].
@@ -91,13 +121,22 @@ impl Area {
         self.gate().absences
     }
 
-    /// Runs `work`, which may touch the memory; none if that was put away since there were so many `absences`.
+    /// Runs `work`, which may touch these bytes of the shelf; none if that was put away since there were so many `absences`, or
+    /// cannot be opened.
     ///
     /// # Errors
     /// As [`Area::with`].
-    pub(crate) fn with_since<T>(&self, absences: u64, work: impl FnOnce(&Shared) -> T) -> Result<Option<T>, LinkError> {
+    pub(crate) fn with_shelf<T>(
+        &self,
+        absences: u64,
+        bytes: Range<usize>,
+        work: impl FnOnce(&Shared) -> T,
+    ) -> Result<Option<T>, LinkError> {
         // While `work` runs nobody puts it away.
-        self.with(|memory| (self.absences() == absences).then(|| work(memory)))
+        self.with(|memory| {
+            let is_there = self.absences() == absences && self.open_shelf(bytes).is_ok();
+            is_there.then(|| work(memory))
+        })
     }
 
     /// Puts the memory away, once nobody touches it. Of each piece as many bytes are set aside as `used` says. One that is
@@ -143,7 +182,7 @@ impl Area {
     pub(crate) fn bring_back(&self, fd: impl AsFd) -> io::Result<()> {
         let mut gate = self.gate();
         self.memory.put_back(fd)?;
-        self.use_large_pages();
+        self.close_shelf()?;
         gate.aside.take().into_iter().flatten().for_each(|(piece, bytes)| self.memory.copy_in(piece.start(), &bytes));
         gate.is_given_up = false;
         self.open(gate);
@@ -224,11 +263,11 @@ mod tests {
     fn what_lay_on_the_shelf_before_it_was_put_away_is_not_looked_at() {
         let area = Area::new(file()).unwrap();
         let before = area.absences();
-        assert_eq!(area.with_since(before, |_| 1).unwrap(), Some(1));
+        assert_eq!(area.with_shelf(before, SHELF..SHELF + 1, |_| 1).unwrap(), Some(1));
         area.put_away(|_| 0).unwrap();
         area.bring_back(file()).unwrap();
-        assert_eq!(area.with_since(before, |_| 1).unwrap(), None);
-        assert_eq!(area.with_since(area.absences(), |_| 1).unwrap(), Some(1));
+        assert_eq!(area.with_shelf(before, SHELF..SHELF + 1, |_| 1).unwrap(), None);
+        assert_eq!(area.with_shelf(area.absences(), SHELF..SHELF + 1, |_| 1).unwrap(), Some(1));
     }
 
     #[test]

@@ -178,9 +178,9 @@ fn seal(address: &Address, socket: OwnedFd, deadline: Deadline) -> Result<Line, 
     tls::connect(socket, host, identity, deadline)
 }
 
-/// Bytes that the pinned memory has at first. CRIU looks at every page of a memory file, holes too: a quarter of a
-/// millisecond for each GiB. More is made for the few programs that need it.
-pub(crate) const PINNED: u64 = 4 << 30;
+/// Bytes that the pinned memory has at first. More is made as the program pins it: CRIU looks at every page of a memory
+/// file, holes too, and `mlockall` fills all of them.
+pub(crate) const PINNED: u64 = 16 << 20;
 
 /// The shared memory of a link to be: none of a stream link.
 struct Memory {

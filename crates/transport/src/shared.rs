@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
 
 use crate::{area, channel};
 
@@ -98,6 +98,15 @@ impl Shared {
     pub(crate) fn use_large_pages(&self, offset: usize) {
         // SAFETY: within this value's mapping, by the check; contents stay as they are. Without large pages all is as right.
         let _ = unsafe { madvise(self.pointer(offset).cast(), self.length - offset, Advice::LinuxHugepage) };
+    }
+
+    /// Takes the access to these whole pages away, or gives it back; what they hold stays.
+    pub(crate) fn set_access(&self, offset: usize, length: usize, is_open: bool) -> io::Result<()> {
+        self.check(offset, length, 1);
+        let access = if is_open { MprotectFlags::READ | MprotectFlags::WRITE } else { MprotectFlags::empty() };
+        // SAFETY: within this value's mapping, by the check; nobody touches pages that are closed, by the caller's word.
+        unsafe { mprotect(self.pointer(offset).cast(), length, access) }?;
+        Ok(())
     }
 
     /// In a forked child, where the mapping is missing: it will not be unmapped, since its addresses may be in use.

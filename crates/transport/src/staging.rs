@@ -204,7 +204,7 @@ impl Staging {
         copy: impl FnOnce(*const u8) -> T,
     ) -> Result<Option<T>, LinkError> {
         let Some(start) = on_shelf(offset, length) else { return Ok(None) };
-        self.area.with_since(absences, |memory| copy(memory.pointer(start)))
+        self.area.with_shelf(absences, start..start + length, |memory| copy(memory.pointer(start)))
     }
 
     /// Program: the same for a copy to the shelf, whose worker has said which turn it is: none also if that has passed. The
@@ -219,7 +219,7 @@ impl Staging {
         copy: impl FnOnce(*mut u8) -> T,
     ) -> Result<Option<T>, LinkError> {
         let Some(start) = on_shelf(offset, length) else { return Ok(None) };
-        let within = self.area.with_since(absences, |memory| {
+        let within = self.area.with_shelf(absences, start..start + length, |memory| {
             let writers = memory.word(SHELF + SHELF_WRITERS);
             // Either the worker sees this thread, or this thread the next turn: both are in one order for all.
             writers.fetch_add(1, Ordering::SeqCst);
@@ -360,6 +360,7 @@ mod tests {
     #[test]
     fn what_is_copied_to_the_shelf_is_there_and_another_turn_has_none_of_it() {
         let (program, worker) = both_sides();
+        program.area.close_shelf().unwrap();
         let (absences, bytes) = (program.absences(), (PAGE as u64, 1));
         // SAFETY: a byte of the shelf, which nobody else has.
         #[expect(unsafe_code, reason = "copies to memory of both sides")]

@@ -87,7 +87,7 @@ impl ShmProgram {
             memory.keep_from_children().map_err(LinkError::system("keep the shared memory from forked children"))?;
         }
         shared.populate(RING, WINDOW);
-        area.use_large_pages();
+        area.close_shelf().map_err(LinkError::system("close the shelf"))?;
         let shared = Arc::new(shared);
         let socket = Arc::new(Descriptor::new(socket).map_err(LinkError::system("keep the connection"))?);
         let keep = |fd, name, address| Ok(Kept::new(above_standard(fd)?, name, address));
