@@ -9,7 +9,7 @@
 //! | of one thread | its number |
 //! | of one warp, with an operation of the warp between (`bar.warp.sync`, `shfl`, `vote` ...) | `Warp::epoch` |
 //! | of one block, with a barrier between | `Block::epoch` |
-//! | when the first thread's warp has published something since, and the second one's has looked since | [`Clock`] |
+//! | when the first thread's warp has published something since, and the second one's has looked since | `clock` |
 //!
 //! Publishing and looking is what atomics, volatile and ordered accesses, fences, and barriers in memory or of a cluster do.
 //! That is coarser than the memory model: a race may go unseen, and what is reported is one. Atomics and volatile accesses
