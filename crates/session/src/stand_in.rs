@@ -1,7 +1,7 @@
 //! Little memory that stands for much: what a rehearsal maps at the addresses of a session.
 //!
-//! A driver asks that memory is mapped where graphs and textures name it, and does not look what is there. So one block of a
-//! device is mapped at all addresses, over and over. Nothing is ever copied there and no kernel runs.
+//! A driver asks that memory is mapped where graphs and textures name it, and does not look what is there. So a few blocks of
+//! a device are mapped at all addresses, over and over. Nothing is ever copied there and no kernel runs.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -13,12 +13,13 @@ use katydid_driver::Driver;
 
 use crate::device_memory::{create, open};
 
-/// Bytes of a block; a device without as much has one of [`GRANULARITY`].
-const BLOCK: u64 = 32 << 20;
+/// Bytes of the blocks, the largest first. A driver maps a block whole or not at all (801 otherwise, driver 580.159.04), so
+/// that a range of any size takes several kinds of them.
+const BLOCKS: [u64; 5] = [16 * GRANULARITY, 8 * GRANULARITY, 4 * GRANULARITY, 2 * GRANULARITY, GRANULARITY];
 
-/// A block of each device that was asked for memory, and its size. The driver frees them when the process ends.
+/// Blocks of the devices that were asked for memory, by device and bytes. The driver frees them when the process ends.
 #[derive(Debug, Default)]
-pub(crate) struct StandIns(BTreeMap<i32, (CUmemGenericAllocationHandle, u64)>);
+pub(crate) struct StandIns(BTreeMap<(i32, u64), CUmemGenericAllocationHandle>);
 
 impl StandIns {
     /// Backs a reserved range of whole granules, and lets `friends` read and write it.
@@ -30,17 +31,48 @@ impl StandIns {
         address: u64,
         size: u64,
     ) -> Result<(), CUresult> {
-        let (handle, block) = match self.0.get(&device) {
-            Some(made) => *made,
-            None => {
-                let made = create(driver, device, BLOCK).map(|handle| (handle, BLOCK));
-                let made = made.or_else(|_| create(driver, device, GRANULARITY).map(|handle| (handle, GRANULARITY)))?;
-                self.0.insert(device, made);
-                made
+        let mut done = 0;
+        for block in BLOCKS {
+            let covered = (size - done) / block * block;
+            if covered == 0 {
+                continue;
             }
-        };
-        map_over(driver, (handle, block), address, size)?;
-        open(driver, friends, address, size)
+            let mapped = self.block(driver, device, block).and_then(|handle| {
+                map_over(driver, (handle, block), address + done, covered)
+            });
+            match mapped {
+                Ok(()) => done += covered,
+                // Smaller blocks may do where there is no memory for this one.
+                Err(_) if block > GRANULARITY => {}
+                Err(code) => {
+                    unmap(driver, address, done);
+                    return Err(code);
+                }
+            }
+        }
+        open(driver, friends, address, size).inspect_err(|_| unmap(driver, address, done))
+    }
+
+    fn block(
+        &mut self,
+        driver: &Driver,
+        device: i32,
+        size: u64,
+    ) -> Result<CUmemGenericAllocationHandle, CUresult> {
+        if let Some(made) = self.0.get(&(device, size)) {
+            return Ok(*made);
+        }
+        let made = create(driver, device, size)?;
+        self.0.insert((device, size), made);
+        Ok(made)
+    }
+}
+
+/// Takes back the first `size` bytes that were mapped at an address.
+fn unmap(driver: &Driver, address: u64, size: u64) {
+    if size > 0 {
+        // SAFETY: undoes mappings of this module; nothing has used them.
+        let _ = unsafe { driver.cuMemUnmap(address, size as usize) };
     }
 }
 
@@ -49,7 +81,7 @@ pub(crate) fn block_for(size: u64) -> u64 {
     size.min(GRANULARITY)
 }
 
-/// Maps a block at a range of reserved addresses, as often as it takes.
+/// Maps a block at a range of reserved addresses, as often as it takes. The range is a multiple of the block's size.
 pub(crate) fn map_over(
     driver: &Driver,
     (handle, block): (CUmemGenericAllocationHandle, u64),
@@ -58,17 +90,13 @@ pub(crate) fn map_over(
 ) -> Result<(), CUresult> {
     let mut done = 0;
     while done < size {
-        let part = block.min(size - done);
-        // SAFETY: the range is reserved for the session and, by the books, not mapped; the block is as long as the part.
-        let mapped = unsafe { driver.cuMemMap(address + done, part as usize, 0, handle, 0) };
+        // SAFETY: the range is reserved for the session and, by the books, not mapped; the block is that long.
+        let mapped = unsafe { driver.cuMemMap(address + done, block as usize, 0, handle, 0) };
         if let Err(code) = mapped.ok() {
-            if done > 0 {
-                // SAFETY: undoes the mappings above; nothing has used them.
-                let _ = unsafe { driver.cuMemUnmap(address, done as usize) };
-            }
+            unmap(driver, address, done);
             return Err(code);
         }
-        done += part;
+        done += block;
     }
     Ok(())
 }
