@@ -35,11 +35,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let policy = self.cache_policy(m);
         let operands = i.operands.get(..i.operands.len().saturating_sub(usize::from(policy))).unwrap_or_default();
         if prefetches {
+            if !(m.take("L2") && m.take("global") && m.all_taken()) {
+                return Err(self.unsupported(i));
+            }
             let [place] = operands else { return Err(self.invalid("prefetch with the wrong number of operands")) };
-            let known = m.take("L2") && m.take("global");
             self.tensor_place(place, rank)?;
             self.push(Draft::new(control::nothing));
-            return if known { Ok(()) } else { Err(self.unsupported(i)) };
+            return Ok(());
         }
         let operation = if reduces { m.one_of(&how::OPERATIONS) } else { None };
         let spaces = (self.space(m), self.space(m));
