@@ -116,6 +116,10 @@ impl ParamLayout {
         if size > self.total {
             return Err(ParamError::TooLarge);
         }
+        // A shorter buffer is taken (driver 580.159.04), an empty one is not.
+        if size == 0 && self.total > 0 {
+            return Err(ParamError::Form);
+        }
         if buffer.is_null() && size > 0 {
             return Err(ParamError::Null);
         }

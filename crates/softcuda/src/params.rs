@@ -73,7 +73,8 @@ unsafe fn unpack(kernel: &Kernel, extra: *mut *mut c_void) -> Outcome<Vec<u8>> {
     }
     let size = size.filter(|_| !data.is_null()).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let needed = kernel.params.iter().map(|param| (param.offset + param.size) as usize).max().unwrap_or(0);
-    if size < needed {
+    // A shorter buffer is taken (driver 580.159.04), an empty one is not.
+    if size == 0 && needed > 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let mut buffer = vec![0; kernel.param_bytes as usize];

@@ -203,7 +203,7 @@ impl Backend for Remote {
             let shim = shim()?;
             shim.upcalls.launched(place, shim.session.enqueued());
         }
-        Ok(())
+        if shim()?.launches_block { stream::synchronize(stream) } else { Ok(()) }
     }
 
     fn run_once(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {

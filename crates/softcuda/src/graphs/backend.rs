@@ -27,7 +27,7 @@ use crate::space::{self, Access};
 use crate::stream::{Stream, resolve};
 use crate::transfer::Span;
 use crate::wait_value::Operation;
-use crate::{current, device, library, memory};
+use crate::{current, device, library, memory, settings};
 
 /// Alignment of memory that graphs allocate, in bytes.
 const ALIGN: u64 = 512;
@@ -173,7 +173,8 @@ impl Backend for Soft {
             done.reach();
             outcome
         });
-        stream.submit(job).map(drop)
+        stream.submit(job)?;
+        if settings::launches_block() { stream.synchronise() } else { Ok(()) }
     }
 
     fn upload(&self, _exec: u32, stream: CUstream) -> Outcome {
