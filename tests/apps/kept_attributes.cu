@@ -142,7 +142,8 @@ static void set_all() {
     sigaddset(&blocked, 40);
     sigprocmask(SIG_BLOCK, &blocked, nullptr);
     raise(SIGUSR2);
-    sigqueue(getpid(), 40, {7});
+    // To this thread: those of a driver may not have it blocked.
+    pthread_sigqueue(pthread_self(), 40, {7});
     static char stack[65536];
     stack_t other = {};
     other.ss_sp = stack, other.ss_size = sizeof stack;
