@@ -1,8 +1,9 @@
 //! Memory that other processes open by handles of 64 bytes (`cuIpcGetMemHandle` and what belongs to it).
 //!
 //! Pages of a device's arena become pages of a memory file when memory in them is first given away (`memory.rs`). A handle
-//! names the process and its descriptor of that file, as handles of events do (`shared_marks.rs`): it leads nowhere once the
-//! process has ended, but a process that opened it keeps the pages.
+//! names the process and its descriptor of that file, as handles of events do (`shared_marks.rs`), and one of a file that is
+//! open until the memory is freed. It leads nowhere once the process has ended or the memory is freed, but a process that
+//! opened it keeps the pages.
 //!
 //! | bytes | what                                                        |
 //! |------:|-------------------------------------------------------------|
@@ -13,10 +14,12 @@
 //! |     8 | where the memory begins in the file                          |
 //! |     8 | its size                                                     |
 //! |    16 | UUID of the device                                           |
+//! |     4 | its descriptor of the file that is open until the memory is freed |
+//! |     4 | what tells that file from another one (the low half of its inode) |
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUipcMemHandle, CUresult};
@@ -65,13 +68,15 @@ struct Named {
     offset: u64,
     size: u64,
     device: [u8; 16],
+    witness: (u32, u32),
 }
 
 impl Named {
     fn encode(&self) -> CUipcMemHandle {
         let pair = u64::from(self.process) | u64::from(self.descriptor) << 32;
         let words = [MAGIC, pair, self.identity, self.offset, self.size];
-        let bytes = words.into_iter().flat_map(u64::to_le_bytes).chain(self.device);
+        let witness = [self.witness.0, self.witness.1].into_iter().flat_map(u32::to_le_bytes);
+        let bytes = words.into_iter().flat_map(u64::to_le_bytes).chain(self.device).chain(witness);
         let mut reserved = [0; 64];
         reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
         CUipcMemHandle { reserved }
@@ -81,7 +86,9 @@ impl Named {
     fn decode(handle: &CUipcMemHandle) -> Option<Self> {
         let (words, rest) = handle.reserved.split_at(40);
         let [magic, pair, identity, offset, size] = words.as_chunks::<8>().0 else { return None };
-        let device = *rest.first_chunk()?;
+        let (device, rest) = rest.split_first_chunk()?;
+        let [descriptor_of_witness, witness] = rest.as_chunks::<4>().0 else { return None };
+        let witness = (u32::from_le_bytes(*descriptor_of_witness), u32::from_le_bytes(*witness));
         let (pair, number) = (u64::from_le_bytes(*pair), |bytes: &[u8; 8]| u64::from_le_bytes(*bytes));
         let (process, descriptor) = (pair as u32, (pair >> 32) as u32);
         let named = Self {
@@ -90,17 +97,27 @@ impl Named {
             identity: number(identity),
             offset: number(offset),
             size: number(size),
-            device,
+            device: *device,
+            witness,
         };
         let end = named.offset.checked_add(named.size)?.checked_add(PAGE)?;
         (number(magic) == MAGIC && named.size > 0 && i64::try_from(end).is_ok()).then_some(named)
     }
 
-    /// The file that it is about, if its process lives and has it still.
-    fn file(&self) -> Outcome<OwnedFd> {
-        let path = format!("/proc/{}/fd/{}", self.process, self.descriptor);
+    /// A descriptor of its process.
+    fn open(&self, descriptor: u32) -> Outcome<OwnedFd> {
+        let path = format!("/proc/{}/fd/{descriptor}", self.process);
         let file = File::options().read(true).write(true).open(path).map(OwnedFd::from);
-        let file = file.map_err(|_| CUresult::ERROR_INVALID_HANDLE)?;
+        file.map_err(|_| CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    /// The file that it is about, if its process lives and the memory has not been freed.
+    fn file(&self) -> Outcome<OwnedFd> {
+        let witness = self.open(self.witness.0)?;
+        if identity(&witness).ok().map(|inode| inode as u32) != Some(self.witness.1) {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let file = self.open(self.descriptor)?;
         let length = File::from(file.try_clone().map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?).metadata();
         // Pages behind the end of a file cannot be touched.
         let inside = length.is_ok_and(|it| self.offset + self.size <= it.len());
@@ -117,8 +134,14 @@ pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
     let region = space::find(address).filter(|region| region.kind == Kind::Device).ok_or(WRONG)?;
     let device = device::get(region.device)?;
     let Shared { descriptor, identity, offset } = device.memory.share(region.start, region.size)?;
+    let witness = {
+        let mut space = space::write();
+        let file = space.witness(region.start)?;
+        let inode = identity(file).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        (file.as_raw_fd().unsigned_abs(), inode as u32)
+    };
     let (process, size) = (std::process::id(), region.size);
-    Ok(Named { process, descriptor, identity, offset, size, device: device.uuid() }.encode())
+    Ok(Named { process, descriptor, identity, offset, size, device: device.uuid(), witness }.encode())
 }
 
 /// `cuIpcOpenMemHandle`: the same address for a handle that is open already. As with a GPU, the process that made a handle
@@ -184,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_handle_says_what_it_was_made_of_and_others_are_refused() {
-        let named = Named { process: 7, descriptor: 8, identity: 9, offset: 4096, size: 3000, device: [5; 16] };
+        let named = Named { process: 7, descriptor: 8, identity: 9, offset: 4096, size: 3000, device: [5; 16], witness: (3, 4) };
         let handle = named.encode();
         assert_eq!(Named::decode(&handle), Some(named));
         let changed = |at: usize, byte: u8| {

@@ -5,6 +5,8 @@
 //! operation holds [`working`] while it touches memory, and never while it waits for something else.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -12,6 +14,7 @@ use katydid_cuda_sys::CUresult;
 
 use crate::border::Outcome;
 use crate::heap::GRANULE;
+use crate::pages::{PAGE, memory_file};
 use crate::settings::MOST_DEVICES;
 
 /// Under unified addressing copies and fills reach the memory of every device; only kernels need peer access.
@@ -130,12 +133,14 @@ pub(crate) struct Space {
     regions: BTreeMap<u64, Region>,
     /// Addresses (start to end) that are reserved for mappings: outside its regions nothing may be touched.
     reserved: BTreeMap<u64, u64>,
+    /// By where a range begins: a file that is open as long as the range is there, which other processes can see.
+    witnesses: BTreeMap<u64, OwnedFd>,
 }
 
 impl Space {
     /// An empty space, made at compile time.
     pub(crate) const fn new() -> Self {
-        Self { regions: BTreeMap::new(), reserved: BTreeMap::new() }
+        Self { regions: BTreeMap::new(), reserved: BTreeMap::new(), witnesses: BTreeMap::new() }
     }
 
     /// Notes that `start..end` is reserved.
@@ -166,7 +171,22 @@ impl Space {
 
     /// Takes away the range that starts at `start`.
     pub(crate) fn remove(&mut self, start: u64) -> Option<Region> {
+        self.witnesses.remove(&start);
         self.regions.remove(&start)
+    }
+
+    /// The file that is open as long as the range at `start` is there.
+    pub(crate) fn witness(&mut self, start: u64) -> Outcome<&OwnedFd> {
+        if !self.regions.contains_key(&start) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        match self.witnesses.entry(start) {
+            Entry::Occupied(made) => Ok(made.into_mut()),
+            Entry::Vacant(free) => {
+                let file = memory_file(PAGE).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+                Ok(free.insert(file))
+            }
+        }
     }
 
     /// The range that holds `address`.
