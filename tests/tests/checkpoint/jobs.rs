@@ -62,7 +62,7 @@ const ON_ONE_WAY: [(&str, Scenario); 18] = [
     ("a_process_that_a_signal_had_stopped_stays_so", stopped_child),
     ("a_criu_killed_at_any_moment_leaves_the_last_image_and_no_riddle", killed_criu),
     ("a_program_may_end_before_it_is_back_from_a_checkpoint", ended_away),
-    ("a_program_that_was_stopped_for_too_long_goes_on_and_is_kept_later", slow_to_hold),
+    ("a_program_that_a_signal_has_stopped_is_kept_and_stays_so", stopped_by_a_signal),
     ("anybody_can_ask_over_the_control_socket", control_socket),
     ("a_program_of_the_job_can_ask_for_a_checkpoint", asked_from_within),
 ];
@@ -558,7 +558,8 @@ pub(crate) const KILLED_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
 [ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
 folder=$(echo "$*" | sed 's/.*--images-dir \([^ ]*\).*/\1/')
-CRIU "$@" &
+exec 3<&0
+CRIU "$@" <&3 3<&- &
 until ls "$folder" | grep -q "$CRIU_FILE"; do kill -0 $! 2>/dev/null || break; done
 kill -9 $!
 wait $!
@@ -580,7 +581,8 @@ pub(crate) fn criu(places: &Places) -> String {
 const TELLING_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
 folder=$(echo "$*" | sed 's/.*--images-dir \([^ ]*\).*/\1/')
-CRIU "$@" &
+exec 3<&0
+CRIU "$@" <&3 3<&- &
 until [ -e "$folder/inventory.img" ] || ! kill -0 $! 2>/dev/null; do :; done
 : > "$CRIU_FILE"
 wait $!
@@ -726,17 +728,16 @@ fn control_socket(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Somebody has stopped the program for longer than an order waits for it: the checkpoint fails, and nothing that was said to
-/// the program meanwhile holds it when it goes on.
-fn slow_to_hold(places: &Places, way: &str) -> Result<()> {
+/// A signal has stopped the program: it is saved as it is, stays stopped, and goes on when it is told to.
+fn stopped_by_a_signal(places: &Places, way: &str) -> Result<()> {
     let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
-    let mut job = stage.start("slow", LOOP, &[], &[60, 70])?;
+    let mut job = stage.start("still", LOOP, &[], &[60, 70])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let program = job.view().and_then(|view| view["program"].as_u64()).context("the job has no program")?;
     let program = u32::try_from(program)?;
     stand_still(program);
-    let refused = job.checkpoint(&stage.image("image"), &["--leave-running"])?;
-    ensure!(!refused.status.success() && said(&refused).contains("did not answer within"), "{}", said(&refused));
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    until("it is stopped again", || is_stopped(program))?;
     let before = job.output_so_far()?.len();
     go_on(program);
     until("it is beyond its point", || job.output_so_far().is_ok_and(|text| text.len() > before))?;
@@ -744,9 +745,15 @@ fn slow_to_hold(places: &Places, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    let outcome = stage.restore("slow", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("still", "image", &[])?.finish(LIMIT)?;
     continues(&kept, (written, written), &outcome)?;
     stage.is_clean()
+}
+
+/// Whether a signal has stopped a process: the state in `/proc/PID/stat`, behind its name in parentheses.
+fn is_stopped(pid: u32) -> bool {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 /// A program of the job asks, and hangs up before the dump: a connection to the supervisor is what CRIU could not save. It

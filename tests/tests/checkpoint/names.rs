@@ -233,7 +233,8 @@ case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
 [ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
 folder=$(echo "$*" | sed 's/.*--images-dir \([^ ]*\).*/\1/')
 read guard < "$(dirname "$0")/guard"
-nice -n 19 CRIU "$@" &
+exec 3<&0
+nice -n 19 CRIU "$@" <&3 3<&- &
 until [ -e "$folder/remap-fpath.img" ]; do kill -0 $! 2>/dev/null || break; done
 kill -9 $! $PPID "$guard"
 "#;

@@ -33,14 +33,16 @@ const GATED_PATIENCE: [&str; 2] = ["--patience", "3s"];
 
 /// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: they must say so, and the
 /// program must go on as if nothing had been asked.
-const REFUSALS: [(&str, &[&str]); 19] = [
+const REFUSALS: [(&str, &[&str]); 21] = [
     // These ruin a context, on purpose, before they end.
     ("device_assert", &["is ruined by error 710"]),
     ("illegal_address", &["is ruined by error 700"]),
+    ("launch_blocking", &["is ruined by error 700"]),
     ("torch.device_assertion", &["is ruined by error 710"]),
     // Streams of these wait for values that the program writes later, which it cannot while it is held.
     ("stream_values", &["waits for a value that nobody writes"]),
     ("context_events", &["waits for a value that nobody writes"]),
+    ("long_jump", &["waits for a value that nobody writes"]),
     // Functions of their streams wait for what the program does later; one of them maps memory of the host by itself.
     ("functions_memory", &["waits for a value that nobody writes", "its memory is the host's"]),
     ("full_queues", &["waits for a value that nobody writes"]),
