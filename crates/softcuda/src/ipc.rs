@@ -29,7 +29,7 @@ use crate::context::{self, Context};
 use crate::device;
 use crate::memory::Shared;
 use crate::pages::{PAGE, Protection, Range};
-use crate::shared_marks::identity;
+use crate::shared_marks::{self, identity};
 use crate::space::{self, Kind, Region};
 
 /// First bytes of a handle.
@@ -137,7 +137,7 @@ pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
     let witness = {
         let mut space = space::write();
         let file = space.witness(region.start)?;
-        let inode = identity(file).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        let inode = shared_marks::identity(file).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
         (file.as_raw_fd().unsigned_abs(), inode as u32)
     };
     let (process, size) = (std::process::id(), region.size);
@@ -169,7 +169,8 @@ pub(crate) fn open(context: &Arc<Context>, handle: CUipcMemHandle, flags: u32) -
     let usable = mapped.and_then(|()| range.protect(range.start(), bytes, Protection::ReadWrite));
     usable.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
     let address = range.start() + (named.offset - first);
-    let region = Region::new(address, named.size, Kind::Opened, device.ordinal, context.handle);
+    let kind = Kind::Opened(context.device.ordinal);
+    let region = Region::new(address, named.size, kind, device.ordinal, context.handle);
     if !space::write().insert(region) {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
     }

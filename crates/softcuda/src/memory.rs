@@ -328,7 +328,7 @@ pub(crate) fn give_back(region: &Region) -> Outcome {
             managed::memory().release(region.start);
         }
         // It is another process's, which frees it.
-        Kind::Opened => {}
+        Kind::Opened(_) => {}
         _ => device::get(region.device)?.memory.release(region.start),
     }
     Ok(())

@@ -36,8 +36,8 @@ pub(crate) enum Access {
 pub(crate) enum Kind {
     /// Memory of `cuMemAlloc`, or a variable of a module.
     Device,
-    /// Memory of another process that a handle was opened for.
-    Opened,
+    /// Memory of another process that a handle was opened for, by a context of the device with this ordinal.
+    Opened(i32),
     /// A heap that device code allocates from: kernels of its context reach it, the host API does not.
     Heap,
     /// Texels of an array: copies and the texture unit reach them, loads and stores of kernels do not.
@@ -112,7 +112,9 @@ impl Region {
         match self.kind {
             Kind::Mapped(access) => access.get(device as usize).copied().unwrap_or(Access::None),
             Kind::Heap => Access::None,
-            Kind::Device | Kind::Opened if self.device != device && peers & (1 << self.device) == 0 => Access::None,
+            // Who opens a handle is given access to its device (`CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`).
+            Kind::Opened(by) if by == device => Access::ReadWrite,
+            Kind::Device | Kind::Opened(_) if self.device != device && peers & (1 << self.device) == 0 => Access::None,
             Kind::Pooled { devices, .. } if devices & (1 << device) == 0 && peers != ALL_PEERS => Access::None,
             _ => Access::ReadWrite,
         }
@@ -121,7 +123,7 @@ impl Region {
     /// One past the last address that device code may touch: as on a GPU, the rest of the granule belongs to it.
     pub(crate) fn reach(&self) -> u64 {
         match self.kind {
-            Kind::Device | Kind::Opened | Kind::Managed | Kind::Pooled { .. } => self.end().next_multiple_of(GRANULE),
+            Kind::Device | Kind::Opened(_) | Kind::Managed | Kind::Pooled { .. } => self.end().next_multiple_of(GRANULE),
             _ => self.end(),
         }
     }

@@ -750,12 +750,6 @@ fn stopped_by_a_signal(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Whether a signal has stopped a process: the state in `/proc/PID/stat`, behind its name in parentheses.
-fn is_stopped(pid: u32) -> bool {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-}
-
 /// A program of the job asks, and hangs up before the dump: a connection to the supervisor is what CRIU could not save. It
 /// waits for the end by asking the supervisor it then has.
 fn asked_from_within(places: &Places, way: &str) -> Result<()> {
