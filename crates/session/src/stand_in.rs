@@ -37,9 +37,9 @@ impl StandIns {
             if covered == 0 {
                 continue;
             }
-            let mapped = self.block(driver, device, block).and_then(|handle| {
-                map_over(driver, (handle, block), address + done, covered)
-            });
+            let mapped = self
+                .block(driver, device, block)
+                .and_then(|handle| map_over(driver, (handle, block), address + done, covered));
             match mapped {
                 Ok(()) => done += covered,
                 // Smaller blocks may do where there is no memory for this one.
@@ -53,12 +53,7 @@ impl StandIns {
         open(driver, friends, address, size).inspect_err(|_| unmap(driver, address, done))
     }
 
-    fn block(
-        &mut self,
-        driver: &Driver,
-        device: i32,
-        size: u64,
-    ) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    fn block(&mut self, driver: &Driver, device: i32, size: u64) -> Result<CUmemGenericAllocationHandle, CUresult> {
         if let Some(made) = self.0.get(&(device, size)) {
             return Ok(*made);
         }

@@ -208,7 +208,15 @@ mod tests {
 
     #[test]
     fn a_handle_says_what_it_was_made_of_and_others_are_refused() {
-        let named = Named { process: 7, descriptor: 8, identity: 9, offset: 4096, size: 3000, device: [5; 16], witness: (3, 4) };
+        let named = Named {
+            process: 7,
+            descriptor: 8,
+            identity: 9,
+            offset: 4096,
+            size: 3000,
+            device: [5; 16],
+            witness: (3, 4),
+        };
         let handle = named.encode();
         assert_eq!(Named::decode(&handle), Some(named));
         let changed = |at: usize, byte: u8| {

@@ -123,7 +123,9 @@ impl Region {
     /// One past the last address that device code may touch: as on a GPU, the rest of the granule belongs to it.
     pub(crate) fn reach(&self) -> u64 {
         match self.kind {
-            Kind::Device | Kind::Opened(_) | Kind::Managed | Kind::Pooled { .. } => self.end().next_multiple_of(GRANULE),
+            Kind::Device | Kind::Opened(_) | Kind::Managed | Kind::Pooled { .. } => {
+                self.end().next_multiple_of(GRANULE)
+            }
             _ => self.end(),
         }
     }

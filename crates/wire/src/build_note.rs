@@ -9,8 +9,8 @@
 //! | 4 | 4 | length of what follows the owner: 56 |
 //! | 8 | 4 | kind: 1 |
 //! | 12 | 8 | owner: `Katydid` and a zero byte |
-//! | 20 | 4 | [`handshake::PROTOCOL`](crate::handshake::PROTOCOL) |
-//! | 24 | 4 | [`job::PROTOCOL`](crate::job::PROTOCOL) |
+//! | 20 | 4 | [`handshake::PROTOCOL`] |
+//! | 24 | 4 | [`job::PROTOCOL`] |
 //! | 28 | 32 | [`SPEC_HASH`] |
 //! | 60 | 16 | release, text padded with zeros |
 //!
