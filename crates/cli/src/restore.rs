@@ -78,12 +78,13 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
     drop(progress);
     let restored = restored.map_err(|error| Failure::work(format!("{}: {error}", image.display())))?;
     drop(work);
+    let signals = supervise::signals().map_err(|error| Failure::work(format!("cannot catch signals: {error}")))?;
     announce(flags.json, &opened, &restored);
     // While it is open, nothing can be cleared from the image, to which the program may be saved again.
     drop(opened);
     let Restored { job, program, child, guard, .. } = restored;
     let periodic = flags.every.map(|every| Periodic::start(&job, image.to_owned(), every, flags.keep));
-    let ended = supervise::attend(guard, child, program);
+    let ended = supervise::attend(guard, signals, child, program);
     let put_away = run::put_away(&job);
     drop(periodic);
     let code = ended.map_err(|error| Failure::work(format!("cannot wait for the program: {error}")))?;

@@ -57,20 +57,19 @@ pub(crate) fn run_guarded(command: &Command, has_rings: bool, started: impl FnOn
 }
 
 /// Waits for a program that is there: `child` is the guard's child to wait for, `program` what to signal. Gives the status
-/// as a shell does.
+/// as a shell does. The `signals` are caught from before the program is announced, since its user may interrupt it at once.
 ///
 /// # Errors
 ///
 /// The guard cannot be heard.
-pub(crate) fn attend(guard: Guard, child: u32, program: u32) -> io::Result<u8> {
-    attended(guard, signals()?, (child, program)).map(exit_code)
+pub(crate) fn attend(guard: Guard, signals: Caught, child: u32, program: u32) -> io::Result<u8> {
+    attended(guard, signals, (child, program)).map(exit_code)
 }
 
-fn attended(
-    mut guard: Guard,
-    signals: SignalsInfo<WithOrigin>,
-    (child, program): (u32, u32),
-) -> io::Result<ExitStatus> {
+/// Signals that wait to be passed on.
+pub(crate) type Caught = SignalsInfo<WithOrigin>;
+
+fn attended(mut guard: Guard, signals: Caught, (child, program): (u32, u32)) -> io::Result<ExitStatus> {
     let status = passing_on(signals, program, || guard.wait(child))?;
     guard.release();
     Ok(status)
@@ -88,17 +87,17 @@ pub(crate) fn dies_with_us(command: &mut Command) {
     unsafe { command.pre_exec(before) };
 }
 
-/// Those that our caller does not ignore.
-fn signals() -> io::Result<SignalsInfo<WithOrigin>> {
+/// Catches the signals that our caller does not ignore.
+///
+/// # Errors
+///
+/// The system's.
+pub(crate) fn signals() -> io::Result<Caught> {
     SignalsInfo::new(FORWARDED.into_iter().filter(|&signal| !is_ignored(signal)))
 }
 
 /// Passes signals on to `program` while `wait` waits.
-fn passing_on<T>(
-    mut signals: SignalsInfo<WithOrigin>,
-    program: u32,
-    wait: impl FnOnce() -> io::Result<T>,
-) -> io::Result<T> {
+fn passing_on<T>(mut signals: Caught, program: u32, wait: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     // It may have ended, and been reaped by a parent that is not us, before we look.
     let pid = i32::try_from(program).ok().and_then(Pid::from_raw);
     let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
