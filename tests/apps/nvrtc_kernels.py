@@ -150,11 +150,11 @@ def machine_code(text):
 
 def caching():
     text = b'extern "C" __global__ void twice(float *x) { x[threadIdx.x] *= 2; }'
-    before = cached_files()
+    # A program that is restored finds what it left there the first time.
     first, after = machine_code(text), cached_files()
-    assert len(after) > len(before), (before, after)
+    assert after, "nothing is kept"
     assert machine_code(text) == first and cached_files() == after
-    assert machine_code(text.replace(b"2", b"3")) != first and len(cached_files()) > len(after)
+    assert machine_code(text.replace(b"2", b"3")) != first and cached_files().items() >= after.items()
 
 
 def main():
