@@ -88,6 +88,7 @@ unsafe fn unpack(kernel: &Kernel, extra: *mut *mut c_void) -> Outcome<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::image::{Code, Imagined};
+    use std::cell::Cell;
     use std::ptr;
     use std::sync::Arc;
 
@@ -108,14 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_buffer_must_be_complete_and_alone() {
+    fn a_packed_buffer_is_not_empty_and_alone() {
         let mut bytes = [7_u8; 16];
-        let mut size = 12_usize;
+        let size = Cell::new(12_usize);
         let mut extra = [
             ptr::without_provenance_mut(1),
             ptr::from_mut(&mut bytes).cast::<c_void>(),
             ptr::without_provenance_mut(2),
-            ptr::from_mut(&mut size).cast(),
+            size.as_ptr().cast(),
             ptr::null_mut(),
         ];
         let extra = extra.as_mut_ptr();
@@ -123,10 +124,14 @@ mod tests {
         unsafe {
             assert_eq!(pack(&kernel(), ptr::null_mut(), extra), Ok(vec![7; 12]));
             assert_eq!(pack(&kernel(), extra, extra), Err(CUresult::ERROR_INVALID_VALUE));
-            size = 8;
+            // What a shorter one lacks is zero.
+            size.set(8);
+            let short = [[7; 8].as_slice(), &[0; 4]].concat();
+            assert_eq!(pack(&kernel(), ptr::null_mut(), extra), Ok(short));
+            size.set(0);
             assert_eq!(pack(&kernel(), ptr::null_mut(), extra), Err(CUresult::ERROR_INVALID_VALUE));
             assert_eq!(pack(&kernel(), ptr::null_mut(), ptr::null_mut()), Err(CUresult::ERROR_INVALID_VALUE));
         }
-        assert_eq!(size, 8);
+        assert_eq!(size.get(), 0);
     }
 }
