@@ -15,8 +15,8 @@ use katydid_tests::way::Way;
 use katydid_wire::SPEC_HASH;
 use katydid_wire::frame::{FrameHead, HEAD, MAX_FRAME};
 use katydid_wire::handshake::{
-    ArenaKind, ArenaRange, Build, Claim, Hello, LinkKind, MessageKind, PREFIX, Prefix, Ready, RefusalCode, Refused,
-    SessionKind,
+    ArenaKind, ArenaRange, Build, Claim, Hello, LINK_TIMEOUT, LinkKind, MessageKind, PREFIX, Prefix, Ready,
+    RefusalCode, Refused, SessionKind,
 };
 
 trait Socket: Read + Write {}
@@ -79,6 +79,7 @@ fn hello() -> Hello {
             range(ArenaKind::DEVICE, 0x2000_0000_0000, 16 << 40),
             range(ArenaKind::PINNED, 0x3000_0000_0000, 256 << 30),
         ],
+        link_timeout: LINK_TIMEOUT,
     }
 }
 

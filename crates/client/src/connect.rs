@@ -12,7 +12,7 @@ use katydid_cuda_sys::CUresult;
 use katydid_transport::packing::Packing;
 use katydid_transport::{Address, AddressError, ConnectError, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, SOFTCUDA, SessionKind};
+use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, SOFTCUDA, SessionKind};
 
 use crate::session::{FaultHandler, Session};
 use crate::{mark, packing, threads};
@@ -120,6 +120,7 @@ pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
         program: program_name(),
         name: variable("KATYDID_NAME").unwrap_or_default(),
         arenas: offers.arenas(),
+        link_timeout: link_timeout()?,
     };
     let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?;
     if connection.ready.driver == SOFTCUDA && variable("KATYDID_REQUIRE_GPU").is_some_and(|value| value != "0") {
@@ -166,6 +167,7 @@ pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
         program: program_name(),
         name: variable("KATYDID_NAME").unwrap_or_default(),
         arenas: offers.as_ref().map(Offers::arenas).unwrap_or_default(),
+        link_timeout: link_timeout()?,
     };
     let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?;
     adjust(&*connection.link)?;
@@ -175,10 +177,8 @@ pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
     Ok(Plain { link: connection.link, address, kind, pinned: range.zip(connection.pinned) })
 }
 
-/// How long a link may give no sign of life while somebody waits, unless the environment says otherwise.
-const SILENCE: u64 = 60;
 /// The least: workers that are busy say so once a second.
-const LEAST_SILENCE: u64 = 3;
+const LEAST_SILENCE: u32 = 3;
 
 /// Most connections for bulk beside the first one, unless the environment says otherwise: on an H200's machine 8 carry
 /// 64 MiB in a sixth of the time that one takes.
@@ -186,13 +186,18 @@ const LANES: usize = 8;
 /// Most that can be wished.
 const MOST_LANES: usize = 16;
 
+/// Seconds that a link may give no sign of life; 0: no limit.
+fn link_timeout() -> Result<u32, OpenError> {
+    let seconds = number("KATYDID_LINK_TIMEOUT", "a number of seconds from 3 on, or 0 for no limit", |seconds| {
+        seconds == 0 || (u64::from(LEAST_SILENCE)..=1_000_000).contains(&seconds)
+    })?;
+    Ok(seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(LINK_TIMEOUT))
+}
+
 /// Sets what the environment says of the link: its limit for silence, and how many connections it may have for bulk.
 fn adjust(link: &dyn ProgramLink) -> Result<(), OpenError> {
-    let silence = number("KATYDID_LINK_TIMEOUT", "a number of seconds from 3 on, or 0 for no limit", |seconds| {
-        matches!(seconds, 0 | LEAST_SILENCE..=1_000_000)
-    })?;
     // A connection that is gone again is told of by the first call.
-    let _ = link.limit_silence(Duration::from_secs(silence.unwrap_or(SILENCE)));
+    let _ = link.limit_silence(Duration::from_secs(link_timeout()?.into()));
     packing::choose(packing_wish()?);
     let lanes = number("KATYDID_LANES", "a number from 0 to 16", |lanes| lanes <= MOST_LANES as u64)?;
     link.allow_lanes(lanes.map_or_else(lanes_here, |lanes| lanes as usize));
@@ -245,6 +250,7 @@ pub fn open_nvml() -> Result<Box<dyn ProgramLink>, OpenError> {
         program: program_name(),
         name: variable("KATYDID_NAME").unwrap_or_default(),
         arenas: Vec::new(),
+        link_timeout: link_timeout()?,
     };
     let link = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?.link;
     adjust(&*link)?;

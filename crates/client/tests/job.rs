@@ -14,7 +14,7 @@ use katydid_client::job::{Job, Keeper};
 use katydid_client::session::{LOST, Session};
 use katydid_transport::{Address, Answer, Event, Pending, Switch, Talk, connect};
 use katydid_wire::frame::Output;
-use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, Ready, SessionKind};
+use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionKind};
 use katydid_wire::job::{FromProgram, MAX_MESSAGE, ToProgram};
 use katydid_wire::key::SessionKey;
 use katydid_wire::message::{cuCtxSynchronize, kdCopyIn};
@@ -62,6 +62,7 @@ impl Stage {
             program: "test".into(),
             name: String::new(),
             arenas: vec![],
+            link_timeout: LINK_TIMEOUT,
         };
         let (connection, worker) = thread::scope(|scope| {
             let worker = scope.spawn(|| {

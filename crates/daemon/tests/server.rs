@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use katydid_daemon::{Server, ServerConfig, SessionView, SessionsView, Verbosity, WorkerCommand};
 use katydid_transport::{Address, Pending};
-use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, RefusalCode, Refused, Role, SessionKind};
+use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, RefusalCode, Refused, Role, SessionKind};
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, send};
@@ -165,6 +165,7 @@ fn hello(name: &str) -> Hello {
         program: "test".into(),
         name: name.into(),
         arenas: Vec::new(),
+        link_timeout: LINK_TIMEOUT,
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use katydid_wire::SPEC_HASH;
 use katydid_wire::companion::MAX_MESSAGE;
 use katydid_wire::handshake::{
-    ArenaKind, Build, Claim, HandshakeError, Hello, LinkKind, PREFIX, Prefix, Ready, Role, SessionKind,
+    ArenaKind, Build, Claim, HandshakeError, Hello, LINK_TIMEOUT, LinkKind, PREFIX, Prefix, Ready, Role, SessionKind,
 };
 use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::{self, Timeout};
@@ -127,7 +127,7 @@ pub(crate) fn greet(
     let message = hello.encode(build).map_err(handshake)?;
     let deadline = Deadline::after(timeout);
     let socket = open(address, deadline)
-        .and_then(|socket| tune(&socket).map(|()| socket))
+        .and_then(|socket| tune(&socket, hello.link_timeout).map(|()| socket))
         .map_err(|source| ConnectError::Unreachable { address: at.clone(), source })?;
     let sealing = |source| match source {
         TlsError::System(error) if error.kind() == io::ErrorKind::TimedOut => {
@@ -304,6 +304,7 @@ fn hello_without_session(role: Role, key: SessionKey) -> Hello {
         program: "katydid".to_owned(),
         name: String::new(),
         arenas: Vec::new(),
+        link_timeout: LINK_TIMEOUT,
     }
 }
 

@@ -223,7 +223,7 @@ impl Pending {
             self.refuse(build, &refusal(&error));
             return Err(error);
         }
-        tune(&self.socket).map_err(failed)?;
+        tune(&self.socket, self.hello.link_timeout).map_err(failed)?;
         // The link is open before the program hears of it: its first frame finds a reader.
         let link: Box<dyn WorkerLink> = if self.fds.is_empty() {
             Box::new(StreamWorker::new(self.socket, sequence)?)
@@ -255,7 +255,7 @@ impl Pending {
     ) -> Result<Line, AcceptError> {
         let failed = |source| AcceptError::System { doing: "answer the program", source };
         let message = ready.encode(build)?;
-        tune(&self.socket).map_err(failed)?;
+        tune(&self.socket, self.hello.link_timeout).map_err(failed)?;
         self.socket.send_with(&message, pieces.as_slice()).map_err(failed)?;
         Ok(self.socket)
     }

@@ -8,8 +8,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt};
 
-/// Seconds without a sign of life before TCP asks the peer, between questions, and until a peer counts as gone.
-const KEEPALIVE: (u64, u64, u32) = (10, 5, 4);
+/// Seconds without a sign of life before TCP probes the peer, and between two probes; less where the limit is shorter.
+const KEEPALIVE_IDLE: u32 = 10;
+const KEEPALIVE_INTERVAL: u32 = 5;
+/// Probes before the peer counts as gone: the most that Linux takes.
+const MOST_PROBES: u32 = 127;
+/// Milliseconds that sent bytes may stay unacknowledged on a link without a limit: 24 days. By itself Linux gives up after
+/// about 15 minutes.
+const PATIENT: u32 = i32::MAX.unsigned_abs();
 /// Wished size of a unix socket's buffers; the system may give less.
 const BUFFER: usize = 1 << 20;
 
@@ -32,8 +38,9 @@ impl Deadline {
     }
 }
 
-/// Prepares a connection for frames: no waiting for more data, dead peers are noticed, calls block.
-pub(crate) fn tune(fd: impl AsFd) -> io::Result<()> {
+/// Prepares a connection for frames: no waiting for more data, calls block, and a peer that has been silent for
+/// `link_timeout` seconds counts as gone; 0: never.
+pub(crate) fn tune(fd: impl AsFd, link_timeout: u32) -> io::Result<()> {
     let fd = fd.as_fd();
     rustix::io::ioctl_fionbio(fd, false)?;
     if sockopt::socket_domain(fd)? == rustix::net::AddressFamily::UNIX {
@@ -46,11 +53,25 @@ pub(crate) fn tune(fd: impl AsFd) -> io::Result<()> {
         return Ok(());
     }
     sockopt::set_tcp_nodelay(fd, true)?;
-    sockopt::set_socket_keepalive(fd, true)?;
-    sockopt::set_tcp_keepidle(fd, Duration::from_secs(KEEPALIVE.0))?;
-    sockopt::set_tcp_keepintvl(fd, Duration::from_secs(KEEPALIVE.1))?;
-    sockopt::set_tcp_keepcnt(fd, KEEPALIVE.2)?;
+    sockopt::set_socket_keepalive(fd, link_timeout != 0)?;
+    if link_timeout == 0 {
+        sockopt::set_tcp_user_timeout(fd, PATIENT)?;
+        return Ok(());
+    }
+    let (idle, interval, probes) = probing(link_timeout);
+    sockopt::set_tcp_keepidle(fd, Duration::from_secs(u64::from(idle)))?;
+    sockopt::set_tcp_keepintvl(fd, Duration::from_secs(u64::from(interval)))?;
+    sockopt::set_tcp_keepcnt(fd, probes)?;
     Ok(())
+}
+
+/// Seconds until the first probe, seconds between probes, and how many: together `limit` seconds, or up to one interval more.
+fn probing(limit: u32) -> (u32, u32, u32) {
+    let idle = (limit / 3).clamp(1, KEEPALIVE_IDLE);
+    let left = limit.saturating_sub(idle).max(1);
+    let interval =
+        (left / 4).clamp(1, KEEPALIVE_INTERVAL).max(left.div_ceil(MOST_PROBES)).min(i16::MAX.unsigned_abs().into());
+    (idle, interval, left.div_ceil(interval).min(MOST_PROBES))
 }
 
 /// Sends all parts, one after the other, in as few system calls as there can be.
@@ -118,6 +139,27 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+
+    #[test]
+    fn a_peer_counts_as_gone_after_the_limit() {
+        for limit in [1, 3, 10, 30, 60, 600, 86_400, 1_000_000] {
+            let (idle, interval, probes) = probing(limit);
+            let whole = idle + interval * probes;
+            assert!((limit..=limit + interval).contains(&whole), "{limit} s: {idle} + {interval} x {probes}");
+            assert!((1..=MOST_PROBES).contains(&probes) && interval < 1 << 15, "{limit} s: {interval} x {probes}");
+        }
+    }
+
+    #[test]
+    fn a_link_without_a_limit_is_never_given_up() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        tune(&socket, 3).unwrap();
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        tune(&socket, 0).unwrap();
+        assert!(!sockopt::socket_keepalive(&socket).unwrap());
+        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), PATIENT);
+    }
 
     #[test]
     fn a_large_message_in_many_parts_arrives_whole() {

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use katydid_wire::envelope::{self, EnvelopeError, HEAD};
+use katydid_wire::handshake::LINK_TIMEOUT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
@@ -79,7 +80,7 @@ impl Talk {
     /// # Errors
     /// As [`Talk::new`].
     pub fn over(line: Line, most: usize) -> io::Result<Self> {
-        tune(&line)?;
+        tune(&line, LINK_TIMEOUT)?;
         Ok(Self { line, most })
     }
 

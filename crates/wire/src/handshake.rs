@@ -36,6 +36,8 @@ pub const MAX_ARENAS: usize = 64;
 pub const MAX_TEXT: usize = 4096;
 /// What softcuda is called in [`Ready::driver`].
 pub const SOFTCUDA: &str = "softcuda";
+/// Seconds of silence after which a link counts as cut, where a program does not say.
+pub const LINK_TIMEOUT: u32 = 60;
 
 /// Why a handshake message was refused, sorted by who can do something about it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -215,6 +217,9 @@ pub struct Hello {
     pub name: String,
     /// Ranges the program could reserve, best first for each kind.
     pub arenas: Vec<ArenaRange>,
+    /// Seconds without a sign of life after which either side takes the link for cut; 0: no limit. A hello that ends before
+    /// it stands for [`LINK_TIMEOUT`].
+    pub link_timeout: u32,
 }
 
 /// The worker's consent.
@@ -315,6 +320,7 @@ impl Hello {
         put_text(&mut message, "the program's name", &self.program)?;
         put_text(&mut message, "the session's name", &self.name)?;
         put_arenas(&mut message, &self.arenas)?;
+        put_u32(&mut message, self.link_timeout);
         finish(message)
     }
 
@@ -332,8 +338,9 @@ impl Hello {
         let claim = Claim { role, key: SessionKey(fields.array()?), frames: fields.u64()? };
         let (program, name) = (fields.text()?, fields.text()?);
         let arenas = fields.arenas()?;
+        let link_timeout = if fields.is_empty() { LINK_TIMEOUT } else { fields.u32()? };
         fields.end()?;
-        Ok(Self { session, claim, link, pid, memory_quota, program, name, arenas })
+        Ok(Self { session, claim, link, pid, memory_quota, program, name, arenas, link_timeout })
     }
 }
 
@@ -475,8 +482,12 @@ impl<'a> Fields<'a> {
         Ok(ArenaRange { kind, base, length })
     }
 
+    fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     fn end(&self) -> Result<(), HandshakeError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(HandshakeError::Damaged { what: "bytes are left over" }) }
+        if self.is_empty() { Ok(()) } else { Err(HandshakeError::Damaged { what: "bytes are left over" }) }
     }
 }
 
@@ -573,6 +584,7 @@ mod tests {
             program: "train".into(),
             name: "nächtlich".into(),
             arenas: vec![ArenaRange { kind: ArenaKind::DEVICE, base: 0x2000_0000_0000, length: 1 << 40 }],
+            link_timeout: 7,
         }
     }
 

@@ -870,7 +870,7 @@ mod tests {
     use std::thread;
 
     use katydid_wire::frame::Output;
-    use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, Ready, SessionKind};
+    use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionKind};
 
     use super::*;
     use crate::{Answer, Pending};
@@ -888,6 +888,7 @@ mod tests {
             program: "test".to_owned(),
             name: String::new(),
             arenas: Vec::new(),
+            link_timeout: LINK_TIMEOUT,
         }
     }
 

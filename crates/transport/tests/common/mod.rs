@@ -17,7 +17,7 @@ use katydid_transport::{
     AcceptError, Address, Answer, Connection, Identity, LinkError, Pending, Replier, WorkerLink, connect,
 };
 use katydid_wire::frame::Output;
-use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LinkKind, Ready, SessionKind};
+use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionKind};
 use katydid_wire::key::SessionKey;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tempfile::TempDir;
@@ -48,6 +48,7 @@ pub(crate) fn hello(link: LinkKind) -> Hello {
         program: "test".into(),
         name: String::new(),
         arenas: vec![ArenaRange { kind: ArenaKind::PINNED, base: 0x3000_0000_0000, length: 1 << 30 }],
+        link_timeout: LINK_TIMEOUT,
     }
 }
 

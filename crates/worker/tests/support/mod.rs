@@ -20,7 +20,7 @@ use katydid_arena::{Offers, Settled};
 use katydid_transport::{Address, Pending, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::codec::{Message, Reply};
-use katydid_wire::handshake::{Build, Claim, Hello, LinkKind, SessionKind};
+use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, SessionKind};
 use katydid_wire::key::SessionKey;
 use katydid_wire::message::kdContextRetain;
 use katydid_worker::WorkerOptions;
@@ -158,6 +158,7 @@ impl Program {
             program: "test".into(),
             name: String::new(),
             arenas: offers.arenas(),
+            link_timeout: LINK_TIMEOUT,
         };
         let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE).unwrap();
         let arenas = offers.settle(&connection.ready.arenas).unwrap();
