@@ -15,10 +15,19 @@ use crate::{Container, EntryKind};
 
 /// A symbol table.
 const SHT_SYMTAB: u32 = 2;
+/// Tables of relocations: with addends, without, and those that NVIDIA's linker has already applied.
+const SHT_RELA: u32 = 4;
+const SHT_REL: u32 = 9;
+const SHT_CUDA_RESOLVED_RELA: u32 = 0x7000_0003;
 /// Bytes of one symbol.
 const SYMBOL: usize = 24;
-/// Kind of a symbol: a variable.
+/// Bytes of one relocation, with its addend and without.
+const RELA: usize = 24;
+const REL: usize = 16;
+/// Kinds of symbols: a variable, a function, a section.
 const STT_OBJECT: u8 = 1;
+const STT_FUNC: u8 = 2;
+const STT_SECTION: u8 = 3;
 /// Longest name that is looked at; mangled ones have some thousand letters at most.
 const LONGEST: usize = 1 << 16;
 /// Functions of the driver's that device code allocates memory with.
@@ -54,6 +63,8 @@ pub struct Variables<'a> {
     pub all: Vec<Variable<'a>>,
     /// It allocates memory on the device.
     pub uses_heap: bool,
+    /// Addresses of its functions depend on where it is loaded, and memory may hold some.
+    pub relocates_functions: bool,
     /// The machine code that the device runs.
     pub code: MachineCode,
 }
@@ -84,12 +95,14 @@ impl Variable<'_> {
 impl Variables<'_> {
     fn into_owned(self) -> Variables<'static> {
         let own = |it: Variable<'_>| Variable { name: Cow::Owned(it.name.into_owned()), place: it.place };
-        Variables { all: self.all.into_iter().map(own).collect(), uses_heap: self.uses_heap, code: self.code }
+        let Self { all, uses_heap, relocates_functions, code } = self;
+        Variables { all: all.into_iter().map(own).collect(), uses_heap, relocates_functions, code }
     }
 
     fn extend(&mut self, other: Variables<'static>) {
         self.all.extend(other.all);
         self.uses_heap |= other.uses_heap;
+        self.relocates_functions |= other.relocates_functions;
     }
 }
 
@@ -116,7 +129,7 @@ impl Image<'_> {
     /// The image is damaged.
     pub fn calls_by_pointer(&self) -> Result<bool, ImageError> {
         match self.ptx(None) {
-            Ok(texts) => Ok(texts.iter().any(|ptx| INDIRECT.iter().any(|word| ptx.text.contains(word)))),
+            Ok(texts) => Ok(texts.iter().any(|ptx| has_indirect_call(&ptx.text))),
             Err(ImageError::NoPtx { .. }) => Ok(true),
             Err(error) => Err(error),
         }
@@ -143,15 +156,21 @@ fn best_code<'a>(container: &Container<'a>, sm: u32) -> Result<Option<Code<'a>>,
 /// The variables of a text.
 fn of_text(text: &str) -> Variables<'_> {
     let found = declarations(text);
+    let relocates_functions = has_indirect_call(text);
     let all = found.variables.into_iter().map(|name| Variable { name: Cow::Borrowed(name), place: None }).collect();
     let uses_heap = found.functions.iter().any(|name| HEAP.contains(name));
-    Variables { all, uses_heap, ..Variables::default() }
+    Variables { all, uses_heap, relocates_functions, ..Variables::default() }
+}
+
+/// Whether a text calls through registers.
+fn has_indirect_call(text: &str) -> bool {
+    INDIRECT.iter().any(|word| text.contains(word))
 }
 
 /// The variables of machine code.
 fn of_code(file: &[u8]) -> Result<Variables<'_>, ImageError> {
     let sections = sections(file)?;
-    let mut found = Variables::default();
+    let mut found = Variables { relocates_functions: relocates_functions(&sections), ..Variables::default() };
     for table in sections.iter().filter(|section| section.kind == SHT_SYMTAB) {
         let names = sections.get(table.link as usize).map_or(&[][..], |section| section.bytes);
         for symbol in table.bytes.as_chunks::<SYMBOL>().0 {
@@ -165,6 +184,35 @@ fn of_code(file: &[u8]) -> Result<Variables<'_>, ImageError> {
         }
     }
     Ok(found)
+}
+
+/// Whether loading patches the address of a function into code or data. Without such a relocation every pointer to a function
+/// is an offset that the compiler has fixed, the same wherever the code is loaded. Functions of the driver's own
+/// (`vprintf`, `malloc`) do not count: ptxas lets no code take their addresses.
+fn relocates_functions(sections: &[Section<'_>]) -> bool {
+    sections.iter().filter(|section| !section.name.contains(".debug_")).any(|section| match section.kind {
+        SHT_RELA | SHT_CUDA_RESOLVED_RELA => names_function(sections, section, RELA),
+        SHT_REL => names_function(sections, section, REL),
+        _ => false,
+    })
+}
+
+/// Whether one of a table's relocations, of `size` bytes each, is of a function of this file. One without a symbol in it
+/// counts, since it could be.
+fn names_function(sections: &[Section<'_>], table: &Section<'_>, size: usize) -> bool {
+    let symbols = sections.get(table.link as usize).filter(|section| section.kind == SHT_SYMTAB);
+    let symbols = symbols.map_or(&[][..], |section| section.bytes.as_chunks::<SYMBOL>().0);
+    let is_code = |section: u16| sections.get(usize::from(section)).is_some_and(|it| it.name.starts_with(".text"));
+    table.bytes.chunks_exact(size).any(|relocation| {
+        // Bytes 12 to 16 are the upper half of `r_info`: the number of the symbol.
+        let number = relocation.get(12..).and_then(<[u8]>::first_chunk).map_or(0, |it| u32::from_le_bytes(*it));
+        let Some(symbol) = symbols.get(number as usize).map(Symbol::read) else { return true };
+        match symbol.kind {
+            STT_FUNC => symbol.section != 0,
+            STT_SECTION => is_code(symbol.section),
+            _ => false,
+        }
+    })
 }
 
 /// Sections that become memory of a device; constants of a kernel alone are its parameters and literals.
@@ -205,6 +253,8 @@ mod tests {
     /// What `nvcc -cubin` 13.0 made of `tests/variables/variables.cu` for sm_90.
     const CUBIN: &[u8] = include_bytes!("../tests/variables/variables.cubin");
     const TEXT: &str = include_str!("../tests/variables/variables.ptx");
+    /// What `nvcc -rdc=true -cubin -dlink` 13.0 made of `tests/variables/functions.cu` for sm_90.
+    const LINKED: &[u8] = include_bytes!("../tests/variables/functions_linked.cubin");
 
     fn names(variables: &Variables<'_>) -> Vec<String> {
         let mut names: Vec<_> = variables.all.iter().map(|variable| variable.name.to_string()).collect();
@@ -249,6 +299,20 @@ mod tests {
         assert!(of(CUBIN) && of(TEXT.as_bytes()));
         let linked = |texts: [&str; 2]| linked_image(&texts.map(|text| (text, None)));
         assert!(!of(&linked([direct, direct])) && of(&linked([direct, indirect])));
+    }
+
+    #[test]
+    fn functions_whose_addresses_are_patched_at_loading_are_told() {
+        let of = |bytes: &[u8]| Image::from_bytes(bytes).unwrap().variables(90, false).unwrap().relocates_functions;
+        assert!(!of(CUBIN), "its pointers are offsets, fixed by the compiler");
+        assert!(of(LINKED));
+        assert!(of(TEXT.as_bytes()) && !of(b".version 8.0\n.target sm_90\n.visible .entry k() { ret; }\0"));
+        let mut stripped = LINKED.to_vec();
+        let symbols = u32::to_le_bytes(SHT_SYMTAB);
+        let table = u64::from_le_bytes(*LINKED[40..].first_chunk().unwrap()) as usize;
+        let header = LINKED[table..].chunks(64).position(|header| header[4..8] == symbols).unwrap();
+        stripped[table + header * 64 + 4] = 1;
+        assert!(of(&stripped), "relocations without symbols may be of functions");
     }
 
     #[test]

@@ -70,6 +70,9 @@ pub(super) struct CodeRecord {
     /// not tell.
     #[serde(default)]
     pub(super) runs: Option<String>,
+    /// Addresses of its functions depend on where it is loaded. Told anew by each load.
+    #[serde(skip)]
+    pub(super) relocates_functions: bool,
 }
 
 /// A heap of device code, by the program's id of its context.
@@ -261,7 +264,9 @@ impl<'a> Finder<'a> {
                 self.add("variables", title, it.object, (device, context.0), bytes, place);
             }
             let runs = Some(code::runs(&self.driver, declared.code, sm));
-            self.areas.records.code.push(CodeRecord { code: name, object: it.object, variables, runs });
+            let relocates_functions = declared.relocates_functions;
+            let record = CodeRecord { code: name, object: it.object, variables, runs, relocates_functions };
+            self.areas.records.code.push(record);
         }
         Ok(())
     }

@@ -147,10 +147,10 @@ pub enum SnapshotError {
         /// The pointer.
         word: u64,
     },
-    /// Code was put elsewhere, and calls functions by pointers.
+    /// Code was put elsewhere, and so were functions whose addresses memory may hold.
     #[error(
-        "{code}: variable {variable} lies at {now:#x} and lay at {before:#x}, and {code} calls functions by pointers, which \
-         may lie elsewhere too: restore with the driver and GPU that the image was made with"
+        "{code}: variable {variable} lies at {now:#x} and lay at {before:#x}, and memory may hold addresses of functions \
+         of {code}, which lie elsewhere too: restore with the driver and GPU that the image was made with"
     )]
     MovedFunctions {
         /// The module or library.

@@ -277,7 +277,7 @@ mod tests {
     }
 
     fn record(variables: Vec<Found>) -> CodeRecord {
-        CodeRecord { code: "module 1".to_owned(), object: 1, variables, runs: None }
+        CodeRecord { code: "module 1".to_owned(), object: 1, variables, runs: None, relocates_functions: false }
     }
 
     #[test]

@@ -211,7 +211,7 @@ fn compare_code(session: &Session, records: &Records, areas: &Areas) -> Result<V
         let runs = (before.runs.as_deref(), record.and_then(|record| record.runs.as_deref()));
         same_functions(&before.code, runs, by_pointer)?;
         if let Some(Displaced { code, variable, before, now, .. }) = elsewhere.first()
-            && by_pointer()
+            && record.is_none_or(|record| record.relocates_functions)
         {
             let (code, variable, before, now) = (code.clone(), variable.clone(), *before, *now);
             return Err(SnapshotError::MovedFunctions { code, variable, before, now });
