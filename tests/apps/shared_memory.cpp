@@ -65,9 +65,13 @@ static void open_memory() {
     CUdeviceptr at, again, mine;
     CUipcMemHandle handle = hear<CUipcMemHandle>(), own;
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle_v2(&at, handle, 0));
+    OK(cuIpcOpenMemHandle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    CHECK(all_are(at, WORDS, 11), "other contents by the older form");
+    OK(cuIpcCloseMemHandle(at));
     OK(cuIpcOpenMemHandle_v2(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    OK(cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(cuIpcOpenMemHandle_v2(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     CHECK(at == again, "two addresses");
+    EXPECT(CUDA_ERROR_ALREADY_MAPPED, cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     CHECK(all_are(at, WORDS, 11), "other contents");
     OK(cuMemsetD32(at + BYTES / 2, 22, WORDS / 2));
     OK(cuCtxSynchronize());
@@ -78,7 +82,7 @@ static void open_memory() {
     OK(cuMemcpyDtoD(mine, at, BYTES));
     CHECK(all_are(mine, WORDS, 33), "copied wrongly");
     OK(cuIpcGetMemHandle(&own, mine));
-    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuIpcOpenMemHandle(&again, own, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuIpcOpenMemHandle_v2(&again, own, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     OK(cuIpcCloseMemHandle(at));
     OK(cuIpcCloseMemHandle(at));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuIpcCloseMemHandle(at));

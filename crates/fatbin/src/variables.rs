@@ -119,6 +119,8 @@ impl Image<'_> {
         for ptx in self.ptx(Some(sm))? {
             found.extend(of_text(&ptx.text).into_owned());
         }
+        // A driver that compiles one text fixes its pointers to functions, as ptxas does; a linker leaves them to loading.
+        found.relocates_functions &= is_soft || self.kind() == ImageKind::LinkedWrapper;
         Ok(found)
     }
 
@@ -306,7 +308,9 @@ mod tests {
         let of = |bytes: &[u8]| Image::from_bytes(bytes).unwrap().variables(90, false).unwrap().relocates_functions;
         assert!(!of(CUBIN), "its pointers are offsets, fixed by the compiler");
         assert!(of(LINKED));
-        assert!(of(TEXT.as_bytes()) && !of(b".version 8.0\n.target sm_90\n.visible .entry k() { ret; }\0"));
+        assert!(!of(TEXT.as_bytes()), "a driver compiles it as one");
+        let indirect = "P: .callprototype _ (.param .b32 _); call %rd1, (a), P;";
+        assert!(of(&linked_image(&[(indirect, None), ("call f;", None)])));
         let mut stripped = LINKED.to_vec();
         let symbols = u32::to_le_bytes(SHT_SYMTAB);
         let table = u64::from_le_bytes(*LINKED[40..].first_chunk().unwrap()) as usize;

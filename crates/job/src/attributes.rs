@@ -86,7 +86,7 @@ pub(crate) fn read(processes: &[Process]) -> Vec<Attributes> {
             oom_score_adj: text("oom_score_adj").and_then(|text| text.trim().parse().ok()),
             coredump_filter: hexadecimal("coredump_filter"),
             personality: hexadecimal("personality").and_then(|number| u32::try_from(number).ok()),
-            threads: threads(process.pid).into_iter().map(Thread::read).collect(),
+            threads: tree::threads(process.pid).into_iter().map(Thread::read).collect(),
         }
     };
     processes.iter().map(of).collect()
@@ -134,7 +134,7 @@ pub(crate) fn set(all: &[Attributes], processes: &[Process]) -> Vec<String> {
             note("coredump_filter", write("coredump_filter", format!("{value:#x}")));
         }
         let seen: HashMap<u32, u32> =
-            threads(process.pid).into_iter().map(|tid| (tree::seen_by_itself(tid), tid)).collect();
+            tree::threads(process.pid).into_iter().map(|tid| (tree::seen_by_itself(tid), tid)).collect();
         for thread in &wanted.threads {
             let now = now.threads.iter().find(|now| now.tid == thread.tid);
             if let Some((tid, now)) = seen.get(&thread.tid).zip(now) {
@@ -144,12 +144,6 @@ pub(crate) fn set(all: &[Attributes], processes: &[Process]) -> Vec<String> {
     }
     refused.dedup();
     refused
-}
-
-/// Ids of the threads of a process, as we see them.
-fn threads(pid: u32) -> Vec<u32> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 impl Thread {

@@ -52,6 +52,7 @@ use crate::shared::{self, Segment};
 use crate::stages::Stages;
 use crate::stdio;
 use crate::stop::{Programs, Stop, Workers, session_name};
+use crate::tcp;
 use crate::terminals;
 use crate::tree::{self, Process};
 use crate::view::{Report, Request, Step};
@@ -152,6 +153,16 @@ pub enum CheckpointError {
         "descriptors are on their way through a socket of the job, and CRIU would lose them: try again in a moment"
     )]
     Descriptors,
+    /// What CRIU would send to a connection's other end before that is there again.
+    #[error(
+        "{program} (process {pid}) has sent bytes to another process of the job that this has no room for, and CRIU would lose their connection: try again in a moment"
+    )]
+    Unsent {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
     /// A program outside the tree.
     #[error(
         "process {pid} of the job is no descendant of its program any more, so CRIU would not dump it: start it so that its parent waits for it"
@@ -238,6 +249,17 @@ pub enum CheckpointError {
     Ourselves,
 }
 
+impl CheckpointError {
+    /// Whether it is gone in a moment, as a rule.
+    fn passes(&self) -> bool {
+        match self {
+            Self::Criu(error) => error.passes(),
+            Self::Unsent { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// Takes a checkpoint; the caller sees to it that there is one at a time.
 pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)) -> Result<Report, CheckpointError> {
     let (began, since, stages) = (now(), Instant::now(), Stages::default());
@@ -265,7 +287,7 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
                 left -= 1;
                 continue;
             }
-            Err(CheckpointError::Criu(error)) if error.passes() && since.elapsed() < ON_ITS_WAY => {
+            Err(error) if error.passes() && since.elapsed() < ON_ITS_WAY => {
                 thread::sleep(LOOK);
                 continue;
             }
@@ -455,6 +477,8 @@ impl<'j> Attempt<'j, '_> {
             return Err(CheckpointError::Gpu { program: tree::name(pid), pid, device });
         }
         obstacles::has_no_segments(&list)?;
+        obstacles::have_nothing_unrestored(&list)?;
+        obstacles::have_namespaces_of_the_first(&list)?;
         if let Some(pid) = attributes::odd_personality(&attributes::read(&list)) {
             return Err(CheckpointError::Personality { pid });
         }
@@ -565,6 +589,9 @@ impl<'j> Attempt<'j, '_> {
         let passing = queues::have_descriptors(&folder);
         if passing.map_err(|source| CheckpointError::System { doing: "read what CRIU found in sockets", source })? {
             return Err(CheckpointError::Descriptors);
+        }
+        if let Some(pid) = tcp::unsent(&after) {
+            return Err(CheckpointError::Unsent { program: tree::name(pid), pid });
         }
         let part = part(criu, tree::seen_by_itself(self.root), Notes { shared, ..notes }, &noted)?;
         Ok(Dumped { processes: after, criu: Some(part), frozen: Some(frozen) })

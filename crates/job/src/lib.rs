@@ -61,4 +61,5 @@ mod terminals;
 pub mod tree;
 pub mod turns;
 mod unknown;
+mod unrestored;
 pub mod view;

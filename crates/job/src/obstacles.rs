@@ -9,13 +9,16 @@ use crate::checkpoint::CheckpointError;
 use crate::job::Inner;
 use crate::ranks::Task;
 use crate::tree::{self, Process};
-use crate::unknown;
+use crate::{unknown, unrestored};
 
 /// How long a process whose environment names the job socket may be without a connection to it: one that has closed all
 /// descriptors is back after a second.
 const RETURN: Duration = Duration::from_secs(5);
 /// Between two looks whether it is back.
 const LOOK: Duration = Duration::from_millis(100);
+/// Namespaces that CRIU dumps and then does not restore where the first process has none: names below `/proc/PID/ns`, in
+/// words, and options of `unshare`. Others make the dump fail.
+const NESTED: [(&str, &str, &str); 2] = [("mnt", "mount", "mount"), ("net", "network", "net")];
 /// How the kernel names System V segments in a map of memory.
 const SEGMENT: &str = "/SYSV";
 
@@ -57,6 +60,32 @@ pub enum Obstacle {
         program: String,
         /// Its process.
         pid: u32,
+    },
+    /// What only the process itself can set.
+    #[error(
+        "{program} (process {pid}) has called {call}, which CRIU does not restore; take its setting back while the checkpoint is taken, or start `katydid run` with the same setting, which its programs inherit"
+    )]
+    Unrestored {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// The call that has set it.
+        call: &'static str,
+    },
+    /// Namespaces below those of the job's first process.
+    #[error(
+        "{program} (process {pid}) has a {kind} namespace of its own, which CRIU restores only below a first process with one; begin the job by `katydid run unshare --{option}`"
+    )]
+    Namespace {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// Kind of the namespace, in words.
+        kind: &'static str,
+        /// The option of `unshare` that makes one.
+        option: &'static str,
     },
 }
 
@@ -100,16 +129,39 @@ pub(crate) fn is_whole(job: &Inner) -> Result<(), Obstacle> {
 
 /// Refuses processes with System V segments, unless they have an IPC namespace other than ours.
 pub(crate) fn has_no_segments(tree: &[Process]) -> Result<(), Obstacle> {
-    let ours = namespace("self");
-    let is_ours = |process: &&Process| namespace(&process.pid.to_string()) == ours;
+    let ours = namespace("self", "ipc");
+    let is_ours = |process: &&Process| namespace(&process.pid.to_string(), "ipc") == ours;
     match tree.iter().filter(is_ours).find(|process| has_segment(process.pid)) {
         Some(Process { pid, .. }) => Err(Obstacle::Segment { program: tree::name(*pid), pid: *pid }),
         None => Ok(()),
     }
 }
 
-fn namespace(pid: &str) -> Option<std::path::PathBuf> {
-    fs::read_link(format!("/proc/{pid}/ns/ipc")).ok()
+/// Refuses processes with a setting that would not come back.
+pub(crate) fn have_nothing_unrestored(tree: &[Process]) -> Result<(), Obstacle> {
+    unrestored::find(tree)
+        .map_or(Ok(()), |(pid, call)| Err(Obstacle::Unrestored { program: tree::name(pid), pid, call }))
+}
+
+/// Refuses processes with namespaces that would not come back: others than those of the first, which is in ours.
+pub(crate) fn have_namespaces_of_the_first(tree: &[Process]) -> Result<(), Obstacle> {
+    let Some((first, others)) = tree.split_first() else { return Ok(()) };
+    for (name, kind, option) in NESTED {
+        let ours = namespace("self", name);
+        // Of a process that has ended there is nothing to see.
+        let differs = |process: &&Process| namespace(&process.pid.to_string(), name).is_some_and(|it| Some(it) != ours);
+        if differs(&first) {
+            continue;
+        }
+        if let Some(Process { pid, .. }) = others.iter().find(differs) {
+            return Err(Obstacle::Namespace { program: tree::name(*pid), pid: *pid, kind, option });
+        }
+    }
+    Ok(())
+}
+
+fn namespace(pid: &str, name: &str) -> Option<std::path::PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/{name}")).ok()
 }
 
 fn has_segment(pid: u32) -> bool {

@@ -1,6 +1,6 @@
 //! Whether processes have connections over TCP, which a dump has to keep silent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -10,6 +10,8 @@ use crate::tree::Process;
 const LISTS: [&str; 2] = ["tcp", "tcp6"];
 /// State of a socket that waits for connections and has none itself.
 const LISTENING: &str = "0A";
+/// How the two queues of a socket begin that has sent everything.
+const NOTHING: &str = "00000000:";
 /// Begin of the names of CRIU's files about connections.
 const STREAM: &str = "tcp-stream-";
 
@@ -31,16 +33,39 @@ pub(crate) fn is_connected(processes: &[Process]) -> bool {
 /// Whether any of the processes, which stand still, has a connection to somebody else. Sockets that cannot be looked at
 /// count for nothing.
 pub(crate) fn has_others(processes: &[Process]) -> bool {
-    let mut pairs = BTreeSet::new();
+    let pairs = ends(processes);
+    pairs.keys().any(|(local, remote)| !pairs.contains_key(&(remote.clone(), local.clone())))
+}
+
+/// A process, of those that stand still, with bytes that it has not been able to send to another one of them: the other
+/// has no room for them. CRIU sends such bytes when it restores a connection, whose other end may not be there yet.
+pub(crate) fn unsent(processes: &[Process]) -> Option<u32> {
+    let pairs = ends(processes);
+    let is_inside = |(local, remote): &(String, String)| pairs.contains_key(&(remote.clone(), local.clone()));
+    pairs.iter().find(|(pair, end)| end.is_unsent && is_inside(pair)).map(|(_, end)| end.pid)
+}
+
+/// One end of a connection.
+struct End {
+    pid: u32,
+    is_unsent: bool,
+}
+
+/// The ends that processes have, by their own addresses and the others'.
+fn ends(processes: &[Process]) -> BTreeMap<(String, String), End> {
+    let mut pairs = BTreeMap::new();
     for process in processes {
         let sockets = sockets(process.pid);
         for list in LISTS {
             let text = fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)).unwrap_or_default();
             let ours = connections(&text).filter(|connection| sockets.contains(connection.inode));
-            pairs.extend(ours.map(|connection| (connection.local.to_owned(), connection.remote.to_owned())));
+            pairs.extend(ours.map(|connection| {
+                let end = End { pid: process.pid, is_unsent: connection.is_unsent };
+                ((connection.local.to_owned(), connection.remote.to_owned()), end)
+            }));
         }
     }
-    pairs.iter().any(|(local, remote)| !pairs.contains(&(remote.clone(), local.clone())))
+    pairs
 }
 
 /// Whether CRIU has dumped one.
@@ -62,6 +87,8 @@ pub(crate) fn sockets(pid: u32) -> BTreeSet<String> {
 struct Connection<'a> {
     local: &'a str,
     remote: &'a str,
+    /// Bytes wait to be sent, or for the other end's word that they came.
+    is_unsent: bool,
     inode: &'a str,
 }
 
@@ -70,14 +97,17 @@ fn connections(list: &str) -> impl Iterator<Item = Connection<'_>> {
     list.lines().skip(1).filter_map(|line| {
         let mut words = line.split_whitespace().skip(1);
         let (local, remote, state) = (words.next()?, words.next()?, words.next()?);
-        (state != LISTENING).then_some(Connection { local, remote, inode: words.nth(5)? })
+        let is_unsent = !words.next()?.starts_with(NOTHING);
+        (state != LISTENING).then_some(Connection { local, remote, is_unsent, inode: words.nth(4)? })
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
     use std::sync::{Mutex, PoisonError};
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -111,6 +141,27 @@ mod tests {
         assert!(!has_others(&[process(std::process::id()), process(other.id())]));
         drop(other.stdin.take());
         other.wait().unwrap();
+    }
+
+    #[test]
+    fn bytes_that_the_other_end_has_no_room_for_are_found() {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut accepted, _) = listener.accept().unwrap();
+        assert_eq!(unsent(&us()), None);
+        stream.set_nonblocking(true).unwrap();
+        let mut sent = 0;
+        while let Ok(length) = stream.write(&[0; 1 << 16]) {
+            sent += length;
+        }
+        assert_eq!(unsent(&us()), Some(std::process::id()));
+        accepted.read_exact(&mut vec![0; sent]).unwrap();
+        // The kernel needs a moment to hear that they came.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while unsent(&us()).is_some() {
+            assert!(Instant::now() < deadline, "they are still unsent");
+        }
     }
 
     #[test]

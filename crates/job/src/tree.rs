@@ -75,6 +75,12 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat(pid).map(|process| process.parent)
 }
 
+/// Ids of the threads of a process, as we see them; none for one that is gone.
+pub(crate) fn threads(pid: u32) -> Vec<u32> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
 /// The children of a process, by the lists of its threads: a kernel that CRIU can work with has them.
 #[must_use]
 pub fn children(parent: u32) -> Vec<u32> {

@@ -184,6 +184,29 @@ pub(crate) unsafe fn open_memory(target: *mut CUdeviceptr, handle: CUipcMemHandl
     Ok(())
 }
 
+/// The form of CUDA 4.1, which opens no handle that is open already (driver 580.159.04).
+///
+/// # Safety
+///
+/// As [`memory_handle`].
+pub(crate) unsafe fn open_memory_once(
+    target: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> Result<(), CUresult> {
+    current::active()?;
+    if flags == LAZY_PEER_ACCESS && is_open(&handle)? {
+        return Err(CUresult::ERROR_ALREADY_MAPPED);
+    }
+    // SAFETY: by the contract.
+    unsafe { open_memory(target, handle, flags) }
+}
+
+fn is_open(handle: &CUipcMemHandle) -> Result<bool, CUresult> {
+    let lent = Lent::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    Ok(shim()?.opened.lock().values().any(|open| open.lent == lent && !open.is_pooled))
+}
+
 /// The address of what a handle stands for; the same one for a handle that is open already.
 pub(crate) fn open(handle: &CUipcMemHandle, is_pooled: bool) -> Result<u64, CUresult> {
     let lent = Lent::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;

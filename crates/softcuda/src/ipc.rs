@@ -144,7 +144,16 @@ pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
     Ok(Named { process, descriptor, identity, offset, size, device: device.uuid(), witness }.encode())
 }
 
-/// `cuIpcOpenMemHandle`: the same address for a handle that is open already. As with a GPU, the process that made a handle
+/// `cuIpcOpenMemHandle` in its form of CUDA 4.1, which opens no handle that is open already (driver 580.159.04).
+pub(crate) fn open_once(context: &Arc<Context>, handle: CUipcMemHandle, flags: u32) -> Outcome<u64> {
+    let is_open = opened().values().any(|open| open.handle.reserved == handle.reserved);
+    if flags == LAZY_PEER_ACCESS && is_open {
+        return Err(CUresult::ERROR_ALREADY_MAPPED);
+    }
+    open(context, handle, flags)
+}
+
+/// `cuIpcOpenMemHandle_v2`: the same address for a handle that is open already. As with a GPU, the process that made a handle
 /// cannot open it.
 pub(crate) fn open(context: &Arc<Context>, handle: CUipcMemHandle, flags: u32) -> Outcome<u64> {
     if flags != LAZY_PEER_ACCESS {

@@ -26,10 +26,21 @@ const ON_EVERY_WAY: [(&str, Scenario); 2] = [
     ("a_process_that_the_job_does_not_know_is_named", unknown),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 3] = [
+const ON_ONE_WAY: [(&str, Scenario); 4] = [
     ("one_task_of_several_is_refused_by_name", one_of_several),
     ("checkpoints_of_which_none_was_taken_are_no_success", none_taken),
     ("a_system_v_segment_is_refused_by_name", segment),
+    ("what_criu_would_not_restore_is_refused_by_name", lost),
+];
+/// Kinds that CRIU dumps and does not restore, and words of the refusal.
+const LOST: [(&str, &str); 7] = [
+    ("machine", "prctl(PR_MCE_KILL)"),
+    ("flusher", "prctl(PR_SET_IO_FLUSHER)"),
+    ("merging", "prctl(PR_SET_MEMORY_MERGE)"),
+    ("guessing", "prctl(PR_SET_SPECULATION_CTRL)"),
+    ("mount", "has a mount namespace of its own"),
+    ("network", "has a network namespace of its own"),
+    ("unsent", "has sent bytes to another process of the job"),
 ];
 
 /// The trials' names and ways.
@@ -145,5 +156,22 @@ fn segment(places: &Places, way: &str) -> Result<()> {
     is_refused(&answer, &[CHANGED.0, "System V shared memory segment"])?;
     let outcome = job.finish(LIMIT)?;
     ensure!(outcome.status.success(), "the program: {}", said(&outcome));
+    stage.is_clean()
+}
+
+/// Each of them would be lost by a checkpoint that ends it.
+fn lost(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    for (kind, words) in LOST {
+        let mut job = stage.start(kind, CHANGED, &[kind], &[MIDDLE])?;
+        if !job.holds_itself()? {
+            let outcome = job.finish(LIMIT)?;
+            bail!("{kind}: the program did not come to its point: {}", said(&outcome));
+        }
+        let answer = job.checkpoint(&stage.image("image"), &[])?;
+        is_refused(&answer, &[CHANGED.0, words])?;
+        let outcome = job.finish(LIMIT)?;
+        ensure!(outcome.status.success(), "{kind}: {}", said(&outcome));
+    }
     stage.is_clean()
 }

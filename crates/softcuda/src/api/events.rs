@@ -109,9 +109,9 @@ api! {
         handle.set(ipc::handle_of(address)?);
     }
 
-    /// Memory of another process.
+    /// Memory of another process, which is not open here.
     fn cuIpcOpenMemHandle(address: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) {
-        address.set(ipc::open(&current::usable()?, handle, flags)?);
+        address.set(ipc::open_once(&current::usable()?, handle, flags)?);
     }
 
     /// Memory of another process.
