@@ -7,15 +7,16 @@ use anyhow::{Result, bail};
 use crate::output::{problem, step};
 use crate::shell;
 use crate::tree::Tree;
-use crate::{layers, style};
+use crate::{deny, layers, style};
 
 /// One check and its name in the count.
 pub(crate) type Check = (&'static str, fn(&Tree) -> Result<()>);
 
 /// All of them, quickest first.
-pub(crate) const CHECKS: [Check; 5] = [
+pub(crate) const CHECKS: [Check; 6] = [
     ("formatting", formatting),
     ("layers", layers::run),
+    ("dependencies", deny::run),
     ("style", style::run),
     ("lints", lints),
     ("documentation", docs),

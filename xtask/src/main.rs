@@ -13,6 +13,7 @@ mod criu;
 mod cudart;
 mod demo;
 mod demo_checkpoint;
+mod deny;
 mod dist;
 mod failures;
 mod figures;
@@ -91,6 +92,8 @@ enum Command {
     Cudart,
     /// Checks that crates depend on each other in the allowed directions only.
     Layers,
+    /// Checks licences, sources and known weaknesses of dependencies, with cargo-deny where that is installed.
+    Deny,
     /// Measures the sources against the targets of style; fails at the hard limits.
     Style,
     /// Rewrites the texts that tests compare with, from what the code says now.
@@ -144,6 +147,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Coverage => coverage::run(&tree)?,
         Command::Cudart => cudart::run(&tree)?,
         Command::Layers => layers::run(&tree)?,
+        Command::Deny => deny::run(&tree)?,
         Command::Style => style::run(&tree)?,
         Command::Bless => bless::run(&tree)?,
         Command::GpuTest { part: Some(gpu::Part::Frameworks), options, .. } => {
