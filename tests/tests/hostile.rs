@@ -1,11 +1,16 @@
 //! Bytes that no shim of ours would send: they end the session they came in, with a message, and no other.
 
+#![allow(non_snake_case, reason = "fields carry the names of CUDA's parameters")]
+
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use katydid_fatbin::Image;
 use katydid_tests::catalog::Variant;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::Running;
@@ -13,11 +18,21 @@ use katydid_tests::server::Server;
 use katydid_tests::watch::{PATIENCE, until};
 use katydid_tests::way::Way;
 use katydid_wire::SPEC_HASH;
-use katydid_wire::frame::{FrameHead, HEAD, MAX_FRAME};
+use katydid_wire::codec::Message;
+use katydid_wire::frame::{FrameHead, HEAD, MAX_FRAME, ReplyHead};
 use katydid_wire::handshake::{
     ArenaKind, ArenaRange, Build, Claim, Hello, LINK_TIMEOUT, LinkKind, MessageKind, PREFIX, Prefix, Ready,
     RefusalCode, Refused, SessionKind,
 };
+use katydid_wire::message::{
+    cuCtxSynchronize, cuEventCreate, cuEventDestroy_v2, cuEventRecord, cuEventSynchronize, cuModuleUnload,
+    cuStreamCreate, cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent, kdAddressReserve,
+    kdArrayCreate, kdArrayDestroy, kdContextRelease, kdContextReset, kdContextRetain, kdCopy, kdCopyIn, kdCopyOut,
+    kdDeviceGrow, kdDeviceShrink, kdElapsedTime, kdFill, kdHostFunction, kdHostPull, kdHostPush, kdHostRegister,
+    kdHostUnregister, kdImagePiece, kdLaunch, kdModuleFunction, kdModuleLoad, kdRowsIn, kdRowsOut, kdStreamCallback,
+    kdUpcallNext,
+};
+use katydid_wire::ranges;
 
 trait Socket: Read + Write {}
 impl<T: Read + Write> Socket for T {}
@@ -94,11 +109,11 @@ fn message(socket: &mut dyn Socket) -> Result<(MessageKind, Vec<u8>)> {
 }
 
 /// Opens a session as a shim does.
-fn session(socket: &mut dyn Socket) -> Result<()> {
+fn session(socket: &mut dyn Socket) -> Result<Ready> {
     socket.write_all(&hello().encode(&build())?)?;
     let (kind, bytes) = message(socket)?;
     match kind {
-        MessageKind::READY => Ready::decode(&bytes, &build()).map(drop).map_err(Into::into),
+        MessageKind::READY => Ready::decode(&bytes, &build()).map_err(Into::into),
         MessageKind::REFUSED => bail!("refused: {}", Refused::decode(&bytes)?.text),
         other => bail!("a message of kind {other:?}"),
     }
@@ -148,6 +163,340 @@ fn in_a_session(bytes: &[u8]) -> Result<()> {
 fn frame(opcode: u16, wants_reply: bool, payload: &[u8]) -> Result<Vec<u8>> {
     let head = FrameHead { opcode, wants_reply, thread: 1, context: 0, sequence: 0 }.encode(payload.len())?;
     Ok([&head[..], payload].concat())
+}
+
+/// A program that keeps to the protocol until it breaks it.
+struct Program {
+    socket: TcpStream,
+    sequence: u64,
+    context: u32,
+    /// Where its device memory and its pinned memory begin.
+    device: u64,
+    pinned: u64,
+}
+
+impl Program {
+    /// With a context, and `size` bytes of registered pinned memory.
+    fn with_pinned(target: &Target, size: u64) -> Result<Self> {
+        let address = target.server.tcp().strip_prefix("tcp://").context("no TCP address")?;
+        let mut socket = TcpStream::connect(address)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let ready = session(&mut socket)?;
+        let base = |kind| ready.arenas.iter().find(|range| range.kind == kind).map(|range| range.base);
+        let (device, pinned) = (base(ArenaKind::DEVICE), base(ArenaKind::PINNED));
+        let (device, pinned) = device.zip(pinned).context("an arena is missing")?;
+        let mut program = Self { socket, sequence: 0, context: 0, device, pinned };
+        program.call(&kdContextRetain { context: 1, device: 0, flags: 0 })?;
+        program.context = 1;
+        program.call(&kdHostRegister { address: pinned, size, flags: 0 })?;
+        Ok(program)
+    }
+
+    fn send(&mut self, opcode: u16, wants_reply: bool, payload: &[u8]) -> Result<()> {
+        let head = FrameHead { opcode, wants_reply, thread: 1, context: self.context, sequence: self.sequence };
+        self.sequence += 1;
+        send(&mut self.socket, &[&head.encode(payload.len())?[..], payload].concat())
+    }
+
+    /// Sends a message, which nothing is waited for.
+    fn enqueue<M: Message>(&mut self, message: &M) -> Result<()> {
+        self.send(M::OPCODE, false, &payload(message))
+    }
+
+    /// Makes a call that succeeds.
+    fn call<M: Message>(&mut self, message: &M) -> Result<()> {
+        let asked = self.sequence;
+        self.send(M::OPCODE, true, &payload(message))?;
+        loop {
+            let mut head = [0; HEAD];
+            self.socket.read_exact(&mut head)?;
+            let (head, length) = ReplyHead::decode(&head)?;
+            self.socket.read_exact(&mut vec![0; length])?;
+            // Signs of life come as well.
+            if head.beat().is_none() {
+                ensure!((head.sequence, head.status) == (asked, 0), "{}: {head:?}", M::NAME);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends a message of another thread's, and leaves aside what is said to it; false when nobody takes it.
+    fn throw(&mut self, thread: u32, (opcode, wants_reply, payload): &(u16, bool, Vec<u8>)) -> Result<bool> {
+        let (opcode, wants_reply) = (*opcode, *wants_reply);
+        let head = FrameHead { opcode, wants_reply, thread, context: 1, sequence: self.sequence };
+        self.sequence += 1;
+        Ok(self.socket.write_all(&[&head.encode(payload.len())?[..], payload].concat()).is_ok())
+    }
+
+    /// Sends what is no message.
+    fn break_off(&mut self) -> Result<()> {
+        self.send(0xfffe, false, &[])
+    }
+}
+
+fn payload<M: Message>(message: &M) -> Vec<u8> {
+    let mut payload = Vec::new();
+    message.encode(&mut payload);
+    payload.extend_from_slice(message.tail());
+    payload
+}
+
+/// The first stream that a program makes: the numbers below are those of default streams.
+const STREAM: u32 = 3;
+/// How often a session is replayed that its worker has to survive until it exits by itself.
+const REPLAYS: usize = 16;
+/// Pinned memory of these sessions: as much as takes a while to be given back.
+const PINNED: u64 = 64 << 20;
+
+/// Has `break_it` end a session by a breach, again and again: each worker exits as a worker does that ends its session, and
+/// dies of no signal.
+fn workers_exit_by_themselves(break_it: impl Fn(&mut Program) -> Result<()>) -> Result<()> {
+    let target = Target::new()?;
+    for _ in 0..REPLAYS {
+        let mut program = Program::with_pinned(&target, PINNED)?;
+        break_it(&mut program)?;
+        closes(&mut program.socket)?;
+    }
+    for line in ends(&target, REPLAYS)? {
+        ensure!(line.contains("exit status: 1"), "{line}");
+    }
+    target.end_unharmed()
+}
+
+/// What the server says of the ends of hostile sessions, once there are as many.
+fn ends(target: &Target, count: usize) -> Result<Vec<String>> {
+    let ended = || {
+        let log = target.server.log();
+        log.lines().filter(|line| line.contains("(hostile) ended")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    until("a line about the end of each session", || ended().len() >= count)?;
+    Ok(ended())
+}
+
+/// From its first host function on, a thread of the worker's own reads the link and writes what the program pushes. That
+/// thread goes on when the main loop finds a breach.
+#[test]
+fn what_a_program_pushes_behind_a_breach_is_written_to_memory_that_is_there() -> Result<()> {
+    let bytes = vec![7; 1 << 20];
+    let push_all = |program: &mut Program| {
+        let begin = program.pinned;
+        let mut addresses = (begin..begin + PINNED).step_by(bytes.len());
+        addresses.try_for_each(|address| program.enqueue(&kdHostPush { address, data: &bytes }))
+    };
+    workers_exit_by_themselves(|program| {
+        push_all(program)?;
+        program.enqueue(&kdHostFunction { stream: 0, token: 1 })?;
+        program.break_off()?;
+        push_all(program)
+    })
+}
+
+#[test]
+fn what_the_driver_copies_when_a_session_breaks_stays_there() -> Result<()> {
+    workers_exit_by_themselves(|program| {
+        let (destination, source) = (program.device, program.pinned);
+        program.call(&kdDeviceGrow { device: 0, address: destination, size: PINNED })?;
+        program.enqueue(&cuStreamCreate { phStream: STREAM, Flags: 1 })?;
+        program.enqueue(&kdHostFunction { stream: 0, token: 1 })?;
+        program.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 })?;
+        let copy = kdCopy { destination, source, size: PINNED, stream: STREAM };
+        program.enqueue(&copy)?;
+        program.enqueue(&cuEventRecord { hEvent: 1, hStream: STREAM })?;
+        (0..32).try_for_each(|_| program.enqueue(&copy))?;
+        // The first one is done, and the driver copies on.
+        program.call(&cuEventSynchronize { hEvent: 1 })?;
+        program.break_off()
+    })
+}
+
+/// Sessions of made-up frames, unless `KATYDID_MUTATIONS` says how many.
+const MADE_UP: usize = 40;
+/// How long such a session waits for its worker to read on.
+const GIVEN_UP: Duration = Duration::from_millis(500);
+/// Frames of each.
+const FRAMES: usize = 60;
+/// A kernel that reads and writes where its parameter says.
+const KERNEL: &[u8] = b".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 p) {\n\
+    .reg .u64 %a; .reg .u32 %v;\n ld.param.u64 %a, [p];\n ld.global.u32 %v, [%a];\n st.global.u32 [%a+4], %v;\n ret;\n}\n";
+
+/// Numbers that are the same on every run (xorshift, 64 bits).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    /// An id: of something that is there, or that could be.
+    fn id(&mut self) -> u32 {
+        self.below(u64::from(STREAM) + 2) as u32
+    }
+
+    /// A size, most often a small one or one of whole pages.
+    fn size(&mut self) -> u64 {
+        match self.below(8) {
+            0..3 => self.below(2048),
+            3..6 => self.below(64) << 12,
+            6 => 2 << 20,
+            _ => self.below(1 << 23),
+        }
+    }
+
+    /// An address of the program's, or near the end of what it has.
+    fn address(&mut self, program: &Program) -> u64 {
+        let base = if self.below(2) == 0 { program.device } else { program.pinned };
+        match self.below(8) {
+            0..4 => base + (self.below(512) << 12),
+            4..6 => base + self.below(2 << 20),
+            6 => base + (2 << 20) - self.below(64),
+            _ => self.0 >> self.below(64),
+        }
+    }
+}
+
+/// A message, and whether it is one that is answered.
+fn said<M: Message>(is_call: bool, message: &M) -> (u16, bool, Vec<u8>) {
+    (M::OPCODE, is_call, payload(message))
+}
+
+/// A message whose fields are made up, and likely enough to be let pass.
+fn made_up(random: &mut Random, program: &Program) -> (u16, bool, Vec<u8>) {
+    match random.below(3) {
+        0 => made_up_copy(random, program),
+        1 => made_up_memory(random, program),
+        _ => made_up_object(random, program),
+    }
+}
+
+fn made_up_copy(random: &mut Random, program: &Program) -> (u16, bool, Vec<u8>) {
+    let data = &vec![3; random.size().min(1 << 20) as usize];
+    let (stream, array, size, pitch, height) =
+        (random.id(), random.id(), random.size(), random.size(), random.below(9));
+    let (destination, source) = (random.address(program), random.address(program));
+    match random.below(7) {
+        0 => said(false, &kdCopy { destination, source, size, stream }),
+        1 | 2 => said(false, &kdCopyIn { destination, stream, data }),
+        3 => said(true, &kdCopyOut { source, size: size as u32, stream }),
+        4 => {
+            let elementSize = 1 << random.below(3);
+            said(false, &kdFill { destination, pitch, value: 7, elementSize, width: size, height, stream })
+        }
+        5 => {
+            let (x, y, z, width) = (destination, 0, 0, data.len() as u64);
+            said(false, &kdRowsIn { array, stream, x, y, z, pitch, width, height: 1, data })
+        }
+        _ => said(true, &kdRowsOut { array, stream, x: source, y: 0, z: 0, pitch, width: size, height }),
+    }
+}
+
+fn made_up_memory(random: &mut Random, program: &Program) -> (u16, bool, Vec<u8>) {
+    let data = &vec![3; random.size().min(1 << 20) as usize];
+    let (address, other, array, size) = (random.address(program), random.address(program), random.id(), random.size());
+    let granule = program.device + (random.below(4) << 21);
+    match random.below(9) {
+        0 => said(false, &kdHostPush { address, data }),
+        1 => said(true, &kdHostPull { ranges: &ranges::encode(&[(address, size as u32), (other, 64)]) }),
+        2 => said(true, &kdHostRegister { address, size: size & !4095, flags: 0 }),
+        3 => said(true, &kdHostUnregister { address: program.pinned, size: PINNED }),
+        4 => said(true, &kdDeviceGrow { device: 0, address: granule, size: 2 << 20 }),
+        5 => said(true, &kdDeviceShrink { device: 0, address: granule, size: 2 << 20 }),
+        6 => {
+            let (width, height, depth, format, channels, flags) = (size, random.below(9), 0, 1, 1, 0);
+            said(true, &kdArrayCreate { array, width, height, depth, format, channels, flags })
+        }
+        7 => said(true, &kdArrayDestroy { array }),
+        _ => said(true, &kdAddressReserve { address, size: 2 << 20 }),
+    }
+}
+
+fn made_up_object(random: &mut Random, program: &Program) -> (u16, bool, Vec<u8>) {
+    let (stream, event, token) = (random.id(), random.id(), random.below(3));
+    match random.below(18) {
+        0 => said(false, &cuStreamCreate { phStream: stream, Flags: random.below(2) as u32 }),
+        1 => said(false, &cuStreamDestroy_v2 { hStream: stream }),
+        2 => said(false, &cuEventCreate { phEvent: event, Flags: 0 }),
+        3 => said(false, &cuEventRecord { hEvent: event, hStream: stream }),
+        4 => said(false, &cuEventDestroy_v2 { hEvent: event }),
+        5 => said(false, &cuStreamWaitEvent { hStream: stream, hEvent: event, Flags: 0 }),
+        6 => said(true, &cuStreamQuery { hStream: stream }),
+        7 => said(true, &cuStreamSynchronize { hStream: stream }),
+        8 => said(true, &cuCtxSynchronize {}),
+        9 => said(false, &kdHostFunction { stream, token }),
+        10 => said(false, &kdStreamCallback { stream, token }),
+        11 => said(true, &kdUpcallNext { done: token }),
+        12 | 13 => launch(stream, 1 + random.id(), random.address(program)),
+        _ => match random.below(8) {
+            0 => said(true, &kdContextReset { context: 1, device: 0 }),
+            1 => said(true, &kdContextRelease { context: 1, device: 0 }),
+            2 => said(false, &cuModuleUnload { hmod: 1 }),
+            3 => said(true, &kdContextRetain { context: 1 + random.id(), device: 0, flags: 0 }),
+            _ => said(true, &kdElapsedTime { start: event, end: random.id(), version: 2 }),
+        },
+    }
+}
+
+/// Launches the kernel with an address.
+fn launch(stream: u32, gridX: u32, address: u64) -> (u16, bool, Vec<u8>) {
+    let (gridY, gridZ, blockX, blockY, blockZ) = (1, 1, 32, 1, 1);
+    let (function, kernel, sharedSize, attributeCount) = (1, 0, 0, 0);
+    let attributesAndParams = &address.to_le_bytes();
+    let launch = kdLaunch {
+        function,
+        kernel,
+        gridX,
+        gridY,
+        gridZ,
+        blockX,
+        blockY,
+        blockZ,
+        sharedSize,
+        stream,
+        attributeCount,
+        attributesAndParams,
+    };
+    said(false, &launch)
+}
+
+/// Sessions that say what no program of ours would say in that order, over whatever is there: whatever becomes of them, their
+/// workers die of no signal and find no fault of their own.
+#[test]
+fn made_up_messages_end_sessions_and_their_workers_by_no_fault() -> Result<()> {
+    let count = std::env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MADE_UP);
+    let target = Target::new()?;
+    let image = Image::from_bytes(KERNEL)?.encode();
+    for seed in 1..=count {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (seed as u64) << 20);
+        let mut program = Program::with_pinned(&target, PINNED)?;
+        program.call(&kdDeviceGrow { device: 0, address: program.device, size: 2 << 20 })?;
+        program.enqueue(&cuStreamCreate { phStream: STREAM, Flags: 1 })?;
+        program.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 })?;
+        program.enqueue(&kdImagePiece { total: image.len() as u64, data: &image })?;
+        program.call(&kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] })?;
+        program.call(&kdModuleFunction { function: 1, module: 1, name: b"k" })?;
+        // Replies are read and dropped; a worker that waits for this program as it waits for the worker is given up.
+        let (mut replies, socket) = (program.socket.try_clone()?, program.socket.try_clone()?);
+        program.socket.set_write_timeout(Some(GIVEN_UP))?;
+        let reader = thread::spawn(move || io::copy(&mut replies, &mut io::sink()));
+        for thread in (1..=FRAMES as u32).map(|frame| frame * 7 % 40 + 1) {
+            let message = made_up(&mut random, &program);
+            if !program.throw(thread, &message)? {
+                break;
+            }
+        }
+        // One half breaks the protocol in the end, unless it has before; the other leaves.
+        if seed % 2 == 0 {
+            let _ = program.throw(1, &(0xfffe, false, Vec::new()))?;
+        }
+        let _ = socket.shutdown(Shutdown::Both);
+        let _ = reader.join();
+    }
+    for line in ends(&target, count)? {
+        ensure!(!line.contains("signal") && !line.contains("exit status: 70"), "{line}\n{}", target.server.log());
+    }
+    target.end_unharmed()
 }
 
 #[test]

@@ -99,10 +99,13 @@ pub trait Kept {
 
     /// Executes frames until the program closes its end.
     ///
+    /// Session and link stay when this returns, however the session ended: the driver, its threads and the session's own use
+    /// memory of both until the process ends. The caller ends it without unwinding.
+    ///
     /// # Errors
     ///
     /// What the program did wrong, or why the worker cannot go on.
-    fn serve(self: Box<Self>, link: Box<dyn WorkerLink>) -> Result<(), Failure>;
+    fn serve(&'static mut self, link: &'static mut dyn WorkerLink) -> Result<(), Failure>;
 }
 
 /// What is done for a snapshot while the program runs, by a thread of the worker's own. What it holds then the next snapshot
@@ -178,5 +181,5 @@ pub trait Restored: Kept {
     fn frames(&self) -> u64;
 
     /// The same session, for its main loop.
-    fn begin(self: Box<Self>) -> Box<dyn Kept>;
+    fn begin(&'static mut self) -> &'static mut dyn Kept;
 }

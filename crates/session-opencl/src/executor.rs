@@ -4,6 +4,7 @@
 //! waits for its reply before it sends again; one that does not is refused, which bounds the queues.
 
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
@@ -16,8 +17,9 @@ const MOST: usize = 4096;
 /// Calls of one thread that may be queued; an honest one has one.
 const QUEUE: usize = 2;
 
-/// What an executor does: the call, and the reply.
-pub(crate) type Task = Box<dyn FnOnce(&Arc<Shared>) + Send>;
+/// What an executor does: the call, and the reply. One that is never done is not dropped either: the driver may be using what it
+/// holds.
+pub(crate) type Task = ManuallyDrop<Box<dyn FnOnce(&Arc<Shared>) + Send>>;
 
 /// The executors of a session, by program thread.
 #[derive(Default)]
@@ -52,7 +54,7 @@ fn seat(shared: &Arc<Shared>, name: String) -> Result<SyncSender<Task>, SessionE
     let shared = Arc::clone(shared);
     begin(name, move || {
         receiver.iter().for_each(|task| {
-            task(&shared);
+            ManuallyDrop::into_inner(task)(&shared);
             shared.calls.end();
         });
     })?;
@@ -64,7 +66,7 @@ pub(crate) fn apart(shared: &Arc<Shared>, task: Task) -> Result<(), SessionError
     let shared = Arc::clone(shared);
     shared.calls.begin();
     begin("build".to_owned(), move || {
-        task(&shared);
+        ManuallyDrop::into_inner(task)(&shared);
         shared.calls.end();
     })
 }

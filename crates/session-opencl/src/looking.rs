@@ -7,6 +7,7 @@
 //! While an executor waits for a device the main loop stays awake, since the program's next call comes as soon as that is done:
 //! a program that computes in rounds waits for one launch after the other, and reads what came of it.
 
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -123,7 +124,7 @@ impl Session {
                 _ => return self.executors.run(&self.shared, look.thread, look.task),
             }
         }
-        (look.task)(&self.shared);
+        ManuallyDrop::into_inner(look.task)(&self.shared);
         Ok(())
     }
 
@@ -181,12 +182,15 @@ mod tests {
         assert!(session.may_look() == is_worth_it && session.may_glance());
         session.look_at(events);
         let (tell, told) = mpsc::channel();
-        let task: Task = Box::new(move |_: &Arc<_>| {
+        let task: Task = ManuallyDrop::new(Box::new(move |_: &Arc<_>| {
             let _ = tell.send(std::thread::current().name().map(str::to_owned));
-        });
+        }));
         let head = FrameHead { opcode: 1, wants_reply: true, thread: 7, context: 0, sequence: 1 };
         match session.put_off(&head, task) {
-            Some(_) => assert!(session.looking.next.is_none()),
+            Some(task) => {
+                assert!(session.looking.next.is_none());
+                drop(ManuallyDrop::into_inner(task));
+            }
             None => session.look(|| has_news).unwrap(),
         }
         told.recv().ok().flatten()

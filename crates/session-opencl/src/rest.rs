@@ -173,11 +173,10 @@ impl Kept for Session {
         control
     }
 
-    fn serve(mut self: Box<Self>, mut link: Box<dyn WorkerLink>) -> Result<(), Failure> {
-        let outcome = Self::serve(&mut self, &mut *link);
-        // The driver's threads and the lookout may be writing into memory that these map, or have for reads that nobody fetched,
-        // until the process ends.
-        std::mem::forget((link, self.host.take(), Arc::clone(&self.shared)));
+    fn serve(&'static mut self, link: &'static mut dyn WorkerLink) -> Result<(), Failure> {
+        let outcome = Self::serve(self, link);
+        // A companion that waits for an order hears that the session has ended.
+        self.orders = None;
         Ok(outcome?)
     }
 }
@@ -225,7 +224,7 @@ impl Restored for Session {
         self.frames
     }
 
-    fn begin(self: Box<Self>) -> Box<dyn Kept> {
+    fn begin(&'static mut self) -> &'static mut dyn Kept {
         self
     }
 }

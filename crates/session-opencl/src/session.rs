@@ -4,6 +4,7 @@
 //! a code for the program or the end of the session ([`Fault`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use katydid_keep::{Capture, Orders, Pumped, Uploads};
@@ -259,6 +260,8 @@ impl Session {
     pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: Job<R>) -> Result<(), Fault> {
         if !head.wants_reply {
             let message = message_name(head.opcode).unwrap_or("a message");
+            // The driver may have begun to use what it holds.
+            std::mem::forget(job);
             return Err(SessionError::NoReplyWanted { message }.into());
         }
         if self.replay.is_on {
@@ -274,11 +277,11 @@ impl Session {
 
 /// A job with its answer, for an executor.
 fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
-    Box::new(move |shared: &Arc<Shared>| {
+    ManuallyDrop::new(Box::new(move |shared: &Arc<Shared>| {
         // A program that is gone needs no answer; the monitor ends the process.
         let _ = match job(shared) {
             Ok(reply) => shared.answer(&head, Code::SUCCESS, &reply, true),
             Err(code) => shared.answer(&head, code, &(), true),
         };
-    })
+    }))
 }

@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "has the driver write to buffers")]
 
+use std::mem;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags};
@@ -96,7 +97,11 @@ impl UnderWay {
     pub(crate) fn wait(self, driver: &Driver) -> (CUresult, CopiedOut) {
         match self.ending.wait(driver) {
             CUresult::SUCCESS => (CUresult::SUCCESS, CopiedOut::Buffer(self.buffer)),
-            failed => (failed, CopiedOut::nothing()),
+            failed => {
+                // Nobody knows whether the driver still copies, so nobody is given that buffer again.
+                mem::forget(self.buffer);
+                (failed, CopiedOut::nothing())
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "makes a context current on the executor's thread")]
 
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -37,8 +38,9 @@ impl Place {
     pub(crate) const ANYWHERE: Self = Self { context: CUcontext::NULL, epoch: 0 };
 }
 
-/// What an executor does: the call, and the reply.
-pub(crate) type Task = Box<dyn FnOnce(&Shared) + Send>;
+/// What an executor does: the call, and the reply. One that is never done is not dropped either: the driver may be copying to
+/// what it holds.
+pub(crate) type Task = ManuallyDrop<Box<dyn FnOnce(&Shared) + Send>>;
 
 /// What an executor is given.
 enum Item {
@@ -146,7 +148,7 @@ fn work(shared: &Shared, items: &Receiver<Item>, state: &AtomicU8) {
             let _ = unsafe { shared.driver.cuCtxSetCurrent(place.context) };
             current = place;
         }
-        task(shared);
+        ManuallyDrop::into_inner(task)(shared);
         shared.calls.end();
     }
 }

@@ -11,6 +11,7 @@
 
 #![expect(unsafe_code, reason = "asks the driver about handles of its own")]
 
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::{CU_STREAM_LEGACY, CUevent, CUresult, CUstream};
@@ -176,7 +177,7 @@ impl Session {
         loop {
             match look.subject.query(self.driver()) {
                 CUresult::SUCCESS => {
-                    (look.task)(&self.shared);
+                    ManuallyDrop::into_inner(look.task)(&self.shared);
                     // The program has its answer, and this costs it nothing but a later start of its next call.
                     let follows = self.looking.pace.ended(Instant::now());
                     return if follows && self.looking.may_rouse {

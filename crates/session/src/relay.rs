@@ -7,7 +7,6 @@
 //! function is due, the thread reads on where it would leave frames in the link otherwise. Programs without host functions
 //! do not pay for the detour.
 
-use std::mem::ManuallyDrop;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -36,10 +35,6 @@ const BYTES_BEFORE_AN_END: usize = 1 << 30;
 const FRAME: usize = 1 << 10;
 /// How often it is looked whether a function has become due.
 const PERIOD: Duration = Duration::from_millis(10);
-
-/// A link that is never closed from this side: executors and the GPU may be writing into memory that it maps, until
-/// the process ends.
-pub(crate) type KeptLink = ManuallyDrop<Box<dyn WorkerLink>>;
 
 /// Whether a message makes a stream wait for the program.
 pub(crate) fn begins_with(opcode: u16) -> bool {
@@ -70,7 +65,11 @@ impl Relay {
     /// # Errors
     ///
     /// The system has no thread left.
-    pub(crate) fn start(link: KeptLink, shared: Arc<Shared>, waiting: Option<FrameHead>) -> Result<Self, SessionError> {
+    pub(crate) fn start(
+        link: &'static mut dyn WorkerLink,
+        shared: Arc<Shared>,
+        waiting: Option<FrameHead>,
+    ) -> Result<Self, SessionError> {
         let (sender, frames) = channel();
         let budget = Arc::new(Budget::default());
         let mut reader = Reader { shared, executors: Executors::default(), sender, budget: Arc::clone(&budget) };
@@ -126,8 +125,8 @@ struct Reader {
 }
 
 impl Reader {
-    fn run(mut self, mut link: KeptLink) {
-        let outcome = self.read(&mut **link);
+    fn run(mut self, link: &mut dyn WorkerLink) {
+        let outcome = self.read(link);
         // A main loop that is gone has ended the session already.
         let _ = self.sender.send(Relayed::End(outcome));
     }

@@ -98,8 +98,8 @@ impl Kept for Session {
         control
     }
 
-    fn serve(self: Box<Self>, link: Box<dyn WorkerLink>) -> Result<(), Failure> {
-        Ok(Self::serve(*self, link)?)
+    fn serve(&'static mut self, link: &'static mut dyn WorkerLink) -> Result<(), Failure> {
+        Ok(Self::serve(self, link)?)
     }
 }
 
@@ -143,7 +143,7 @@ impl Restored for Session {
         self.frames
     }
 
-    fn begin(self: Box<Self>) -> Box<dyn Kept> {
+    fn begin(&'static mut self) -> &'static mut dyn Kept {
         self
     }
 }

@@ -4,6 +4,7 @@
 //! a code for the program or the end of the session ([`Fault`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ use crate::images::Images;
 use crate::journal::{EventTimes, Journal, Replay};
 use crate::looking::{Look, Looking};
 use crate::reach::Reach;
-use crate::relay::{self, KeptLink, Relay};
+use crate::relay::{self, Relay};
 use crate::shared::Shared;
 use crate::shares::Shares;
 use crate::shortage::Shortage;
@@ -248,11 +249,20 @@ impl Session {
 
     /// Executes frames until the program closes its end.
     ///
+    /// The driver copies on from and to the session's memory, graphs run on, and a thread may still read the link: so neither
+    /// session nor link can be dropped afterwards. They end with the process.
+    ///
     /// # Errors
     ///
     /// What the program did wrong, or why the worker cannot go on.
-    pub fn serve(mut self, link: Box<dyn WorkerLink>) -> Result<(), SessionError> {
-        let mut link = KeptLink::new(link);
+    pub fn serve(&'static mut self, link: &'static mut dyn WorkerLink) -> Result<(), SessionError> {
+        let outcome = self.execute_all(link);
+        // A companion that waits for an order hears that the session has ended.
+        self.orders = None;
+        outcome
+    }
+
+    fn execute_all(&mut self, link: &'static mut dyn WorkerLink) -> Result<(), SessionError> {
         if self.is_relayed || self.waiting_upcall.is_some() {
             return self.serve_relayed(link);
         }
@@ -282,20 +292,24 @@ impl Session {
     }
 
     /// The same, with a thread between link and main loop.
-    fn serve_relayed(mut self, link: KeptLink) -> Result<(), SessionError> {
+    fn serve_relayed(&mut self, link: &'static mut dyn WorkerLink) -> Result<(), SessionError> {
         self.is_relayed = true;
         let mut relay = Relay::start(link, Arc::clone(&self.shared), self.waiting_upcall.take())?;
         let spin = Spin::for_word();
         while let Some(item) = executor::next(&relay.frames, &spin) {
-            if relay.take(&mut self, item)? == Pumped::End {
+            if relay.take(self, item)? == Pumped::End {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Executes one frame.
-    pub(crate) fn execute(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {
+    /// Executes one frame, whose payload may be any bytes.
+    ///
+    /// # Errors
+    ///
+    /// What the program did wrong, which ends its session.
+    pub fn execute(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {
         self.shared.usage.count_call();
         let executed = self.enter_for(head).and_then(|()| {
             self.looking.subject = self.subject(head, payload);
@@ -363,8 +377,9 @@ impl Session {
 
     /// Has a call that may wait executed elsewhere, and answered from there; or looked at first ([`Session::look`]).
     pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: Job<R>) -> Result<(), Fault> {
+        let task = task(*head, job);
         expect_reply(head)?;
-        let (place, thread, task) = (self.place()?, head.thread, task(*head, job));
+        let (place, thread) = (self.place()?, head.thread);
         if let Some(subject) = self.looking.subject.take() {
             self.looking.next = Some(Look { subject, thread, place, task });
             return Ok(());
@@ -384,14 +399,14 @@ impl Session {
 
 /// A job with its answer, for an executor.
 pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
-    Box::new(move |shared: &Shared| {
+    ManuallyDrop::new(Box::new(move |shared: &Shared| {
         let (status, reply) = job(&shared.driver);
         let mut payload = Vec::new();
         reply.encode(&mut payload);
         // A program that is gone needs no answer; the monitor ends the process.
         let _ = shared.answer(&head, status, [&payload, reply.tail()], true);
         spare::keep(reply.into_tail());
-    })
+    }))
 }
 
 /// Nobody may be sent a reply who does not wait: it would be taken for that of the next call.

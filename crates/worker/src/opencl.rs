@@ -157,11 +157,11 @@ fn begin(
     let ready = Ready { worker_pid: std::process::id(), key: note.key, driver, arenas: ranges(host.as_ref()) };
     let link = program.open(build, &ready, 0)?;
     let usage = Arc::new(Usage::new(quota));
-    let mut session = Session::new(platforms, link.replier(), Arc::clone(&usage), capture)?;
+    let session = Box::leak(Box::new(Session::new(platforms, link.replier(), Arc::clone(&usage), capture)?));
     session.attach(&*link);
     session.share(host);
     let (log, concerns) = (Log::kept(real), concerns_of(usage));
-    Ok(serve::accompany(Box::new(session), link, ready, build, control, Seat::default(), log, concerns)?)
+    Ok(serve::accompany(session, link, ready, build, control, Seat::default(), log, concerns)?)
 }
 
 /// A session that is to become the one of an image. `devices` are those to use in place of its own.
@@ -174,6 +174,6 @@ pub(crate) fn blank(warm: &Warm, note: &Note, part: &Part, devices: &str) -> Res
     let host = host_again(part)?;
     let ranges = ranges(host.as_ref());
     session.share(host);
-    let (session, log, concerns) = (Box::new(session), Log::kept(real), concerns_of(usage));
+    let (session, log, concerns) = (Box::leak(Box::new(session)), Log::kept(real), concerns_of(usage));
     Ok(Blank { session, ranges, driver, log, concerns })
 }

@@ -86,7 +86,7 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
     let (seat, slot) = (companion.seat.clone(), Arc::clone(&companion.session));
     let next = hearing.end_orders();
     if companion.voice.say(&restored(&*rebuilt.session)).is_err() {
-        return ExitCode::FAILURE;
+        leave(1);
     }
     // Whoever hears now has heard an order: orders come one by one, and this one is answered. That thread lives as long as the process.
     let _ = next.send(companion);
@@ -95,7 +95,7 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
         Ok(begun) => serve::run(begun, &name),
         Err(reason) => {
             log.line(format_args!("the session {name} could not be taken up: {reason}"));
-            ExitCode::FAILURE
+            leave(1)
         }
     }
 }
@@ -174,7 +174,7 @@ fn hear(
 
 /// A session that waits for its program.
 struct Rebuilt {
-    session: Box<dyn Restored>,
+    session: &'static mut dyn Restored,
     part: Part,
     input: Input,
     name: String,
@@ -184,9 +184,10 @@ struct Rebuilt {
     concerns: Concerns,
 }
 
-/// A session in which nothing has happened, and what comes with it.
+/// A session in which nothing has happened, and what comes with it. As any it is never dropped: of one that cannot be rebuilt the
+/// driver may be copying contents yet.
 pub(crate) struct Blank {
-    pub(crate) session: Box<dyn Restored>,
+    pub(crate) session: &'static mut dyn Restored,
     pub(crate) ranges: Vec<ArenaRange>,
     /// What its driver calls itself.
     pub(crate) driver: String,
@@ -216,7 +217,7 @@ fn rebuild(
             None => blank(warm, note, &part, &input, &incarnations),
         },
     };
-    let Blank { mut session, ranges, driver, log, concerns } = blank.map_err(failed)?;
+    let Blank { session, ranges, driver, log, concerns } = blank.map_err(failed)?;
     restore(&mut *session, (&part, &input), options, voice)?;
     Ok(Rebuilt { session, part, input, name, ranges, driver, log, concerns })
 }
@@ -232,7 +233,7 @@ fn complete(
     if !opencl::is_outline(&rebuilt.part) {
         return Ok(rebuilt);
     }
-    let Rebuilt { mut session, ranges, driver, log, concerns, part: outline, .. } = rebuilt;
+    let Rebuilt { session, ranges, driver, log, concerns, part: outline, .. } = rebuilt;
     // A companion that is gone ends the process.
     let _ = voice.say(&restored(&*session));
     loop {
@@ -268,7 +269,7 @@ fn blank(warm: Warm, note: &Note, part: &Part, input: &Input, incarnations: &[u8
     let devices = Neighbourhood::addresses(&warm.facts);
     let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
     let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
-    let mut session = Box::new(Session::without_program(setup));
+    let session = Box::leak(Box::new(Session::without_program(setup)));
     session.live_in(incarnations);
     let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
     let concerns = Concerns { usage, neighbourhood: Neighbourhood::new(session.shortage(), devices) };
@@ -327,7 +328,7 @@ fn take_up(
     seat: &Seat,
     slot: &OnceLock<Control>,
 ) -> Result<Begun, String> {
-    let Rebuilt { mut session, part, input, log, concerns, .. } = rebuilt;
+    let Rebuilt { session, part, input, log, concerns, .. } = rebuilt;
     let program = Door { control, build, log: &log }.await_program();
     let complete = session.restore_host(program.pinned(), &part, input.source());
     if let Err(reason) = complete.map_err(|error| error.to_string()) {

@@ -84,7 +84,7 @@ fn begin(
     let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
     let shared = Arc::clone(&usage);
     let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
-    let mut session = Session::without_program(setup);
+    let session = Box::leak(Box::new(Session::without_program(setup)));
     if !warm.has_journal {
         session.keep_no_journal();
     }
@@ -97,7 +97,7 @@ fn begin(
     }
     let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
     let concerns = Concerns { usage, neighbourhood: Neighbourhood::new(session.shortage(), devices) };
-    accompany(Box::new(session), link, ready, build, control, Seat::default(), Log::kept(real), concerns)
+    accompany(session, link, ready, build, control, Seat::default(), Log::kept(real), concerns)
 }
 
 /// Tells bytes of device memory that a session holds, and its calls so far.
@@ -109,9 +109,9 @@ pub(crate) struct Concerns {
     pub(crate) neighbourhood: Neighbourhood,
 }
 
-/// A session with its program, and what accompanies it.
+/// A session with its program, and what accompanies it. It is never dropped: the driver may use its memory until the process ends.
 pub(crate) struct Begun {
-    session: Box<dyn Kept>,
+    session: &'static mut dyn Kept,
     link: Box<dyn WorkerLink>,
     log: Arc<Log>,
     under_way: UnderWay,
@@ -127,7 +127,7 @@ pub(crate) struct Begun {
 /// What the system refuses.
 #[expect(clippy::too_many_arguments, reason = "the parts of a worker come together here")]
 pub(crate) fn accompany(
-    mut session: Box<dyn Kept>,
+    session: &'static mut dyn Kept,
     link: Box<dyn WorkerLink>,
     ready: Ready,
     build: &Build,
@@ -158,7 +158,7 @@ pub(crate) fn accompany(
 
 /// Serves to the end, and leaves the process with it; snapshots that are being written are finished first.
 pub(crate) fn run(begun: Begun, name: &str) -> ! {
-    let outcome = begun.session.serve(begun.link);
+    let outcome = begun.session.serve(Box::leak(begun.link));
     begun.under_way.settle();
     begun.meter.tell_end();
     end(&begun.log, name, outcome)

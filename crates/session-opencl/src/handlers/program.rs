@@ -5,6 +5,7 @@
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
 
 use std::ffi::{CString, c_char};
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +18,7 @@ use katydid_wire::opencl::{message, program as form};
 use crate::arguments::Arguments;
 use crate::data::ask;
 use crate::driver::value;
-use crate::executor::apart;
+use crate::executor::{Task, apart};
 use crate::fault::Fault;
 use crate::handlers::{driver, make, pointer};
 use crate::notify::{self, BuildEnd};
@@ -229,12 +230,12 @@ pub(crate) fn kdclBuild(
             }
             return Ok(message::kdclBuildReply { code: code.0, told: told.into() });
         }
-        let task = Box::new(move |shared: &Arc<Shared>| {
+        let task: Task = ManuallyDrop::new(Box::new(move |shared: &Arc<Shared>| {
             end.into_iter().for_each(BuildEnd::wait);
             outcome.store(build.outcome(&program).0, Ordering::Release);
             drop(held);
             shared.upcalls.push(Due { token, status: 0, text: Vec::new() });
-        });
+        }));
         apart(shared, task).map_err(|_| Code::OUT_OF_RESOURCES)?;
         Ok(message::kdclBuildReply { code: code.0, told: 0 })
     }))

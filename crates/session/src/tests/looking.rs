@@ -1,5 +1,6 @@
 //! Waits that the main loop looks at before it gives them away.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -9,7 +10,7 @@ use katydid_wire::message::{cuCtxSynchronize, cuEventCreate, cuEventSynchronize,
 
 use super::fake::{self, PENDING};
 use super::stage::Stage;
-use crate::executor::{Executors, Place, processors};
+use crate::executor::{Executors, Place, Task, processors};
 use crate::shared::Shared;
 
 /// A session that looks, with an event.
@@ -134,9 +135,9 @@ fn an_executor_that_is_roused_loses_no_call_and_takes_none_for_too_many() {
     for number in 1..=2000 {
         executors.rouse(shared, 7).unwrap();
         let counted = Arc::clone(&done);
-        let task = Box::new(move |_: &Shared| {
+        let task: Task = ManuallyDrop::new(Box::new(move |_: &Shared| {
             counted.fetch_add(1, Ordering::Relaxed);
-        });
+        }));
         executors.run(shared, 7, Place::ANYWHERE, task).unwrap();
         // An honest program waits for its answer.
         while shared.calls.in_flight() > 0 {

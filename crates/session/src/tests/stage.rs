@@ -275,6 +275,6 @@ impl Stage {
     /// Serves a program that follows a script.
     pub(super) fn serve(self, lines: Vec<Line>) -> Result<(), SessionError> {
         let link = Script { lines: lines.into_iter(), now: Vec::new(), replies: self.replies };
-        self.session.serve(Box::new(link))
+        Box::leak(Box::new(self.session)).serve(Box::leak(Box::new(link)))
     }
 }
