@@ -1,4 +1,5 @@
-//! Bytes that no shim of ours would send: they end the session they came in, with a message, and no other.
+//! Bytes that no shim of ours would send: they end the session they came in, with a message, and no other. And programs that
+//! want more than they are allowed.
 
 #![allow(non_snake_case, reason = "fields carry the names of CUDA's parameters")]
 
@@ -13,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use katydid_fatbin::Image;
 use katydid_tests::catalog::Variant;
 use katydid_tests::places::{Places, driver_under_test};
-use katydid_tests::program::Running;
+use katydid_tests::program::{self, Running};
 use katydid_tests::server::Server;
 use katydid_tests::watch::{PATIENCE, until};
 use katydid_tests::way::Way;
@@ -611,4 +612,46 @@ fn the_server_says_on_standard_error_why_it_ended_a_session() -> Result<()> {
     closes(&mut tcp)?;
     until("a line about it", || target.server.log().len() > before)?;
     target.end_unharmed()
+}
+
+/// The limit that the program `quota` expects.
+const LIMIT: [&str; 2] = ["--memory", "64M"];
+
+#[test]
+fn every_byte_counts_against_a_limit_of_device_memory() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, &driver_under_test(), &[])?;
+    let program = places.program("quota", Variant::Static);
+    for way in Way::through(&server) {
+        let outcome = program::run(way.job(&places, &LIMIT, &program).arg("counts"), PATIENCE)?;
+        ensure!(outcome.status.success(), "{way}: {}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
+    }
+    // The server's own limit counts as well.
+    let strict = Server::start(&places, &driver_under_test(), &["--session-memory", "64M"])?;
+    let [way, _] = Way::through(&strict);
+    let outcome = program::run(way.command(&places, &program).arg("counts"), PATIENCE)?;
+    ensure!(outcome.status.success(), "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
+    Ok(())
+}
+
+#[test]
+fn what_a_program_holds_is_what_the_server_shows() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, &driver_under_test(), &[])?;
+    for way in Way::through(&server) {
+        let mut command = way.job(&places, &LIMIT, &places.program("quota", Variant::Static));
+        let mut running = Running::start(command.arg("holds"), Stdio::piped())?;
+        running.wait_for("ready", PATIENCE)?;
+        let told = running.output_so_far()?;
+        let held: u64 = told.trim().rsplit(' ').next().context("no number")?.parse()?;
+        // A block of 16 MiB, 2 managed, a variable of 5 and a heap of 9, and few variables of the program's own code.
+        ensure!(held >> 20 == 32, "it holds {held} bytes");
+        until("the same number in the server's view", || {
+            let sessions = server.sessions().unwrap_or_default();
+            sessions.iter().any(|session| session["device_memory"].as_u64() == Some(held))
+        })?;
+        running.close_input();
+        ensure!(running.finish(PATIENCE)?.status.success(), "{way}: it did not end well");
+    }
+    Ok(())
 }

@@ -1,5 +1,5 @@
-//! What a PTX text declares at module level, without reading any of its code: names of variables and of functions that
-//! are defined elsewhere.
+//! What a PTX text declares at module level, without reading any of its code: names and sizes of variables, and names of
+//! functions that are defined elsewhere.
 //!
 //! A few rules of the grammar do: bodies and initialisers stand in braces, parameters in parentheses, both are passed
 //! over; a declaration ends with a semicolon. So texts of later language versions are read as well. Of a text that is no
@@ -9,9 +9,17 @@
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Declarations<'a> {
     /// Variables in global or constant memory, defined here.
-    pub(crate) variables: Vec<&'a str>,
+    pub(crate) variables: Vec<Declared<'a>>,
     /// Functions that are only declared.
     pub(crate) functions: Vec<&'a str>,
+}
+
+/// A variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Declared<'a> {
+    pub(crate) name: &'a str,
+    /// Bytes; of an array without a length, those of its initialiser's elements.
+    pub(crate) size: u64,
 }
 
 /// A word, or a sign between words.
@@ -38,7 +46,7 @@ pub(crate) fn declarations(text: &str) -> Declarations<'_> {
                 found.functions.extend(tokens.function().filter(|_| is_extern));
                 is_extern = false;
             }
-            Token::Sign(b'(' | b'{') => tokens.skip_group(),
+            Token::Sign(b'(' | b'{') => drop(tokens.skip_group()),
             Token::Sign(b';') => is_extern = false,
             _ => {}
         }
@@ -52,29 +60,56 @@ struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// Names of the variables of a declaration, from behind its state space to its semicolon. References to textures and
-    /// surfaces are none: they have no bytes.
-    fn variables(&mut self) -> Vec<&'a str> {
-        let mut names = Vec::new();
-        let (mut is_wanted, mut is_reference) = (true, false);
+    /// The variables of a declaration, from behind its state space to its semicolon. References to textures and surfaces are
+    /// none: they have no bytes.
+    fn variables(&mut self) -> Vec<Declared<'a>> {
+        let mut found: Vec<Declared<'a>> = Vec::new();
+        let (mut is_wanted, mut is_reference, mut element) = (true, false, 1_u64);
         while let Some(token) = self.next() {
             match token {
                 Token::Word(".texref" | ".surfref" | ".samplerref") => is_reference = true,
                 Token::Word(".align") => drop(self.next()),
-                Token::Word(word) if is_wanted && !word.starts_with('.') => {
-                    names.push(word);
+                Token::Word(word) if is_wanted && word.starts_with('.') => {
+                    element = element.saturating_mul(factor(word));
+                }
+                Token::Word(name) if is_wanted => {
+                    found.push(Declared { name, size: element });
                     is_wanted = false;
                 }
-                Token::Sign(b'(' | b'{' | b'[') => self.skip_group(),
+                Token::Sign(b'[') => {
+                    let length = self.length();
+                    if let Some(last) = found.last_mut() {
+                        last.size = last.size.saturating_mul(length);
+                    }
+                }
+                Token::Sign(b'{') => {
+                    let elements = self.skip_group();
+                    if let Some(last) = found.last_mut().filter(|last| last.size == 0) {
+                        last.size = element.saturating_mul(elements);
+                    }
+                }
+                Token::Sign(b'(') => drop(self.skip_group()),
                 Token::Sign(b',') => is_wanted = true,
                 Token::Sign(b';') => break,
                 _ => {}
             }
         }
         if is_reference {
-            names.clear();
+            found.clear();
         }
-        names
+        found
+    }
+
+    /// One dimension of an array, from behind its bracket; 0 where none is written.
+    fn length(&mut self) -> u64 {
+        let mut length = 0;
+        loop {
+            match self.next() {
+                Some(Token::Word(word)) => length = number(word).unwrap_or(length),
+                Some(Token::Sign(b']')) | None => return length,
+                Some(Token::Sign(_)) => {}
+            }
+        }
     }
 
     /// The name of a function that is declared here; none if it is defined.
@@ -83,7 +118,7 @@ impl<'a> Tokens<'a> {
         loop {
             match self.next()? {
                 Token::Word(word) if !word.starts_with('.') => name = name.or(Some(word)),
-                Token::Sign(b'(') => self.skip_group(),
+                Token::Sign(b'(') => drop(self.skip_group()),
                 Token::Sign(b'{') => {
                     self.skip_group();
                     return None;
@@ -94,17 +129,20 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// Passes over everything up to the end of the group whose first sign was read.
-    fn skip_group(&mut self) {
-        let mut depth = 1_usize;
+    /// Passes over everything up to the end of the group whose first sign was read; how many elements it has, groups in it
+    /// counted by theirs.
+    fn skip_group(&mut self) -> u64 {
+        let (mut depth, mut elements, mut is_empty) = (1_usize, 0_u64, true);
         while depth > 0 {
             match self.next() {
                 Some(Token::Sign(b'(' | b'{' | b'[')) => depth += 1,
                 Some(Token::Sign(b')' | b'}' | b']')) => depth -= 1,
-                Some(_) => {}
-                None => return,
+                Some(Token::Sign(b',')) => is_empty = true,
+                Some(_) => elements += u64::from(std::mem::replace(&mut is_empty, false)),
+                None => break,
             }
         }
+        elements
     }
 
     fn next(&mut self) -> Option<Token<'a>> {
@@ -138,6 +176,32 @@ impl<'a> Tokens<'a> {
     }
 }
 
+/// What a word of a type multiplies the bytes of an element by; other words say nothing of them.
+fn factor(word: &str) -> u64 {
+    let width = word.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+    match (word.as_bytes(), width) {
+        ([b'.', b'v', ..], count) => count.parse().unwrap_or(1),
+        ([b'.', b'b' | b'u' | b's' | b'f', ..], "8") => 1,
+        ([b'.', b'b' | b'u' | b's' | b'f', ..], "16") => 2,
+        ([b'.', b'b' | b'u' | b's' | b'f', ..], "32" | "16x2") => 4,
+        ([b'.', b'b' | b'u' | b's' | b'f', ..], "64") => 8,
+        ([b'.', b'b', ..], "128") => 16,
+        _ => 1,
+    }
+}
+
+/// A number of the text's: decimal, hexadecimal, octal or binary.
+fn number(word: &str) -> Option<u64> {
+    let word = word.strip_suffix('U').unwrap_or(word);
+    let radix = |digits: &str, radix| u64::from_str_radix(digits, radix).ok();
+    match word.as_bytes() {
+        [b'0', b'x' | b'X', ..] => radix(&word[2..], 16),
+        [b'0', b'b' | b'B', ..] => radix(&word[2..], 2),
+        [b'0', _, ..] => radix(&word[1..], 8),
+        _ => word.parse().ok(),
+    }
+}
+
 fn is_of_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'$' | b'%')
 }
@@ -161,14 +225,26 @@ mod tests {
             .weak .func (.param .b32 r) f(.param .b64 .ptr .global p) { .reg .b32 %no; { .global .u32 no; } ret; }
             .visible .entry k(.param .u64 .ptr .const p) .maxntid 32, 1, 1 { ret; }
             .global .v4 .f32 last;"#;
-        let expected = Declarations { variables: vec!["limits", "more", "man", "last"], functions: vec!["malloc"] };
-        assert_eq!(declarations(text), expected);
+        let variables = [("limits", 16), ("more", 2), ("man", 4), ("last", 16)];
+        let variables = variables.map(|(name, size)| Declared { name, size }).to_vec();
+        assert_eq!(declarations(text), Declarations { variables, functions: vec!["malloc"] });
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_elements() {
+        let sizes = |text: &str| declarations(text).variables.iter().map(|it| it.size).collect::<Vec<_>>();
+        assert_eq!(sizes(".global .align 8 .f64 a, b[0x10][2]; .const .v2 .u16 c[010];"), [8, 256, 32]);
+        assert_eq!(
+            sizes(".global .f16x2 a[0b11U]; .global .b128 b; .global .u32 c[] = {1, {2, 3}, f + 4};"),
+            [12, 16, 16]
+        );
+        assert_eq!(sizes(".global .b8 huge[18446744073709551615][9], none[];"), [u64::MAX, 0]);
     }
 
     #[test]
     fn references_to_textures_and_surfaces_are_no_variables() {
         let text = ".global .texref a, b; .visible .global .surfref c; .global .u32 d;";
-        assert_eq!(declarations(text).variables, ["d"]);
+        assert_eq!(declarations(text).variables, [Declared { name: "d", size: 4 }]);
     }
 
     #[test]
@@ -178,6 +254,6 @@ mod tests {
             let found = declarations(&text[..length]);
             assert!(found.variables.len() <= 2 && found.functions.len() <= 1, "{length}");
         }
-        assert_eq!(declarations("\u{e9}\u{e9} .global .u32 a;").variables, ["a"]);
+        assert_eq!(declarations("\u{e9}\u{e9} .global .u32 a;").variables, [Declared { name: "a", size: 4 }]);
     }
 }

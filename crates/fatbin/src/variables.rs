@@ -41,6 +41,8 @@ const INDIRECT: [&str; 2] = [".callprototype", ".calltargets"];
 pub struct Variable<'a> {
     /// Its name as the driver knows it.
     pub name: Cow<'a, str>,
+    /// Bytes.
+    pub size: u64,
     /// Where machine code puts it; none for text, which a driver has yet to compile.
     pub place: Option<Place>,
 }
@@ -93,8 +95,15 @@ impl Variable<'_> {
 }
 
 impl Variables<'_> {
+    /// Bytes of all of them.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.all.iter().fold(0, |all, variable| all.saturating_add(variable.size))
+    }
+
     fn into_owned(self) -> Variables<'static> {
-        let own = |it: Variable<'_>| Variable { name: Cow::Owned(it.name.into_owned()), place: it.place };
+        let own =
+            |it: Variable<'_>| Variable { name: Cow::Owned(it.name.into_owned()), size: it.size, place: it.place };
         let Self { all, uses_heap, relocates_functions, code } = self;
         Variables { all: all.into_iter().map(own).collect(), uses_heap, relocates_functions, code }
     }
@@ -159,7 +168,8 @@ fn best_code<'a>(container: &Container<'a>, sm: u32) -> Result<Option<Code<'a>>,
 fn of_text(text: &str) -> Variables<'_> {
     let found = declarations(text);
     let relocates_functions = has_indirect_call(text);
-    let all = found.variables.into_iter().map(|name| Variable { name: Cow::Borrowed(name), place: None }).collect();
+    let all = found.variables.into_iter();
+    let all = all.map(|it| Variable { name: Cow::Borrowed(it.name), size: it.size, place: None }).collect();
     let uses_heap = found.functions.iter().any(|name| HEAP.contains(name));
     Variables { all, uses_heap, relocates_functions, ..Variables::default() }
 }
@@ -181,7 +191,7 @@ fn of_code(file: &[u8]) -> Result<Variables<'_>, ImageError> {
             found.uses_heap |= symbol.section == 0 && HEAP.contains(&name);
             if symbol.kind == STT_OBJECT && sections.get(symbol.section as usize).is_some_and(is_memory) {
                 let place = Place { section: symbol.section, offset: symbol.value, size: symbol.size };
-                found.all.push(Variable { name: Cow::Borrowed(name), place: Some(place) });
+                found.all.push(Variable { name: Cow::Borrowed(name), size: symbol.size, place: Some(place) });
             }
         }
     }
@@ -287,6 +297,12 @@ mod tests {
         assert_eq!(names(&code), expected);
         assert_eq!(names(&text), expected);
         assert!(code.uses_heap && text.uses_heap);
+        let sizes = |variables: &Variables<'_>| {
+            let mut sizes: Vec<_> = variables.all.iter().map(|it| (it.name.to_string(), it.size)).collect();
+            sizes.sort();
+            sizes
+        };
+        assert_eq!(sizes(&code), sizes(&text));
         let place = |name: &str| code.all.iter().find(|variable| variable.name == name).unwrap().place.unwrap();
         let (table, calls, counter) = (place("table"), place("_ZZ1kPiiE5calls"), place("counter"));
         assert_eq!((table.offset, table.size, calls.offset, counter.size), (12, 400, 8, 4));

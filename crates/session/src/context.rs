@@ -13,14 +13,13 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     cuCtxDestroy_v2, cuLibraryUnload, kdContextCreate, kdContextRelease, kdContextReset, kdContextRetain, kdDeviceGrow,
     kdDeviceShrink, kdEnvironment, kdFacts, kdGivenBack, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenEnd,
-    kdIdle, kdImagePiece, kdImageRecall, kdLibraryLoad, kdResource, kdResourceSplit, kdUpcallBytes, kdUpcallData,
-    kdUpcallNext, kdUpcallsBegin, kdWanted,
+    kdIdle, kdImagePiece, kdImageRecall, kdLibraryLoad, kdManagedDrop, kdManagedHold, kdResource, kdResourceSplit,
+    kdUpcallBytes, kdUpcallData, kdUpcallNext, kdUpcallsBegin, kdWanted,
 };
 
 use crate::ask::ask;
 use crate::fault::Fault;
 use crate::gather::current_device;
-use crate::handlers::refund;
 use crate::journal::Kind;
 use crate::session::Session;
 use crate::shared::Shared;
@@ -51,6 +50,8 @@ fn needs_context(opcode: u16) -> bool {
             | kdGraphDestroy::OPCODE
             | kdGraphForget::OPCODE
             | kdLibraryLoad::OPCODE
+            | kdManagedHold::OPCODE
+            | kdManagedDrop::OPCODE
             | kdUpcallNext::OPCODE
             | kdWanted::OPCODE
             | cuCtxDestroy_v2::OPCODE
@@ -179,7 +180,8 @@ impl Session {
         self.tables.forget_context(id);
         self.shares.keep_events(|event| self.tables.events.get(event).is_ok());
         let bytes = self.tables.arrays.forget_context(id);
-        refund(self, bytes);
+        self.refund(bytes);
+        self.forget_context(id);
         self.thread_streams.retain(|(_, context), _| *context != id);
         self.graphs.end_context(id);
         self.shared.stages.end_context(id);
@@ -194,6 +196,7 @@ impl Session {
         if let Some(host) = &self.host {
             self.journal.keep_pinned_where(|address| host.is_registered(address));
         }
+        self.journal.keep_managed_where(|address| self.holdings.is_managed(address));
         self.event_times.end_context(id);
         self.epoch += 1;
         if self.current == id {

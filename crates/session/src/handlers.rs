@@ -43,14 +43,14 @@ use crate::session::Job;
 
 pub(crate) use array::{
     kdArrayCopy, kdArrayCreate, kdArrayDestroy, kdArrayMap, kdArrayNeeds, kdArraySparse, kdMipmapCreate, kdMipmapLevel,
-    refund,
 };
 pub(crate) use context::{
     kdContextCreate, kdContextLimit, kdContextRelease, kdContextReset, kdContextRetain, kdContextSetLimit,
 };
 pub(crate) use copy::{kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
 pub(crate) use device::{
-    kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdGivenBack, kdIdle, kdPeerAtomics, kdPlea, kdWanted,
+    kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdGivenBack, kdIdle, kdManagedDrop, kdManagedHold, kdPeerAtomics,
+    kdPlea, kdWanted,
 };
 pub(crate) use event::kdElapsedTime;
 pub(crate) use facts::{kdEnvironment, kdFacts};

@@ -93,6 +93,8 @@ pub(crate) enum Kind {
     Reference,
     /// Memory of another program, by address.
     Foreign,
+    /// A block of managed memory that counts, by address.
+    Managed,
 }
 
 impl Kind {
@@ -100,7 +102,7 @@ impl Kind {
     const DENSE: usize = 2;
     const SPARSE: usize = 7;
     /// In the order of their numbers.
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Stream,
         Self::Event,
         Self::Context,
@@ -121,6 +123,7 @@ impl Kind {
         Self::Peer,
         Self::Reference,
         Self::Foreign,
+        Self::Managed,
     ];
 
     const fn place(self) -> Place {
@@ -374,6 +377,11 @@ impl Journal {
     /// Drops host memory that is registered no more.
     pub(crate) fn keep_pinned_where(&mut self, is_registered: impl Fn(u64) -> bool) {
         self.retain(Kind::Pinned, |address, _| is_registered(address));
+    }
+
+    /// Drops managed memory that counts no more.
+    pub(crate) fn keep_managed_where(&mut self, counts: impl Fn(u64) -> bool) {
+        self.retain(Kind::Managed, |address, _| counts(address));
     }
 
     /// Notes where an executable graph was made first.

@@ -23,6 +23,7 @@ pub mod gather;
 mod graphs;
 mod handlers;
 mod handles;
+mod holdings;
 mod host_memory;
 mod images;
 mod journal;

@@ -27,6 +27,7 @@ use crate::dispatch::dispatch;
 use crate::executor::{self, Executors, Place, Task};
 use crate::fault::{Fault, SessionError};
 use crate::graphs::Graphs;
+use crate::holdings::Holdings;
 use crate::host_memory::HostMemory;
 use crate::images::Images;
 use crate::journal::{EventTimes, Journal, Replay};
@@ -86,6 +87,7 @@ pub struct Session {
     pub(crate) reach: Reach,
     pub(crate) device: DeviceMemory,
     pub(crate) virtual_memory: VirtualMemory,
+    pub(crate) holdings: Holdings,
     pub(crate) shares: Shares,
     pub(crate) host: Option<HostMemory>,
     pub(crate) staging: Option<StagingArea>,
@@ -184,6 +186,7 @@ impl Session {
             reach,
             device: setup.device,
             virtual_memory: VirtualMemory::default(),
+            holdings: Holdings::default(),
             shares: Shares::default(),
             host: setup.host,
             staging: None,

@@ -10,6 +10,7 @@ use katydid_wire::frame::FrameHead;
 use crate::arrays::Arrays;
 use crate::fault::Fault;
 use crate::handles::{Handle, Handles};
+use crate::holdings::Origin;
 use crate::host_memory::Owner;
 use crate::references::References;
 use crate::session::Session;
@@ -105,6 +106,7 @@ impl Resolve for CUmodule {
     fn ended(session: &mut Session, id: u32) {
         let _ = session.tables.modules.take(id);
         session.tables.library_modules.remove(&id);
+        session.forget_code(Origin::Module(id));
         session.shared.blocks.forget_variables(|owner| matches!(owner, Owner::Module { module, .. } if module == id));
         session.tables.references.forget_module(id);
     }
@@ -165,6 +167,7 @@ impl Resolve for CUlibrary {
             .blocks
             .forget_variables(|owner| matches!(owner, Owner::Library { library, .. } if library == id));
         session.images.forget(id);
+        session.forget_code(Origin::Library(id));
     }
 }
 

@@ -11,6 +11,7 @@ mod looking;
 mod memory;
 mod order;
 mod packed;
+mod quota;
 mod rebuild;
 pub(crate) mod soft;
 mod stage;

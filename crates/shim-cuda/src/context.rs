@@ -23,6 +23,7 @@ use crate::border::{enqueue, out, refuse, write_if_given};
 use crate::device;
 use crate::green::Green;
 use crate::handle::object;
+use crate::memory::{UNKNOWN, in_need};
 use crate::session::{Shim, shim};
 use crate::{current, graph, managed, pinned, pool, registered, stream, variable};
 
@@ -722,7 +723,9 @@ pub(crate) fn set_limit(limit: u32, value: usize) -> Result<(), CUresult> {
     graph::forbid()?;
     let context = current::active()?;
     let message = kdContextSetLimit { limit, value: value as u64 };
-    let actual = shim()?.session.call(context.wire(), &message)?.actual;
+    let shim = shim()?;
+    let set = || shim.session.call(context.wire(), &message);
+    let actual = in_need(context.device, UNKNOWN, set)?.actual;
     context.change_facts(|facts| {
         if let Some(answer) = facts.limits.get_mut(limit as usize) {
             answer.value = actual;

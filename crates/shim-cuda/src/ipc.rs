@@ -21,6 +21,7 @@ use crate::border::{call, out};
 use crate::device::handle;
 use crate::event::{Done, Event};
 use crate::handle::{object, wire};
+use crate::memory::in_need;
 use crate::session::shim;
 use crate::stream::Apart;
 use crate::{context, current, virtual_memory};
@@ -236,7 +237,8 @@ fn map(lent: &Lent) -> Result<u64, CUresult> {
     let start = virtual_memory::reserve_for(lent.whole)?;
     let name = told(lent.name);
     let message = kdForeignMap { address: start, size: lent.whole, device: lent.position() as i32, name: &name };
-    if let Err(code) = call(&message) {
+    let mapped = in_need(ordinal, lent.whole, || call(&message));
+    if let Err(code) = mapped {
         virtual_memory::unreserve(start, lent.whole as usize)?;
         return Err(code);
     }

@@ -19,6 +19,7 @@ use crate::device::handle;
 use crate::handle::object;
 use crate::jit::Options;
 use crate::kernel::Kernel;
+use crate::memory::{UNKNOWN, in_need};
 use crate::module::Module;
 use crate::session::shim;
 use crate::variable::{self, Variable};
@@ -53,6 +54,11 @@ fn any_context() -> u32 {
     current::wire().unwrap_or(0)
 }
 
+/// The current context's device, or the first one.
+fn any_device() -> u32 {
+    current::active().map_or(0, |context| context.device)
+}
+
 /// The driver's own library options are about the image's memory, which the worker copies: they change nothing.
 ///
 /// # Safety
@@ -73,13 +79,14 @@ pub(crate) unsafe fn load_data(
     // SAFETY: by the contract.
     let (target, options) = unsafe { (out(target)?, Options::read(count, ids, values)?) };
     let shim = shim()?;
-    let context = any_context();
-    // SAFETY: by the contract.
-    unsafe { image::send(context, code) }?;
-    let library = shim.libraries.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
-        let options = encode_options(&options.numbers);
-        shim.session.call(context, &kdLibraryLoad { library: slot.index + 1, options: &options })?;
-        Ok(Library { slot, kernels: Mutex::default(), modules: Mutex::default() })
+    let (context, options) = (any_context(), encode_options(&options.numbers));
+    let library = in_need(any_device(), UNKNOWN, || {
+        // SAFETY: by the contract.
+        unsafe { image::send(context, code) }?;
+        shim.libraries.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+            shim.session.call(context, &kdLibraryLoad { library: slot.index + 1, options: &options })?;
+            Ok(Library { slot, kernels: Mutex::default(), modules: Mutex::default() })
+        })
     })?;
     target.write(CUlibrary(handle(library.slot.handle)));
     Ok(())
@@ -133,15 +140,18 @@ pub(crate) fn kernel_named(library: &Library, name: &[u8]) -> Result<Arc<Kernel>
         return Ok(Arc::clone(kernel));
     }
     let shim = shim()?;
-    let kernel = shim.kernels.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
-        let message = kdLibraryKernel { kernel: slot.index + 1, library: library.wire(), name };
-        let context = any_context();
-        let facts = shim.session.call(context, &message)?.facts;
-        // Without a context the driver finds the kernel, but does not describe it.
-        let code = if context == 0 { None } else { Code::decode(&facts) };
-        let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
-        Ok(Kernel::new(slot, library.slot.handle, name, code))
-    })?;
+    let find = || {
+        shim.kernels.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+            let message = kdLibraryKernel { kernel: slot.index + 1, library: library.wire(), name };
+            let context = any_context();
+            let facts = shim.session.call(context, &message)?.facts;
+            // Without a context the driver finds the kernel, but does not describe it.
+            let code = if context == 0 { None } else { Code::decode(&facts) };
+            let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
+            Ok(Kernel::new(slot, library.slot.handle, name, code))
+        })
+    };
+    let kernel = in_need(any_device(), UNKNOWN, find)?;
     kernels.insert(name.to_vec(), Arc::clone(&kernel));
     Ok(kernel)
 }

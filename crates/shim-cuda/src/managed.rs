@@ -14,9 +14,11 @@ use katydid_client::output::say;
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, attach_flags, device_attribute};
 use katydid_fatbin::Image;
+use katydid_wire::message::{kdManagedDrop, kdManagedHold};
 
 use crate::border::out;
 use crate::handle::object;
+use crate::memory::in_need;
 use crate::pinned::{HostBacking, PAGE};
 use crate::session::shim;
 use crate::{current, stream};
@@ -59,6 +61,7 @@ pub(crate) unsafe fn allocate(target: *mut CUdeviceptr, size: usize, flags: u32)
     let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let pages = (size as u64).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
+    hold(context.device, (address, pages), context.wire())?;
     shim.regions.insert(address, size as u64, Place::Managed, context.device, context.slot.handle);
     count();
     target.write(address);
@@ -73,7 +76,25 @@ pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
     forget(&region);
     let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     pinned.forget(&region)?;
+    let_go(address)?;
     pinned.arena.free(address, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+}
+
+/// Has a block of the arena, which nobody knows of yet, count as memory of a device: in a context of a wire id or, with 0, in
+/// none. Where there is no room for it, it goes back to the arena.
+pub(crate) fn hold(ordinal: u32, (address, size): (u64, u64), context: u32) -> Result<(), CUresult> {
+    let shim = shim()?;
+    let held = in_need(ordinal, size, || shim.session.call(context, &kdManagedHold { address, size }));
+    held.map(drop).inspect_err(|_| {
+        if let Some(pinned) = &shim.pinned {
+            let _ = pinned.arena.free(address, 0);
+        }
+    })
+}
+
+/// A block counts no more. Said before another one can lie at its address.
+pub(crate) fn let_go(address: u64) -> Result<(), CUresult> {
+    shim()?.session.enqueue(current::wire().unwrap_or(0), &kdManagedDrop { address })
 }
 
 /// One block more.

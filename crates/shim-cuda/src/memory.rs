@@ -55,6 +55,9 @@ pub(crate) fn shrink(device: i32, range: &Range<u64>) -> Result<(), CUresult> {
     shim()?.session.call(current::wire().unwrap_or(0), &message).map(drop)
 }
 
+/// More than anybody could give back: no other program is asked.
+pub(crate) const UNKNOWN: u64 = u64::MAX;
+
 /// Has the driver make something of so many bytes on a device; where it finds no memory, once more when what lies idle has gone
 /// back, here and then elsewhere.
 pub(crate) fn in_need<T>(ordinal: u32, bytes: u64, attempt: impl Fn() -> Result<T, CUresult>) -> Result<T, CUresult> {

@@ -1,6 +1,7 @@
 //! Modules: images loaded into a context, and what is found in them.
 #![expect(unsafe_code, reason = "reads images and writes pointers of C callers")]
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +20,7 @@ use crate::function::Function;
 use crate::handle::object;
 use crate::jit::Options;
 use crate::library::Library;
+use crate::memory::{UNKNOWN, in_need};
 use crate::session::shim;
 use crate::variable::{self, Variable};
 use crate::{current, graph, image, kernel, library, reference, surface_reference};
@@ -77,20 +79,25 @@ unsafe fn load_logged(
     logs: impl FnOnce(&[u8], &[u8]),
 ) -> Result<Arc<Module>, CUresult> {
     let context = current::active()?.owner();
-    let shim = shim()?;
-    // SAFETY: handed on.
-    unsafe { image::send(context.wire(), pointer) }?;
-    shim.modules.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
-        let options = encode_options(options);
-        let message =
-            kdModuleLoad { module: slot.index + 1, infoLogSize: info, errorLogSize: error, options: &options };
-        let (status, reply) = shim.session.call_any(context.wire(), &message)?;
-        if let Some(reply) = reply {
-            logs(&reply.infoLog, &reply.errorLog);
-        }
-        status.ok()?;
-        Ok(Module::new(slot, context, None))
-    })
+    let (shim, options) = (shim()?, encode_options(options));
+    // What the compiler said last.
+    let said = RefCell::new(None);
+    let loaded = in_need(context.device, UNKNOWN, || {
+        // SAFETY: handed on.
+        unsafe { image::send(context.wire(), pointer) }?;
+        shim.modules.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+            let message =
+                kdModuleLoad { module: slot.index + 1, infoLogSize: info, errorLogSize: error, options: &options };
+            let (status, reply) = shim.session.call_any(context.wire(), &message)?;
+            said.replace(reply);
+            status.ok()?;
+            Ok(Module::new(slot, Arc::clone(&context), None))
+        })
+    });
+    if let Some(reply) = said.take() {
+        logs(&reply.infoLog, &reply.errorLog);
+    }
+    loaded
 }
 
 /// # Safety
@@ -177,13 +184,16 @@ fn function_named(module: &Arc<Module>, name: &[u8]) -> Result<Arc<Function>, CU
         return Ok(Arc::clone(function));
     }
     let shim = shim()?;
-    let function = shim.functions.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
-        let message = kdModuleFunction { function: slot.index + 1, module: module.wire(), name };
-        let facts = shim.session.call(module.context.wire(), &message)?.facts;
-        let code = Code::decode(&facts).ok_or_else(|| shim.session.broken("kdModuleFunction"))?;
-        let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
-        Ok(Function::of_module(slot, Arc::clone(&module.context), name, module.slot.handle, code))
-    })?;
+    let find = || {
+        shim.functions.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+            let message = kdModuleFunction { function: slot.index + 1, module: module.wire(), name };
+            let facts = shim.session.call(module.context.wire(), &message)?.facts;
+            let code = Code::decode(&facts).ok_or_else(|| shim.session.broken("kdModuleFunction"))?;
+            let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
+            Ok(Function::of_module(slot, Arc::clone(&module.context), name, module.slot.handle, code))
+        })
+    };
+    let function = in_need(module.context.device, UNKNOWN, find)?;
     functions.insert(name.to_vec(), Arc::clone(&function));
     Ok(function)
 }

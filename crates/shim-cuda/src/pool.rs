@@ -284,8 +284,10 @@ fn allocate_pages(shim: &Shim, home: Home, pool: usize, size: u64) -> Result<u64
     let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
     let device = match home {
         Home::Managed(device) => {
+            let device = device.unwrap_or(0);
+            managed::hold(device, (address, pages), 0)?;
             managed::count();
-            device.unwrap_or(0)
+            device
         }
         Home::Device(_) | Home::Host => 0,
     };
@@ -296,11 +298,15 @@ fn allocate_pages(shim: &Shim, home: Home, pool: usize, size: u64) -> Result<u64
 /// A place that has left the map of addresses is used again once the GPU is done with it.
 fn free_pages(region: &Region) -> Result<(), CUresult> {
     let shim = shim()?;
-    if region.is_managed() {
+    let is_managed = region.is_managed();
+    if is_managed {
         managed::forget(region);
     }
     let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     pinned.forget(region)?;
+    if is_managed {
+        managed::let_go(region.start)?;
+    }
     pinned.arena.free(region.start, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }
 

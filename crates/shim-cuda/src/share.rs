@@ -17,6 +17,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::border::out;
 use crate::ipc::{self, NAME};
+use crate::memory::{UNKNOWN, in_need};
 use crate::session::shim;
 use crate::stream::Apart;
 use crate::{device, pool, virtual_memory};
@@ -93,10 +94,13 @@ pub(crate) unsafe fn import(
     // The descriptor is the pointer's value, of which the upper half means nothing.
     let name = ipc::told(name_in(descriptor.addr() as c_int, BLOCK).ok_or(wrong)?);
     Apart::begin_for_good();
-    target.write(virtual_memory::adopt(FILE_DESCRIPTOR, |memory| {
-        let reply = shim()?.session.call(0, &kdMemoryBorrow { memory, name: &name })?;
-        Ok((reply.size, reply.device))
-    })?);
+    let borrow = || {
+        virtual_memory::adopt(FILE_DESCRIPTOR, |memory| {
+            let reply = shim()?.session.call(0, &kdMemoryBorrow { memory, name: &name })?;
+            Ok((reply.size, reply.device))
+        })
+    };
+    target.write(in_need(0, UNKNOWN, borrow)?);
     Ok(())
 }
 

@@ -308,10 +308,15 @@ pub(crate) fn kdclPipe(
 ) -> Result<message::kdclPipeReply, Fault> {
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let api = context.api;
+    // One place more than packets tells a full pipe from an empty one.
+    let counted = u64::from(message.packetSize).saturating_mul(u64::from(message.packets) + 1);
+    if !session.shared.usage.allows(counted) {
+        return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
+    }
     let handle =
         make!(api, clCreatePipe(context.handle, message.flags, message.packetSize, message.packets, ptr::null()))?;
     let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
-    session.bind_memory(message.memory, Object { handle, api, size: 0 }, vec![made_of], 0)?;
+    session.bind_memory(message.memory, Object { handle, api, size: 0 }, vec![made_of], counted)?;
     Ok(message::kdclPipeReply {})
 }
 

@@ -43,22 +43,6 @@ fn bytes_of(it: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
 /// Flags of arrays whose memory is mapped later, and charged with the blocks that it is.
 const LATER: u32 = 0x40 | 0x80;
 
-/// Charges the quota; out of memory when it leaves less.
-fn charge(session: &mut Session, bytes: u64) -> Result<(), Fault> {
-    if bytes > session.device.left() {
-        return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
-    }
-    session.device.charge(bytes);
-    session.shared.usage.set_device_memory(session.device.held());
-    Ok(())
-}
-
-/// Bytes are free again.
-pub(crate) fn refund(session: &mut Session, bytes: u64) {
-    session.device.refund(bytes);
-    session.shared.usage.set_device_memory(session.device.held());
-}
-
 /// Makes an array.
 pub(crate) fn kdArrayCreate(
     session: &mut Session,
@@ -77,7 +61,7 @@ pub(crate) fn kdArrayCreate(
     // SAFETY: the descriptor and the output outlive the call.
     let array = ask(|out| unsafe { session.driver().cuArray3DCreate_v2(out, &raw const descriptor) })?;
     let bytes = bytes_of(&descriptor);
-    if let Err(fault) = charge(session, bytes) {
+    if let Err(fault) = session.charge(bytes) {
         // SAFETY: made just now, and nobody knows it.
         let _ = unsafe { session.driver().cuArrayDestroy(array) };
         return Err(fault);
@@ -106,7 +90,7 @@ pub(crate) fn kdMipmapCreate(
     let mipmap = ask(|out| unsafe { session.driver().cuMipmappedArrayCreate(out, &raw const descriptor, levels) })?;
     let first = bytes_of(&descriptor);
     let bytes = if levels > 1 { first.saturating_mul(2) } else { first };
-    if let Err(fault) = charge(session, bytes) {
+    if let Err(fault) = session.charge(bytes) {
         // SAFETY: made just now, and nobody knows it.
         let _ = unsafe { session.driver().cuMipmappedArrayDestroy(mipmap) };
         return Err(fault);
@@ -138,7 +122,7 @@ pub(crate) fn kdArrayDestroy(
     message: kdArrayDestroy,
 ) -> Detached<kdArrayDestroyReply> {
     let (held, bytes) = session.tables.arrays.take(message.array)?;
-    refund(session, bytes);
+    session.refund(bytes);
     Ok(Box::new(move |driver| {
         // SAFETY: objects of the session that have left the books.
         let status = unsafe {

@@ -4,7 +4,10 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
+use std::sync::Arc;
+
 use katydid_cuda_sys::{CUcontext, CUresult};
+use katydid_driver::Driver;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdContextCreate, kdContextCreateReply, kdContextLimit, kdContextLimitReply, kdContextRelease,
@@ -25,8 +28,9 @@ pub(crate) fn kdContextRetain(
     message: kdContextRetain,
 ) -> Called<kdContextRetainReply> {
     session.tables.contexts.check_new(message.context)?;
-    set_flags(session, message.device, message.flags)?;
-    let handle = retain(session, message.device)?;
+    session.hold_context(message.context, message.device)?;
+    let made = set_flags(session, message.device, message.flags).and_then(|()| retain(session, message.device));
+    let handle = made.inspect_err(|_| session.forget_context(message.context))?;
     let facts = begin(session, message.context, handle, Some(message.device))?;
     session.looking.heed(message.flags);
     done(kdContextRetainReply { facts })
@@ -99,8 +103,10 @@ pub(crate) fn kdContextCreate(
     message: kdContextCreate,
 ) -> Called<kdContextCreateReply> {
     session.tables.contexts.check_new(message.context)?;
+    session.hold_context(message.context, message.device)?;
     // SAFETY: the output is a local.
-    let handle = ask(|out| unsafe { session.driver().cuCtxCreate_v2(out, message.flags, message.device) })?;
+    let made = ask(|out| unsafe { session.driver().cuCtxCreate_v2(out, message.flags, message.device) });
+    let handle = made.inspect_err(|_| session.forget_context(message.context))?;
     // SAFETY: the output is a local; what comes off is the context just pushed.
     ask::<CUcontext>(|out| unsafe { session.driver().cuCtxPopCurrent_v2(out) })?;
     let facts = begin(session, message.context, handle, None)?;
@@ -114,20 +120,30 @@ pub(crate) fn kdContextLimit(
     _head: &FrameHead,
     message: kdContextLimit,
 ) -> Called<kdContextLimitReply> {
-    // SAFETY: the output is a local.
-    let value = ask::<usize>(|out| unsafe { session.driver().cuCtxGetLimit(out, message.limit) })?;
+    let value = limit(session.driver(), message.limit)?;
     done(kdContextLimitReply { value: value as u64 })
 }
 
-/// `cuCtxSetLimit` of the current context, and what the driver made of it.
+fn limit(driver: &Driver, which: u32) -> Result<usize, CUresult> {
+    // SAFETY: the output is a local.
+    ask(|out| unsafe { driver.cuCtxGetLimit(out, which) })
+}
+
+/// `cuCtxSetLimit` of the current context, and what the driver made of it, which counts against the quota.
 pub(crate) fn kdContextSetLimit(
     session: &mut Session,
     _head: &FrameHead,
     message: kdContextSetLimit,
 ) -> Called<kdContextSetLimitReply> {
+    let (driver, which) = (Arc::clone(&session.shared.driver), message.limit);
+    let before = limit(&driver, which);
     // SAFETY: takes numbers only.
-    unsafe { session.driver().cuCtxSetLimit(message.limit, message.value as usize) }.ok()?;
-    // SAFETY: the output is a local.
-    let actual = ask::<usize>(|out| unsafe { session.driver().cuCtxGetLimit(out, message.limit) })?;
+    unsafe { driver.cuCtxSetLimit(which, message.value as usize) }.ok()?;
+    let actual = limit(&driver, which)?;
+    let before = before.unwrap_or(actual);
+    session.hold_limit(which, before as u64, actual as u64).inspect_err(|_| {
+        // SAFETY: as above.
+        let _ = unsafe { driver.cuCtxSetLimit(which, before) };
+    })?;
     done(kdContextSetLimitReply { actual: actual as u64 })
 }

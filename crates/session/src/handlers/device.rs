@@ -9,7 +9,8 @@ use katydid_driver::Driver;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdDeviceGrow, kdDeviceGrowReply, kdDeviceInfo, kdDeviceInfoReply, kdDeviceShrink, kdDeviceShrinkReply, kdGivenBack,
-    kdIdle, kdPeerAtomics, kdPeerAtomicsReply, kdPlea, kdPleaReply, kdWanted, kdWantedReply,
+    kdIdle, kdManagedDrop, kdManagedHold, kdManagedHoldReply, kdPeerAtomics, kdPeerAtomicsReply, kdPlea, kdPleaReply,
+    kdWanted, kdWantedReply,
 };
 
 use super::{Called, Detached, Enqueued, done};
@@ -59,6 +60,23 @@ fn unmap(driver: &Driver, ranges: &[(u64, u64)]) -> CUresult {
         }
     }
     CUresult::SUCCESS
+}
+
+/// Counts managed memory, which the program has allocated in the frame's context or, without one, in none.
+pub(crate) fn kdManagedHold(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdManagedHold,
+) -> Called<kdManagedHoldReply> {
+    let context = if head.context == 0 { 0 } else { session.owner(head.context) };
+    session.hold_managed(message.address, message.size, context)?;
+    done(kdManagedHoldReply {})
+}
+
+/// Counts it no more.
+pub(crate) fn kdManagedDrop(session: &mut Session, _head: &FrameHead, message: kdManagedDrop) -> Enqueued {
+    session.forget_managed(message.address)?;
+    Ok(CUresult::SUCCESS)
 }
 
 /// Has other sessions give back what they hold idle, and waits for that. Out of memory at once where that cannot help: the quota

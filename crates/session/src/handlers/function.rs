@@ -14,6 +14,7 @@ use super::{Called, Enqueued, done};
 use crate::ask::ask;
 use crate::fault::Fault;
 use crate::gather;
+use crate::holdings::Origin;
 use crate::session::Session;
 
 /// A function or a kernel: messages name one of the two and leave the other 0.
@@ -66,8 +67,10 @@ pub(crate) fn kdModuleFunction(
     let name = name(message.name)?;
     // SAFETY: the output is a local, the name ends with a NUL.
     let function = ask(|out| unsafe { session.driver().cuModuleGetFunction(out, module, name.as_ptr()) })?;
+    let facts = gather::function(session.driver(), function);
+    session.hold_function(Origin::Module(message.module), &facts)?;
     session.bind(message.function, function)?;
-    done(kdModuleFunctionReply { facts: gather::function(session.driver(), function).encode() })
+    done(kdModuleFunctionReply { facts: facts.encode() })
 }
 
 /// Finds a kernel of a library.
@@ -81,8 +84,10 @@ pub(crate) fn kdLibraryKernel(
     let name = name(message.name)?;
     // SAFETY: the output is a local, the name ends with a NUL.
     let kernel = ask(|out| unsafe { session.driver().cuLibraryGetKernel(out, library, name.as_ptr()) })?;
+    let facts = gather::kernel(session.driver(), kernel);
+    session.hold_function(Origin::Library(message.library), &facts)?;
     session.tables.kernels.set(message.kernel, kernel, 0)?;
-    done(kdLibraryKernelReply { facts: gather::kernel(session.driver(), kernel).encode() })
+    done(kdLibraryKernelReply { facts: facts.encode() })
 }
 
 /// The function that a kernel is in the current context.

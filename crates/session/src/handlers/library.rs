@@ -18,6 +18,7 @@ use super::module::{MOST_NAMES, name, note_variable, owned};
 use super::options::JitOptions;
 use super::{Called, done, image};
 use crate::ask::ask;
+use crate::holdings::Origin;
 use crate::host_memory::Owner;
 use crate::journal::Attachment;
 use crate::session::Session;
@@ -35,13 +36,14 @@ pub(crate) fn kdLibraryLoad(
     let image = image::finish(session, head)?;
     let image = session.images.share(image);
     let mut options = JitOptions::decode("kdLibraryLoad", message.options)?;
+    session.hold_library(message.library, session.needs_of(&image))?;
     let mut library = CUlibrary::NULL;
     let (count, ids, values) = (options.count(), options.ids(), options.values());
     let code = image.as_ptr().cast();
     let (mut preserved, mut yes) = (BINARY_IS_PRESERVED, ptr::without_provenance_mut(1));
     // SAFETY: the image is whole, its lengths stay inside it, and it is kept below; both arrays have `count` entries,
     // those of the library's options one.
-    unsafe {
+    let loaded = unsafe {
         session.driver().cuLibraryLoadData(
             &raw mut library,
             code,
@@ -52,8 +54,8 @@ pub(crate) fn kdLibraryLoad(
             &raw mut yes,
             1,
         )
-    }
-    .ok()?;
+    };
+    loaded.ok().inspect_err(|_| session.forget_code(Origin::Library(message.library)))?;
     session.tables.libraries.set(message.library, library, 0)?;
     session.images.keep(message.library, Arc::clone(&image));
     session.journal.attach(Attachment::Image(image));

@@ -17,6 +17,7 @@ use super::options::JitOptions;
 use super::{Called, done, image};
 use crate::ask::ask;
 use crate::fault::Fault;
+use crate::holdings::Origin;
 use crate::host_memory::Owner;
 use crate::journal::Attachment;
 use crate::session::Session;
@@ -34,6 +35,7 @@ pub(crate) fn kdModuleLoad(
     let image = image::finish(session, head)?;
     let mut options =
         JitOptions::decode("kdModuleLoad", message.options)?.with_logs(message.infoLogSize, message.errorLogSize);
+    session.hold_module(message.module, session.needs_of(&image))?;
     let mut module = CUmodule::NULL;
     let (count, ids, values) = (options.count(), options.ids(), options.values());
     // SAFETY: the image is whole and its lengths stay inside it; both arrays have `count` entries, the log buffers
@@ -44,6 +46,8 @@ pub(crate) fn kdModuleLoad(
         session.bind(message.module, module)?;
         let image = session.images.share(image);
         session.journal.attach(Attachment::Image(image));
+    } else {
+        session.forget_code(Origin::Module(message.module));
     }
     let (infoLog, errorLog) = options.into_logs();
     Ok((status, kdModuleLoadReply { infoLog, errorLog }))

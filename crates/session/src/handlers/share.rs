@@ -165,6 +165,7 @@ pub(crate) fn kdForeignMap(
     }
     let driver = Arc::clone(&session.shared.driver);
     let grants = session.device.grants(device)?;
+    session.charge(size)?;
     let mut at = address;
     let mapped = borrowed.pieces.iter().try_for_each(|piece| {
         map_piece(&driver, at, piece)?;
@@ -182,6 +183,7 @@ pub(crate) fn kdForeignMap(
             // SAFETY: mapped above, and used by nobody.
             let _ = unsafe { driver.cuMemUnmap(address, (at - address) as usize) };
         }
+        session.refund(size);
         return Err(code.into());
     }
     session.shares.map(address, size, borrowed.lease);
@@ -207,6 +209,7 @@ pub(crate) fn kdForeignUnmap(
     if !session.shares.unmap(address, size) {
         return Err(Fault::from(CUresult::ERROR_INVALID_VALUE));
     }
+    session.refund(size);
     Ok(Box::new(move |driver| {
         // SAFETY: takes nothing. A context in error has nothing running.
         let _ = unsafe { driver.cuCtxSynchronize() };

@@ -227,10 +227,9 @@ pub(crate) fn kdMemoryGranularity(
 
 /// Bytes are free again.
 fn refund(session: &mut Session, bytes: u64) {
-    session.device.refund(bytes);
+    session.refund(bytes);
     let books = &session.virtual_memory;
     session.shares.keep_blocks(|id| books.knows(id));
-    session.shared.usage.set_device_memory(session.device.held());
 }
 
 /// Whether a location is the host, whichever of its nodes.
