@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +22,8 @@ use crate::pages::{self, PAGE, SharedPage};
 
 /// First bytes of a handle.
 const MAGIC: u64 = u64::from_le_bytes(*b"katydevt");
+/// In the place of a process: the descriptor is this one's, which somebody has passed on to it.
+const OWN: u64 = 0;
 /// How often a waiting thread looks: other processes cannot wake it.
 const LOOK: Duration = Duration::from_micros(50);
 
@@ -32,6 +34,16 @@ struct Counters {
     recorded: AtomicU64,
     /// The highest one that a stream has reached.
     reached: AtomicU64,
+}
+
+/// A descriptor of this process, once more.
+fn own(number: u64) -> io::Result<OwnedFd> {
+    let number = i32::try_from(number).map_err(io::Error::other)?;
+    if number < 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: only duplicated, which fails for one that is not open.
+    unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
 }
 
 /// A page of counters.
@@ -71,8 +83,10 @@ impl SharedMarks {
         if process == u64::from(std::process::id()) {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
-        let path = format!("/proc/{process}/fd/{number}");
-        let file = File::options().read(true).write(true).open(path).map(OwnedFd::from);
+        let file = match process {
+            OWN => own(number),
+            _ => File::options().read(true).write(true).open(format!("/proc/{process}/fd/{number}")).map(OwnedFd::from),
+        };
         let file = file.map_err(|_| CUresult::ERROR_INVALID_HANDLE)?;
         if identity(&file).ok() != Some(wanted) {
             return Err(CUresult::ERROR_INVALID_HANDLE);

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -94,10 +95,29 @@ impl Session {
                 let event: CUevent = self.tables.events.get(event)?;
                 // SAFETY: the output is a local, the event is the driver's own.
                 let handle: CUipcEventHandle = ask(|out| unsafe { driver.cuIpcGetEventHandle(out, event) })?;
-                vec![in_file(&handle.to_bytes()).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?]
+                let failed = |_: std::io::Error| CUresult::ERROR_OPERATING_SYSTEM;
+                let mut pieces = vec![in_file(&handle.to_bytes()).map_err(failed)?];
+                if driver.is_soft() {
+                    pieces.push((soft_descriptor(&handle).map_err(failed)?, 0));
+                }
+                pieces
             }
         })
     }
+}
+
+/// Where softcuda's handles of events name the process, and its descriptor.
+const SOFT_PROCESS: std::ops::Range<usize> = 8..16;
+const SOFT_DESCRIPTOR: std::ops::Range<usize> = 16..24;
+
+/// The descriptor that softcuda's handle of an event names: a borrower cannot take it out of this process by itself.
+fn soft_descriptor(handle: &CUipcEventHandle) -> std::io::Result<OwnedFd> {
+    let bytes = handle.to_bytes();
+    let number =
+        bytes.get(SOFT_DESCRIPTOR).and_then(|bytes| bytes.try_into().ok()).map_or(u64::MAX, u64::from_le_bytes);
+    let number = i32::try_from(number).map_err(std::io::Error::other)?;
+    // SAFETY: the driver has it open as long as its event, which the main loop alone ends; it is duplicated at once.
+    unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
 }
 
 /// A file in memory with these bytes, as what is lent are descriptors.
@@ -244,8 +264,13 @@ pub(crate) fn kdEventBorrow(
 
 /// The driver's handle that a lender of an event gives; none in what stands for something else.
 fn handle_in(pieces: &[Lent]) -> Option<CUipcEventHandle> {
-    let [(piece, _)] = pieces else { return None };
+    let [(piece, _), further @ ..] = pieces else { return None };
     let mut bytes = [0; size_of::<CUipcEventHandle>()];
     File::from(piece.try_clone().ok()?).read_exact_at(&mut bytes, 0).ok()?;
+    if let [(own, _)] = further {
+        // As softcuda names a descriptor of its own process.
+        bytes.get_mut(SOFT_PROCESS)?.fill(0);
+        bytes.get_mut(SOFT_DESCRIPTOR)?.copy_from_slice(&u64::from(own.as_raw_fd().unsigned_abs()).to_le_bytes());
+    }
     CUipcEventHandle::from_bytes(&bytes)
 }
