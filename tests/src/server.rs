@@ -61,6 +61,9 @@ pub struct Server {
 }
 
 impl Server {
+    /// Among further arguments: programs that come by TCP see no processors as devices of OpenCL.
+    pub const STRICT: &'static str = "strict";
+
     /// Starts a server whose workers open `driver` (`auto`, `soft` or a path), and waits until it answers.
     ///
     /// # Errors
@@ -140,7 +143,14 @@ impl Server {
         let log = fs::File::create(folder.path().join("log")).map_err(system("make a log"))?;
         let mut command = Command::new(places.katydid());
         command.args(["serve", "--listen", &unix_address(folder.path()), "--listen", tcp]);
-        command.arg("--admin").arg(admin_socket(folder.path())).args(["--driver", driver]).args(further);
+        command
+            .arg("--admin")
+            .arg(admin_socket(folder.path()))
+            .args(["--driver", driver])
+            .args(further.iter().filter(|it| **it != Self::STRICT));
+        if !further.contains(&Self::STRICT) {
+            command.arg("--allow-cpu-opencl");
+        }
         // Its own, whatever other servers of this user have; a successor finds what is there.
         command.arg("--images").arg(images(folder.path()));
         command.envs(variables.iter().map(|(name, value)| (name, value)));

@@ -655,3 +655,41 @@ fn what_a_program_holds_is_what_the_server_shows() -> Result<()> {
     }
     Ok(())
 }
+
+/// What the kernel says of a process in a line of its status.
+fn status(pid: u32, line: &str) -> Result<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let found = text.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(":\t"));
+    found.map(str::to_owned).with_context(|| format!("no line {line}"))
+}
+
+#[test]
+fn workers_have_given_up_what_they_do_not_need() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let program = places.program("fixture", Variant::Static);
+    let is_root = rustix::process::geteuid().is_root();
+    // Another user, where this one can become it, and nobody's otherwise.
+    let further: &[&str] = if is_root { &["--worker-user", "nobody"] } else { &[] };
+    for (further, has_sandbox) in [(further, true), (&["--no-sandbox"], false)] {
+        let server = Server::start(&places, "soft", further)?;
+        for way in Way::through(&server) {
+            let mut running = Running::start(way.command(&places, &program).arg("idle"), Stdio::piped())?;
+            running.wait_for("ready", PATIENCE)?;
+            let [worker] = server.workers_of(1)?[..] else { bail!("another number of workers") };
+            let told = [status(worker, "NoNewPrivs")?, status(worker, "Seccomp")?];
+            let own = std::process::id();
+            let expected = [status(own, "NoNewPrivs")?, status(own, "Seccomp")?];
+            ensure!(told == if has_sandbox { ["1", "2"].map(str::to_owned) } else { expected }, "{way}: {told:?}");
+            if has_sandbox {
+                let capabilities = status(worker, "CapEff")?;
+                ensure!(u64::from_str_radix(&capabilities, 16)? == 0, "{way}: {capabilities}");
+                let other_user = status(worker, "Uid")?.split('\t').next() != Some("0");
+                ensure!(other_user, "{way}: it runs as root");
+            }
+            running.close_input();
+            let outcome = running.finish(PATIENCE)?;
+            ensure!(outcome.status.success(), "{way}: {}\n{}", outcome.text(), outcome.errors());
+        }
+    }
+    Ok(())
+}

@@ -33,7 +33,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// A test that is not a program on all ways.
 type Test = fn(&Places) -> Result<(), Box<dyn Error>>;
 
-const DRIVERS: [(&str, Test); 13] = [
+const DRIVERS: [(&str, Test); 16] = [
     ("a_library_is_named_outright", named),
     ("what_was_tried_is_said", said),
     ("a_program_without_a_loader_gets_our_library", without_loader),
@@ -46,6 +46,9 @@ const DRIVERS: [(&str, Test); 13] = [
     ("what_is_known_or_cannot_be_wrong_is_waited_for_once", asked_once),
     ("every_function_answers_as_the_driver_does", answers),
     ("shared_virtual_memory_is_fine_grained_where_program_and_worker_share_memory", fine_grains),
+    ("a_kernel_on_a_processor_reaches_nothing_beyond_its_worker", intruder),
+    ("without_a_sandbox_a_kernel_does_what_its_worker_may", free_intruder),
+    ("processors_are_shown_to_others_only_where_that_is_asked_for", own_processors),
     ("our_library_is_beside_a_machines_own_drivers_with_a_server_and_silent_without", beside_others),
 ];
 /// Names drivers' libraries.
@@ -514,6 +517,73 @@ fn beside_others(places: &Places) -> Result<(), Box<dyn Error>> {
     command.env("OCL_ICD_VENDORS", folder.path()).env("KATYDID_SERVER", &address);
     let outcome = run(&mut command, LIMIT)?;
     Ok(judge(places, SMALL, &outcome)?)
+}
+
+/// A file that is none of a worker's to read, and a variable of an operator's that it must not have.
+const OPERATORS: (&str, &str) = ("AN_OPERATORS_SECRET", "hunter2");
+
+/// What the kernel of a program could do, through a server with these arguments, on a way; none where the driver is no processor's.
+fn tried_by_intruder(
+    places: &Places,
+    further: &[&str],
+    way: impl Fn(&Server) -> Way,
+) -> Result<Option<String>, Box<dyn Error>> {
+    if !is_pocl(places) {
+        return Ok(None);
+    }
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("file");
+    fs::write(&file, "of somebody else")?;
+    let variables = [&driver(places)[..], &[(OPERATORS.0, OPERATORS.1.into())]].concat();
+    let server = Server::start_with(places, &driver_under_test(), further, &variables)?;
+    let mut command = with_driver(places, &way(&server), "intruder");
+    let outcome = run(command.arg(&file).arg(OPERATORS.1), LIMIT)?;
+    if outcome.status.success() {
+        Ok(Some(outcome.text()))
+    } else {
+        Err([outcome.text(), outcome.errors()].concat().into())
+    }
+}
+
+/// Whatever it tries comes back refused, and the program and its worker go on.
+fn intruder(places: &Places) -> Result<(), Box<dyn Error>> {
+    const EXPECTED: &str = "a file: refused\nthe server's environment: refused\nthe server's memory: refused\n\
+        tracing the server: refused\na signal to the server: refused\na socket of TCP: refused\n\
+        a socket of the kernel's: refused\na unix socket: done\na namespace: refused\nthe variable: not found\n\
+        privileges: no new ones\ncapabilities: none\n";
+    for way in [0, 1] {
+        let text = tried_by_intruder(places, &[], |server| Way::through(server)[way].clone())?;
+        if text.as_deref().is_some_and(|text| text != EXPECTED) {
+            return Err(text.unwrap_or_default().into());
+        }
+    }
+    Ok(())
+}
+
+/// The same calls succeed where nothing holds them, so that it is the sandbox that does; the environment is clean in any case.
+fn free_intruder(places: &Places) -> Result<(), Box<dyn Error>> {
+    let text = tried_by_intruder(places, &["--no-sandbox"], |server| Way::through(server)[0].clone())?;
+    let Some(text) = text else { return Ok(()) };
+    let expected =
+        ["a file: done", "the server's environment: done", "a socket of TCP: done", "the variable: not found"];
+    let is_free = expected.iter().all(|line| text.lines().any(|found| found == *line));
+    let has_all = tried_by_intruder(places, &["--worker-env", OPERATORS.0], |server| Way::through(server)[0].clone())?;
+    let is_passed = has_all.is_some_and(|text| text.contains("the variable: found"));
+    if is_free && is_passed { Ok(()) } else { Err(text.into()) }
+}
+
+/// A program that came by TCP hears why it has no device; one of the unix socket has it, as one has that TCP may.
+fn own_processors(places: &Places) -> Result<(), Box<dyn Error>> {
+    if !is_pocl(places) {
+        return Ok(());
+    }
+    let server = Server::start_with(places, &driver_under_test(), &[Server::STRICT], &driver(places))?;
+    let [shm, tcp] = Way::through(&server);
+    judge(places, SMALL, &run(&mut with_driver(places, &shm, SMALL), LIMIT)?)?;
+    judge(places, SMALL, &run(&mut with_driver(places, &Way::as_stream(&server), SMALL), LIMIT)?)?;
+    let outcome = run(&mut with_driver(places, &tcp, SMALL), LIMIT)?;
+    let is_said = ["processors alone", "--allow-cpu-opencl"].iter().all(|word| outcome.errors().contains(word));
+    if outcome.status.success() || !is_said { Err(outcome.errors().into()) } else { Ok(()) }
 }
 
 /// PoCL itself would end the process that asks for one: the program's, or the worker's.

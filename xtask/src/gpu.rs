@@ -59,8 +59,8 @@ const LOADER: &str = "libOpenCL.so.1";
 /// The Python for which a pack carries packages: that of the machines with GPUs so far. Another one does without.
 pub(crate) const PYTHON: &str = "3.12";
 /// Programs whose output is kept nowhere, but that have a test; and the driver that one of them takes.
-const FIXTURES: [&str; 6] =
-    ["asked_once", "device_queue", "memory_driver", "two_platforms", "which_loader", "memory.so"];
+const FIXTURES: [&str; 7] =
+    ["asked_once", "device_queue", "intruder", "memory_driver", "two_platforms", "which_loader", "memory.so"];
 /// The driver of OpenCL that the pack's programs use. It needs no file among the machine's vendors.
 const OPENCL_DRIVER: &str = "libnvidia-opencl.so.1\n";
 /// The program whose calls are traced.

@@ -42,7 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("session-opencl", &["opencl-sys", "keep", "arena"]),
     ("session", &["driver", "keep", "arena", "fatbin", "ledger"]),
     ("worker", &["session", "session-opencl", "keep"]),
-    ("daemon", &["transport"]),
+    ("daemon", &["transport", "scratch"]),
     ("job", &["transport", "image"]),
     ("criu-launcher", &[]),
     ("cli", &["daemon", "worker", "client", "job", "image"]),

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use crate::isolation::IsolationFlags;
 use crate::period::Period;
 use crate::size::Size;
 
@@ -453,6 +454,8 @@ pub(crate) struct ServeFlags {
     /// Most device memory any one session may hold, such as 16GiB.
     #[arg(long, value_name = "SIZE")]
     pub(crate) session_memory: Option<Size>,
+    #[command(flatten)]
+    pub(crate) isolation: IsolationFlags,
     /// Folder for images of code that programs have sent, which then need not send them again; only ours to write to.
     ///
     /// Unless given: `images = "DIR"` in the config file, $KATYDID_CACHE/images, $XDG_CACHE_HOME/katydid/images,
@@ -792,6 +795,12 @@ pub(crate) struct WorkerFlags {
     /// Only answer questions about the devices.
     #[arg(long)]
     pub(crate) watch: bool,
+    /// Give up what no worker needs.
+    #[arg(long)]
+    pub(crate) sandbox: bool,
+    /// Folders to write to nevertheless.
+    #[arg(long, value_name = "DIR", requires = "sandbox")]
+    pub(crate) writable: Vec<PathBuf>,
     /// Keep no journal, so that what one costs can be measured: the session cannot be saved.
     #[arg(long)]
     pub(crate) no_journal: bool,

@@ -8,10 +8,11 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use katydid_client::cache;
+use katydid_daemon::WorkerUser;
 use katydid_scratch::Scratch;
 
 use crate::config::{self, Config};
@@ -48,21 +49,21 @@ impl KeptImages {
     /// # Errors
     ///
     /// The config file is wrong, or a folder that somebody named cannot be used.
-    pub(crate) fn prepare(flags: &ServeFlags) -> Result<Option<Self>, Failure> {
+    pub(crate) fn prepare(flags: &ServeFlags, user: Option<&WorkerUser>) -> Result<Option<Self>, Failure> {
         let (config, file) = read_config()?;
         let size = size(flags.images_size, &config, &file)?;
         if let Some(named) = flags.images.clone().or(config.images) {
             let folder = std::path::absolute(&named).unwrap_or(named);
-            make_private(&folder).map_err(Failure::usage)?;
+            make_private(&folder, user).map_err(Failure::usage)?;
             return Ok(Some(Self { folder, size, _scratch: None }));
         }
         let lasting = default_folder(|name| env::var_os(name));
-        match lasting.map(|folder| make_private(&folder).map(|()| folder)) {
+        match lasting.map(|folder| make_private(&folder, user).map(|()| folder)) {
             Some(Ok(folder)) => return Ok(Some(Self { folder, size, _scratch: None })),
             Some(Err(error)) if !flags.quiet => say(format_args!("{error}; they go with this server")),
             _ => {}
         }
-        let scratch = Scratch::new("images").ok();
+        let scratch = Scratch::new("images").ok().filter(|scratch| give(scratch.path(), user).is_ok());
         Ok(scratch.map(|scratch| Self { folder: scratch.path().to_owned(), size, _scratch: Some(scratch) }))
     }
 
@@ -90,13 +91,23 @@ fn default_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf
     Some(cache::folder(variable)?.join("images"))
 }
 
-/// Makes the folder if it is not there, and refuses one that others could write to.
-fn make_private(path: &Path) -> Result<(), FolderError> {
+/// Gives a folder to the user of the workers, if that is another than this one.
+fn give(path: &Path, user: Option<&WorkerUser>) -> io::Result<()> {
+    user.map_or(Ok(()), |user| chown(path, Some(user.uid), Some(user.gid)))
+}
+
+/// Makes the folder if it is not there, and refuses one that others than the workers' user could write to.
+fn make_private(path: &Path, user: Option<&WorkerUser>) -> Result<(), FolderError> {
     let system = |source| FolderError::System { path: path.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(system)?;
     let found = fs::metadata(path).map_err(system)?;
-    let is_private = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
-    if is_private { Ok(()) } else { Err(FolderError::Open { path: path.to_owned() }) }
+    let is_ours =
+        found.uid() == rustix::process::geteuid().as_raw() || user.is_some_and(|user| user.uid == found.uid());
+    if is_ours && found.mode() & 0o022 == 0 {
+        give(path, user).map_err(system)
+    } else {
+        Err(FolderError::Open { path: path.to_owned() })
+    }
 }
 
 #[cfg(test)]
@@ -120,13 +131,13 @@ mod tests {
     fn a_folder_is_made_for_us_alone_and_one_of_others_is_refused() {
         let above = tempfile::tempdir().unwrap();
         let folder = above.path().join("a/b");
-        make_private(&folder).unwrap();
+        make_private(&folder, None).unwrap();
         assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
-        assert!(matches!(make_private(&folder), Err(FolderError::Open { .. })));
+        assert!(matches!(make_private(&folder, None), Err(FolderError::Open { .. })));
         let file = above.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(matches!(make_private(&file), Err(FolderError::System { .. })));
+        assert!(matches!(make_private(&file, None), Err(FolderError::System { .. })));
     }
 
     #[test]

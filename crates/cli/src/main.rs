@@ -30,6 +30,7 @@ mod flags;
 mod guard;
 mod images;
 mod inspect;
+mod isolation;
 mod kept_images;
 mod layout;
 mod manual;
@@ -52,6 +53,8 @@ mod table;
 mod terminal;
 mod trace;
 mod worker;
+mod worker_env;
+mod worker_user;
 
 use std::process::ExitCode;
 

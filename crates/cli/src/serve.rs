@@ -18,9 +18,11 @@ use signal_hook::iterator::Signals;
 use crate::address::{admin_path, certified, default_listen, prepare_runtime_folder};
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::ServeFlags;
+use crate::isolation::prepare_sandbox;
 use crate::kept_images::KeptImages;
 use crate::layout::{self, Layout};
 use crate::mps::Mps;
+use crate::worker_user;
 
 /// How long a program may take to say hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
@@ -54,9 +56,15 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     // Caught before anything exists that a signal could leave behind.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
     folder::clear_away();
-    let wants_mps = flags.mps;
-    let images = KeptImages::prepare(&flags)?;
+    let (wants_mps, is_sandboxed) = (flags.mps, !flags.isolation.no_sandbox);
+    let (user, home) = flags.isolation.worker_user.as_deref().map(worker_user::find).transpose()?.unzip();
+    let images = KeptImages::prepare(&flags, user.as_ref())?;
     let mut config = requested(flags)?;
+    config.worker.user = user;
+    config.worker.set.extend(home.map(|home| ("HOME".into(), home)));
+    if is_sandboxed {
+        prepare_sandbox(&config, quiet);
+    }
     // Ends behind the workers.
     let mps = wants_mps.then(Mps::start).transpose()?;
     config.worker.set.extend(mps.iter().flat_map(Mps::variables));
@@ -124,6 +132,7 @@ fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     config.max_sessions = flags.max_sessions;
     config.session_memory = flags.session_memory.map(|size| size.0);
     config.verbosity = if flags.quiet { Verbosity::Problems } else { Verbosity::Everything };
+    flags.isolation.apply(&mut config);
     Ok(config)
 }
 
@@ -150,6 +159,7 @@ pub(crate) fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Resu
         warm: 1,
         max_sessions: 256,
         session_memory: None,
+        cpu_opencl: true,
         build: Build::current(SPEC_HASH),
         hello_patience: HELLO_PATIENCE,
         verbosity: Verbosity::Everything,
@@ -160,6 +170,9 @@ pub(crate) fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Resu
 fn check_mps(flags: &ServeFlags) -> Result<(), Failure> {
     match flags.mps && flags.driver == "soft" {
         true => Err(Failure::usage("--mps is for NVIDIA's driver, and --driver soft is none")),
+        false if flags.mps && flags.isolation.worker_user.is_some() => {
+            Err(Failure::usage("--mps and --worker-user exclude each other: the service is the server's user's"))
+        }
         false => Ok(()),
     }
 }
@@ -188,6 +201,7 @@ fn worker_command(layout: &Layout, driver: &str) -> WorkerCommand {
         arguments: vec!["worker".into(), "--driver".into(), driver.into()],
         set,
         unset: PROGRAM_VARIABLES.map(OsString::from).to_vec(),
+        ..WorkerCommand::default()
     }
 }
 

@@ -3,9 +3,10 @@
 #![expect(unsafe_code, reason = "takes over a descriptor that the server left open for this process")]
 
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use katydid_driver::DriverChoice;
-use katydid_worker::{ImageStore, WorkerOptions};
+use katydid_worker::{ImageStore, Sandbox, WorkerOptions};
 use rustix::net::SocketType;
 use rustix::net::sockopt::socket_type;
 
@@ -27,7 +28,16 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
     let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());
     let images = flags.images.clone().zip(flags.images_size).map(|(folder, limit)| ImageStore::new(folder, limit));
     let (watches, has_journal, requires_gpu) = (flags.watch, !flags.no_journal, flags.require_gpu);
-    Ok(katydid_worker::run(WorkerOptions { control, driver, soft, requires_gpu, images, watches, has_journal }))
+    let sandbox = flags.sandbox.then(|| sandbox(flags, soft.as_deref()));
+    let options = WorkerOptions { control, driver, soft, requires_gpu, images, watches, has_journal, sandbox };
+    Ok(katydid_worker::run(options))
+}
+
+/// What the worker may use of what it was told.
+fn sandbox(flags: &WorkerFlags, soft: Option<&Path>) -> Sandbox {
+    let driver = Some(PathBuf::from(&flags.driver)).filter(|path| path.is_absolute());
+    let readable = driver.into_iter().chain(soft.map(PathBuf::from)).collect();
+    Sandbox { writable: flags.writable.iter().chain(&flags.images).cloned().collect(), readable }
 }
 
 /// The socket to the server; `None` when the number is not one.

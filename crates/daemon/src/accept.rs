@@ -197,7 +197,7 @@ fn admit(shared: &Shared, pending: &Pending, peer: &Peer) -> Result<(), Refusal>
     let program = describe(pending.hello(), peer);
     let words = format!("{} (process {} from {}, {})", program.name, program.pid, program.peer, program.link);
     let id = shared.sessions.admit(program)?;
-    match hand_over(shared, id, pending) {
+    match hand_over(shared, id, pending, peer) {
         Ok(worker) => {
             shared.reporter.note(format_args!("session {id} began: {words}, worker {}", worker.pid()));
             if pending.hello().session == SessionKind::CUDA {
@@ -237,9 +237,10 @@ fn describe(hello: &Hello, peer: &Peer) -> Program {
 }
 
 /// Passes the program to the next ready worker that is alive, and says which.
-fn hand_over(shared: &Shared, id: SessionId, pending: &Pending) -> Result<Mind, Refusal> {
+fn hand_over(shared: &Shared, id: SessionId, pending: &Pending, peer: &Peer) -> Result<Mind, Refusal> {
     let key = new_key().map_err(Refusal::NoKey)?;
-    let note = Note { memory: shared.session_memory.unwrap_or(0), key }.encode();
+    let processors = peer.is_own || shared.cpu_opencl;
+    let note = Note { memory: shared.session_memory.unwrap_or(0), key, processors }.encode();
     let mut last = AssignError::Dead;
     for _ in 0..ATTEMPTS {
         let worker = shared.pool.take(WORKER_PATIENCE)?;

@@ -153,7 +153,7 @@ mod tests {
 
     /// A server that has no workers.
     fn shared() -> Shared {
-        let worker = WorkerCommand { program: "/".into(), arguments: vec![], set: vec![], unset: vec![] };
+        let worker = WorkerCommand { program: "/".into(), ..WorkerCommand::default() };
         Shared {
             pool: Pool::new(0),
             sessions: Sessions::new(1),
@@ -161,6 +161,7 @@ mod tests {
             build: Build::current([7; 32]),
             hello_patience: PATIENCE,
             session_memory: None,
+            cpu_opencl: false,
             driver: "none".to_owned(),
             addresses: vec![],
             started: 0,

@@ -26,5 +26,5 @@ mod watch;
 pub use listen::ListenError;
 pub use report::Verbosity;
 pub use server::{Server, ServerConfig, StartError};
-pub use spawn::WorkerCommand;
+pub use spawn::{WorkerCommand, WorkerUser};
 pub use view::{ServerView, SessionView, SessionsView, WorkersView};

@@ -180,6 +180,8 @@ pub(crate) struct Peer {
     pub(crate) pid: Option<u32>,
     /// Whether it may use this server.
     pub(crate) allowed: bool,
+    /// It came by the server's unix socket, so that it is the server's own user, or root.
+    pub(crate) is_own: bool,
 }
 
 impl Listener {
@@ -190,9 +192,9 @@ impl Listener {
                 let peer = unix_peer(&socket)?;
                 Ok((socket.into(), peer))
             }),
-            Self::Tcp(listener) | Self::Tls(listener, _) => listener
-                .accept()
-                .map(|(socket, address)| (socket.into(), Peer { name: address.to_string(), pid: None, allowed: true })),
+            Self::Tcp(listener) | Self::Tls(listener, _) => {
+                listener.accept().map(|(socket, address)| (socket.into(), far_peer(address.to_string())))
+            }
             Self::Vsock(socket, _) => accept_vsock(socket),
         };
         match accepted {
@@ -206,7 +208,12 @@ impl Listener {
 fn accept_vsock(listener: &OwnedFd) -> io::Result<(OwnedFd, Peer)> {
     let socket = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?;
     let name = vsock_peer(&socket).map_or_else(|| "vsock".to_owned(), |(cid, port)| format!("vsock {cid}:{port}"));
-    Ok((socket, Peer { name, pid: None, allowed: true }))
+    Ok((socket, far_peer(name)))
+}
+
+/// One of whom nothing is known but where it is.
+fn far_peer(name: String) -> Peer {
+    Peer { name, pid: None, allowed: true, is_own: false }
 }
 
 /// The kernel's word on who is at the other end: root and the server's own user are let in.
@@ -214,7 +221,7 @@ fn unix_peer(socket: &UnixStream) -> io::Result<Peer> {
     let credentials = socket_peercred(socket)?;
     let allowed = credentials.uid.is_root() || credentials.uid == geteuid();
     let pid = u32::try_from(credentials.pid.as_raw_nonzero().get()).ok();
-    Ok(Peer { name: "unix".to_owned(), pid, allowed })
+    Ok(Peer { name: "unix".to_owned(), pid, allowed, is_own: true })
 }
 
 /// The peer's doing, not the system's.

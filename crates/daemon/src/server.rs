@@ -50,6 +50,8 @@ pub struct ServerConfig {
     pub max_sessions: usize,
     /// Most device memory of one session, in bytes.
     pub session_memory: Option<u64>,
+    /// Show OpenCL programs processors that come by another way than a unix socket.
+    pub cpu_opencl: bool,
     /// What programs must have been built from.
     pub build: Build,
     /// How long a program may take to say hello.
@@ -84,6 +86,7 @@ pub(crate) struct Shared {
     pub(crate) build: Build,
     pub(crate) hello_patience: Duration,
     pub(crate) session_memory: Option<u64>,
+    pub(crate) cpu_opencl: bool,
     pub(crate) driver: String,
     pub(crate) addresses: Vec<Address>,
     pub(crate) started: u64,
@@ -245,6 +248,7 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<Shared, StartEr
         build: config.build,
         hello_patience: config.hello_patience,
         session_memory: config.session_memory,
+        cpu_opencl: config.cpu_opencl,
         driver: config.driver,
         addresses: addresses.map_err(|source| StartError::System { what: "read a socket's address", source })?,
         started: now(),

@@ -10,14 +10,17 @@
 
 #![expect(unsafe_code, reason = "what a child does between fork and exec has no safe interface")]
 
-use std::ffi::OsString;
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use katydid_scratch::Scratch;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::control;
@@ -27,7 +30,7 @@ const FOR_PROGRAMS: [libc::c_int; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGXCPU];
 
 /// How a worker is started: the daemon appends `--control-fd N`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct WorkerCommand {
     /// The executable.
     pub program: PathBuf,
@@ -37,7 +40,27 @@ pub struct WorkerCommand {
     pub set: Vec<(OsString, OsString)>,
     /// Variables it must not inherit.
     pub unset: Vec<OsString>,
+    /// Which variables of the server's it inherits; none: all but those.
+    pub passes: Option<fn(&OsStr) -> bool>,
+    /// It has a folder for temporary files of its own, which goes with it.
+    pub own_folder: bool,
+    /// The user that it runs as; none: the server's.
+    pub user: Option<WorkerUser>,
 }
+
+/// A user that workers run as.
+#[derive(Debug, Clone)]
+pub struct WorkerUser {
+    /// Its number.
+    pub uid: u32,
+    /// Its group's.
+    pub gid: u32,
+    /// All of its groups.
+    pub groups: Vec<u32>,
+}
+
+/// Variables that name the folder for temporary files, and that below which caches are kept.
+const FOLDERS: [&str; 4] = ["TMPDIR", "TMP", "TEMP", "XDG_CACHE_HOME"];
 
 /// A started worker. Dropping it kills the process and reaps it.
 #[derive(Debug)]
@@ -47,6 +70,8 @@ pub(crate) struct Worker {
     pub(crate) control: Arc<OwnedFd>,
     /// Readable once the process has ended.
     pub(crate) pidfd: OwnedFd,
+    /// Its temporary files, which are removed behind it.
+    _folder: Option<Scratch>,
 }
 
 impl Worker {
@@ -86,18 +111,32 @@ pub(crate) fn spawn(how: &WorkerCommand) -> io::Result<Worker> {
     let (ours, theirs) = control::pair()?;
     let number = theirs.as_raw_fd();
     let mut command = Command::new(&how.program);
+    if let Some(passes) = how.passes {
+        command.env_clear().envs(env::vars_os().filter(|(name, _)| passes(name)));
+    }
+    let folder = how.own_folder.then(|| own_folder(how.user.as_ref())).transpose()?;
+    command.envs(folder.iter().flat_map(|folder| FOLDERS.map(|name| (name, folder.path().to_owned()))));
     command.args(&how.arguments).arg("--control-fd").arg(number.to_string());
     command.envs(how.set.iter().cloned()).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
     how.unset.iter().for_each(|name| {
         command.env_remove(name);
     });
-    let parent = std::process::id();
+    let (parent, user) = (std::process::id(), how.user.clone());
     // SAFETY: `prepare` makes only system calls that are safe between fork and exec: it takes no lock and allocates
     // nothing.
-    unsafe { command.pre_exec(move || prepare(number, parent)) };
+    unsafe { command.pre_exec(move || prepare(number, parent, user.as_ref())) };
     let child = command.spawn()?;
     let pidfd = open_pidfd(&child)?;
-    Ok(Worker { child, control: Arc::new(ours), pidfd })
+    Ok(Worker { child, control: Arc::new(ours), pidfd, _folder: folder })
+}
+
+/// A folder that only the worker's user can enter.
+fn own_folder(user: Option<&WorkerUser>) -> io::Result<Scratch> {
+    let folder = Scratch::new("worker")?;
+    if let Some(user) = user {
+        chown(folder.path(), Some(user.uid), Some(user.gid))?;
+    }
+    Ok(folder)
 }
 
 fn open_pidfd(child: &Child) -> io::Result<OwnedFd> {
@@ -106,7 +145,7 @@ fn open_pidfd(child: &Child) -> io::Result<OwnedFd> {
 }
 
 /// Runs in the child, between fork and exec.
-fn prepare(control: RawFd, parent: u32) -> io::Result<()> {
+fn prepare(control: RawFd, parent: u32, user: Option<&WorkerUser>) -> io::Result<()> {
     // SAFETY: `personality` takes and returns integers. Where a container forbids it (`katydid doctor` says so) the
     // worker runs with randomisation on, which only restoring from an image will mind: so the result is not checked.
     unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
@@ -121,6 +160,10 @@ fn prepare(control: RawFd, parent: u32) -> io::Result<()> {
         // SAFETY: as above; that a signal is ignored outlives the exec, so that the worker is at no time without it.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
+    if let Some(user) = user {
+        become_user(user)?;
+    }
+    // Forgotten by the kernel where a process becomes another user, so it comes behind that.
     // SAFETY: this option takes one integer.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
     // The server may have died before the line above took effect.
@@ -130,6 +173,16 @@ fn prepare(control: RawFd, parent: u32) -> io::Result<()> {
     // SAFETY: `control` is the worker's end of the pair, open in the child as in the parent; clearing its flags lets
     // it pass the exec.
     check(unsafe { libc::fcntl(control, libc::F_SETFD, 0) })
+}
+
+/// Groups first: a user may not change them.
+fn become_user(user: &WorkerUser) -> io::Result<()> {
+    // SAFETY: the list has so many entries; nothing is allocated.
+    check(unsafe { libc::setgroups(user.groups.len(), user.groups.as_ptr()) })?;
+    // SAFETY: takes a number.
+    check(unsafe { libc::setgid(user.gid) })?;
+    // SAFETY: takes a number.
+    check(unsafe { libc::setuid(user.uid) })
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {
@@ -147,7 +200,22 @@ mod tests {
     /// bash, because the `sh` of Debian cannot write to a descriptor above 9.
     fn shell(script: &str) -> WorkerCommand {
         let arguments = vec!["-c".into(), script.into(), "worker".into()];
-        WorkerCommand { program: "/bin/bash".into(), arguments, set: Vec::new(), unset: vec!["HOME".into()] }
+        let unset = vec!["HOME".into()];
+        WorkerCommand { program: "/bin/bash".into(), arguments, unset, ..WorkerCommand::default() }
+    }
+
+    #[test]
+    fn a_worker_has_the_variables_that_pass_and_a_folder_that_goes_with_it() {
+        let script = "[ -d \"$TMPDIR\" ] && printf \"warm ${PATH:+path}${CARGO_PKG_NAME:-none} $TMPDIR\" >&$2";
+        let passes = |name: &OsStr| name == "PATH" || name == "TMPDIR";
+        let mut worker = spawn(&WorkerCommand { passes: Some(passes), own_folder: true, ..shell(script) }).unwrap();
+        wait_for_end(&worker);
+        let Ok(Some(control::Message::Warm(said))) = control::receive(&worker.control) else { panic!("no message") };
+        let folder = said.strip_prefix("pathnone ").unwrap().to_owned();
+        assert_eq!(worker.outcome(), "exit status: 0");
+        assert!(std::path::Path::new(&folder).is_dir());
+        drop(worker);
+        assert!(!std::path::Path::new(&folder).exists());
     }
 
     fn wait_for_end(worker: &Worker) {

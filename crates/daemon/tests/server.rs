@@ -139,6 +139,7 @@ fn config(folder: &Path, fake: &str) -> ServerConfig {
         arguments: vec!["-c".into(), script.into(), std::env::current_exe().unwrap().into()],
         set: vec![("KATYDID_FAKE".into(), fake.into())],
         unset: Vec::new(),
+        ..WorkerCommand::default()
     };
     ServerConfig {
         listen: vec![Address::Unix(folder.join("sock"))],
@@ -149,6 +150,7 @@ fn config(folder: &Path, fake: &str) -> ServerConfig {
         warm: 1,
         max_sessions: 8,
         session_memory: None,
+        cpu_opencl: false,
         build: build(),
         hello_patience: PATIENCE,
         verbosity: Verbosity::Private,

@@ -10,7 +10,7 @@ use std::mem::{MaybeUninit, offset_of};
 use std::path::Path;
 use std::ptr;
 
-use katydid_opencl_sys::constant::{DEVICE_TYPE, DEVICE_TYPE_ALL, PLATFORM_NAME, PLATFORM_VERSION};
+use katydid_opencl_sys::constant::{DEVICE_TYPE, DEVICE_TYPE_ALL, DEVICE_TYPE_CPU, PLATFORM_NAME, PLATFORM_VERSION};
 use katydid_opencl_sys::{Code, Dispatch, cl_device_id, cl_platform_id, void};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -32,6 +32,16 @@ pub enum DriverError {
     NoPlatform {
         /// Each library and what was wrong with it, and each place that names none.
         tried: Vec<String>,
+    },
+    /// All devices are processors, which the program may not use.
+    #[error(
+        "the OpenCL drivers here ({}) have processors alone, on which a program's kernels run as the server's user: the \
+         server shows them only on its unix socket; `katydid serve --allow-cpu-opencl` shows them on all of its addresses",
+        names.join(", ")
+    )]
+    ProcessorsOnly {
+        /// The platforms.
+        names: Vec<String>,
     },
 }
 
@@ -88,6 +98,21 @@ pub fn open() -> Result<Opened, DriverError> {
         }
     }
     if platforms.is_empty() { Err(DriverError::NoPlatform { tried }) } else { Ok(Opened { platforms, tried }) }
+}
+
+/// The same platforms with those devices alone that run no code of a program's as a process of this machine.
+///
+/// # Errors
+///
+/// [`DriverError::ProcessorsOnly`].
+pub fn without_processors(platforms: Vec<Platform>) -> Result<Vec<Platform>, DriverError> {
+    let names = platforms.iter().map(|platform| platform.name.clone()).collect();
+    let others = platforms.into_iter().filter_map(|mut platform| {
+        platform.devices.retain(|(_, kind)| kind & DEVICE_TYPE_CPU == 0);
+        Some(platform).filter(|platform| !platform.devices.is_empty())
+    });
+    let others: Vec<Platform> = others.collect();
+    if others.is_empty() { Err(DriverError::ProcessorsOnly { names }) } else { Ok(others) }
 }
 
 type GetPlatforms = unsafe extern "C" fn(u32, *mut cl_platform_id, *mut u32) -> i32;

@@ -4,6 +4,7 @@
 //! |----------------|----------------------------------------------------------------|
 //! | `memory BYTES` | most device memory of the session; no such line: no limit      |
 //! | `key DIGITS`   | the session's key; no such line: it cannot be taken up again   |
+//! | `processors 1` | OpenCL may show processors; no such line: it may not           |
 //!
 //! Words of another release are passed over: the daemon is trusted, and starts workers of its own kind only.
 
@@ -16,6 +17,8 @@ pub struct Note {
     pub memory: u64,
     /// The session's key.
     pub key: SessionKey,
+    /// OpenCL programs may use processors, on which their code runs as the server's user.
+    pub processors: bool,
 }
 
 impl Note {
@@ -29,6 +32,9 @@ impl Note {
         if !self.key.is_none() {
             lines += &format!("key {}\n", self.key.spelled());
         }
+        if self.processors {
+            lines += "processors 1\n";
+        }
         lines.into_bytes()
     }
 
@@ -41,7 +47,7 @@ impl Note {
         };
         let memory = value("memory").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
         let key = value("key").and_then(SessionKey::from_spelled).unwrap_or(SessionKey::NONE);
-        Self { memory, key }
+        Self { memory, key, processors: value("processors") == Some("1") }
     }
 }
 
@@ -53,16 +59,29 @@ mod tests {
     fn a_note_is_read_back() {
         for memory in [0, 4096] {
             for key in [SessionKey::NONE, SessionKey([0xa5; 16])] {
-                let note = Note { memory, key };
-                assert_eq!(Note::decode(&note.encode()), note);
+                for processors in [false, true] {
+                    let note = Note { memory, key, processors };
+                    assert_eq!(Note::decode(&note.encode()), note);
+                }
             }
         }
     }
 
     #[test]
     fn a_note_that_says_something_else_is_passed_over() {
-        let nothing = Note { memory: 0, key: SessionKey::NONE };
-        for note in [&b"memory"[..], b"memory x", b"mem 7", b"\xff", b"memory 7 8", b"key 12", b""] {
+        let nothing = Note { memory: 0, key: SessionKey::NONE, processors: false };
+        for note in [
+            &b"processors"[..],
+            b"processors 2",
+            b"processors yes",
+            b"memory",
+            b"memory x",
+            b"mem 7",
+            b"\xff",
+            b"memory 7 8",
+            b"key 12",
+            b"",
+        ] {
             assert_eq!(Note::decode(note), nothing);
         }
         assert_eq!(Note::decode(b"new thing\nmemory 7\n").memory, 7);

@@ -20,6 +20,7 @@ mod opencl;
 mod preparation;
 mod process;
 mod restore;
+mod sandbox;
 mod serve;
 mod snapshot;
 mod store;
@@ -38,6 +39,7 @@ use katydid_wire::note::Note;
 
 pub use katydid_session::{ImageStore, Noted};
 pub use layout::STACKS_KEPT;
+pub use sandbox::{Sandbox, missing as missing_from_sandbox};
 
 pub use crate::opencl::opencl_drivers;
 
@@ -61,10 +63,16 @@ pub struct WorkerOptions {
     pub watches: bool,
     /// Sessions keep a journal, without which they cannot be saved: what keeping one costs can be measured so.
     pub has_journal: bool,
+    /// What it may use once it has given up the rest; none: it gives up nothing.
+    pub sandbox: Option<Sandbox>,
 }
 
 /// Runs a worker to its end: a failure to start its driver, the daemon's end, or the program's.
 pub fn run(options: WorkerOptions) -> ExitCode {
+    if let Some(Err(error)) = options.sandbox.as_ref().map(Sandbox::enter) {
+        control::failed(options.control.as_fd(), &error);
+        return ExitCode::FAILURE;
+    }
     if options.watches {
         return watch::run(&options);
     }

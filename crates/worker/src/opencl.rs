@@ -53,7 +53,7 @@ enum BeginError {
 /// Serves the program that was handed over, and leaves the process with it.
 pub(crate) fn serve(warm: Warm, program: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
     let name = format!("{} (pid {})", program.hello().program, program.hello().pid);
-    let platforms = match open(&warm) {
+    let platforms = match open(&warm, note) {
         Ok(platforms) => platforms,
         Err(error) => {
             control::refused(control.as_fd(), &error);
@@ -70,8 +70,9 @@ pub(crate) fn serve(warm: Warm, program: Pending, note: &Note, build: &Build, co
     }
 }
 
-/// The machine's OpenCL drivers, in place of the CUDA driver. Of those that do not work beside others the log says why.
-fn open(warm: &Warm) -> Result<Vec<Platform>, DriverError> {
+/// The machine's OpenCL drivers, in place of the CUDA driver. Of those that do not work beside others the log says why. Processors
+/// are there only for programs that may run code of their own as this user.
+fn open(warm: &Warm, note: &Note) -> Result<Vec<Platform>, DriverError> {
     give_back(warm);
     layout::unsettle();
     let Opened { platforms, tried } = driver::open()?;
@@ -79,7 +80,7 @@ fn open(warm: &Warm) -> Result<Vec<Platform>, DriverError> {
     for reason in tried.iter().filter(|_| driver::is_chosen()) {
         Log::early().line(format_args!("an OpenCL driver is left out: {reason}"));
     }
-    Ok(platforms)
+    if note.processors { Ok(platforms) } else { driver::without_processors(platforms) }
 }
 
 /// The CUDA driver's hold of its devices. A failure leaves the device's memory taken, and nothing else.
@@ -166,7 +167,7 @@ fn begin(
 
 /// A session that is to become the one of an image. `devices` are those to use in place of its own.
 pub(crate) fn blank(warm: &Warm, note: &Note, part: &Part, devices: &str) -> Result<Blank, String> {
-    let platforms = open(warm).map_err(|error| error.to_string())?;
+    let platforms = open(warm, note).map_err(|error| error.to_string())?;
     let (capture, real) = Capture::start().map_err(|error| format!("cannot take the driver's output: {error}"))?;
     let quota = part.notes.get(QUOTA).and_then(serde_json::Value::as_u64).unwrap_or(0);
     let (driver, usage) = (name(&platforms), Arc::new(Usage::new(lower(quota, note.memory))));

@@ -14,6 +14,8 @@ use katydid_image::{
     Session, Sink, Source, Which,
 };
 use katydid_wire::companion::{FromWorker, STATE_PIECE, Store, ToWorker};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
 
 use crate::companion::Voice;
 
@@ -179,6 +181,12 @@ impl Source for Asker {
     }
 }
 
+/// Whether the system lets nobody here open something so in a folder. What else is wrong with it shows when it is used.
+fn is_closed(folder: &OwnedFd, how: OFlags) -> bool {
+    let opened = openat(folder, ".", how | OFlags::CLOEXEC, Mode::from_raw_mode(0o600));
+    matches!(opened, Err(Errno::ACCESS | Errno::PERM))
+}
+
 /// An image being written.
 pub(crate) enum Output {
     /// By us.
@@ -197,13 +205,14 @@ impl Output {
         asker: &Arc<Asker>,
     ) -> Result<Self> {
         match (store, folder) {
-            (Store::DIRECTORY, Some(folder)) => {
+            // The supervisor takes what a sandboxed worker may not write.
+            (Store::DIRECTORY, Some(folder)) if !is_closed(&folder, OFlags::TMPFILE | OFlags::WRONLY) => {
                 let level = i32::try_from(level).unwrap_or(i32::MAX);
                 let compression = if level == 0 { Compression::None } else { Compression::Zstd(level) };
                 let options = Options { compression, ..Options::default() };
                 Ok(Self::Folder(Box::new(Image::open_at(folder)?.join(CheckpointNumber(checkpoint), options)?)))
             }
-            (Store::STREAM, _) => Ok(Self::Stream(Arc::clone(asker))),
+            (Store::STREAM, _) | (Store::DIRECTORY, Some(_)) => Ok(Self::Stream(Arc::clone(asker))),
             _ => Err(unfit("the order says neither where the image is nor that it is to be sent")),
         }
     }
@@ -254,11 +263,11 @@ pub(crate) enum Input {
 impl Input {
     pub(crate) fn open(store: Store, folder: Option<OwnedFd>, checkpoint: u32, asker: &Arc<Asker>) -> Result<Self> {
         match (store, folder) {
-            (Store::DIRECTORY, Some(folder)) => {
+            (Store::DIRECTORY, Some(folder)) if !is_closed(&folder, OFlags::DIRECTORY | OFlags::RDONLY) => {
                 let which = Which::Number(CheckpointNumber(checkpoint));
                 Ok(Self::Folder(Box::new(Image::open_at(folder)?.checkpoint(which)?)))
             }
-            (Store::STREAM, _) => Ok(Self::Stream(Arc::clone(asker))),
+            (Store::STREAM, _) | (Store::DIRECTORY, Some(_)) => Ok(Self::Stream(Arc::clone(asker))),
             _ => Err(unfit("the order says neither where the image is nor that it will be sent")),
         }
     }

@@ -74,7 +74,16 @@ pub(crate) fn worker_process() {
         let control = rustix::stdio::stdin().try_clone_to_owned().unwrap();
         let driver = soft_choice();
         let (images, watches, has_journal) = (None, false, true);
-        let options = WorkerOptions { control, driver, soft: None, requires_gpu: false, images, watches, has_journal };
+        let options = WorkerOptions {
+            control,
+            driver,
+            soft: None,
+            requires_gpu: false,
+            images,
+            watches,
+            has_journal,
+            sandbox: None,
+        };
         let code = katydid_worker::run(options);
         std::process::exit(if code == std::process::ExitCode::SUCCESS { 0 } else { 1 });
     }

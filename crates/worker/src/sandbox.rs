@@ -1,0 +1,79 @@
+//! What a worker gives up before it meets a program: most files, most of the kernel, all privileges.
+//!
+//! A worker runs code that others wrote: a driver's, which reads what programs send, and on processors the programs' own.
+//! Whatever that code does, it can do only what is allowed here. Both layers hold for every thread and child of the process
+//! for good, so they are put on before there is any other thread.
+//!
+//! | layer | what it holds |
+//! |---|---|
+//! | [`files`] (Landlock) | files outside of the lists; the memory and environment of other processes; signals to them; TCP |
+//! | [`calls`] (seccomp) | sockets other than unix sockets; system calls that no driver needs |
+//! | no new privileges | set-user-id programs |
+//! | no capabilities | of a server that runs as root |
+//!
+//! The rule: what is refused gives an error to who asks, and ends nothing.
+
+#![expect(unsafe_code, reason = "gives capabilities up")]
+
+mod calls;
+mod files;
+
+use std::io;
+use std::path::PathBuf;
+
+pub use files::missing;
+
+/// What a sandboxed worker may use beside what every one may.
+#[derive(Debug, Clone, Default)]
+pub struct Sandbox {
+    /// Folders to write to.
+    pub writable: Vec<PathBuf>,
+    /// Files and folders to read.
+    pub readable: Vec<PathBuf>,
+}
+
+/// Why a worker cannot give up what it should.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SandboxError {
+    /// Landlock is there and fails.
+    #[error("cannot restrict the files that a worker uses: {0}; --no-sandbox starts workers without restrictions")]
+    Files(#[from] landlock::RulesetError),
+    /// Seccomp is not there, or fails.
+    #[error("cannot restrict the system calls of a worker: {0}; --no-sandbox starts workers without restrictions")]
+    Calls(#[from] seccompiler::Error),
+    /// Capabilities stay.
+    #[error("cannot give up root's capabilities: {0}; --no-sandbox starts workers without restrictions")]
+    Capabilities(io::Error),
+}
+
+impl Sandbox {
+    /// Gives everything else up, in a process of one thread.
+    pub(crate) fn enter(&self) -> Result<(), SandboxError> {
+        let children_only = files::restrict(self)?;
+        give_up_capabilities().map_err(SandboxError::Capabilities)?;
+        Ok(calls::restrict(children_only)?)
+    }
+}
+
+/// The head of `capset`'s arguments: version 3, this thread.
+#[repr(C)]
+struct Head {
+    version: u32,
+    pid: i32,
+}
+
+/// Version 3 of the interface, with 64 capabilities.
+const VERSION: u32 = 0x2008_0522;
+
+/// A process of root's is as any other: what it may do to files, their owner and mode say. With no new privileges a child
+/// gets no capabilities back.
+fn give_up_capabilities() -> io::Result<()> {
+    let head = Head { version: VERSION, pid: 0 };
+    // Effective, permitted and inheritable, for two words of capabilities.
+    let none = [[0_u32; 3]; 2];
+    // SAFETY: both arguments are as version 3 wants them and outlive the call.
+    match unsafe { libc::syscall(libc::SYS_capset, &raw const head, none.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,157 @@
+//! System calls that no worker needs, refused by seccomp.
+//!
+//! What is not in these lists is allowed: drivers use more of the kernel with each release. In the lists is what reaches into
+//! other processes, changes the machine, leaves the sandbox or goes around it.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter, sock_filter,
+};
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Refused with `EPERM`, whatever the arguments.
+const FORBIDDEN: &[i64] = &[
+    // Other processes.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    // File systems and namespaces.
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_quotactl,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_fanotify_init,
+    // Goes past the path, by which files are restricted.
+    libc::SYS_open_by_handle_at,
+    // The kernel and the machine.
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_reboot,
+    libc::SYS_acct,
+    libc::SYS_syslog,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_vhangup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_modify_ldt,
+    // Keys of the user.
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+];
+
+/// As if the kernel had no such call: callers then do without. `clone3` has its flags where no filter sees them, and what
+/// `io_uring` does no filter sees.
+const UNKNOWN: &[i64] =
+    &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+
+/// New namespaces, as flags of `clone`.
+const NAMESPACES: [i32; 7] = [
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWCGROUP,
+];
+
+/// Asks for the personality, and changes nothing.
+const PERSONALITY_NOW: u64 = 0xffff_ffff;
+/// Numbers of the other ABI of this processor, x32, begin here: by them every call has another number.
+const OTHER_ABI: u32 = 0x4000_0000;
+
+/// Restricts this thread, and all that come of it. `children_only`: the system lets the process read the memory of its own children
+/// alone, which checkpoints of OpenCL on processors need.
+pub(super) fn restrict(children_only: bool) -> Result<(), Error> {
+    let mut forbidden = forbidden()?;
+    if !children_only {
+        forbidden.insert(libc::SYS_process_vm_readv, Vec::new());
+    }
+    let filters = [(unknown(), libc::ENOSYS, true), (forbidden, libc::EPERM, false), (sockets()?, libc::EACCES, false)];
+    for (rules, errno, is_first) in filters {
+        let refusal = SeccompAction::Errno(errno.unsigned_abs());
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refusal, architecture()?)?;
+        let program: BpfProgram = filter.try_into()?;
+        let program = if is_first { without_other_abi(program) } else { program };
+        apply_filter(&program)?;
+    }
+    Ok(())
+}
+
+fn architecture() -> Result<TargetArch, Error> {
+    Ok(std::env::consts::ARCH.try_into()?)
+}
+
+fn unknown() -> Rules {
+    UNKNOWN.iter().map(|call| (*call, Vec::new())).collect()
+}
+
+fn forbidden() -> Result<Rules, Error> {
+    let mut rules: Rules = FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
+    let flag = |flag: i32| {
+        let flag = u64::from(flag.unsigned_abs());
+        one(0, SeccompCmpOp::MaskedEq(flag), flag)
+    };
+    rules.insert(libc::SYS_clone, NAMESPACES.into_iter().map(flag).collect::<Result<_, _>>()?);
+    rules.insert(libc::SYS_personality, vec![one(0, SeccompCmpOp::Ne, PERSONALITY_NOW)?]);
+    // Limits of another process.
+    rules.insert(libc::SYS_prlimit64, vec![one(0, SeccompCmpOp::Ne, 0)?]);
+    // What is typed at the terminal that the server was started from.
+    let typing = [libc::TIOCSTI, libc::TIOCLINUX].map(|request| one(1, SeccompCmpOp::Eq, request));
+    rules.insert(libc::SYS_ioctl, typing.into_iter().collect::<Result<_, _>>()?);
+    Ok(rules)
+}
+
+/// Sockets reach processes of this machine alone.
+fn sockets() -> Result<Rules, Error> {
+    let other = || one(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.unsigned_abs()));
+    Ok(Rules::from([(libc::SYS_socket, vec![other()?]), (libc::SYS_socketpair, vec![other()?])]))
+}
+
+/// A rule about the low half of one argument.
+fn one(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, Error> {
+    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?;
+    Ok(SeccompRule::new(vec![condition])?)
+}
+
+/// The program behind three instructions that refuse calls by the numbers of the other ABI.
+fn without_other_abi(program: BpfProgram) -> BpfProgram {
+    let load_number = sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: 0 };
+    let is_other =
+        sock_filter { code: (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16, jt: 0, jf: 1, k: OTHER_ABI };
+    let refuse = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs();
+    let refuse = sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: refuse };
+    [load_number, is_other, refuse].into_iter().chain(program).collect()
+}

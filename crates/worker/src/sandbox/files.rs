@@ -1,0 +1,243 @@
+//! Files that a worker may use, by Landlock; and what Landlock holds besides.
+//!
+//! To read: programs and libraries, what the system tells of itself, and where the chosen drivers lie. To write: devices of
+//! GPUs, the worker's own temporary folder, and folders that a driver or the operator has named. Nothing of a home but the
+//! drivers' caches, nothing of other users, nothing of the server.
+
+#![expect(unsafe_code, reason = "asks the kernel for its version of Landlock")]
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope, path_beneath_rules,
+};
+
+use super::Sandbox;
+
+/// What this is written for; a kernel with less holds less.
+const WANTED: ABI = ABI::V6;
+/// `LANDLOCK_CREATE_RULESET_VERSION`
+const ASK_VERSION: u32 = 1;
+/// Versions from which TCP, and signals, are held.
+const HOLDS_TCP: i64 = 4;
+const HOLDS_SIGNALS: i64 = 6;
+
+/// Programs, libraries, and what the system says of itself.
+const SYSTEM: [&str; 13] = [
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/lib32",
+    "/bin",
+    "/sbin",
+    "/opt",
+    "/nix",
+    "/gnu",
+    "/snap",
+    "/proc",
+    "/sys",
+    "/run/opengl-driver",
+];
+/// Of what everybody may read in here, all but [`PRIVATE`].
+const SETTINGS: &str = "/etc";
+/// Folders there that may hold keys of services.
+const PRIVATE: [&str; 13] = [
+    "ssl",
+    "pki",
+    "ssh",
+    "sudoers.d",
+    "katydid",
+    "letsencrypt",
+    "kubernetes",
+    "docker",
+    "wireguard",
+    "openvpn",
+    "ipsec.d",
+    "NetworkManager",
+    "krb5.keytab",
+];
+/// Where homes are.
+const HOMES: &str = "/home";
+/// Devices for any process.
+const DEVICES: [&str; 7] =
+    ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/dri", "/dev/hugepages"];
+/// How names of GPUs' devices begin.
+const GPUS: [&str; 7] = ["nvidia", "nvhost", "nvmap", "dxg", "kfd", "gdrdrv", "infiniband"];
+/// There where NVIDIA's kernel module is loaded.
+const NVIDIA: [&str; 2] = ["/proc/driver/nvidia", "/dev/dxg"];
+/// What NVIDIA's driver writes to then: memory between processes, and its services.
+const NVIDIA_WRITES: [&str; 4] =
+    ["/dev/shm", "/run/nvidia-persistenced", "/run/nvidia-fabricmanager", "/tmp/nvidia-mps"];
+/// Variables that name folders, or files in them, which drivers write to.
+const WRITTEN: [&str; 7] = [
+    "TMPDIR",
+    "CUDA_CACHE_PATH",
+    "POCL_CACHE_DIR",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY",
+    "KATYDID_SOFT_SHARED",
+    "KATYDID_SOFT_DISPLACE",
+];
+/// Variables that name libraries, or folders of them, with colons between.
+const READ: [&str; 6] =
+    ["LD_LIBRARY_PATH", "LD_PRELOAD", "KATYDID_LIB", "OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "KATYDID_OPENCL_DRIVERS"];
+/// Variables with which the driver writes dumps of faults into the current folder.
+const DUMPS: [&str; 3] =
+    ["CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "CUDA_ENABLE_LIGHTWEIGHT_COREDUMP"];
+/// Variables that name the files of these.
+const DUMP_FILES: [&str; 2] = ["CUDA_COREDUMP_FILE", "CUDA_COREDUMP_PIPE"];
+
+/// Version of the kernel's Landlock; none: it has none.
+fn version() -> Option<i64> {
+    // SAFETY: with this flag the call takes no ruleset, and only answers.
+    let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, ptr::null::<u8>(), 0_usize, ASK_VERSION) };
+    (version > 0).then_some(version)
+}
+
+/// What the sandbox does not hold on this kernel, in words.
+#[must_use]
+pub fn missing() -> Option<&'static str> {
+    match version() {
+        None => Some(
+            "this kernel has no Landlock: workers are not kept from files, processes and signals of the server's user \
+             (see SECURITY.md; Linux 5.13 and later have it, unless it is left out of lsm=)",
+        ),
+        Some(version) if version < HOLDS_TCP => Some(
+            "this kernel's Landlock is older than Linux 6.7: workers are not kept from reconnecting sockets that they were \
+             given, nor from sending signals to processes of the server's user",
+        ),
+        Some(version) if version < HOLDS_SIGNALS => Some(
+            "this kernel's Landlock is older than Linux 6.12: workers are not kept from sending signals to processes of \
+             the server's user",
+        ),
+        Some(_) => None,
+    }
+}
+
+/// Restricts this thread, and all that come of it; whether the kernel does that at all.
+pub(super) fn restrict(sandbox: &Sandbox) -> Result<bool, RulesetError> {
+    if version().is_none() {
+        return Ok(false);
+    }
+    let everything = AccessFs::from_all(WANTED);
+    let ruleset = Ruleset::default()
+        .handle_access(everything)?
+        .handle_access(AccessNet::from_all(WANTED))?
+        .scope(Scope::Signal)?
+        .create()?;
+    let ruleset = ruleset.add_rules(path_beneath_rules(readable(sandbox), AccessFs::from_read(WANTED)))?;
+    ruleset.add_rules(path_beneath_rules(writable(sandbox), everything))?.restrict_self()?;
+    Ok(true)
+}
+
+/// What may be read and executed.
+fn readable(sandbox: &Sandbox) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
+    all.extend(settings(Path::new(SETTINGS)));
+    let named = READ.iter().filter_map(env::var_os).collect::<Vec<_>>();
+    let named = named.iter().flat_map(env::split_paths).filter(|path| path.is_absolute());
+    for path in named.chain(sandbox.readable.iter().cloned()).chain(env::current_exe()) {
+        all.extend(Some(path.clone()).filter(|path| path.is_file()));
+        all.extend(around(&path));
+        // A link may lead to a library that lies elsewhere with its data.
+        all.extend(fs::canonicalize(&path).ok().and_then(|real| around(&real)));
+        all.extend(libraries_named_in(&path));
+    }
+    all
+}
+
+/// Entries of the settings' folder that everybody may read.
+fn settings(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_private = |path: &Path| path.file_name().is_none_or(|name| PRIVATE.iter().any(|it| name == OsStr::new(it)));
+    let is_open = |path: &Path| fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o004 != 0);
+    entries.map(|entry| entry.path()).filter(|path| !is_private(path) && is_open(path)).collect()
+}
+
+/// A library's folder, or a folder itself; of one that is in a `lib`, all that it was installed with, unless that is a home.
+fn around(path: &Path) -> Option<PathBuf> {
+    let folder = if path.is_dir() { path } else { path.parent()? };
+    let is_lib = |it: &&Path| it.file_name().is_some_and(|name| ["lib", "lib64", "bin"].iter().any(|lib| name == *lib));
+    let root = folder.ancestors().take(3).find(is_lib).and_then(Path::parent).filter(|root| !holds_a_home(root));
+    Some(root.unwrap_or(folder).to_owned()).filter(|found| !holds_a_home(found))
+}
+
+/// Whether a user's own files lie there: in the root of all files, in a home, above one.
+fn holds_a_home(folder: &Path) -> bool {
+    let own = env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    let is_of_others = folder.parent().is_none_or(|above| above == Path::new(HOMES)) || folder == Path::new(HOMES);
+    is_of_others || own.is_some_and(|home| home.starts_with(folder))
+}
+
+/// What is around the libraries that files of a vendors' folder name.
+fn libraries_named_in(vendors: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(vendors).into_iter().flatten().flatten().map(|entry| entry.path());
+    let files = files.filter(|path| path.extension() == Some(OsStr::new("icd")));
+    let lines = files.filter_map(|file| fs::read_to_string(file).ok());
+    lines.filter_map(|text| around(Path::new(text.lines().next()?.trim()))).collect()
+}
+
+/// What may be written, too.
+fn writable(sandbox: &Sandbox) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = DEVICES.iter().map(PathBuf::from).collect();
+    let devices = fs::read_dir("/dev").into_iter().flatten().flatten();
+    let is_gpu = |name: &OsStr| GPUS.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
+    all.extend(devices.filter(|entry| is_gpu(&entry.file_name())).map(|entry| entry.path()));
+    // Names of threads.
+    all.push("/proc/self".into());
+    if NVIDIA.iter().any(|path| Path::new(path).exists()) {
+        all.extend(NVIDIA_WRITES.iter().map(PathBuf::from));
+        all.extend(compute_cache());
+    }
+    let named = |names: &[&str]| names.iter().filter_map(env::var_os).map(PathBuf::from).collect::<Vec<_>>();
+    for path in named(&WRITTEN) {
+        // Drivers make a cache themselves, which they could not any more.
+        let is_there = path.exists() || fs::create_dir_all(&path).is_ok();
+        let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
+        all.extend(folder.filter(|_| is_there).map(PathBuf::from));
+    }
+    all.extend(named(&DUMP_FILES).iter().filter_map(|file| file.parent()).map(PathBuf::from));
+    if DUMPS.iter().any(|name| env::var_os(name).is_some_and(|value| value != "0")) {
+        all.extend(env::current_dir());
+    }
+    all.extend(sandbox.writable.iter().cloned());
+    all
+}
+
+/// Where NVIDIA's driver keeps what it has compiled, made if it is not there.
+fn compute_cache() -> Option<PathBuf> {
+    let folder = PathBuf::from(env::var_os("HOME")?).join(".nv");
+    let made = fs::create_dir_all(folder.join("ComputeCache"));
+    made.is_ok().then_some(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_brings_what_it_was_installed_with() {
+        let found = |path: &str| around(Path::new(path)).map(|path| path.display().to_string());
+        assert_eq!(found("/x/pocl/lib/libpocl.so.2").as_deref(), Some("/x/pocl"));
+        assert_eq!(found("/x/usr/lib/x86_64-linux-gnu/libpocl.so.2").as_deref(), Some("/x/usr"));
+        assert_eq!(found("/home/u/lib/libpocl.so").as_deref(), Some("/home/u/lib"));
+        assert_eq!(found("/home/u/libpocl.so"), None);
+        assert_eq!(found("/lib/x.so").as_deref(), Some("/lib"));
+        assert_eq!(found("/x.so"), None);
+    }
+
+    #[test]
+    fn settings_are_what_everybody_may_read() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, mode) in [("hosts", 0o644), ("shadow", 0o640), ("ssl", 0o755)] {
+            fs::write(folder.path().join(name), "").unwrap();
+            fs::set_permissions(folder.path().join(name), PermissionsExt::from_mode(mode)).unwrap();
+        }
+        assert_eq!(settings(folder.path()), [folder.path().join("hosts")]);
+    }
+}

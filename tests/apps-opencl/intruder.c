@@ -1,0 +1,87 @@
+// Not a test by itself: a program whose kernel, which is native code on a processor, makes system calls in its worker.
+//
+//   intruder FILE VARIABLE  says of each thing that it tries whether it was `done` or `refused`: to read that file and the
+//                           environment of the worker's parent, to trace and to signal that, to make sockets and namespaces, and to find
+//                           a variable in the environment of the worker itself
+#include "check.h"
+
+static const char *source =
+    "static long call(long number, long a, long b, long c, long d) {\n"
+    "    long result;\n"
+    "    __asm__ volatile(\"movq %5, %%r10\\n\\tsyscall\" : \"=a\"(result) : \"a\"(number), \"D\"(a), \"S\"(b), \"d\"(c), \"r\"(d)\n"
+    "                     : \"rcx\", \"r10\", \"r11\", \"memory\");\n"
+    "    return result;\n"
+    "}\n"
+    "__kernel void calls(__global long *numbers, __global char *bytes) {\n"
+    "    long base = (long)bytes;\n"
+    "    for (int at = 0; at < 5; at++)\n"
+    "        if (numbers[6 + at]) numbers[1 + at] += base;\n"
+    "    numbers[0] = call(numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]);\n"
+    "}\n";
+
+enum { NUMBERS = 12, BYTES = 1 << 16 };
+
+static cl_kernel kernel;
+static cl_mem numbers, bytes;
+static char text[BYTES];
+
+// A system call with four arguments, of which those of `places` (bit n: the nth) are offsets into `text`, which goes there and back.
+static long call(long number, long a, long b, long c, long d, unsigned places) {
+    long all[NUMBERS] = {number, a, b, c, d};
+    for (int at = 0; at < 4; at++) all[6 + at] = places >> at & 1;
+    CHECK(clEnqueueWriteBuffer(queue, numbers, CL_TRUE, 0, sizeof all, all, 0, NULL, NULL));
+    CHECK(clEnqueueWriteBuffer(queue, bytes, CL_TRUE, 0, sizeof text, text, 0, NULL, NULL));
+    size_t one = 1;
+    CHECK(clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &one, &one, 0, NULL, NULL));
+    CHECK(clEnqueueReadBuffer(queue, numbers, CL_TRUE, 0, sizeof all, all, 0, NULL, NULL));
+    CHECK(clEnqueueReadBuffer(queue, bytes, CL_TRUE, 0, sizeof text, text, 0, NULL, NULL));
+    return all[0];
+}
+
+enum { READ = 0, OPEN = 2, SOCKET = 41, CLONE = 56, KILL = 62, PTRACE = 101, GETPPID = 110, UNSHARE = 272, CLONE3 = 435, IO_URING = 425 };
+
+static long opened(const char *path) {
+    memset(text, 0, sizeof text);
+    strcpy(text, path);
+    return call(OPEN, 0, 0, 0, 0, 1);
+}
+
+static void say(const char *what, long result) { printf("%s: %s\n", what, result < 0 ? "refused" : "done"); }
+
+// Whether a file of the worker's has a word in it.
+static int has(const char *path, const char *word) {
+    long file = opened(path), length, found = 0;
+    while (file >= 0 && (length = call(READ, file, 0, sizeof text - 1, 0, 2)) > 0)
+        for (long at = 0; at + (long)strlen(word) <= length && !found; at++) found = !memcmp(text + at, word, strlen(word));
+    return (int)found;
+}
+
+int main(int count, char **words) {
+    REQUIRE(count == 3);
+    set_up(0);
+    kernel = kernel_of(build(source, ""), "calls");
+    numbers = buffer_of(CL_MEM_READ_WRITE, NUMBERS * sizeof(long), NULL), bytes = buffer_of(CL_MEM_READ_WRITE, BYTES, NULL);
+    CHECK(clSetKernelArg(kernel, 0, sizeof numbers, &numbers));
+    CHECK(clSetKernelArg(kernel, 1, sizeof bytes, &bytes));
+    long parent = call(GETPPID, 0, 0, 0, 0, 0);
+    REQUIRE(parent > 1);
+    char path[64];
+    say("a file", opened(words[1]));
+    snprintf(path, sizeof path, "/proc/%ld/environ", parent);
+    say("the server's environment", opened(path));
+    snprintf(path, sizeof path, "/proc/%ld/mem", parent);
+    say("the server's memory", opened(path));
+    // PTRACE_SEIZE, which stops nothing.
+    say("tracing the server", call(PTRACE, 0x4206, parent, 0, 0, 0));
+    say("a signal to the server", call(KILL, parent, 0, 0, 0, 0));
+    say("a socket of TCP", call(SOCKET, 2, 1, 0, 0, 0));
+    say("a socket of the kernel's", call(SOCKET, 16, 3, 0, 0, 0));
+    say("a unix socket", call(SOCKET, 1, 1, 0, 0, 0));
+    // CLONE_NEWUTS
+    say("a namespace", call(UNSHARE, 0x04000000, 0, 0, 0, 0));
+    printf("the variable: %s\n", has("/proc/self/environ", words[2]) ? "found" : "not found");
+    printf("privileges: %s\n", has("/proc/self/status", "NoNewPrivs:\t1") ? "no new ones" : "open");
+    printf("capabilities: %s\n", has("/proc/self/status", "CapEff:\t0000000000000000") ? "none" : "some");
+    tear_down();
+    return 0;
+}
