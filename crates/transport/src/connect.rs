@@ -4,12 +4,14 @@ use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use katydid_wire::SPEC_HASH;
 use katydid_wire::companion::MAX_MESSAGE;
 use katydid_wire::handshake::{
-    ArenaKind, Build, Claim, HandshakeError, Hello, LINK_TIMEOUT, LinkKind, PREFIX, Prefix, Ready, Role, SessionKind,
+    ArenaKind, Build, Claim, HandshakeError, Hello, LINK_TIMEOUT, LinkKind, PREFIX, Prefix, Ready, RefusalCode, Role,
+    SessionKind,
 };
 use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::{self, Timeout};
@@ -113,7 +115,8 @@ pub(crate) struct Consent {
     pub(crate) pieces: Option<OwnedFd>,
 }
 
-/// Connects, says hello with `fds`, and waits for the consent.
+/// Connects, says hello with `fds`, and waits for the consent. A server that is too busy to listen is asked again, less and
+/// less often, until `timeout` is over.
 pub(crate) fn greet(
     address: &Address,
     hello: &Hello,
@@ -121,11 +124,72 @@ pub(crate) fn greet(
     fds: &[BorrowedFd<'_>],
     timeout: Duration,
 ) -> Result<Consent, ConnectError> {
+    let (deadline, mut again) = (Deadline::after(timeout), Again::default());
+    loop {
+        let error = match greet_once(address, hello, build, fds, (deadline, timeout)) {
+            Err(error) if again.is_wanted(&error) => error,
+            outcome => return outcome,
+        };
+        let pause = again.pause();
+        if pause >= deadline.left() {
+            return Err(error);
+        }
+        thread::sleep(pause);
+    }
+}
+
+/// Whether a server is asked again, and when.
+#[derive(Debug, Default)]
+struct Again {
+    tries: u32,
+    /// Connections that ended without a word.
+    cut: u32,
+}
+
+impl Again {
+    /// Before the second try, and at most.
+    const FIRST: Duration = Duration::from_millis(20);
+    const LAST: Duration = Duration::from_secs(1);
+    /// A server that closes connections without a word may be none of ours.
+    const MOST_CUT: u32 = 4;
+
+    fn is_wanted(&mut self, error: &ConnectError) -> bool {
+        let is_cut =
+            |source: &io::Error| matches!(source.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
+        match error {
+            ConnectError::Handshake { source: HandshakeError::Refused(refused), .. } => {
+                refused.code == RefusalCode::CROWDED
+            }
+            // A server behind TLS cannot say in the middle of a handshake that it needs the place for another program.
+            ConnectError::Tls { source: TlsError::System(source), .. } if is_cut(source) => {
+                self.cut += 1;
+                self.cut < Self::MOST_CUT
+            }
+            _ => false,
+        }
+    }
+
+    /// Programs that were refused at the same moment do not come back at the same moment.
+    fn pause(&mut self) -> Duration {
+        let pause = Self::LAST.min(Self::FIRST * 2_u32.saturating_pow(self.tries));
+        self.tries += 1;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
+        let spread = now.wrapping_mul(2_654_435_761).wrapping_add(std::process::id().wrapping_mul(40_503)) % 512;
+        pause / 2 + pause * spread / 512
+    }
+}
+
+fn greet_once(
+    address: &Address,
+    hello: &Hello,
+    build: &Build,
+    fds: &[BorrowedFd<'_>],
+    (deadline, timeout): (Deadline, Duration),
+) -> Result<Consent, ConnectError> {
     let at = address.clone();
     let handshake = |source| ConnectError::Handshake { address: at.clone(), source };
     let link = |source| ConnectError::Link { address: at.clone(), source };
     let message = hello.encode(build).map_err(handshake)?;
-    let deadline = Deadline::after(timeout);
     let socket = open(address, deadline)
         .and_then(|socket| tune(&socket, hello.link_timeout).map(|()| socket))
         .map_err(|source| ConnectError::Unreachable { address: at.clone(), source })?;

@@ -18,6 +18,21 @@ pub(crate) const MAX_FDS: usize = 4;
 
 /// Sends `parts` with `fds`; returns how many bytes went. On a packet socket that is all or nothing.
 pub(crate) fn send(socket: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    send_with(socket, parts, fds, SendFlags::empty())
+}
+
+/// The same without waiting: [`io::ErrorKind::WouldBlock`] where there is no room, or too many descriptors of this user are on
+/// their way.
+pub(crate) fn send_at_once(socket: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    send_with(socket, parts, fds, SendFlags::DONTWAIT)
+}
+
+fn send_with(
+    socket: BorrowedFd<'_>,
+    parts: &[IoSlice<'_>],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     // The space is rounded up, so that it alone would not hold the limit.
@@ -25,8 +40,9 @@ pub(crate) fn send(socket: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[Borrowe
         return Err(io::ErrorKind::InvalidInput.into());
     }
     loop {
-        match sendmsg(socket, parts, &mut control, SendFlags::NOSIGNAL) {
+        match sendmsg(socket, parts, &mut control, SendFlags::NOSIGNAL | flags) {
             Err(Errno::INTR) => {}
+            Err(Errno::TOOMANYREFS) => return Err(io::ErrorKind::WouldBlock.into()),
             other => return Ok(other?),
         }
     }

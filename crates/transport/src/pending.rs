@@ -156,10 +156,11 @@ impl Pending {
 
     /// Daemon: passes program and `note` (the daemon's own words, at most 64 KiB) to a worker, over a socket pair of
     /// type `SOCK_SEQPACKET`. After success the program is the worker's: drop this value. After a failure another
-    /// worker may be tried.
+    /// worker may be tried. It never waits.
     ///
     /// # Errors
-    /// What the system said; `EPIPE` when the worker is gone.
+    /// What the system said; `EPIPE` when the worker is gone, [`io::ErrorKind::WouldBlock`] when it has not taken in what it
+    /// was sent before.
     pub fn hand_over(&self, worker: impl AsFd, build: &Build, note: &[u8]) -> Result<(), AcceptError> {
         if note.len() > MAX_NOTE {
             return Err(HandshakeError::TooLarge { what: "the daemon's note", limit: MAX_NOTE }.into());
@@ -169,7 +170,7 @@ impl Pending {
             [self.socket.as_fd()].into_iter().chain(self.fds.iter().map(AsFd::as_fd)).collect();
         let secrets = self.socket.secrets().unwrap_or_else(|| vec![0; SEALS]);
         let parts = [IoSlice::new(&hello), IoSlice::new(&secrets), IoSlice::new(note)];
-        let sent = fdpass::send(worker.as_fd(), &parts, &fds);
+        let sent = fdpass::send_at_once(worker.as_fd(), &parts, &fds);
         sent.map(|_| ()).map_err(|source| AcceptError::System { doing: "hand a program over to its worker", source })
     }
 

@@ -1,12 +1,12 @@
 //! Ways in which a session does not come about, and what each side is told.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
 
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -200,4 +200,60 @@ fn a_hand_over_of_garbage_is_an_error() {
         rustix::net::send(&daemon, packet, SendFlags::empty()).unwrap();
         assert!(Pending::receive(&worker, &build()).is_err());
     }
+}
+
+/// Refuses the next program because of the crowd.
+fn turn_away(socket: OwnedFd) {
+    let pending = Pending::accept(socket, &build(), PATIENCE).unwrap();
+    pending.refuse(&build(), &Refused::new(RefusalCode::CROWDED, "too many programs are connecting at once"));
+}
+
+#[test]
+fn a_crowded_server_is_asked_again_until_the_time_is_over() {
+    for path in [Path::Shm, Path::Tcp] {
+        let server = Server::new(path);
+        let link = if matches!(path, Path::Shm) { LinkKind::SHM } else { LinkKind::STREAM };
+        std::thread::scope(|scope| {
+            let program = scope.spawn(|| connect(&server.address, &hello(link), &build(), PATIENCE));
+            (0..3).for_each(|_| turn_away(server.accept()));
+            let pending = Pending::accept(server.accept(), &build(), PATIENCE).unwrap();
+            let ready = Ready { worker_pid: 7, key: SessionKey::NONE, driver: "soft".into(), arenas: vec![] };
+            let _link = pending.open(&build(), &ready, 0).unwrap();
+            assert_eq!(program.join().unwrap().ok().unwrap().ready, ready);
+        });
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address: Address = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let soon = Duration::from_millis(300);
+    let program =
+        std::thread::spawn(move || connect(&address, &hello(LinkKind::STREAM), &build(), soon).err().unwrap());
+    while !program.is_finished() {
+        match listener.accept() {
+            Ok((socket, _)) => {
+                socket.set_nonblocking(false).unwrap();
+                turn_away(socket.into());
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    let error = program.join().unwrap();
+    let is_refusal = error.to_string().contains("too many programs are connecting at once");
+    // The last answer may come too late.
+    assert!(is_refusal || matches!(error, ConnectError::Deadline { .. }), "{error}");
+}
+
+#[test]
+fn a_worker_that_takes_nobody_in_is_not_waited_for() {
+    let server = Server::new(Path::Unix);
+    std::thread::scope(|scope| {
+        let program = scope.spawn(|| connect(&server.address, &hello(LinkKind::STREAM), &build(), PATIENCE));
+        let pending = Pending::accept(server.accept(), &build(), PATIENCE).unwrap();
+        let (daemon, _worker) = control();
+        let refused = (0..10_000).find_map(|_| pending.hand_over(&daemon, &build(), b"").err()).unwrap();
+        let AcceptError::System { source, .. } = refused else { panic!("{refused}") };
+        assert_eq!(source.kind(), std::io::ErrorKind::WouldBlock);
+        pending.refuse(&build(), &Refused::new(RefusalCode::BUSY, "as it should"));
+        assert!(program.join().unwrap().is_err());
+    });
 }

@@ -256,6 +256,8 @@ impl RefusalCode {
     pub const INTERNAL: Self = Self(7);
     /// No session here has that key, or it is not in a state to be taken up by this peer.
     pub const NO_SESSION: Self = Self(8);
+    /// Too many connections at this moment: to be tried again at once, and then less and less often.
+    pub const CROWDED: Self = Self(9);
 }
 
 /// A refusal with its reason.
