@@ -17,12 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle, Scope};
 use std::time::Duration;
 
+use katydid_http::HttpServer;
 use katydid_transport::Address;
 use katydid_wire::handshake::Build;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::accept;
-use crate::admin::AdminServer;
+use crate::admin;
 use crate::listen::{ListenError, Listener, SocketFile, bind_unix};
 use crate::minder::{DriverFound, mind};
 use crate::pool::Pool;
@@ -138,8 +139,8 @@ impl fmt::Display for NoGpu<'_> {
 pub struct Server {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    admin: AdminServer,
-    /// Dropped after `admin`, which wakes its own thread through the socket.
+    /// None while it stops.
+    admin: Option<HttpServer>,
     admin_file: SocketFile,
 }
 
@@ -154,18 +155,16 @@ impl Server {
             config.listen.iter().map(|address| Listener::bind(address, config.insecure)).collect::<Result<_, _>>()?;
         let (admin_socket, admin_file) = bind_unix(&config.admin)?;
         let shared = Arc::new(share(config, &listeners)?);
-        let admin = AdminServer::open(admin_socket)
+        let admin = admin::open(admin_socket, &shared)
             .map_err(|source| StartError::System { what: "open the admin socket", source })?;
-        let mut server = Self { shared, threads: Vec::new(), admin, admin_file };
+        let mut server = Self { shared, threads: Vec::new(), admin: Some(admin), admin_file };
         server.start_threads(listeners)?;
         Ok(server)
     }
 
     fn start_threads(&mut self, listeners: Vec<Listener>) -> Result<(), StartError> {
         self.start_thread("pool", |shared| fill_pool(&shared))?;
-        self.start_thread("accept", move |shared| accept::serve(&listeners, &shared))?;
-        let admin = self.admin.clone();
-        self.start_thread("admin", move |shared| admin.serve(&shared))
+        self.start_thread("accept", move |shared| accept::serve(&listeners, &shared))
     }
 
     fn start_thread(&mut self, name: &str, body: impl FnOnce(Arc<Shared>) + Send + 'static) -> Result<(), StartError> {
@@ -229,7 +228,9 @@ impl Drop for Server {
         // The counter of a fresh eventfd has room for a one; the minders kill their workers now.
         let _ = rustix::io::write(&self.shared.stop, &1u64.to_le_bytes());
         drop(idle);
-        self.admin.unblock();
+        if let Some(admin) = self.admin.take() {
+            admin.close();
+        }
         for thread in self.threads.drain(..) {
             // A thread that panicked has ended too.
             let _ = thread.join();

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 use std::{fs, thread};
 
+use katydid_http::HttpServer;
 use rustix::system::uname;
 
 use crate::checkpoint::{self, CheckpointError};
-use crate::control::Control;
+use crate::control;
 use crate::criu::{Criu, CriuError};
 use crate::failover::Recovery;
 use crate::folder::{self, Folder, FolderError};
@@ -136,7 +137,7 @@ pub(crate) struct Inner {
     pub(crate) stopped: Stopped,
     /// The program was killed because it is in an image.
     was_put_away: AtomicBool,
-    control: Mutex<Option<Control>>,
+    control: Mutex<Option<HttpServer>>,
 }
 
 impl Job {
@@ -153,7 +154,7 @@ impl Job {
         incarnations.note(folder.path()).map_err(socket(folder.path().to_owned()))?;
         let members = Members::listen(&folder.shims(), events).map_err(socket(folder.shims()))?;
         folder.describe(0, &command.join(" "))?;
-        let control = folder.control();
+        let path = folder.control();
         let inner = Arc::new(Inner {
             folder,
             known_folder,
@@ -179,9 +180,9 @@ impl Job {
             was_put_away: AtomicBool::new(false),
             control: Mutex::new(None),
         });
-        let listener = UnixListener::bind(&control).map_err(socket(control.clone()))?;
-        fs::set_permissions(&control, fs::Permissions::from_mode(0o600)).map_err(socket(control.clone()))?;
-        let opened = Control::open(listener, &inner).map_err(socket(control))?;
+        let listener = UnixListener::bind(&path).map_err(socket(path.clone()))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(socket(path.clone()))?;
+        let opened = control::open(listener, &inner).map_err(socket(path))?;
         *lock(&inner.control) = Some(opened);
         parked::answer(&inner);
         let job = Self(inner);

@@ -1,0 +1,154 @@
+//! One connection: one request, its answer, and the time that each may take.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Body, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Response, header};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use crate::answer::{Answer, Lines, Request, problem};
+use crate::body::Sent;
+use crate::server::Shared;
+
+/// Lines that a client may be behind before some are left out.
+const LINES: usize = 1024;
+
+/// Tells a connection how long it may go on; all handles of one connection are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Patience {
+    /// When the connection ends; none while work is being done for it.
+    until: Arc<watch::Sender<Option<Instant>>>,
+    answer: Duration,
+}
+
+impl Patience {
+    /// Of a connection whose request is awaited.
+    pub(crate) fn new(request: Duration, answer: Duration) -> Self {
+        Self { until: Arc::new(watch::Sender::new(Some(Instant::now() + request))), answer }
+    }
+
+    /// The request is there: how long the work takes is no matter of the client's.
+    fn is_asked(&self) {
+        self.until.send_replace(None);
+    }
+
+    /// What is to be sent is known: from here on the client has to read.
+    pub(crate) fn is_answered(&self) {
+        let until = Instant::now() + self.answer;
+        self.until.send_if_modified(|current| current.is_none() && current.replace(until).is_none());
+    }
+
+    /// Whether the request is still awaited, or the answer is being read: nothing is lost if the connection ends.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.until.borrow().is_some()
+    }
+
+    /// Returns when the connection is to end.
+    async fn over(&self) {
+        let mut changes = self.until.subscribe();
+        loop {
+            let until = *changes.borrow_and_update();
+            let sleep = async {
+                match until {
+                    Some(until) => sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = sleep => return,
+                // The sender lives as long as `self`.
+                _ = changes.changed() => {}
+            }
+        }
+    }
+}
+
+/// Answers the one request of a connection.
+pub(crate) async fn attend<S>(stream: S, shared: Arc<Shared>, patience: Patience)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = shared.limits.clone();
+    let service = service_fn(|request| {
+        let (shared, patience) = (Arc::clone(&shared), patience.clone());
+        async move { Ok::<_, Infallible>(answer(request, shared, patience).await) }
+    });
+    let mut builder = http1::Builder::new();
+    // The time for the head is bounded with that for the whole request.
+    builder.keep_alive(false).half_close(true).header_read_timeout(None).max_buf_size(limits.head);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        // A client that has gone away, or breaks the protocol, concerns only itself.
+        _ = connection => {}
+        () = patience.over() => {}
+    }
+}
+
+async fn answer(request: hyper::Request<Incoming>, shared: Arc<Shared>, patience: Patience) -> Response<Sent> {
+    let answer = match read(request, shared.limits.body).await {
+        Ok(request) => {
+            patience.is_asked();
+            let handler = Arc::clone(&shared);
+            let handled = tokio::task::spawn_blocking(move || (handler.handler)(&request)).await;
+            handled.unwrap_or_else(|_| Answer::problem(500, "internal error in Katydid; see its messages"))
+        }
+        Err(refusal) => refusal,
+    };
+    let (status, body) = match answer {
+        Answer::Json(status, body) => (status, body),
+        Answer::Lines(work) => match begin(work, &shared, &patience) {
+            Ok(lines) => return respond(200, "application/x-ndjson", lines),
+            Err(error) => (503, problem(format_args!("busy: {error}; ask again"))),
+        },
+    };
+    patience.is_answered();
+    respond(status, "application/json", body.into())
+}
+
+fn respond(status: u16, kind: &'static str, body: Sent) -> Response<Sent> {
+    let mut response = Response::new(body);
+    if let Ok(status) = status.try_into() {
+        *response.status_mut() = status;
+    }
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+}
+
+/// Reads a request whose body has at most so many bytes. One that announces more is not read.
+async fn read(request: hyper::Request<Incoming>, most: usize) -> Result<Request, Answer> {
+    let too_large = || Answer::problem(413, format_args!("the request is too large; a body has at most {most} bytes"));
+    let (head, body) = request.into_parts();
+    if body.size_hint().lower() > most as u64 {
+        return Err(too_large());
+    }
+    let body = match Limited::new(body, most).collect().await {
+        Ok(body) => body.to_bytes().to_vec(),
+        Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
+        Err(error) => return Err(Answer::problem(400, format_args!("the request cannot be read: {error}"))),
+    };
+    let path = head.uri.path_and_query().map_or_else(String::new, ToString::to_string);
+    Ok(Request { method: head.method.as_str().to_owned(), path, body })
+}
+
+/// Has a thread do the work.
+fn begin(work: Box<dyn FnOnce(&Lines) + Send>, shared: &Arc<Shared>, patience: &Patience) -> io::Result<Sent> {
+    let place = shared.works.take()?;
+    let (sender, lines) = mpsc::channel(LINES);
+    let told = Lines::new(sender, patience.clone());
+    let thread = thread::Builder::new().name("request".into()).spawn(move || {
+        work(&told);
+        drop((told, place));
+    })?;
+    shared.works.note(thread);
+    Ok(Sent::Lines(lines))
+}

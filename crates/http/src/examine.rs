@@ -1,0 +1,44 @@
+//! Untrusted bytes as all that a client sends: what fuzzing drives.
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+use crate::answer::{Answer, Request};
+use crate::connection::{Patience, attend};
+use crate::server::{Limits, Shared, Works, runtime};
+
+/// What the client reads back: nothing, or one answer. The handler's answers are made by `handler`.
+///
+/// # Panics
+///
+/// The connection does not end with what the client sends, or the answer is not one of HTTP.
+pub fn answer_to(bytes: &[u8], handler: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Vec<u8> {
+    let limits = Limits::default();
+    let Ok(runtime) = runtime(&limits) else { return Vec::new() };
+    let works = Arc::new(Works::new(limits.works));
+    let patience = Patience::new(limits.request, limits.answer);
+    let most = limits.request;
+    let shared = Arc::new(Shared { limits, handler: Box::new(handler), works });
+    let said = runtime.block_on(async {
+        let (mut ours, theirs) = duplex(4096);
+        let connection = tokio::spawn(attend(theirs, shared, patience));
+        let client = async {
+            let mut said = Vec::new();
+            let (mut input, mut output) = tokio::io::split(&mut ours);
+            let send = async {
+                // A connection that has ended already takes no more.
+                let _ = output.write_all(bytes).await;
+                let _ = output.shutdown().await;
+            };
+            let _ = tokio::join!(send, input.read_to_end(&mut said));
+            said
+        };
+        let said = tokio::time::timeout(most / 2, client).await;
+        connection.abort();
+        said
+    });
+    let said = said.unwrap_or_else(|_| b"the connection stays open".to_vec());
+    assert!(said.is_empty() || said.starts_with(b"HTTP/1."), "{}", String::from_utf8_lossy(&said));
+    said
+}

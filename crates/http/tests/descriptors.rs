@@ -1,0 +1,37 @@
+//! A connection that could not be taken, because all descriptors are in use, is not the last one. Alone in its process.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use katydid_http::{Answer, HttpServer, Limits};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+#[test]
+fn a_connection_that_could_not_be_taken_is_not_the_last_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let (problem, problems) = mpsc::channel();
+    let told = move |error: &std::io::Error| problem.send(error.raw_os_error()).unwrap_or(());
+    let _server = HttpServer::start(listener, "test", Limits::default(), |_| Answer::json(200, &1), told).unwrap();
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..before }).unwrap();
+    let mut all: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    // Room for the client's end, and for no other.
+    all.pop().unwrap();
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let minute = Duration::from_secs(60);
+    let refused = Some(rustix::io::Errno::MFILE.raw_os_error());
+    assert_eq!(problems.recv_timeout(minute).unwrap(), refused);
+    drop(all);
+    stream.set_read_timeout(Some(minute)).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("200 OK"), "{answer}");
+}

@@ -1,0 +1,235 @@
+//! What a client cannot do to a socket that answers HTTP, whatever it sends or does not read.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use katydid_http::{Answer, HttpServer, Limits, Request};
+use tempfile::TempDir;
+
+/// What never takes this long, unless it never comes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A socket in a folder of its own.
+struct Bench {
+    server: Option<HttpServer>,
+    folder: TempDir,
+}
+
+impl Bench {
+    fn new(limits: Limits, handler: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
+        let server = HttpServer::start(listener, "test", limits, handler, |error| panic!("{error}")).unwrap();
+        Self { server: Some(server), folder }
+    }
+
+    /// One that says what it was asked.
+    fn echo(limits: Limits) -> Self {
+        Self::new(limits, |request| {
+            let body = String::from_utf8_lossy(&request.body);
+            Answer::json(200, &format!("{} {} {body}", request.method, request.path))
+        })
+    }
+
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.folder.path().join("socket")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// What comes back, to the end of the connection.
+    fn ask(&self, request: &[u8]) -> String {
+        let mut stream = self.connect();
+        // The server may have answered, and hung up, before it has read all.
+        let _ = stream.write_all(request);
+        heard(&mut stream)
+    }
+}
+
+fn heard(stream: &mut UnixStream) -> String {
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+        Err(error) => panic!("{error} after {}", String::from_utf8_lossy(&answer)),
+    }
+    String::from_utf8(answer).unwrap()
+}
+
+fn status(answer: &str) -> &str {
+    answer.split(' ').nth(1).unwrap_or_default()
+}
+
+#[test]
+fn requests_are_answered_in_both_versions() {
+    let bench = Bench::echo(Limits::default());
+    for version in ["1.0", "1.1"] {
+        let request = format!("POST /v1/x?y HTTP/{version}\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc");
+        let answer = bench.ask(request.as_bytes());
+        assert_eq!(status(&answer), "200", "{answer}");
+        assert!(answer.ends_with("\r\n\r\n\"POST /v1/x?y abc\""), "{answer}");
+        assert!(answer.to_lowercase().contains("content-type: application/json"), "{answer}");
+    }
+    let chunked = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n";
+    assert!(bench.ask(chunked.as_bytes()).ends_with("\"POST / abc\""));
+}
+
+#[test]
+fn no_announced_length_is_believed() {
+    let bench = Bench::echo(Limits::default());
+    for length in ["65537", "99999999999", "9223372036854775807"] {
+        for method in ["GET", "POST"] {
+            let head = format!("{method} / HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n");
+            let answer = bench.ask(head.as_bytes());
+            assert_eq!(status(&answer), "413", "{method} {length}: {answer}");
+            assert!(answer.contains("\"error\":"), "{answer}");
+        }
+    }
+    for length in ["-1", "18446744073709551616"] {
+        let answer = bench.ask(format!("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n").as_bytes());
+        assert_eq!(status(&answer), "400", "{length}: {answer}");
+    }
+    let head = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n20000\r\n";
+    assert_eq!(status(&bench.ask(format!("{head}{}", "x".repeat(0x20000)).as_bytes())), "413");
+    assert_eq!(status(&bench.ask(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")), "200");
+}
+
+#[test]
+fn heads_are_bounded() {
+    let bench = Bench::echo(Limits::default());
+    let long = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
+    assert_eq!(status(&bench.ask(long.as_bytes())), "431");
+    let many = format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "X: y\r\n".repeat(1000));
+    assert_eq!(status(&bench.ask(many.as_bytes())), "431");
+    assert_eq!(status(&bench.ask(b"\x16\x03\x01 something else\r\n\r\n")), "400");
+}
+
+#[test]
+fn who_sends_slowly_or_not_at_all_is_hung_up_on() {
+    let bench = Bench::echo(Limits { request: Duration::from_millis(300), ..Limits::default() });
+    for begun in ["", "GET / HTTP/1.1\r\nHost: h\r\n", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 999\r\n\r\nab"] {
+        let mut stream = bench.connect();
+        stream.write_all(begun.as_bytes()).unwrap();
+        // A byte now and then is no more than none.
+        let mut drip = stream.try_clone().unwrap();
+        let dripping = thread::spawn(move || {
+            while drip.write_all(b"x").is_ok() {
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        assert_eq!(heard(&mut stream), "", "after {begun:?}");
+        dripping.join().unwrap();
+    }
+}
+
+#[test]
+fn silent_connections_make_room_for_others() {
+    let bench = Bench::echo(Limits { connections: 4, request: PATIENCE, ..Limits::default() });
+    let mut silent: Vec<UnixStream> = (0..100).map(|_| bench.connect()).collect();
+    assert_eq!(status(&bench.ask(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")), "200");
+    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "the oldest goes");
+    silent[99].set_nonblocking(true).unwrap();
+    assert_eq!(silent[99].read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock, "the newest stays");
+}
+
+/// More lines than a socket and a connection keep.
+const MANY: usize = 20_000;
+
+#[test]
+fn who_does_not_read_holds_up_no_work_and_hears_how_it_ended() {
+    let (done, is_done) = mpsc::channel();
+    let done = Mutex::new(done);
+    let limits = Limits { answer: PATIENCE, ..Limits::default() };
+    let bench = Bench::new(limits, move |_| {
+        let done = done.lock().unwrap().clone();
+        Answer::lines(move |lines| {
+            (0..MANY).for_each(|_| lines.tell(&"x".repeat(100)));
+            done.send(()).unwrap();
+            lines.finish(&"the end");
+        })
+    });
+    let mut stream = bench.connect();
+    stream.write_all(b"POST / HTTP/1.0\r\n\r\n").unwrap();
+    is_done.recv_timeout(PATIENCE).expect("the work waits for its client");
+    let answer = heard(&mut stream);
+    assert!(answer.ends_with("\n\"the end\"\n"), "{}", &answer[answer.len() - 200..]);
+    assert!(answer.lines().count() < MANY, "nothing was left out: the test shows nothing");
+}
+
+#[test]
+fn who_never_reads_is_given_up() {
+    let limits = Limits { answer: Duration::from_millis(200), ..Limits::default() };
+    let mut bench = Bench::new(limits, |_| {
+        Answer::lines(|lines| {
+            (0..MANY).for_each(|_| lines.tell(&"x".repeat(100)));
+            lines.finish(&"the end");
+        })
+    });
+    let mut stream = bench.connect();
+    stream.write_all(b"POST / HTTP/1.0\r\n\r\n").unwrap();
+    assert!(stream.read(&mut [0; 16]).unwrap() > 0);
+    // Returns when nobody works for it, or waits for it, any more.
+    bench.server.take().unwrap().close();
+}
+
+/// Reads to the end of a line.
+fn line(stream: &mut UnixStream) -> String {
+    let (mut seen, mut byte) = (Vec::new(), [0]);
+    while !seen.ends_with(b"\"\n") {
+        stream.read_exact(&mut byte).unwrap();
+        seen.extend(byte);
+    }
+    String::from_utf8(seen).unwrap()
+}
+
+#[test]
+fn work_beyond_the_limit_is_refused_and_others_are_answered_meanwhile() {
+    let goes_on = Arc::new(AtomicBool::new(true));
+    let flag = Arc::clone(&goes_on);
+    let mut bench = Bench::new(Limits { works: 2, ..Limits::default() }, move |request| {
+        let flag = Arc::clone(&flag);
+        match request.method.as_str() {
+            "GET" => Answer::json(200, &"here"),
+            _ => Answer::lines(move |lines| {
+                lines.tell(&"begun");
+                while flag.load(Ordering::Acquire) {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                lines.finish(&"done");
+            }),
+        }
+    });
+    let mut working: Vec<UnixStream> = (0..2).map(|_| bench.connect()).collect();
+    for stream in &mut working {
+        stream.write_all(b"POST / HTTP/1.0\r\n\r\n").unwrap();
+        assert!(line(stream).ends_with("\"begun\"\n"));
+    }
+    let refused = bench.ask(b"POST / HTTP/1.0\r\n\r\n");
+    assert_eq!(status(&refused), "503", "{refused}");
+    assert_eq!(status(&bench.ask(b"GET / HTTP/1.0\r\n\r\n")), "200");
+    // What is at hand is answered to its end when the socket is closed.
+    let closing = bench.server.take().unwrap();
+    let closed = thread::spawn(move || closing.close());
+    goes_on.store(false, Ordering::Release);
+    closed.join().unwrap();
+    for mut stream in working {
+        assert_eq!(heard(&mut stream), "\"done\"\n");
+    }
+    assert!(UnixStream::connect(bench.folder.path().join("socket")).is_err());
+}
+
+#[test]
+fn a_handler_that_panics_ends_one_request() {
+    let bench = Bench::new(Limits::default(), |request| match request.path.as_str() {
+        "/panic" => panic!("as asked"),
+        _ => Answer::json(200, &1),
+    });
+    assert_eq!(status(&bench.ask(b"GET /panic HTTP/1.0\r\n\r\n")), "500");
+    assert_eq!(status(&bench.ask(b"GET / HTTP/1.0\r\n\r\n")), "200");
+}

@@ -1,0 +1,25 @@
+//! One client of the admin API: its bytes, and the hang-up behind them.
+//!
+//! Shared by the fuzz target `http` and by the test of kept and damaged requests. Whatever is sent, the connection ends, with
+//! one answer or none, and a handler sees no body beyond the limit.
+
+use katydid_http::{Answer, Limits, examine};
+
+/// Does all of it; whether a handler was asked.
+pub(crate) fn ask(bytes: &[u8]) -> bool {
+    let answer = examine::answer_to(bytes, |request| {
+        assert!(request.body.len() <= Limits::default().body);
+        match request.path.as_str() {
+            // As a job does: the body is JSON, or the request is refused.
+            "/v1/checkpoints" => match serde_json::from_slice::<serde_json::Value>(&request.body) {
+                Ok(wanted) => Answer::lines(move |lines| {
+                    lines.tell(&wanted);
+                    lines.finish(&"done");
+                }),
+                Err(error) => Answer::problem(400, error),
+            },
+            _ => Answer::json(200, &request.method),
+        }
+    });
+    answer.starts_with(b"HTTP/1.1 200") || answer.starts_with(b"HTTP/1.0 200")
+}
