@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use katydid_daemon::{Server, ServerConfig, Verbosity, WorkerCommand};
+use katydid_daemon::{Server, ServerConfig, Verbosity, WorkerCommand, raise_descriptors};
 use katydid_job::folder;
 use katydid_transport::Address;
 use katydid_wire::SPEC_HASH;
@@ -26,6 +26,9 @@ use crate::worker_user;
 
 /// How long a program may take to say hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+/// Limits of a server that is not told any.
+const MAX_SESSIONS: usize = 256;
+const PEER_CONNECTIONS: usize = 64;
 /// Set in workers.
 const WORKER: &str = "KATYDID_WORKER";
 /// Settings of glibc.
@@ -53,6 +56,7 @@ const PROGRAM_VARIABLES: [&str; 8] = [
 pub(crate) fn main(flags: ServeFlags) -> Outcome {
     let (quiet, requires_gpu) = (flags.quiet, flags.require_gpu);
     check_mps(&flags)?;
+    raise_descriptors();
     // Caught before anything exists that a signal could leave behind.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
     folder::clear_away();
@@ -130,6 +134,11 @@ fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     config.insecure = flags.insecure;
     config.warm = flags.warm;
     config.max_sessions = flags.max_sessions;
+    config.peer_sessions = flags.peer_sessions.unwrap_or_else(|| peer_sessions(flags.max_sessions));
+    config.peer_connections = flags.peer_connections;
+    if let Some(size) = flags.host_memory {
+        config.worker.arguments.extend(["--host-memory".into(), size.0.to_string().into()]);
+    }
     config.session_memory = flags.session_memory.map(|size| size.0);
     config.verbosity = if flags.quiet { Verbosity::Problems } else { Verbosity::Everything };
     flags.isolation.apply(&mut config);
@@ -146,6 +155,11 @@ fn addresses(texts: &[String]) -> Result<Vec<Address>, Failure> {
     parsed.collect::<Result<_, _>>().map_err(|error| Failure::usage(format!("--listen: {error}")))
 }
 
+/// Sessions of one peer over a network, unless told otherwise: others find a place, too.
+fn peer_sessions(max_sessions: usize) -> usize {
+    max_sessions - max_sessions / 4
+}
+
 /// A server of one warm worker without limits; the caller changes what it wants otherwise.
 pub(crate) fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<ServerConfig, Failure> {
     let layout = Layout::find().map_err(Failure::server)?;
@@ -157,7 +171,9 @@ pub(crate) fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Resu
         worker: worker_command(&layout, driver),
         driver: driver.to_owned(),
         warm: 1,
-        max_sessions: 256,
+        max_sessions: MAX_SESSIONS,
+        peer_sessions: peer_sessions(MAX_SESSIONS),
+        peer_connections: PEER_CONNECTIONS,
         session_memory: None,
         cpu_opencl: true,
         build: Build::current(SPEC_HASH),

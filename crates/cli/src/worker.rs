@@ -28,8 +28,10 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
     let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());
     let images = flags.images.clone().zip(flags.images_size).map(|(folder, limit)| ImageStore::new(folder, limit));
     let (watches, has_journal, requires_gpu) = (flags.watch, !flags.no_journal, flags.require_gpu);
+    let host_memory = flags.host_memory;
     let sandbox = flags.sandbox.then(|| sandbox(flags, soft.as_deref()));
-    let options = WorkerOptions { control, driver, soft, requires_gpu, images, watches, has_journal, sandbox };
+    let options =
+        WorkerOptions { control, driver, soft, requires_gpu, images, host_memory, watches, has_journal, sandbox };
     Ok(katydid_worker::run(options))
 }
 

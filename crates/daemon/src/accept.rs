@@ -1,14 +1,14 @@
 //! Lets programs in: accept, hello, admission, hand-over to a worker.
 //!
-//! Each connection has a thread that lives until the program is a worker's or is refused. As long as its hello is
-//! awaited a connection holds one of [`GREETINGS`] places, so that peers that connect and say nothing cost little and
-//! for a bounded time. A refused program is told why; what was wrong with it never concerns another one.
+//! A connection that has said something has a thread that lives until the program is a worker's or is refused, and one of
+//! the places of its listener and of its peer (`places.rs`). Those that say nothing have neither (`lobby.rs`). No thread
+//! waits for a peer or a worker under a lock. A refused program is told why; what was wrong with it never concerns another
+//! one.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -16,25 +16,26 @@ use katydid_transport::{AcceptError, Identity, Pending};
 use katydid_wire::handshake::{Hello, LinkKind, Ready, RefusalCode, Refused, Role, SessionKind};
 use katydid_wire::key::SessionKey;
 use katydid_wire::note::Note;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 
-use crate::control::printable;
+use crate::control::{brief, name};
 use crate::listen::{Listener, Peer};
+use crate::lobby::{Arrived, Lobby};
 use crate::minder::{AssignError, Mind};
+use crate::places::Place;
 use crate::pool::PoolError;
 use crate::server::Shared;
 use crate::sessions::{AdmissionError, Program, SessionId, new_key};
 use crate::watch::{self, WatchError};
 
-/// Connections whose hello is awaited at a time.
-const GREETINGS: usize = 64;
+/// Connections taken from a listener before others have their turn.
+const AT_ONCE: usize = 32;
+/// What those hear for whom there is no place.
+const CROWDED: &str = "the server is busy: too many programs are connecting at once; try again in a few seconds";
 /// How long a program waits for a worker; a driver with many GPUs takes seconds to start.
 const WORKER_PATIENCE: Duration = Duration::from_secs(60);
 /// Workers tried for one program; one that was ready can have died unnoticed.
 const ATTEMPTS: usize = 3;
-/// Pause after the system could not accept, for instance because all descriptors are in use.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a program got no session.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +66,7 @@ impl Refusal {
             Self::Admission(_) => RefusalCode::BUSY,
             Self::Pool(PoolError::Failed(_)) => RefusalCode::DRIVER,
             Self::Pool(_) => RefusalCode::BUSY,
-            Self::Watch(WatchError::Full) => RefusalCode::BUSY,
+            Self::Watch(WatchError::Full) | Self::Visit(AssignError::Busy) => RefusalCode::CROWDED,
             Self::HandOver(_) | Self::NoKey(_) | Self::Watch(_) => RefusalCode::INTERNAL,
             Self::NoSession | Self::Visit(_) => RefusalCode::NO_SESSION,
         }
@@ -74,46 +75,58 @@ impl Refusal {
 
 /// Accepts until the server stops.
 pub(crate) fn serve(listeners: &[Listener], shared: &Arc<Shared>) {
-    let greetings = Arc::new(AtomicUsize::new(0));
-    while let Some(ready) = wait(listeners, &shared.stop) {
-        for listener in ready {
-            if let Err(error) = accept(listener, shared, &greetings) {
+    let mut lobby = Lobby::new(shared.hello_patience, shared.peer_connections);
+    while let Some(due) = lobby.wait(listeners, &shared.stop) {
+        for late in due.late {
+            let seconds = shared.hello_patience.as_secs();
+            shared.reporter.note(format_args!("{}: refused: no hello within {seconds} s", late.peer.name));
+        }
+        for spoken in due.spoken {
+            if let Err(error) = let_through(spoken, listeners, shared) {
+                shared.reporter.problem(format_args!("cannot greet a program: {error}"));
+            }
+        }
+        for at in due.listeners {
+            if let Err(error) = accept(at, listeners, &mut lobby, shared) {
                 shared.reporter.problem(format_args!("cannot accept a program: {error}"));
-                thread::sleep(PAUSE);
+                drop(lobby.rest());
             }
         }
     }
 }
 
-/// The listeners that somebody connected to; `None` when the server stops.
-fn wait<'a>(listeners: &'a [Listener], stop: &OwnedFd) -> Option<Vec<&'a Listener>> {
-    let sources = listeners.iter().map(AsFd::as_fd).chain([stop.as_fd()]);
-    let mut events: Vec<_> = sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
-    // An interrupted wait returns no listener and is repeated by the caller.
-    let _ = poll(&mut events, None::<&Timespec>);
-    let due: Vec<bool> = events.iter().map(|event| !event.revents().is_empty()).collect();
-    let (stops, due) = due.split_last()?;
-    if *stops {
-        return None;
+/// Takes the connections that have come to a listener, not so many at once that others would wait for long.
+fn accept(at: usize, listeners: &[Listener], lobby: &mut Lobby, shared: &Shared) -> io::Result<()> {
+    for _ in 0..AT_ONCE {
+        let Some((socket, peer)) = listeners.get(at).map_or(Ok(None), Listener::accept)? else { return Ok(()) };
+        if !peer.allowed {
+            let text = "only the user who runs the server, and root, may use it; start a server of your own";
+            refuse_unheard(&socket, shared, RefusalCode::NOT_ALLOWED, text);
+            shared.reporter.problem(format_args!("{}: refused: it belongs to another user", peer.name));
+            continue;
+        }
+        if let Some(gone) = lobby.enter(Arrived { socket, peer, listener: at }) {
+            refuse_unheard(&gone.socket, shared, RefusalCode::CROWDED, CROWDED);
+        }
     }
-    Some(listeners.iter().zip(due).filter(|(_, due)| **due).map(|(listener, _)| listener).collect())
+    Ok(())
 }
 
-/// Takes one connection and leaves it to a thread, so that a slow program holds up no other.
-fn accept(listener: &Listener, shared: &Arc<Shared>, greetings: &Arc<AtomicUsize>) -> io::Result<()> {
-    let Some((socket, peer)) = listener.accept()? else { return Ok(()) };
-    if !peer.allowed {
-        let text = "only the user who runs the server, and root, may use it; start a server of your own";
-        refuse_unheard(&socket, shared, RefusalCode::NOT_ALLOWED, text);
-        shared.reporter.problem(format_args!("{}: refused: it belongs to another user", peer.name));
-        return Ok(());
-    }
-    let Some(place) = Place::take(greetings) else {
-        let text = "too many programs are connecting at once; try again in a few seconds";
-        refuse_unheard(&socket, shared, RefusalCode::BUSY, text);
+/// Leaves a connection that has said something to a thread, so that a slow program holds up no other.
+fn let_through(arrived: Arrived, listeners: &[Listener], shared: &Arc<Shared>) -> io::Result<()> {
+    let Arrived { socket, peer, listener } = arrived;
+    let certs = listeners.get(listener).and_then(Listener::certs).map(PathBuf::from);
+    // In the middle of a handshake of TLS nothing can be said; the end of the connection says as much.
+    let farewell = |socket: &OwnedFd| match certs {
+        Some(_) => {}
+        None => refuse_unheard(socket, shared, RefusalCode::CROWDED, CROWDED),
+    };
+    let known = socket.try_clone()?;
+    let Some(place) = shared.greetings.take((listener, peer.origin), known, shared.peer_connections, farewell) else {
+        refuse_unheard(&socket, shared, RefusalCode::CROWDED, CROWDED);
         return Ok(());
     };
-    let (shared, certs) = (Arc::clone(shared), listener.certs().map(PathBuf::from));
+    let shared = Arc::clone(shared);
     let builder = thread::Builder::new().name("greeting".to_owned());
     builder.spawn(move || greet(socket, &peer, certs.as_deref(), place, &shared)).map(drop)
 }
@@ -122,24 +135,6 @@ fn accept(listener: &Listener, shared: &Arc<Shared>, greetings: &Arc<AtomicUsize
 fn refuse_unheard(socket: &OwnedFd, shared: &Shared, code: RefusalCode, text: &str) {
     if let Ok(message) = Refused::new(code, text).encode(&shared.build) {
         let _ = send(socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-    }
-}
-
-/// One of the [`GREETINGS`] places.
-struct Place(Arc<AtomicUsize>);
-
-impl Place {
-    /// `None` while all are taken.
-    fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
-        let more = |taken| (taken < GREETINGS).then_some(taken + 1);
-        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Self(Arc::clone(taken)))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -158,13 +153,35 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: Place, share
         Err(AcceptError::Closed) => return,
         Err(error) => return shared.reporter.note(format_args!("{}: refused: {error}", peer.name)),
     };
-    drop(place);
-    if pending.hello().claim.role == Role::INQUIRY {
-        return inform(shared, pending, peer);
+    // Another one may have its place.
+    if !place.stay() {
+        return;
     }
-    if let Err(refusal) = admit(shared, &pending, peer) {
-        shared.reporter.problem(format_args!("{}: refused: {refusal}", printable(pending.hello().program.as_bytes())));
-        pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
+    match pending.hello() {
+        hello if hello.claim.role == Role::INQUIRY => inform(shared, pending, peer),
+        hello if hello.session == SessionKind::NVML => watch(shared, pending, peer, place),
+        _ => {
+            if let Err(refusal) = admit(shared, &pending, peer, place) {
+                refuse(shared, pending, &refusal);
+            }
+        }
+    }
+}
+
+/// Tells a program, and the operator, why it got nothing.
+fn refuse(shared: &Shared, pending: Pending, refusal: &Refusal) {
+    shared.reporter.problem(format_args!("{}: refused: {refusal}", brief(&pending.hello().program)));
+    pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
+}
+
+/// Has a process answer questions about the devices, for as long as that goes on.
+fn watch(shared: &Shared, pending: Pending, peer: &Peer, place: Place) {
+    match watch::begin(shared, &pending, peer.origin) {
+        Ok(watching) => {
+            drop((pending, place));
+            watching.wait(shared);
+        }
+        Err(error) => refuse(shared, pending, &Refusal::Watch(error)),
     }
 }
 
@@ -184,10 +201,7 @@ fn inform(shared: &Shared, pending: Pending, peer: &Peer) {
 }
 
 /// Gives the program a place in the table and a worker, or takes the place away again.
-fn admit(shared: &Shared, pending: &Pending, peer: &Peer) -> Result<(), Refusal> {
-    if pending.hello().session == SessionKind::NVML {
-        return watch::answer(shared, pending).map_err(Refusal::Watch);
-    }
+fn admit(shared: &Shared, pending: &Pending, peer: &Peer, place: Place) -> Result<(), Refusal> {
     if ![SessionKind::CUDA, SessionKind::OPENCL].contains(&pending.hello().session) {
         return Err(Refusal::OtherKind);
     }
@@ -195,8 +209,10 @@ fn admit(shared: &Shared, pending: &Pending, peer: &Peer) -> Result<(), Refusal>
         return visit(shared, pending, peer);
     }
     let program = describe(pending.hello(), peer);
-    let words = format!("{} (process {} from {}, {})", program.name, program.pid, program.peer, program.link);
+    let words = format!("{} (process {} from {}, {})", brief(&program.name), program.pid, program.peer, program.link);
     let id = shared.sessions.admit(program)?;
+    // From here on it counts as a session.
+    drop(place);
     match hand_over(shared, id, pending, peer) {
         Ok(worker) => {
             shared.reporter.note(format_args!("session {id} began: {words}, worker {}", worker.pid()));
@@ -226,20 +242,21 @@ fn visit(shared: &Shared, pending: &Pending, peer: &Peer) -> Result<(), Refusal>
 
 /// What the table says of the program; its words are the peer's and are made printable.
 fn describe(hello: &Hello, peer: &Peer) -> Program {
-    let program = printable(hello.program.as_bytes());
-    let name = if hello.name.is_empty() { program.clone() } else { printable(hello.name.as_bytes()) };
+    let program = name(&hello.program);
+    let name = if hello.name.is_empty() { program.clone() } else { name(&hello.name) };
     let link = match hello.link {
         LinkKind::SHM => "shm",
         LinkKind::STREAM => "stream",
         _ => "unknown",
     };
-    Program { name, pid: peer.pid.unwrap_or(hello.pid), program, peer: peer.name.clone(), link }
+    let (pid, origin) = (peer.pid.unwrap_or(hello.pid), Some(peer.origin));
+    Program { name, pid, program, peer: peer.name.clone(), link, origin }
 }
 
 /// Passes the program to the next ready worker that is alive, and says which.
 fn hand_over(shared: &Shared, id: SessionId, pending: &Pending, peer: &Peer) -> Result<Mind, Refusal> {
     let key = new_key().map_err(Refusal::NoKey)?;
-    let processors = peer.is_own || shared.cpu_opencl;
+    let processors = peer.is_own() || shared.cpu_opencl;
     let note = Note { memory: shared.session_memory.unwrap_or(0), key, processors }.encode();
     let mut last = AssignError::Dead;
     for _ in 0..ATTEMPTS {

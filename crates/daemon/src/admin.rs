@@ -44,6 +44,7 @@ fn server_view(shared: &Shared) -> ServerView {
         workers,
         sessions: shared.sessions.list().len(),
         max_sessions: shared.sessions.most(),
+        peer_sessions: Some(shared.sessions.most_of_peer()),
         session_memory: shared.session_memory,
     }
 }

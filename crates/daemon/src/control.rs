@@ -9,6 +9,7 @@
 //! | `failed TEXT`             | before it exits because the driver would not start         |
 //! | `usage BYTES CALLS`       | at most once a second, for `katydid ps`                    |
 //! | `ended`                   | its program is gone, and so will it be                     |
+//! | `visited`                 | it has taken in a visitor that was passed on to it         |
 //! | `short N DEVICE`          | its program finds no memory on a device; N counts these    |
 //! | `given SESSION N`         | it has done what it could for that session's N             |
 //! | `refused TEXT`            | it turned the program away after the hand-over             |
@@ -68,6 +69,8 @@ pub(crate) enum Message {
         /// That one's count.
         number: u64,
     },
+    /// It has taken a visitor of its session in.
+    Visited,
     /// Words of a newer worker.
     Unknown,
 }
@@ -84,7 +87,8 @@ pub(crate) fn receive(control: &OwnedFd) -> Result<Option<Message>, Errno> {
     Ok(buffer.get(..length.min(MAX_MESSAGE)).filter(|bytes| !bytes.is_empty()).map(parse))
 }
 
-fn parse(bytes: &[u8]) -> Message {
+/// Reads a message.
+pub(crate) fn parse(bytes: &[u8]) -> Message {
     let text = printable(bytes);
     match text.split_once(' ').unwrap_or((&text, "")) {
         ("warm", driver) => Message::Warm(driver.to_owned()),
@@ -92,6 +96,7 @@ fn parse(bytes: &[u8]) -> Message {
         ("failed", reason) => Message::Failed(reason.to_owned()),
         ("refused", reason) => Message::Refused(reason.to_owned()),
         ("ended", "") => Message::Ended,
+        ("visited", "") => Message::Visited,
         ("short", rest) => short(rest).unwrap_or(Message::Unknown),
         ("given", rest) => given(rest).unwrap_or(Message::Unknown),
         ("usage", numbers) => usage(numbers).unwrap_or(Message::Unknown),
@@ -116,6 +121,27 @@ fn given(rest: &str) -> Option<Message> {
     Some(Message::Given { session: session.parse().ok()?, number: number.parse().ok()? })
 }
 
+/// Characters of a peer's text in the table of sessions, and in a line for people.
+const MAX_NAME: usize = 256;
+const MAX_BRIEF: usize = 64;
+
+/// As [`printable`], and no longer than the table of sessions takes.
+pub(crate) fn name(text: &str) -> String {
+    shortened(&printable(text.as_bytes()), MAX_NAME)
+}
+
+/// As [`printable`], and short enough for a line.
+pub(crate) fn brief(text: &str) -> String {
+    shortened(&printable(text.as_bytes()), MAX_BRIEF)
+}
+
+fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// Text that can be shown on a terminal: control characters become spaces.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
@@ -138,6 +164,7 @@ mod tests {
         assert_eq!(parse(b"failed no GPU here"), Message::Failed("no GPU here".into()));
         assert_eq!(parse(b"usage 4096 17"), Message::Usage { device_memory: 4096, calls: 17 });
         assert_eq!(parse(b"ended"), Message::Ended);
+        assert_eq!(parse(b"visited"), Message::Visited);
         assert_eq!(parse(b"refused spec differs"), Message::Refused("spec differs".into()));
         assert_eq!(parse(b"short 3 0000:01:00.0"), Message::Short { number: 3, device: "0000:01:00.0".into() });
         assert_eq!(parse(b"given 2 3"), Message::Given { session: 2, number: 3 });
@@ -162,6 +189,13 @@ mod tests {
             assert_eq!(parse(bytes), Message::Unknown);
         }
         assert_eq!(parse(b"failed \x1b[2Jgone"), Message::Failed(" [2Jgone".into()));
+    }
+
+    #[test]
+    fn long_names_are_cut_between_characters() {
+        assert_eq!(brief(&"ü".repeat(MAX_BRIEF)), "ü".repeat(MAX_BRIEF));
+        assert_eq!(brief(&"ü".repeat(4096)), "ü".repeat(MAX_BRIEF) + "…");
+        assert_eq!(name(&"n\n".repeat(2048)).chars().count(), MAX_NAME + 1);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The server: accepts programs, gives each a worker process, and keeps the books.
 //!
 //! ```text
-//! program ── hello ──▶ accept ──▶ sessions (admission) ──▶ pool (a warm worker) ──▶ hand-over
-//!                                                            ▲
-//!                                  spawn ──▶ minder (reads what the worker says, reaps it)
+//! program ── hello ──▶ lobby ──▶ accept ──▶ sessions (admission) ──▶ pool (a warm worker) ──▶ hand-over
+//!                                                                      ▲
+//!                                            spawn ──▶ minder (reads what the worker says, reaps it)
 //! ```
 //!
 //! After the hand-over program and worker talk to each other alone; the server only notices when the worker ends. It
@@ -13,8 +13,11 @@
 mod accept;
 mod admin;
 mod control;
+pub mod examine;
 mod listen;
+mod lobby;
 mod minder;
+mod places;
 mod pool;
 mod report;
 mod server;
@@ -26,5 +29,5 @@ mod watch;
 pub use listen::ListenError;
 pub use report::Verbosity;
 pub use server::{Server, ServerConfig, StartError};
-pub use spawn::{WorkerCommand, WorkerUser};
+pub use spawn::{WorkerCommand, WorkerUser, raise_descriptors};
 pub use view::{ServerView, SessionView, SessionsView, WorkersView};

@@ -17,6 +17,8 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::geteuid;
 
+use crate::places::Origin;
+
 /// Programs that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -178,10 +180,17 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     /// Its process, where the system tells.
     pub(crate) pid: Option<u32>,
+    /// Whose it is, as far as limits are concerned.
+    pub(crate) origin: Origin,
     /// Whether it may use this server.
     pub(crate) allowed: bool,
-    /// It came by the server's unix socket, so that it is the server's own user, or root.
-    pub(crate) is_own: bool,
+}
+
+impl Peer {
+    /// Whether it came by the server's unix socket, so that it is the server's own user, or root.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self.origin, Origin::User(_))
+    }
 }
 
 impl Listener {
@@ -192,9 +201,10 @@ impl Listener {
                 let peer = unix_peer(&socket)?;
                 Ok((socket.into(), peer))
             }),
-            Self::Tcp(listener) | Self::Tls(listener, _) => {
-                listener.accept().map(|(socket, address)| (socket.into(), far_peer(address.to_string())))
-            }
+            Self::Tcp(listener) | Self::Tls(listener, _) => listener.accept().map(|(socket, address)| {
+                let origin = Origin::of(address.ip());
+                (socket.into(), Peer { name: address.to_string(), pid: None, origin, allowed: true })
+            }),
             Self::Vsock(socket, _) => accept_vsock(socket),
         };
         match accepted {
@@ -207,13 +217,10 @@ impl Listener {
 
 fn accept_vsock(listener: &OwnedFd) -> io::Result<(OwnedFd, Peer)> {
     let socket = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?;
-    let name = vsock_peer(&socket).map_or_else(|| "vsock".to_owned(), |(cid, port)| format!("vsock {cid}:{port}"));
-    Ok((socket, far_peer(name)))
-}
-
-/// One of whom nothing is known but where it is.
-fn far_peer(name: String) -> Peer {
-    Peer { name, pid: None, allowed: true, is_own: false }
+    let peer = vsock_peer(&socket);
+    let name = peer.map_or_else(|| "vsock".to_owned(), |(cid, port)| format!("vsock {cid}:{port}"));
+    let origin = Origin::Machine(peer.map_or(0, |(cid, _)| cid));
+    Ok((socket, Peer { name, pid: None, origin, allowed: true }))
 }
 
 /// The kernel's word on who is at the other end: root and the server's own user are let in.
@@ -221,7 +228,7 @@ fn unix_peer(socket: &UnixStream) -> io::Result<Peer> {
     let credentials = socket_peercred(socket)?;
     let allowed = credentials.uid.is_root() || credentials.uid == geteuid();
     let pid = u32::try_from(credentials.pid.as_raw_nonzero().get()).ok();
-    Ok(Peer { name: "unix".to_owned(), pid, allowed, is_own: true })
+    Ok(Peer { name: "unix".to_owned(), pid, origin: Origin::User(credentials.uid.as_raw()), allowed })
 }
 
 /// The peer's doing, not the system's.

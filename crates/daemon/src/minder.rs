@@ -3,7 +3,10 @@
 //! The minder alone waits for the process, so each is reaped exactly once. Whoever hands a program over holds a
 //! [`Mind`]; the assignment inside decides, under one lock, whether a program met a living worker or a dead one.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +24,9 @@ use crate::spawn::Worker;
 const WARM_LIMIT: Duration = Duration::from_secs(120);
 /// How long a worker that closed its control socket may take to exit.
 const EXIT_LIMIT: Duration = Duration::from_secs(2);
+/// Visitors that may wait for a worker to take them in: as many connections as a program may add to a link for bulk. Each
+/// keeps descriptors on their way, of which the system allows a user only so many.
+const MOST_VISITORS: usize = 16;
 
 /// Names a minded worker.
 #[derive(Debug, Clone)]
@@ -32,6 +38,8 @@ pub(crate) struct Mind {
     era: u64,
     /// Set once it is up.
     driver: Arc<OnceLock<DriverFound>>,
+    /// Visitors that were passed on to it, and that it has not taken in yet.
+    visitors: Arc<AtomicUsize>,
 }
 
 /// The driver that a worker has opened.
@@ -56,14 +64,16 @@ enum Assignment {
 impl Mind {
     fn new(worker: &Worker, era: u64) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Nobody));
-        Self { pid: worker.pid(), control: Arc::clone(&worker.control), assignment, era, driver: Arc::default() }
+        let control = Arc::clone(&worker.control);
+        Self { pid: worker.pid(), control, assignment, era, driver: Arc::default(), visitors: Arc::default() }
     }
 
     /// Of a worker that is nobody's child, and serves a session.
     #[cfg(test)]
     pub(crate) fn of_session(control: OwnedFd, id: SessionId) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Session(id)));
-        Self { pid: 1, control: Arc::new(control), assignment, era: 0, driver: Arc::default() }
+        let control = Arc::new(control);
+        Self { pid: 1, control, assignment, era: 0, driver: Arc::default(), visitors: Arc::default() }
     }
 
     /// The worker's process.
@@ -121,7 +131,7 @@ impl Mind {
     ///
     /// # Errors
     ///
-    /// The worker is dead, or does not serve that session; or it could not be reached.
+    /// The worker is dead, or does not serve that session; or it could not be reached, or has not taken in those before.
     pub(crate) fn visit(
         &self,
         id: SessionId,
@@ -131,7 +141,20 @@ impl Mind {
         if *assignment != Assignment::Session(id) {
             return Err(AssignError::Dead);
         }
-        hand_over(self.control.as_fd()).map_err(AssignError::HandOver)
+        let one_more = |visitors| (visitors < MOST_VISITORS).then_some(visitors + 1);
+        self.visitors.fetch_update(Relaxed, Relaxed, one_more).map_err(|_| AssignError::Busy)?;
+        hand_over(self.control.as_fd()).map_err(|error| {
+            self.has_taken_in();
+            match error {
+                AcceptError::System { source, .. } if source.kind() == io::ErrorKind::WouldBlock => AssignError::Busy,
+                error => AssignError::HandOver(error),
+            }
+        })
+    }
+
+    /// The worker has taken a visitor in, or will not. One that says so too often has as many waiting as any.
+    fn has_taken_in(&self) {
+        let _ = self.visitors.fetch_update(Relaxed, Relaxed, |visitors: usize| visitors.checked_sub(1));
     }
 
     /// Says something to the worker of session `id`; whether it will hear of it.
@@ -167,6 +190,9 @@ pub(crate) enum AssignError {
     /// The program could not be sent to it.
     #[error("the worker could not be reached: {0}")]
     HandOver(AcceptError),
+    /// Others wait to be taken in.
+    #[error("{MOST_VISITORS} connections wait for it to take them in")]
+    Busy,
 }
 
 /// One worker under care.
@@ -251,6 +277,7 @@ impl Minder<'_> {
                 }
             }
             Message::Ended => self.is_ending(),
+            Message::Visited => self.mind.has_taken_in(),
             Message::Short { number, device } => {
                 if let Some(id) = self.mind.session() {
                     self.shared.sessions.plead(id, number, &device);
@@ -313,6 +340,8 @@ impl Minder<'_> {
             None => format!(": its worker {} ended with {outcome}", session.worker_pid),
         };
         let calls = session.calls.map_or(String::new(), |calls| format!(" after {calls} calls"));
-        self.shared.reporter.note(format_args!("session {id} ({}) ended{calls}{reason}", session.name));
+        self.shared
+            .reporter
+            .note(format_args!("session {id} ({}) ended{calls}{reason}", control::brief(&session.name)));
     }
 }

@@ -1,9 +1,13 @@
 //! What the server says on standard error: a line for each session begun and ended, and one for each problem.
 //!
-//! A closed standard error never ends the server.
+//! A closed standard error never ends the server, and one that nobody reads never holds it up: a line for which there is no
+//! room is left out.
 
 use std::fmt;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How much a server says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,9 +56,19 @@ impl Reporter {
     }
 }
 
+/// Longest line, in bytes: a pipe that can be written to has room for so many.
+const MAX_LINE: usize = 4096;
+
 /// One `write` a line, so that lines of several threads do not mix.
 fn write_line(who: &str, line: fmt::Arguments<'_>) {
-    let text = format!("{who}: {line}\n");
-    // A lost line is no reason to stop serving.
-    let _ = io::stderr().write_all(text.as_bytes());
+    let mut text = format!("{who}: {line}");
+    text.truncate(text.floor_char_boundary(MAX_LINE - 1));
+    text.push('\n');
+    let mut error = io::stderr().lock();
+    let mut room = [PollFd::from_borrowed_fd(error.as_fd(), PollFlags::OUT)];
+    let has_room = poll(&mut room, Some(&Timespec::default())) == Ok(1);
+    if has_room {
+        // A lost line is no reason to stop serving.
+        let _ = error.write_all(text.as_bytes());
+    }
 }

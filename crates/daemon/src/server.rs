@@ -1,7 +1,7 @@
 //! The server as a whole: what its threads share, how it starts, how it stops.
 //!
 //! ```text
-//! accept thread ─ a short-lived thread a connection: hello, admission, hand-over
+//! accept thread ─ silent connections; a short-lived thread for each that speaks: hello, admission, hand-over
 //! pool thread   ─ a thread a worker: minds it until it is reaped
 //! admin thread  ─ HTTP on the admin socket
 //! ```
@@ -26,11 +26,13 @@ use crate::accept;
 use crate::admin;
 use crate::listen::{ListenError, Listener, SocketFile, bind_unix};
 use crate::minder::{DriverFound, mind};
+use crate::places::Greetings;
 use crate::pool::Pool;
 use crate::report::{Reporter, Verbosity};
 use crate::sessions::{Sessions, now};
 use crate::spawn::{Worker, WorkerCommand, spawn};
 use crate::view::WorkersView;
+use crate::watch::Watchers;
 
 /// What a server is to do.
 #[derive(Debug, Clone)]
@@ -49,6 +51,10 @@ pub struct ServerConfig {
     pub warm: usize,
     /// Sessions at a time.
     pub max_sessions: usize,
+    /// Sessions at a time of one peer over a network: an address, or a virtual machine.
+    pub peer_sessions: usize,
+    /// Connections of such a peer, on one listener, that no worker has yet.
+    pub peer_connections: usize,
     /// Most device memory of one session, in bytes.
     pub session_memory: Option<u64>,
     /// Show OpenCL programs processors that come by another way than a unix socket.
@@ -86,6 +92,9 @@ pub(crate) struct Shared {
     pub(crate) reporter: Reporter,
     pub(crate) build: Build,
     pub(crate) hello_patience: Duration,
+    pub(crate) peer_connections: usize,
+    pub(crate) greetings: Greetings,
+    pub(crate) watchers: Watchers,
     pub(crate) session_memory: Option<u64>,
     pub(crate) cpu_opencl: bool,
     pub(crate) driver: String,
@@ -244,10 +253,13 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<Shared, StartEr
     let addresses = listeners.iter().map(Listener::address).collect::<io::Result<_>>();
     Ok(Shared {
         pool: Pool::new(config.warm),
-        sessions: Sessions::new(config.max_sessions),
+        sessions: Sessions::new(config.max_sessions, config.peer_sessions),
         reporter: Reporter::new(config.verbosity),
         build: config.build,
         hello_patience: config.hello_patience,
+        peer_connections: config.peer_connections,
+        greetings: Greetings::default(),
+        watchers: Watchers::default(),
         session_memory: config.session_memory,
         cpu_opencl: config.cpu_opencl,
         driver: config.driver,

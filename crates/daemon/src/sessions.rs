@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use katydid_wire::key::SessionKey;
 
 use crate::minder::Mind;
+use crate::places::Origin;
 use crate::view::SessionView;
 
 /// How long a program waits at most for workers that are about to end: a GPU takes some tenths of a second to give back
@@ -36,6 +37,11 @@ pub(crate) enum AdmissionError {
         "the server allows {most} sessions at a time and all are taken; end one (katydid ps lists them), or raise serve --max-sessions"
     )]
     Full { most: usize },
+    /// As many sessions of this peer as the server allows are running.
+    #[error(
+        "the server allows one address {most} sessions at a time and all of yours are taken; end one, or raise serve --peer-sessions"
+    )]
+    PeerFull { most: usize },
     /// The server was told to stop.
     #[error("the server is stopping; connect again when it is back")]
     Stopping,
@@ -49,12 +55,16 @@ pub(crate) struct Program {
     pub(crate) program: String,
     pub(crate) peer: String,
     pub(crate) link: &'static str,
+    /// None of nobody that counts.
+    pub(crate) origin: Option<Origin>,
 }
 
 /// All sessions, and those that wait for their worker.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     most: usize,
+    /// Of one peer over a network.
+    most_of_peer: usize,
     inner: Mutex<Inner>,
     /// A session is over, or the server stops.
     changed: Condvar,
@@ -64,6 +74,8 @@ pub(crate) struct Sessions {
 struct Inner {
     last: SessionId,
     table: BTreeMap<SessionId, SessionView>,
+    /// Whose each is, where that counts.
+    origins: BTreeMap<SessionId, Origin>,
     /// By which key a session can be taken up, and by whom it is served.
     served: BTreeMap<SessionId, (SessionKey, Mind)>,
     /// Whose program is gone, and whose worker is about to end.
@@ -110,6 +122,19 @@ impl Inner {
         }
     }
 
+    /// Why there is no place for a session of this peer.
+    fn refusal(&self, limits: &Sessions, origin: Option<Origin>) -> Option<AdmissionError> {
+        let of_peer = |origin| self.origins.values().filter(|known| **known == origin).count();
+        match origin.filter(|origin| origin.is_limited()) {
+            _ if self.stopping => Some(AdmissionError::Stopping),
+            _ if self.table.len() >= limits.most => Some(AdmissionError::Full { most: limits.most }),
+            Some(origin) if of_peer(origin) >= limits.most_of_peer => {
+                Some(AdmissionError::PeerFull { most: limits.most_of_peer })
+            }
+            _ => None,
+        }
+    }
+
     fn is_ending_with_much(&self, id: SessionId) -> bool {
         let held = || self.table.get(&id)?.device_memory;
         self.ending.contains(&id) && held().is_some_and(|held| held >= MUCH)
@@ -117,8 +142,8 @@ impl Inner {
 }
 
 impl Sessions {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most, inner: Mutex::default(), changed: Condvar::new() }
+    pub(crate) fn new(most: usize, most_of_peer: usize) -> Self {
+        Self { most, most_of_peer, inner: Mutex::default(), changed: Condvar::new() }
     }
 
     /// The process of each session's worker, and the bytes of device memory that it last told of.
@@ -133,29 +158,32 @@ impl Sessions {
         self.most
     }
 
+    /// Sessions allowed one peer over a network.
+    pub(crate) fn most_of_peer(&self) -> usize {
+        self.most_of_peer
+    }
+
     /// Takes a place in the table, before a worker is sought: its worker is 0 until [`Sessions::serve`]. Waits a little for
     /// sessions that are about to end.
     pub(crate) fn admit(&self, program: Program) -> Result<SessionId, AdmissionError> {
-        let mut inner = self.wait_for_ends();
-        if inner.stopping {
-            return Err(AdmissionError::Stopping);
-        }
-        if inner.table.len() >= self.most {
-            return Err(AdmissionError::Full { most: self.most });
+        let mut inner = self.wait_for_ends(program.origin);
+        if let Some(refusal) = inner.refusal(self, program.origin) {
+            return Err(refusal);
         }
         inner.last += 1;
         let id = inner.last;
+        inner.origins.extend(program.origin.map(|origin| (id, origin)));
         inner.table.insert(id, view(id, program));
         Ok(id)
     }
 
     /// Natively a process has ended when its memory is there again: who begins after it finds it. Here a program may begin
     /// while the worker of one before it ends, and waits as long as that holds much, or has the last place.
-    fn wait_for_ends(&self) -> MutexGuard<'_, Inner> {
+    fn wait_for_ends(&self, origin: Option<Origin>) -> MutexGuard<'_, Inner> {
         let inner = self.lock();
         let before = inner.ending.clone();
         let is_held_up = |inner: &mut Inner| {
-            let wants_place = inner.table.len() >= self.most && !inner.ending.is_empty();
+            let wants_place = !inner.ending.is_empty() && inner.refusal(self, origin).is_some();
             !inner.stopping && (wants_place || before.iter().any(|id| inner.is_ending_with_much(*id)))
         };
         let waited = self.changed.wait_timeout_while(inner, END_PATIENCE, is_held_up);
@@ -231,6 +259,7 @@ impl Sessions {
         self.changed.notify_all();
         inner.ending.remove(&id);
         inner.served.remove(&id);
+        inner.origins.remove(&id);
         inner.pleas.retain(|(session, _), _| *session != id);
         inner.pleas.values_mut().for_each(|waiting| _ = waiting.remove(&id));
         inner.answer();
@@ -301,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_full_table_refuses_until_a_session_ends() {
-        let sessions = Sessions::new(1);
+        let sessions = Sessions::new(1, 1);
         let first = sessions.admit(Program::default()).unwrap();
         assert_eq!(sessions.admit(Program::default()), Err(AdmissionError::Full { most: 1 }));
         sessions.end(first).unwrap();
@@ -309,15 +338,34 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_of_a_network_has_its_share_and_others_the_rest() {
+        let sessions = Sessions::new(4, 2);
+        let of = |origin| sessions.admit(Program { origin: Some(origin), ..Program::default() });
+        let address = |last| Origin::of(std::net::IpAddr::from([10, 0, 0, last]));
+        assert_eq!((of(address(1)), of(address(1))), (Ok(1), Ok(2)));
+        assert_eq!(of(address(1)), Err(AdmissionError::PeerFull { most: 2 }));
+        assert_eq!(of(address(2)), Ok(3));
+        sessions.end(1).unwrap();
+        assert_eq!((of(address(1)), of(address(1))), (Ok(4), Err(AdmissionError::PeerFull { most: 2 })));
+    }
+
+    #[test]
+    fn a_user_of_this_machine_may_have_all_sessions() {
+        let sessions = Sessions::new(2, 1);
+        let of = |user| sessions.admit(Program { origin: Some(Origin::User(user)), ..Program::default() });
+        assert_eq!((of(0), of(0), of(0)), (Ok(1), Ok(2), Err(AdmissionError::Full { most: 2 })));
+    }
+
+    #[test]
     fn a_stopping_server_lets_nobody_in() {
-        let sessions = Sessions::new(1);
+        let sessions = Sessions::new(1, 1);
         sessions.stop();
         assert_eq!(sessions.admit(Program::default()), Err(AdmissionError::Stopping));
     }
 
     /// Admits a program while the first session, which held so much, is about to end; it is over when this is called.
     fn admit_after(most: usize, held: u64, over: impl Fn(&Sessions) + Sync) -> Result<SessionId, AdmissionError> {
-        let sessions = Sessions::new(most);
+        let sessions = Sessions::new(most, most);
         let first = sessions.admit(Program::default()).unwrap();
         sessions.usage(first, held, 1);
         sessions.is_ending(first);
@@ -353,12 +401,12 @@ mod tests {
     fn no_two_keys_are_the_same_and_none_is_nothing() {
         let (one, other) = (new_key().unwrap(), new_key().unwrap());
         assert!(!one.matches(&other) && !one.is_none());
-        assert!(Sessions::new(1).find(&SessionKey::NONE).is_none());
+        assert!(Sessions::new(1, 1).find(&SessionKey::NONE).is_none());
     }
 
     /// Sessions with workers of which one can hear what they are told; in their order.
     fn served(count: u64) -> (Sessions, Vec<OwnedFd>) {
-        let sessions = Sessions::new(8);
+        let sessions = Sessions::new(8, 8);
         let workers = (1..=count).map(|id| {
             let (ours, theirs) = control::pair().unwrap();
             assert_eq!(sessions.admit(Program::default()), Ok(id));
@@ -419,7 +467,7 @@ mod tests {
 
     #[test]
     fn only_sessions_with_a_worker_are_listed() {
-        let sessions = Sessions::new(8);
+        let sessions = Sessions::new(8, 8);
         let waiting = sessions.admit(Program::default()).unwrap();
         let served = sessions.admit(Program::default()).unwrap();
         let (control, _worker) = control::pair().unwrap();

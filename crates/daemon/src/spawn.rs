@@ -18,10 +18,10 @@ use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use katydid_scratch::Scratch;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 
 use crate::control;
 
@@ -61,6 +61,20 @@ pub struct WorkerUser {
 
 /// Variables that name the folder for temporary files, and that below which caches are kept.
 const FOLDERS: [&str; 4] = ["TMPDIR", "TMP", "TEMP", "XDG_CACHE_HOME"];
+
+/// What a process of this user may have open, before it was raised for the server.
+static DESCRIPTORS: OnceLock<Rlimit> = OnceLock::new();
+
+/// Lets this process have as many descriptors open as it may: a server needs some for each session and each connection, and as
+/// many may be on their way to its workers. Workers are started with what was allowed before.
+pub fn raise_descriptors() {
+    let before = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: before.maximum, maximum: before.maximum };
+    // Where it cannot be raised, fewer sessions have room.
+    if setrlimit(Resource::Nofile, raised).is_ok() {
+        let _ = DESCRIPTORS.set(before);
+    }
+}
 
 /// A started worker. Dropping it kills the process and reaps it.
 #[derive(Debug)]
@@ -121,10 +135,10 @@ pub(crate) fn spawn(how: &WorkerCommand) -> io::Result<Worker> {
     how.unset.iter().for_each(|name| {
         command.env_remove(name);
     });
-    let (parent, user) = (std::process::id(), how.user.clone());
+    let (parent, user, descriptors) = (std::process::id(), how.user.clone(), DESCRIPTORS.get().copied());
     // SAFETY: `prepare` makes only system calls that are safe between fork and exec: it takes no lock and allocates
     // nothing.
-    unsafe { command.pre_exec(move || prepare(number, parent, user.as_ref())) };
+    unsafe { command.pre_exec(move || prepare(number, parent, user.as_ref(), descriptors)) };
     let child = command.spawn()?;
     let pidfd = open_pidfd(&child)?;
     Ok(Worker { child, control: Arc::new(ours), pidfd, _folder: folder })
@@ -145,7 +159,15 @@ fn open_pidfd(child: &Child) -> io::Result<OwnedFd> {
 }
 
 /// Runs in the child, between fork and exec.
-fn prepare(control: RawFd, parent: u32, user: Option<&WorkerUser>) -> io::Result<()> {
+fn prepare(
+    control: RawFd,
+    parent: u32,
+    user: Option<&WorkerUser>,
+    descriptors: Option<Rlimit>,
+) -> io::Result<()> {
+    if let Some(before) = descriptors {
+        setrlimit(Resource::Nofile, before)?;
+    }
     // SAFETY: `personality` takes and returns integers. Where a container forbids it (`katydid doctor` says so) the
     // worker runs with randomisation on, which only restoring from an image will mind: so the result is not checked.
     unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
@@ -254,6 +276,16 @@ mod tests {
         let pid = worker.pid();
         drop(worker);
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn a_worker_may_have_as_many_descriptors_as_the_server_was_given() {
+        let before = getrlimit(Resource::Nofile).current.unwrap_or(0);
+        raise_descriptors();
+        assert_eq!(getrlimit(Resource::Nofile).current, getrlimit(Resource::Nofile).maximum);
+        let mut worker = spawn(&shell(&format!("[ \"$(ulimit -Sn)\" = {before} ]"))).unwrap();
+        wait_for_end(&worker);
+        assert_eq!(worker.outcome(), "exit status: 0");
     }
 
     #[test]

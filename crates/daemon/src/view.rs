@@ -25,6 +25,9 @@ pub struct ServerView {
     pub sessions: usize,
     /// Sessions it allows at a time.
     pub max_sessions: usize,
+    /// Sessions it allows one peer over a network at a time; none from a server that does not tell it.
+    #[serde(default)]
+    pub peer_sessions: Option<usize>,
     /// Device memory it allows one session, in bytes; none is no limit.
     pub session_memory: Option<u64>,
 }

@@ -1,20 +1,26 @@
 //! Programs that ask about the server's devices (NVML): each gets a process of its own, which is no session.
 //!
 //! The process lives as long as the connection. The thread that greeted the program waits for it, because a worker ends
-//! with the thread that started it. What the sessions hold is handed over as it is now: softcuda knows nothing of other
+//! with the thread that started it. It ends by itself when its program asks nothing for a while, or has asked for long: the
+//! program's library connects again when it has another question. What the sessions hold is handed over as it is now: softcuda knows nothing of other
 //! processes.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_transport::{AcceptError, Pending};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::places::Origin;
 use crate::server::Shared;
-use crate::spawn::{WorkerCommand, spawn};
+use crate::spawn::{Worker, WorkerCommand, spawn};
 
 /// Such processes at a time.
 const MOST: usize = 64;
+/// Those for peers over networks, so that programs of this machine have some.
+const MOST_REMOTE: usize = 48;
+/// Those for one such peer.
+const MOST_OF_PEER: usize = 16;
 
 /// Why a program is not answered.
 #[derive(Debug, thiserror::Error)]
@@ -30,34 +36,62 @@ pub(crate) enum WatchError {
     HandOver(AcceptError),
 }
 
-/// One of the [`MOST`] places.
-struct Place;
+/// For whom there are such processes.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers(Mutex<Vec<Origin>>);
 
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// One of the places; free again when this is dropped.
+struct Place<'a>(&'a Watchers, Origin);
 
-impl Place {
-    fn take() -> Option<Self> {
-        let more = |taken| (taken < MOST).then_some(taken + 1);
-        TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Self)
+impl Watchers {
+    fn take(&self, origin: Origin) -> Option<Place<'_>> {
+        let mut all = self.lock();
+        let of_peer = all.iter().filter(|known| **known == origin).count();
+        let remote = all.iter().filter(|known| known.is_limited()).count();
+        let is_over = origin.is_limited() && (of_peer >= MOST_OF_PEER || remote >= MOST_REMOTE);
+        if is_over || all.len() >= MOST {
+            return None;
+        }
+        all.push(origin);
+        Some(Place(self, origin))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Origin>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Place {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        TAKEN.fetch_sub(1, Ordering::Relaxed);
+        let mut all = self.0.lock();
+        if let Some(at) = all.iter().position(|known| *known == self.1) {
+            all.swap_remove(at);
+        }
     }
 }
 
-/// Has a process answer the program, and returns when either has ended, or the server stops.
-pub(crate) fn answer(shared: &Shared, pending: &Pending) -> Result<(), WatchError> {
-    let _place = Place::take().ok_or(WatchError::Full)?;
-    let mut worker = spawn(&command(&shared.worker)).map_err(WatchError::Start)?;
+/// A process that answers a program.
+pub(crate) struct Watching<'a> {
+    worker: Worker,
+    _place: Place<'a>,
+}
+
+/// Hands the program over to a process that answers it.
+pub(crate) fn begin<'a>(shared: &'a Shared, pending: &Pending, origin: Origin) -> Result<Watching<'a>, WatchError> {
+    let _place = shared.watchers.take(origin).ok_or(WatchError::Full)?;
+    let worker = spawn(&command(&shared.worker)).map_err(WatchError::Start)?;
     let note = note(&shared.sessions.held());
     pending.hand_over(&*worker.control, &shared.build, &note).map_err(WatchError::HandOver)?;
-    let mut events = [PollFd::new(&worker.pidfd, PollFlags::IN), PollFd::new(&shared.stop, PollFlags::IN)];
-    while let Err(rustix::io::Errno::INTR) = poll(&mut events, None::<&Timespec>) {}
-    worker.reap();
-    Ok(())
+    Ok(Watching { worker, _place })
+}
+
+impl Watching<'_> {
+    /// Returns when the process has ended, or the server stops.
+    pub(crate) fn wait(mut self, shared: &Shared) {
+        let mut events = [PollFd::new(&self.worker.pidfd, PollFlags::IN), PollFd::new(&shared.stop, PollFlags::IN)];
+        while let Err(rustix::io::Errno::INTR) = poll(&mut events, None::<&Timespec>) {}
+        self.worker.reap();
+    }
 }
 
 /// As a worker, with one argument more.
@@ -85,10 +119,15 @@ mod tests {
     }
 
     #[test]
-    fn there_are_so_many_places_and_they_come_back() {
-        let taken: Vec<_> = std::iter::from_fn(Place::take).collect();
-        assert_eq!(taken.len(), MOST);
-        drop(taken);
-        assert!(Place::take().is_some());
+    fn no_peer_has_all_places_and_they_come_back() {
+        let watchers = Watchers::default();
+        let address = |last| Origin::of(std::net::IpAddr::from([10, 0, 0, last]));
+        let of = |origin| std::iter::from_fn(|| watchers.take(origin)).collect::<Vec<_>>();
+        let remote: Vec<_> = (0..8).map(|last| of(address(last))).collect();
+        assert_eq!(remote.iter().map(Vec::len).collect::<Vec<_>>(), [16, 16, 16, 0, 0, 0, 0, 0]);
+        let own = of(Origin::User(0));
+        assert_eq!(own.len(), MOST - MOST_REMOTE);
+        drop(remote);
+        assert_eq!(of(Origin::User(0)).len(), MOST_REMOTE);
     }
 }

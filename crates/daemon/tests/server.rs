@@ -149,6 +149,8 @@ fn config(folder: &Path, fake: &str) -> ServerConfig {
         driver: "fake".into(),
         warm: 1,
         max_sessions: 8,
+        peer_sessions: 8,
+        peer_connections: 64,
         session_memory: None,
         cpu_opencl: false,
         build: build(),

@@ -40,6 +40,7 @@ mod patience;
 mod pointers;
 mod proof;
 mod protobuf;
+mod question;
 mod queues;
 pub mod ranks;
 mod rehearsal;

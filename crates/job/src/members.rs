@@ -5,7 +5,6 @@
 //! left stays in the list without a connection; one whose connection ends otherwise is no member any more.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -23,10 +22,13 @@ use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
 
+use crate::question::{Answerer, Question};
 use crate::tree;
 
 /// Most programs in one job.
 const MAX_MEMBERS: usize = 4096;
+/// Most connections on which nobody has said yet who it is.
+const MAX_STRANGERS: usize = 1024;
 /// How long a program may take to say who it is: it announces itself first, and then connects to its server.
 const GREETING: Duration = Duration::from_secs(60);
 
@@ -134,28 +136,6 @@ pub enum MemberError {
         /// The time it had.
         patience: Duration,
     },
-}
-
-/// What somebody asks for a process of the job, as [`FromProgram::Ask`] says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
-    /// The process, as it sees itself.
-    pub(crate) process: u32,
-    /// One of `katydid_wire::job::ask`.
-    pub(crate) what: u32,
-    /// How long its device may take to come to rest.
-    pub(crate) patience: Duration,
-    /// Pairs of UUIDs.
-    pub(crate) gpus: Vec<u8>,
-}
-
-/// Answers questions, with [`ToProgram::Told`].
-pub(crate) struct Answerer(pub(crate) Box<dyn Fn(&Question) -> ToProgram + Send + Sync>);
-
-impl fmt::Debug for Answerer {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Answerer")
-    }
 }
 
 /// All members of a job.
@@ -472,8 +452,13 @@ impl Members {
 
     fn accept(&self, listener: &UnixListener) {
         for stream in listener.incoming() {
-            let Ok(stream) = stream else { continue };
-            let stranger = Stranger::new(self, &stream);
+            let Ok(stream) = stream else {
+                // All descriptors are in use, or the connection is gone again.
+                thread::sleep(LOOK);
+                continue;
+            };
+            // Whoever is turned away tries again, as without a thread.
+            let Some(stranger) = Stranger::new(self, &stream) else { continue };
             // Without a thread the connection is dropped, and the program tries again.
             let _ = thread::Builder::new().name("member".into()).spawn(move || attend(stranger, &Arc::new(stream)));
         }
@@ -605,14 +590,18 @@ fn silent(strangers: &BTreeMap<u64, u32>) -> io::Error {
 }
 
 impl Stranger {
-    fn new(members: &Members, stream: &UnixStream) -> Self {
+    /// None while as many have said nothing as there may be.
+    fn new(members: &Members, stream: &UnixStream) -> Option<Self> {
         // One that cannot be named counts all the same.
         let pid = socket_peercred(stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
         let mut state = members.lock();
+        if state.strangers.len() >= MAX_STRANGERS {
+            return None;
+        }
         state.next += 1;
         let number = state.next;
         state.strangers.insert(number, pid);
-        Self(members.clone(), number)
+        Some(Self(members.clone(), number))
     }
 
     /// Listens until it is known who this is; a number for the member and one for the connection. Whoever only asks gets its
@@ -635,6 +624,8 @@ impl Stranger {
             _ => Standing::Bereft,
         };
         stream.set_read_timeout(None).ok()?;
+        // A program that reads nothing is not waited for.
+        stream.set_write_timeout(Some(GREETING)).ok()?;
         let session = SessionKind(session);
         let member = Member { id: 0, pid, session, key, address, link, program, standing, frames, reached: None };
         let (id, connection) = self.0.seat(member, stream)?;

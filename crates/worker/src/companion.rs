@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_keep::{CaptureOptions, Control};
-use katydid_transport::{Line, Pending, Talk, TalkError};
+use katydid_transport::{Line, Pending, Talk, TalkError, Word};
 use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
 
@@ -71,9 +71,17 @@ impl Voice {
 
     /// The next order, with the descriptor that came with it.
     pub(crate) fn hear(&self) -> Result<(ToWorker, Option<OwnedFd>), TalkError> {
-        let mut word = self.talk.listen()?;
-        Ok((ToWorker::decode(&word.bytes)?, word.fds.pop()))
+        decode(self.talk.listen()?)
     }
+
+    /// The same, if it comes in time.
+    pub(crate) fn hear_within(&self, patience: Duration) -> Result<(ToWorker, Option<OwnedFd>), TalkError> {
+        decode(self.talk.receive(patience)?)
+    }
+}
+
+fn decode(mut word: Word) -> Result<(ToWorker, Option<OwnedFd>), TalkError> {
+    Ok((ToWorker::decode(&word.bytes)?, word.fds.pop()))
 }
 
 /// Lets a companion in, unless there is one.

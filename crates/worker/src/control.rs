@@ -8,6 +8,7 @@
 //! | `refused TEXT`     | it turned the program away after the hand-over              |
 //! | `usage BYTES CALLS`| at most once a second, when one of the two changed          |
 //! | `ended`            | its program is gone, and so will it be                      |
+//! | `visited`          | it has taken in a visitor that was passed on to it          |
 //! | `short N DEVICE`   | its program finds no memory; N counts such packets          |
 //! | `given SESSION N`  | its program has done what it could for that session's N     |
 //!
@@ -50,6 +51,11 @@ pub(crate) fn usage(control: BorrowedFd<'_>, device_memory: u64, calls: u64) {
 /// Says that this worker will exit, because its program is gone.
 pub(crate) fn ended(control: BorrowedFd<'_>) {
     say(control, "ended");
+}
+
+/// Says that a visitor was taken in: the daemon passes on only so many that wait.
+pub(crate) fn visited(control: BorrowedFd<'_>) {
+    say(control, "visited");
 }
 
 /// Asks that other sessions give back what they hold idle of a device, which is named by its PCI address.

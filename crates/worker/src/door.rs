@@ -12,6 +12,7 @@ use katydid_transport::{Delivery, Pending};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, Role};
 
 use crate::companion::{self, Seat};
+use crate::control;
 use crate::log::Log;
 use crate::monitor::leave;
 use crate::neighbours::Neighbourhood;
@@ -43,13 +44,19 @@ impl Door {
     fn attend(&self) {
         loop {
             match Pending::receive_any(self.control.as_fd(), &self.build) {
-                Ok(Some(Delivery::Program(visitor, _))) => self.let_in(*visitor),
+                Ok(Some(Delivery::Program(visitor, _))) => {
+                    control::visited(self.control.as_fd());
+                    self.let_in(*visitor);
+                }
                 Ok(Some(Delivery::Word(line))) => {
                     self.neighbourhood.hear(&line, &self.control, self.session.switch());
                 }
                 // The daemon is gone, and the session with it.
                 Ok(None) => leave(0),
-                Err(error) => self.log.line(format_args!("a visitor of the session was lost: {error}")),
+                Err(error) => {
+                    control::visited(self.control.as_fd());
+                    self.log.line(format_args!("a visitor of the session was lost: {error}"));
+                }
             }
         }
     }

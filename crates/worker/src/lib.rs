@@ -11,6 +11,8 @@ mod anew;
 mod companion;
 mod control;
 mod door;
+pub mod examine;
+mod host_memory;
 mod layout;
 mod log;
 mod memory;
@@ -59,6 +61,8 @@ pub struct WorkerOptions {
     pub requires_gpu: bool,
     /// Images that programs have sent, where the server keeps them.
     pub images: Option<ImageStore>,
+    /// Most bytes of the machine's own memory that it may hold; none: what is usual.
+    pub host_memory: Option<u64>,
     /// Only to answer questions about the devices.
     pub watches: bool,
     /// Sessions keep a journal, without which they cannot be saved: what keeping one costs can be measured so.
@@ -78,6 +82,7 @@ pub fn run(options: WorkerOptions) -> ExitCode {
     }
     let log = Log::early();
     process::prepare(&log);
+    host_memory::bound(options.host_memory);
     let control = options.control.as_fd();
     let warm = match Warm::up(&options.driver, options.soft.as_deref(), options.requires_gpu) {
         Ok(warm) => Warm { images: options.images, has_journal: options.has_journal, ..warm },
@@ -98,6 +103,10 @@ pub fn run(options: WorkerOptions) -> ExitCode {
     }
     match Pending::receive(control, &build) {
         Ok(Some((peer, note))) => {
+            if before.is_some() {
+                // It has come by the session's key.
+                control::visited(control);
+            }
             let (note, control) = (before.unwrap_or_else(|| Note::decode(&note)), options.control);
             match peer.hello().claim.role {
                 Role::COMPANION => restore::serve(warm, peer, &note, &build, control),

@@ -14,6 +14,7 @@ use katydid_transport::Switch;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control;
+use crate::host_memory;
 use crate::serve::UsageOf;
 
 /// How often usage is told, when it changed.
@@ -77,6 +78,7 @@ fn watch(program: &Switch, meter: &Meter, settle: impl FnOnce()) {
         }
         program.beat();
         told = meter.tell_anew(told);
+        host_memory::look(meter.control.as_fd());
     };
     if end == Gone::Program {
         settle();

@@ -41,6 +41,9 @@ use crate::warm::Warm;
 /// How often the companion hears how far it is, and how often whoever waits for an order looks who is at the door.
 const PERIOD: Duration = Duration::from_millis(50);
 
+/// How long a companion that has a worker may say nothing.
+const SILENCE: Duration = Duration::from_secs(120);
+
 /// Serves a companion that wants a session rebuilt, then the session's program.
 pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
     let log = Log::early();
@@ -106,7 +109,7 @@ type Order = (ToWorker, Option<OwnedFd>);
 /// The order to restore.
 fn first_order(voice: &Voice) -> Option<Order> {
     loop {
-        match voice.hear() {
+        match voice.hear_within(SILENCE) {
             Ok(heard @ (ToWorker::Restore { .. }, _)) => return Some(heard),
             Ok(_) => voice.say(&failed("there is no session yet")).ok()?,
             Err(_) => return None,
@@ -378,10 +381,13 @@ impl Door<'_> {
     /// Waits for what comes next, and answers all but the program.
     fn next(&self) -> Option<Pending> {
         match Pending::receive_any(self.control.as_fd(), self.build) {
-            Ok(Some(Delivery::Program(visitor, _))) if visitor.hello().claim.role == Role::PROGRAM => {
-                return Some(*visitor);
+            Ok(Some(Delivery::Program(visitor, _))) => {
+                control::visited(self.control.as_fd());
+                if visitor.hello().claim.role == Role::PROGRAM {
+                    return Some(*visitor);
+                }
+                self.refuse(*visitor);
             }
-            Ok(Some(Delivery::Program(visitor, _))) => self.refuse(*visitor),
             // Nothing lies idle in a session that has no program yet.
             Ok(Some(Delivery::Word(line))) => {
                 if let Some(Word::Give(plea, _)) = control::hear(&line) {
@@ -390,7 +396,10 @@ impl Door<'_> {
             }
             // The daemon is gone, and the session with it.
             Ok(None) => leave(0),
-            Err(error) => self.log.line(format_args!("a visitor of the session was lost: {error}")),
+            Err(error) => {
+                control::visited(self.control.as_fd());
+                self.log.line(format_args!("a visitor of the session was lost: {error}"));
+            }
         }
         None
     }

@@ -2,10 +2,12 @@
 //!
 //! The daemon starts such a process for each program that asks, and ends it with the program's connection. It opens the
 //! NVML of the machine, or tells what softcuda's devices are; it never makes a context. Only functions of the table in
-//! `katydid_wire::nvml` are called, and all of those only ask.
+//! `katydid_wire::nvml` are called, and all of those only ask. It ends when nothing is asked for a while, or has been for long
+//! (`patience.rs`).
 
 mod given;
 mod library;
+mod patience;
 mod soft;
 
 use std::os::fd::AsFd;
@@ -100,12 +102,14 @@ fn open(driver: &DriverChoice, soft: Option<&Path>, processes: &Processes) -> Re
 /// Answers until the program closes.
 fn answer_all(link: &mut dyn WorkerLink, source: &mut dyn Source) -> Result<(), String> {
     let replier = link.replier();
+    let activity = patience::start().map_err(|error| format!("cannot start a thread: {error}"))?;
     loop {
         let frame = match link.next().map_err(|error| error.to_string())? {
             Event::Frame(frame) => frame,
             Event::Interrupted => continue,
             Event::Closed => return Ok(()),
         };
+        let _answering = activity.begin();
         let head = frame.head;
         let asked = function(head.opcode).ok_or("the program asks for a function that is none")?;
         let given = given::read(asked, frame.payload);

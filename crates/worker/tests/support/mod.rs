@@ -80,6 +80,7 @@ pub(crate) fn worker_process() {
             soft: None,
             requires_gpu: false,
             images,
+            host_memory: None,
             watches,
             has_journal,
             sandbox: None,

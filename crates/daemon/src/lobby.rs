@@ -1,0 +1,147 @@
+//! Connections that have said nothing yet. They cost a descriptor each and no thread, and for a bounded time.
+//!
+//! Who says a first word is let through to a thread that greets it (`accept.rs`). When the places of a listener or of a peer
+//! are taken, the oldest silent connection goes (`places.rs`), and is told to try again.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use crate::listen::{Listener, Peer};
+use crate::places::{Holder, Room, room};
+
+/// How long no connection is accepted after the system refused, for instance because all descriptors are in use.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection, and by which listener it came.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) socket: OwnedFd,
+    pub(crate) peer: Peer,
+    pub(crate) listener: usize,
+}
+
+/// A connection that has said nothing.
+#[derive(Debug)]
+struct Silent {
+    arrived: Arrived,
+    until: Instant,
+}
+
+/// All of them, oldest first.
+#[derive(Debug)]
+pub(crate) struct Lobby {
+    silent: Vec<Silent>,
+    patience: Duration,
+    of_peer: usize,
+    /// Nothing is accepted before this.
+    rest_until: Option<Instant>,
+}
+
+/// What there is to do.
+#[derive(Debug, Default)]
+pub(crate) struct Due {
+    /// Listeners with connections to be accepted.
+    pub(crate) listeners: Vec<usize>,
+    /// Those who have said something.
+    pub(crate) spoken: Vec<Arrived>,
+    /// Those whose time is over.
+    pub(crate) late: Vec<Arrived>,
+}
+
+impl Lobby {
+    pub(crate) fn new(patience: Duration, of_peer: usize) -> Self {
+        Self { silent: Vec::new(), patience, of_peer, rest_until: None }
+    }
+
+    /// Waits for something to do; none when the server stops.
+    pub(crate) fn wait(&mut self, listeners: &[Listener], stop: &OwnedFd) -> Option<Due> {
+        let now = Instant::now();
+        self.rest_until = self.rest_until.filter(|until| *until > now);
+        let accepting = if self.rest_until.is_some() { &[] } else { listeners };
+        let sources = [stop.as_fd()].into_iter().chain(accepting.iter().map(AsFd::as_fd));
+        let sources = sources.chain(self.silent.iter().map(|silent| silent.arrived.socket.as_fd()));
+        let events = readable(sources, self.next_time().map(|until| until.saturating_duration_since(now)));
+        let (stops, events) = events.split_first()?;
+        if *stops {
+            return None;
+        }
+        let (listening, speaking) = events.split_at_checked(accepting.len())?;
+        let listeners = listening.iter().enumerate().filter(|(_, due)| **due).map(|(at, _)| at).collect();
+        let (spoken, late) = self.sort_out(speaking);
+        Some(Due { listeners, spoken, late })
+    }
+
+    /// When there is something to do, whatever comes.
+    fn next_time(&self) -> Option<Instant> {
+        self.silent.iter().map(|silent| silent.until).chain(self.rest_until).min()
+    }
+
+    /// Takes out those who have said something, or should have. One that has hung up is dropped.
+    fn sort_out(&mut self, speaking: &[bool]) -> (Vec<Arrived>, Vec<Arrived>) {
+        let (now, mut spoken, mut late) = (Instant::now(), Vec::new(), Vec::new());
+        for (at, silent) in std::mem::take(&mut self.silent).into_iter().enumerate() {
+            let word = match speaking.get(at) {
+                Some(true) => first_word(silent.arrived.socket.as_fd()),
+                _ => Word::NotYet,
+            };
+            match word {
+                Word::Said => spoken.push(silent.arrived),
+                Word::Gone => {}
+                Word::NotYet if silent.until <= now => late.push(silent.arrived),
+                Word::NotYet => self.silent.push(silent),
+            }
+        }
+        (spoken, late)
+    }
+
+    /// Lets a connection wait for its first word. The one that has to go for it is given back.
+    pub(crate) fn enter(&mut self, arrived: Arrived) -> Option<Arrived> {
+        let holder = |silent: &Silent| {
+            let Arrived { listener, ref peer, .. } = silent.arrived;
+            Holder { listener, origin: peer.origin, may_go: true }
+        };
+        let holders: Vec<Holder> = self.silent.iter().map(holder).collect();
+        let gone = match room(&holders, arrived.listener, arrived.peer.origin, self.of_peer) {
+            Room::Of(at) => Some(self.silent.remove(at).arrived),
+            Room::Free => None,
+            Room::None => return Some(arrived),
+        };
+        self.silent.push(Silent { arrived, until: Instant::now() + self.patience });
+        gone
+    }
+
+    /// The system refuses to accept: nothing is for a while. The oldest silent connection gives its descriptor back.
+    pub(crate) fn rest(&mut self) -> Option<Arrived> {
+        self.rest_until = Some(Instant::now() + PAUSE);
+        (!self.silent.is_empty()).then(|| self.silent.remove(0).arrived)
+    }
+}
+
+/// Which of the sources can be read, or have ended. All false after the time, or an interruption.
+fn readable<'a>(sources: impl Iterator<Item = BorrowedFd<'a>>, time: Option<Duration>) -> Vec<bool> {
+    let mut events: Vec<_> = sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
+    // Rounded up, or the last moments would be spent in a loop.
+    let time = time.and_then(|time| Timespec::try_from(time + Duration::from_millis(1)).ok());
+    let has_some = poll(&mut events, time.as_ref()).is_ok_and(|due| due > 0);
+    events.iter().map(|event| has_some && !event.revents().is_empty()).collect()
+}
+
+/// What is known of a connection that can be read.
+enum Word {
+    Said,
+    Gone,
+    NotYet,
+}
+
+fn first_word(socket: BorrowedFd<'_>) -> Word {
+    match recv(socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, 1..)) => Word::Said,
+        Err(Errno::AGAIN | Errno::INTR) => Word::NotYet,
+        // Somebody only looked whether a server is here.
+        Ok(_) | Err(_) => Word::Gone,
+    }
+}

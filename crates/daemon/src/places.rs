@@ -1,0 +1,222 @@
+//! Places for connections that the server itself holds, before a worker has them.
+//!
+//! The rule: a listener that is full has room for a newcomer nevertheless, if another connection can go. The one that goes
+//! is the oldest of the peer that has the most, so that a peer can drive out its own connections only, once it has more
+//! than others. What is full on one listener is no matter of another one.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::net::{Shutdown, shutdown};
+
+/// Places of one listener.
+pub(crate) const OF_LISTENER: usize = 128;
+
+/// Where a connection comes from, as far as limits are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Origin {
+    /// A user of this machine, over a unix socket.
+    User(u32),
+    /// An address. Of IPv6 the first half: one host may have all addresses that begin so.
+    Address(IpAddr),
+    /// A virtual machine.
+    Machine(u32),
+}
+
+impl Origin {
+    /// Of a peer with this address.
+    pub(crate) fn of(address: IpAddr) -> Self {
+        Self::Address(match address.to_canonical() {
+            IpAddr::V6(v6) if !v6.is_loopback() => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64))),
+            other => other,
+        })
+    }
+
+    /// Whether it is limited: on unix sockets there is one user, the server's own, and root.
+    pub(crate) fn is_limited(self) -> bool {
+        !matches!(self, Self::User(_))
+    }
+}
+
+/// Who has a place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Holder {
+    pub(crate) listener: usize,
+    pub(crate) origin: Origin,
+    /// It may be closed for another one.
+    pub(crate) may_go: bool,
+}
+
+/// What there is for a newcomer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    Free,
+    /// The place of this one.
+    Of(usize),
+    None,
+}
+
+/// Finds a place for a newcomer among those who hold one, oldest first. `of_peer` are the places of one peer.
+pub(crate) fn room(holders: &[Holder], listener: usize, origin: Origin, of_peer: usize) -> Room {
+    let here = || holders.iter().enumerate().filter(move |(_, holder)| holder.listener == listener);
+    let count = |of: Origin| here().filter(|(_, holder)| holder.origin == of).count();
+    let oldest = |of: Origin| here().find(|(_, holder)| holder.origin == of && holder.may_go);
+    let of = |found: Option<(usize, &Holder)>| found.map_or(Room::None, |(at, _)| Room::Of(at));
+    if origin.is_limited() && count(origin) >= of_peer {
+        return of(oldest(origin));
+    }
+    if here().count() < OF_LISTENER {
+        return Room::Free;
+    }
+    // The newcomer counts as its peer's. Of equals, the one whose connection is the oldest gives way.
+    let weight = |of: Origin| count(of) + usize::from(of == origin);
+    let candidates = here().filter(|(_, holder)| holder.may_go).rev();
+    let heaviest = candidates.max_by_key(|(_, holder)| weight(holder.origin)).map(|(_, holder)| holder.origin);
+    of(heaviest.and_then(oldest))
+}
+
+/// Connections that are being greeted, by all listeners.
+#[derive(Debug, Default)]
+pub(crate) struct Greetings(Arc<Mutex<All>>);
+
+#[derive(Debug, Default)]
+struct All {
+    next: u64,
+    /// Oldest first.
+    greetings: Vec<Greeting>,
+}
+
+#[derive(Debug)]
+struct Greeting {
+    number: u64,
+    holder: Holder,
+    /// Its connection, as long as it may be closed for another one.
+    socket: Option<OwnedFd>,
+}
+
+/// The place of a connection that is being greeted; free again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    number: u64,
+    all: Arc<Mutex<All>>,
+}
+
+impl Greetings {
+    /// Takes a place for a connection that is known by `socket`; none if all are taken by connections that have to stay. One
+    /// that has to go is closed, once `farewell` was said to it.
+    pub(crate) fn take(
+        &self,
+        (listener, origin): (usize, Origin),
+        socket: OwnedFd,
+        of_peer: usize,
+        farewell: impl FnOnce(&OwnedFd),
+    ) -> Option<Place> {
+        let mut all = lock(&self.0);
+        let holders: Vec<Holder> = all.greetings.iter().map(|greeting| greeting.holder).collect();
+        match room(&holders, listener, origin, of_peer) {
+            Room::Free => {}
+            Room::Of(at) => {
+                if let Some(socket) = all.greetings.remove(at).socket {
+                    farewell(&socket);
+                    // Its thread learns of it.
+                    let _ = shutdown(&socket, Shutdown::Both);
+                }
+            }
+            Room::None => return None,
+        }
+        all.next += 1;
+        let (number, holder) = (all.next, Holder { listener, origin, may_go: true });
+        all.greetings.push(Greeting { number, holder, socket: Some(socket) });
+        Some(Place { number, all: Arc::clone(&self.0) })
+    }
+}
+
+impl Place {
+    /// The hello is there: the connection is not closed for another one any more. False if it has been.
+    pub(crate) fn stay(&self) -> bool {
+        let mut all = lock(&self.all);
+        let Some(greeting) = all.greetings.iter_mut().find(|greeting| greeting.number == self.number) else {
+            return false;
+        };
+        greeting.holder.may_go = false;
+        greeting.socket = None;
+        true
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.all).greetings.retain(|greeting| greeting.number != self.number);
+    }
+}
+
+fn lock(all: &Mutex<All>) -> MutexGuard<'_, All> {
+    // Changes are single statements.
+    all.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> Origin {
+        Origin::of(IpAddr::from([10, 0, 0, last]))
+    }
+
+    fn holders(of: &[(Origin, usize)]) -> Vec<Holder> {
+        let holder = |origin| Holder { listener: 0, origin, may_go: true };
+        of.iter().flat_map(|(origin, count)| vec![holder(*origin); *count]).collect()
+    }
+
+    #[test]
+    fn a_peer_that_has_its_share_gives_up_its_own_oldest() {
+        let held = holders(&[(address(1), 2), (address(2), 8)]);
+        assert_eq!(room(&held, 0, address(2), 8), Room::Of(2));
+        assert_eq!(room(&held, 0, address(1), 8), Room::Free);
+        assert_eq!(room(&held, 1, address(2), 8), Room::Free, "another listener");
+    }
+
+    #[test]
+    fn a_full_listener_takes_from_the_peer_that_has_the_most() {
+        let held = holders(&[(address(1), 1), (address(2), OF_LISTENER - 1)]);
+        assert_eq!(room(&held, 0, address(3), OF_LISTENER), Room::Of(1));
+        assert_eq!(room(&held, 0, address(1), OF_LISTENER), Room::Of(1));
+        assert_eq!(room(&held, 0, address(2), OF_LISTENER), Room::Of(1));
+        let user = holders(&[(Origin::User(0), OF_LISTENER)]);
+        assert_eq!(room(&user, 0, Origin::User(0), 1), Room::Of(0));
+    }
+
+    #[test]
+    fn who_has_said_hello_stays() {
+        let mut held = holders(&[(address(1), OF_LISTENER)]);
+        held.iter_mut().for_each(|holder| holder.may_go = false);
+        assert_eq!(room(&held, 0, address(2), OF_LISTENER), Room::None);
+        held[7].may_go = true;
+        assert_eq!(room(&held, 0, address(2), OF_LISTENER), Room::Of(7));
+    }
+
+    #[test]
+    fn a_host_of_ipv6_is_one_peer_whatever_its_address() {
+        let of = |text: &str| Origin::of(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.7"), address(7));
+    }
+
+    #[test]
+    fn places_come_back_and_the_one_that_goes_is_closed() {
+        let greetings = Greetings::default();
+        let pair = || std::os::unix::net::UnixStream::pair().unwrap();
+        let take = |socket: std::os::unix::net::UnixStream| greetings.take((0, address(1)), socket.into(), 1, |_| {});
+        let ((ours, theirs), (next, _next)) = (pair(), pair());
+        let first = take(theirs.try_clone().unwrap()).unwrap();
+        let second = take(next).unwrap();
+        assert_eq!(std::io::Read::read(&mut &ours, &mut [0]).unwrap(), 0);
+        assert!(!first.stay() && second.stay());
+        drop(first);
+        assert!(take(theirs.try_clone().unwrap()).is_none());
+        drop(second);
+        assert!(take(theirs).is_some());
+    }
+}

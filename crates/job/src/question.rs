@@ -1,0 +1,28 @@
+//! Questions about processes of a job, which a program asks for itself or another one (`cuCheckpointProcess*`).
+
+use std::fmt;
+use std::time::Duration;
+
+use katydid_wire::job::ToProgram;
+
+/// What somebody asks for a process of the job, as [`FromProgram::Ask`] says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// The process, as it sees itself.
+    pub(crate) process: u32,
+    /// One of `katydid_wire::job::ask`.
+    pub(crate) what: u32,
+    /// How long its device may take to come to rest.
+    pub(crate) patience: Duration,
+    /// Pairs of UUIDs.
+    pub(crate) gpus: Vec<u8>,
+}
+
+/// Answers questions, with [`ToProgram::Told`].
+pub(crate) struct Answerer(pub(crate) Box<dyn Fn(&Question) -> ToProgram + Send + Sync>);
+
+impl fmt::Debug for Answerer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Answerer")
+    }
+}

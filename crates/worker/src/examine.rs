@@ -1,0 +1,19 @@
+//! Untrusted bytes as lines of the daemon: what fuzzing drives.
+
+use crate::control::{Word, hear};
+
+/// Reads a line that the daemon may have written; whether it says something that is known.
+///
+/// # Panics
+///
+/// What it says is no part of what came.
+pub fn line_of_the_daemon(bytes: &[u8]) -> bool {
+    match hear(bytes) {
+        Some(Word::Give(_, device)) => {
+            assert!(bytes.windows(device.len().max(1)).any(|window| window == device.as_bytes()) || device.is_empty());
+            true
+        }
+        Some(Word::Answered(_)) => true,
+        None => false,
+    }
+}

@@ -1,0 +1,99 @@
+//! Ends a process that answers questions when nobody asks any: the server has room for so many of them only. A program with
+//! another question connects again.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::monitor::leave;
+
+/// How long nothing may be asked. The library of programs hangs up much earlier.
+const IDLE: Duration = Duration::from_secs(5);
+/// How long one program may go on to ask over one connection, and one answer may take.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Between two looks.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// What the process does.
+#[derive(Debug)]
+struct State {
+    started: Instant,
+    is_answering: bool,
+    /// Since when it does so, or does not.
+    since: Instant,
+}
+
+impl State {
+    fn is_over(&self, now: Instant) -> bool {
+        let (this, all) = (now.duration_since(self.since), now.duration_since(self.started));
+        if self.is_answering { this >= LONGEST } else { this >= IDLE || all >= LONGEST }
+    }
+}
+
+/// Notes when something is asked.
+#[derive(Debug, Clone)]
+pub(super) struct Activity(Arc<Mutex<State>>);
+
+/// An answer is being made as long as this is there.
+pub(super) struct Answering(Activity);
+
+/// Has the process end in time.
+///
+/// # Errors
+///
+/// When the system gives no thread.
+pub(super) fn start() -> io::Result<Activity> {
+    let now = Instant::now();
+    let activity = Activity(Arc::new(Mutex::new(State { started: now, is_answering: false, since: now })));
+    let watched = activity.clone();
+    let thread = thread::Builder::new().name("patience".into()).stack_size(64 << 10);
+    thread.spawn(move || {
+        while !watched.lock().is_over(Instant::now()) {
+            thread::sleep(PERIOD);
+        }
+        leave(0);
+    })?;
+    Ok(activity)
+}
+
+impl Activity {
+    /// Something was asked.
+    pub(super) fn begin(&self) -> Answering {
+        self.turn(true);
+        Answering(self.clone())
+    }
+
+    fn turn(&self, is_answering: bool) {
+        let mut state = self.lock();
+        (state.is_answering, state.since) = (is_answering, Instant::now());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.turn(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_nothing_or_asks_for_long_is_hung_up_on() {
+        let started = Instant::now();
+        let state = |is_answering, since| State { started, is_answering, since: started + since };
+        let is_over = |state: State, at| state.is_over(started + at);
+        let second = Duration::from_secs(1);
+        assert!(!is_over(state(false, second), IDLE));
+        assert!(is_over(state(false, second), IDLE + second));
+        assert!(!is_over(state(true, second), LONGEST));
+        assert!(is_over(state(true, second), LONGEST + second));
+        assert!(is_over(state(false, LONGEST), LONGEST), "between two questions");
+    }
+}

@@ -1,0 +1,420 @@
+//! Clients that take more than their share: of connections, of a worker's patience, of sessions, of memory. They hinder
+//! nobody else, and the server holds no more when they are gone.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program::{self, Running};
+use katydid_tests::server::{Server, ask};
+use katydid_tests::watch::{PATIENCE, children, descriptors, runs, threads, until};
+use katydid_tests::way::Way;
+use katydid_transport::{Address, ConnectError, Connection, ProgramLink, companion, connect};
+use katydid_wire::SPEC_HASH;
+use katydid_wire::handshake::{
+    ArenaKind, ArenaRange, Build, Claim, HandshakeError, Hello, LinkKind, RefusalCode, Role, SessionKind,
+};
+use katydid_wire::key::SessionKey;
+
+trait Socket: Read + Write + Send {}
+impl<T: Read + Write + Send> Socket for T {}
+
+/// A server on all kinds of sockets.
+struct Bench {
+    places: Places,
+    server: Server,
+}
+
+impl Bench {
+    fn new(variables: &[(&str, &str)]) -> Result<Self> {
+        let places = Places::of_this_test()?;
+        let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, value.into())).collect();
+        let server = Server::start_sealed(&places, &driver_under_test(), &variables)?;
+        Ok(Self { places, server })
+    }
+
+    fn with(driver: &str, options: &[&str]) -> Result<Self> {
+        let places = Places::of_this_test()?;
+        let server = Server::start(&places, driver, options)?;
+        Ok(Self { places, server })
+    }
+
+    fn ways(&self) -> Vec<Way> {
+        let [shm, tcp] = Way::through(&self.server);
+        [shm, tcp].into_iter().chain(Way::sealed(&self.server)).collect()
+    }
+
+    /// Where each of the ways leads.
+    fn addresses(&self) -> Vec<String> {
+        let all = [Some(self.server.unix()), Some(self.server.tcp().to_owned()), self.server.tls().map(str::to_owned)];
+        all.into_iter().flatten().collect()
+    }
+
+    /// A program comes to its right end.
+    fn serves(&self, way: &Way) -> Result<()> {
+        let mut command = way.command(&self.places, &self.places.program("vector_add", Variant::Static));
+        let outcome = program::run(&mut command, PATIENCE).with_context(|| way.to_string())?;
+        ensure!(outcome.status.success(), "{way}: {}\n{}", outcome.ending(), outcome.errors());
+        Ok(())
+    }
+
+    fn fixture(&self, way: &Way, arguments: &[&str]) -> std::process::Command {
+        let mut command = way.command(&self.places, &self.places.program("fixture", Variant::Static));
+        command.args(arguments);
+        command
+    }
+
+    /// A program with a session, which makes no call until its input ends.
+    fn idle(&self, way: &Way) -> Result<Running> {
+        let mut running = Running::start(&mut self.fixture(way, &["idle"]), Stdio::piped())?;
+        running.wait_for("ready", PATIENCE)?;
+        Ok(running)
+    }
+
+    /// Waits until the server holds as little as before.
+    fn holds_no_more_than(&self, before: (usize, usize)) -> Result<()> {
+        let mut now = held(&self.server);
+        let is_so = until("the server holds no more than before", || {
+            now = held(&self.server);
+            now.0 <= before.0 && now.1 <= before.1
+        });
+        is_so.with_context(|| format!("descriptors and threads: {before:?} before, {now:?} now"))
+    }
+}
+
+fn goes_on(mut running: Running) -> Result<()> {
+    running.close_input();
+    let outcome = running.finish(PATIENCE)?;
+    ensure!(outcome.status.success(), "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
+    Ok(())
+}
+
+fn held(server: &Server) -> (usize, usize) {
+    (descriptors(server.pid()), threads(server.pid()))
+}
+
+fn build() -> Build {
+    Build::current(SPEC_HASH)
+}
+
+fn hello(session: SessionKind, claim: Claim) -> Hello {
+    let range = |kind, base, length| ArenaRange { kind, base, length };
+    let ranges =
+        [range(ArenaKind::DEVICE, 0x2000_0000_0000, 16 << 40), range(ArenaKind::PINNED, 0x3000_0000_0000, 256 << 30)];
+    Hello {
+        session,
+        claim,
+        link: LinkKind::STREAM,
+        pid: std::process::id(),
+        memory_quota: 0,
+        program: "greedy".to_owned(),
+        name: String::new(),
+        arenas: if session == SessionKind::CUDA { ranges.to_vec() } else { Vec::new() },
+        link_timeout: 60,
+    }
+}
+
+fn raw(address: &str) -> Result<Box<dyn Socket>> {
+    if let Some(path) = address.strip_prefix("unix:") {
+        return Ok(Box::new(UnixStream::connect(path)?));
+    }
+    let (_, place) = address.split_once("://").context("no address")?;
+    let place = place.split('?').next().unwrap_or_default();
+    Ok(Box::new(TcpStream::connect(place)?))
+}
+
+/// A visit of the session with this key that says as much as a hello can, and then waits.
+fn long_visit(address: &str, key: SessionKey) -> Result<Box<dyn Socket>> {
+    let mut hello = hello(SessionKind::CUDA, Claim { role: Role::COMPANION, key, frames: 0 });
+    (hello.program, hello.name) = ("a".repeat(4096), "b".repeat(4096));
+    let mut socket = raw(address)?;
+    socket.write_all(&hello.encode(&build())?)?;
+    Ok(socket)
+}
+
+/// Visits that are more than the socket of a worker keeps.
+const VISITS: usize = 200;
+
+/// Visitors wait at a worker that takes nobody in. The server goes on meanwhile, the search for idle memory in all
+/// sessions too, and keeps nothing of them.
+fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
+    let server = &bench.server;
+    let at: Address = address.parse()?;
+    let (silent, ready) = companion(&at, SessionKey::NONE, PATIENCE)?;
+    until("the next worker is ready", || {
+        server.admin("/v1/server").is_ok_and(|view| view["workers"]["ready"] == 1 && view["workers"]["warming"] == 0)
+    })?;
+    let before = held(server);
+    thread::scope(|scope| -> Result<()> {
+        let mut visitors = Vec::new();
+        for number in 0..VISITS {
+            if address.starts_with("tls:") {
+                let (at, key) = (at.clone(), ready.key);
+                // Who is not let in gives up after a while.
+                scope.spawn(move || drop(companion(&at, key, Duration::from_secs(20))));
+            } else {
+                visitors.push(long_visit(address, ready.key).with_context(|| format!("visit {number}"))?);
+            }
+        }
+        let [way, _] = Way::through(server);
+        // Finds no memory, so that all sessions are asked for what they hold idle.
+        let mut command = bench.fixture(&way, &["takes", "block", "1000000000000"]);
+        let outcome = program::run(&mut command, PATIENCE)?;
+        ensure!(outcome.text().contains("error 2 "), "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
+        bench.serves(&way)?;
+        server.workers_of(1)?;
+        // While they still wait.
+        bench.holds_no_more_than(before)
+    })?;
+    drop(silent);
+    server.workers_of(0)?;
+    Ok(())
+}
+
+#[test]
+fn visitors_of_a_silent_session_hold_nothing_up_and_leave_nothing() -> Result<()> {
+    let bench = Bench::new(&[])?;
+    for address in bench.addresses() {
+        visits_hold_nothing_up(&bench, &address).with_context(|| address.clone())?;
+    }
+    Ok(())
+}
+
+/// Silent connections that are held at a time: more than a listener has places.
+const SILENT: usize = 200;
+
+/// Keeps so many silent connections open, and makes each again that is closed, until it is told to stop.
+fn crowd(address: &str, stop: &AtomicBool, closed: &AtomicUsize) {
+    let mut all: Vec<Silent> = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        while all.len() < SILENT {
+            match Silent::connect(address) {
+                Ok(silent) => all.push(silent),
+                Err(_) => break,
+            }
+        }
+        let before = all.len();
+        all.retain(Silent::is_open);
+        closed.fetch_add(before - all.len(), Ordering::Relaxed);
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+enum Silent {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Silent {
+    fn connect(address: &str) -> Result<Self> {
+        Ok(match address.strip_prefix("unix:") {
+            Some(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_nonblocking(true)?;
+                Self::Unix(stream)
+            }
+            None => {
+                let (_, place) = address.split_once("://").context("no address")?;
+                let stream = TcpStream::connect(place.split('?').next().unwrap_or_default())?;
+                stream.set_nonblocking(true)?;
+                Self::Tcp(stream)
+            }
+        })
+    }
+
+    /// Whether the server has neither said anything nor closed it.
+    fn is_open(&self) -> bool {
+        let mut byte = [0];
+        let read = match self {
+            Self::Unix(stream) => (&*stream).read(&mut byte),
+            Self::Tcp(stream) => (&*stream).read(&mut byte),
+        };
+        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+}
+
+#[test]
+fn silent_connections_lock_nobody_out() -> Result<()> {
+    let bench = Bench::new(&[])?;
+    for way in bench.ways() {
+        bench.serves(&way)?;
+    }
+    bench.server.workers_of(0)?;
+    for address in bench.addresses() {
+        let (stop, closed) = (AtomicBool::new(false), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| crowd(&address, &stop, &closed));
+            let outcome = until("connections are closed for others", || closed.load(Ordering::Relaxed) > SILENT)
+                .map_err(anyhow::Error::from)
+                .and_then(|()| {
+                    let ways = bench.ways();
+                    ways.iter().cycle().take(2 * ways.len()).try_for_each(|way| bench.serves(way))
+                });
+            stop.store(true, Ordering::Relaxed);
+            outcome
+        })
+        .with_context(|| format!("while silent connections come to {address}"))?;
+    }
+    bench.server.workers_of(0)?;
+    Ok(())
+}
+
+#[test]
+fn silent_connections_cost_no_threads_and_few_descriptors() -> Result<()> {
+    let bench = Bench::new(&[])?;
+    let before = held(&bench.server);
+    let mut silent = Vec::new();
+    for address in bench.addresses() {
+        for _ in 0..SILENT {
+            silent.push(Silent::connect(&address)?);
+        }
+    }
+    // As soon as the last one is closed or waits, so are those before it.
+    until("those beyond the places are closed", || silent.iter().filter(|silent| !silent.is_open()).count() >= SILENT)?;
+    let now = held(&bench.server);
+    ensure!(now.1 <= before.1 + 1, "{before:?} before, {now:?} now");
+    ensure!(now.0 <= before.0 + 3 * 128, "{before:?} before, {now:?} now");
+    drop(silent);
+    bench.holds_no_more_than(before)
+}
+
+/// A request that announces more than there is memory.
+fn huge(socket: &Path, path: &str) -> Result<String> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
+    stream.write_all(head.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[test]
+fn a_request_that_announces_too_much_is_refused_and_ends_nothing() -> Result<()> {
+    let bench = Bench::new(&[])?;
+    let home = tempfile::tempdir()?;
+    let [way, _] = Way::through(&bench.server);
+    let mut command = way.job(&bench.places, &["--name", "busy"], &bench.places.program("fixture", Variant::Static));
+    command.arg("idle").env("XDG_RUNTIME_DIR", home.path());
+    let mut running = Running::start(&mut command, Stdio::piped())?;
+    running.wait_for("ready", PATIENCE)?;
+    let control = home.path().join("katydid/jobs/busy/control");
+    let sockets: [(PathBuf, &str); 2] = [(bench.server.admin_socket(), "/v1/sessions"), (control, "/v1/job")];
+    for (socket, path) in &sockets {
+        let answer = huge(socket, path).with_context(|| format!("{}", socket.display()))?;
+        ensure!(answer.starts_with("HTTP/1.1 413 "), "{path}: {answer}");
+        ensure!(answer.contains("\"error\":"), "{path}: {answer}");
+        // Connections that say nothing, and one that says a byte now and then, keep nobody from being answered.
+        let idle = (0..300).map(|_| UnixStream::connect(socket)).collect::<Result<Vec<_>, _>>()?;
+        ask(socket, "GET", path).with_context(|| format!("{} beside idle connections", socket.display()))?;
+        drop(idle);
+    }
+    bench.server.workers_of(1)?;
+    goes_on(running)?;
+    bench.server.workers_of(0)?;
+    Ok(())
+}
+
+fn nvml(address: &Address, patience: Duration) -> Result<Box<dyn ProgramLink>, ConnectError> {
+    connect(address, &hello(SessionKind::NVML, Claim::NEW), &build(), patience).map(|Connection { link, .. }| link)
+}
+
+fn is_crowded(error: &ConnectError) -> bool {
+    let ConnectError::Handshake { source: HandshakeError::Refused(refused), .. } = error else { return false };
+    refused.code == RefusalCode::CROWDED
+}
+
+/// Connections for questions about devices that ask nothing are ended; whoever had one, or found none, asks over a new one.
+#[test]
+fn idle_connections_for_questions_about_devices_make_room() -> Result<()> {
+    let bench = Bench::new(&[])?;
+    let address: Address = bench.server.tcp().parse()?;
+    let before = children(bench.server.pid()).len();
+    let mut idle = Vec::new();
+    let refusal = loop {
+        match nvml(&address, PATIENCE.min(Duration::from_millis(500))) {
+            Ok(link) => idle.push(link),
+            Err(error) => break error,
+        }
+        ensure!(idle.len() <= 64, "one peer has as many processes as it wants");
+    };
+    ensure!(is_crowded(&refusal) || matches!(refusal, ConnectError::Deadline { .. }), "{refusal}");
+    // The program's library waits for its turn.
+    let program = bench.places.program("nvml_queries", Variant::Plain);
+    let [_, tcp] = Way::through(&bench.server);
+    let outcome = program::run(&mut tcp.command(&bench.places, &program), PATIENCE)?;
+    ensure!(outcome.status.success(), "{}\n{}", outcome.ending(), outcome.errors());
+    until("the processes that answer nobody end", || {
+        children(bench.server.pid()).iter().filter(|pid| runs(**pid)).count() <= before
+    })?;
+    let mut reply = Vec::new();
+    let answer = idle[0].call(1, 0, &[], &mut reply);
+    ensure!(answer.is_err(), "the connection is still there");
+    Ok(())
+}
+
+#[test]
+fn one_address_has_its_share_of_sessions_and_others_the_rest() -> Result<()> {
+    let bench = Bench::with(&driver_under_test(), &["--max-sessions", "4", "--peer-sessions", "2"])?;
+    let [unix, tcp] = Way::through(&bench.server);
+    let both = [bench.idle(&tcp)?, bench.idle(&tcp)?];
+    let outcome = program::run(&mut bench.fixture(&tcp, &["idle"]), PATIENCE)?;
+    ensure!(!outcome.status.success() && outcome.errors().contains("--peer-sessions"), "{}", outcome.errors());
+    let others = [bench.idle(&unix)?, bench.idle(&unix)?];
+    let outcome = program::run(&mut bench.fixture(&unix, &["idle"]), PATIENCE)?;
+    ensure!(!outcome.status.success() && outcome.errors().contains("--max-sessions"), "{}", outcome.errors());
+    both.into_iter().chain(others).try_for_each(goes_on)?;
+    bench.server.workers_of(0)?;
+    bench.serves(&tcp)
+}
+
+/// On softcuda, where a device's memory is the machine's.
+#[test]
+fn a_session_that_takes_too_much_of_the_machine_s_memory_ends_and_no_other() -> Result<()> {
+    let bench = Bench::with("soft", &["--host-memory", "256M"])?;
+    let [unix, tcp] = Way::through(&bench.server);
+    for way in [unix, tcp] {
+        let beside = bench.idle(&way)?;
+        let outcome = program::run(&mut bench.fixture(&way, &["copies", "512"]), PATIENCE)?;
+        ensure!(outcome.status.code() == Some(3), "{way}: {}\n{}", outcome.ending(), outcome.text());
+        until("a line about it", || bench.server.log().contains("--host-memory"))?;
+        bench.server.workers_of(1)?;
+        goes_on(beside)?;
+        bench.serves(&way)?;
+    }
+    Ok(())
+}
+
+/// Names that a peer makes up are cut before they come to a log.
+#[test]
+fn a_line_of_the_log_is_short_whatever_a_program_calls_itself() -> Result<()> {
+    let bench = Bench::new(&[])?;
+    for address in [bench.server.unix(), bench.server.tcp().to_owned()] {
+        let mut hello = hello(SessionKind::CUDA, Claim::NEW);
+        (hello.program, hello.name) = ("p".repeat(4096), "n".repeat(4096));
+        let mut socket = raw(&address)?;
+        socket.write_all(&hello.encode(&build())?)?;
+        bench.server.workers_of(1)?;
+        let mut unknown = hello.clone();
+        unknown.claim = Claim { role: Role::PROGRAM, key: SessionKey([9; 16]), frames: 0 };
+        let mut refused = raw(&address)?;
+        refused.write_all(&unknown.encode(&build())?)?;
+        refused.read_to_end(&mut Vec::new())?;
+        drop(socket);
+        bench.server.workers_of(0)?;
+    }
+    let log = fs::read_to_string(bench.server.admin_socket().with_file_name("log"))?;
+    ensure!(log.contains("pppp") && log.contains("nnnn"), "{log}");
+    let longest = log.lines().map(str::len).max().unwrap_or(0);
+    ensure!(longest < 512, "a line of {longest} bytes");
+    Ok(())
+}
