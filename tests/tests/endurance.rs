@@ -1,7 +1,15 @@
-//! Many sessions, one after the other: a server has as many descriptors, threads, children and as much memory after them as
-//! before. `KATYDID_ENDURANCE_SESSIONS` has more of them.
+//! Many sessions, one after the other, and good ones beside hostile clients: a server has as many descriptors, threads,
+//! children and as much memory after them as before. `KATYDID_ENDURANCE_SESSIONS` has more sessions;
+//! `KATYDID_ENDURANCE_MINUTES` has good and hostile clients go on for so long, `KATYDID_ENDURANCE_GOOD` more good ones at a
+//! time.
+
+#[path = "endurance/hostile.rs"]
+mod hostile;
 
 use std::env;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
@@ -99,5 +107,106 @@ fn a_server_holds_no_more_after_many_sessions_than_after_a_few() -> Result<()> {
     });
     is_flat.with_context(|| format!("before: {before:?}; after {sessions} sessions: {after:?}"))?;
     println!("{after:?}");
+    Ok(())
+}
+
+/// Programs beside the hostile clients, at a time.
+const GOOD: u64 = 3;
+/// Rounds of each hostile client, and of each good one, unless a time is given.
+const ROUNDS: u64 = 4;
+
+/// How long clients go on.
+struct Span {
+    until: Option<Instant>,
+    failed: AtomicBool,
+    sessions: AtomicU64,
+    attacks: AtomicU64,
+}
+
+impl Span {
+    fn new(minutes: Option<u64>) -> Self {
+        let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+        Self { until, failed: AtomicBool::new(false), sessions: AtomicU64::new(0), attacks: AtomicU64::new(0) }
+    }
+
+    fn goes_on(&self, round: u64) -> bool {
+        let is_time = self.until.map_or(round < ROUNDS, |until| Instant::now() < until);
+        is_time && !self.failed.load(Ordering::Relaxed)
+    }
+}
+
+/// Programs on all ways, one after the other; each comes to its right end.
+fn good(places: &Places, ways: &[Way], number: u64, span: &Span) -> Result<()> {
+    let mut round = 0;
+    while span.goes_on(round) {
+        let way = &ways[((number + round) % ways.len() as u64) as usize];
+        let mut command = way.command(places, &places.program("vector_add", Variant::Static));
+        let outcome = program::run(&mut command, PATIENCE).with_context(|| format!("over {way}"));
+        let outcome = outcome.inspect_err(|_| span.failed.store(true, Ordering::Relaxed))?;
+        if !outcome.status.success() {
+            span.failed.store(true, Ordering::Relaxed);
+            anyhow::bail!("session {number}.{round} over {way}: {}\n{}", outcome.ending(), outcome.errors());
+        }
+        span.sessions.fetch_add(1, Ordering::Relaxed);
+        round += 1;
+    }
+    Ok(())
+}
+
+/// One kind of attack again and again.
+fn bad(attack: hostile::Attack, target: &hostile::Target, span: &Span) {
+    let mut round = 0;
+    while span.goes_on(round) {
+        // The server may hang up at any moment.
+        let _ = attack(target, round);
+        span.attacks.fetch_add(1, Ordering::Relaxed);
+        round += 1;
+    }
+}
+
+/// All of them at once.
+fn together(server: &Server, places: &Places, span: &Span, count: u64) -> Result<()> {
+    let [shm, tcp] = Way::through(server);
+    let ways: Vec<Way> = [shm, Way::as_stream(server), tcp].into_iter().chain(Way::sealed(server)).collect();
+    let target = hostile::Target::of(server, places);
+    thread::scope(|scope| {
+        for attack in hostile::ATTACKS {
+            let target = &target;
+            scope.spawn(move || bad(attack, target, span));
+        }
+        let ways = &ways;
+        let good: Vec<_> = (0..count).map(|number| scope.spawn(move || good(places, ways, number, span))).collect();
+        good.into_iter().try_for_each(|thread| {
+            let outcome = thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked")));
+            outcome.inspect_err(|_| span.failed.store(true, Ordering::Relaxed))
+        })
+    })
+}
+
+fn number(name: &str) -> Result<Option<u64>> {
+    env::var(name).ok().map(|text| text.parse().with_context(|| format!("{name}={text}"))).transpose()
+}
+
+#[test]
+fn a_server_holds_no_more_after_hostile_clients_and_kills_beside_good_sessions() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let minutes = number("KATYDID_ENDURANCE_MINUTES")?;
+    let count = number("KATYDID_ENDURANCE_GOOD")?.unwrap_or(GOOD);
+    let server = Server::start_sealed(&places, &driver_under_test(), &[])?;
+    // Once around, since an allocator keeps what the largest crowd has had.
+    together(&server, &places, &Span::new(None), count)?;
+    settle(&server)?;
+    let before = Held::by(&server);
+    let span = Span::new(minutes);
+    together(&server, &places, &span, count)?;
+    settle(&server)?;
+    let mut after = Held::by(&server);
+    let is_flat = until("the server holds no more", || {
+        after = Held::by(&server);
+        after.is_no_more_than(&before)
+    });
+    let (sessions, attacks) = (span.sessions.load(Ordering::Relaxed), span.attacks.load(Ordering::Relaxed));
+    println!("{sessions} sessions beside {attacks} attacks; before: {before:?}; after: {after:?}");
+    is_flat.with_context(|| format!("before: {before:?}; after: {after:?}"))?;
     Ok(())
 }

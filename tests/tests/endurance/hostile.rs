@@ -1,0 +1,182 @@
+//! What hostile clients do to a server, each kind in small rounds.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use katydid_tests::catalog::Variant;
+use katydid_tests::places::Places;
+use katydid_tests::program::Running;
+use katydid_tests::server::Server;
+use katydid_tests::watch::PATIENCE;
+use katydid_tests::way::Way;
+use katydid_transport::{Address, companion, connect};
+use katydid_wire::SPEC_HASH;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LinkKind, PREFIX, Role, SessionKind};
+use katydid_wire::key::SessionKey;
+
+/// Where a server can be attacked.
+pub(crate) struct Target<'a> {
+    places: &'a Places,
+    ways: [Way; 2],
+    addresses: Vec<String>,
+    admin: PathBuf,
+}
+
+impl<'a> Target<'a> {
+    pub(crate) fn of(server: &Server, places: &'a Places) -> Self {
+        let all = [Some(server.unix()), Some(server.tcp().to_owned()), server.tls().map(str::to_owned)];
+        let addresses = all.into_iter().flatten().collect();
+        Self { places, ways: Way::through(server), addresses, admin: server.admin_socket() }
+    }
+
+    fn address(&self, round: u64) -> &str {
+        &self.addresses[(round % self.addresses.len() as u64) as usize]
+    }
+
+    /// One that is not behind TLS.
+    fn plain(&self, round: u64) -> &str {
+        &self.addresses[(round % 2) as usize]
+    }
+}
+
+/// One round; the number makes it another one.
+pub(crate) type Attack = fn(&Target<'_>, u64) -> Result<()>;
+
+pub(crate) const ATTACKS: [Attack; 7] = [silence, noise, visits, broken_session, questions, requests, killed];
+
+trait Socket: Read + Write {}
+impl<T: Read + Write> Socket for T {}
+
+fn raw(address: &str) -> Result<Box<dyn Socket>> {
+    if let Some(path) = address.strip_prefix("unix:") {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        return Ok(Box::new(stream));
+    }
+    let (_, place) = address.split_once("://").context("no address")?;
+    let stream = TcpStream::connect(place.split('?').next().unwrap_or_default())?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(Box::new(stream))
+}
+
+fn hello(session: SessionKind, claim: Claim) -> Hello {
+    let range = |kind, base, length| ArenaRange { kind, base, length };
+    let ranges =
+        [range(ArenaKind::DEVICE, 0x2000_0000_0000, 16 << 40), range(ArenaKind::PINNED, 0x3000_0000_0000, 256 << 30)];
+    Hello {
+        session,
+        claim,
+        link: LinkKind::STREAM,
+        pid: std::process::id(),
+        memory_quota: 0,
+        program: "h".repeat(4096),
+        name: String::new(),
+        arenas: if session == SessionKind::CUDA { ranges.to_vec() } else { Vec::new() },
+        link_timeout: 60,
+    }
+}
+
+fn build() -> Build {
+    Build::current(SPEC_HASH)
+}
+
+/// More connections that say nothing than there are places.
+fn silence(target: &Target<'_>, round: u64) -> Result<()> {
+    let all = (0..150).map(|_| raw(target.address(round))).collect::<Result<Vec<_>>>()?;
+    sleep(Duration::from_millis(100));
+    drop(all);
+    Ok(())
+}
+
+/// Something else than a hello, or a part of one.
+fn noise(target: &Target<'_>, round: u64) -> Result<()> {
+    let whole = hello(SessionKind::CUDA, Claim::NEW).encode(&build())?;
+    for number in 0..16_u64 {
+        let mut socket = raw(target.address(round + number))?;
+        let mut state = round << 8 | number;
+        let mut bytes = whole[..whole.len() / (1 + number as usize % 3)].to_vec();
+        for _ in 0..number % 5 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let at = (state >> 33) as usize % bytes.len();
+            bytes[at] = state as u8;
+        }
+        // The server may have hung up already.
+        let _ = socket.write_all(&bytes);
+    }
+    Ok(())
+}
+
+/// Visits to a worker that takes nobody in.
+fn visits(target: &Target<'_>, round: u64) -> Result<()> {
+    let at: Address = target.address(round).parse()?;
+    let (silent, ready) = companion(&at, SessionKey::NONE, PATIENCE)?;
+    let mut visitors = Vec::new();
+    for _ in 0..40 {
+        let claim = Claim { role: Role::COMPANION, key: ready.key, frames: 0 };
+        let mut socket = raw(target.plain(round))?;
+        socket.write_all(&hello(SessionKind::CUDA, claim).encode(&build())?)?;
+        visitors.push(socket);
+    }
+    sleep(Duration::from_millis(50));
+    drop(silent);
+    Ok(())
+}
+
+/// A session that is broken off, or broken, in the middle of frames.
+fn broken_session(target: &Target<'_>, round: u64) -> Result<()> {
+    let mut socket = raw(target.plain(round))?;
+    socket.write_all(&hello(SessionKind::CUDA, Claim::NEW).encode(&build())?)?;
+    socket.read_exact(&mut [0; PREFIX])?;
+    let head = FrameHead { opcode: (round % 700) as u16, wants_reply: true, thread: 1, context: 0, sequence: 0 };
+    let frame = [&head.encode(4096)?[..], &[round as u8; 4096]].concat();
+    let _ = socket.write_all(&frame[..frame.len() / (1 + round as usize % 2)]);
+    sleep(Duration::from_millis(20));
+    Ok(())
+}
+
+/// Connections for questions about devices that ask none.
+fn questions(target: &Target<'_>, round: u64) -> Result<()> {
+    let at: Address = target.address(round).parse()?;
+    let idle: Vec<_> =
+        (0..3).map(|_| connect(&at, &hello(SessionKind::NVML, Claim::NEW), &build(), Duration::from_secs(5))).collect();
+    sleep(Duration::from_millis(200));
+    drop(idle);
+    Ok(())
+}
+
+/// Requests that are too large, too slow, or none.
+fn requests(target: &Target<'_>, round: u64) -> Result<()> {
+    let heads = [
+        "GET /v1/sessions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n".to_owned(),
+        format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(100_000)),
+        "POST /v1/server HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n".to_owned(),
+        "GET /v1/server HTTP/1.1\r\nHost".to_owned(),
+        "\u{16}\u{3}\u{1}".to_owned(),
+    ];
+    let mut idle = Vec::new();
+    for number in 0..30 {
+        let mut stream = UnixStream::connect(&target.admin)?;
+        let _ = stream.write_all(heads[(round as usize + number) % heads.len()].as_bytes());
+        idle.push(stream);
+    }
+    sleep(Duration::from_millis(20));
+    Ok(())
+}
+
+/// A program that is killed in the middle of its calls.
+fn killed(target: &Target<'_>, round: u64) -> Result<()> {
+    let way = &target.ways[(round % 2) as usize];
+    let mut command = way.command(target.places, &target.places.program("fixture", Variant::Static));
+    let mut running = Running::start(command.arg("endless"), Stdio::piped())?;
+    running.wait_for("ready", PATIENCE)?;
+    sleep(Duration::from_millis(round % 50));
+    running.kill();
+    Ok(())
+}
