@@ -16,6 +16,7 @@ use katydid_transport::{AcceptError, Identity, Pending};
 use katydid_wire::handshake::{Hello, LinkKind, Ready, RefusalCode, Refused, Role, SessionKind};
 use katydid_wire::key::SessionKey;
 use katydid_wire::note::Note;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 
 use crate::control::{brief, name};
@@ -52,6 +53,8 @@ enum Refusal {
     NoSession,
     #[error("the session's worker cannot be reached ({0}); it may just have ended")]
     Visit(AssignError),
+    #[error("the program has hung up while it waited for a worker")]
+    Gone,
     #[error("no key could be made for the session: {0}")]
     NoKey(io::Error),
     #[error(transparent)]
@@ -67,7 +70,7 @@ impl Refusal {
             Self::Pool(PoolError::Failed(_)) => RefusalCode::DRIVER,
             Self::Pool(_) => RefusalCode::BUSY,
             Self::Watch(WatchError::Full) | Self::Visit(AssignError::Busy) => RefusalCode::CROWDED,
-            Self::HandOver(_) | Self::NoKey(_) | Self::Watch(_) => RefusalCode::INTERNAL,
+            Self::HandOver(_) | Self::Gone | Self::NoKey(_) | Self::Watch(_) => RefusalCode::INTERNAL,
             Self::NoSession | Self::Visit(_) => RefusalCode::NO_SESSION,
         }
     }
@@ -253,6 +256,12 @@ fn describe(hello: &Hello, peer: &Peer) -> Program {
     Program { name, pid, program, peer: peer.name.clone(), link, origin }
 }
 
+/// Whether the program has hung up while it waited.
+fn is_gone(pending: &Pending) -> bool {
+    let mut end = [PollFd::from_borrowed_fd(pending.socket(), PollFlags::RDHUP)];
+    poll(&mut end, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
+}
+
 /// Passes the program to the next ready worker that is alive, and says which.
 fn hand_over(shared: &Shared, id: SessionId, pending: &Pending, peer: &Peer) -> Result<Mind, Refusal> {
     let key = new_key().map_err(Refusal::NoKey)?;
@@ -261,6 +270,10 @@ fn hand_over(shared: &Shared, id: SessionId, pending: &Pending, peer: &Peer) -> 
     let mut last = AssignError::Dead;
     for _ in 0..ATTEMPTS {
         let worker = shared.pool.take(WORKER_PATIENCE)?;
+        if is_gone(pending) {
+            shared.pool.put_back(worker);
+            return Err(Refusal::Gone);
+        }
         shared.sessions.serve(id, &worker);
         shared.sessions.open(id, key, worker.clone());
         match worker.assign(id, |control| pending.hand_over(control, &shared.build, &note)) {

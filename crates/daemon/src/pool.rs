@@ -140,6 +140,16 @@ impl Pool {
         self.wait_for_worker(patience, |state| &mut state.waiting, |ready| ready.pop_front())
     }
 
+    /// Gives a worker back that was taken and not used.
+    pub(crate) fn put_back(&self, worker: Mind) {
+        let mut state = self.lock();
+        match worker.era() == state.era && !state.stopping {
+            true => state.ready.push_front(worker),
+            false => worker.dismiss(),
+        }
+        self.changed.notify_all();
+    }
+
     /// The driver of a ready worker, which stays, or of the next one.
     pub(crate) fn driver(&self, patience: Duration) -> Result<DriverFound, PoolError> {
         self.wait_for_worker(patience, |state| &mut state.inquiring, |ready| ready.front()?.driver().cloned())

@@ -332,6 +332,19 @@ fn without_warm_workers_one_is_started_on_demand() {
 }
 
 #[test]
+fn programs_that_hang_up_while_they_wait_cost_no_workers() {
+    let bench = Bench::with("serve", |config| config.warm = 0);
+    let gone: Vec<_> = (0..6).map(|_| bench.program("gone")).collect();
+    drop(gone);
+    // Without a program that waits none is kept ready: this one was started for those.
+    until("a worker is left for others", || {
+        let workers = bench.server.as_ref().unwrap().workers();
+        bench.sessions().is_empty() && workers.warming == 0 && workers.ready > 0
+    });
+    let _served = bench.served("here");
+}
+
+#[test]
 fn another_build_is_refused_with_both_names() {
     let bench = Bench::new("serve");
     let mut stream = bench.connect();
