@@ -451,17 +451,13 @@ pub(crate) struct ServeFlags {
     /// Sessions at a time; further programs are refused with a text.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) max_sessions: usize,
-    /// Sessions at a time of one peer over a network: an IP address (of IPv6 its first 64 bits), or a virtual machine.
-    ///
-    /// Unless given: three quarters of --max-sessions. Sessions over unix sockets are not counted: all are this user's.
+    /// Sessions at a time of one IP address (of IPv6 its first 64 bits) or virtual machine: three quarters of all, if not given.
     #[arg(long, value_name = "N")]
     pub(crate) peer_sessions: Option<usize>,
-    /// Connections of such a peer to one address that have no worker yet; the oldest silent one is closed for another.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=128))]
-    pub(crate) peer_connections: usize,
-    /// Most memory of this machine that any one session may hold, such as 16GiB; one that takes more is ended.
-    ///
-    /// Unless given: three quarters of the machine's. What a program has on softcuda's devices counts.
+    /// Connections of such a peer to one address that have no worker yet, 128 at most; beyond them its oldest silent one goes.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub(crate) peer_connections: u16,
+    /// Most memory of this machine that one session may hold, softcuda's devices included: three quarters of it, if not given.
     #[arg(long, value_name = "SIZE")]
     pub(crate) host_memory: Option<Size>,
     /// Most device memory any one session may hold, such as 16GiB.

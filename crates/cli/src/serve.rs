@@ -135,7 +135,7 @@ fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     config.warm = flags.warm;
     config.max_sessions = flags.max_sessions;
     config.peer_sessions = flags.peer_sessions.unwrap_or_else(|| peer_sessions(flags.max_sessions));
-    config.peer_connections = flags.peer_connections;
+    config.peer_connections = flags.peer_connections.into();
     if let Some(size) = flags.host_memory {
         config.worker.arguments.extend(["--host-memory".into(), size.0.to_string().into()]);
     }

@@ -34,7 +34,7 @@ pub(crate) fn bound(limit: Option<u64>) {
 
 fn usual() -> u64 {
     let system = sysinfo();
-    u64::from(system.totalram) * u64::from(system.mem_unit) / 4 * 3
+    system.totalram * u64::from(system.mem_unit) / 4 * 3
 }
 
 /// Ends the process if it holds too much, and tells the server why.
