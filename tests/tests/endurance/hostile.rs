@@ -101,7 +101,8 @@ fn noise(target: &Target<'_>, round: u64) -> Result<()> {
     for number in 0..16_u64 {
         let mut socket = raw(target.address(round + number))?;
         let mut state = round << 8 | number;
-        let mut bytes = whole[..whole.len() / (1 + number as usize % 3)].to_vec();
+        // Never a whole one: that would be a session.
+        let mut bytes = whole[..(whole.len() - 1) / (1 + number as usize % 3)].to_vec();
         for _ in 0..number % 5 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let at = (state >> 33) as usize % bytes.len();
