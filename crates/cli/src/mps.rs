@@ -10,7 +10,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use katydid_scratch::Scratch;
+use katydid_scratch::{Scratch, private};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -151,8 +151,8 @@ impl Minder {
     fn start(&self) -> Result<Service, Failure> {
         let folder = self.folder.path();
         // A socket of one that was would be taken for one that listens.
-        fs::remove_dir_all(pipes(folder)).and_then(|()| fs::create_dir(pipes(folder))).map_err(Failure::server)?;
-        let log = File::create(output(folder)).map_err(Failure::server)?;
+        fs::remove_dir_all(pipes(folder)).and_then(|()| private::folder(&pipes(folder))).map_err(Failure::server)?;
+        let log = private::create(&output(folder)).map_err(Failure::server)?;
         let mut command = Command::new(CONTROL);
         command.arg("-f").envs(variables(folder)).stdin(Stdio::null());
         command.stdout(log.try_clone().map_err(Failure::server)?).stderr(log);
@@ -208,8 +208,8 @@ impl Drop for Service {
 /// A folder with those of the service in it.
 fn prepared() -> io::Result<Scratch> {
     let folder = Scratch::for_sockets("mps")?;
-    fs::create_dir(pipes(folder.path()))?;
-    fs::create_dir(logs(folder.path()))?;
+    private::folder(&pipes(folder.path()))?;
+    private::folder(&logs(folder.path()))?;
     Ok(folder)
 }
 

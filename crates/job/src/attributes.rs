@@ -20,6 +20,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::tree::{self, Process};
@@ -101,6 +102,17 @@ pub(crate) fn personality(all: &[Attributes]) -> Option<u32> {
 pub(crate) fn odd_personality(all: &[Attributes]) -> Option<u32> {
     let first = all.first()?.personality;
     all.iter().find(|one| one.personality != first).map(|one| one.pid)
+}
+
+/// Has what is started make files for its owner alone: CRIU's own modes let others read what it dumps.
+pub(crate) fn start_with_private_files(command: &mut Command) {
+    // SAFETY: between fork and exec it makes one system call, and allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::umask(Mode::from_raw_mode(0o077));
+            Ok(())
+        })
+    };
 }
 
 /// Has what is started be of this personality, and all that it starts.

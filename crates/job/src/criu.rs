@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
-use katydid_scratch::Scratch;
+use katydid_scratch::{Scratch, private};
 use rustix::process::Signal;
 use rustix::system::uname;
 use serde::{Deserialize, Serialize};
@@ -344,6 +344,7 @@ impl Criu {
         command.args(["swrk", "0"]).stdin(theirs);
         command.stdout(said.try_clone().map_err(failed)?).stderr(said.try_clone().map_err(failed)?);
         signals::ignore(&mut command);
+        attributes::start_with_private_files(&mut command);
         let child = command.spawn().map_err(failed)?;
         // A CRIU that has ended already tells why when it is waited for.
         let _ = servant.order_dump(dump.root, &dump.folder);
@@ -529,7 +530,7 @@ impl Dumper {
         }
         let Self { criu, dump, .. } = &self;
         if self.lock == criu.network_lock || !tcp::is_in(&dump.folder) {
-            let copied = fs::copy(self.log(), dump.folder.join(LOG));
+            let copied = private::copy(&self.log(), &dump.folder.join(LOG));
             let failed = |error: io::Error| CriuError::Failed { doing: "dump", reason: error.to_string() };
             return copied.map_err(failed).map(|_| self);
         }
@@ -728,7 +729,7 @@ fn circumstances(places: [Option<&Path>; 3]) -> String {
 
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension(format!("{}.part", std::process::id()));
-    fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, path))
+    private::write(&fresh, text).and_then(|()| fs::rename(&fresh, path))
 }
 
 /// The loader of the folder is told where its libraries are, and starts what it is given.

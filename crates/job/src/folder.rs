@@ -22,12 +22,13 @@ use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::thread;
 use std::time::Duration;
 
+use katydid_scratch::private;
 use katydid_wire::job::VARIABLE;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
@@ -44,7 +45,7 @@ const MAX_SOCKET: usize = 107;
 /// Longest name of a socket in a job's folder, with the slash in front.
 const LONGEST_SOCKET: usize = "/control".len();
 /// The folder of jobs, below one of [`places`].
-const JOBS: &str = "jobs";
+pub(crate) const JOBS: &str = "jobs";
 /// Most bytes of a `job.json` that are read.
 const MAX_ENTRY: u64 = 64 << 10;
 /// Jobs of one name at once.
@@ -252,7 +253,7 @@ impl Folder {
         let system = |source| FolderError::System { path: path.clone(), source };
         let fresh = self.path.join(".job.json");
         let text = serde_json::to_vec(&entry).map_err(|error| system(error.into()))?;
-        fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)).map_err(system)
+        private::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)).map_err(system)
     }
 }
 
@@ -270,7 +271,7 @@ fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
         _ => {}
     }
     let place = path.join(LOCK);
-    let open = || File::options().create(true).append(true).read(true).open(&place).map_err(system);
+    let open = || File::options().create(true).append(true).read(true).mode(0o600).open(&place).map_err(system);
     let lock = match check(path).and_then(|()| open()) {
         Err(FolderError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
         lock => lock?,
@@ -322,7 +323,7 @@ fn running_below(jobs: &Path) -> Result<Vec<Entry>, FolderError> {
 }
 
 /// The job of a folder, if its supervisor lives.
-fn alive(folder: &Path) -> Option<Entry> {
+pub(crate) fn alive(folder: &Path) -> Option<Entry> {
     if !folder.join(LOCK).exists() || is_debris(folder) {
         return None;
     }
@@ -333,7 +334,7 @@ fn alive(folder: &Path) -> Option<Entry> {
 }
 
 /// Opens what is no link, and without waiting for somebody at the other end.
-fn open_file(path: &Path) -> io::Result<File> {
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, OFlags::RDONLY | flags, Mode::empty())?.into())
 }
@@ -368,7 +369,7 @@ fn of_environment(pid: u32) -> Result<Option<(Entry, PathBuf)>, FolderError> {
 }
 
 /// The folder of the job, in the environment of a process.
-fn told_of(environment: &[u8]) -> Option<PathBuf> {
+pub(crate) fn told_of(environment: &[u8]) -> Option<PathBuf> {
     let mut variables = environment.split(|byte| *byte == 0);
     let socket = variables.find_map(|one| one.strip_prefix(VARIABLE.as_bytes())?.strip_prefix(b"="))?;
     Path::new(OsStr::from_bytes(socket)).parent().filter(|folder| folder.is_absolute()).map(Path::to_owned)
@@ -404,18 +405,30 @@ fn find_among(own: &[PathBuf], others: &[PathBuf], wanted: &str) -> Result<(Entr
 
 /// The folders of other users' jobs, where these have them unless their XDG_RUNTIME_DIR is another one.
 fn of_other_users() -> Vec<PathBuf> {
+    places_of_others().into_iter().map(|place| place.join(JOBS)).filter(|jobs| jobs.is_dir()).collect()
+}
+
+/// Where other users have their folders of jobs.
+fn places_of_others() -> Vec<PathBuf> {
     let us = geteuid().as_raw();
     let below = |place: &str, prefix: &'static str, rest: &'static str| {
         let entries = fs::read_dir(place).into_iter().flatten().flatten();
         entries.filter_map(move |entry| {
             let user: u32 = entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()?;
-            let jobs = entry.path().join(rest);
+            let ours = if rest.is_empty() { entry.path() } else { entry.path().join(rest) };
             // Nobody else has made it look like that user's.
-            let is_theirs = fs::symlink_metadata(&jobs).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
-            (user != us && is_theirs).then_some(jobs)
+            let is_theirs = fs::symlink_metadata(&ours).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
+            (user != us && is_theirs).then_some(ours)
         })
     };
-    below("/run/user", "", "katydid/jobs").chain(below("/tmp", "katydid-", "jobs")).collect()
+    below("/run/user", "", "katydid").chain(below("/tmp", "katydid-", "")).collect()
+}
+
+/// Where folders of jobs and notes of servers are that the asker may look into: its own, and everybody's for root.
+pub(crate) fn all_places() -> Vec<PathBuf> {
+    let own = places().into_iter().filter(|place| check(place).is_ok());
+    let others = if geteuid().is_root() { places_of_others() } else { Vec::new() };
+    own.chain(others).collect()
 }
 
 /// Whether a process belongs to a job.

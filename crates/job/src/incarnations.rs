@@ -5,11 +5,11 @@
 //! of a job read it beside the job socket, and know from the numbers before it what was given to them in an earlier one.
 
 use std::collections::hash_map::RandomState;
-use std::fs;
 use std::hash::BuildHasher;
 use std::io;
 use std::path::Path;
 
+use katydid_scratch::private;
 use katydid_wire::job::INCARNATIONS;
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ impl Incarnations {
     /// The file cannot be written.
     pub(crate) fn note(&self, folder: &Path) -> io::Result<()> {
         let lines: Vec<String> = self.0.iter().map(|number| format!("{number:016x}")).collect();
-        fs::write(folder.join(INCARNATIONS), lines.join("\n"))
+        private::write(&folder.join(INCARNATIONS), lines.join("\n"))
     }
 }
 
@@ -49,6 +49,8 @@ fn number() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

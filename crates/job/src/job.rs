@@ -2,14 +2,14 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
-use std::{fs, thread};
+use std::thread;
 
 use katydid_http::HttpServer;
+use katydid_scratch::private;
 use rustix::system::uname;
 
 use crate::checkpoint::{self, CheckpointError};
@@ -180,9 +180,9 @@ impl Job {
             was_put_away: AtomicBool::new(false),
             control: Mutex::new(None),
         });
-        let listener = UnixListener::bind(&path).map_err(socket(path.clone()))?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(socket(path.clone()))?;
-        let opened = control::open(listener, &inner).map_err(socket(path))?;
+        let listener = UnixListener::bind(&control).map_err(socket(control.clone()))?;
+        private::close(&control).map_err(socket(control.clone()))?;
+        let opened = control::open(listener, &inner).map_err(socket(control))?;
         *lock(&inner.control) = Some(opened);
         parked::answer(&inner);
         let job = Self(inner);
@@ -282,7 +282,7 @@ impl Inner {
         let mut servers = lock(&self.servers);
         servers.retain(|server| server != address);
         servers.insert(0, address.to_owned());
-        fs::write(self.folder.path().join("server"), servers.join("\n"))
+        private::write(&self.folder.path().join("server"), servers.join("\n"))
     }
 
     /// Does `work` unless a checkpoint or a migration is at hand already.

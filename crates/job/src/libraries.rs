@@ -8,12 +8,13 @@
 //! is refused before anything begins.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use katydid_image::{Build, ChunkId, ImageError, Library, Region, Sink, Source};
+use katydid_scratch::private;
 use katydid_wire::build_note::LibraryBuild;
 use rustix::fs::StatVfsMountFlags;
 
@@ -322,21 +323,21 @@ fn write(library: &Library, source: &dyn Source, to: &Path, folder: &Path) -> Re
         return Err(LibraryError::NoExec { folder: folder.to_owned(), library: library.path.clone() });
     }
     let above = to.parent().unwrap_or(folder);
-    DirBuilder::new().recursive(true).mode(0o700).create(above).map_err(system(above))?;
-    let mut file = File::create(to).map_err(system(to))?;
+    private::folders(above).map_err(system(above))?;
+    let mut file = private::create(to).map_err(system(to))?;
     for (index, id) in library.contents.chunks.iter().enumerate() {
         let mut chunk = vec![0; library.contents.chunk_len(index).unwrap_or(0)];
         source.read(id, &mut chunk)?;
         file.write_all(&chunk).map_err(system(to))?;
     }
-    let mode = fs::Permissions::from_mode(library.mode & 0o777);
+    let mode = fs::Permissions::from_mode(library.mode & 0o700);
     file.set_permissions(mode).map_err(system(to))
 }
 
 /// A folder with CRIU's files, of which those about names are written anew.
 fn with_names(folders: &Folders<'_>, renamed: &[Renamed]) -> Result<PathBuf, LibraryError> {
     let folder = folders.work.join("files");
-    DirBuilder::new().mode(0o700).create(&folder).map_err(system(&folder))?;
+    private::folder(&folder).map_err(system(&folder))?;
     for entry in fs::read_dir(folders.files).map_err(system(folders.files))? {
         let name = entry.map_err(system(folders.files))?.file_name();
         if !noted::FILE_NAMES.iter().any(|own| name == **own) {

@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use katydid_scratch::private;
 use katydid_wire::envelope::{self, EnvelopeError, HEAD};
 use katydid_wire::handshake::SessionKind;
 use katydid_wire::job::{FromProgram, HIDDEN, MAX_MESSAGE, PROTOCOL, ToProgram};
@@ -188,6 +189,7 @@ impl Members {
     /// The socket cannot be made.
     pub fn listen(path: &Path, events: Sender<Event>) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
+        private::close(path)?;
         let shared = Shared {
             path: path.to_owned(),
             state: Mutex::new(State::default()),

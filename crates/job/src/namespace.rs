@@ -20,6 +20,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
+use katydid_scratch::private;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use rustix::process::{Signal, WaitOptions, set_parent_process_death_signal, setsid, wait};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -94,7 +95,7 @@ fn show(folder: &Path, known: &Path) -> io::Result<()> {
     let above = known.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("none", above, "tmpfs", flags, Some(c"mode=0700"))?;
-    fs::create_dir(known)?;
+    private::folder(known)?;
     Ok(mount_bind(format!("/proc/self/fd/{}", ours.as_raw_fd()), known)?)
 }
 
@@ -117,7 +118,7 @@ fn mount_shared(space: &Space) -> io::Result<()> {
     let opened = needed.iter().map(File::open).collect::<io::Result<Vec<File>>>()?;
     mount("tmpfs", shared::PLACE, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, c"mode=1777")?;
     for (path, file) in needed.into_iter().zip(opened) {
-        fs::create_dir_all(path)?;
+        private::folders(path)?;
         mount_bind(format!("/proc/self/fd/{}", file.as_raw_fd()), path)?;
     }
     Ok(())

@@ -19,6 +19,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use katydid_scratch::private;
+
 use crate::protobuf::{Fields, Message, Value};
 
 /// The first magic number of both files, and the second of each, as they stand there.
@@ -125,8 +127,8 @@ pub(crate) fn rename(folder: &Path, to: &Path, renamed: &[Renamed]) -> io::Resul
         )
     };
     let (new_files, new_remaps) = with_names(&old_files, &old_remaps, renamed).map_err(unknown)?;
-    fs::write(to.join(files), new_files)?;
-    if old_remaps.is_empty() { Ok(()) } else { fs::write(to.join(remaps), new_remaps) }
+    private::write(&to.join(files), new_files)?;
+    if old_remaps.is_empty() { Ok(()) } else { private::write(&to.join(remaps), new_remaps) }
 }
 
 /// Both files with other names; the name of the one that is not understood.

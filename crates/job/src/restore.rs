@@ -18,6 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_image::{CheckpointNumber, Image, ImageError, Manifest, Reader, Which};
+use katydid_scratch::private;
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
 use katydid_wire::job::ToProgram;
@@ -314,10 +315,7 @@ impl Opened {
     /// its own, because of this or because somebody has an id or a terminal.
     fn take_folder(&self) -> Result<(Folder, bool), RestoreError> {
         if let Some(above) = self.notes.folder.parent().filter(|above| !above.exists()) {
-            let mut builder = fs::DirBuilder::new();
-            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-            let made = builder.recursive(true).create(above);
-            made.map_err(|source| RestoreError::Place { path: above.to_owned(), source })?;
+            private::folders(above).map_err(|source| RestoreError::Place { path: above.to_owned(), source })?;
         }
         let is_taken = self.notes.ids.iter().any(|id| tree::exists(*id)) || terminals::are_taken(&self.notes.terminals);
         match Folder::take_at(&self.notes.folder) {
@@ -546,7 +544,9 @@ impl Raised {
             terminals: opened.notes.terminals.clone(),
         };
         let shared = serde_json::to_vec(&opened.notes.shared).map_err(io::Error::from);
-        shared.and_then(|list| fs::write(&space.shared, list)).map_err(system("tell of the job's shared memory"))?;
+        shared
+            .and_then(|list| private::write(&space.shared, list))
+            .map_err(system("tell of the job's shared memory"))?;
         let _lent = criu.lend();
         let keeper = namespace::keeper(around.katydid, &space, &restore);
         let _outside = shared::Outside(&opened.notes.shared);
@@ -605,7 +605,7 @@ struct Streams {
 impl Streams {
     fn new(opened: &Opened, files: &Path, work: &Path) -> Result<Self, RestoreError> {
         let folder = work.join("streams");
-        fs::create_dir(&folder).map_err(system("make a folder for CRIU's files"))?;
+        private::folder(&folder).map_err(system("make a folder for CRIU's files"))?;
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
         let ours = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
         let controlling = terminals::controlling();

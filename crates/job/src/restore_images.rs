@@ -23,6 +23,8 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use katydid_scratch::private;
+
 use crate::noted::{FILES, MAGIC, REGULAR, bounded, bounded_if_any, messages};
 use crate::protobuf::{Fields, Message, Value};
 use crate::stdio::Standard;
@@ -123,16 +125,16 @@ impl RestoreImages {
             let name = entry?.file_name().to_string_lossy().into_owned();
             if name.starts_with("fdinfo-") && name.ends_with(".img") {
                 let bytes = descriptors(&bounded(&from.join(&name))?, &mut splits, &mut next);
-                fs::write(to.join(&name), bytes)?;
+                private::write(&to.join(&name), bytes)?;
                 written.push(name);
             } else if !written.contains(&name) {
                 symlink(from.join(&name), to.join(&name))?;
             }
         }
-        fs::write(to.join("files.img"), rewritten_files(&files, &splits))?;
+        private::write(&to.join("files.img"), rewritten_files(&files, &splits))?;
         let kept = bounded_if_any(&from.join("tty-info.img"))?;
         if !kept.is_empty() {
-            fs::write(to.join("tty-info.img"), internal_terminals(&kept, &files, &splits))?;
+            private::write(&to.join("tty-info.img"), internal_terminals(&kept, &files, &splits))?;
         }
         let mut streams: Vec<usize> = splits.values().flat_map(|split| split.ids.iter().map(|(to, _)| *to)).collect();
         streams.sort_unstable();

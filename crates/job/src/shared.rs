@@ -16,11 +16,12 @@
 //! under that by which CRIU finds it (`links.rs`).
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, Metadata, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
+use katydid_scratch::private;
 use rustix::fs::{CWD, FileType, Gid, Mode, SeekFrom, Uid, chown, fstatfs, mknodat, seek};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -209,7 +210,7 @@ impl Saving<'_> {
         let number = self.segments.len();
         let copy = format!("katydid-shared-{number}");
         if let Some(file) = file.filter(|_| kind != Kind::Linked) {
-            copied(file, &mut File::create(self.folder.join(&copy))?)?;
+            copied(file, &mut private::create(&self.folder.join(&copy))?)?;
         }
         let (mode, owner) = (stat.mode() & 0o7777, (stat.uid(), stat.gid()));
         let (links, given) = (Vec::new(), Vec::new());
@@ -391,7 +392,7 @@ impl Drop for Outside<'_> {
 
 fn make_one(segment: &Segment, folder: &Path) -> io::Result<()> {
     if let Some(above) = segment.path.parent() {
-        fs::create_dir_all(above)?;
+        DirBuilder::new().recursive(true).mode(0o755).create(above)?;
     }
     match segment.kind {
         Kind::Fifo => return make_fifo(segment),
@@ -400,7 +401,7 @@ fn make_one(segment: &Segment, folder: &Path) -> io::Result<()> {
     }
     let mut name = segment.path.clone().into_os_string();
     name.push(format!(".katydid-{}", std::process::id()));
-    let mut fresh = File::create(&name)?;
+    let mut fresh = private::create(Path::new(&name))?;
     let filled = File::open(folder.join(&segment.copy)).and_then(|mut copy| copied(&mut copy, &mut fresh));
     let (owner, group) = segment.owner;
     let outcome = filled
@@ -420,7 +421,7 @@ fn make_fifo(segment: &Segment) -> io::Result<()> {
 }
 
 fn make_folder(segment: &Segment) -> io::Result<()> {
-    fs::create_dir(&segment.path)?;
+    private::folder(&segment.path)?;
     fs::set_permissions(&segment.path, Permissions::from_mode(segment.mode))?;
     give(segment)
 }

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use katydid_scratch::private;
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, XattrFlags, lgetxattr, major, minor, renameat_with, setxattr};
 use rustix::io::Errno;
 
@@ -102,7 +103,7 @@ impl Turn {
     }
 
     fn at(given: &[&Path], without_names: bool) -> Self {
-        let ghosts = without_names.then(|| File::create(folder::cache()?.join("ghosts.lock")).ok()).flatten();
+        let ghosts = without_names.then(|| private::create(&folder::cache()?.join("ghosts.lock")).ok()).flatten();
         let folders = given.iter().filter_map(|name| name.parent()).map(Path::to_owned);
         Self { places: places(folders, ghosts), files: Vec::new(), has_begun: false }
     }

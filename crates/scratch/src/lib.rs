@@ -8,10 +8,12 @@
 //! that its maker has not locked yet may be taken for such: then the maker notices, and makes another one. Where there are no
 //! locks, nobody gets one, and nothing is removed but by its maker.
 
+pub mod private;
+
 use std::env;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -67,7 +69,9 @@ impl Scratch {
     pub fn below(above: &Path, kind: &str) -> io::Result<Self> {
         clear_away(above);
         for _ in 0..TRIES {
-            let path = tempfile::Builder::new().prefix(&format!("{PREFIX}{kind}.")).tempdir_in(above)?.keep();
+            let mut builder = tempfile::Builder::new();
+            let builder = builder.permissions(Permissions::from_mode(0o700));
+            let path = builder.prefix(&format!("{PREFIX}{kind}.")).tempdir_in(above)?.keep();
             match held(&path) {
                 Ok(lock) => return Ok(Self { path, _lock: Some(lock) }),
                 // Whoever has it is about to remove it.

@@ -5,7 +5,7 @@
 //! `processes.rs` processes that others lock, `idle.rs` about memory that a program keeps and does not use,
 //! `books.rs` about threads that are held and functions that are not,
 //! `upgrades.rs` about other builds of Katydid, `rights.rs` about ordinary users, `streams.rs` about standard streams,
-//! `surroundings.rs` about files and folders around a job, `refused.rs` about what is refused,
+//! `damage.rs` damaged images, `modes.rs` who may read what is written, `surroundings.rs` about files and folders around a job, `refused.rs` about what is refused,
 //! `failover.rs` about workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS;
 //! `opencl.rs` about programs of OpenCL, and sessions that move; `moved.rs` about images that go to another driver, `elsewhere.rs` to another
 //! host; `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored,
@@ -19,6 +19,7 @@
 
 mod books;
 mod chaos;
+mod damage;
 mod departures;
 mod elsewhere;
 mod failover;
@@ -26,6 +27,7 @@ mod frameworks;
 mod idle;
 mod jobs;
 mod lent;
+mod modes;
 mod moved;
 mod names;
 mod opencl;

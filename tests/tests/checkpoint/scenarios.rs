@@ -19,8 +19,8 @@ use libtest_mimic::Trial;
 
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
 use crate::{
-    books, chaos, departures, failover, idle, jobs, lent, names, processes, refused, restores, sealed, stores, streams,
-    surroundings, upgrades, variables,
+    books, chaos, damage, departures, failover, idle, jobs, lent, modes, names, processes, refused, restores, sealed,
+    stores, streams, surroundings, upgrades, variables,
 };
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
@@ -69,11 +69,13 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         .chain(one)
         .chain(books::all())
         .chain(chaos::all())
+        .chain(damage::all())
         .chain(departures::all())
         .chain(failover::all())
         .chain(idle::all())
         .chain(jobs::all())
         .chain(lent::all())
+        .chain(modes::all())
         .chain(names::all())
         .chain(processes::all())
         .chain(refused::all())

@@ -2,7 +2,7 @@
 
 #[expect(clippy::unwrap_used, clippy::panic, reason = "a server of a test's own stops at the first surprise")]
 #[path = "../../../crates/image/tests/common/s3.rs"]
-mod s3;
+pub(crate) mod s3;
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 }
 
 /// What AWS's tools are told, for a server at `endpoint`.
-fn credentials(endpoint: &str) -> [(&str, &str); 5] {
+pub(crate) fn credentials(endpoint: &str) -> [(&str, &str); 5] {
     [
         ("AWS_ENDPOINT", endpoint),
         ("AWS_ALLOW_HTTP", "true"),
@@ -351,7 +351,9 @@ fn every_so_often_from_outside(places: &Places, way: &str) -> Result<()> {
     drop(job);
     // The job may have gone between two checkpoints, or in the middle of one.
     let outcome = asking.finish(PATIENCE)?;
-    ensure!(outcome.text().lines().count() >= 3, "{}", said(&outcome));
+    let taken: serde_json::Value = serde_json::from_slice(&outcome.stdout).with_context(|| said(&outcome))?;
+    let whole = taken.as_array().map_or(0, |all| all.iter().filter(|one| one["checkpoint"].is_u64()).count());
+    ensure!(whole >= 3, "{}", said(&outcome));
     keeps_two(places, &stage)
 }
 

@@ -4,10 +4,10 @@
 //! symbolic link is followed at the end of a name. Every change passes [`Folder::change`], where tests let it fail.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -57,11 +57,15 @@ impl fmt::Debug for Local {
 }
 
 impl Local {
-    /// The folder at a path; `create` makes it and those above it.
+    /// The folder at a path; `create` makes it and those above it, for their owner alone.
     pub(crate) fn at(path: &Path, create: bool, faults: Option<Arc<Faults>>) -> Result<Self> {
         let shown = path.display().to_string();
         if create {
-            fs::create_dir_all(path).map_err(|error| ImageError::io(&shown, "make this folder", error))?;
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(path)
+                .map_err(|error| ImageError::io(&shown, "make this folder", error))?;
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, path, flags, Mode::empty());

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use katydid_scratch::Scratch;
+use katydid_scratch::{Scratch, private};
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, WriteMultipart};
@@ -186,7 +186,7 @@ impl Store for Objects {
 
     fn make_folder(&self, folder: &str) -> Result<()> {
         let path = self.path(folder);
-        let made = std::fs::create_dir_all(&path);
+        let made = private::folders(&path);
         made.map_err(|error| ImageError::io(&path.display().to_string(), "make this folder", error))
     }
 
@@ -253,7 +253,7 @@ impl Store for Objects {
             let object = format!("{folder}/{name}");
             let input =
                 self.open(&object)?.ok_or_else(|| ImageError::damaged(&self.place(&object), "it is missing"))?;
-            let mut file = std::fs::File::create(&path).map_err(io)?;
+            let mut file = private::create(&path).map_err(io)?;
             let mut buffer = vec![0; PIECE];
             let mut at = 0;
             while at < input.size() {

@@ -1,0 +1,99 @@
+//! Files and folders that are their owner's alone, whatever the umask of whoever started us.
+//!
+//! The rule: what has a program's contents is made by these, with its mode from the beginning, never by `File::create` and
+//! `create_dir`, whose modes a umask decides.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Of a file.
+const FILE: u32 = 0o600;
+/// Of a folder.
+const FOLDER: u32 = 0o700;
+
+/// Makes a file, or empties the one that is there, which becomes the owner's alone too.
+///
+/// # Errors
+///
+/// What the system said.
+pub fn create(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE).open(path)?;
+    file.set_permissions(Permissions::from_mode(FILE))?;
+    Ok(file)
+}
+
+/// Makes a file with these contents.
+///
+/// # Errors
+///
+/// What the system said.
+pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
+    create(path)?.write_all(contents.as_ref())
+}
+
+/// Copies the contents of a file, and nothing else of it.
+///
+/// # Errors
+///
+/// What the system said.
+pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    io::copy(&mut File::open(from)?, &mut create(to)?).map(drop)
+}
+
+/// Makes a folder.
+///
+/// # Errors
+///
+/// What the system said; it is there already.
+pub fn folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(FOLDER).create(path)
+}
+
+/// Makes a folder and those above it, as far as they are not there.
+///
+/// # Errors
+///
+/// What the system said.
+pub fn folders(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(FOLDER).create(path)
+}
+
+/// Makes a socket's name its owner's alone; only before anybody listens there, or in a folder of [`folder`], nobody can have
+/// come before.
+///
+/// # Errors
+///
+/// What the system said.
+pub fn close(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(FILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+    use crate::Scratch;
+
+    #[test]
+    fn everything_is_the_owner_s_alone_under_any_umask() {
+        let before = rustix::process::umask(rustix::fs::Mode::empty());
+        let above = tempfile::tempdir().unwrap();
+        let scratch = Scratch::below(above.path(), "test").unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        folder(&at("a")).unwrap();
+        folders(&at("b/c")).unwrap();
+        write(&at("d"), "text").unwrap();
+        fs::write(at("e"), "older").unwrap();
+        fs::set_permissions(at("e"), Permissions::from_mode(0o666)).unwrap();
+        copy(&at("d"), &at("e")).unwrap();
+        rustix::process::umask(before);
+        assert_eq!(fs::read(at("e")).unwrap(), b"text");
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(mode(scratch.path()), 0o700);
+        assert_eq!(["a", "b", "b/c"].map(|name| mode(&at(name))), [0o700; 3]);
+        assert_eq!(["d", "e"].map(|name| mode(&at(name))), [0o600; 2]);
+    }
+}

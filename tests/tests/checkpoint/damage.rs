@@ -1,0 +1,132 @@
+//! Damaged images: `images verify` and `restore` say the same of each, whatever was damaged.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::places::Places;
+use katydid_tests::program;
+use katydid_tests::watch::PATIENCE;
+use katydid_tests::way::katydid;
+
+use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
+use crate::stage::{LIMIT, Stage, continues, said};
+
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    [("verify_and_restore_say_the_same_of_damaged_images", agree as Scenario, "shm")].into_iter()
+}
+
+/// What is done to the first file of an image whose path has this in it.
+#[derive(Debug, Clone, Copy)]
+enum Damage {
+    /// A bit of the byte at this place; from the end where it is negative.
+    Flip(i64),
+    /// The second half goes.
+    Cut,
+    Remove,
+    /// Other contents.
+    Replace(&'static str),
+    /// A file of this name beside it.
+    Add(&'static str),
+}
+
+/// Headers and chunks of a pack are 64 bytes and more; its index and a trailer of 64 bytes are at its end.
+const DAMAGES: [(&str, Damage); 24] = [
+    (".pack", Damage::Flip(20)),
+    (".pack", Damage::Flip(64 + 10)),
+    (".pack", Damage::Flip(64 + 64 + 5)),
+    (".pack", Damage::Flip(-64 - 20)),
+    (".pack", Damage::Flip(-10)),
+    (".pack", Damage::Cut),
+    (".pack", Damage::Remove),
+    (".pack", Damage::Add("00000077.pack")),
+    ("manifest.json", Damage::Flip(200)),
+    ("manifest.json", Damage::Cut),
+    ("manifest.json", Damage::Replace("{}")),
+    ("state-", Damage::Flip(9)),
+    ("state-", Damage::Remove),
+    ("core-", Damage::Flip(30)),
+    ("pages-1.img", Damage::Flip(50)),
+    ("pages-1.img", Damage::Cut),
+    ("criu/files.img", Damage::Remove),
+    ("criu/files.img", Damage::Add("more.img")),
+    ("dump.log", Damage::Replace("nothing")),
+    ("dump.log", Damage::Remove),
+    ("image/latest", Damage::Replace("no number\n")),
+    ("image/latest", Damage::Remove),
+    ("image/lock", Damage::Replace("nobody")),
+    ("image/katydid-image", Damage::Flip(40)),
+];
+
+impl Damage {
+    fn be_done(self, path: &Path) -> Result<()> {
+        let bytes = fs::read(path)?;
+        match self {
+            Self::Flip(at) => {
+                let at = if at < 0 { bytes.len() as i64 + at } else { at };
+                let mut bytes = bytes;
+                *bytes.get_mut(usize::try_from(at)?).context("the file is shorter")? ^= 4;
+                fs::write(path, bytes)?;
+            }
+            Self::Cut => fs::write(path, &bytes[..bytes.len() / 2])?,
+            Self::Remove => fs::remove_file(path)?,
+            Self::Replace(text) => fs::write(path, text)?,
+            Self::Add(name) => fs::write(path.with_file_name(name), "more")?,
+        }
+        Ok(())
+    }
+}
+
+/// The first file of a folder, by name, whose path has `part` in it.
+fn file(folder: &Path, part: &str) -> Result<PathBuf> {
+    let mut found: Vec<PathBuf> = crate::scenarios::files_below(folder)?;
+    found.retain(|path| path.to_string_lossy().contains(part));
+    found.sort();
+    found.into_iter().next().with_context(|| format!("no {part} in {}", folder.display()))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let there = to.join(entry.file_name());
+        if entry.path().is_dir() { copy(&entry.path(), &there)? } else { fs::copy(entry.path(), there).map(drop)? }
+    }
+    Ok(())
+}
+
+fn agree(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("whole", LOOP, &[], &[60])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    let written = job.output_so_far()?.len();
+    was_stopped(job)?;
+    let kept = kept_loop(places)?;
+    let mut taken = 0;
+    for (number, (part, damage)) in DAMAGES.into_iter().enumerate() {
+        let name = format!("{number}/image");
+        let damaged = stage.image(&name);
+        fs::create_dir(stage.image(&number.to_string()))?;
+        copy(&stage.image("image"), &damaged)?;
+        damage.be_done(&file(&damaged, part)?).with_context(|| format!("{damage:?} of {part}"))?;
+        let verified = program::run(katydid(places, &["images", "verify"]).arg(&damaged), PATIENCE)?;
+        let restored = stage.restore("whole", &name, &[])?.finish(LIMIT)?;
+        let (is_whole, is_restored) = (verified.status.success(), restored.status.success());
+        ensure!(
+            is_whole == is_restored,
+            "{damage:?} of {part}: verify says {is_whole}, restore {is_restored}\n{}\n{}",
+            said(&verified),
+            said(&restored)
+        );
+        if is_restored {
+            continues(&kept, (written, written), &restored).with_context(|| format!("{damage:?} of {part}"))?;
+            taken += 1;
+        } else {
+            ensure!(restored.status.code() == Some(1), "{damage:?} of {part}: {}", said(&restored));
+        }
+        fs::remove_dir_all(stage.image(&number.to_string()))?;
+    }
+    ensure!((2..DAMAGES.len() - 8).contains(&taken), "{taken} of {} damages do no harm", DAMAGES.len());
+    stage.is_clean()
+}

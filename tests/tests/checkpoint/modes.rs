@@ -1,0 +1,162 @@
+//! Whatever has a program's contents is its owner's alone, under a umask that takes nothing away: images in folders, what is on
+//! its way to and from an object store, folders for a while, dumps, logs, sockets, traces and caches.
+//!
+//! A supervisor that is killed while it writes leaves what it had in its folders, to be looked at; a watcher looks all the time
+//! beside.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::{scope, sleep};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::job::Plan;
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program;
+use katydid_tests::watch::PATIENCE;
+use katydid_tests::way::{Way, katydid};
+
+use crate::scenarios::{LOOP, Scenario, was_stopped};
+use crate::stage::{LIMIT, Stage, said};
+use crate::stores::{credentials, s3};
+
+/// Starts a command under a umask that takes nothing away.
+const OPEN: [&str; 3] = ["sh", "-c", "umask 000; exec \"$0\" \"$@\""];
+/// The images of those that are killed, and of those that come to their end.
+const FAR: [&str; 2] = ["s3://bucket/jobs/killed", "s3://bucket/jobs/modes"];
+/// Between two looks of the watcher.
+const LOOK: Duration = Duration::from_millis(1);
+
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    [("what_has_a_program_s_contents_is_its_owner_s_alone", owners_alone as Scenario, "shm")].into_iter()
+}
+
+/// Everything below a folder that was ever seen, with its mode.
+#[derive(Debug, Default)]
+struct Seen(BTreeMap<PathBuf, u32>);
+
+impl Seen {
+    /// Links have no modes of their own.
+    fn look(&mut self, folder: &Path) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let Ok(found) = entry.path().symlink_metadata() else { continue };
+            if !found.is_symlink() {
+                *self.0.entry(entry.path()).or_default() |= found.mode() & 0o777;
+            }
+            if found.is_dir() {
+                self.look(&entry.path());
+            }
+        }
+    }
+
+    /// Nobody else may do anything with any of it, since it or a folder above it lets nobody else in; and there is something of
+    /// each of `kinds`.
+    fn is_the_owners(&self, kinds: &[&str]) -> Result<()> {
+        let is_open = |path: &Path| self.0.get(path).is_none_or(|mode| mode & 0o077 != 0);
+        let open: Vec<String> = self
+            .0
+            .iter()
+            .filter(|(path, _)| path.ancestors().all(is_open))
+            .map(|(path, mode)| format!("{mode:o} {}", path.display()))
+            .collect();
+        ensure!(open.is_empty(), "others may use:\n{}", open.join("\n"));
+        for kind in kinds {
+            let is_there = self.0.keys().any(|path| path.to_string_lossy().contains(kind));
+            ensure!(is_there, "nothing was seen of {kind}, but\n{:#?}", self.0.keys());
+        }
+        Ok(())
+    }
+}
+
+/// Does `work` while somebody looks below `folder` all the time, and once more at its end.
+fn watched(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Seen> {
+    let is_over = AtomicBool::new(false);
+    scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut seen = Seen::default();
+            while !is_over.load(SeqCst) {
+                seen.look(folder);
+                sleep(LOOK);
+            }
+            seen.look(folder);
+            seen
+        });
+        let done = work();
+        is_over.store(true, SeqCst);
+        let seen = watcher.join().map_err(|_| anyhow::anyhow!("the watcher has stopped"))?;
+        done.map(|()| seen)
+    })
+}
+
+fn owners_alone(places: &Places, way: &str) -> Result<()> {
+    let mut stage = Stage::new(places, way)?;
+    // Its socket lies in a folder for a while.
+    stage.way = Way::Private { driver: driver_under_test() };
+    let endpoint = s3::serve();
+    let folder = stage.image("watched");
+    fs::create_dir(&folder)?;
+    let [temporary, cache] = ["temporary", "cache"].map(|name| folder.join(name).display().to_string());
+    fs::create_dir(&temporary)?;
+    close(Path::new(&temporary))?;
+    let variables =
+        [&credentials(&endpoint)[..], &[("TMPDIR", temporary.as_str()), ("KATYDID_CACHE", cache.as_str())]].concat();
+    let plan = Plan { points: &[60, 70], variables: &variables, through: &OPEN, ..Plan::default() };
+    let near = ["killed", "near"].map(|name| folder.join(name));
+    let far_away = (FAR.map(PathBuf::from), &["katydid.image.", "pages-1.img", "katydid.dump."][..]);
+    for ([killed, image], kinds) in [far_away, (near.clone(), &["pages-1.img"][..])] {
+        let seen = watched(&folder, || {
+            let mut job = stage.start_by("killed", LOOP, &Plan { fault: Some("write:kill"), ..plan })?;
+            ensure!(job.holds_itself()?, "the job ended before its point");
+            let refused = job.checkpoint(&killed, &[])?;
+            ensure!(refused.errors().contains("supervisor has ended"), "{}", said(&refused));
+            drop(job.finish(PATIENCE)?);
+            Ok(())
+        })?;
+        seen.is_the_owners(kinds).with_context(|| format!("killed on the way to {}", killed.display()))?;
+        let seen = watched(&folder, || taken_and_restored(&stage, &image, &plan))?;
+        let kinds = [kinds, &["katydid.private.", "katydid.restore.", "restore.log"]].concat();
+        seen.is_the_owners(&kinds).with_context(|| format!("restored from {}", image.display()))?;
+    }
+    let seen = watched(&folder, || traced(&stage, &variables))?;
+    seen.is_the_owners(&["katydid.trace."])?;
+    // What stays is closed itself, wherever it may be put.
+    let mut left = Seen::default();
+    left.look(&near[1]);
+    ensure!(left.0.values().all(|mode| mode & 0o077 == 0), "open files of an image: {left:#?}");
+    stage.is_clean()
+}
+
+/// Mode 0700, as a folder of this user's own has it.
+fn close(path: &Path) -> Result<()> {
+    Ok(fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o700))?)
+}
+
+fn taken_and_restored(stage: &Stage, image: &Path, plan: &Plan<'_>) -> Result<()> {
+    let mut job = stage.start_by("modes", LOOP, plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let taken = job.checkpoint(image, &[])?;
+    ensure!(taken.status.success(), "{}", said(&taken));
+    was_stopped(job)?;
+    // Held at its second point, it is looked at for sure.
+    let mut restored = stage.restore_from("modes", image, plan)?;
+    ensure!(restored.holds_itself()?, "the restored job ended before its point");
+    sleep(100 * LOOK);
+    let taken = restored.checkpoint(image, &["--leave-running"])?;
+    ensure!(taken.status.success(), "{}", said(&taken));
+    let outcome = restored.finish(LIMIT)?;
+    ensure!(outcome.status.success(), "{}", said(&outcome));
+    Ok(())
+}
+
+fn traced(stage: &Stage, variables: &[(&str, &str)]) -> Result<()> {
+    let katydid = katydid(&stage.places, &["trace", "--driver", &driver_under_test(), "--"]);
+    let mut command = std::process::Command::new(OPEN[0]);
+    command.args(&OPEN[1..]).arg(katydid.get_program()).args(katydid.get_args());
+    command.arg(stage.places.program(LOOP.0, LOOP.1)).envs(variables.iter().copied());
+    let outcome = program::run(&mut command, PATIENCE)?;
+    ensure!(outcome.status.success(), "{}", said(&outcome));
+    Ok(())
+}
