@@ -327,12 +327,19 @@ impl Manifest {
         sessions.chain(self.libraries.iter().map(|library| &library.contents))
     }
 
+    /// Every chunk of a session, as often as it is named, with its length.
+    pub fn session_chunks(&self) -> impl Iterator<Item = (&ChunkId, usize)> {
+        self.sessions.iter().flat_map(|session| &session.regions).flat_map(chunks_of)
+    }
+
     /// Every chunk, as often as it is named, with its length.
     pub fn chunks(&self) -> impl Iterator<Item = (&ChunkId, usize)> {
-        self.regions().flat_map(|region| {
-            region.chunks.iter().enumerate().map(|(index, id)| (id, region.chunk_len(index).unwrap_or(0)))
-        })
+        self.regions().flat_map(chunks_of)
     }
+}
+
+fn chunks_of(region: &Region) -> impl Iterator<Item = (&ChunkId, usize)> {
+    region.chunks.iter().enumerate().map(|(index, id)| (id, region.chunk_len(index).unwrap_or(0)))
 }
 
 /// Whether a name is a file in or below the folder of a checkpoint: relative, without `.` and `..`.

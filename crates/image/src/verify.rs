@@ -25,12 +25,14 @@ pub struct Report {
     pub chunks: u64,
     /// Their stored bytes, and those of the files.
     pub bytes: u64,
+    /// What is not as it was written, and keeps no checkpoint from being restored here.
+    pub remarks: Vec<String>,
     /// As [`Image::writer`] has it.
     pub writer: Option<String>,
 }
 
 impl Report {
-    /// Whether every checkpoint can be restored.
+    /// Whether every checkpoint can be restored: what a restore takes is no fault.
     pub fn is_clean(&self) -> bool {
         self.checkpoints.values().all(Vec::is_empty)
     }
@@ -52,6 +54,8 @@ struct Work<'a> {
     done: AtomicU64,
     total: u64,
     faults: Mutex<HashMap<ChunkId, String>>,
+    /// Headers that differ from their entries: no reader looks at them.
+    headers: Mutex<Vec<String>>,
     progress: &'a (dyn Fn(Progress) + Sync),
 }
 
@@ -76,18 +80,33 @@ impl Image {
         for reader in &readers {
             let list = report.checkpoints.entry(reader.number()).or_default();
             list.extend(wrong_files(reader));
-            let named: BTreeSet<&ChunkId> = reader.manifest().chunks().map(|(id, _)| id).collect();
-            list.extend(named.into_iter().filter_map(|id| faults.get(id)).cloned());
-            report.bytes += reader.manifest().sizes.files;
+            let manifest = reader.manifest();
+            let needed: BTreeSet<&ChunkId> = manifest.session_chunks().map(|(id, _)| id).collect();
+            list.extend(needed.iter().filter_map(|id| faults.get(*id)).cloned());
+            let carried: BTreeSet<&ChunkId> = manifest.chunks().map(|(id, _)| id).collect();
+            let wrong = carried.difference(&needed).filter_map(|id| faults.get(*id));
+            report.remarks.extend(wrong.map(|fault| {
+                format!(
+                    "checkpoint {}: {fault}: a library of Katydid's, which is needed where another build is installed",
+                    reader.number()
+                )
+            }));
+            report.bytes += manifest.sizes.files;
         }
-        // A number that is not the newest is what a crash may leave; none at all is damage.
-        if let Some((newest, faults)) = report.checkpoints.last_entry().map(|entry| (*entry.key(), entry.into_mut()))
-            && only.is_none()
-            && latest(&*self.store) == Some(None)
-        {
-            faults.push(format!("{LATEST}: it holds no number: {:06} belongs there", newest.0));
+        if only.is_none() {
+            report.remarks.extend(self.remarks(&report)?);
         }
         Ok(report)
+    }
+
+    /// What is odd about the image as a whole. A number in `latest` that is not the newest is what a crash may leave.
+    fn remarks(&self, report: &Report) -> Result<Vec<String>> {
+        let newest = report.checkpoints.last_key_value().map(|(number, _)| *number);
+        let named = newest.filter(|_| latest(&*self.store) == Some(None));
+        let named = named.map(|newest| format!("{LATEST}: it holds no number: {:06} belongs there", newest.0));
+        let lost = self.newer_than(newest.unwrap_or(CheckpointNumber(0)))?;
+        let lost = lost.map(|lost| format!("checkpoint {lost} has no manifest: it was never completed, or is damaged"));
+        Ok(named.into_iter().chain(lost).collect())
     }
 
     /// What is wrong with each chunk of these checkpoints.
@@ -106,10 +125,14 @@ impl Image {
         chunks.sort_by_key(|found| (found.pack.number, found.entry.offset));
         let total = chunks.iter().map(|found| u64::from(found.entry.stored)).sum();
         (report.chunks, report.bytes) = (chunks.len() as u64, total);
-        let (next, done, faults) = (AtomicUsize::new(0), AtomicU64::new(0), Mutex::default());
-        let work = Work { chunks, next, done, total, faults, progress };
+        let (next, done, faults, headers) =
+            (AtomicUsize::new(0), AtomicU64::new(0), Mutex::default(), Mutex::default());
+        let work = Work { chunks, next, done, total, faults, headers, progress };
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
         std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(|| work.run()))));
+        let mut headers = work.headers.into_inner().unwrap_or_else(PoisonError::into_inner);
+        headers.sort();
+        report.remarks.extend(headers);
         work.faults.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -119,9 +142,12 @@ impl Work<'_> {
     fn run(&self) {
         let mut buffer = Vec::new();
         while let Some(found) = self.chunks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = check(found, &mut buffer) {
+            buffer.resize(found.entry.raw as usize, 0);
+            if let Err(error) = read_chunk(found, &mut buffer) {
                 let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
                 faults.insert(found.entry.id, error.to_string());
+            } else if let Some(remark) = wrong_header(found) {
+                self.headers.lock().unwrap_or_else(PoisonError::into_inner).push(remark);
             }
             let stored = u64::from(found.entry.stored);
             let done = self.done.fetch_add(stored, Ordering::Relaxed) + stored;
@@ -130,17 +156,15 @@ impl Work<'_> {
     }
 }
 
-/// Compares a chunk with its hash, and its header with the index.
-fn check(found: &Found, buffer: &mut Vec<u8>) -> Result<()> {
-    buffer.resize(found.entry.raw as usize, 0);
-    read_chunk(found, buffer)?;
+/// What differs in the header of a chunk from the index, by which alone chunks are read.
+fn wrong_header(found: &Found) -> Option<String> {
     let mut header = [0; UNIT];
-    found.pack.input.read(found.entry.offset, &mut header)?;
-    if header != found.entry.header() {
-        let what = format!("the header at byte {} differs from the index", found.entry.offset);
-        return Err(ImageError::damaged(&found.pack.place, what));
-    }
-    Ok(())
+    let read = found.pack.input.read(found.entry.offset, &mut header);
+    let is_right = read.is_ok() && header == found.entry.header();
+    (!is_right).then(|| {
+        let (place, at) = (&found.pack.place, found.entry.offset);
+        format!("{place}: the header at byte {at} differs from the index, and its chunk is whole")
+    })
 }
 
 /// Files of the processes and states, one after the other: they are few.
