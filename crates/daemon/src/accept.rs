@@ -19,7 +19,7 @@ use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 
-use crate::control::{brief, name};
+use crate::control::{name, printable_name};
 use crate::listen::{Listener, Peer};
 use crate::lobby::{Arrived, Lobby};
 use crate::minder::{AssignError, Mind};
@@ -173,7 +173,7 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: Place, share
 
 /// Tells a program, and the operator, why it got nothing.
 fn refuse(shared: &Shared, pending: Pending, refusal: &Refusal) {
-    shared.reporter.problem(format_args!("{}: refused: {refusal}", brief(&pending.hello().program)));
+    shared.reporter.problem(format_args!("{}: refused: {refusal}", printable_name(&pending.hello().program)));
     pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
 }
 
@@ -188,12 +188,12 @@ fn watch(shared: &Shared, pending: Pending, peer: &Peer, place: Place) {
     }
 }
 
-/// Tells a peer which driver workers have, or why they have none.
+/// Tells a peer which driver workers have, or why a program would get none now.
 fn inform(shared: &Shared, pending: Pending, peer: &Peer) {
-    let driver = match shared.pool.driver(WORKER_PATIENCE) {
+    let known = shared.sessions.check_room(Some(peer.origin)).map_err(Refusal::from);
+    let driver = match known.and_then(|()| Ok(shared.pool.driver(WORKER_PATIENCE)?)) {
         Ok(driver) => driver.name,
-        Err(error) => {
-            let refusal = Refusal::from(error);
+        Err(refusal) => {
             return pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
         }
     };
@@ -212,7 +212,7 @@ fn admit(shared: &Shared, pending: &Pending, peer: &Peer, place: Place) -> Resul
         return visit(shared, pending, peer);
     }
     let program = describe(pending.hello(), peer);
-    let words = format!("{} (process {} from {}, {})", brief(&program.name), program.pid, program.peer, program.link);
+    let words = format!("{} (process {} from {}, {})", printable_name(&program.name), program.pid, program.peer, program.link);
     let id = shared.sessions.admit(program)?;
     // From here on it counts as a session.
     drop(place);

@@ -121,31 +121,46 @@ fn given(rest: &str) -> Option<Message> {
     Some(Message::Given { session: session.parse().ok()?, number: number.parse().ok()? })
 }
 
-/// Characters of a peer's text in the table of sessions, and in a line for people.
+/// Most characters of a peer's text that are shown.
+const MOST_SHOWN: usize = 512;
+/// Most characters of a name in the table of sessions.
 const MAX_NAME: usize = 256;
-const MAX_BRIEF: usize = 64;
 
-/// As [`printable`], and no longer than the table of sessions takes.
+/// A peer's name for the table of sessions, as [`printable`] has it.
 pub(crate) fn name(text: &str) -> String {
-    shortened(&printable(text.as_bytes()), MAX_NAME)
+    shown(text.as_bytes(), MAX_NAME)
 }
 
-/// As [`printable`], and short enough for a line.
-pub(crate) fn brief(text: &str) -> String {
-    shortened(&printable(text.as_bytes()), MAX_BRIEF)
-}
-
-fn shortened(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
-/// Text that can be shown on a terminal: control characters become spaces.
+/// Text that can be shown on a terminal: control characters become spaces, and what is too long is cut.
 pub(crate) fn printable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    shown(bytes, MOST_SHOWN)
+}
+
+/// The same of a name, which is one of several words of a line.
+pub(crate) fn printable_name(name: &str) -> String {
+    shown(name.as_bytes(), MOST_OF_A_NAME)
+}
+
+/// Most characters of a name.
+const MOST_OF_A_NAME: usize = 64;
+
+/// The same of so many characters at most.
+pub(crate) fn shown(bytes: &[u8], most: usize) -> String {
+    // No more is decoded than can be shown.
+    let text = String::from_utf8_lossy(bytes.get(..4 * most + 4).unwrap_or(bytes));
+    let mut letters = text.trim().chars().map(|c| if is_obeyed(c) { ' ' } else { c });
+    let mut shown: String = letters.by_ref().take(most).collect();
+    if letters.next().is_some() {
+        shown.pop();
+        shown.push('…');
+    }
+    shown
+}
+
+/// Whether a terminal does not show a character but does what it says, as to turn around what follows.
+fn is_obeyed(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -156,6 +171,18 @@ mod tests {
     use rustix::net::{SendFlags, send};
 
     use super::*;
+
+    #[test]
+    fn what_a_peer_says_is_bounded_and_obeyed_by_no_terminal() {
+        assert_eq!(printable(b" a\x1b[2Jb\nc "), "a [2Jb c");
+        assert_eq!(printable("a\u{202e}b\u{9b}c".as_bytes()), "a b c");
+        assert_eq!(printable_name("short"), "short");
+        let long = "ü".repeat(4096);
+        assert_eq!(printable_name(&long).chars().count(), MOST_OF_A_NAME);
+        assert!(printable_name(&long).ends_with('…'));
+        assert_eq!(name(&"n\n".repeat(2048)).chars().count(), MAX_NAME);
+        assert_eq!(printable(long.as_bytes()).chars().count(), MOST_SHOWN);
+    }
 
     #[test]
     fn each_message_is_read_back() {
@@ -189,13 +216,6 @@ mod tests {
             assert_eq!(parse(bytes), Message::Unknown);
         }
         assert_eq!(parse(b"failed \x1b[2Jgone"), Message::Failed(" [2Jgone".into()));
-    }
-
-    #[test]
-    fn long_names_are_cut_between_characters() {
-        assert_eq!(brief(&"ü".repeat(MAX_BRIEF)), "ü".repeat(MAX_BRIEF));
-        assert_eq!(brief(&"ü".repeat(4096)), "ü".repeat(MAX_BRIEF) + "…");
-        assert_eq!(name(&"n\n".repeat(2048)).chars().count(), MAX_NAME + 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Untrusted bytes as lines of a worker: what fuzzing drives.
 
-use crate::control::{self, Message, brief, name, printable};
+use crate::control::{self, Message, name, printable, printable_name};
 
 /// Reads a line that a worker may have written; whether it says something that is known.
 ///
@@ -10,7 +10,7 @@ use crate::control::{self, Message, brief, name, printable};
 pub fn line_of_a_worker(bytes: &[u8]) -> bool {
     let text = printable(bytes);
     assert!(!text.chars().any(char::is_control), "{text:?}");
-    assert!(brief(&text).chars().count() <= name(&text).chars().count());
+    assert!(printable_name(&text).chars().count() <= name(&text).chars().count());
     match control::parse(bytes) {
         Message::Warm(said) | Message::PassedOver(said) | Message::Failed(said) | Message::Refused(said) => {
             assert!(text.ends_with(&said), "{said:?} is no part of {text:?}");

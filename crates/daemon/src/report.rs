@@ -9,6 +9,8 @@ use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::control::shown;
+
 /// How much a server says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verbosity {
@@ -56,14 +58,12 @@ impl Reporter {
     }
 }
 
-/// Longest line, in bytes: a pipe that can be written to has room for so many.
-const MAX_LINE: usize = 4096;
+/// Most characters of a line: names and reasons in it come from peers. A pipe that can be written to has room for so many.
+const LONGEST: usize = 1024;
 
-/// One `write` a line, so that lines of several threads do not mix.
+/// One `write` a line, so that lines of several threads do not mix. What a terminal would obey is not in it.
 fn write_line(who: &str, line: fmt::Arguments<'_>) {
-    let mut text = format!("{who}: {line}");
-    text.truncate(text.floor_char_boundary(MAX_LINE - 1));
-    text.push('\n');
+    let text = format!("{who}: {}\n", shown(line.to_string().as_bytes(), LONGEST));
     let mut error = io::stderr().lock();
     let mut room = [PollFd::from_borrowed_fd(error.as_fd(), PollFlags::OUT)];
     let has_room = poll(&mut room, Some(&Timespec::default())) == Ok(1);

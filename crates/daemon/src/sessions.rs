@@ -163,6 +163,14 @@ impl Sessions {
         self.most_of_peer
     }
 
+    /// Whether a program of this peer would be let in now.
+    pub(crate) fn check_room(&self, origin: Option<Origin>) -> Result<(), AdmissionError> {
+        match self.wait_for_ends(origin).refusal(self, origin) {
+            Some(refusal) => Err(refusal),
+            None => Ok(()),
+        }
+    }
+
     /// Takes a place in the table, before a worker is sought: its worker is 0 until [`Sessions::serve`]. Waits a little for
     /// sessions that are about to end.
     pub(crate) fn admit(&self, program: Program) -> Result<SessionId, AdmissionError> {
