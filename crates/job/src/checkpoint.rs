@@ -37,6 +37,7 @@ use crate::criu::{After, Criu, CriuError, Dumper};
 use crate::failover::Recovery;
 use crate::files::{self, Written};
 use crate::frozen::Frozen;
+use crate::growth;
 use crate::job::{Inner, lock};
 use crate::libraries;
 use crate::links;
@@ -554,8 +555,11 @@ impl<'j> Attempt<'j, '_> {
     ) -> Result<Dumped, CheckpointError> {
         self.begin(&Step::Leave)?;
         programs.leave()?;
-        self.begin(&Step::Dump)?;
-        self.dump(criu, dumper)
+        let total = tree::memory(&processes(self.root)?);
+        self.begin(&Step::Dump { done: 0, total })?;
+        let folder = self.writer.folder(FOLDER)?;
+        let tell = |done| (self.tell)(&Step::Dump { done, total });
+        growth::watched(&folder, &tell, || self.dump(criu, dumper))
     }
 
     /// CRIU's part, after which the processes are in its hand: shared memory is copied while nobody changes it. When it

@@ -79,7 +79,7 @@ mod tests {
     fn what_goes_on_beside_others_has_its_own_time() {
         let stages = Stages::default();
         stages.enter(&Step::Capture);
-        stages.enter(&Step::Dump);
+        stages.enter(&Step::Dump { done: 0, total: 0 });
         stages.beside(&Step::Capture, || std::thread::sleep(Duration::from_millis(3)));
         stages.close();
         let over = stages.end();

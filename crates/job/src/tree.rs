@@ -69,6 +69,19 @@ fn parse_stat(pid: u32, text: &str) -> Option<Process> {
     Some(Process { pid, parent: words.next()?.parse().ok()?, state })
 }
 
+/// Bytes of memory that these processes have for themselves or share without a file, as far as the kernel says.
+pub(crate) fn memory(processes: &[Process]) -> u64 {
+    let of = |process: &Process| {
+        let status = fs::read_to_string(format!("/proc/{}/status", process.pid)).unwrap_or_default();
+        let kibibytes = status.lines().filter_map(|line| {
+            let rest = line.strip_prefix("RssAnon:").or_else(|| line.strip_prefix("RssShmem:"))?;
+            rest.split_whitespace().next()?.parse::<u64>().ok()
+        });
+        kibibytes.sum::<u64>().saturating_mul(1024)
+    };
+    processes.iter().map(of).sum()
+}
+
 /// The parent of a process; none for one that is gone.
 #[must_use]
 pub fn parent(pid: u32) -> Option<u32> {

@@ -152,7 +152,14 @@ pub enum Step {
     /// The programs let go of their workers.
     Leave,
     /// CRIU copies the processes.
-    Dump,
+    Dump {
+        /// Bytes of files that it has written.
+        #[serde(default)]
+        done: u64,
+        /// Bytes of memory that the processes have, about as many as will be written.
+        #[serde(default)]
+        total: u64,
+    },
     /// The programs take their sessions up again.
     Resume,
     /// The image is written.

@@ -1,0 +1,54 @@
+//! How far a dump is: what CRIU has written, looked at from outside, because it does not say.
+
+use std::fs;
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// Between two looks.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Does `work`, and tells meanwhile how many bytes the files of `folder` have.
+pub(crate) fn watched<T>(folder: &Path, tell: &(dyn Fn(u64) + Sync), work: impl FnOnce() -> T) -> T {
+    let (end, ended) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(TICK) {
+                tell(bytes_in(folder));
+            }
+        });
+        let done = work();
+        drop(end);
+        done
+    })
+}
+
+fn bytes_in(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).map(|stat| stat.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_told_while_it_grows() {
+        let folder = tempfile::tempdir().unwrap();
+        let (told, seen) = (Mutex::new(Vec::new()), mpsc::channel());
+        let tell = |bytes| {
+            told.lock().unwrap().push(bytes);
+            let _ = seen.0.send(bytes);
+        };
+        watched(folder.path(), &tell, || {
+            for (name, all) in [("pages-1.img", 10), ("pages-2.img", 20)] {
+                fs::write(folder.path().join(name), [0; 10]).unwrap();
+                while seen.1.recv().unwrap() != all {}
+            }
+        });
+        assert!(told.lock().unwrap().is_sorted());
+    }
+}
