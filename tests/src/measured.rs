@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 use crate::catalog::Variant;
 use crate::places::Places;
@@ -135,12 +136,12 @@ impl Ground {
     ///
     /// See [`NotMeasured`].
     pub fn calls(&self, server: &str, program: Program) -> Result<u64, NotMeasured> {
-        let mut command = crate::way::katydid(&self.places, &["trace", "--json", "--server", server, "--"]);
+        let file = NamedTempFile::new().map_err(|error| NotMeasured::Unclear(error.to_string()))?;
+        let mut command = crate::way::katydid(&self.places, &["trace", "--no-gpu", "--server", server, "--json"]);
+        command.arg(file.path()).arg("--");
         let outcome = self.outcome(command.arg(self.binary(program)), program)?;
-        let errors = outcome.errors();
-        // The program's own line comes first.
-        let trace = errors.split_once('\n').and_then(|(_, rest)| serde_json::from_str::<Value>(rest).ok());
-        trace.as_ref().and_then(made).ok_or(NotMeasured::Unclear(errors))
+        let trace = std::fs::read(file.path()).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+        trace.as_ref().and_then(made).ok_or_else(|| NotMeasured::Unclear(outcome.errors()))
     }
 
     fn binary(&self, program: Program) -> PathBuf {

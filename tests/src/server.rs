@@ -152,7 +152,7 @@ impl Server {
             command.arg("--allow-cpu-opencl");
         }
         // Its own, whatever other servers of this user have; a successor finds what is there.
-        command.arg("--images").arg(images(folder.path()));
+        command.arg("--module-cache").arg(images(folder.path()));
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map_err(system("start"))?;
         let mut server = Self { child, folder, tcp: String::new(), tls: None };

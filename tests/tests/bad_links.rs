@@ -56,7 +56,7 @@ fn failed_copy(copies: &[&str], reasons: &[&str], fail: impl FnOnce(&[Ways]) -> 
         command
     };
     // Where bytes are lost that nothing follows, they are waited for as well.
-    let limit = ["--link-timeout", if reasons == STALLED { "3" } else { "10" }];
+    let limit = ["--link-timeout", if reasons == STALLED { "3s" } else { "10s" }];
     let mut command = fixture(network.address.to_string(), &limit, ["copies", SIZE]);
     let mut running = Running::start(&mut command, Stdio::null())?;
     running.wait_for("ready", PATIENCE)?;

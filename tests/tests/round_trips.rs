@@ -123,7 +123,7 @@ fn sent_of_used_code(places: &Places, server: &Server, name: &str, arguments: &[
 
 /// A server that keeps no images: each start sends what it loads.
 fn forgetful(places: &Places) -> Result<Server> {
-    Ok(Server::start(places, "soft", &["--images-size", "1"])?)
+    Ok(Server::start(places, "soft", &["--module-cache-size", "1"])?)
 }
 
 /// Softcuda's device has compute capability 9.0. The program with code for 8.0 as well sends no more than the one without.

@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// Rewrites all of it.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     step("golden files of the crates");
-    let packages = ["katydid-api-codegen", "katydid-ptx", "katydid-ptx-exec", "katydid-ptx-forms"];
+    let packages = ["katydid-api-codegen", "katydid-ledger", "katydid-ptx", "katydid-ptx-exec", "katydid-ptx-forms"];
     let mut cargo = shell::cargo(&tree.root, &["test", "--quiet"]);
     cargo.args(packages.iter().flat_map(|package| ["--package", package]));
     shell::run(cargo.env("KATYDID_BLESS", "1"))?;

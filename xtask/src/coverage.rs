@@ -15,6 +15,7 @@ use katydid_tests::places::Places;
 use katydid_tests::program;
 use katydid_tests::way;
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 use crate::output::{line, step};
 use crate::tree::Tree;
@@ -32,9 +33,6 @@ const DEVICES: (&str, &str) = ("KATYDID_SOFT_DEVICES", "3");
 const NEVER_SUCCEED: [&str; 2] = ["cuArrayGetPlane", "cuModuleGetGlobal"];
 /// A row a function.
 const TABLE: &str = include_str!("../../docs/api-coverage.md");
-/// How the trace begins, behind what the program itself wrote to standard error.
-const TRACE: &str = "{\n  \"functions\"";
-
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Row {
@@ -89,18 +87,19 @@ fn calls(places: &Places, app: &App) -> Result<Vec<Called>> {
     if let Some(why) = places.why_not_built(&app.name, *variant) {
         bail!("{why}");
     }
-    let mut command = way::katydid(places, &["trace", "--json", "--driver", "soft", "--"]);
+    let file = NamedTempFile::new().context("cannot make a file for the trace")?;
+    let mut command = way::katydid(places, &["trace", "--no-gpu", "--driver", "soft", "--json"]);
+    command.arg(file.path()).arg("--");
     if app.name == OF_SEVERAL {
         command.env(DEVICES.0, DEVICES.1);
     }
     let outcome = program::run(command.arg(places.program(&app.name, *variant)), LIMIT)?;
-    traced(&outcome.errors()).with_context(|| format!("no trace in what it said: {}", outcome.errors()))
+    let trace = std::fs::read_to_string(file.path()).context("cannot read the trace")?;
+    traced(&trace).with_context(|| format!("no trace: {}", outcome.errors()))
 }
 
-fn traced(errors: &str) -> Option<Vec<Called>> {
-    let trace = errors.get(errors.find(TRACE)?..)?;
-    // What the server says at its end may follow.
-    let trace: Value = serde_json::Deserializer::from_str(trace).into_iter().next()?.ok()?;
+fn traced(trace: &str) -> Option<Vec<Called>> {
+    let trace: Value = serde_json::from_str(trace).ok()?;
     let called = trace["functions"].as_array()?.iter().filter_map(|line| {
         let name = line["function"].as_str()?.to_owned();
         Some(Called { name, succeeded: line["calls"].as_u64()? > line["errors"].as_u64()? })
@@ -151,9 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_found_behind_other_words() {
-        let said = "a word {\n{\n  \"functions\": [{ \"function\": \"cuInit\", \"calls\": 2, \"errors\": 1 }, \
-                    { \"function\": \"cuMemAlloc\", \"calls\": 1, \"errors\": 1 }],\n  \"calls\": 1\n}\nthe end\n";
+    fn a_trace_tells_what_was_called_with_success() {
+        let said = "{\n  \"functions\": [{ \"function\": \"cuInit\", \"calls\": 2, \"errors\": 1 }, \
+                    { \"function\": \"cuMemAlloc\", \"calls\": 1, \"errors\": 1 }],\n  \"calls\": 1\n}\n";
         let found: BTreeSet<Called> = traced(said).unwrap().into_iter().collect();
         let row = |name, can_succeed| Row { name, can_succeed };
         assert!(is_called(&row("cuInit", true), &found) && is_called(&row("cuMemAlloc", false), &found));

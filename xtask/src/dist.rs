@@ -24,6 +24,13 @@ const FILES: [(&str, &str); 6] = [
     ("libkatydid_softcuda.so", "lib/katydid/soft/libcuda.so.1"),
 ];
 
+/// A shell, and where below `share` it looks for completions.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "bash-completion/completions/katydid"),
+    ("zsh", "zsh/site-functions/_katydid"),
+    ("fish", "fish/vendor_completions.d/katydid.fish"),
+];
+
 /// Builds and installs into `target/dist` or `target/dist-release`.
 pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
     let (profile, folder) = if release { ("release", "dist-release") } else { ("debug", "dist") };
@@ -39,9 +46,35 @@ pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
     for (built, installed) in FILES {
         install(&tree.target.join(profile).join(built), &tree.target.join(folder).join(installed))?;
     }
+    pages(&tree.target.join(folder))?;
     second_names(&tree.target.join(folder).join("lib/katydid"))?;
     opencl(&tree.target.join(folder).join("lib/katydid"))?;
     place_criu(tree, &tree.target.join(folder).join("lib/katydid/criu"))
+}
+
+/// What the installed command says of itself: completions where the shells look for them, and man pages.
+pub(crate) fn pages(dist: &Path) -> Result<()> {
+    let katydid = dist.join("bin/katydid");
+    for (shell, place) in COMPLETIONS {
+        let said = Command::new(&katydid).args(["completions", shell]).output();
+        let said = said.with_context(|| format!("cannot start {}", katydid.display()))?;
+        anyhow::ensure!(
+            said.status.success(),
+            "katydid completions {shell}: {}",
+            String::from_utf8_lossy(&said.stderr)
+        );
+        write(&dist.join("share").join(place), &said.stdout)?;
+    }
+    let folder = dist.join("share/man/man1");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    shell::run(Command::new(&katydid).arg("man").arg(&folder))
+}
+
+/// A file in a folder that may have to be made.
+fn write(path: &Path, content: &[u8]) -> Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The name of our libraries for CUDA that numba asks for, and gets the system's where there is none of ours; below

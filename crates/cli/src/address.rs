@@ -13,9 +13,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use katydid_transport::Address;
+use katydid_transport::{Address, ConnectError, TlsError, driver_at};
 
 use crate::config::{self, ConfigError};
+use crate::failure::Failure;
 
 /// The variable programs and commands read the server from.
 pub(crate) const VARIABLE: &str = "KATYDID_SERVER";
@@ -25,6 +26,8 @@ const CERTS_VARIABLE: &str = "KATYDID_CERTS";
 const CRICKET_VARIABLE: &str = "REMOTE_GPU_ADDRESS";
 /// Our TCP port where none is given.
 const DEFAULT_PORT: u16 = 9923;
+/// How long a server may take to answer a hello: as long as programs give it.
+const GREETING_LIMIT: Duration = Duration::from_secs(20);
 /// How long a server may take to accept a connection.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
 
@@ -166,6 +169,22 @@ impl Known {
             origin: self.origin.clone(),
             source,
         })
+    }
+
+    /// Says hello as a program would, without a session, and gives the name of the driver. What the program would be refused
+    /// for is told here, in one line and with a status of its own: a server that is full, has no driver or is of another build,
+    /// certificates that are not there or are not believed.
+    pub(crate) fn greet(&self) -> Result<String, Failure> {
+        self.reach().map_err(Failure::server)?;
+        driver_at(&self.address, GREETING_LIMIT).map_err(refusal)
+    }
+}
+
+/// Why a server that can be reached lets no program in. Certificates of ours that are not there are a mistake of the caller.
+fn refusal(error: ConnectError) -> Failure {
+    match &error {
+        ConnectError::Tls { source: TlsError::NoFolder | TlsError::File { .. }, .. } => Failure::usage(error),
+        _ => Failure::server(error),
     }
 }
 

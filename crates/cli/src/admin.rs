@@ -28,8 +28,13 @@ pub(crate) enum AdminError {
 
 /// Gets a resource such as `/v1/sessions`.
 pub(crate) fn get<T: DeserializeOwned>(path: &Path, resource: &str) -> Result<T, AdminError> {
+    get_within(path, resource, PATIENCE)
+}
+
+/// The same from somebody who may take so long.
+pub(crate) fn get_within<T: DeserializeOwned>(path: &Path, resource: &str, limit: Duration) -> Result<T, AdminError> {
     let answer =
-        exchange(path, resource).map_err(|source| AdminError::Unreachable { path: path.to_owned(), source })?;
+        exchange(path, resource, limit).map_err(|source| AdminError::Unreachable { path: path.to_owned(), source })?;
     parse(&answer).map_err(|what| AdminError::Unexpected { path: path.to_owned(), what })
 }
 
@@ -63,10 +68,10 @@ pub(crate) fn post_lines<T: DeserializeOwned>(
 }
 
 /// Sends the request and reads until the server closes.
-fn exchange(path: &Path, resource: &str) -> io::Result<Vec<u8>> {
+fn exchange(path: &Path, resource: &str, limit: Duration) -> io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
     // HTTP/1.0 makes the server close afterwards and leave the body in one piece.
     write!(stream, "GET {resource} HTTP/1.0\r\nHost: katydid\r\n\r\n")?;
     let mut answer = Vec::new();

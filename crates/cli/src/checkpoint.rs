@@ -9,8 +9,12 @@ use std::time::{Duration, Instant};
 use katydid_job::view::{Report, Request, Step};
 use katydid_job::{folder, stopped};
 use serde::Serialize;
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::admin;
+use crate::document;
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::{CheckpointFlags, ImageFlags};
 use crate::size::Size;
@@ -29,9 +33,17 @@ pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
         if !report.running {
             woken.run_on();
         }
-        show(flags.json, &report)?;
+        report.warnings.iter().for_each(say);
+        if flags.json {
+            document::write(&report)?;
+        } else {
+            show(&report)?;
+        }
         return Ok(ExitCode::SUCCESS);
     };
+    if flags.json {
+        close_on_signals()?;
+    }
     take_every(every.0, flags, &request)
 }
 
@@ -52,11 +64,21 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
         drop(woken);
         match outcome {
             Ok(report) => {
-                show(flags.json, &report)?;
+                report.warnings.iter().for_each(say);
+                if flags.json {
+                    document::append(&report)?
+                } else {
+                    show(&report)?
+                }
                 has_any = true;
             }
             // What was in the way now need not be next time, unless it is that the job has gone.
-            Err(failure) if folder::find(&flags.job).is_ok() => say(failure),
+            Err(failure) if folder::find(&flags.job).is_ok() => {
+                if flags.json {
+                    document::append(&json!({"error": failure.to_string()}))?;
+                }
+                say(failure);
+            }
             Err(failure) => return Err(failure),
         }
         is_first = false;
@@ -96,10 +118,14 @@ fn ask(control: &Path, request: &Request) -> Result<Report, Failure> {
 /// Asks a supervisor for what it tells the steps of, shows these, and gives the last one; none if it said nothing.
 pub(crate) fn last_step(control: &Path, path: &str, request: &impl Serialize) -> Result<Option<Step>, Failure> {
     let progress = Progress::new();
-    let began = Instant::now();
+    let mut began = (String::new(), Instant::now());
     let mut last = None;
     admin::post_lines(control, path, request, |step: Step| {
-        progress.show(&line(&step, began));
+        // Each stage has a rate of its own.
+        if began.0 != step.name() {
+            began = (step.name(), Instant::now());
+        }
+        progress.show(&line(&step, began.1));
         let ended = step.is_last();
         last = Some(step);
         ended
@@ -114,22 +140,27 @@ fn line(step: &Step, began: Instant) -> String {
         Step::Write { done, total, written } => {
             bar(*done, *total, &format!(", {} new", Size(*written)), began.elapsed())
         }
-        other => match serde_json::to_value(other) {
-            Ok(value) => value["stage"].as_str().unwrap_or_default().to_owned(),
-            Err(_) => String::new(),
-        },
+        Step::Dump { done, total } => bar(*done, *total, " of the processes", began.elapsed()),
+        other => other.name(),
     }
 }
 
+/// Whoever interrupts this has the list of what was taken until then, whole.
+fn close_on_signals() -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Failure::work)?;
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            document::close(None, 0);
+            std::process::exit(128 + signal);
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(Failure::work)
+}
+
 /// What came of it.
-fn show(json: bool, report: &Report) -> Result<(), Failure> {
-    report.warnings.iter().for_each(say);
+fn show(report: &Report) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    if json {
-        writeln!(out, "{}", serde_json::to_string(report).map_err(Failure::work)?)?;
-    } else {
-        writeln!(out, "{}", summary(report))?;
-    }
+    writeln!(out, "{}", summary(report))?;
     Ok(out.flush()?)
 }
 

@@ -3,8 +3,8 @@
 //! ```toml
 //! server = "tcp://gpu-host:9923"   # where programs run, unless --server or KATYDID_SERVER says otherwise
 //! certs = "/home/me/certs"          # the folder of certificates for tls://, unless --certs or KATYDID_CERTS says otherwise
-//! images = "/srv/katydid-images"    # where a server keeps images of code, unless --images says otherwise
-//! images_size = "4G"                # most bytes of them, unless --images-size says otherwise
+//! module_cache = "/srv/katydid"     # where a server keeps code that programs sent, unless --module-cache says otherwise
+//! module_cache_size = "4G"          # most bytes of it, unless --module-cache-size says otherwise
 //! ```
 //!
 //! A key that is not known is an error that names it: a misspelt setting must not be passed over in silence.
@@ -24,10 +24,10 @@ pub(crate) struct Config {
     pub(crate) server: Option<String>,
     /// The folder of certificates.
     pub(crate) certs: Option<PathBuf>,
-    /// The folder of a server's images.
-    pub(crate) images: Option<PathBuf>,
-    /// Most bytes of them, with a suffix.
-    pub(crate) images_size: Option<String>,
+    /// The folder of a server's module cache.
+    pub(crate) module_cache: Option<PathBuf>,
+    /// Most bytes of it, with a suffix.
+    pub(crate) module_cache_size: Option<String>,
 }
 
 /// Why the file was refused.

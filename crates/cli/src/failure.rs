@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
 
+use crate::document;
 use crate::run::RunError;
 
 /// What the shell learns from a command that did its work.
@@ -48,7 +49,8 @@ impl Failure {
         Self::Server(error.to_string())
     }
 
-    /// Writes the line and gives the code. A reader that has read enough is no failure.
+    /// Writes the line, completes the document that `--json` owes, and gives the code. A reader that has read enough is no
+    /// failure.
     pub(crate) fn report(&self) -> ExitCode {
         if let Self::Output(error) = self
             && error.kind() == io::ErrorKind::BrokenPipe
@@ -56,17 +58,27 @@ impl Failure {
             return ExitCode::SUCCESS;
         }
         say(self);
-        ExitCode::from(match self {
+        document::close(Some(&self.to_string()), self.status());
+        ExitCode::from(self.status())
+    }
+
+    /// The exit status.
+    fn status(&self) -> u8 {
+        match self {
             Self::Work(_) | Self::Output(_) => 1,
             Self::Usage(_) => 2,
             Self::Server(_) => 3,
             Self::Program(error) => error.exit_code(),
-        })
+        }
     }
 }
 
-/// Writes one line for the user; a closed standard error loses it.
+/// Writes one line for the user; a closed standard error loses it. Names in it come from elsewhere: what a terminal would obey
+/// is replaced.
 pub(crate) fn say(line: impl Display) {
     use io::Write;
-    let _ = io::stderr().write_all(format!("katydid: {line}\n").as_bytes());
+    let text = line.to_string();
+    let shown = text.chars().map(|letter| if letter.is_control() && letter != '\n' { ' ' } else { letter });
+    let text: String = shown.collect();
+    let _ = io::stderr().write_all(format!("katydid: {text}\n").as_bytes());
 }

@@ -2,19 +2,27 @@
 //!
 //! Parsing has no effect beyond parsing. Each command's own file opens files and sockets.
 
+mod bench;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use crate::document::Place;
 use crate::isolation::IsolationFlags;
-use crate::period::Period;
+use crate::period::{Period, Silence};
 use crate::size::Size;
+use crate::trace::Filter;
+
+pub(crate) use bench::{
+    BenchBodyFlags, BenchHolderFlags, BenchOpenclBodyFlags, BenchSoftBodyFlags, Computation, SoftDevice,
+};
 
 /// What `katydid --help` ends with.
 const AFTER_HELP: &str = "\
-Server address (run, restore, trace, ps, doctor), the first that is set:
+Server address (run, restore, trace, doctor), the first that is set:
   1. --server ADDR
   2. KATYDID_SERVER
   3. server = \"ADDR\" in ~/.config/katydid/config.toml
@@ -25,15 +33,20 @@ ADDR is unix:PATH, tcp://HOST:PORT, tls://HOST:PORT or vsock://MACHINE:PORT.
 Exit status:
   0    success; a reader that closes our output early is success too
   1    doctor found a failure, or a measurement, checkpoint or restore could not be made
-  2    the command line, an environment variable or the config file is wrong
-  3    a server could not be reached or started, or has no GPU and --require-gpu was given
+  2    the command line, an environment variable or the config file is wrong, or certificates are missing
+  3    a server could not be reached or started, is full or refuses, or has no GPU (--require-gpu)
   75   run, restore: the program was ended because it is in an image now; `katydid restore` goes on with it
   126  the program cannot be executed        127  the program was not found
   else what the program returned; 128 + N when signal N ended it
 
 Files:
   bin/katydid, ../lib/katydid/shim/libcuda.so.1 (given to programs),
-  ../lib/katydid/soft/libcuda.so.1 (the GPU that is a CPU); KATYDID_LIB overrides ../lib/katydid";
+  ../lib/katydid/soft/libcuda.so.1 (the GPU that is a CPU); KATYDID_LIB overrides ../lib/katydid
+  ../share/man/man1/katydid*.1 (man katydid, man katydid-run), ../share/bash-completion/completions/katydid,
+  ../share/zsh/site-functions/_katydid, ../share/fish/vendor_completions.d/katydid.fish
+
+Times have a unit (60s, 5m, 250ms), sizes may have one (512M, 16GiB). docs/environment.md lists
+all variables. --json writes one JSON document, a failure too: {\"error\": \"...\", \"status\": N} (docs/command-line.md).";
 
 /// Runs CUDA programs on a GPU of this or another machine, unmodified.
 ///
@@ -136,11 +149,11 @@ pub(crate) struct SessionFlags {
     /// How calls travel; chosen from the address unless given.
     #[arg(long, value_enum)]
     pub(crate) link: Option<Link>,
-    /// How long the link may give no sign of life while a call waits, before that fails; 0 for ever.
+    /// How long the link may give no sign of life while a call waits, before that fails, such as 60s; 0s for ever.
     ///
-    /// In seconds, 3 at least; 60 unless given. A worker that is busy, with a long kernel too, gives one each second.
-    #[arg(long, value_name = "SECONDS", value_parser = silence)]
-    pub(crate) link_timeout: Option<u32>,
+    /// 3s at least; 60s unless given. A worker that is busy, with a long kernel too, gives one each second.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) link_timeout: Option<Silence>,
     /// Connections that large copies may use beside the first one, where there is no shared memory; 0 for none.
     ///
     /// At most 16. Half as many as this machine has processors unless given, but 4 at least and 8 at most. They are opened
@@ -163,14 +176,6 @@ pub(crate) struct SessionFlags {
     /// In CMD, cuInit then fails with CUDA_ERROR_NO_DEVICE on softcuda, also when the server is replaced later.
     #[arg(long)]
     pub(crate) require_gpu: bool,
-}
-
-/// Seconds without a sign of life.
-fn silence(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(seconds @ (0 | 3..=1_000_000)) => Ok(seconds),
-        _ => Err("write a number of seconds from 3 on, or 0 for no limit".to_owned()),
-    }
 }
 
 /// Saves a running job: its processes and what they have on the GPU.
@@ -221,7 +226,7 @@ pub(crate) struct ImageFlags {
     /// zstd level of what is written, 0 for none; the fastest ordinary one unless given.
     #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u32).range(0..=19))]
     pub(crate) level: Option<u32>,
-    /// How long the GPU may take to come to rest; 30 s unless given.
+    /// How long the GPU may take to come to rest, such as 2m; 30s unless given.
     #[arg(long, value_name = "TIME")]
     pub(crate) patience: Option<Period>,
 }
@@ -261,9 +266,10 @@ pub(crate) struct RestoreFlags {
     /// Checkpoints that the image keeps; all unless given.
     #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep: Option<u32>,
-    /// Write a line of JSON to standard error when the job runs again: its name, and the program's process id.
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// Write JSON to this file, or to the open descriptor N by fd:N, when the job runs again: its name, and the program's
+    /// process id; or why it does not.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<Place>,
 }
 
 /// Moves the GPU side of a running job to another server, or to other devices.
@@ -465,17 +471,17 @@ pub(crate) struct ServeFlags {
     pub(crate) session_memory: Option<Size>,
     #[command(flatten)]
     pub(crate) isolation: IsolationFlags,
-    /// Folder for images of code that programs have sent, which then need not send them again; only ours to write to.
+    /// Folder of the module cache: code that programs have sent, which then need not send it again; only ours to write to.
     ///
-    /// Unless given: `images = "DIR"` in the config file, $KATYDID_CACHE/images, $XDG_CACHE_HOME/katydid/images,
-    /// ~/.cache/katydid/images. Servers of one user may share it. What has not been asked for the longest goes.
+    /// Unless given: `module_cache = "DIR"` in the config file, $KATYDID_CACHE/modules, $XDG_CACHE_HOME/katydid/modules,
+    /// ~/.cache/katydid/modules. Servers of one user may share it. What has not been asked for the longest goes.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) images: Option<PathBuf>,
-    /// Most bytes of these images; no image is kept that takes more than a quarter of them.
+    pub(crate) module_cache: Option<PathBuf>,
+    /// Most bytes of the module cache; no module is kept that takes more than a quarter of them.
     ///
-    /// Unless given: `images_size = "SIZE"` in the config file, 4G.
+    /// Unless given: `module_cache_size = "SIZE"` in the config file, 4G.
     #[arg(long, value_name = "SIZE")]
-    pub(crate) images_size: Option<Size>,
+    pub(crate) module_cache_size: Option<Size>,
     /// Have the sessions' kernels run beside each other on a GPU (NVIDIA's Multi-Process Service), not in turns.
     ///
     /// The server starts nvidia-cuda-mps-control for itself, and ends it. A kernel that faults may then end the other
@@ -555,13 +561,15 @@ pub(crate) struct IssueFlags {
     pub(crate) renew: bool,
 }
 
-/// Lists the sessions of a server on this machine.
+/// Lists what runs on this machine: jobs, and the sessions of its servers, private ones too.
+///
+/// Shown is what belongs to the user who asks; root sees all. With --server or --admin, only the sessions of that server.
 #[derive(Debug, Args)]
 pub(crate) struct PsFlags {
-    /// The server's first --listen address.
+    /// Only this server: its first --listen address.
     #[arg(long, value_name = "ADDR")]
     pub(crate) server: Option<String>,
-    /// The server's admin socket, when it was started with --admin.
+    /// Only this server: its admin socket, when it was started with --admin.
     #[arg(long, value_name = "PATH", conflicts_with = "server", value_hint = ValueHint::FilePath)]
     pub(crate) admin: Option<PathBuf>,
     /// Write JSON.
@@ -583,7 +591,7 @@ pub(crate) struct InspectFlags {
     pub(crate) json: bool,
 }
 
-/// Lists, verifies and clears up images.
+/// Lists, verifies and clears up checkpoint images.
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, subcommand_required = true, disable_help_subcommand = true)]
 pub(crate) struct ImagesFlags {
@@ -651,22 +659,37 @@ pub(crate) struct GcFlags {
 
 /// Runs CMD as `run` does and tells what CUDA calls it made.
 ///
-/// When CMD ends, a table of its CUDA functions goes to standard error, most time first. With several processes the
-/// table is the sum over all of them.
+/// When CMD ends, a table of its CUDA functions goes to standard error, most time first, and one of its kernels, copies and
+/// fills on the GPU. With several processes the tables are the sum over all of them.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: katydid trace -o calls.json -- ./saxpy    (open calls.json at ui.perfetto.dev)")]
+#[command(after_help = "\
+Examples:
+  katydid trace -o calls.json -- ./saxpy          (open calls.json at ui.perfetto.dev)
+  katydid trace -e launch,copy -- ./saxpy         (a line a call)
+  katydid trace -e 'all,!cuGetProcAddress' --text calls.txt -- ./saxpy")]
 pub(crate) struct TraceFlags {
     #[command(flatten)]
     pub(crate) session: SessionFlags,
-    /// Write a timeline in Trace Event JSON, which Perfetto and chrome://tracing open; one track a thread.
+    /// Write a timeline of all processes in Trace Event JSON, which Perfetto and chrome://tracing open.
     ///
-    /// When several processes made CUDA calls, each gets a file: FILE of the first, then FILE with its process id
-    /// before the extension.
+    /// Each thread has a track with its calls, each stream one with its kernels, copies and fills on the GPU.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
-    /// Write the table as JSON.
+    /// Write a line for each call that FILTER shows: process, thread, time, function, work, result.
+    ///
+    /// Names of functions with *, or launch, copy, fill, memory, stream, event, module, graph, error, all; with commas between,
+    /// and ! before what is left out.
+    #[arg(short = 'e', long = "calls", value_name = "FILTER")]
+    pub(crate) calls: Option<Filter>,
+    /// Write lines and tables to this file; to standard error unless given.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) text: Option<PathBuf>,
+    /// Do not time work on the GPU, which takes two events for each piece of it.
     #[arg(long)]
-    pub(crate) json: bool,
+    pub(crate) no_gpu: bool,
+    /// Write the tables as JSON, to this file, or to the open descriptor N by fd:N.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<Place>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
@@ -795,12 +818,12 @@ pub(crate) struct WorkerFlags {
     /// As in `serve`.
     #[arg(long)]
     pub(crate) require_gpu: bool,
-    /// The folder of images that programs have sent.
-    #[arg(long, value_name = "DIR", requires = "images_size")]
-    pub(crate) images: Option<PathBuf>,
+    /// The folder of the module cache.
+    #[arg(long, value_name = "DIR", requires = "module_cache_size")]
+    pub(crate) module_cache: Option<PathBuf>,
     /// Most bytes of them.
-    #[arg(long, value_name = "BYTES", requires = "images")]
-    pub(crate) images_size: Option<u64>,
+    #[arg(long, value_name = "BYTES", requires = "module_cache")]
+    pub(crate) module_cache_size: Option<u64>,
     /// As in `serve`.
     #[arg(long, value_name = "BYTES")]
     pub(crate) host_memory: Option<u64>,
@@ -818,114 +841,6 @@ pub(crate) struct WorkerFlags {
     pub(crate) no_journal: bool,
 }
 
-/// Measures whatever libcuda.so.1 the loader finds and prints JSON; started by `bench`.
-#[derive(Debug, Args)]
-#[command(hide = true)]
-pub(crate) struct BenchBodyFlags {
-    /// As in `bench`.
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// CLOCK_MONOTONIC in nanoseconds when `bench` started this process.
-    #[arg(long, value_name = "NS", default_value_t = 0)]
-    pub(crate) started: u64,
-    /// What takes seconds too: copies of a GiB, a million objects.
-    #[arg(long)]
-    pub(crate) heavy: bool,
-    /// Copies over TCP too that the program makes itself.
-    #[arg(long)]
-    pub(crate) by_hand: bool,
-    /// Nothing but the first call.
-    #[arg(long)]
-    pub(crate) only_start: bool,
-    /// Nothing but launches and waits for so long, in milliseconds, from a line on the standard input on.
-    #[arg(long, value_name = "MS")]
-    pub(crate) session: Option<u64>,
-    /// Nothing but what lines on the standard input ask for, each once.
-    #[arg(long)]
-    pub(crate) turns: bool,
-}
-
-/// Holds device memory and obeys orders; started by `bench checkpoint`.
-#[derive(Debug, Args)]
-#[command(hide = true)]
-pub(crate) struct BenchHolderFlags {
-    /// How much.
-    #[arg(long, value_name = "SIZE", required_unless_present = "program")]
-    pub(crate) bytes: Option<Size>,
-    /// Compute this instead.
-    #[arg(long, value_enum, requires = "size", conflicts_with = "bytes")]
-    pub(crate) program: Option<Computation>,
-    /// Rows, bodies or cells in a row of that.
-    #[arg(long, value_name = "N")]
-    pub(crate) size: Option<u32>,
-    /// Where orders come from, and answers go to.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) folder: PathBuf,
-}
-
-/// What programs under checkpoint compute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Computation {
-    /// Products of matrices.
-    Matrix,
-    /// Bodies that pull at each other.
-    Bodies,
-    /// Heat in a box.
-    Heat,
-    /// Eigenvalues of symmetric matrices with three diagonals.
-    Eigenvalues,
-}
-
-/// Measures one device on some cores and prints figures as JSON; started by `bench soft`.
-#[derive(Debug, Args)]
-#[command(hide = true)]
-pub(crate) struct BenchSoftBodyFlags {
-    /// What computes.
-    #[arg(value_enum)]
-    pub(crate) device: SoftDevice,
-    /// On how many cores.
-    pub(crate) cores: usize,
-    /// As in `bench`.
-    #[arg(long)]
-    pub(crate) quick: bool,
-}
-
-/// Measures the device of OpenCL that a loader finds first and prints figures as JSON; started by `bench opencl`.
-#[derive(Debug, Args)]
-#[command(hide = true)]
-pub(crate) struct BenchOpenclBodyFlags {
-    /// As in `bench`.
-    #[arg(long)]
-    pub(crate) quick: bool,
-}
-
-/// What `bench soft` compares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(crate) enum SoftDevice {
-    /// This project's.
-    Softcuda,
-    /// The CPU device of an OpenCL.
-    Opencl,
-}
-
-impl SoftDevice {
-    /// On the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Softcuda => "softcuda",
-            Self::Opencl => "opencl",
-        }
-    }
-
-    /// For people.
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Softcuda => "softcuda",
-            Self::Opencl => "OpenCL",
-        }
-    }
-}
-
 /// Opens a driver library and prints what it is as JSON; started by `doctor` and `bench`.
 #[derive(Debug, Args)]
 #[command(hide = true)]
@@ -934,17 +849,16 @@ pub(crate) struct ProbeDriverFlags {
     pub(crate) driver: String,
 }
 
-/// Prints a shell's completions.
+/// Prints a shell's completions; those of bash, zsh and fish are installed with katydid.
 #[derive(Debug, Args)]
-#[command(hide = true)]
+#[command(after_help = "Example: source <(katydid completions bash)")]
 pub(crate) struct CompletionsFlags {
     /// bash, zsh, fish, elvish or powershell.
     pub(crate) shell: Shell,
 }
 
-/// Writes the man pages into a folder.
+/// Writes the man pages into a folder; they are installed with katydid, as katydid(1), katydid-run(1) and so on.
 #[derive(Debug, Args)]
-#[command(hide = true)]
 pub(crate) struct ManFlags {
     /// An existing folder.
     #[arg(value_hint = ValueHint::DirPath)]

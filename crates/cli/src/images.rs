@@ -10,6 +10,7 @@ use katydid_image::{CheckpointNumber, Cleared, Image, ImageError, Keep, Report, 
 use serde::Serialize;
 
 use crate::date::date;
+use crate::document;
 use crate::failure::{Failure, Outcome};
 use crate::flags::{GcFlags, ImagesCommand, ImagesFlags, LsFlags, VerifyFlags};
 use crate::size::Size;
@@ -44,12 +45,6 @@ pub(crate) fn main(flags: &ImagesFlags) -> Outcome {
     }
 }
 
-/// One document on standard output.
-fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value).map_err(Failure::work)?;
-    Ok(writeln!(io::stdout().lock(), "{text}")?)
-}
-
 /// `images ls`
 fn ls(flags: &LsFlags) -> Outcome {
     let mut lines = Vec::new();
@@ -57,7 +52,7 @@ fn ls(flags: &LsFlags) -> Outcome {
         lines.extend(images_in(folder)?);
     }
     if flags.json {
-        print_json(&lines)?;
+        document::write(&lines)?;
     } else {
         table(&lines).write(&mut io::stdout().lock())?;
     }
@@ -66,6 +61,9 @@ fn ls(flags: &LsFlags) -> Outcome {
 
 /// The image in a folder, or those in the folders right below it.
 fn images_in(folder: &Path) -> Result<Vec<Line>, Failure> {
+    if !katydid_image::is_address(folder) && !folder.exists() {
+        return Err(Failure::work(format!("{}: no such folder: name one that has images", folder.display())));
+    }
     match Image::open(folder) {
         Err(ImageError::NotAnImage { .. }) => {}
         opened => return Ok(vec![Line::of(folder.to_owned(), opened)]),
@@ -145,6 +143,9 @@ fn table(lines: &[Line]) -> Table {
 fn verify(flags: &VerifyFlags) -> Outcome {
     let image = Image::open(&flags.image).map_err(Failure::work)?;
     let (began, shown) = (Instant::now(), Mutex::new((Progress::new(), Instant::now())));
+    if let Ok(shown) = shown.lock() {
+        shown.0.show(&bar(0, 0, "", Duration::ZERO));
+    }
     let show = |now: katydid_image::Progress| {
         // A thread that finds another one at the line goes on reading.
         if let Ok(mut shown) = shown.try_lock()
@@ -157,7 +158,7 @@ fn verify(flags: &VerifyFlags) -> Outcome {
     let report = image.verify(flags.at.map(CheckpointNumber), &show).map_err(Failure::work)?;
     drop(shown);
     if flags.json {
-        print_json(&report)?;
+        document::write(&report)?;
     } else {
         say_report(&report, &mut io::stdout().lock())?;
     }
@@ -172,6 +173,7 @@ fn say_report(report: &Report, out: &mut impl Write) -> io::Result<()> {
             faults => faults.iter().try_for_each(|fault| writeln!(out, "checkpoint {number}: {fault}"))?,
         }
     }
+    report.remarks.iter().try_for_each(|remark| writeln!(out, "not as it was written, and no harm: {remark}"))?;
     writeln!(out, "read {} chunks, {}", report.chunks, Size(report.bytes))?;
     report.writer.iter().try_for_each(|writer| writeln!(out, "the lock is that of {writer}"))
 }
@@ -183,7 +185,7 @@ fn gc(flags: &GcFlags) -> Outcome {
     let keep = Keep { newest: flags.keep.map(|keep| keep as usize), remove, dry_run: flags.dry_run };
     let cleared = image.collect(&keep).map_err(Failure::work)?;
     if flags.json {
-        print_json(&cleared)?;
+        document::write(&cleared)?;
     } else {
         writeln!(io::stdout().lock(), "{}", said(&cleared, flags.dry_run))?;
     }

@@ -7,6 +7,7 @@ use katydid_image::{CheckpointNumber, Image, Manifest, Region, Session, Which};
 use serde::Serialize;
 
 use crate::date::date;
+use crate::document;
 use crate::failure::{Failure, Outcome};
 use crate::flags::InspectFlags;
 use crate::size::Size;
@@ -29,11 +30,10 @@ pub(crate) fn main(flags: &InspectFlags) -> Outcome {
     let manifest = image.manifest(which).map_err(Failure::work)?;
     let checkpoints = image.checkpoints().map_err(Failure::work)?;
     let view = View { place: image.place(), checkpoints, manifest };
-    let mut out = io::stdout().lock();
     if flags.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&view).map_err(Failure::work)?)?;
+        document::write(&view)?;
     } else {
-        view.tree().write(&mut out, "", "")?;
+        view.tree().write(&mut io::stdout().lock(), "", "")?;
     }
     Ok(ExitCode::SUCCESS)
 }

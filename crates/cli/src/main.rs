@@ -9,7 +9,7 @@
 //! | `restore`    | `restore.rs`    | a job out of an image                             |
 //! | `migrate`    | `migrate.rs`    | a running job's sessions to another server        |
 //! | `inspect`    | `inspect.rs`    | what is in a checkpoint                           |
-//! | `images`     | `images.rs`     | images: listed, verified, cleared up              |
+//! | `images`     | `images.rs`     | checkpoints: listed, verified, cleared            |
 //! | `trace`      | `trace/`        | what CUDA calls a program makes                   |
 //! | `bench`      | `bench/`        | what a call costs, beside native                  |
 //! | `certs`      | `certs.rs`      | certificates for links by TLS                     |
@@ -22,19 +22,21 @@ mod admin;
 mod bench;
 mod certs;
 mod checkpoint;
+mod command;
 mod config;
 mod date;
 mod doctor;
+mod document;
 mod failure;
 mod flags;
 mod guard;
 mod images;
 mod inspect;
 mod isolation;
-mod kept_images;
 mod layout;
 mod manual;
 mod migrate;
+mod module_cache;
 mod mps;
 mod opencl;
 mod period;
@@ -52,6 +54,7 @@ mod supervise;
 mod table;
 mod terminal;
 mod trace;
+mod variables;
 mod worker;
 mod worker_env;
 mod worker_user;
@@ -68,14 +71,41 @@ fn main() -> ExitCode {
         Ok(flags) => flags,
         Err(error) => return usage(&error),
     };
-    dispatch(flags.command).unwrap_or_else(|failure| failure.report())
+    run(flags.command).unwrap_or_else(|failure| failure.report())
 }
 
-/// Help and version go to standard output with success; mistakes to standard error with 2.
+/// Sees to what is common to all commands, and does one.
+fn run(command: Command) -> Outcome {
+    if let Some(place) = command.document() {
+        document::want(&place)?;
+    }
+    if command.is_for_users() {
+        variables::tell_unknown();
+    }
+    if command.starts_programs() {
+        variables::check()?;
+    }
+    let code = dispatch(command)?;
+    document::close(None, 0);
+    Ok(code)
+}
+
+/// Help and version go to standard output with success; mistakes to standard error with 2, and into the document that was
+/// asked for.
 fn usage(error: &clap::Error) -> ExitCode {
     // A closed pipe is success, and there is nobody else to tell.
     let _ = error.print();
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+    let code = u8::try_from(error.exit_code()).unwrap_or(2);
+    let arguments: Vec<_> = std::env::args().collect();
+    if error.use_stderr()
+        && let Some(place) = command::document_of(&arguments)
+        && document::want(&place).is_ok()
+    {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        document::close(Some(line.strip_prefix("error: ").unwrap_or(line)), code);
+    }
+    ExitCode::from(code)
 }
 
 fn dispatch(command: Command) -> Outcome {

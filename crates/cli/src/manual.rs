@@ -1,4 +1,4 @@
-//! Shell completions and man pages, made from the flags by hidden commands that packagers call.
+//! Shell completions and man pages, made from the flags; `cargo xtask dist` installs them.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -9,6 +9,7 @@ use katydid_job::{folder, stopped};
 
 use crate::address;
 use crate::checkpoint::{last_step, whole_path};
+use crate::document;
 use crate::failure::{Failure, Outcome};
 use crate::flags::MigrateFlags;
 use crate::size::Size;
@@ -17,7 +18,7 @@ use crate::size::Size;
 pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
     let known = address::resolve(Some(&flags.to), flags.certs.as_deref()).map_err(Failure::usage)?;
     let known = known.ok_or_else(|| Failure::usage("--to names no server"))?;
-    known.reach().map_err(Failure::server)?;
+    known.greet()?;
     let image = flags.image.as_deref().map(whole_path).transpose()?;
     let patience_ms = flags.patience.map(|patience| u32::try_from(patience.0.as_millis()).unwrap_or(u32::MAX));
     let wanted = Migration { to: known.address.to_string(), devices: flags.device.clone(), image, patience_ms };
@@ -38,19 +39,18 @@ fn ask(control: &Path, wanted: &Migration) -> Result<Moved, Failure> {
 
 /// What came of it.
 fn show(json: bool, moved: &Moved) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
     if json {
-        writeln!(out, "{}", serde_json::to_string(moved).map_err(Failure::work)?)?;
-    } else {
-        let millis = |micros: u64| format!("{:.1} ms", micros as f64 / 1000.0);
-        writeln!(
-            out,
-            "{} is at {} now: {} of GPU memory went along, stopped for {}",
-            moved.job,
-            moved.to,
-            Size(moved.bytes_content),
-            millis(moved.stopped_us)
-        )?;
+        return document::write(moved);
     }
+    let mut out = io::stdout().lock();
+    let millis = |micros: u64| format!("{:.1} ms", micros as f64 / 1000.0);
+    writeln!(
+        out,
+        "{} is at {} now: {} of GPU memory went along, stopped for {}",
+        moved.job,
+        moved.to,
+        Size(moved.bytes_content),
+        millis(moved.stopped_us)
+    )?;
     Ok(out.flush()?)
 }

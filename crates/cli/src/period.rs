@@ -1,7 +1,10 @@
-//! Lengths of time on the command line: a number and `ms`, `s`, `m` or `h`; seconds without one.
+//! Lengths of time on the command line: a number and `ms`, `s`, `m` or `h`. A number alone is refused.
 
 use std::str::FromStr;
 use std::time::Duration;
+
+use katydid_ledger::settings;
+use katydid_ledger::units::{self, DurationError};
 
 /// A length of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,35 +13,39 @@ pub(crate) struct Period(pub(crate) Duration);
 /// Why a text is none.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum PeriodError {
-    /// The number is missing or malformed, or the suffix is unknown.
-    #[error("write a number with an optional ms, s, m or h, such as 90s or 10m")]
-    Malformed,
+    /// It is no length of time at all.
+    #[error(transparent)]
+    Text(#[from] DurationError),
     /// Nothing at all, or more than a year.
     #[error("must be more than nothing and less than a year")]
     Bounds,
 }
 
-/// A year, in milliseconds.
-const MOST: u64 = 365 * 24 * 3600 * 1000;
+/// A year.
+const MOST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl FromStr for Period {
     type Err = PeriodError;
 
     fn from_str(text: &str) -> Result<Self, PeriodError> {
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let (number, suffix) = text.split_at(digits);
-        let number: u64 = number.parse().map_err(|_| PeriodError::Malformed)?;
-        let factor = match suffix {
-            "ms" => 1,
-            "" | "s" => 1000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            _ => return Err(PeriodError::Malformed),
-        };
-        match number.checked_mul(factor) {
-            Some(millis @ 1..=MOST) => Ok(Self(Duration::from_millis(millis))),
-            _ => Err(PeriodError::Bounds),
+        match units::duration(text)? {
+            time if time.is_zero() || time > MOST => Err(PeriodError::Bounds),
+            time => Ok(Self(time)),
         }
+    }
+}
+
+/// The limit for a link's silence, where nothing stands for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Silence(pub(crate) Duration);
+
+impl FromStr for Silence {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        units::duration(text).map_err(|error| error.to_string())?;
+        let found = settings::silence(text).map(Self);
+        found.ok_or_else(|| "write 3s or more, or 0s for no limit".to_owned())
     }
 }
 
@@ -47,19 +54,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_are_what_they_are_elsewhere() {
-        for (text, millis) in [("250ms", 250), ("90", 90_000), ("90s", 90_000), ("10m", 600_000), ("2h", 7_200_000)] {
-            assert_eq!(text.parse(), Ok(Period(Duration::from_millis(millis))), "{text}");
+    fn what_is_no_period_is_refused() {
+        assert_eq!("10m".parse(), Ok(Period(Duration::from_secs(600))));
+        assert_eq!("90".parse::<Period>(), Err(PeriodError::Text(DurationError::NoUnit("90".into()))));
+        for text in ["0s", "99999h"] {
+            assert_eq!(text.parse::<Period>(), Err(PeriodError::Bounds), "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_period_is_refused() {
-        for text in ["", "m", "1.5s", "-1s", "1d", "1 m"] {
-            assert_eq!(text.parse::<Period>(), Err(PeriodError::Malformed), "{text}");
-        }
-        for text in ["0", "99999h", "18446744073709551615h"] {
-            assert_eq!(text.parse::<Period>(), Err(PeriodError::Bounds), "{text}");
+    fn a_limit_for_silence_is_three_seconds_or_none() {
+        assert_eq!("0s".parse(), Ok(Silence(Duration::ZERO)));
+        assert_eq!("1m".parse(), Ok(Silence(Duration::from_secs(60))));
+        for text in ["0", "60", "2s", "x"] {
+            assert!(text.parse::<Silence>().is_err(), "{text}");
         }
     }
 }

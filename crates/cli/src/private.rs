@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use katydid_daemon::{Server, ServerConfig, Verbosity, WorkersView};
+use katydid_job::registry::Registered;
 use katydid_scratch::Scratch;
 use katydid_transport::Address;
 
@@ -20,6 +21,8 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct PrivateServer {
     server: Server,
+    /// By which `katydid ps` finds it; one that has none is not listed.
+    _registered: Option<Registered>,
     /// Mode 0700; removed after the server, whose sockets are in it.
     _folder: Scratch,
 }
@@ -28,6 +31,13 @@ impl PrivateServer {
     /// Starts a server on a unix socket; its first worker warms up while the caller goes on.
     pub(crate) fn start(driver: &str) -> Result<Self, Failure> {
         Self::start_with(driver, &[], None)
+    }
+
+    /// The same, for a driver that the command line names: a library that cannot be opened is told of before a program starts.
+    pub(crate) fn start_named(driver: &str) -> Result<Self, Failure> {
+        let server = Self::start(driver)?;
+        serve::check_named(&server.server, driver)?;
+        Ok(server)
     }
 
     /// The same, on a GPU or not at all.
@@ -68,7 +78,8 @@ impl PrivateServer {
         config.worker.unset.extend(CHOICES.map(OsString::from));
         change(&mut config);
         let server = serve::start(config, requires_gpu)?;
-        Ok(Self { server, _folder: folder })
+        let registered = Registered::new(server.admin()).ok();
+        Ok(Self { server, _registered: registered, _folder: folder })
     }
 
     /// The unix socket.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use katydid_image::{CheckpointNumber, Which};
 use katydid_job::restore::{Opened, Restored, Surroundings};
@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::address;
 use crate::checkpoint;
+use crate::document;
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::RestoreFlags;
 use crate::layout::Layout;
@@ -40,11 +41,11 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
     };
     match known {
         Some(known) => {
-            known.reach().map_err(Failure::server)?;
+            known.greet()?;
             attend(flags, &image, opened, &known.address)
         }
         None => {
-            let server = PrivateServer::start(flags.driver.as_deref().unwrap_or("auto"))?;
+            let server = PrivateServer::start_named(flags.driver.as_deref().unwrap_or("auto"))?;
             let ended = attend(flags, &image, opened, server.address());
             server.stop();
             ended
@@ -70,6 +71,9 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
         waits: |text| say(format_args!("{text}")),
     };
     let (began, progress) = (Instant::now(), Mutex::new(Progress::new()));
+    if let Ok(progress) = progress.lock() {
+        progress.show(&bar(0, 0, " on the GPU", Duration::ZERO));
+    }
     let restored = opened.restore(&surroundings, &|done, total| {
         if let Ok(progress) = progress.lock() {
             progress.show(&bar(done, total, " on the GPU", began.elapsed()));
@@ -79,7 +83,7 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
     let restored = restored.map_err(|error| Failure::work(format!("{}: {error}", image.display())))?;
     drop(work);
     let signals = supervise::signals().map_err(|error| Failure::work(format!("cannot catch signals: {error}")))?;
-    announce(flags.json, &opened, &restored);
+    announce(flags.json.is_some(), &opened, &restored);
     // While it is open, nothing can be cleared from the image, to which the program may be saved again.
     drop(opened);
     let Restored { job, program, child, guard, .. } = restored;
@@ -94,14 +98,17 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
 
 /// Standard output is the program's; what is worth knowing goes to standard error, and only if somebody reads it there.
 fn announce(json: bool, opened: &Opened, restored: &Restored) {
-    use std::io::{IsTerminal, Write};
+    use std::io::IsTerminal;
     let (name, number) = (restored.job.name(), opened.number());
     if json {
         let cut: Vec<&str> = restored.cut.iter().map(|file| file.path.as_str()).collect();
         let missing = &restored.missing;
-        let line =
+        let view =
             json!({"job": name, "checkpoint": number, "program": restored.program, "cut": cut, "missing": missing});
-        let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+        // The job runs, whoever reads this.
+        if let Err(failure) = document::write(&view) {
+            say(failure);
+        }
     } else if std::io::stderr().is_terminal() {
         for file in &restored.cut {
             say(format_args!("{}: cut back to {}, its length at the checkpoint", file.path, Size(file.length)));

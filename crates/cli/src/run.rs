@@ -9,7 +9,6 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
-use std::time::Duration;
 
 use katydid_job::folder::{self, Folder};
 use katydid_job::incarnations::Incarnations;
@@ -17,7 +16,7 @@ use katydid_job::job::{Job, JobError, Settings};
 use katydid_job::ranks::{Launcher, Place, Task};
 use katydid_job::rings;
 use katydid_job::stdio::Standard;
-use katydid_transport::{Address, driver_at};
+use katydid_transport::Address;
 use katydid_wire::handshake::SOFTCUDA;
 use katydid_wire::job;
 
@@ -31,9 +30,7 @@ use crate::private::PrivateServer;
 use crate::ranks;
 use crate::serve::REQUIRE_GPU;
 use crate::supervise;
-
-/// How long a server may take to start the driver that it is asked for.
-const DRIVER_PATIENCE: Duration = Duration::from_secs(60);
+use crate::variables;
 
 /// Exit code of a program that was ended because it is in an image: sysexits' "try again".
 const PUT_AWAY: u8 = 75;
@@ -109,6 +106,7 @@ impl Launch {
             command.env(TOPOLOGY, NO_OPENCL);
         }
         describe(&mut command, session);
+        command.envs(variables::told());
         let driver = session.driver.clone().unwrap_or_else(|| "auto".to_owned());
         if known.is_none() && is_soft(&driver) {
             for (name, value) in FOR_SOFTCUDA.iter().filter(|(name, _)| std::env::var_os(name).is_none()) {
@@ -281,14 +279,9 @@ impl Launch {
         }
     }
 
-    /// Checks that the server is there, and has a GPU if one is required.
+    /// Checks that the server lets a program in, and has a GPU if one is required.
     fn reach(&self, known: &Known) -> Result<(), Failure> {
-        known.reach().map_err(Failure::server)?;
-        if !self.requires_gpu {
-            return Ok(());
-        }
-        let driver = driver_at(&known.address, DRIVER_PATIENCE).map_err(Failure::server)?;
-        if driver != SOFTCUDA {
+        if known.greet()? != SOFTCUDA || !self.requires_gpu {
             return Ok(());
         }
         let (address, origin) = (known.address.place(), &known.origin);
@@ -301,7 +294,7 @@ impl Launch {
     fn private_server(&self) -> Result<PrivateServer, Failure> {
         match self.requires_gpu {
             true => PrivateServer::start_on_gpu(&self.driver),
-            false => PrivateServer::start(&self.driver),
+            false => PrivateServer::start_named(&self.driver),
         }
     }
 
@@ -373,8 +366,8 @@ fn describe(command: &mut Command, session: &SessionFlags) {
     if let Some(memory) = session.memory {
         command.env("KATYDID_MEMORY", memory.0.to_string());
     }
-    if let Some(seconds) = session.link_timeout {
-        command.env("KATYDID_LINK_TIMEOUT", seconds.to_string());
+    if let Some(limit) = session.link_timeout {
+        command.env("KATYDID_LINK_TIMEOUT", format!("{}ms", limit.0.as_millis()));
     }
     if let Some(lanes) = session.lanes {
         command.env("KATYDID_LANES", lanes.to_string());

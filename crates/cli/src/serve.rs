@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use katydid_daemon::{Server, ServerConfig, Verbosity, WorkerCommand, raise_descriptors};
 use katydid_job::folder;
-use katydid_transport::Address;
+use katydid_job::registry::Registered;
+use katydid_transport::{Address, Identity, TlsError};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::Build;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -19,8 +20,8 @@ use crate::address::{admin_path, certified, default_listen, prepare_runtime_fold
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::ServeFlags;
 use crate::isolation::prepare_sandbox;
-use crate::kept_images::KeptImages;
 use crate::layout::{self, Layout};
+use crate::module_cache::ModuleCache;
 use crate::mps::Mps;
 use crate::worker_user;
 
@@ -54,7 +55,7 @@ const PROGRAM_VARIABLES: [&str; 8] = [
 
 /// Runs the command.
 pub(crate) fn main(flags: ServeFlags) -> Outcome {
-    let (quiet, requires_gpu) = (flags.quiet, flags.require_gpu);
+    let (quiet, requires_gpu, driver) = (flags.quiet, flags.require_gpu, flags.driver.clone());
     check_mps(&flags)?;
     raise_descriptors();
     // Caught before anything exists that a signal could leave behind.
@@ -62,7 +63,7 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     folder::clear_away();
     let (wants_mps, is_sandboxed) = (flags.mps, !flags.isolation.no_sandbox);
     let (user, home) = flags.isolation.worker_user.as_deref().map(worker_user::find).transpose()?.unzip();
-    let images = KeptImages::prepare(&flags, user.as_ref())?;
+    let modules = ModuleCache::prepare(&flags, user.as_ref())?;
     let mut config = requested(flags)?;
     config.worker.user = user;
     config.worker.set.extend(home.map(|home| ("HOME".into(), home)));
@@ -72,10 +73,15 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     // Ends behind the workers.
     let mps = wants_mps.then(Mps::start).transpose()?;
     config.worker.set.extend(mps.iter().flat_map(Mps::variables));
-    config.worker.arguments.extend(images.iter().flat_map(KeptImages::arguments));
+    config.worker.arguments.extend(modules.iter().flat_map(ModuleCache::arguments));
     let server = start(config, requires_gpu)?;
+    check_named(&server, &driver)?;
     if let Some(mps) = &mps {
         mps.when_revived(server.renewal());
+    }
+    let registered = Registered::new(server.admin());
+    if let Err(error) = &registered {
+        say(format_args!("`katydid ps` finds this server by --admin only: {error}"));
     }
     if !quiet {
         announce(&server);
@@ -86,6 +92,7 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     }
     end_at_the_next(signals)?;
     server.stop();
+    drop(registered);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -101,6 +108,15 @@ pub(crate) fn start(mut config: ServerConfig, requires_gpu: bool) -> Result<Serv
     let server = Server::start(config).map_err(Failure::server)?;
     server.driver(DRIVER_PATIENCE).map_err(Failure::server)?;
     Ok(server)
+}
+
+/// A library that somebody named must be one that a worker can open.
+pub(crate) fn check_named(server: &Server, driver: &str) -> Result<(), Failure> {
+    if ["auto", "soft"].contains(&driver) {
+        return Ok(());
+    }
+    let failed = |error| Failure::server(format!("--driver: {driver}: {error}"));
+    server.driver(DRIVER_PATIENCE).map(drop).map_err(failed)
 }
 
 /// The first signal let the server stop in order; whoever sends another does not want to wait for that.
@@ -125,6 +141,7 @@ fn announce(server: &Server) {
 fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     let listen = addresses(&flags.listen)?.into_iter().map(|address| certified(address, flags.certs.as_deref()));
     let listen: Vec<Address> = listen.collect::<Result<_, _>>().map_err(Failure::usage)?;
+    listen.iter().try_for_each(check_certs)?;
     let admin = match (flags.admin, listen.first()) {
         (Some(path), _) => path,
         (None, Some(first)) => admin_path(first),
@@ -143,6 +160,15 @@ fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     config.verbosity = if flags.quiet { Verbosity::Problems } else { Verbosity::Everything };
     flags.isolation.apply(&mut config);
     Ok(config)
+}
+
+/// Behind TLS a server has certificates, which are read again at each connection.
+fn check_certs(address: &Address) -> Result<(), Failure> {
+    match address {
+        Address::Tls { certs: None, .. } => Err(Failure::usage(TlsError::NoFolder)),
+        Address::Tls { certs: Some(folder), .. } => Identity::read(folder).map(drop).map_err(Failure::usage),
+        _ => Ok(()),
+    }
 }
 
 /// What `--listen` says, or the default place, made safe before a socket is put there.

@@ -26,7 +26,8 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
     let _ = rustix::thread::set_name(c"katydid-worker");
     let driver: DriverChoice = flags.driver.parse().unwrap_or_default();
     let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());
-    let images = flags.images.clone().zip(flags.images_size).map(|(folder, limit)| ImageStore::new(folder, limit));
+    let images =
+        flags.module_cache.clone().zip(flags.module_cache_size).map(|(folder, limit)| ImageStore::new(folder, limit));
     let (watches, has_journal, requires_gpu) = (flags.watch, !flags.no_journal, flags.require_gpu);
     let host_memory = flags.host_memory;
     let sandbox = flags.sandbox.then(|| sandbox(flags, soft.as_deref()));
@@ -39,7 +40,7 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
 fn sandbox(flags: &WorkerFlags, soft: Option<&Path>) -> Sandbox {
     let driver = Some(PathBuf::from(&flags.driver)).filter(|path| path.is_absolute());
     let readable = driver.into_iter().chain(soft.map(PathBuf::from)).collect();
-    Sandbox { writable: flags.writable.iter().chain(&flags.images).cloned().collect(), readable }
+    Sandbox { writable: flags.writable.iter().chain(&flags.module_cache).cloned().collect(), readable }
 }
 
 /// The socket to the server; `None` when the number is not one.

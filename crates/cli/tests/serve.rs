@@ -100,24 +100,24 @@ fn a_wrong_address_or_driver_is_a_usage_error() {
 }
 
 #[test]
-fn a_folder_for_images_is_made_and_one_that_others_can_write_to_is_refused() {
+fn a_folder_for_modules_is_made_and_one_that_others_can_write_to_is_refused() {
     let home = Home::new();
     let server = Serving::start(&home, &[&unix_of(&home)]);
     let mode = |path: &str| fs::metadata(home.path(path)).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(".cache/katydid/images"), 0o700);
+    assert_eq!(mode(".cache/katydid/modules"), 0o700);
     assert_eq!(server.stop(), Some(0));
     fs::create_dir(home.path("open")).unwrap();
     fs::set_permissions(home.path("open"), fs::Permissions::from_mode(0o777)).unwrap();
     let open = home.path("open").display().to_string();
-    let (status, said) = home.fails(&["serve", "--images", &open, "--listen", &unix_of(&home)]);
-    assert!(status == 2 && said.contains(&open) && said.contains("--images"), "{status} {said}");
+    let (status, said) = home.fails(&["serve", "--module-cache", &open, "--listen", &unix_of(&home)]);
+    assert!(status == 2 && said.contains(&open) && said.contains("--module-cache"), "{status} {said}");
     // Where nobody named one, the server does without.
-    fs::set_permissions(home.path(".cache/katydid/images"), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(home.path(".cache/katydid/modules"), fs::Permissions::from_mode(0o777)).unwrap();
     let mut command = home.katydid(&["serve", "--warm", "0", "--listen", &unix_of(&home)]);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut said = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    assert!(said.contains("only you can write to") && said.contains("they go with this server"), "{said}");
+    assert!(said.contains("only you can write to") && said.contains("it goes with this server"), "{said}");
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -257,9 +257,11 @@ fn peers_that_say_nothing_do_not_keep_others_out() {
 }
 
 #[test]
-fn ps_without_a_server_is_one_line_and_the_status_of_no_server() {
+fn ps_shows_what_there_is_and_a_named_server_that_is_not_there_is_one_line() {
     let home = Home::new();
-    let (code, text) = home.fails(&["ps"]);
+    let output = home.output(&["ps"]);
+    assert!(output.status.success() && output.stdout.starts_with(b"ID  NAME"), "{output:?}");
+    let (code, text) = home.fails(&["ps", "--server", "unix:/no/such.sock"]);
     assert!(code == 3 && text.starts_with("katydid: ") && text.lines().count() == 1, "{text}");
     let (code, text) = home.fails(&["ps", "--server", "tcp://gpu-host:9923"]);
     assert!(code == 3 && text.contains("on the server's machine"), "{text}");

@@ -3,12 +3,15 @@
 //! Every failure is one sentence with its remedy, because the program that gets only an error code cannot say more
 //! than "no CUDA-capable device is detected".
 
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::Duration;
 
 use katydid_arena::{ArenaError, Offers, Reservation, Settled};
 use katydid_cuda_sys::CUresult;
+use katydid_ledger::{settings, units};
 use katydid_transport::packing::Packing;
 use katydid_transport::{Address, AddressError, ConnectError, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;
@@ -34,15 +37,8 @@ pub enum OpenError {
     #[error("KATYDID_SERVER: {0}")]
     Address(#[from] AddressError),
     /// A setting of the session cannot be read.
-    #[error("{variable}={value:?} is not {expected}")]
-    Setting {
-        /// The environment variable.
-        variable: &'static str,
-        /// What it holds.
-        value: String,
-        /// What it may hold.
-        expected: &'static str,
-    },
+    #[error("{0}")]
+    Setting(String),
     /// The address ranges that device memory needs are taken.
     #[error(transparent)]
     Arena(#[from] ArenaError),
@@ -96,6 +92,17 @@ fn server_now(named: String) -> String {
     now.map_or(named.clone(), str::to_owned)
 }
 
+/// Names variables that begin as ours do and do not exist, once, unless the command that started the program has done so.
+fn tell_unknown() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for unknown in settings::unknown_here() {
+            // A closed standard error loses it.
+            let _ = std::io::stderr().write_all(format!("katydid: {unknown}\n").as_bytes());
+        }
+    });
+}
+
 /// The server to use, with the certificates for it if those are needed.
 fn server() -> Result<Address, OpenError> {
     let server = variable("KATYDID_SERVER").ok_or(OpenError::NoServer)?;
@@ -109,6 +116,7 @@ fn server() -> Result<Address, OpenError> {
 ///
 /// [`OpenError`], whose text says what to do.
 pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
+    tell_unknown();
     let address = server()?;
     let offers = Offers::reserve()?;
     let hello = Hello {
@@ -154,6 +162,7 @@ pub struct Plain {
 ///
 /// [`OpenError`], whose text says what to do.
 pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
+    tell_unknown();
     let address = server()?;
     let kind = link_kind(&address)?;
     // Without shared memory there is nothing that would lie at such addresses.
@@ -177,38 +186,30 @@ pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
     Ok(Plain { link: connection.link, address, kind, pinned: range.zip(connection.pinned) })
 }
 
-/// The least: workers that are busy say so once a second.
-const LEAST_SILENCE: u32 = 3;
-
 /// Most connections for bulk beside the first one, unless the environment says otherwise: on an H200's machine 8 carry
 /// 64 MiB in a sixth of the time that one takes.
 const LANES: usize = 8;
-/// Most that can be wished.
-const MOST_LANES: usize = 16;
 
-/// Seconds that a link may give no sign of life; 0: no limit.
+/// How long a link may give no sign of life; nothing: no limit.
+fn silence() -> Result<Duration, OpenError> {
+    let said = setting("KATYDID_LINK_TIMEOUT")?.and_then(|text| settings::silence(&text));
+    Ok(said.unwrap_or(Duration::from_secs(LINK_TIMEOUT.into())))
+}
+
+/// The same in whole seconds, as a hello has it.
 fn link_timeout() -> Result<u32, OpenError> {
-    let seconds = number("KATYDID_LINK_TIMEOUT", "a number of seconds from 3 on, or 0 for no limit", |seconds| {
-        seconds == 0 || (u64::from(LEAST_SILENCE)..=1_000_000).contains(&seconds)
-    })?;
-    Ok(seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(LINK_TIMEOUT))
+    Ok(u32::try_from(silence()?.as_millis().div_ceil(1000)).unwrap_or(u32::MAX))
 }
 
 /// Sets what the environment says of the link: its limit for silence, and how many connections it may have for bulk.
 fn adjust(link: &dyn ProgramLink) -> Result<(), OpenError> {
     // A connection that is gone again is told of by the first call.
-    let _ = link.limit_silence(Duration::from_secs(link_timeout()?.into()));
-    packing::choose(packing_wish()?);
-    let lanes = number("KATYDID_LANES", "a number from 0 to 16", |lanes| lanes <= MOST_LANES as u64)?;
-    link.allow_lanes(lanes.map_or_else(lanes_here, |lanes| lanes as usize));
+    let _ = link.limit_silence(silence()?);
+    let wish = setting("KATYDID_PACKING")?.and_then(|word| Packing::named(&word));
+    packing::choose(wish.unwrap_or_default());
+    let lanes = setting("KATYDID_LANES")?.and_then(|number| number.parse().ok());
+    link.allow_lanes(lanes.unwrap_or_else(lanes_here));
     Ok(())
-}
-
-/// Whether bulk is packed, by what the environment says.
-fn packing_wish() -> Result<Packing, OpenError> {
-    let Some(value) = variable("KATYDID_PACKING") else { return Ok(Packing::default()) };
-    let expected = "off, auto or always";
-    Packing::named(&value).ok_or(OpenError::Setting { variable: "KATYDID_PACKING", value, expected })
 }
 
 /// Each connection keeps a processor busy on either side; four were a gain on two busy processors, too.
@@ -216,17 +217,11 @@ fn lanes_here() -> usize {
     (threads::processors() / 2).clamp(LANES / 2, LANES)
 }
 
-/// The number that a variable is set to.
-fn number(
-    name: &'static str,
-    expected: &'static str,
-    is_good: impl FnOnce(u64) -> bool,
-) -> Result<Option<u64>, OpenError> {
-    let Some(value) = variable(name) else { return Ok(None) };
-    match value.parse() {
-        Ok(number) if is_good(number) => Ok(Some(number)),
-        _ => Err(OpenError::Setting { variable: name, value, expected }),
-    }
+/// What a variable is set to, if it takes that.
+fn setting(name: &str) -> Result<Option<String>, OpenError> {
+    let value = variable(name);
+    let problem = value.as_deref().and_then(|value| settings::problem(name, value));
+    problem.map_or(Ok(value), |problem| Err(OpenError::Setting(problem)))
 }
 
 /// Whether the environment names a server.
@@ -270,16 +265,13 @@ pub fn variable(name: &str) -> Option<String> {
 }
 
 fn link_kind(address: &Address) -> Result<LinkKind, OpenError> {
-    match variable("KATYDID_LINK").as_deref() {
-        None => Ok(address.best_link()),
-        Some("shm") => Ok(LinkKind::SHM),
-        Some("stream") => Ok(LinkKind::STREAM),
-        Some(other) => {
-            Err(OpenError::Setting { variable: "KATYDID_LINK", value: other.to_owned(), expected: "shm or stream" })
-        }
-    }
+    Ok(match setting("KATYDID_LINK")?.as_deref() {
+        None => address.best_link(),
+        Some("shm") => LinkKind::SHM,
+        Some(_) => LinkKind::STREAM,
+    })
 }
 
 fn memory_quota() -> Result<u64, OpenError> {
-    Ok(number("KATYDID_MEMORY", "a number of bytes", |_| true)?.unwrap_or(0))
+    Ok(setting("KATYDID_MEMORY")?.and_then(|text| units::size(&text).ok()).unwrap_or(0))
 }

@@ -71,10 +71,9 @@ impl Job {
         let Some(path) = variable(VARIABLE) else { return Ok(None) };
         let stops = match variable(STOPS) {
             None => Vec::new(),
-            Some(value) => read_stops(&value).ok_or(OpenError::Setting {
-                variable: STOPS,
-                value,
-                expected: "ascending numbers of frames, from 1, with commas between",
+            Some(value) => read_stops(&value).ok_or_else(|| {
+                let expected = "ascending numbers of frames, from 1, with commas between";
+                OpenError::Setting(format!("{STOPS}={value:?} is not {expected}"))
             })?,
         };
         Ok(Some(Self::new(path.into(), stops)))

@@ -4,9 +4,11 @@
 //! keeps what was stored. It grows by whole chunks of zeros, so a reader stops at the first run of empty records; a
 //! record is empty until its last field, `function`, is stored. All numbers are little endian.
 //!
+//! What more is known of a call follows in records of their own, with the thread and start of the call by which they belong to it.
+//!
 //! | offset | bytes | header (64 bytes)                                                    |
 //! |-------:|------:|----------------------------------------------------------------------|
-//! |      0 |     8 | magic `KDTRACE2`                                                     |
+//! |      0 |     8 | magic `KDTRACE3`                                                     |
 //! |      8 |     4 | process id                                                           |
 //! |     12 |     4 | bytes of one record, 32                                              |
 //! |     16 |     8 | start of the trace, nanoseconds since 1970                           |
@@ -23,12 +25,22 @@
 //! |     24 |     4 | result, a `CUresult`                                                 |
 //! |     28 |     4 | round trips to the worker                                            |
 //!
+//! | first field | further records: bytes 2 to 31                                           |
+//! |------------:|-------------------------------------------------------------------------|
+//! | `0xff00`    | 4: thread, 8: start of the call, 16: stream's handle or all ones, 24: bytes |
+//! | `0xff01`    | 4, 8: as above, 16: number of the kernel's name, 20: bytes of shared memory |
+//! | `0xff02`    | 4, 8: as above, 16: grid x, 20 and 22: y and z, 24 to 28: block          |
+//! | `0xff03`    | 2: which piece, 4: number of the name, 8: 24 bytes of it                 |
+//! | `0xff04`    | 4, 8: as above, 16: start on the GPU by the monotonic clock, 24: duration |
+//!
 //! A process that finds its file taken (a child of the traced program) writes to `<file>.<pid>` beside it.
 #![expect(unsafe_code, reason = "records are stored into a shared file mapping")]
 
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering};
@@ -38,7 +50,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::time::{ClockId, clock_gettime};
 
-const MAGIC: [u8; 8] = *b"KDTRACE2";
+const MAGIC: [u8; 8] = *b"KDTRACE3";
 const HEADER: usize = 64;
 const RECORD: usize = 32;
 /// Bytes of one mapped piece of the file.
@@ -66,6 +78,43 @@ pub struct Call {
     pub round_trips: u32,
 }
 
+/// Kinds of records beside calls, as their first field has them.
+mod kind {
+    pub(super) const FIRST: u16 = 0xff00;
+    pub(super) const WORK: u16 = 0xff00;
+    pub(super) const KERNEL: u16 = 0xff01;
+    pub(super) const SHAPE: u16 = 0xff02;
+    pub(super) const NAME: u16 = 0xff03;
+    pub(super) const GPU: u16 = 0xff04;
+}
+
+/// Stands for no stream.
+const NO_STREAM: u64 = u64::MAX;
+
+/// Bytes of a name in one record, and most of a name.
+const PIECE: usize = 24;
+const MOST_PIECES: usize = 128;
+
+/// By which a record belongs to a call: its thread and start.
+pub type CallId = (u32, u64);
+
+/// What is known of a call beside its time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// The handle of its stream, if it has one.
+    pub stream: Option<u64>,
+    /// Bytes that it copies, fills or allocates.
+    pub bytes: Option<u64>,
+    /// What it launches.
+    pub kernel: Option<String>,
+    /// Blocks of the grid, and threads of a block.
+    pub shape: Option<([u32; 3], [u32; 3])>,
+    /// Bytes of shared memory that the launch asks for.
+    pub shared: u32,
+    /// When its work began on the GPU, by the monotonic clock, and how long it took, in nanoseconds.
+    pub gpu: Option<(u64, u64)>,
+}
+
 /// Nanoseconds of the monotonic clock.
 pub fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
@@ -79,6 +128,8 @@ pub struct TraceWriter {
     next: AtomicU64,
     chunks: Vec<AtomicPtr<u8>>,
     growing: Mutex<()>,
+    /// Names that are in the file, with their numbers.
+    names: Mutex<HashMap<Vec<u8>, u32>>,
 }
 
 impl TraceWriter {
@@ -94,7 +145,8 @@ impl TraceWriter {
             other => other?,
         };
         let chunks = (0..CHUNKS).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
-        let writer = Self { file, next: AtomicU64::new(FIRST), chunks, growing: Mutex::new(()) };
+        let writer =
+            Self { file, next: AtomicU64::new(FIRST), chunks, growing: Mutex::new(()), names: Mutex::default() };
         let chunk = writer.chunk(0).ok_or_else(|| io::Error::other("the trace file cannot be mapped"))?;
         let header = header_bytes(pid, program);
         // SAFETY: `chunk` is a mapping of CHUNK >= HEADER bytes, and no other thread has the writer yet.
@@ -104,20 +156,79 @@ impl TraceWriter {
 
     /// Stores one call. Never fails: a call that finds no room is left out.
     pub fn record(&self, call: &Call) {
-        let index = self.next.fetch_add(1, Ordering::Relaxed);
-        let Some(chunk) = self.chunk((index / PER_CHUNK) as usize) else { return };
         let mut bytes = [0u8; RECORD];
         bytes[4..8].copy_from_slice(&call.thread.to_le_bytes());
         bytes[8..16].copy_from_slice(&call.start.to_le_bytes());
         bytes[16..24].copy_from_slice(&call.duration.to_le_bytes());
         bytes[24..28].copy_from_slice(&call.result.to_le_bytes());
         bytes[28..32].copy_from_slice(&call.round_trips.to_le_bytes());
+        self.store(call.function + 1, &bytes);
+    }
+
+    /// Stores the stream and the bytes of a call; 0 bytes for what has none.
+    pub fn work(&self, of: CallId, stream: Option<u64>, bytes: u64) {
+        let mut record = belonging(of);
+        record[16..24].copy_from_slice(&stream.unwrap_or(NO_STREAM).to_le_bytes());
+        record[24..32].copy_from_slice(&bytes.to_le_bytes());
+        self.store(kind::WORK, &record);
+    }
+
+    /// Stores what a call launches.
+    pub fn kernel(&self, of: CallId, name: &[u8], shared: u32) {
+        let number = self.number(name);
+        let mut record = belonging(of);
+        record[16..20].copy_from_slice(&number.to_le_bytes());
+        record[20..24].copy_from_slice(&shared.to_le_bytes());
+        self.store(kind::KERNEL, &record);
+    }
+
+    /// Stores the geometry of a launch that the driver has taken.
+    pub fn shape(&self, of: CallId, grid: [u32; 3], block: [u32; 3]) {
+        let mut record = belonging(of);
+        record[16..20].copy_from_slice(&grid[0].to_le_bytes());
+        for (at, side) in [grid[1], grid[2], block[0], block[1], block[2]].into_iter().enumerate() {
+            let side = u16::try_from(side).unwrap_or(u16::MAX);
+            record[20 + 2 * at..22 + 2 * at].copy_from_slice(&side.to_le_bytes());
+        }
+        self.store(kind::SHAPE, &record);
+    }
+
+    /// Stores when the work of a call ran on the GPU.
+    pub fn gpu(&self, of: CallId, start: u64, duration: u64) {
+        let mut record = belonging(of);
+        record[16..24].copy_from_slice(&start.to_le_bytes());
+        record[24..32].copy_from_slice(&duration.to_le_bytes());
+        self.store(kind::GPU, &record);
+    }
+
+    /// The number of a name, which is stored when it comes for the first time.
+    fn number(&self, name: &[u8]) -> u32 {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(number) = names.get(name) {
+            return *number;
+        }
+        let number = names.len() as u32;
+        names.insert(name.to_owned(), number);
+        for (at, piece) in name.chunks(PIECE).take(MOST_PIECES).enumerate() {
+            let mut record = [0u8; RECORD];
+            record[2..4].copy_from_slice(&(at as u16).to_le_bytes());
+            record[4..8].copy_from_slice(&number.to_le_bytes());
+            record[8..8 + piece.len()].copy_from_slice(piece);
+            self.store(kind::NAME, &record);
+        }
+        number
+    }
+
+    /// Stores a record, of whose bytes the first two are `first`.
+    fn store(&self, first: u16, bytes: &[u8; RECORD]) {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        let Some(chunk) = self.chunk((index / PER_CHUNK) as usize) else { return };
         // SAFETY: `chunk` maps CHUNK bytes and the offset is that of a whole record inside it; `fetch_add` gave this
         // record to this thread alone. Records are 32-byte aligned, so the u16 at the start is aligned.
         unsafe {
             let record = chunk.add((index % PER_CHUNK) as usize * RECORD);
             ptr::copy_nonoverlapping(bytes.as_ptr().add(2), record.add(2), RECORD - 2);
-            AtomicU16::from_ptr(record.cast()).store((call.function + 1).to_le(), Ordering::Release);
+            AtomicU16::from_ptr(record.cast()).store(first.to_le(), Ordering::Release);
         }
     }
 
@@ -169,8 +280,16 @@ impl TraceWriter {
     }
 }
 
+/// A record with thread and start of a call.
+fn belonging((thread, start): CallId) -> [u8; RECORD] {
+    let mut record = [0u8; RECORD];
+    record[4..8].copy_from_slice(&thread.to_le_bytes());
+    record[8..16].copy_from_slice(&start.to_le_bytes());
+    record
+}
+
 fn create_new(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create_new(true).open(path)
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn header_bytes(pid: u32, program: &str) -> [u8; HEADER] {
@@ -219,6 +338,8 @@ pub struct Trace {
     pub start: u64,
     /// Its calls, in the order in which they ended.
     pub calls: Vec<Call>,
+    /// What more is known of some of them.
+    pub details: HashMap<CallId, Detail>,
 }
 
 impl Trace {
@@ -243,12 +364,65 @@ impl Trace {
             wall_start: u64_at(header, 16)?,
             start: u64_at(header, 24)?,
             calls: records.chunks_exact(RECORD).filter_map(call_of).collect(),
+            details: details_of(records),
         })
     }
 }
 
+/// The first field of a record.
+fn first_of(record: &[u8]) -> u16 {
+    u16_at(record, 0).unwrap_or(0)
+}
+
+/// What the records beside calls say.
+fn details_of(records: &[u8]) -> HashMap<CallId, Detail> {
+    let further = || records.chunks_exact(RECORD).filter(|record| first_of(record) >= kind::FIRST);
+    let mut pieces: BTreeMap<(u32, u16), &[u8]> = BTreeMap::new();
+    for record in further().filter(|record| first_of(record) == kind::NAME) {
+        let id = (u32_at(record, 4).unwrap_or(0), u16_at(record, 2).unwrap_or(0));
+        pieces.insert(id, record.get(8..8 + PIECE).unwrap_or_default());
+    }
+    let mut names: HashMap<u32, Vec<u8>> = HashMap::new();
+    for ((number, _), piece) in pieces {
+        let text = piece.split(|&byte| byte == 0).next().unwrap_or_default();
+        names.entry(number).or_default().extend_from_slice(text);
+    }
+    let mut details: HashMap<CallId, Detail> = HashMap::new();
+    for record in further() {
+        take_in(record, &names, &mut details);
+    }
+    details
+}
+
+/// Takes one record in, unless it is cut off.
+fn take_in(record: &[u8], names: &HashMap<u32, Vec<u8>>, details: &mut HashMap<CallId, Detail>) -> Option<()> {
+    let (word, long) = (|at| u32_at(record, at), |at| u64_at(record, at));
+    let short = |at| u16_at(record, at).map(u32::from);
+    let first = first_of(record);
+    if first == kind::NAME {
+        return None;
+    }
+    let detail = details.entry((word(4)?, long(8)?)).or_default();
+    match first {
+        kind::WORK => {
+            detail.stream = Some(long(16)?).filter(|stream| *stream != NO_STREAM);
+            detail.bytes = Some(long(24)?).filter(|bytes| *bytes > 0);
+        }
+        kind::KERNEL => {
+            detail.kernel = names.get(&word(16)?).map(|name| String::from_utf8_lossy(name).into_owned());
+            detail.shared = word(20)?;
+        }
+        kind::SHAPE => {
+            detail.shape = Some(([word(16)?, short(20)?, short(22)?], [short(24)?, short(26)?, short(28)?]));
+        }
+        kind::GPU => detail.gpu = Some((long(16)?, long(24)?)),
+        _ => {}
+    }
+    Some(())
+}
+
 fn call_of(record: &[u8]) -> Option<Call> {
-    let function = u16::from_le_bytes(record.get(..2)?.try_into().ok()?).checked_sub(1)?;
+    let function = Some(first_of(record)).filter(|first| *first < kind::FIRST)?.checked_sub(1)?;
     Some(Call {
         function,
         thread: u32_at(record, 4)?,
@@ -257,6 +431,10 @@ fn call_of(record: &[u8]) -> Option<Call> {
         result: u32_at(record, 24)?,
         round_trips: u32_at(record, 28)?,
     })
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -287,6 +465,37 @@ mod tests {
         assert_eq!((trace.pid, trace.program.as_str()), (std::process::id(), "prog"));
         assert_eq!(trace.calls, (0..10).map(call).collect::<Vec<_>>());
         assert_eq!(std::fs::metadata(&path).unwrap().len(), (HEADER + 10 * RECORD) as u64);
+    }
+
+    #[test]
+    fn what_more_is_known_of_a_call_is_found_by_its_thread_and_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t");
+        let writer = TraceWriter::create(&path, "prog").unwrap();
+        let long = "a_kernel_whose_name_is_longer_than_one_record_has_room_for";
+        for (start, name) in [(1, long), (2, "short"), (3, long)] {
+            writer.record(&call(start));
+            writer.kernel((7, start), name.as_bytes(), 64);
+        }
+        writer.work((7, 1), Some(0xabc), 4096);
+        writer.work((7, 2), None, 8);
+        writer.shape((7, 1), [70_000, 2, 3], [1024, 1, 1]);
+        writer.gpu((7, 1), 500, 30);
+        writer.finish();
+        let trace = Trace::read(&path).unwrap();
+        assert_eq!(trace.calls, [1, 2, 3].map(call));
+        let expected = Detail {
+            stream: Some(0xabc),
+            bytes: Some(4096),
+            kernel: Some(long.to_owned()),
+            shape: Some(([70_000, 2, 3], [1024, 1, 1])),
+            shared: 64,
+            gpu: Some((500, 30)),
+        };
+        assert_eq!(trace.details[&(7, 1)], expected);
+        assert_eq!(trace.details[&(7, 2)].kernel.as_deref(), Some("short"));
+        assert_eq!((trace.details[&(7, 2)].stream, trace.details[&(7, 2)].bytes), (None, Some(8)));
+        assert_eq!(trace.details[&(7, 3)].kernel.as_deref(), Some(long));
     }
 
     #[test]

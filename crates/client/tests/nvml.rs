@@ -18,7 +18,7 @@ use katydid_wire::key::SessionKey;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The program's environment: the server, and how long that may be silent, in seconds.
 const SERVER: &str = "KATYDID_SERVER";
-const LIMIT: (&str, &str) = ("KATYDID_LINK_TIMEOUT", "3");
+const LIMIT: (&str, &str) = ("KATYDID_LINK_TIMEOUT", "3s");
 
 /// A server takes a program, and is not heard any more, as where the network between them is gone.
 #[test]

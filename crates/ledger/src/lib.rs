@@ -7,4 +7,6 @@ pub mod coredump;
 pub mod environment;
 pub mod launch;
 pub mod log;
+pub mod settings;
+pub mod units;
 pub mod wiped;

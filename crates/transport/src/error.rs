@@ -15,7 +15,7 @@ pub enum LinkError {
     /// Nothing has come, or nothing could be sent, for as long as the program waits for a sign of life.
     #[error(
         "the link has stalled: no sign of life from the other side for {seconds} s; look at the network, or wait longer \
-         with KATYDID_LINK_TIMEOUT (0: for ever)"
+         with KATYDID_LINK_TIMEOUT (such as 60s; 0s: for ever)"
     )]
     Stalled {
         /// The limit.

@@ -24,6 +24,7 @@ use super::figures::median;
 use super::parts::{KERNEL, PTX};
 use super::sessions::Program;
 use super::{Setup, Way};
+use crate::document;
 use crate::failure::{Failure, Outcome};
 use crate::flags::BenchFlags;
 use crate::layout::Layout;
@@ -164,11 +165,10 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let layout = Layout::find().map_err(Failure::server)?;
     layout.check_shim().map_err(Failure::server)?;
     let costs = measure(&flags.driver, &layout, flags.quick)?;
-    let mut out = io::stdout().lock();
     if flags.json {
-        serde_json::to_writer_pretty(&mut out, &costs).map_err(io::Error::from)?;
-        writeln!(out)?;
+        document::write(&costs)?;
     } else {
+        let mut out = io::stdout().lock();
         lines(&costs).into_iter().try_for_each(|line| writeln!(out, "{line}"))?;
     }
     Ok(ExitCode::SUCCESS)

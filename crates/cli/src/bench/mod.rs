@@ -32,6 +32,7 @@ use katydid_transport::Address;
 
 use crate::address;
 use crate::certs::{self, Loopback};
+use crate::document;
 use crate::failure::{Failure, Outcome};
 use crate::flags::{
     Against, BenchBodyFlags, BenchFlags, BenchHolderFlags, BenchOpenclBodyFlags, BenchSoftBodyFlags, Subject,
@@ -123,11 +124,10 @@ pub(crate) fn main(flags: &BenchFlags) -> Outcome {
     }
     measure_rounds(rounds, deadline, flags, &ways, &server, &mut comparison)?;
     server.stop();
-    let mut out = io::stdout().lock();
     if flags.json {
-        comparison.write_json(&mut out)?
+        document::write(&comparison.json())?;
     } else {
-        comparison.write_table(&mut out)?
+        comparison.write_table(&mut io::stdout().lock())?;
     }
     Ok(ExitCode::SUCCESS)
 }

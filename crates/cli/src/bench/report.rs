@@ -244,8 +244,8 @@ impl Comparison {
     }
 
     /// All numbers, in nanoseconds and bytes.
-    pub(super) fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
-        let json = Json {
+    pub(super) fn json(&self) -> impl Serialize + '_ {
+        Json {
             driver: &self.driver,
             runs: self.rounds,
             figures: FIGURES.iter().map(|figure| self.json_figure(figure)).collect(),
@@ -254,9 +254,7 @@ impl Comparison {
             journal: &self.journal,
             of_path: self.of_path(),
             not_measured: self.failures(),
-        };
-        serde_json::to_writer_pretty(&mut *out, &json)?;
-        writeln!(out)
+        }
     }
 
     fn json_figure(&self, figure: &Figure) -> JsonFigure {
@@ -333,9 +331,8 @@ mod tests {
 
     #[test]
     fn json_has_every_figure_and_the_ratios() {
-        let mut text = Vec::new();
-        comparison().write_json(&mut text).unwrap();
-        let json: Value = serde_json::from_slice(&text).unwrap();
+        let comparison = comparison();
+        let json: Value = serde_json::to_value(comparison.json()).unwrap();
         let figures = json["figures"].as_array().unwrap();
         assert_eq!(figures.len(), FIGURES.len());
         let launch = figures.iter().find(|figure| figure["key"] == "launch").unwrap();

@@ -13,7 +13,8 @@ use std::process::ExitCode;
 use katydid_job::criu::Criu;
 use serde::Serialize;
 
-use crate::failure::{Failure, Outcome};
+use crate::document;
+use crate::failure::Outcome;
 use crate::flags::DoctorFlags;
 use crate::layout::Layout;
 use crate::terminal::Progress;
@@ -57,10 +58,10 @@ impl Finding {
 /// Runs the command.
 pub(crate) fn main(flags: &DoctorFlags) -> Outcome {
     let findings = examine(flags);
-    let mut out = io::stdout().lock();
     if flags.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&findings).map_err(Failure::work)?)?;
+        document::write(&findings)?;
     } else {
+        let mut out = io::stdout().lock();
         findings.iter().try_for_each(|finding| write_finding(&mut out, finding))?;
     }
     let failed = findings.iter().any(|finding| finding.status == Status::Fail);

@@ -1,23 +1,29 @@
-//! `katydid trace`: what CUDA calls a program makes, and how long it is inside them.
+//! `katydid trace`: what CUDA calls a program makes, how long it is inside them, and what they have the GPU do.
 //!
 //! The program's side writes one file a process (`katydid_client::trace`) into a folder of ours; when the program has
-//! ended, however it ended, the files become a table ([`summary`]) and, if asked for, timelines ([`timeline`]).
+//! ended, however it ended, the files become tables ([`summary`]), if asked for a line a call ([`calls`]), and a timeline of all
+//! processes ([`timeline`]).
 
+mod calls;
+mod filter;
 mod summary;
 mod timeline;
 
 use std::fs;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
+use cpp_demangle::Symbol;
 use katydid_client::trace::Trace;
-use katydid_scratch::Scratch;
+use katydid_scratch::{Scratch, private};
 
+use crate::document;
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::TraceFlags;
 use crate::run::Launch;
 use crate::supervise;
+pub(crate) use filter::Filter;
 use summary::Summary;
 
 /// Runs the command; its status is the program's.
@@ -27,17 +33,19 @@ pub(crate) fn main(flags: &TraceFlags) -> Outcome {
     })?;
     let mut launch = Launch::prepare(&flags.session, &flags.command)?;
     launch.set("KATYDID_TRACE", folder.path().join("trace"));
+    launch.set("KATYDID_TRACE_GPU", if flags.no_gpu { "0" } else { "1" });
     let status = launch.wait()?;
     let traces = read_all(folder.path())?;
     if traces.is_empty() {
         say(
             "the program made no CUDA call (or its libcuda.so.1 is not Katydid's: is it set-user-id, or statically linked?)",
         );
-    } else {
-        write_table(flags.json, &traces)?;
     }
+    tell(flags, &traces)?;
     if let Some(output) = &flags.output {
-        write_timelines(output, &traces)?;
+        timeline::write(output, &traces).map_err(|error| {
+            Failure::work(format!("cannot write the timeline: {}: {error}: give -o another file", output.display()))
+        })?;
     }
     Ok(ExitCode::from(supervise::exit_code(status)))
 }
@@ -48,39 +56,39 @@ fn read_all(folder: &Path) -> Result<Vec<Trace>, Failure> {
     let entries = entries.map_err(|error| Failure::work(format!("cannot list the trace files: {error}")))?;
     let traces = entries.iter().map(|entry| Trace::read(&entry.path()));
     let mut traces: Vec<Trace> = traces.collect::<Result<_, _>>().map_err(Failure::work)?;
+    for kernel in traces.iter_mut().flat_map(|trace| trace.details.values_mut()).filter_map(|it| it.kernel.as_mut()) {
+        *kernel = readable(kernel);
+    }
     traces.sort_by_key(|trace| trace.start);
     Ok(traces)
 }
 
-/// Standard output is the program's, so ours goes to standard error.
-fn write_table(json: bool, traces: &[Trace]) -> Result<(), Failure> {
-    let summary = Summary::of(traces.iter().flat_map(|trace| &trace.calls));
+/// A kernel's name as its source has it: modules have the names of C++ mangled.
+fn readable(name: &str) -> String {
+    Symbol::new(name).ok().and_then(|symbol| symbol.demangle().ok()).unwrap_or_else(|| name.to_owned())
+}
+
+/// Standard output is the program's, so ours goes to standard error, or where the flags say.
+fn tell(flags: &TraceFlags, traces: &[Trace]) -> Result<(), Failure> {
+    let summary = Summary::of(traces);
+    if flags.json.is_some() {
+        document::write(&summary)?;
+    }
     let mut text = Vec::new();
-    if json {
-        let json = serde_json::to_string_pretty(&summary).map_err(Failure::work)?;
-        writeln!(text, "{json}")?;
-    } else {
+    if let Some(filter) = &flags.calls {
+        calls::write(&mut text, traces, filter)?;
+    }
+    if !traces.is_empty() && flags.json.is_none() {
         summary.write(&mut text)?;
     }
-    Ok(io::stderr().write_all(&text)?)
-}
-
-/// A file a process: Perfetto shows one process best, and several traces can be opened side by side.
-fn write_timelines(output: &Path, traces: &[Trace]) -> Result<(), Failure> {
-    for (index, trace) in traces.iter().enumerate() {
-        let path = if index == 0 { output.to_owned() } else { beside(output, trace.pid) };
-        timeline::write(&path, trace).map_err(|error| {
-            Failure::work(format!("cannot write the timeline: {}: {error}: give -o another file", path.display()))
-        })?;
-    }
-    Ok(())
-}
-
-/// `calls.json` of process 42 is `calls.42.json`.
-fn beside(path: &Path, pid: u32) -> PathBuf {
-    match path.extension() {
-        Some(extension) => path.with_extension(format!("{pid}.{}", extension.to_string_lossy())),
-        None => path.with_extension(pid.to_string()),
+    match &flags.text {
+        Some(path) => {
+            let failed =
+                |error| Failure::work(format!("cannot write {}: {error}: give --text another file", path.display()));
+            let mut out = BufWriter::new(private::create(path).map_err(failed)?);
+            out.write_all(&text).and_then(|()| out.flush()).map_err(failed)
+        }
+        None => Ok(io::stderr().write_all(&text)?),
     }
 }
 
@@ -89,8 +97,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn further_processes_get_their_number_before_the_extension() {
-        assert_eq!(beside(Path::new("/x/calls.json"), 42), Path::new("/x/calls.42.json"));
-        assert_eq!(beside(Path::new("calls"), 42), Path::new("calls.42"));
+    fn names_of_kernels_are_those_of_the_source() {
+        assert_eq!(readable("_Z5saxpyfPKfPf"), "saxpy(float, float const*, float*)");
+        assert_eq!(readable("plain_name"), "plain_name");
+        assert_eq!(readable("_Zbroken"), "_Zbroken");
     }
 }

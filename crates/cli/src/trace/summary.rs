@@ -1,9 +1,9 @@
-//! The table of `katydid trace`: a line a function, most time first.
+//! The tables of `katydid trace`: a line a function, most time first, and a line for each kind of work on the GPU.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use katydid_client::trace::Call;
+use katydid_client::trace::{Call, Trace};
 use katydid_cuda_sys::{CUresult, Function};
 use serde::Serialize;
 
@@ -19,6 +19,29 @@ pub(super) struct Summary {
     errors: u64,
     round_trips: u64,
     total_ns: u64,
+    /// What the GPU did, most time first.
+    gpu: Vec<Work>,
+    /// The traced processes.
+    processes: Vec<Process>,
+}
+
+/// Work of one name on the GPU: a kernel, or the function that copies or fills.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
+struct Work {
+    name: String,
+    count: u64,
+    bytes: u64,
+    total_ns: u64,
+    mean_ns: u64,
+    max_ns: u64,
+}
+
+/// A traced process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Process {
+    pid: u32,
+    program: String,
+    calls: usize,
 }
 
 /// What it spent in one function. Times are those of the caller, who waits; threads add up.
@@ -48,7 +71,7 @@ impl Line {
 }
 
 /// See [`Line::errors`].
-fn is_error(result: u32) -> bool {
+pub(super) fn is_error(result: u32) -> bool {
     ![CUresult::SUCCESS, CUresult::ERROR_NOT_READY].contains(&CUresult(result))
 }
 
@@ -57,11 +80,39 @@ pub(super) fn name(function: u16) -> &'static str {
     Function::from_number(function).map_or("(unknown)", Function::name)
 }
 
+/// What a call has the GPU do: the kernel's name, or that of the function.
+pub(super) fn work_name(trace: &Trace, call: &Call) -> String {
+    let detail = trace.details.get(&(call.thread, call.start));
+    let kernel = detail.and_then(|detail| detail.kernel.clone());
+    kernel.unwrap_or_else(|| name(call.function).to_owned())
+}
+
+/// What all processes had the GPU do, as far as it was timed.
+fn gpu(traces: &[Trace]) -> Vec<Work> {
+    let mut works: BTreeMap<String, Work> = BTreeMap::new();
+    for trace in traces {
+        for call in &trace.calls {
+            let Some(detail) = trace.details.get(&(call.thread, call.start)) else { continue };
+            let Some((_, took)) = detail.gpu else { continue };
+            let name = work_name(trace, call);
+            let work = works.entry(name.clone()).or_insert_with(|| Work { name, ..Work::default() });
+            work.count += 1;
+            work.bytes = work.bytes.saturating_add(detail.bytes.unwrap_or(0));
+            work.total_ns = work.total_ns.saturating_add(took);
+            work.max_ns = work.max_ns.max(took);
+            work.mean_ns = work.total_ns / work.count;
+        }
+    }
+    let mut works: Vec<Work> = works.into_values().collect();
+    works.sort_by(|one, other| (other.total_ns, &one.name).cmp(&(one.total_ns, &other.name)));
+    works
+}
+
 impl Summary {
-    /// Adds up all calls.
-    pub(super) fn of<'a>(calls: impl Iterator<Item = &'a Call>) -> Self {
+    /// Adds up all calls of all processes.
+    pub(super) fn of(traces: &[Trace]) -> Self {
         let mut lines: BTreeMap<u16, Line> = BTreeMap::new();
-        for call in calls {
+        for call in traces.iter().flat_map(|trace| &trace.calls) {
             lines
                 .entry(call.function)
                 .or_insert_with(|| Line { function: name(call.function), ..Line::default() })
@@ -72,7 +123,10 @@ impl Summary {
         let sum = |field: fn(&Line) -> u64| functions.iter().map(field).fold(0, u64::saturating_add);
         let [calls, errors] = [sum(|line| line.calls), sum(|line| line.errors)];
         let [round_trips, total_ns] = [sum(|line| line.round_trips), sum(|line| line.total_ns)];
-        Self { functions, calls, errors, round_trips, total_ns }
+        let process =
+            |trace: &Trace| Process { pid: trace.pid, program: trace.program.clone(), calls: trace.calls.len() };
+        let processes = traces.iter().map(process).collect();
+        Self { functions, calls, errors, round_trips, total_ns, gpu: gpu(traces), processes }
     }
 
     /// Writes the table; times are in microseconds.
@@ -83,7 +137,29 @@ impl Summary {
         self.functions.iter().for_each(|line| table.row(self.row(line)));
         table.write(out)?;
         let (calls, errors, trips, total) = (self.calls, self.errors, self.round_trips, micros(self.total_ns));
-        writeln!(out, "{calls} calls, {errors} errors, {trips} round trips, {total} us inside CUDA")
+        writeln!(out, "{calls} calls, {errors} errors, {trips} round trips, {total} us inside CUDA")?;
+        if self.gpu.is_empty() {
+            return Ok(());
+        }
+        writeln!(out)?;
+        self.write_gpu(out)
+    }
+
+    /// The table of the GPU's work.
+    fn write_gpu(&self, out: &mut impl Write) -> io::Result<()> {
+        let numbers = ["COUNT", "BYTES", "TOTAL us", "MEAN us", "MAX us"].map(|title| (title, Align::Right));
+        let mut table = Table::new(&[[("ON THE GPU", Align::Left)].as_slice(), &numbers].concat());
+        for work in &self.gpu {
+            table.row(vec![
+                work.name.clone(),
+                work.count.to_string(),
+                if work.bytes == 0 { "-".to_owned() } else { work.bytes.to_string() },
+                micros(work.total_ns),
+                micros(work.mean_ns),
+                micros(work.max_ns),
+            ]);
+        }
+        table.write(out)
     }
 
     /// Shares are of the time inside CUDA, not of the program's.
@@ -109,24 +185,29 @@ fn micros(nanoseconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use katydid_client::trace::Detail;
+
     use super::*;
 
     fn call(function: Function, duration: u64, result: u32) -> Call {
         Call { function: function.number(), thread: 1, start: 0, duration, result, round_trips: 2 }
     }
 
-    fn calls() -> [Call; 4] {
-        [
+    fn traces() -> [Trace; 1] {
+        let calls = vec![
             call(Function::cuInit, 3_000, 0),
             call(Function::cuMemAlloc_v2, 1_000, 0),
             call(Function::cuMemAlloc_v2, 6_000, 2),
             call(Function::cuStreamQuery, 500, 600),
-        ]
+        ];
+        let details = [((1, 0), Detail { gpu: Some((0, 2_500)), kernel: Some("saxpy".into()), ..Detail::default() })];
+        let (pid, program) = (7, "p".to_owned());
+        [Trace { pid, program, wall_start: 0, start: 0, calls, details: details.into() }]
     }
 
     #[test]
     fn calls_add_up_by_function_most_time_first() {
-        let summary = Summary::of(calls().iter());
+        let summary = Summary::of(&traces());
         let names: Vec<_> = summary.functions.iter().map(|line| line.function).collect();
         assert_eq!(names, ["cuMemAlloc_v2", "cuInit", "cuStreamQuery"]);
         let (errors, round_trips, total_ns) = (1, 4, 7_000);
@@ -145,11 +226,12 @@ mod tests {
     #[test]
     fn the_table_shows_microseconds_and_shares() {
         let mut text = Vec::new();
-        Summary::of(calls().iter()).write(&mut text).unwrap();
+        Summary::of(&traces()).write(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let line = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
         assert_eq!(line, ["cuMemAlloc_v2", "2", "1", "4", "7.00", "3.50", "6.00", "66.7"]);
-        assert!(text.ends_with("4 calls, 1 errors, 8 round trips, 10.50 us inside CUDA\n"), "{text}");
+        assert!(text.contains("4 calls, 1 errors, 8 round trips, 10.50 us inside CUDA\n\nON THE GPU"), "{text}");
+        assert!(text.lines().last().unwrap().starts_with("saxpy"), "{text}");
     }
 
     #[test]

@@ -1,49 +1,109 @@
-//! A timeline in Trace Event JSON, which Perfetto opens: one track a thread, one slice a call.
+//! A timeline of all processes in one file of Trace Event JSON, which Perfetto and chrome://tracing open: a track a thread with a
+//! slice a call, and beside each process its streams on the GPU with a slice for each piece of work.
 //!
-//! Times are microseconds since the trace began, with nanoseconds after the point. The file is written call by call,
+//! Times are microseconds since the first trace began, with nanoseconds after the point. The file is written call by call,
 //! since a trace can hold a hundred million of them.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use katydid_client::trace::{Call, Trace};
-use serde_json::json;
+use katydid_client::trace::{Call, Detail, Trace};
+use katydid_scratch::private;
+use serde_json::{Value, json};
 
-use super::summary::name;
+use super::calls::stream_name;
+use super::summary::{name, work_name};
 
-/// Writes the timeline of one process.
-pub(super) fn write(path: &Path, trace: &Trace) -> io::Result<()> {
-    let mut out = BufWriter::new(File::create(path)?);
-    write_events(&mut out, trace)?;
+/// Added to a process's number for the rows of its GPU, beyond all that the kernel gives.
+const GPU: u64 = 1 << 32;
+
+/// Writes the timeline.
+pub(super) fn write(path: &Path, traces: &[Trace]) -> io::Result<()> {
+    let mut out = BufWriter::new(private::create(path)?);
+    write_events(&mut out, traces)?;
     out.flush()
 }
 
-/// Names of process and threads first, then the calls.
-fn write_events(out: &mut impl Write, trace: &Trace) -> io::Result<()> {
-    let Trace { pid, program, .. } = trace;
+/// Names of processes, threads and streams first, then the calls.
+fn write_events(out: &mut impl Write, traces: &[Trace]) -> io::Result<()> {
+    let began = traces.iter().map(|trace| trace.start).min().unwrap_or(0);
     writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-    write!(out, "{}", json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": program}}))?;
-    for thread in trace.calls.iter().map(|call| call.thread).collect::<BTreeSet<_>>() {
-        let label = if thread == *pid { "main thread".to_owned() } else { format!("thread {thread}") };
-        let event = json!({"ph": "M", "name": "thread_name", "pid": pid, "tid": thread, "args": {"name": label}});
-        write!(out, ",\n{event}")?;
+    let names: Vec<String> = traces.iter().flat_map(names).map(|event| event.to_string()).collect();
+    write!(out, "{}", names.join(",\n"))?;
+    for trace in traces {
+        trace.calls.iter().try_for_each(|call| write_call(out, trace, call, began))?;
     }
-    trace.calls.iter().try_for_each(|call| write_call(out, trace, call))?;
     writeln!(out, "\n]}}")
 }
 
+/// How the rows of a process are called.
+fn names(trace: &Trace) -> Vec<Value> {
+    let Trace { pid, program, .. } = trace;
+    let gpu = GPU + u64::from(*pid);
+    let mut all = vec![json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": program}})];
+    for thread in trace.calls.iter().map(|call| call.thread).collect::<BTreeSet<_>>() {
+        let label = if thread == *pid { "main thread".to_owned() } else { format!("thread {thread}") };
+        all.push(json!({"ph": "M", "name": "thread_name", "pid": pid, "tid": thread, "args": {"name": label}}));
+    }
+    let timed = trace.details.values().filter(|detail| detail.gpu.is_some());
+    let streams: BTreeSet<u64> = timed.map(|detail| detail.stream.unwrap_or(0)).collect();
+    if !streams.is_empty() {
+        let label = format!("GPU of {program} ({pid})");
+        all.push(json!({"ph": "M", "name": "process_name", "pid": gpu, "args": {"name": label}}));
+    }
+    for stream in streams {
+        let label = stream_name(trace, stream);
+        all.push(json!({"ph": "M", "name": "thread_name", "pid": gpu, "tid": stream, "args": {"name": label}}));
+    }
+    all
+}
+
 /// By hand: names of functions need no escapes, and this runs once a call.
-fn write_call(out: &mut impl Write, trace: &Trace, call: &Call) -> io::Result<()> {
+fn write_call(out: &mut impl Write, trace: &Trace, call: &Call, began: u64) -> io::Result<()> {
     let name = name(call.function);
-    let (start, duration) = (micros(call.start.saturating_sub(trace.start)), micros(call.duration));
-    let (pid, tid, result) = (trace.pid, call.thread, call.result);
+    let (start, duration) = (micros(call.start.saturating_sub(began)), micros(call.duration));
+    let (pid, tid) = (trace.pid, call.thread);
+    let detail = trace.details.get(&(call.thread, call.start));
+    let args = detail.map_or_else(|| json!({"result": call.result}), |detail| args(trace, call, detail));
     write!(
         out,
         ",\n{{\"ph\":\"X\",\"cat\":\"cuda\",\"name\":\"{name}\",\"pid\":{pid},\"tid\":{tid},\
-         \"ts\":{start},\"dur\":{duration},\"args\":{{\"result\":{result}}}}}"
-    )
+         \"ts\":{start},\"dur\":{duration},\"args\":{args}}}"
+    )?;
+    match detail.and_then(|detail| Some((detail, detail.gpu?))) {
+        Some((detail, (start, took))) => {
+            let (work, pid, tid) = (json!(work_name(trace, call)), GPU + u64::from(pid), detail.stream.unwrap_or(0));
+            let (start, duration) = (micros(start.saturating_sub(began)), micros(took));
+            write!(
+                out,
+                ",\n{{\"ph\":\"X\",\"cat\":\"gpu\",\"name\":{work},\"pid\":{pid},\"tid\":{tid},\
+                 \"ts\":{start},\"dur\":{duration},\"args\":{args}}}"
+            )
+        }
+        None => Ok(()),
+    }
+}
+
+/// What is known of a call's work.
+fn args(trace: &Trace, call: &Call, detail: &Detail) -> Value {
+    let mut args = json!({"result": call.result});
+    let mut put = |name: &str, value: Value| args[name] = value;
+    if let Some(kernel) = &detail.kernel {
+        put("kernel", json!(kernel));
+    }
+    if let Some((grid, block)) = detail.shape {
+        put("grid", json!(grid));
+        put("block", json!(block));
+        put("shared_bytes", json!(detail.shared));
+    }
+    if let Some(bytes) = detail.bytes {
+        put("bytes", json!(bytes));
+    }
+    if let Some(stream) = detail.stream {
+        put("stream", json!(stream_name(trace, stream)));
+    }
+    args
 }
 
 /// Exact: a double would lose nanoseconds in a trace of months.
@@ -58,38 +118,60 @@ mod tests {
 
     use super::*;
 
-    fn events(calls: Vec<Call>) -> Vec<Value> {
-        let trace = Trace { pid: 42, program: "a \"quoted\" name".into(), wall_start: 0, start: 1_000, calls };
+    fn trace(pid: u32, start: u64, calls: Vec<Call>) -> Trace {
+        let kernel = Detail {
+            stream: Some(9),
+            kernel: Some("a<\"b\">".into()),
+            shape: Some(([2, 1, 1], [32, 1, 1])),
+            bytes: Some(64),
+            gpu: Some((5_000, 700)),
+            ..Detail::default()
+        };
+        let details = calls.iter().map(|call| ((call.thread, call.start), kernel.clone())).collect();
+        Trace { pid, program: "a \"quoted\" name".into(), wall_start: 0, start, calls, details }
+    }
+
+    fn events(traces: &[Trace]) -> Vec<Value> {
         let mut text = Vec::new();
-        write_events(&mut text, &trace).unwrap();
+        write_events(&mut text, traces).unwrap();
         let value: Value = serde_json::from_slice(&text).unwrap();
         value["traceEvents"].as_array().unwrap().clone()
     }
 
+    fn call(thread: u32) -> Call {
+        let function = Function::cuLaunchKernel.number();
+        Call { function, thread, start: 3_500, duration: 1_234, result: 2, round_trips: 0 }
+    }
+
     #[test]
-    fn each_call_is_a_slice_on_the_track_of_its_thread() {
-        let call = |thread| Call {
-            function: Function::cuInit.number(),
-            thread,
-            start: 3_500,
-            duration: 1_234,
-            result: 2,
-            round_trips: 0,
-        };
-        let events = events(vec![call(42), call(43)]);
+    fn each_call_is_a_slice_on_the_track_of_its_thread_and_its_work_one_on_that_of_its_stream() {
+        let events = events(&[trace(42, 1_000, vec![call(42)]), trace(50, 2_000, vec![call(51)])]);
         let names: Vec<_> = events.iter().map(|event| event["name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["process_name", "thread_name", "thread_name", "cuInit", "cuInit"]);
+        let of_one = ["process_name", "thread_name", "process_name", "thread_name"];
+        assert_eq!(
+            names,
+            [&of_one[..], &of_one, &["cuLaunchKernel", "a<\"b\">", "cuLaunchKernel", "a<\"b\">"]].concat()
+        );
         assert_eq!(events[1]["args"]["name"], "main thread");
-        let last = &events[4];
+        assert_eq!(events[2]["args"]["name"], "GPU of a \"quoted\" name (42)");
+        assert_eq!(events[3]["args"]["name"], "stream 1");
+        let last = &events[10];
         assert_eq!(
             (last["tid"].as_u64(), last["ts"].as_f64(), last["dur"].as_f64()),
-            (Some(43), Some(2.5), Some(1.234))
+            (Some(51), Some(2.5), Some(1.234))
         );
-        assert_eq!(last["args"]["result"], 2);
+        assert_eq!((&last["args"]["result"], &last["args"]["bytes"]), (&json!(2), &json!(64)));
+        let gpu = &events[11];
+        assert_eq!(
+            (gpu["ts"].as_f64(), gpu["dur"].as_f64(), &gpu["args"]["grid"][0]),
+            (Some(4.0), Some(0.7), &json!(2))
+        );
+        assert_eq!(gpu["pid"].as_u64(), Some(GPU + 50));
     }
 
     #[test]
     fn a_trace_without_calls_is_still_valid_json() {
-        assert_eq!(events(Vec::new()).len(), 1);
+        assert_eq!(events(&[trace(42, 0, Vec::new())]).len(), 1);
+        assert_eq!(events(&[]).len(), 0);
     }
 }

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use katydid_scratch::Scratch;
 
 use crate::bench::wait_until_warm;
+use crate::document;
 use crate::failure::{Failure, Outcome};
 use crate::flags::{Against, BenchFlags, BenchHolderFlags};
 use crate::layout::Layout;
@@ -63,10 +64,9 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let report = Report::new(&driver, programs, sizes);
     server.stop();
     drop(progress);
-    let mut out = io::stdout().lock();
     match flags.json {
-        true => report.write_json(&mut out)?,
-        false => report.write_table(&mut out)?,
+        true => document::write(&report)?,
+        false => report.write_table(&mut io::stdout().lock())?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use self::body::Report;
 use crate::address;
+use crate::document;
 use crate::failure::{Failure, Outcome};
 use crate::flags::{Against, BenchFlags, BenchOpenclBodyFlags};
 use crate::layout::{self, Layout};
@@ -93,10 +94,9 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     }
     drop(progress);
     server.stop();
-    let mut out = io::stdout().lock();
     match flags.json {
-        true => writeln!(out, "{}", serde_json::to_string_pretty(&best).map_err(Failure::work)?)?,
-        false => best.write_table(&mut out, &ways)?,
+        true => document::write(&best)?,
+        false => best.write_table(&mut io::stdout().lock(), &ways)?,
     }
     Ok(ExitCode::SUCCESS)
 }

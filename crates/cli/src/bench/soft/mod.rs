@@ -15,6 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use serde::Serialize;
 
+use crate::document;
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::{BenchFlags, BenchSoftBodyFlags, SoftDevice};
 use crate::table::{Align, Table};
@@ -67,12 +68,9 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     if let Some(row) = rows.iter().find(|row| !row.agrees) {
         return Err(Failure::work(format!("{}: softcuda and OpenCL disagree about the result", row.kernel)));
     }
-    let mut out = io::stdout().lock();
     match flags.json {
-        true => {
-            writeln!(out, "{}", serde_json::to_string_pretty(&Json { opencl, rows: &rows }).map_err(Failure::work)?)?
-        }
-        false => write_table(&mut out, &rows, opencl.as_deref())?,
+        true => document::write(&Json { opencl, rows: &rows })?,
+        false => write_table(&mut io::stdout().lock(), &rows, opencl.as_deref())?,
     }
     Ok(ExitCode::SUCCESS)
 }

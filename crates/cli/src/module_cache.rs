@@ -1,7 +1,7 @@
-//! Where a server keeps images of code that programs have sent, and how much of them: the first of the flags, the config
+//! The module cache: where a server keeps the code that programs have sent, and how much of it: the first of the flags, the config
 //! file and the environment that says something decides.
 //!
-//! Only this user may write to the folder. One that cannot be had is an error if somebody named it; else images are kept
+//! Only this user may write to the folder. One that cannot be had is an error if somebody named it; else code is kept
 //! for as long as the server runs, among temporary files.
 
 use std::env;
@@ -20,7 +20,7 @@ use crate::failure::{Failure, say};
 use crate::flags::ServeFlags;
 use crate::size::Size;
 
-/// Most bytes of images unless somebody says otherwise: the code of a framework for one kind of GPU is some hundred
+/// Most bytes of it unless somebody says otherwise: the code of a framework for one kind of GPU is some hundred
 /// megabytes.
 const DEFAULT_SIZE: Size = Size(4 << 30);
 
@@ -28,31 +28,33 @@ const DEFAULT_SIZE: Size = Size(4 << 30);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FolderError {
     /// It cannot be made or looked at.
-    #[error("{path}: cannot keep images there: {source}; name another folder with --images")]
+    #[error("{path}: cannot be the module cache: {source}; name another folder with --module-cache")]
     System { path: PathBuf, source: io::Error },
     /// Somebody else could put something there, or take it away.
-    #[error("{path}: is not a folder that only you can write to; correct that, or name another one with --images")]
+    #[error(
+        "{path}: is not a folder that only you can write to; correct that, or name another one with --module-cache"
+    )]
     Open { path: PathBuf },
 }
 
-/// Images of a server.
-pub(crate) struct KeptImages {
+/// The module cache of a server.
+pub(crate) struct ModuleCache {
     folder: PathBuf,
     size: Size,
     /// A folder that goes with the server.
     _scratch: Option<Scratch>,
 }
 
-impl KeptImages {
-    /// Makes the folder ready; none where images cannot be kept at all, and then programs send them each time.
+impl ModuleCache {
+    /// Makes the folder ready; none where code cannot be kept at all, and then programs send them each time.
     ///
     /// # Errors
     ///
     /// The config file is wrong, or a folder that somebody named cannot be used.
     pub(crate) fn prepare(flags: &ServeFlags, user: Option<&WorkerUser>) -> Result<Option<Self>, Failure> {
         let (config, file) = read_config()?;
-        let size = size(flags.images_size, &config, &file)?;
-        if let Some(named) = flags.images.clone().or(config.images) {
+        let size = size(flags.module_cache_size, &config, &file)?;
+        if let Some(named) = flags.module_cache.clone().or(config.module_cache) {
             let folder = std::path::absolute(&named).unwrap_or(named);
             make_private(&folder, user).map_err(Failure::usage)?;
             return Ok(Some(Self { folder, size, _scratch: None }));
@@ -60,17 +62,17 @@ impl KeptImages {
         let lasting = default_folder(|name| env::var_os(name));
         match lasting.map(|folder| make_private(&folder, user).map(|()| folder)) {
             Some(Ok(folder)) => return Ok(Some(Self { folder, size, _scratch: None })),
-            Some(Err(error)) if !flags.quiet => say(format_args!("{error}; they go with this server")),
+            Some(Err(error)) if !flags.quiet => say(format_args!("{error}; it goes with this server")),
             _ => {}
         }
-        let scratch = Scratch::new("images").ok().filter(|scratch| give(scratch.path(), user).is_ok());
+        let scratch = Scratch::new("modules").ok().filter(|scratch| give(scratch.path(), user).is_ok());
         Ok(scratch.map(|scratch| Self { folder: scratch.path().to_owned(), size, _scratch: Some(scratch) }))
     }
 
     /// Arguments of workers.
     pub(crate) fn arguments(&self) -> [OsString; 4] {
         let (folder, size) = (self.folder.clone().into(), self.size.0.to_string().into());
-        ["--images".into(), folder, "--images-size".into(), size]
+        ["--module-cache".into(), folder, "--module-cache-size".into(), size]
     }
 }
 
@@ -81,14 +83,14 @@ fn read_config() -> Result<(Config, PathBuf), Failure> {
 }
 
 fn size(flag: Option<Size>, config: &Config, file: &Path) -> Result<Size, Failure> {
-    let said = config.images_size.as_deref().map(str::parse::<Size>).transpose();
-    let said = said.map_err(|error| Failure::usage(format!("{}: images_size: {error}", file.display())))?;
+    let said = config.module_cache_size.as_deref().map(str::parse::<Size>).transpose();
+    let said = said.map_err(|error| Failure::usage(format!("{}: module_cache_size: {error}", file.display())))?;
     Ok(flag.or(said).unwrap_or(DEFAULT_SIZE))
 }
 
-/// Where images belong if nobody names another folder.
+/// Where it is if nobody names another folder.
 fn default_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    Some(cache::folder(variable)?.join("images"))
+    Some(cache::folder(variable)?.join("modules"))
 }
 
 /// Gives a folder to the user of the workers, if that is another than this one.
@@ -120,9 +122,9 @@ mod tests {
     fn the_cache_of_the_desktop_standard_comes_before_home() {
         let with = |names: &'static [&str]| move |name: &str| names.contains(&name).then(|| format!("/{name}").into());
         let folder = |names| default_folder(with(names));
-        assert_eq!(folder(&["KATYDID_CACHE", "XDG_CACHE_HOME"]), Some("/KATYDID_CACHE/images".into()));
-        assert_eq!(folder(&["XDG_CACHE_HOME", "HOME"]), Some("/XDG_CACHE_HOME/katydid/images".into()));
-        assert_eq!(folder(&["HOME"]), Some("/HOME/.cache/katydid/images".into()));
+        assert_eq!(folder(&["KATYDID_CACHE", "XDG_CACHE_HOME"]), Some("/KATYDID_CACHE/modules".into()));
+        assert_eq!(folder(&["XDG_CACHE_HOME", "HOME"]), Some("/XDG_CACHE_HOME/katydid/modules".into()));
+        assert_eq!(folder(&["HOME"]), Some("/HOME/.cache/katydid/modules".into()));
         assert_eq!(folder(&[]), None);
         assert_eq!(default_folder(|_| Some("relative".into())), None);
     }
@@ -142,10 +144,10 @@ mod tests {
 
     #[test]
     fn a_wrong_size_in_the_config_file_is_named() {
-        let config = Config { images_size: Some("much".into()), ..Config::default() };
+        let config = Config { module_cache_size: Some("much".into()), ..Config::default() };
         let Err(error) = size(None, &config, Path::new("config.toml")) else { unreachable!() };
-        assert!(error.to_string().starts_with("config.toml: images_size: "), "{error}");
-        let config = Config { images_size: Some("2G".into()), ..Config::default() };
+        assert!(error.to_string().starts_with("config.toml: module_cache_size: "), "{error}");
+        let config = Config { module_cache_size: Some("2G".into()), ..Config::default() };
         assert_eq!(size(None, &config, Path::new("")).unwrap(), Size(2 << 30));
         assert_eq!(size(Some(Size(5)), &config, Path::new("")).unwrap(), Size(5));
     }

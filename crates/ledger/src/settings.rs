@@ -1,0 +1,457 @@
+//! Katydid's own environment variables: one list of all of them, what each takes, and the name that a misspelt one is near to.
+//!
+//! The rule: a name that begins with `KATYDID_` and is not in [`ALL`] is named once on standard error, by the command or, where
+//! no command has started the program, by the library. `docs/environment.md` has its table from here; tests hold the sources and
+//! that page to the list.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::units;
+
+/// How all of their names begin.
+pub const PREFIX: &str = "KATYDID_";
+/// Names that the command has told of already, with commas between them, so that the program's libraries need not.
+pub const TOLD: &str = "KATYDID_TOLD";
+/// Least silence of a link that can be a limit: workers that are busy say so once a second.
+pub const LEAST_SILENCE: Duration = Duration::from_secs(3);
+/// Most changes by which a name may differ from the one that was meant.
+const MOST_CHANGES: usize = 4;
+
+/// Who reads a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    /// The libraries in a program, and the commands that start one.
+    Program,
+    /// Commands.
+    Command,
+    /// `katydid serve`, a private server, and their workers.
+    Server,
+    /// softcuda, in a worker or in a program.
+    Soft,
+    /// Set by Katydid for its own processes.
+    Own,
+    /// Tests, and who looks for a fault with them.
+    Tests,
+}
+
+impl Reader {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Program => "programs",
+            Self::Command => "commands",
+            Self::Server => "servers",
+            Self::Soft => "softcuda",
+            Self::Own => "Katydid sets it",
+            Self::Tests => "tests",
+        }
+    }
+}
+
+/// What a variable may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value {
+    /// Any text.
+    Text,
+    /// The path of a file or folder.
+    Path,
+    /// A server; who looks for one says what is wrong with it.
+    Address,
+    /// Bytes.
+    Size,
+    /// A time without a sign of life.
+    Silence,
+    /// A whole number between two.
+    Number(u64, u64),
+    /// One of these words.
+    Words(&'static [&'static str]),
+}
+
+impl Value {
+    /// What it takes, for a message.
+    pub fn expected(self) -> String {
+        match self {
+            Self::Text => "a text".to_owned(),
+            Self::Path => "a path".to_owned(),
+            Self::Address => "unix:PATH, tcp://HOST:PORT, tls://HOST:PORT or vsock://MACHINE:PORT".to_owned(),
+            Self::Size => "a size such as 512M or 16GiB".to_owned(),
+            Self::Silence => "a time with a unit, such as 60s or 5m: 3s at least, or 0s for no limit".to_owned(),
+            Self::Number(least, u64::MAX) => format!("a number from {least} on"),
+            Self::Number(least, most) => format!("a number from {least} to {most}"),
+            Self::Words([one]) => format!("{one}, or not set"),
+            Self::Words(words) => {
+                let (last, first) = words.split_last().map_or(("", &[][..]), |(last, first)| (*last, first));
+                format!("{} or {last}", first.join(", "))
+            }
+        }
+    }
+
+    /// Whether it takes `text`.
+    pub fn takes(self, text: &str) -> bool {
+        match self {
+            Self::Text | Self::Path | Self::Address => true,
+            Self::Size => units::size(text).is_ok(),
+            Self::Silence => silence(text).is_some(),
+            Self::Number(least, most) => text.parse().is_ok_and(|number: u64| (least..=most).contains(&number)),
+            Self::Words(words) => words.contains(&text),
+        }
+    }
+}
+
+/// A variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// Who reads it.
+    pub reader: Reader,
+    /// What it may hold.
+    pub value: Value,
+    /// What it says, for the table.
+    pub meaning: &'static str,
+}
+
+const fn setting(name: &'static str, reader: Reader, value: Value, meaning: &'static str) -> Setting {
+    Setting { name, reader, value, meaning }
+}
+
+const ANY_NUMBER: Value = Value::Number(0, u64::MAX);
+const ONE: Value = Value::Words(&["1"]);
+
+/// All of them.
+pub const ALL: &[Setting] = &[
+    setting("KATYDID_SERVER", Reader::Program, Value::Address, "the server, unless `--server` names one"),
+    setting(
+        "KATYDID_CERTS",
+        Reader::Program,
+        Value::Path,
+        "the folder of certificates for `tls://`, unless `--certs` names one",
+    ),
+    setting("KATYDID_NAME", Reader::Program, Value::Text, "the session's name, as `--name`"),
+    setting("KATYDID_MEMORY", Reader::Program, Value::Size, "most device memory of the program, as `--memory`"),
+    setting("KATYDID_LINK", Reader::Program, Value::Words(&["shm", "stream"]), "how calls travel, as `--link`"),
+    setting(
+        "KATYDID_LINK_TIMEOUT",
+        Reader::Program,
+        Value::Silence,
+        "how long a link may be silent, as `--link-timeout`",
+    ),
+    setting("KATYDID_LANES", Reader::Program, Value::Number(0, 16), "connections for large copies, as `--lanes`"),
+    setting(
+        "KATYDID_PACKING",
+        Reader::Program,
+        Value::Words(&["off", "auto", "always"]),
+        "whether large copies are packed, as `--packing`",
+    ),
+    setting(
+        "KATYDID_REQUIRE_GPU",
+        Reader::Program,
+        Value::Words(&["0", "1"]),
+        "softcuda will not do, as `--require-gpu`",
+    ),
+    setting(
+        "KATYDID_CACHE",
+        Reader::Program,
+        Value::Path,
+        "the folder of what is kept for later programs; `$XDG_CACHE_HOME/katydid` or `~/.cache/katydid` unless set",
+    ),
+    setting(
+        "KATYDID_LOG",
+        Reader::Program,
+        Value::Text,
+        "anything: more is told on standard error, of missing tables and faults",
+    ),
+    setting(
+        "KATYDID_LIB",
+        Reader::Command,
+        Value::Path,
+        "the folder that holds `shim/` and `soft/`, in place of `../lib/katydid`",
+    ),
+    setting(
+        "KATYDID_CRIU",
+        Reader::Command,
+        Value::Path,
+        "another CRIU: a program, or a folder such as `lib/katydid/criu`",
+    ),
+    setting(
+        "KATYDID_OPENCL_DRIVERS",
+        Reader::Server,
+        Value::Text,
+        "libraries of OpenCL drivers, with colons between them, and no others",
+    ),
+    setting(
+        "KATYDID_OPENCL_APART",
+        Reader::Server,
+        Value::Words(&["off"]),
+        "buffers stay in the dump of a checkpoint, to compare (opencl.md)",
+    ),
+    setting(
+        "KATYDID_OPENCL_ASIDE",
+        Reader::Server,
+        Value::Words(&["process", "device", "host"]),
+        "the one way by which contents are copied aside, to compare (opencl.md)",
+    ),
+    setting(
+        "KATYDID_OPENCL_MAPS",
+        Reader::Server,
+        Value::Words(&["driver", "copy"]),
+        "the one way by which buffers are mapped, to compare (opencl.md)",
+    ),
+    setting(
+        "KATYDID_OPENCL_SHELF",
+        Reader::Server,
+        Value::Words(&["off"]),
+        "buffers lie in the driver's own memory, to compare (opencl.md)",
+    ),
+    setting(
+        "KATYDID_OPENCL_STAGING",
+        Reader::Server,
+        Value::Words(&["plain", "pinned"]),
+        "whether drivers know the staging area, to compare (opencl.md)",
+    ),
+    setting(
+        "KATYDID_SNAPSHOT_HASH",
+        Reader::Server,
+        Value::Words(&["kernel"]),
+        "kernels hash the memory of software devices too",
+    ),
+    setting("KATYDID_SOFT_DEVICES", Reader::Soft, Value::Number(0, 16), "number of devices; 1 unless set"),
+    setting(
+        "KATYDID_SOFT_MEMORY",
+        Reader::Soft,
+        Value::Size,
+        "bytes of each device; half of the machine's memory unless set",
+    ),
+    setting(
+        "KATYDID_SOFT_SHARED",
+        Reader::Soft,
+        Value::Path,
+        "the folder of processes that share the memory of the devices; each has its own unless set",
+    ),
+    setting(
+        "KATYDID_SOFT_RACES",
+        Reader::Soft,
+        ANY_NUMBER,
+        "races of kernels are told; the number decides the order of warps (softcuda.md)",
+    ),
+    setting(
+        "KATYDID_SOFT_DISPLACE",
+        Reader::Soft,
+        Value::Path,
+        "a file that says how far variables of modules are displaced, for tests",
+    ),
+    setting("KATYDID_JOB", Reader::Own, Value::Path, "the socket of the program's job"),
+    setting("KATYDID_TRACE", Reader::Own, Value::Path, "where the program records its calls, for `katydid trace`"),
+    setting(
+        "KATYDID_TRACE_GPU",
+        Reader::Own,
+        Value::Words(&["0", "1"]),
+        "whether a trace has times of the GPU, as `trace --no-gpu`",
+    ),
+    setting("KATYDID_WORKER", Reader::Own, Value::Text, "this process is a worker"),
+    setting("KATYDID_WORKER_NOTE", Reader::Own, Value::Text, "what a worker that starts again was told before"),
+    setting(TOLD, Reader::Own, Value::Text, "unknown variables that the command has named already"),
+    setting(
+        "KATYDID_CHECKPOINT_AT",
+        Reader::Tests,
+        Value::Text,
+        "messages before which a program holds itself (CONTRIBUTING.md)",
+    ),
+    setting("KATYDID_FAULT", Reader::Tests, Value::Text, "the stage at which a checkpoint fails (CONTRIBUTING.md)"),
+    setting("KATYDID_BLESS", Reader::Tests, Value::Text, "golden files are written anew; `cargo xtask bless` sets it"),
+    setting("KATYDID_CHAOS_ROUNDS", Reader::Tests, ANY_NUMBER, "rounds of kills"),
+    setting("KATYDID_CHAOS_SEED", Reader::Tests, ANY_NUMBER, "the seed of their moments"),
+    setting(
+        "KATYDID_CHECKPOINTS_WANTED",
+        Reader::Tests,
+        Value::Words(&["0", "1"]),
+        "whether a machine without checkpoints fails",
+    ),
+    setting("KATYDID_CHECKPOINT_COUNT", Reader::Tests, ANY_NUMBER, "checkpoints of a program"),
+    setting("KATYDID_CHECKPOINT_SEED", Reader::Tests, ANY_NUMBER, "the seed of their calls"),
+    setting("KATYDID_CHECKPOINT_SWEEP", Reader::Tests, ONE, "checkpoints of every program"),
+    setting("KATYDID_CHECKPOINT_WAYS", Reader::Tests, Value::Words(&["all"]), "every program on every way"),
+    setting("KATYDID_CUDART_ALL", Reader::Tests, Value::Text, "all versions of the CUDA runtime"),
+    setting("KATYDID_ENDURANCE_CHECKPOINTS", Reader::Tests, ANY_NUMBER, "checkpoints of one job"),
+    setting("KATYDID_ENDURANCE_SESSIONS", Reader::Tests, ANY_NUMBER, "sessions of one server"),
+    setting("KATYDID_FAKE", Reader::Tests, Value::Text, "what a worker without a GPU does"),
+    setting("KATYDID_IMAGE", Reader::Tests, Value::Path, "the image of a test with a limit"),
+    setting("KATYDID_MUTATIONS", Reader::Tests, ANY_NUMBER, "mutations of each input"),
+    setting("KATYDID_OPENCL_SEEDS", Reader::Tests, Value::Text, "seeds of random calls of OpenCL, such as 100-199"),
+    setting("KATYDID_TEST_ALONE", Reader::Tests, Value::Text, "this process runs one test"),
+    setting("KATYDID_TEST_DEVICES", Reader::Tests, Value::Text, "devices of OpenCL"),
+    setting("KATYDID_TEST_DRIVER", Reader::Tests, Value::Text, "the driver under test"),
+    setting("KATYDID_TEST_FOLDER", Reader::Tests, Value::Path, "the folder of a test of two processes"),
+    setting("KATYDID_TEST_HALF", Reader::Tests, Value::Text, "which of its two processes this is"),
+    setting("KATYDID_TEST_MARK", Reader::Tests, Value::Text, "by which a test knows its processes"),
+    setting("KATYDID_TEST_OPENCL", Reader::Tests, Value::Text, "the OpenCL driver under test"),
+    setting("KATYDID_TEST_PACK", Reader::Tests, Value::Path, "the folder of a pack"),
+    setting("KATYDID_TEST_WORKER", Reader::Tests, Value::Path, "the worker under test"),
+];
+
+/// The variable of that name.
+pub fn find(name: &str) -> Option<&'static Setting> {
+    ALL.iter().find(|setting| setting.name == name)
+}
+
+/// What is wrong with a variable that is set to `value`, in one line; none where it takes that. Empty is as not set.
+pub fn problem(name: &str, value: &str) -> Option<String> {
+    let setting = find(name)?;
+    let is_wrong = !value.is_empty() && !setting.value.takes(value);
+    is_wrong.then(|| format!("{name}={value:?} is not {}", setting.value.expected()))
+}
+
+/// The limit for a link's silence that a text says: nothing for no limit. A number without a unit says none.
+pub fn silence(text: &str) -> Option<Duration> {
+    let most = Duration::from_secs(1_000_000);
+    units::duration(text).ok().filter(|time| time.is_zero() || (LEAST_SILENCE..=most).contains(time))
+}
+
+/// A name of ours that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unknown {
+    /// As it is set.
+    pub name: String,
+    /// The name that is the nearest, if one is near.
+    pub nearest: Option<&'static str>,
+}
+
+impl std::fmt::Display for Unknown {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // It comes from outside, and goes to a terminal.
+        let name = self.name.escape_debug();
+        match self.nearest {
+            Some(nearest) => write!(out, "{name} is no variable of Katydid's, and is passed over: is {nearest} meant?"),
+            None => write!(out, "{name} is no variable of Katydid's, and is passed over (docs/environment.md has all)"),
+        }
+    }
+}
+
+/// Those of `names` that begin as ours do and do not exist, in order.
+pub fn unknown(names: impl IntoIterator<Item = String>) -> Vec<Unknown> {
+    let ours = names.into_iter().filter(|name| name.starts_with(PREFIX) && find(name).is_none());
+    let mut all: Vec<Unknown> = ours.map(|name| Unknown { nearest: nearest(&name), name }).collect();
+    all.sort_by(|one, other| one.name.cmp(&other.name));
+    all
+}
+
+/// Those of this process's environment that nobody has told of yet.
+pub fn unknown_here() -> Vec<Unknown> {
+    let told = std::env::var(TOLD).unwrap_or_default();
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    unknown(names.filter(|name| !told.split(',').any(|told| told == name)))
+}
+
+/// The name of a variable for users that the fewest changes lead to.
+fn nearest(name: &str) -> Option<&'static str> {
+    let meant = ALL.iter().filter(|setting| !matches!(setting.reader, Reader::Own | Reader::Tests));
+    let distances = meant.map(|setting| (changes(&name[PREFIX.len()..], &setting.name[PREFIX.len()..]), setting.name));
+    let (distance, nearest) = distances.min()?;
+    (distance <= MOST_CHANGES.min((nearest.len() - PREFIX.len()) / 2)).then_some(nearest)
+}
+
+/// Letters that have to be put in, taken out, replaced or swapped with the next to make one of the other.
+fn changes(from: &str, to: &str) -> usize {
+    let (from, to): (Vec<char>, Vec<char>) = (from.chars().take(64).collect(), to.chars().collect());
+    let mut rows = vec![vec![0; to.len() + 1]; from.len() + 1];
+    for at in 0..=from.len() {
+        for other in 0..=to.len() {
+            rows[at][other] = match (at, other) {
+                (0, rest) | (rest, 0) => rest,
+                _ => {
+                    let replaced = rows[at - 1][other - 1] + usize::from(from[at - 1] != to[other - 1]);
+                    let least = replaced.min(rows[at - 1][other] + 1).min(rows[at][other - 1] + 1);
+                    let is_swap = at > 1 && other > 1 && from[at - 1] == to[other - 2] && from[at - 2] == to[other - 1];
+                    if is_swap { least.min(rows[at - 2][other - 2] + 1) } else { least }
+                }
+            };
+        }
+    }
+    rows[from.len()][to.len()]
+}
+
+/// The table of `docs/environment.md`.
+pub fn table() -> String {
+    let mut text = String::from("| variable | read by | takes | says |\n|---|---|---|---|\n");
+    for Setting { name, reader, value, meaning } in ALL {
+        let _ = writeln!(text, "| `{name}` | {} | {} | {meaning} |", reader.title(), value.expected());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What stands around the table.
+    const BEGIN: &str = "<!-- made from crates/ledger/src/settings.rs -->\n\n";
+    const END: &str = "\n<!-- end -->";
+
+    fn named(name: &str) -> Vec<Unknown> {
+        unknown([PREFIX.to_owned() + name, "HOME".to_owned(), "KATYDID_LANES".to_owned()])
+    }
+
+    #[test]
+    fn the_nearest_name_is_told() {
+        for (wrong, right) in [
+            ("SEVRER", "KATYDID_SERVER"),
+            ("LANE", "KATYDID_LANES"),
+            ("TIMEOUT_LINK", "none"),
+            ("LINKTIMEOUT", "KATYDID_LINK_TIMEOUT"),
+            ("SOFT_MEM", "KATYDID_SOFT_MEMORY"),
+            ("FOO", "none"),
+            ("UNHEARD_OF_THING", "none"),
+        ] {
+            let found = named(wrong);
+            assert_eq!(found.len(), 1, "{wrong}");
+            let expected = Some(right).filter(|right| *right != "none");
+            assert_eq!(found[0].nearest, expected, "{wrong}");
+            assert!(found[0].to_string().contains(&(PREFIX.to_owned() + wrong)));
+        }
+    }
+
+    #[test]
+    fn control_characters_of_a_name_are_not_written() {
+        assert!(!named("A\x1b[2J")[0].to_string().contains('\x1b'));
+    }
+
+    #[test]
+    fn names_are_given_once_and_every_value_says_what_it_takes() {
+        for (at, setting) in ALL.iter().enumerate() {
+            assert!(setting.name.starts_with(PREFIX));
+            assert!(ALL[at + 1..].iter().all(|other| other.name != setting.name), "{}", setting.name);
+            assert!(!setting.value.expected().is_empty());
+        }
+    }
+
+    #[test]
+    fn the_page_has_the_table() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/environment.md");
+        let text = std::fs::read_to_string(page).unwrap();
+        let (before, rest) = text.split_once(BEGIN).unwrap();
+        let (now, after) = rest.split_once(END).unwrap();
+        if std::env::var_os("KATYDID_BLESS").is_some() {
+            std::fs::write(page, format!("{before}{BEGIN}{}{END}{after}", table())).unwrap();
+        } else {
+            assert_eq!(now, table(), "`cargo xtask bless` writes it anew");
+        }
+    }
+
+    #[test]
+    fn a_number_without_a_unit_is_no_time() {
+        assert_eq!(problem("KATYDID_LINK_TIMEOUT", "60s"), None);
+        assert_eq!(problem("KATYDID_LINK_TIMEOUT", "0s"), None);
+        for wrong in ["60", "0", "2s", "1d", "s", "-3s"] {
+            assert!(problem("KATYDID_LINK_TIMEOUT", wrong).unwrap().contains("60s"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn other_values_are_checked_by_their_kind() {
+        assert_eq!(problem("KATYDID_LANES", ""), None);
+        assert_eq!(problem("KATYDID_LANES", "16"), None);
+        assert_eq!(problem("KATYDID_LANES", "17").unwrap(), "KATYDID_LANES=\"17\" is not a number from 0 to 16");
+        assert_eq!(problem("KATYDID_MEMORY", "1.5GiB"), None);
+        assert!(problem("KATYDID_MEMORY", "much").is_some() && problem("KATYDID_LINK", "smoke").is_some());
+    }
+}

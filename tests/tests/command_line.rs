@@ -1,0 +1,427 @@
+//! What the command line says it does: exit statuses, one JSON document, units, what `ps` lists, traces, what is installed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program::{self, Outcome, Running};
+use katydid_tests::server::Server;
+use katydid_tests::watch::{PATIENCE, until};
+use katydid_tests::way::{Way, katydid};
+use serde_json::Value;
+
+/// A word that no program prints which does not run.
+const RAN: &str = "the program ran";
+
+fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Outcome> {
+    let places = Places::of_this_test()?;
+    let mut command = katydid(&places, arguments);
+    // Of whoever runs the tests there may be a server in the config file.
+    command.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME").envs(variables.iter().copied());
+    Ok(program::run(&mut command, PATIENCE)?)
+}
+
+fn fixture() -> Result<String> {
+    let places = Places::of_this_test()?;
+    Ok(places.program("fixture", Variant::Static).to_string_lossy().into_owned())
+}
+
+/// Refused with this status and one line with these words, and the program has not run.
+fn is_refused(outcome: &Outcome, status: i32, words: &[&str]) -> Result<()> {
+    let errors = outcome.errors();
+    ensure!(outcome.status.code() == Some(status), "{}, not {status}: {errors}", outcome.ending());
+    ensure!(errors.lines().count() == 1 && errors.starts_with("katydid: "), "not one line of katydid's:\n{errors}");
+    for word in words {
+        ensure!(errors.contains(word), "no {word} in: {errors}");
+    }
+    ensure!(!outcome.text().contains(RAN), "the program ran: {errors}");
+    Ok(())
+}
+
+fn running(server: &str, arguments: &[&str]) -> Result<Outcome> {
+    run(&[&["run", "--server", server], arguments, &["--", "echo", RAN]].concat(), &[])
+}
+
+#[test]
+fn a_full_server_is_3_and_one_line() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, &driver_under_test(), &["--max-sessions", "1"])?;
+    let way = Way::through(&server)[0].clone();
+    let mut command = way.command(&places, &places.program("fixture", Variant::Static));
+    let mut first = Running::start(command.arg("idle"), Stdio::piped())?;
+    first.wait_for("ready", PATIENCE)?;
+    is_refused(&running(&server.unix(), &[])?, 3, &["1 sessions", "--max-sessions"])?;
+    is_refused(&running(server.tcp(), &[])?, 3, &["--max-sessions"])?;
+    first.close_input();
+    first.finish(PATIENCE)?;
+    server.workers_of(0)?;
+    ensure!(running(&server.unix(), &[])?.text().contains(RAN), "the server has room again");
+    Ok(())
+}
+
+#[test]
+fn missing_certificates_are_2_and_others_certificates_3() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start_sealed(&places, &driver_under_test(), &[])?;
+    let other = Server::start_sealed(&places, &driver_under_test(), &[])?;
+    let address = |server: &Server| match Way::sealed(server) {
+        Some(Way::Served { address, .. }) => Ok(address),
+        _ => anyhow::bail!("the server is not behind TLS"),
+    };
+    let (there, wrong) = (address(&server)?, address(&other)?);
+    let place = there.split_once('?').map_or(there.as_str(), |(place, _)| place);
+    is_refused(&running(place, &[])?, 2, &["certificates", "--certs"])?;
+    is_refused(&running(place, &["--certs", "/nonexistent/certs"])?, 2, &["/nonexistent/certs"])?;
+    let certs = wrong.split_once("?certs=").context("no certificates")?.1;
+    is_refused(&running(place, &["--certs", certs])?, 3, &["certificate"])?;
+    ensure!(running(&there, &[])?.text().contains(RAN), "with its certificates it is let in");
+    is_refused(&run(&["serve", "--listen", "tls://127.0.0.1:0", "--driver", "soft"], &[])?, 2, &["certificates"])
+}
+
+#[test]
+fn a_driver_that_is_none_is_2_or_3_before_anything_runs() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let text = folder.path().join("libcuda.so.1");
+    fs::write(&text, "no library")?;
+    let text = text.to_string_lossy();
+    for command in ["run", "trace"] {
+        let driver = |driver: &str| run(&[command, "--driver", driver, "--", "echo", RAN], &[]);
+        is_refused(&driver("/nonexistent/libcuda.so.1")?, 2, &["/nonexistent/libcuda.so.1"])?;
+        is_refused(&driver(&text)?, 3, &[&text])?;
+    }
+    let socket = format!("unix:{}", folder.path().join("k").display());
+    let served = run(&["serve", "-q", "--listen", &socket, "--driver", &text], &[])?;
+    ensure!(served.status.code() == Some(3) && served.errors().contains(&*text), "{served:?}");
+    Ok(())
+}
+
+#[test]
+fn a_variable_that_holds_what_it_cannot_is_2_and_named() -> Result<()> {
+    let wrong = [
+        ("KATYDID_LANES", "many"),
+        ("KATYDID_LANES", "17"),
+        ("KATYDID_LINK", "smoke"),
+        ("KATYDID_MEMORY", "much"),
+        ("KATYDID_PACKING", "perhaps"),
+        ("KATYDID_SOFT_DEVICES", "none"),
+        ("KATYDID_REQUIRE_GPU", "yes"),
+    ];
+    for (name, value) in wrong {
+        for command in ["run", "trace"] {
+            let outcome = run(&[command, "--driver", "soft", "--", "echo", RAN], &[(name, value)])?;
+            is_refused(&outcome, 2, &[name, value])?;
+        }
+    }
+    is_refused(&run(&["run", "--", "echo", RAN], &[("KATYDID_SERVER", "carrier-pigeon:coop")])?, 2, &["KATYDID_SERVER"])
+}
+
+#[test]
+fn a_number_without_a_unit_is_no_time_anywhere() -> Result<()> {
+    let flags: [&[&str]; 7] = [
+        &["run", "--link-timeout", "60", "--", "echo", RAN],
+        &["run", "--image", "/nonexistent/i", "--every", "60", "--", "echo", RAN],
+        &["checkpoint", "job", "-o", "/nonexistent/i", "--every", "60"],
+        &["checkpoint", "job", "-o", "/nonexistent/i", "--patience", "60"],
+        &["restore", "/nonexistent/i", "--every", "60"],
+        &["migrate", "job", "--to", "unix:/k", "--patience", "60"],
+        &["bench", "--within", "60"],
+    ];
+    for line in flags {
+        let outcome = run(line, &[])?;
+        ensure!(outcome.status.code() == Some(2) && outcome.errors().contains("60s"), "{line:?}: {outcome:?}");
+    }
+    for value in ["60", "0"] {
+        let set = [("KATYDID_LINK_TIMEOUT", value)];
+        is_refused(&run(&["run", "--driver", "soft", "--", "echo", RAN], &set)?, 2, &["KATYDID_LINK_TIMEOUT", "60s"])?;
+    }
+    let outcome = run(&["run", "--driver", "soft", "--link-timeout", "1m", "--", &fixture()?, "count", "1"], &[])?;
+    ensure!(outcome.status.success(), "{outcome:?}");
+    // A program that is not begun by the command reads it in the same way.
+    let (places, server) =
+        (Places::of_this_test()?, Server::start(&Places::of_this_test()?, &driver_under_test(), &[])?);
+    let way = Way::Direct { name: "shim", folder: Some(places.shim()) };
+    let mut command = way.command(&places, Path::new(&fixture()?));
+    command.args(["count", "1"]).env("KATYDID_SERVER", server.unix()).env("KATYDID_LINK_TIMEOUT", "60");
+    let outcome = program::run(&mut command, PATIENCE)?;
+    ensure!(!outcome.status.success() && outcome.errors().contains("60s"), "{outcome:?}");
+    Ok(())
+}
+
+/// The one document that an outcome's standard output is.
+fn document(outcome: &Outcome) -> Result<Value> {
+    serde_json::from_slice(&outcome.stdout).with_context(|| format!("not one document: {outcome:?}"))
+}
+
+#[test]
+fn json_is_one_document_whatever_happens() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let nothing = folder.path().join("nothing").display().to_string();
+    let failing: [&[&str]; 9] = [
+        &["ps", "--json", "--server", "unix:/nonexistent/k"],
+        &["ps", "--json", "--server", "carrier-pigeon:coop"],
+        &["checkpoint", "no-such-job", "--json", "-o", &nothing],
+        &["migrate", "no-such-job", "--json", "--to", "unix:/nonexistent/k"],
+        &["inspect", "--json", &nothing],
+        &["images", "ls", "--json", &nothing],
+        &["images", "verify", "--json", &nothing],
+        &["images", "gc", "--json", &nothing],
+        &["bench", "--json", "--driver", "/nonexistent/libcuda.so.1"],
+    ];
+    for line in failing {
+        let outcome = run(line, &[])?;
+        let (found, code) = (document(&outcome)?, outcome.status.code());
+        ensure!(code.is_some_and(|code| (1..=3).contains(&code)), "{line:?}: {outcome:?}");
+        ensure!(found["status"].as_i64() == code.map(i64::from), "{line:?}: {found}");
+        let error = found["error"].as_str().unwrap_or_default();
+        ensure!(!error.is_empty() && outcome.errors().contains(error), "{line:?}: {found}, {}", outcome.errors());
+    }
+    for line in [&["ps", "--json", "--no-such-flag"][..], &["inspect", "--json"], &["checkpoint", "j", "--json"]] {
+        let outcome = run(line, &[])?;
+        let found = document(&outcome)?;
+        ensure!(
+            outcome.status.code() == Some(2) && found["status"] == 2 && found["error"].is_string(),
+            "{line:?}: {found}"
+        );
+    }
+    ensure!(document(&run(&["ps", "--json"], &[])?)?["jobs"].is_array(), "ps");
+    ensure!(document(&run(&["doctor", "--json"], &[])?)?.is_array(), "doctor");
+    ensure!(
+        document(&run(&["images", "ls", "--json", &folder.path().display().to_string()], &[])?)?
+            == serde_json::json!([]),
+        "images ls"
+    );
+    Ok(())
+}
+
+#[test]
+fn where_standard_output_is_the_programs_json_goes_to_a_file_or_descriptor() -> Result<()> {
+    let (places, folder) = (Places::of_this_test()?, tempfile::tempdir()?);
+    let file = folder.path().join("calls.json");
+    let named = file.display().to_string();
+    let outcome = run(&["trace", "--driver", "soft", "--json", &named, "--", &fixture()?, "count", "3"], &[])?;
+    ensure!(outcome.status.success() && outcome.text() == "3\n" && outcome.errors().is_empty(), "{outcome:?}");
+    let found: Value = serde_json::from_slice(&fs::read(&file)?)?;
+    ensure!(found["calls"].as_u64() > Some(3), "{found}");
+    // A descriptor of the caller's, which the program does not have.
+    let script = "exec 5>\"$1\"; shift; exec \"$@\"";
+    let mut command = Command::new("sh");
+    let line = katydid(
+        &places,
+        &["trace", "--driver", "soft", "--json", "fd:5", "--", "sh", "-c", "echo out >&5 || echo shut"],
+    );
+    command.args(["-c", script, "sh"]).arg(&file).arg(line.get_program()).args(line.get_args());
+    let outcome = program::run(&mut command, PATIENCE)?;
+    ensure!(outcome.text() == "shut\n", "{outcome:?}");
+    let found: Value = serde_json::from_slice(&fs::read(&file)?)?;
+    ensure!(found["calls"] == 0, "{found}");
+    for (line, status) in [
+        (&["trace", "--json", named.as_str(), "--driver", "/nonexistent/l.so", "--", "echo", RAN][..], 2),
+        (&["restore", "--json", &named, "/nonexistent/image"], 1),
+        (&["restore", "--json", &named, "--no-such-flag"], 2),
+    ] {
+        fs::write(&file, "")?;
+        let outcome = run(line, &[])?;
+        let found: Value =
+            serde_json::from_slice(&fs::read(&file)?).with_context(|| format!("{line:?}: {outcome:?}"))?;
+        ensure!(outcome.status.code() == Some(status) && found["status"] == status, "{line:?}: {found} {outcome:?}");
+        ensure!(outcome.text().is_empty(), "{line:?}: {outcome:?}");
+    }
+    ensure!(
+        run(&["trace", "--json", "fd:77", "--", "echo", RAN], &[])?.status.code() == Some(2),
+        "a descriptor that is not open"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_variable_that_does_not_exist_is_named_once_with_the_nearest() -> Result<()> {
+    // Not in one word, or the test of all names would find it.
+    let wrong = concat!("KATYDID_", "SEVRER");
+    let places = Places::of_this_test()?;
+    let line = ["run", "--driver", "soft", "--", &fixture()?, "count", "1"];
+    let outcome = run(&line, &[(wrong, "unix:/k"), (concat!("KATYDID_", "UNHEARD_OF_THING"), "1")])?;
+    ensure!(outcome.status.success() && outcome.text() == "1\n", "{outcome:?}");
+    let errors = outcome.errors();
+    let of = |name: &str| errors.lines().filter(|line| line.contains(name)).collect::<Vec<_>>();
+    ensure!(of(wrong).len() == 1 && of(wrong)[0].contains("KATYDID_SERVER"), "{errors}");
+    ensure!(of("UNHEARD_OF_THING").len() == 1, "{errors}");
+    // The library tells of it where no command has.
+    let server = Server::start(&places, &driver_under_test(), &[])?;
+    let way = Way::Direct { name: "shim", folder: Some(places.shim()) };
+    let mut command = way.command(&places, Path::new(&fixture()?));
+    command.args(["count", "1"]).env("KATYDID_SERVER", server.unix()).env(wrong, "1");
+    let outcome = program::run(&mut command, PATIENCE)?;
+    ensure!(outcome.status.success(), "{outcome:?}");
+    ensure!(
+        outcome.errors().matches(wrong).count() == 1 && outcome.errors().contains("KATYDID_SERVER"),
+        "{}",
+        outcome.errors()
+    );
+    ensure!(run(&["ps"], &[(wrong, "1")])?.errors().contains(wrong), "every command tells of it");
+    Ok(())
+}
+
+#[test]
+fn ps_lists_private_servers_and_all_jobs() -> Result<()> {
+    let (places, home) = (Places::of_this_test()?, tempfile::Builder::new().prefix("kd").tempdir()?);
+    let start = |name: &str, runtime: &Path| -> Result<Running> {
+        fs::create_dir_all(runtime)?;
+        let mut command = katydid(&places, &["run", "--driver", "soft", "--name", name, "--", &fixture()?, "idle"]);
+        let mut running = Running::start(command.env("XDG_RUNTIME_DIR", runtime), Stdio::piped())?;
+        running.wait_for("ready", PATIENCE)?;
+        Ok(running)
+    };
+    // The second one has another place for its folder, as one that was begun in another login has.
+    let mut jobs = [start("listed", &home.path().join("a"))?, start("elsewhere", &home.path().join("b"))?];
+    let ps = |arguments: &[&str]| -> Result<Outcome> {
+        let mut command = katydid(&places, &[&["ps"], arguments].concat());
+        Ok(program::run(command.env("XDG_RUNTIME_DIR", home.path().join("a")), PATIENCE)?)
+    };
+    let found = document(&ps(&["--json"])?)?;
+    let list = |name: &str| found[name].as_array().cloned().unwrap_or_default();
+    for (name, running) in [("listed", &jobs[0]), ("elsewhere", &jobs[1])] {
+        let job = list("jobs").into_iter().find(|job| job["name"] == name);
+        let job = job.with_context(|| format!("no {name} in {found}"))?;
+        ensure!(job["supervisor"] == running.pid() && job["members"] == 1, "{job}");
+        ensure!(job["server"].as_str().is_some_and(|server| server.starts_with("unix:")), "{job}");
+    }
+    let session = list("sessions").into_iter().find(|session| session["name"] == "listed");
+    let session = session.with_context(|| format!("no session of the private server in {found}"))?;
+    ensure!(session["program"] == "fixture" && session["driver"] == "softcuda", "{session}");
+    let text = ps(&[])?.text();
+    ensure!(text.matches("listed").count() >= 2 && text.contains("running"), "{text}");
+    jobs.iter_mut().for_each(Running::close_input);
+    for job in jobs {
+        job.finish(PATIENCE)?;
+    }
+    until("what has ended is not listed", || ps(&[]).is_ok_and(|outcome| !outcome.text().contains("listed")))?;
+    Ok(())
+}
+
+#[test]
+fn a_trace_has_names_sizes_streams_and_the_gpu_of_all_processes() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let [timeline, text, json] =
+        ["t.json", "calls.txt", "sums.json"].map(|name| folder.path().join(name).display().to_string());
+    let two = format!("{0} count 4 & {0} count 5; wait", fixture()?);
+    let line = [
+        "trace",
+        "--driver",
+        "soft",
+        "-o",
+        &timeline,
+        "--text",
+        &text,
+        "--json",
+        &json,
+        "-e",
+        "launch,copy,!cuInit",
+        "--",
+    ];
+    let outcome = run(&[&line[..], &["sh", "-c", &two]].concat(), &[])?;
+    ensure!(outcome.status.success() && outcome.errors().is_empty(), "{outcome:?}");
+    let sums: Value = serde_json::from_slice(&fs::read(&json)?)?;
+    ensure!(sums["processes"].as_array().is_some_and(|all| all.len() == 2), "{sums}");
+    let kernels = sums["gpu"].as_array().cloned().unwrap_or_default();
+    let kernel = kernels
+        .iter()
+        .find(|work| work["count"] == 9)
+        .with_context(|| format!("no kernel of nine launches: {sums}"))?;
+    let name = kernel["name"].as_str().unwrap_or_default().to_owned();
+    ensure!(name.contains('(') && kernel["total_ns"].as_u64() > Some(0), "not a name of the source: {kernel}");
+    let copied = kernels.iter().any(|work| work["bytes"].as_u64() > Some(0));
+    ensure!(copied, "no copy with its bytes: {sums}");
+    let lines = fs::read_to_string(&text)?;
+    let launches: Vec<&str> = lines.lines().filter(|line| line.contains("cuLaunchKernel(")).collect();
+    ensure!(
+        launches.len() == 9 && launches.iter().all(|line| line.contains(&name) && line.contains("grid ")),
+        "{lines}"
+    );
+    ensure!(launches.iter().all(|line| line.contains("<gpu ") && line.contains("stream")), "{lines}");
+    ensure!(lines.contains(" bytes") && !lines.contains("cuInit("), "{lines}");
+    let processes: BTreeSet<&str> = launches.iter().filter_map(|line| line.split(' ').next()).collect();
+    ensure!(processes.len() == 2, "{processes:?}");
+    let events: Value = serde_json::from_slice(&fs::read(&timeline)?)?;
+    let events = events["traceEvents"].as_array().cloned().unwrap_or_default();
+    let slices = |category: &str| events.iter().filter(|event| event["cat"] == category).cloned().collect::<Vec<_>>();
+    let on_gpu: Vec<Value> = slices("gpu").into_iter().filter(|event| event["name"] == name.as_str()).collect();
+    ensure!(on_gpu.len() == 9, "{} launches on the GPU", on_gpu.len());
+    let rows: BTreeSet<String> = on_gpu.iter().map(|event| event["pid"].to_string()).collect();
+    ensure!(rows.len() == 2, "two processes have two GPUs' rows: {rows:?}");
+    // What was launched first began first, and none before its launch.
+    let starts = |events: Vec<Value>| events.iter().filter_map(|event| event["ts"].as_f64()).fold(f64::MAX, f64::min);
+    let launched = slices("cuda").into_iter().filter(|event| event["name"] == "cuLaunchKernel").collect();
+    let (launched, began) = (starts(launched), starts(on_gpu));
+    ensure!(began + 1000.0 > launched, "a kernel began at {began}, and the first launch at {launched}");
+    let refused = run(&["trace", "-e", "cuLaunchKernal", "--", "echo", RAN], &[])?;
+    ensure!(refused.status.code() == Some(2) && refused.errors().contains("cuLaunchKernal"), "{refused:?}");
+    Ok(())
+}
+
+#[test]
+fn completions_and_man_pages_are_installed_and_named() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let help = run(&["--help"], &[])?.text();
+    for word in ["completions", "man ", "share/man/man1", "bash-completion", "docs/environment.md", "--json"] {
+        ensure!(help.contains(word), "no {word} in the help:\n{help}");
+    }
+    let share = places.dist.join("share");
+    for (file, word) in [
+        ("man/man1/katydid.1", "katydid"),
+        ("man/man1/katydid-run.1", "link\\-timeout"),
+        ("man/man1/katydid-checkpoint.1", "every"),
+        ("bash-completion/completions/katydid", "--link-timeout"),
+        ("zsh/site-functions/_katydid", "link-timeout"),
+        ("fish/vendor_completions.d/katydid.fish", "link-timeout"),
+    ] {
+        let text = fs::read_to_string(share.join(file)).with_context(|| format!("{file} is not installed"))?;
+        ensure!(text.contains(word), "no {word} in {file}");
+    }
+    Ok(())
+}
+
+/// Names of ours in a text.
+fn names_in(text: &str) -> BTreeSet<String> {
+    let letters = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let words = text.split(|c: char| !letters(c)).filter(|word| word.starts_with("KATYDID_") && word.len() > 8);
+    words.map(|word| word.trim_end_matches('_').to_owned()).collect()
+}
+
+fn files(folder: &Path, ends: &[&str], found: &mut Vec<(String, String)>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.to_string_lossy().into_owned();
+        if path.is_dir() && !name.ends_with("/target") {
+            files(&path, ends, found)?;
+        } else if ends.iter().any(|end| name.ends_with(end)) && !name.ends_with("ledger/src/settings.rs") {
+            found.push((name, fs::read_to_string(&path).unwrap_or_default()));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_variable_is_in_the_one_list_and_its_table() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no root")?;
+    let mut found = Vec::new();
+    for folder in ["crates", "tests", "xtask", "fuzz"] {
+        files(&root.join(folder), &[".rs", ".sh", ".py", ".cu", ".c"], &mut found)?;
+    }
+    let read: BTreeSet<String> = found.iter().flat_map(|(_, text)| names_in(text)).collect();
+    let list = names_in(&fs::read_to_string(root.join("crates/ledger/src/settings.rs"))?);
+    // Names that tests of parsers made up.
+    let made_up: BTreeSet<String> = ["KATYDID_JOBS"].map(str::to_owned).into();
+    let missing: Vec<&String> = read.difference(&list).filter(|name| !made_up.contains(*name)).collect();
+    ensure!(missing.is_empty(), "not in crates/ledger/src/settings.rs: {missing:?}");
+    // Its name is in the list alone, which both sides use.
+    let unread: Vec<&String> = list.difference(&read).filter(|name| *name != "KATYDID_TOLD").collect();
+    ensure!(unread.is_empty(), "in the list, and read by nothing: {unread:?}");
+    let table = names_in(&fs::read_to_string(root.join("docs/environment.md"))?);
+    let untold: Vec<&String> = list.difference(&table).collect();
+    ensure!(untold.is_empty(), "not in docs/environment.md (`cargo xtask bless`): {untold:?}");
+    Ok(())
+}
