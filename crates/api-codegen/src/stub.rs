@@ -68,7 +68,82 @@ fn body(function: &Function) -> String {
         Body::Always(code) => format!("        Err(sys::CUresult({code}))\n"),
         Body::Generated => generated(function),
     };
-    format!("    crate::border::entry({path}, || {{\n{inner}    }})\n")
+    match detail(function) {
+        Some(detail) => {
+            format!("    crate::border::detailed({path}, || {detail}, || {{\n{inner}    }})\n")
+        }
+        None => format!("    crate::border::entry({path}, || {{\n{inner}    }})\n"),
+    }
+}
+
+/// What a trace is told of a call, as an expression over its parameters; none where they say nothing of work or memory.
+fn detail(function: &Function) -> Option<String> {
+    const KERNEL: &str = "f";
+    let has = |name: &str| function.params.iter().any(|param| param.name == name);
+    let of_type = |wanted: &str| {
+        let is_it = |kind: &Kind| matches!(kind, Kind::Value(ty) if ty.0 == wanted);
+        function.params.iter().find(|param| is_it(&param.kind)).map(|param| param.name.as_str())
+    };
+    let is_local = matches!(function.body, Body::Always(_)) || function.class == Class::Refused;
+    let starts = |start: &str| function.name.starts_with(start);
+    if is_local || !(starts("cuLaunch") || starts("cuMem") || starts("cuGraphLaunch") || of_type("CUstream").is_some())
+    {
+        return None;
+    }
+    let mut parts = String::new();
+    if let Some(stream) = of_type("CUstream") {
+        let _ = write!(parts, ".stream({stream})");
+    }
+    if let Some(bytes) = bytes(function) {
+        let _ = write!(parts, ".bytes({bytes})");
+    }
+    if starts("cuLaunch") && of_type("CUfunction") == Some(KERNEL) {
+        if has("gridDimX") {
+            parts.push_str(
+                ".kernel(f, sharedMemBytes).shape([gridDimX, gridDimY, gridDimZ], [blockDimX, blockDimY, blockDimZ])",
+            );
+        } else if !has("config") {
+            parts.push_str(".kernel(f, 0)");
+        }
+    }
+    let pointed = [("CUlaunchConfig", "config", ", f"), ("CUDA_MEMCPY2D", "rows", ""), ("CUDA_MEMCPY3D", "slices", "")];
+    for param in &function.params {
+        let ty = crate::text::c_param(&param.kind);
+        let found = pointed.iter().find(|(name, ..)| ty == format!("*const sys::{name}"));
+        if let Some((_, method, more)) = found {
+            let name = &param.name;
+            return Some(format!(
+                "{{\n        let detail = crate::tracing::Detail::default(){parts};\n        \
+                 // SAFETY: null or readable, by `# Safety`.\n        unsafe {{ detail.{method}({name}{more}) }}\n    }}"
+            ));
+        }
+    }
+    (!parts.is_empty()).then(|| format!("crate::tracing::Detail::default(){parts}"))
+}
+
+/// How many bytes a function copies, fills or allocates, as an expression.
+fn bytes(function: &Function) -> Option<String> {
+    let is_size = |name: &str| {
+        function
+            .params
+            .iter()
+            .any(|param| param.name == name && matches!(&param.kind, Kind::Value(ty) if ty.0 == "usize"))
+    };
+    if let Some(name) = ["ByteCount", "bytesize"].into_iter().find(|name| is_size(name)) {
+        return Some(format!("{name} as u64"));
+    }
+    if function.name.starts_with("cuMemPrefetchAsync") && is_size("count") {
+        return Some("count as u64".to_owned());
+    }
+    let width = [("D8", 1), ("D16", 2), ("D32", 4)]
+        .into_iter()
+        .find(|(unit, _)| function.name.starts_with("cuMemset") && function.name.contains(unit))?
+        .1;
+    match (is_size("N"), is_size("Width") && is_size("Height")) {
+        (true, _) => Some(format!("(N as u64).saturating_mul({width})")),
+        (_, true) => Some(format!("(Width as u64).saturating_mul(Height as u64).saturating_mul({width})")),
+        _ => None,
+    }
 }
 
 /// A per-thread variant is its base with another default stream.

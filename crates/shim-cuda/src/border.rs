@@ -15,6 +15,7 @@ use katydid_ledger::log;
 use katydid_wire::codec::Message;
 
 use crate::session::shim;
+use crate::tracing::Detail;
 use crate::{current, stream, tracing};
 
 /// Runs the body of an exported function.
@@ -22,7 +23,19 @@ pub(crate) fn entry(function: Function, body: impl FnOnce() -> Result<(), CUresu
     if tracing::is_off() {
         return run(function, body);
     }
-    tracing::traced(function, || run(function, body))
+    tracing::traced(function, None, || run(function, body))
+}
+
+/// The same of a function whose parameters say what work it gives the GPU, or how much memory it is about.
+pub(crate) fn detailed(
+    function: Function,
+    detail: impl FnOnce() -> Detail,
+    body: impl FnOnce() -> Result<(), CUresult>,
+) -> CUresult {
+    if tracing::is_off() {
+        return run(function, body);
+    }
+    tracing::traced(function, Some(detail()), || run(function, body))
 }
 
 fn run(function: Function, body: impl FnOnce() -> Result<(), CUresult>) -> CUresult {

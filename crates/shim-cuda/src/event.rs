@@ -248,6 +248,25 @@ unsafe fn elapsed(target: *mut f32, start: CUevent, end: CUevent, version: u32) 
     Ok(())
 }
 
+/// Milliseconds between two events, for the library itself: no error of the program's is told by it.
+///
+/// # Errors
+///
+/// `ERROR_NOT_READY`, or what else the driver answered.
+pub(crate) fn ask_elapsed(context: u32, start: CUevent, end: CUevent) -> Result<f32, CUresult> {
+    let message = kdElapsedTime { start: object(start)?.wire(), end: object(end)?.wire(), version: 1 };
+    Ok(shim()?.session.ask(context, &message)?.milliseconds)
+}
+
+/// Waits for an event in the same way.
+///
+/// # Errors
+///
+/// What the driver answered.
+pub(crate) fn ask_wait(context: u32, event: CUevent) -> Result<(), CUresult> {
+    shim()?.session.ask(context, &cuEventSynchronize { hEvent: object(event)?.wire() }).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

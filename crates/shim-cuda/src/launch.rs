@@ -73,7 +73,7 @@ impl Target {
     }
 
     /// Its name, as its module has it.
-    fn name(&self) -> &CStr {
+    pub(crate) fn name(&self) -> &CStr {
         match self {
             Self::Function(function) => function.name(),
             Self::Kernel(kernel) => kernel.name(),

@@ -41,6 +41,7 @@ mod execution;
 mod export_table;
 mod fill;
 mod function;
+mod gpu_time;
 mod graph;
 mod green;
 mod handle;
