@@ -1,7 +1,7 @@
 //! What `--json` writes: exactly one document, whatever happens.
 //!
 //! It goes to standard output, or, of `trace` and `restore`, whose standard output is the program's, to the file or descriptor that
-//! the flag names. The rule: a command hands its result to [`write`], or pieces of it to [`append`]; what ends without having done so
+//! the flag names. The rule: a command hands its result to [`write()`], or pieces of it to [`append`]; what ends without having done so
 //! leaves `{"error": "…", "status": N}` in its place, from [`close`], which every way out of `main` passes.
 
 use std::fs::{self, File};
