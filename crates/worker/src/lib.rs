@@ -44,6 +44,7 @@ pub use layout::STACKS_KEPT;
 pub use sandbox::{Sandbox, missing as missing_from_sandbox};
 
 pub use crate::opencl::opencl_drivers;
+pub use crate::watch::examine as examine_question;
 
 use crate::log::Log;
 use crate::warm::Warm;

@@ -4,6 +4,8 @@ use katydid_wire::nvml::{Function, Kind, MOST, Parts, code};
 
 /// Largest structure that says its own size, in bytes.
 const LARGEST: usize = 1 << 16;
+/// The bits of a structure's first word that say its size; the others are its version.
+const SIZE: u32 = 0x00ff_ffff;
 
 /// An argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +55,10 @@ fn one(kind: Kind, parts: &mut Parts<'_>) -> Option<Given> {
         Kind::Room => Given::Room(parts.length()?),
         Kind::Versioned => {
             let length = parts.length().filter(|length| (4..=LARGEST).contains(length))?;
-            Given::Versioned(parts.bytes(length)?.to_vec())
+            let bytes = parts.bytes(length)?;
+            // The library fills as many bytes as the structure says of itself: no more than there are.
+            let said = bytes.first_chunk().map(|word| u32::from_le_bytes(*word) & SIZE)?;
+            (said as usize == length).then(|| Given::Versioned(bytes.to_vec()))?
         }
         Kind::List(size) => {
             let (count, wanted) = room(parts, size)?;
@@ -122,6 +127,16 @@ mod tests {
         assert_eq!(given("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1, 0, 0]), None);
         assert_eq!(given("nvmlDeviceGetFieldValues", &[0, 0, 0, 0, 255, 255, 255, 255]), None);
         assert_eq!(given("nvmlDeviceGetMemoryInfo_v2", &[0, 0, 0, 0, 2, 0, 0, 0, 1, 1]), None);
+    }
+
+    #[test]
+    fn a_structure_has_as_many_bytes_as_the_library_will_write() {
+        let asked = |said: u8, there: u8| {
+            let head = [&[0, 0, 0, 0, there, 0, 0, 0, said, 0, 0, 2][..], &vec![0; usize::from(there) - 4]].concat();
+            given("nvmlDeviceGetMemoryInfo_v2", &head)
+        };
+        assert!(matches!(asked(40, 40).as_deref(), Some([_, Given::Versioned(bytes)]) if bytes.len() == 40));
+        assert_eq!([asked(40, 4), asked(40, 39), asked(4, 40)], [None, None, None]);
     }
 
     #[test]

@@ -50,7 +50,12 @@ impl Soft {
             return Err("a GPU's driver, whose NVML is to be asked".to_owned());
         }
         let facts = gather::devices(&driver).map_err(|code| format!("softcuda answers {}", code.0))?;
-        Ok(Self { facts, processes: processes.clone() })
+        Ok(Self::of(facts, processes.clone()))
+    }
+
+    /// Devices that are what these facts say.
+    pub(super) fn of(facts: Facts, processes: Processes) -> Self {
+        Self { facts, processes }
     }
 
     fn device(&self, number: u32) -> Result<&DeviceFacts, u32> {
