@@ -42,9 +42,9 @@ const LINE: usize = 64;
 const APART: usize = 4 * LINE;
 
 /// The program's counter.
-const TAIL: usize = 0;
+pub(crate) const TAIL: usize = 0;
 /// The worker's counter.
-const HEAD_COUNTER: usize = APART;
+pub(crate) const HEAD_COUNTER: usize = APART;
 /// Where the worker sleeps.
 const WORKER_ASLEEP: usize = 2 * APART;
 /// Whether the worker runs barriers.

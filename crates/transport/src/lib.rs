@@ -29,6 +29,7 @@ mod channel;
 mod connect;
 mod descriptor;
 mod error;
+pub mod examine;
 mod fdpass;
 mod hold;
 mod home;

@@ -9,6 +9,7 @@
 //! gets no further than the handshake; whatever is refused is refused with the reason, on both sides; what a server says in
 //! the plain may be a refusal, and nothing of a program's goes to it.
 
+pub(crate) mod examine;
 mod identity;
 mod record;
 mod shake;

@@ -138,6 +138,32 @@ impl ShmWorker {
         self.consumer.consume(&self.ring, length);
         Ok(Some(head))
     }
+
+    /// The frame that was taken, if it is the one that is due.
+    fn admit(&mut self, head: FrameHead) -> Result<Frame<'_>, LinkError> {
+        if head.sequence != self.sequence {
+            return Err(OUT_OF_ORDER);
+        }
+        if reply_place(head.thread).is_none() {
+            return Err(NO_PLACE);
+        }
+        self.sequence += 1;
+        self.switch.count(self.sequence);
+        Ok(Frame { head, payload: &self.payload, buffer: None })
+    }
+
+    /// The next frame if one is there: [`WorkerLink::next`] without its waits.
+    pub(crate) fn next_ready(&mut self) -> Result<Option<Frame<'_>>, LinkError> {
+        loop {
+            let available = self.consumer.available(&self.ring).map_err(|Broken| TAIL_MOVED)?;
+            if available == 0 {
+                return Ok(None);
+            }
+            if let Some(head) = self.take(available)? {
+                return self.admit(head).map(Some);
+            }
+        }
+    }
 }
 
 /// Memory of staging pieces, none of which is used yet, and where it is mapped.
@@ -165,15 +191,7 @@ impl WorkerLink for ShmWorker {
                 break head;
             }
         };
-        if head.sequence != self.sequence {
-            return Err(OUT_OF_ORDER);
-        }
-        if reply_place(head.thread).is_none() {
-            return Err(NO_PLACE);
-        }
-        self.sequence += 1;
-        self.switch.count(self.sequence);
-        Ok(Event::Frame(Frame { head, payload: &self.payload, buffer: None }))
+        self.admit(head).map(Event::Frame)
     }
 
     fn has_news(&mut self) -> bool {

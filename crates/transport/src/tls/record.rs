@@ -156,8 +156,8 @@ impl Half {
 /// The sending direction.
 pub(crate) struct Sealer {
     half: Half,
-    worn_after: u64,
-    out: Vec<u8>,
+    pub(super) worn_after: u64,
+    pub(super) out: Vec<u8>,
 }
 
 impl Sealer {
@@ -205,7 +205,7 @@ impl Sealer {
     }
 
     /// Begins a record behind those that wait to be sent; with a new key if the old one has done enough.
-    fn begin(&mut self) -> io::Result<usize> {
+    pub(super) fn begin(&mut self) -> io::Result<usize> {
         if self.half.sequence >= self.worn_after {
             let begun = self.out.len();
             self.out.extend_from_slice(&[0; HEAD]);
@@ -219,7 +219,7 @@ impl Sealer {
     }
 
     /// Seals what was appended since the record was begun.
-    fn end(&mut self, begun: usize, kind: u8) -> io::Result<()> {
+    pub(super) fn end(&mut self, begun: usize, kind: u8) -> io::Result<()> {
         self.out.push(kind);
         let length = self.out.len() - begun - HEAD + TAG;
         let head = head(length);

@@ -1,0 +1,178 @@
+//! Untrusted peers of a link: what fuzzing drives.
+//!
+//! A script says what the peer does, and what is done with it is what a link does, without its waits. Where a script only keeps
+//! to the rules, what comes out is what went in; whatever else it says, the worst that comes of it is the link's end.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+
+use katydid_wire::frame::{FrameHead, HEAD, MAX_PAYLOAD, Output, padded};
+
+use crate::channel::{HEAD_COUNTER, LENGTH, PAGE, RING, RING_LENGTH, TAIL, create};
+use crate::shared::{CHANNEL_PLACE, Shared};
+use crate::shm::ShmWorker;
+pub use crate::tls::examine::records;
+use crate::{Answer, Line, WorkerLink};
+
+/// Bytes of a script's step.
+const STEP: usize = 8;
+/// Bytes of an honest frame's payload are fewer.
+const HONEST: usize = 1 << 12;
+
+/// Reads the ring of a program that does what `script` says; gives how many frames were handed out.
+///
+/// A step is a byte that says what the program does, another byte, and three numbers of 2 bytes. It writes an honest frame; bytes
+/// anywhere in the ring; either side's counter; any word in front of the ring; or the head of a frame. Or it waits until the
+/// worker has taken a frame and answered it.
+///
+/// Frames that were written before the first dishonest step come as they were written.
+///
+/// # Errors
+///
+/// The system refuses memory.
+pub fn ring(script: &[u8]) -> io::Result<usize> {
+    let channel = create("katydid-examined", LENGTH as u64)?;
+    let (_ours, theirs) = UnixStream::pair()?;
+    let shared = Shared::map(&channel, LENGTH, CHANNEL_PLACE)?;
+    let line = Line::new(OwnedFd::from(theirs), None);
+    let worker = ShmWorker::new(line, &[channel], 0).map_err(io::Error::other)?;
+    let mut peer = Peer { shared, worker, tail: 0, sent: 0, taken: 0, is_honest: true };
+    let (steps, _) = script.as_chunks::<STEP>();
+    for step in steps {
+        match peer.step(*step) {
+            Taken::Frame | Taken::Nothing => {}
+            Taken::End => return Ok(peer.taken),
+        }
+    }
+    while let Taken::Frame = peer.take() {}
+    assert!(!peer.is_honest || peer.taken == peer.sent, "an honest frame was not handed out");
+    Ok(peer.taken)
+}
+
+/// What the worker found.
+enum Taken {
+    Frame,
+    Nothing,
+    /// The link has ended.
+    End,
+}
+
+/// A program that does as it likes, and its worker.
+struct Peer {
+    shared: Shared,
+    worker: ShmWorker,
+    /// The program's counter, as it was published last.
+    tail: u64,
+    /// Honest frames.
+    sent: usize,
+    taken: usize,
+    /// Nothing dishonest was done yet.
+    is_honest: bool,
+}
+
+impl Peer {
+    fn step(&mut self, [what, byte, numbers @ ..]: [u8; STEP]) -> Taken {
+        let (numbers, _) = numbers.as_chunks::<2>();
+        let number = |at: usize| numbers.get(at).map_or(0, |number| u16::from_le_bytes(*number));
+        let [a, b, c] = [number(0), number(1), number(2)];
+        match what % 8 {
+            0 | 1 => return self.take(),
+            2 | 3 if self.is_honest => {
+                self.write_frame(byte, usize::from(a) % HONEST);
+                return Taken::Nothing;
+            }
+            2 | 3 => self.write_head(byte, [a, b, c]),
+            4 => self.put(u64::from(a) << 8 | u64::from(b), &vec![byte; c.into()]),
+            5 => {
+                let wide = u64::from(a) | u64::from(b) << 16 | u64::from(c) << 32 | u64::from(byte) << 56;
+                self.set_counter(if byte & 1 == 0 { TAIL } else { HEAD_COUNTER }, wide);
+            }
+            6 => self.publish(self.tail.wrapping_add(a.into())),
+            _ => self.set_word(a.into(), u32::from(b) | u32::from(c) << 16),
+        }
+        self.is_honest = false;
+        Taken::Nothing
+    }
+
+    /// The worker takes a frame, if there is one, and answers it.
+    fn take(&mut self) -> Taken {
+        let replier = self.worker.replier();
+        let frame = match self.worker.next_ready() {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Taken::Nothing,
+            Err(error) => {
+                assert!(!self.is_honest, "an honest program is refused: {error}");
+                return Taken::End;
+            }
+        };
+        let FrameHead { thread, sequence, wants_reply, .. } = frame.head;
+        assert!(frame.payload.len() <= MAX_PAYLOAD && sequence == self.taken as u64);
+        if self.is_honest {
+            let sent = self.taken as u8;
+            assert!(frame.payload.iter().all(|byte| *byte == sent), "an honest payload was changed");
+        }
+        if wants_reply {
+            let (payload, output) = (frame.payload.get(..64).unwrap_or_default(), Output::default());
+            let answer = Answer { thread, sequence, status: 0, deferred: 0, payload, tail: &[], output };
+            assert!(replier.reply(&answer).is_ok(), "a thread that was let in has no place");
+        }
+        self.taken += 1;
+        Taken::Frame
+    }
+
+    /// Writes at a place of the ring, and around its end.
+    fn put(&self, place: u64, bytes: &[u8]) {
+        let place = (place % RING_LENGTH as u64) as usize;
+        let (first, second) = bytes.split_at(bytes.len().min(RING_LENGTH - place));
+        self.shared.copy_in(RING + place, first);
+        self.shared.copy_in(RING, second);
+    }
+
+    fn set_counter(&self, counter: usize, value: u64) {
+        self.shared.long_word(counter).store(value, Ordering::Release);
+    }
+
+    fn publish(&mut self, tail: u64) {
+        self.tail = tail;
+        self.set_counter(TAIL, tail);
+    }
+
+    /// Writes any word in front of the ring.
+    fn set_word(&self, at: usize, value: u32) {
+        self.shared.word((at % PAGE) & !3).store(value, Ordering::Release);
+    }
+
+    /// Writes an honest frame, if there is room for it.
+    fn write_frame(&mut self, byte: u8, length: usize) {
+        let (wants_reply, thread, sequence) = (byte & 1 != 0, 1 + u32::from(byte), self.sent as u64);
+        let head = FrameHead { opcode: byte.into(), wants_reply, thread, context: 0, sequence };
+        let used = self.tail - self.shared.long_word(HEAD_COUNTER).load(Ordering::Acquire);
+        let whole = padded(HEAD + length) as u64;
+        let Ok(head) = head.encode(length) else { return };
+        if used + whole <= RING_LENGTH as u64 {
+            self.put(self.tail, &head);
+            self.put(self.tail + HEAD as u64, &vec![self.sent as u8; length]);
+            self.publish(self.tail + whole);
+            self.sent += 1;
+        }
+    }
+
+    /// Writes a head that says what the numbers say, and publishes some bytes.
+    fn write_head(&mut self, byte: u8, [length, thread, published]: [u16; 3]) {
+        let mut head = [0; HEAD];
+        // Lengths up to beyond the limit, and one in four as any.
+        let length = if byte & 3 == 0 { u32::from(length) << 8 } else { u32::from(length) };
+        head[..4].copy_from_slice(&length.to_le_bytes());
+        head[4..6].copy_from_slice(&u16::from(byte).to_le_bytes());
+        head[6] = byte >> 2 & 1;
+        head[8..10].copy_from_slice(&thread.to_le_bytes());
+        // The number that is due, or the next.
+        let sequence = self.taken as u64 + u64::from(byte >> 7);
+        head[16..24].copy_from_slice(&sequence.to_le_bytes());
+        self.put(self.tail, &head);
+        let published = if byte & 8 == 0 { padded(length as usize) as u64 } else { published.into() };
+        self.publish(self.tail.wrapping_add(published));
+    }
+}

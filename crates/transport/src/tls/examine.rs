@@ -1,0 +1,95 @@
+//! A stream of TLS records as somebody on its way could make it: what fuzzing drives.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use rustix::net::RecvFlags;
+
+use super::record::{SECRET, Seals, Suite};
+
+/// Kind of a record of data.
+const DATA: u8 = 23;
+/// Most bytes of a stream: as many as a socket takes while nobody reads.
+const MOST: usize = 64 << 10;
+
+/// Makes a stream of `script` and reads it; gives how many bytes of data were handed out.
+///
+/// The first byte chooses suite, reading ahead, and how soon keys are worn. Parts follow: a byte, a length (2) and as many bytes.
+/// The byte says whether they are data, sealed; come as they are; are the inside of a sealed record, whose kind is the first of
+/// them; or are data, sealed, with a bit changed afterwards.
+///
+/// Data that was sealed before anything else came is handed out first, unchanged; all of it if nothing else came.
+pub fn records(script: &[u8]) -> usize {
+    let Some((mode, parts)) = script.split_first() else { return 0 };
+    let suite = if mode & 1 == 0 { Suite::Aes128Gcm } else { Suite::ChaCha20Poly1305 };
+    let ends = [([1; SECRET], [2; SECRET]), ([2; SECRET], [1; SECRET])];
+    let [Ok(near), Ok(far)] = ends.map(|(sending, receiving)| Seals::new(suite, sending, receiving)) else { return 0 };
+    let (mut sealer, mut opener) = (near.sealer, far.opener);
+    sealer.worn_after = 2 + u64::from(mode >> 2);
+    if mode & 2 != 0 {
+        opener.read_ahead();
+    }
+    let (stream, honest, is_honest) = stream(&mut sealer, parts);
+    let Ok((mut ours, theirs)) = UnixStream::pair() else { return 0 };
+    if ours.write_all(&stream).is_err() {
+        return 0;
+    }
+    drop(ours);
+    let mut got = Vec::new();
+    let end = loop {
+        match opener.fill(theirs.as_fd(), RecvFlags::empty()) {
+            Ok([]) => break Ok(()),
+            Ok(some) => {
+                got.extend_from_slice(some);
+                let taken = some.len();
+                opener.take(taken);
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    assert!(got.starts_with(&honest) || honest.starts_with(&got), "data is not what was sealed");
+    assert!(!is_honest || (got == honest && end.is_ok()), "an honest stream did not arrive: {end:?}");
+    got.len()
+}
+
+/// The stream of a script, the data at its beginning that was sealed before anything else came, and whether that is all.
+fn stream(sealer: &mut super::Sealer, mut parts: &[u8]) -> (Vec<u8>, Vec<u8>, bool) {
+    let (mut stream, mut honest, mut is_honest) = (Vec::new(), Vec::new(), true);
+    while let Some((&[what, low, high], rest)) = parts.split_first_chunk()
+        && stream.len() < MOST
+    {
+        let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len()).min(MOST - stream.len());
+        let (bytes, later) = rest.split_at(length);
+        parts = later;
+        match what % 4 {
+            0 => {
+                if is_honest {
+                    honest.extend_from_slice(bytes);
+                }
+                stream.extend(sealer.seal(bytes).unwrap_or_default());
+                continue;
+            }
+            1 => stream.extend_from_slice(bytes),
+            2 => {
+                let (kind, inner) = bytes.split_first().map_or((DATA, bytes), |(kind, inner)| (*kind, inner));
+                sealer.out.clear();
+                if let Ok(begun) = sealer.begin() {
+                    sealer.out.extend_from_slice(inner);
+                    let _ = sealer.end(begun, kind);
+                }
+                stream.append(&mut sealer.out);
+            }
+            _ => {
+                let mut sealed = sealer.seal(bytes).unwrap_or_default();
+                let places = sealed.len();
+                if let Some(byte) = sealed.get_mut(usize::from(what) * 7 % places.max(1)) {
+                    *byte ^= 1 << (what >> 5);
+                }
+                stream.extend(sealed);
+            }
+        }
+        is_honest = false;
+    }
+    (stream, honest, is_honest)
+}

@@ -1,0 +1,11 @@
+//! Questions about devices, as they come from a program.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Some((opcode, payload)) = bytes.split_first_chunk() {
+        let _ = katydid_worker::examine_question(u16::from_le_bytes(*opcode) % 256, payload);
+    }
+});

@@ -1,0 +1,9 @@
+//! A stream of TLS records that somebody has changed on its way.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    katydid_transport::examine::records(bytes);
+});

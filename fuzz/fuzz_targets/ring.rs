@@ -1,0 +1,9 @@
+//! Shared memory that a program writes at will, as the worker reads it.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = katydid_transport::examine::ring(bytes);
+});
