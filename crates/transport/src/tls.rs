@@ -9,6 +9,8 @@
 //! gets no further than the handshake; whatever is refused is refused with the reason, on both sides; what a server says in
 //! the plain may be a refusal, and nothing of a program's goes to it.
 
+#[cfg(test)]
+mod beside_rustls;
 pub(crate) mod examine;
 mod identity;
 mod record;
