@@ -134,10 +134,8 @@ fn a_number_without_a_unit_is_no_time_anywhere() -> Result<()> {
         let outcome = run(line, &[])?;
         ensure!(outcome.status.code() == Some(2) && outcome.errors().contains("60s"), "{line:?}: {outcome:?}");
     }
-    for value in ["60", "0"] {
-        let set = [("KATYDID_LINK_TIMEOUT", value)];
-        is_refused(&run(&["run", "--driver", "soft", "--", "echo", RAN], &set)?, 2, &["KATYDID_LINK_TIMEOUT", "60s"])?;
-    }
+    let set = [("KATYDID_LINK_TIMEOUT", "60")];
+    is_refused(&run(&["run", "--driver", "soft", "--", "echo", RAN], &set)?, 2, &["KATYDID_LINK_TIMEOUT", "60s"])?;
     let outcome = run(&["run", "--driver", "soft", "--link-timeout", "1m", "--", &fixture()?, "count", "1"], &[])?;
     ensure!(outcome.status.success(), "{outcome:?}");
     // A program that is not begun by the command reads it in the same way.

@@ -12,6 +12,8 @@ use crate::worker_env;
 /// A device of NVIDIA's, and the program that makes it.
 const UVM: &str = "/dev/nvidia-uvm";
 const DEVICE_MAKER: &str = "nvidia-modprobe";
+/// There while the kernel has NVIDIA's driver.
+const NVIDIA: &str = "/proc/driver/nvidia/version";
 
 /// What `katydid serve` is told of it.
 #[derive(Debug, Args)]
@@ -35,21 +37,30 @@ pub(crate) struct IsolationFlags {
     /// Checkpoints of jobs of this server's unix socket go into a folder below it directly; into others by way of the job's process.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) worker_folder: Vec<PathBuf>,
-    /// Start workers without a sandbox: they can do what their user can.
+    /// Start workers in a sandbox, also where NVIDIA's driver is.
     ///
-    /// In a sandbox they have no privileges, see only the files that drivers need, and reach no network (SECURITY.md).
-    #[arg(long, conflicts_with = "worker_folder")]
+    /// In a sandbox they have no privileges, see only the files that drivers need, and reach no network (SECURITY.md). Without
+    /// this flag workers have one where NVIDIA's driver is not: it has not been tried in one.
+    #[arg(long)]
+    pub(crate) sandbox: bool,
+    /// Start workers without a sandbox: they can do what their user can.
+    #[arg(long, conflicts_with_all = ["sandbox", "worker_folder"])]
     pub(crate) no_sandbox: bool,
 }
 
 impl IsolationFlags {
+    /// Whether workers with this driver (`auto`, `soft` or a path) have a sandbox.
+    pub(crate) fn has_sandbox(&self, driver: &str) -> bool {
+        self.sandbox || !(self.no_sandbox || has_nvidia(driver))
+    }
+
     /// Has the server start its workers so.
     pub(crate) fn apply(self, config: &mut ServerConfig) {
         config.cpu_opencl = self.allow_cpu_opencl;
         let worker = &mut config.worker;
         worker.passes = Some(worker_env::passes);
         worker.set.extend(worker_env::named(&self.worker_env));
-        if self.no_sandbox {
+        if !self.has_sandbox(&config.driver) {
             return;
         }
         worker.own_folder = true;
@@ -59,6 +70,18 @@ impl IsolationFlags {
             worker.arguments.extend(["--writable".into(), folder.into()]);
         }
     }
+}
+
+/// Whether NVIDIA's driver is on this machine, and would be taken.
+fn has_nvidia(driver: &str) -> bool {
+    driver != "soft" && Path::new(NVIDIA).exists()
+}
+
+/// Says that workers have no sandbox where no flag has chosen that.
+pub(crate) fn tell_of_none() {
+    say(
+        "warning: workers have no sandbox, since NVIDIA's driver has not been tried in one: --sandbox gives them one, --no-sandbox silences this",
+    );
 }
 
 /// Says what sandboxes do not hold here, and does what workers cannot do in one: NVIDIA's driver has a set-user-id program make the

@@ -19,7 +19,7 @@ use signal_hook::iterator::Signals;
 use crate::address::{admin_path, certified, default_listen, prepare_runtime_folder};
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::ServeFlags;
-use crate::isolation::prepare_sandbox;
+use crate::isolation::{prepare_sandbox, tell_of_none};
 use crate::layout::{self, Layout};
 use crate::module_cache::ModuleCache;
 use crate::mps::Mps;
@@ -61,7 +61,8 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     // Caught before anything exists that a signal could leave behind.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
     folder::clear_away();
-    let (wants_mps, is_sandboxed) = (flags.mps, !flags.isolation.no_sandbox);
+    let (wants_mps, is_sandboxed) = (flags.mps, flags.isolation.has_sandbox(&driver));
+    let says_none = !flags.isolation.no_sandbox && !quiet;
     let (user, home) = flags.isolation.worker_user.as_deref().map(worker_user::find).transpose()?.unzip();
     let modules = ModuleCache::prepare(&flags, user.as_ref())?;
     let mut config = requested(flags)?;
@@ -69,6 +70,8 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     config.worker.set.extend(home.map(|home| ("HOME".into(), home)));
     if is_sandboxed {
         prepare_sandbox(&config, quiet);
+    } else if says_none {
+        tell_of_none();
     }
     // Ends behind the workers.
     let mps = wants_mps.then(Mps::start).transpose()?;

@@ -212,7 +212,8 @@ fn admit(shared: &Shared, pending: &Pending, peer: &Peer, place: Place) -> Resul
         return visit(shared, pending, peer);
     }
     let program = describe(pending.hello(), peer);
-    let words = format!("{} (process {} from {}, {})", printable_name(&program.name), program.pid, program.peer, program.link);
+    let words =
+        format!("{} (process {} from {}, {})", printable_name(&program.name), program.pid, program.peer, program.link);
     let id = shared.sessions.admit(program)?;
     // From here on it counts as a session.
     drop(place);

@@ -342,6 +342,6 @@ impl Minder<'_> {
         let calls = session.calls.map_or(String::new(), |calls| format!(" after {calls} calls"));
         self.shared
             .reporter
-            .note(format_args!("session {id} ({}) ended{calls}{reason}", control::brief(&session.name)));
+            .note(format_args!("session {id} ({}) ended{calls}{reason}", control::printable_name(&session.name)));
     }
 }

@@ -159,12 +159,7 @@ fn open_pidfd(child: &Child) -> io::Result<OwnedFd> {
 }
 
 /// Runs in the child, between fork and exec.
-fn prepare(
-    control: RawFd,
-    parent: u32,
-    user: Option<&WorkerUser>,
-    descriptors: Option<Rlimit>,
-) -> io::Result<()> {
+fn prepare(control: RawFd, parent: u32, user: Option<&WorkerUser>, descriptors: Option<Rlimit>) -> io::Result<()> {
     if let Some(before) = descriptors {
         setrlimit(Resource::Nofile, before)?;
     }

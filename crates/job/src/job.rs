@@ -180,9 +180,9 @@ impl Job {
             was_put_away: AtomicBool::new(false),
             control: Mutex::new(None),
         });
-        let listener = UnixListener::bind(&control).map_err(socket(control.clone()))?;
-        private::close(&control).map_err(socket(control.clone()))?;
-        let opened = control::open(listener, &inner).map_err(socket(control))?;
+        let listener = UnixListener::bind(&path).map_err(socket(path.clone()))?;
+        private::close(&path).map_err(socket(path.clone()))?;
+        let opened = control::open(listener, &inner).map_err(socket(path))?;
         *lock(&inner.control) = Some(opened);
         parked::answer(&inner);
         let job = Self(inner);

@@ -1,7 +1,7 @@
 //! Lengths of time and sizes as people write them, in flags, variables and files.
 //!
-//! The rule: a length of time has a unit. A number without one is refused and never taken for seconds, because somebody else
-//! means minutes by it. Sizes count in powers of 1024, as memory does: `K`, `KB` and `KiB` are the same.
+//! The rule: a length of time has a unit. A number without one is refused and never taken for seconds, because another user
+//! means minutes by it; 0 is the same in all units. Sizes count in powers of 1024, as memory does: `K`, `KB` and `KiB` are the same.
 
 use std::error::Error;
 use std::fmt;
@@ -45,6 +45,7 @@ pub fn duration(text: &str) -> Result<Duration, DurationError> {
         "s" => 1000,
         "m" => 60_000,
         "h" => 3_600_000,
+        "" if digits > 0 && number.bytes().all(|digit| digit == b'0') => return Ok(Duration::ZERO),
         "" if digits > 0 => return Err(DurationError::NoUnit(number.to_owned())),
         _ => return Err(DurationError::Malformed),
     };
@@ -136,7 +137,7 @@ mod tests {
     fn a_number_without_a_unit_is_refused_with_what_to_write() {
         let error = duration("90").unwrap_err();
         assert_eq!(error.to_string(), "90 has no unit: write 90s for seconds, or ms, m or h in place of s");
-        assert!(duration("0").is_err());
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
     }
 
     #[test]
