@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use clap::{Args, ValueHint};
 use katydid_daemon::ServerConfig;
+use katydid_transport::Address;
 
 use crate::failure::say;
 use crate::worker_env;
@@ -37,10 +38,10 @@ pub(crate) struct IsolationFlags {
     /// Checkpoints of jobs of this server's unix socket go into a folder below it directly; into others by way of the job's process.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) worker_folder: Vec<PathBuf>,
-    /// Start workers in a sandbox, also where NVIDIA's driver is.
+    /// Start workers in a sandbox in any case.
     ///
     /// In a sandbox they have no privileges, see only the files that drivers need, and reach no network (SECURITY.md). Without
-    /// this flag workers have one where NVIDIA's driver is not: it has not been tried in one.
+    /// this flag workers have one if the server listens beyond unix sockets and NVIDIA's driver, which has not been tried in one, is not here.
     #[arg(long)]
     pub(crate) sandbox: bool,
     /// Start workers without a sandbox: they can do what their user can.
@@ -49,9 +50,15 @@ pub(crate) struct IsolationFlags {
 }
 
 impl IsolationFlags {
-    /// Whether workers with this driver (`auto`, `soft` or a path) have a sandbox.
-    pub(crate) fn has_sandbox(&self, driver: &str) -> bool {
-        self.sandbox || !(self.no_sandbox || has_nvidia(driver))
+    /// Whether workers have a sandbox. Programs that come by a unix socket are the server's own user's, and their OpenCL kernels may
+    /// include any file of that user.
+    fn has_sandbox(&self, config: &ServerConfig) -> bool {
+        self.sandbox || (listens_beyond(config) && !self.no_sandbox && !has_nvidia(&config.driver))
+    }
+
+    /// Whether workers have no sandbox, although others than the server's user can come, and no flag has chosen that.
+    pub(crate) fn is_open_unasked(&self, config: &ServerConfig) -> bool {
+        listens_beyond(config) && !self.no_sandbox && !self.has_sandbox(config)
     }
 
     /// Has the server start its workers so.
@@ -60,7 +67,7 @@ impl IsolationFlags {
         let worker = &mut config.worker;
         worker.passes = Some(worker_env::passes);
         worker.set.extend(worker_env::named(&self.worker_env));
-        if !self.has_sandbox(&config.driver) {
+        if !self.has_sandbox(config) {
             return;
         }
         worker.own_folder = true;
@@ -70,6 +77,11 @@ impl IsolationFlags {
             worker.arguments.extend(["--writable".into(), folder.into()]);
         }
     }
+}
+
+/// Whether others than the server's own user can come.
+fn listens_beyond(config: &ServerConfig) -> bool {
+    config.listen.iter().any(|address| !matches!(address, Address::Unix(_)))
 }
 
 /// Whether NVIDIA's driver is on this machine, and would be taken.

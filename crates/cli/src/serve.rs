@@ -61,16 +61,15 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     // Caught before anything exists that a signal could leave behind.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
     folder::clear_away();
-    let (wants_mps, is_sandboxed) = (flags.mps, flags.isolation.has_sandbox(&driver));
-    let says_none = !flags.isolation.no_sandbox && !quiet;
+    let wants_mps = flags.mps;
     let (user, home) = flags.isolation.worker_user.as_deref().map(worker_user::find).transpose()?.unzip();
     let modules = ModuleCache::prepare(&flags, user.as_ref())?;
-    let mut config = requested(flags)?;
+    let (mut config, is_open_unasked) = requested(flags)?;
     config.worker.user = user;
     config.worker.set.extend(home.map(|home| ("HOME".into(), home)));
-    if is_sandboxed {
+    if config.worker.own_folder {
         prepare_sandbox(&config, quiet);
-    } else if says_none {
+    } else if is_open_unasked && !quiet {
         tell_of_none();
     }
     // Ends behind the workers.
@@ -140,8 +139,8 @@ fn announce(server: &Server) {
     say(format_args!("admin socket {}", server.admin().display()));
 }
 
-/// What the flags ask for.
-fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
+/// What the flags ask for, and whether workers have no sandbox where no flag says so.
+fn requested(flags: ServeFlags) -> Result<(ServerConfig, bool), Failure> {
     let listen = addresses(&flags.listen)?.into_iter().map(|address| certified(address, flags.certs.as_deref()));
     let listen: Vec<Address> = listen.collect::<Result<_, _>>().map_err(Failure::usage)?;
     listen.iter().try_for_each(check_certs)?;
@@ -161,8 +160,9 @@ fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     }
     config.session_memory = flags.session_memory.map(|size| size.0);
     config.verbosity = if flags.quiet { Verbosity::Problems } else { Verbosity::Everything };
+    let is_open_unasked = flags.isolation.is_open_unasked(&config);
     flags.isolation.apply(&mut config);
-    Ok(config)
+    Ok((config, is_open_unasked))
 }
 
 /// Behind TLS a server has certificates, which are read again at each connection.
