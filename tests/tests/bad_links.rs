@@ -23,8 +23,9 @@ use proxy::{Direction, Network, Ways};
 
 /// MiB of each copy: several connections have their share of it.
 const SIZE: &str = "24";
-/// The program's first connection: one of `katydid run`, which asks whether there is a server, comes before it, lanes behind it.
-const FIRST: usize = 1;
+/// The program's first connection: two of `katydid run`, which looks for a server and asks for its driver, come before it, lanes
+/// behind it.
+const FIRST: usize = 2;
 /// In the middle of what a connection carries of a copy.
 const MIDDLE: u64 = 3 << 20;
 /// A copy to the device has been read when it returns, and need not have arrived: the next one may be told that it has not.
