@@ -11,7 +11,6 @@
 //   files     may open no more files
 //   segment   has a System V segment attached
 //   machine   has chosen what a memory failure of the machine does to it (PR_MCE_KILL)
-//   flusher   writes pages back for the system (PR_SET_IO_FLUSHER)
 //   merging   shares equal pages (PR_SET_MEMORY_MERGE)
 //   guessing  has switched off a kind of speculation (PR_SET_SPECULATION_CTRL)
 //   mount     has a child with a mount namespace of its own
@@ -59,7 +58,6 @@ static void must(bool held, const char *what) {
 // Its own calls to the kernel that no other process can make for it.
 static bool set_for_itself(const char *kind) {
     if (strcmp(kind, "machine") == 0) return prctl(PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_EARLY, 0, 0) == 0;
-    if (strcmp(kind, "flusher") == 0) return prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) == 0;
     if (strcmp(kind, "merging") == 0) return prctl(MEMORY_MERGE, 1, 0, 0, 0) == 0;
     if (strcmp(kind, "guessing") == 0) return prctl(PR_SET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, PR_SPEC_DISABLE, 0, 0) == 0;
     return false;

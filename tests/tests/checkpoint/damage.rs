@@ -16,7 +16,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
     [("verify_and_restore_say_the_same_of_damaged_images", agree as Scenario, "shm")].into_iter()
 }
 
-/// What is done to the first file of an image whose path has this in it.
+/// What is done to the largest file of an image whose path has this in it.
 #[derive(Debug, Clone, Copy)]
 enum Damage {
     /// A bit of the byte at this place; from the end where it is negative.
@@ -46,8 +46,8 @@ const DAMAGES: [(&str, Damage); 24] = [
     ("state-", Damage::Flip(9)),
     ("state-", Damage::Remove),
     ("core-", Damage::Flip(30)),
-    ("pages-1.img", Damage::Flip(50)),
-    ("pages-1.img", Damage::Cut),
+    ("criu/pages-", Damage::Flip(50)),
+    ("criu/pages-", Damage::Cut),
     ("criu/files.img", Damage::Remove),
     ("criu/files.img", Damage::Add("more.img")),
     ("dump.log", Damage::Replace("nothing")),
@@ -77,12 +77,12 @@ impl Damage {
     }
 }
 
-/// The first file of a folder, by name, whose path has `part` in it.
+/// The largest file of a folder whose path has `part` in it: some of CRIU's are empty.
 fn file(folder: &Path, part: &str) -> Result<PathBuf> {
     let mut found: Vec<PathBuf> = crate::scenarios::files_below(folder)?;
     found.retain(|path| path.to_string_lossy().contains(part));
-    found.sort();
-    found.into_iter().next().with_context(|| format!("no {part} in {}", folder.display()))
+    found.sort_by_cached_key(|path| (path.metadata().map_or(0, |it| it.len()), path.clone()));
+    found.pop().with_context(|| format!("no {part} in {}", folder.display()))
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

@@ -459,7 +459,7 @@ fn taken_port_for_nothing(places: &Places, way: &str) -> Result<()> {
     stage.way = way_to(way, &full)?;
     stage.server = full;
     let outcome = stage.restore("listens", &image, &[])?.finish(LIMIT)?;
-    let is_told = outcome.errors().contains("the GPU side cannot be rebuilt");
+    let is_told = outcome.errors().contains("the server allows 0 sessions at a time");
     ensure!(!outcome.status.success() && is_told, "{}", said(&outcome));
     stage.is_clean()
 }

@@ -33,9 +33,8 @@ const ON_ONE_WAY: [(&str, Scenario); 4] = [
     ("what_criu_would_not_restore_is_refused_by_name", lost),
 ];
 /// Kinds that CRIU dumps and does not restore, and words of the refusal.
-const LOST: [(&str, &str); 7] = [
+const LOST: [(&str, &str); 6] = [
     ("machine", "prctl(PR_MCE_KILL)"),
-    ("flusher", "prctl(PR_SET_IO_FLUSHER)"),
     ("merging", "prctl(PR_SET_MEMORY_MERGE)"),
     ("guessing", "prctl(PR_SET_SPECULATION_CTRL)"),
     ("mount", "has a mount namespace of its own"),

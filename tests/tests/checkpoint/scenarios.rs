@@ -357,7 +357,9 @@ fn damaged_images(places: &Places, way: &str) -> Result<()> {
         }
         fs::write(&path, &bad)?;
         let outcome = images(places, "verify", &image)?;
-        ensure!(!outcome.status.success(), "a damaged {name} is not noticed");
+        // What only another build of Katydid would need is named, and makes the image no worse here.
+        let is_noticed = !outcome.status.success() || said(&outcome).contains("not as it was written");
+        ensure!(is_noticed, "a damaged {name} is not noticed: {}", said(&outcome));
         fs::write(&path, &good)?;
     }
     let pack = files_below(&image.join("packs"))?.into_iter().next().context("there is no pack")?;
