@@ -25,7 +25,7 @@ const HOLDERS: [(&str, &str); 7] = [
     ("host", "the program's own memory holds"),
     ("graph", "a parameter of executable graph"),
     ("variable", "variable to_named of module 2"),
-    ("functions", "calls functions by pointers"),
+    ("functions", "memory may hold addresses of functions"),
 ];
 
 /// The trials' names and ways.

@@ -73,15 +73,14 @@ const NVIDIA: [&str; 2] = ["/proc/driver/nvidia", "/dev/dxg"];
 /// What NVIDIA's driver writes to then: memory between processes, and its services.
 const NVIDIA_WRITES: [&str; 4] =
     ["/dev/shm", "/run/nvidia-persistenced", "/run/nvidia-fabricmanager", "/tmp/nvidia-mps"];
-/// Variables that name folders, or files in them, which drivers write to.
-const WRITTEN: [&str; 7] = [
+/// Variables that name folders which drivers write to.
+const WRITTEN: [&str; 6] = [
     "TMPDIR",
     "CUDA_CACHE_PATH",
     "POCL_CACHE_DIR",
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY",
     "KATYDID_SOFT_SHARED",
-    "KATYDID_SOFT_DISPLACE",
 ];
 /// Variables that name libraries, or folders of them, with colons between.
 const READ: [&str; 6] =
@@ -89,8 +88,8 @@ const READ: [&str; 6] =
 /// Variables with which the driver writes dumps of faults into the current folder.
 const DUMPS: [&str; 3] =
     ["CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "CUDA_ENABLE_LIGHTWEIGHT_COREDUMP"];
-/// Variables that name the files of these.
-const DUMP_FILES: [&str; 2] = ["CUDA_COREDUMP_FILE", "CUDA_COREDUMP_PIPE"];
+/// Variables that name files which drivers write.
+const FILES: [&str; 3] = ["CUDA_COREDUMP_FILE", "CUDA_COREDUMP_PIPE", "KATYDID_SOFT_DISPLACE"];
 
 /// Version of the kernel's Landlock; none: it has none.
 fn version() -> Option<i64> {
@@ -201,7 +200,7 @@ fn writable(sandbox: &Sandbox) -> Vec<PathBuf> {
         let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
         all.extend(folder.filter(|_| is_there).map(PathBuf::from));
     }
-    all.extend(named(&DUMP_FILES).iter().filter_map(|file| file.parent()).map(PathBuf::from));
+    all.extend(named(&FILES).iter().filter_map(|file| file.parent()).map(PathBuf::from));
     if DUMPS.iter().any(|name| env::var_os(name).is_some_and(|value| value != "0")) {
         all.extend(env::current_dir());
     }
