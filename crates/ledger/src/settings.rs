@@ -273,6 +273,8 @@ pub const ALL: &[Setting] = &[
     setting("KATYDID_CHECKPOINT_WAYS", Reader::Tests, Value::Words(&["all"]), "every program on every way"),
     setting("KATYDID_CUDART_ALL", Reader::Tests, Value::Text, "all versions of the CUDA runtime"),
     setting("KATYDID_ENDURANCE_CHECKPOINTS", Reader::Tests, ANY_NUMBER, "checkpoints of one job"),
+    setting("KATYDID_ENDURANCE_GOOD", Reader::Tests, ANY_NUMBER, "good sessions beside hostile clients"),
+    setting("KATYDID_ENDURANCE_MINUTES", Reader::Tests, ANY_NUMBER, "minutes of hostile clients"),
     setting("KATYDID_ENDURANCE_SESSIONS", Reader::Tests, ANY_NUMBER, "sessions of one server"),
     setting("KATYDID_FAKE", Reader::Tests, Value::Text, "what a worker without a GPU does"),
     setting("KATYDID_IMAGE", Reader::Tests, Value::Path, "the image of a test with a limit"),
