@@ -60,6 +60,8 @@ const LOGS: &str = "logs_and_names";
 
 /// Without Katydid.
 const DIRECT: Way = Way::Direct { name: "direct", folder: None };
+/// Dies of SIGSEGV in about half of its runs on PoCL 3.1 without Katydid, by that driver's own lifetimes.
+const DIES_NATIVELY: &str = "lifetimes";
 
 /// Far more than any program needs, on a busy machine too; only a hang takes longer.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -82,7 +84,7 @@ fn main() -> ExitCode {
     };
     let mut trials = Vec::new();
     for name in &programs {
-        for way in ways(&server) {
+        for way in ways(&server).into_iter().filter(|way| survives(name, way)) {
             let (places, way, name) = (places.clone(), way.clone(), name.clone());
             trials.push(trial::test(format!("{way}::{name}"), move || one(&places, &way, &name)));
         }
@@ -143,11 +145,17 @@ fn on_intel(intel: &Intel, way: &Way, name: &str) -> Result<(), Failed> {
     Ok(judge(&intel.places, name, &run(&mut command, LIMIT)?)?)
 }
 
+/// Whether a program comes to its end on a way whatever Katydid does.
+fn survives(name: &str, way: &Way) -> bool {
+    name != DIES_NATIVELY || !matches!(way, Way::Direct { .. })
+}
+
 /// Every program natively and over shared memory, with Khronos' loader.
 fn khronos_trials(places: &Places, server: &Server, folder: &Path, programs: &[String]) -> Vec<Trial> {
     let [shm, _] = Way::through(server);
     let ways = [("khronos", DIRECT), ("khronos_shm", shm)];
     let all = ways.into_iter().flat_map(|way| programs.iter().map(move |name| (way.clone(), name.clone())));
+    let all = all.filter(|((_, way), name)| survives(name, way));
     let trial = |((title, way), name): ((&str, Way), String)| {
         let (places, folder, title) = (places.clone(), folder.to_owned(), format!("{title}::{name}"));
         trial::test(title, move || judged(&places, &way, &name, |way| by_khronos(&places, way, &name, &folder)))
