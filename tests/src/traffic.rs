@@ -93,8 +93,12 @@ type Onward = Box<dyn FnMut(Vec<u8>, bool) -> Option<()> + Send>;
 fn onward(mut to: TcpStream, manner: Manner, traffic: &Arc<Traffic>, is_back: bool) -> Onward {
     match manner {
         Manner::Held if is_back => {
-            let traffic = Arc::clone(traffic);
+            let (traffic, mut has_greeted) = (Arc::clone(traffic), false);
             Box::new(move |bytes, is_reply| {
+                // The handshake goes on at once: the server hangs up behind the answer to a question for its driver.
+                if !std::mem::replace(&mut has_greeted, true) {
+                    return to.write_all(&bytes).ok();
+                }
                 traffic.hear(Some((to.try_clone().ok()?, bytes, is_reply)));
                 Some(())
             })
