@@ -64,10 +64,11 @@ impl IsolationFlags {
     /// Has the server start its workers so.
     pub(crate) fn apply(self, config: &mut ServerConfig) {
         config.cpu_opencl = self.allow_cpu_opencl;
+        let has_sandbox = self.has_sandbox(config);
         let worker = &mut config.worker;
         worker.passes = Some(worker_env::passes);
         worker.set.extend(worker_env::named(&self.worker_env));
-        if !self.has_sandbox(config) {
+        if !has_sandbox {
             return;
         }
         worker.own_folder = true;
