@@ -183,7 +183,8 @@ pub fn counting(server: &str, manner: Manner, traffic: &Arc<Traffic>) -> io::Res
             });
             thread::spawn(move || {
                 let _ = back.map(|back| count(worker, &home, back));
-                program.shutdown(Shutdown::Both)
+                // What is late is still on its way to the program, and shut behind it.
+                program.shutdown(if matches!(manner, Manner::Late(_)) { Shutdown::Read } else { Shutdown::Both })
             });
         }
     });
