@@ -5,6 +5,8 @@
 
 #[path = "endurance/hostile.rs"]
 mod hostile;
+#[path = "support/peer.rs"]
+mod peer;
 
 use std::env;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

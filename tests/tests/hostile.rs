@@ -3,9 +3,11 @@
 
 #![allow(non_snake_case, reason = "fields carry the names of CUDA's parameters")]
 
+#[path = "support/peer.rs"]
+mod peer;
+
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -16,14 +18,12 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Running};
 use katydid_tests::server::Server;
-use katydid_tests::watch::{PATIENCE, until};
+use katydid_tests::watch::{PATIENCE, tree, until};
 use katydid_tests::way::Way;
-use katydid_wire::SPEC_HASH;
 use katydid_wire::codec::Message;
 use katydid_wire::frame::{FrameHead, HEAD, MAX_FRAME, ReplyHead};
 use katydid_wire::handshake::{
-    ArenaKind, ArenaRange, Build, Claim, Hello, LINK_TIMEOUT, LinkKind, MessageKind, PREFIX, Prefix, Ready,
-    RefusalCode, Refused, SessionKind,
+    ArenaKind, Build, Claim, Hello, MessageKind, PREFIX, Prefix, Ready, RefusalCode, Refused, SessionKind,
 };
 use katydid_wire::message::{
     cuCtxSynchronize, cuEventCreate, cuEventDestroy_v2, cuEventRecord, cuEventSynchronize, cuModuleUnload,
@@ -35,8 +35,7 @@ use katydid_wire::message::{
 };
 use katydid_wire::ranges;
 
-trait Socket: Read + Write {}
-impl<T: Read + Write> Socket for T {}
+use crate::peer::Socket;
 
 /// A server with a session that must outlive what the test does.
 struct Target {
@@ -57,13 +56,7 @@ impl Target {
 
     /// A connection on each kind of socket.
     fn connections(&self) -> Result<[Box<dyn Socket>; 2]> {
-        let address = self.server.tcp().strip_prefix("tcp://").context("no TCP address")?;
-        let tcp = TcpStream::connect(address)?;
-        tcp.set_read_timeout(Some(PATIENCE))?;
-        let path = self.server.unix();
-        let unix = UnixStream::connect(path.strip_prefix("unix:").context("no path")?)?;
-        unix.set_read_timeout(Some(PATIENCE))?;
-        Ok([Box::new(tcp), Box::new(unix)])
+        Ok([peer::connect(self.server.tcp())?, peer::connect(&self.server.unix())?])
     }
 
     /// The bystander goes on, and there is no session but its own.
@@ -77,26 +70,8 @@ impl Target {
     }
 }
 
-fn build() -> Build {
-    Build::current(SPEC_HASH)
-}
-
 fn hello() -> Hello {
-    let range = |kind, base, length| ArenaRange { kind, base, length };
-    Hello {
-        session: SessionKind::CUDA,
-        claim: Claim::NEW,
-        link: LinkKind::STREAM,
-        pid: std::process::id(),
-        memory_quota: 0,
-        program: "hostile".to_owned(),
-        name: "hostile".to_owned(),
-        arenas: vec![
-            range(ArenaKind::DEVICE, 0x2000_0000_0000, 16 << 40),
-            range(ArenaKind::PINNED, 0x3000_0000_0000, 256 << 30),
-        ],
-        link_timeout: LINK_TIMEOUT,
-    }
+    peer::hello(SessionKind::CUDA, Claim::NEW)
 }
 
 /// One whole handshake message.
@@ -111,10 +86,10 @@ fn message(socket: &mut dyn Socket) -> Result<(MessageKind, Vec<u8>)> {
 
 /// Opens a session as a shim does.
 fn session(socket: &mut dyn Socket) -> Result<Ready> {
-    socket.write_all(&hello().encode(&build())?)?;
+    socket.write_all(&hello().encode(&peer::build())?)?;
     let (kind, bytes) = message(socket)?;
     match kind {
-        MessageKind::READY => Ready::decode(&bytes, &build()).map_err(Into::into),
+        MessageKind::READY => Ready::decode(&bytes, &peer::build()).map_err(Into::into),
         MessageKind::REFUSED => bail!("refused: {}", Refused::decode(&bytes)?.text),
         other => bail!("a message of kind {other:?}"),
     }
@@ -507,14 +482,14 @@ fn something_else_than_a_hello_closes_the_connection() -> Result<()> {
 
 #[test]
 fn a_hello_that_claims_a_huge_length_closes_the_connection() -> Result<()> {
-    let mut bytes = hello().encode(&build())?;
+    let mut bytes = hello().encode(&peer::build())?;
     bytes[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
     instead_of_hello(&bytes)
 }
 
 #[test]
 fn a_hello_whose_inside_is_damaged_closes_the_connection() -> Result<()> {
-    let mut bytes = hello().encode(&build())?;
+    let mut bytes = hello().encode(&peer::build())?;
     let length = bytes.len();
     bytes[PREFIX..length].fill(0xff);
     instead_of_hello(&bytes)
@@ -523,7 +498,7 @@ fn a_hello_whose_inside_is_damaged_closes_the_connection() -> Result<()> {
 #[test]
 fn a_connection_closed_in_the_middle_of_a_hello_harms_nobody() -> Result<()> {
     let target = Target::new()?;
-    let bytes = hello().encode(&build())?;
+    let bytes = hello().encode(&peer::build())?;
     for length in [0, 1, PREFIX - 1, PREFIX, bytes.len() - 1] {
         for mut socket in target.connections()? {
             send(&mut socket, &bytes[..length])?;
@@ -535,8 +510,10 @@ fn a_connection_closed_in_the_middle_of_a_hello_harms_nobody() -> Result<()> {
 #[test]
 fn a_program_of_another_build_is_refused_with_a_text() -> Result<()> {
     let target = Target::new()?;
-    let strangers =
-        [Build { protocol: 999, ..build() }, Build { spec_hash: [7; 32], release: "0.0.9".to_owned(), ..build() }];
+    let strangers = [
+        Build { protocol: 999, ..peer::build() },
+        Build { spec_hash: [7; 32], release: "0.0.9".to_owned(), ..peer::build() },
+    ];
     for stranger in strangers {
         for mut socket in target.connections()? {
             send(&mut socket, &hello().encode(&stranger)?)?;
@@ -691,5 +668,25 @@ fn workers_have_given_up_what_they_do_not_need() -> Result<()> {
             ensure!(outcome.status.success(), "{way}: {}\n{}", outcome.text(), outcome.errors());
         }
     }
+    Ok(())
+}
+
+#[test]
+fn a_worker_of_its_own_user_gives_up_privileges_too() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let way = Way::Private { driver: "soft".to_owned() };
+    let program = places.program("fixture", Variant::Static);
+    let mut running = Running::start(way.command(&places, &program).arg("idle"), Stdio::piped())?;
+    running.wait_for("ready", PATIENCE)?;
+    let is_worker = |pid: &u32| status(*pid, "Name").is_ok_and(|name| name == "katydid-worker");
+    let workers: Vec<u32> = tree(running.pid()).into_iter().filter(is_worker).collect();
+    ensure!(!workers.is_empty(), "no worker");
+    for worker in workers {
+        let told = [status(worker, "NoNewPrivs")?, status(worker, "Seccomp")?];
+        ensure!(told == ["1", "2"], "{told:?}");
+        ensure!(u64::from_str_radix(&status(worker, "CapEff")?, 16)? == 0, "it has capabilities");
+    }
+    running.close_input();
+    ensure!(running.finish(PATIENCE)?.status.success(), "it did not end well");
     Ok(())
 }

@@ -1,6 +1,9 @@
 //! Clients that take more than their share: of connections, of a worker's patience, of sessions, of memory. They hinder
 //! nobody else, and the server holds no more when they are gone.
 
+#[path = "support/peer.rs"]
+mod peer;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,14 +22,8 @@ use katydid_tests::server::{Server, ask};
 use katydid_tests::watch::{PATIENCE, children, descriptors, runs, threads, until};
 use katydid_tests::way::Way;
 use katydid_transport::{Address, ConnectError, Connection, ProgramLink, companion, connect};
-use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::{
-    ArenaKind, ArenaRange, Build, Claim, HandshakeError, Hello, LinkKind, RefusalCode, Role, SessionKind,
-};
+use katydid_wire::handshake::{Claim, HandshakeError, RefusalCode, Role, SessionKind};
 use katydid_wire::key::SessionKey;
-
-trait Socket: Read + Write + Send {}
-impl<T: Read + Write + Send> Socket for T {}
 
 /// A server on all kinds of sockets.
 struct Bench {
@@ -102,42 +99,12 @@ fn held(server: &Server) -> (usize, usize) {
     (descriptors(server.pid()), threads(server.pid()))
 }
 
-fn build() -> Build {
-    Build::current(SPEC_HASH)
-}
-
-fn hello(session: SessionKind, claim: Claim) -> Hello {
-    let range = |kind, base, length| ArenaRange { kind, base, length };
-    let ranges =
-        [range(ArenaKind::DEVICE, 0x2000_0000_0000, 16 << 40), range(ArenaKind::PINNED, 0x3000_0000_0000, 256 << 30)];
-    Hello {
-        session,
-        claim,
-        link: LinkKind::STREAM,
-        pid: std::process::id(),
-        memory_quota: 0,
-        program: "greedy".to_owned(),
-        name: String::new(),
-        arenas: if session == SessionKind::CUDA { ranges.to_vec() } else { Vec::new() },
-        link_timeout: 60,
-    }
-}
-
-fn raw(address: &str) -> Result<Box<dyn Socket>> {
-    if let Some(path) = address.strip_prefix("unix:") {
-        return Ok(Box::new(UnixStream::connect(path)?));
-    }
-    let (_, place) = address.split_once("://").context("no address")?;
-    let place = place.split('?').next().unwrap_or_default();
-    Ok(Box::new(TcpStream::connect(place)?))
-}
-
 /// A visit of the session with this key that says as much as a hello can, and then waits.
-fn long_visit(address: &str, key: SessionKey) -> Result<Box<dyn Socket>> {
-    let mut hello = hello(SessionKind::CUDA, Claim { role: Role::COMPANION, key, frames: 0 });
+fn long_visit(address: &str, key: SessionKey) -> Result<Box<dyn peer::Socket>> {
+    let mut hello = peer::hello(SessionKind::CUDA, Claim { role: Role::COMPANION, key, frames: 0 });
     (hello.program, hello.name) = ("a".repeat(4096), "b".repeat(4096));
-    let mut socket = raw(address)?;
-    socket.write_all(&hello.encode(&build())?)?;
+    let mut socket = peer::connect(address)?;
+    socket.write_all(&hello.encode(&peer::build())?)?;
     Ok(socket)
 }
 
@@ -325,7 +292,8 @@ fn a_request_that_announces_too_much_is_refused_and_ends_nothing() -> Result<()>
 }
 
 fn nvml(address: &Address, patience: Duration) -> Result<Box<dyn ProgramLink>, ConnectError> {
-    connect(address, &hello(SessionKind::NVML, Claim::NEW), &build(), patience).map(|Connection { link, .. }| link)
+    connect(address, &peer::hello(SessionKind::NVML, Claim::NEW), &peer::build(), patience)
+        .map(|Connection { link, .. }| link)
 }
 
 fn is_crowded(error: &ConnectError) -> bool {
@@ -399,15 +367,15 @@ fn a_session_that_takes_too_much_of_the_machine_s_memory_ends_and_no_other() -> 
 fn a_line_of_the_log_is_short_whatever_a_program_calls_itself() -> Result<()> {
     let bench = Bench::new(&[])?;
     for address in [bench.server.unix(), bench.server.tcp().to_owned()] {
-        let mut hello = hello(SessionKind::CUDA, Claim::NEW);
+        let mut hello = peer::hello(SessionKind::CUDA, Claim::NEW);
         (hello.program, hello.name) = ("p".repeat(4096), "n".repeat(4096));
-        let mut socket = raw(&address)?;
-        socket.write_all(&hello.encode(&build())?)?;
+        let mut socket = peer::connect(&address)?;
+        socket.write_all(&hello.encode(&peer::build())?)?;
         bench.server.workers_of(1)?;
         let mut unknown = hello.clone();
         unknown.claim = Claim { role: Role::PROGRAM, key: SessionKey([9; 16]), frames: 0 };
-        let mut refused = raw(&address)?;
-        refused.write_all(&unknown.encode(&build())?)?;
+        let mut refused = peer::connect(&address)?;
+        refused.write_all(&unknown.encode(&peer::build())?)?;
         refused.read_to_end(&mut Vec::new())?;
         drop(socket);
         bench.server.workers_of(0)?;

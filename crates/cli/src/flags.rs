@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
 use crate::document::Place;
-use crate::isolation::IsolationFlags;
+use crate::isolation::{IsolationFlags, SandboxReach};
 use crate::period::{Period, Silence};
 use crate::size::Size;
 use crate::trace::Filter;
@@ -830,9 +830,9 @@ pub(crate) struct WorkerFlags {
     /// Only answer questions about the devices.
     #[arg(long)]
     pub(crate) watch: bool,
-    /// Give up what no worker needs.
-    #[arg(long)]
-    pub(crate) sandbox: bool,
+    /// Give up what no worker needs that serves these.
+    #[arg(long, value_name = "WHOM")]
+    pub(crate) sandbox: Option<SandboxReach>,
     /// Folders to write to nevertheless.
     #[arg(long, value_name = "DIR", requires = "sandbox")]
     pub(crate) writable: Vec<PathBuf>,

@@ -1,10 +1,12 @@
 //! How far a server keeps its workers from all else: the flags, and what it does about them before the first worker starts.
 
+use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use clap::{Args, ValueHint};
-use katydid_daemon::ServerConfig;
+use clap::{Args, ValueEnum, ValueHint};
+use katydid_daemon::{ServerConfig, WorkerCommand};
 use katydid_transport::Address;
 
 use crate::failure::say;
@@ -13,8 +15,19 @@ use crate::worker_env;
 /// A device of NVIDIA's, and the program that makes it.
 const UVM: &str = "/dev/nvidia-uvm";
 const DEVICE_MAKER: &str = "nvidia-modprobe";
-/// There while the kernel has NVIDIA's driver.
-const NVIDIA: &str = "/proc/driver/nvidia/version";
+/// There while the kernel has NVIDIA's driver: a folder a GPU, with its number in a file.
+const GPUS: &str = "/proc/driver/nvidia/gpus";
+const FACTS: &str = "information";
+const MINOR: &str = "Device Minor:";
+
+/// Whom a sandboxed worker serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SandboxReach {
+    /// The user that it runs as, whose files it may use.
+    OwnUser,
+    /// Others as well: it may use the files of drivers alone.
+    Tenants,
+}
 
 /// What `katydid serve` is told of it.
 #[derive(Debug, Args)]
@@ -38,10 +51,10 @@ pub(crate) struct IsolationFlags {
     /// Checkpoints of jobs of this server's unix socket go into a folder below it directly; into others by way of the job's process.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) worker_folder: Vec<PathBuf>,
-    /// Start workers in a sandbox in any case.
+    /// Keep workers from their user's files also where only unix sockets are listened on.
     ///
-    /// In a sandbox they have no privileges, see only the files that drivers need, and reach no network (SECURITY.md). Without
-    /// this flag workers have one if the server listens beyond unix sockets and NVIDIA's driver, which has not been tried in one, is not here.
+    /// Workers run in a sandbox: they have no privileges and reach no network. Behind TCP, TLS or vsock they also use the files of
+    /// drivers alone; behind unix sockets, which only the server's user can connect to, they can use that user's files (SECURITY.md).
     #[arg(long)]
     pub(crate) sandbox: bool,
     /// Start workers without a sandbox: they can do what their user can.
@@ -50,29 +63,20 @@ pub(crate) struct IsolationFlags {
 }
 
 impl IsolationFlags {
-    /// Whether workers have a sandbox. Programs that come by a unix socket are the server's own user's, and their OpenCL kernels may
-    /// include any file of that user.
-    fn has_sandbox(&self, config: &ServerConfig) -> bool {
-        self.sandbox || (listens_beyond(config) && !self.no_sandbox && !has_nvidia(&config.driver))
-    }
-
-    /// Whether workers have no sandbox, although others than the server's user can come, and no flag has chosen that.
-    pub(crate) fn is_open_unasked(&self, config: &ServerConfig) -> bool {
-        listens_beyond(config) && !self.no_sandbox && !self.has_sandbox(config)
-    }
-
     /// Has the server start its workers so.
     pub(crate) fn apply(self, config: &mut ServerConfig) {
         config.cpu_opencl = self.allow_cpu_opencl;
-        let has_sandbox = self.has_sandbox(config);
-        let worker = &mut config.worker;
-        worker.passes = Some(worker_env::passes);
-        worker.set.extend(worker_env::named(&self.worker_env));
-        if !has_sandbox {
+        config.worker.passes = Some(worker_env::passes);
+        config.worker.set.extend(worker_env::named(&self.worker_env));
+        if self.no_sandbox {
             return;
         }
+        if !self.sandbox && !listens_beyond(config) {
+            return confine_to_user(&mut config.worker);
+        }
+        let worker = &mut config.worker;
         worker.own_folder = true;
-        worker.arguments.push("--sandbox".into());
+        worker.arguments.extend(SandboxReach::Tenants.arguments());
         for folder in self.worker_folder {
             let folder = std::path::absolute(&folder).unwrap_or(folder);
             worker.arguments.extend(["--writable".into(), folder.into()]);
@@ -80,33 +84,62 @@ impl IsolationFlags {
     }
 }
 
+impl SandboxReach {
+    /// As a worker is told.
+    fn arguments(self) -> [OsString; 2] {
+        let name = match self {
+            Self::OwnUser => "own-user",
+            Self::Tenants => "tenants",
+        };
+        ["--sandbox".into(), name.into()]
+    }
+}
+
+/// Has workers start in a sandbox that leaves them the files of their user, whom alone they serve.
+pub(crate) fn confine_to_user(worker: &mut WorkerCommand) {
+    worker.arguments.extend(SandboxReach::OwnUser.arguments());
+}
+
 /// Whether others than the server's own user can come.
 fn listens_beyond(config: &ServerConfig) -> bool {
     config.listen.iter().any(|address| !matches!(address, Address::Unix(_)))
 }
 
-/// Whether NVIDIA's driver is on this machine, and would be taken.
-fn has_nvidia(driver: &str) -> bool {
-    driver != "soft" && Path::new(NVIDIA).exists()
-}
-
-/// Says that workers have no sandbox where no flag has chosen that.
-pub(crate) fn tell_of_none() {
-    say(
-        "warning: workers have no sandbox, since NVIDIA's driver has not been tried in one: --sandbox gives them one, --no-sandbox silences this",
-    );
-}
-
-/// Says what sandboxes do not hold here, and does what workers cannot do in one: NVIDIA's driver has a set-user-id program make the
-/// GPUs' devices.
-pub(crate) fn prepare_sandbox(config: &ServerConfig, quiet: bool) {
-    if let Some(missing) = katydid_worker::missing_from_sandbox().filter(|_| !quiet) {
+/// Says what the sandboxes of a server's workers do not hold here.
+pub(crate) fn tell_of_missing_layers() {
+    if let Some(missing) = katydid_worker::missing_from_sandbox() {
         say(format_args!("warning: {missing}"));
     }
-    if config.driver != "soft" && !Path::new(UVM).exists() {
+}
+
+/// Makes the devices of NVIDIA's GPUs where they are missing: the driver has a set-user-id program do that, which no worker in a
+/// sandbox can.
+pub(crate) fn make_devices() {
+    if Path::new(UVM).exists() {
+        return;
+    }
+    let gpus = fs::read_dir(GPUS).into_iter().flatten().flatten();
+    for number in gpus.filter_map(|gpu| device_number(&fs::read_to_string(gpu.path().join(FACTS)).ok()?)) {
         let mut make = Command::new(DEVICE_MAKER);
-        make.args(["-c", "0", "-u"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Where there is no such program there is no such driver, or its devices come in another way.
+        make.args(["-u", "-c", &number.to_string()]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Where there is no such program, devices come in another way.
         let _ = make.status();
+    }
+}
+
+/// The number of a GPU's device, as the driver tells it.
+fn device_number(facts: &str) -> Option<u32> {
+    facts.lines().find_map(|line| line.strip_prefix(MINOR))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_device_is_among_the_driver_s_facts() {
+        let facts = "Model: \t\t NVIDIA H100\nIRQ:   \t\t 152\nDevice Minor: \t 3\nGPU Excluded:\t No\n";
+        assert_eq!(device_number(facts), Some(3));
+        assert_eq!(device_number("Model: NVIDIA H100\n"), None);
     }
 }

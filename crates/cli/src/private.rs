@@ -9,6 +9,7 @@ use katydid_scratch::Scratch;
 use katydid_transport::Address;
 
 use crate::failure::Failure;
+use crate::isolation::confine_to_user;
 use crate::mps::Mps;
 use crate::serve;
 
@@ -76,6 +77,7 @@ impl PrivateServer {
         config.hello_patience = HELLO_PATIENCE;
         // The program's own settings: applied on its side, they must not be applied twice.
         config.worker.unset.extend(CHOICES.map(OsString::from));
+        confine_to_user(&mut config.worker);
         change(&mut config);
         let server = serve::start(config, requires_gpu)?;
         let registered = Registered::new(server.admin()).ok();

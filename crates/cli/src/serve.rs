@@ -19,7 +19,7 @@ use signal_hook::iterator::Signals;
 use crate::address::{admin_path, certified, default_listen, prepare_runtime_folder};
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::ServeFlags;
-use crate::isolation::{prepare_sandbox, tell_of_none};
+use crate::isolation::{make_devices, tell_of_missing_layers};
 use crate::layout::{self, Layout};
 use crate::module_cache::ModuleCache;
 use crate::mps::Mps;
@@ -64,13 +64,11 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     let wants_mps = flags.mps;
     let (user, home) = flags.isolation.worker_user.as_deref().map(worker_user::find).transpose()?.unzip();
     let modules = ModuleCache::prepare(&flags, user.as_ref())?;
-    let (mut config, is_open_unasked) = requested(flags)?;
+    let mut config = requested(flags)?;
     config.worker.user = user;
     config.worker.set.extend(home.map(|home| ("HOME".into(), home)));
-    if config.worker.own_folder {
-        prepare_sandbox(&config, quiet);
-    } else if is_open_unasked && !quiet {
-        tell_of_none();
+    if config.worker.own_folder && !quiet {
+        tell_of_missing_layers();
     }
     // Ends behind the workers.
     let mps = wants_mps.then(Mps::start).transpose()?;
@@ -100,6 +98,9 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
 
 /// Starts a server. Where a GPU is required, its first worker must have opened the driver of one.
 pub(crate) fn start(mut config: ServerConfig, requires_gpu: bool) -> Result<Server, Failure> {
+    if config.driver != "soft" {
+        make_devices();
+    }
     if !requires_gpu {
         return Server::start(config).map_err(Failure::server);
     }
@@ -139,8 +140,8 @@ fn announce(server: &Server) {
     say(format_args!("admin socket {}", server.admin().display()));
 }
 
-/// What the flags ask for, and whether workers have no sandbox where no flag says so.
-fn requested(flags: ServeFlags) -> Result<(ServerConfig, bool), Failure> {
+/// What the flags ask for.
+fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     let listen = addresses(&flags.listen)?.into_iter().map(|address| certified(address, flags.certs.as_deref()));
     let listen: Vec<Address> = listen.collect::<Result<_, _>>().map_err(Failure::usage)?;
     listen.iter().try_for_each(check_certs)?;
@@ -160,9 +161,8 @@ fn requested(flags: ServeFlags) -> Result<(ServerConfig, bool), Failure> {
     }
     config.session_memory = flags.session_memory.map(|size| size.0);
     config.verbosity = if flags.quiet { Verbosity::Problems } else { Verbosity::Everything };
-    let is_open_unasked = flags.isolation.is_open_unasked(&config);
     flags.isolation.apply(&mut config);
-    Ok((config, is_open_unasked))
+    Ok(config)
 }
 
 /// Behind TLS a server has certificates, which are read again at each connection.

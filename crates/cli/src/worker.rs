@@ -12,6 +12,7 @@ use rustix::net::sockopt::socket_type;
 
 use crate::failure::{Failure, Outcome};
 use crate::flags::WorkerFlags;
+use crate::isolation::SandboxReach;
 use crate::layout::Layout;
 
 /// Descriptors below are standard input and outputs.
@@ -30,17 +31,20 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
         flags.module_cache.clone().zip(flags.module_cache_size).map(|(folder, limit)| ImageStore::new(folder, limit));
     let (watches, has_journal, requires_gpu) = (flags.watch, !flags.no_journal, flags.require_gpu);
     let host_memory = flags.host_memory;
-    let sandbox = flags.sandbox.then(|| sandbox(flags, soft.as_deref()));
+    let sandbox = flags.sandbox.map(|reach| sandbox(reach, flags, soft.as_deref()));
     let options =
         WorkerOptions { control, driver, soft, requires_gpu, images, host_memory, watches, has_journal, sandbox };
     Ok(katydid_worker::run(options))
 }
 
 /// What the worker may use of what it was told.
-fn sandbox(flags: &WorkerFlags, soft: Option<&Path>) -> Sandbox {
+fn sandbox(reach: SandboxReach, flags: &WorkerFlags, soft: Option<&Path>) -> Sandbox {
+    if reach == SandboxReach::OwnUser {
+        return Sandbox::OwnUser;
+    }
     let driver = Some(PathBuf::from(&flags.driver)).filter(|path| path.is_absolute());
     let readable = driver.into_iter().chain(soft.map(PathBuf::from)).collect();
-    Sandbox { writable: flags.writable.iter().chain(&flags.module_cache).cloned().collect(), readable }
+    Sandbox::Tenants { writable: flags.writable.iter().chain(&flags.module_cache).cloned().collect(), readable }
 }
 
 /// The socket to the server; `None` when the number is not one.

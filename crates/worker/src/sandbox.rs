@@ -11,6 +11,8 @@
 //! | no new privileges | set-user-id programs |
 //! | no capabilities | of a server that runs as root |
 //!
+//! A worker that serves its own user alone keeps that user's files, which its programs can use as well.
+//!
 //! The rule: what is refused gives an error to who asks, and ends nothing.
 
 #![expect(unsafe_code, reason = "gives capabilities up")]
@@ -23,13 +25,18 @@ use std::path::PathBuf;
 
 pub use files::missing;
 
-/// What a sandboxed worker may use beside what every one may.
-#[derive(Debug, Clone, Default)]
-pub struct Sandbox {
-    /// Folders to write to.
-    pub writable: Vec<PathBuf>,
-    /// Files and folders to read.
-    pub readable: Vec<PathBuf>,
+/// Which files a sandboxed worker may use.
+#[derive(Debug, Clone)]
+pub enum Sandbox {
+    /// All that its user may: it serves that user alone. A layer that the kernel refuses is left out.
+    OwnUser,
+    /// What drivers need, and these: it serves others.
+    Tenants {
+        /// Folders to write to.
+        writable: Vec<PathBuf>,
+        /// Files and folders to read.
+        readable: Vec<PathBuf>,
+    },
 }
 
 /// Why a worker cannot give up what it should.
@@ -40,7 +47,7 @@ pub(crate) enum SandboxError {
     Files(#[from] landlock::RulesetError),
     /// Seccomp is not there, or fails.
     #[error("cannot restrict the system calls of a worker: {0}; --no-sandbox starts workers without restrictions")]
-    Calls(#[from] seccompiler::Error),
+    Calls(#[from] calls::CallsError),
     /// Capabilities stay.
     #[error("cannot give up root's capabilities: {0}; --no-sandbox starts workers without restrictions")]
     Capabilities(io::Error),
@@ -49,9 +56,19 @@ pub(crate) enum SandboxError {
 impl Sandbox {
     /// Gives everything else up, in a process of one thread.
     pub(crate) fn enter(&self) -> Result<(), SandboxError> {
-        let children_only = files::restrict(self)?;
-        give_up_capabilities().map_err(SandboxError::Capabilities)?;
-        Ok(calls::restrict(children_only)?)
+        let children_only = self.require(files::restrict(self))?.unwrap_or(false);
+        self.require(give_up_capabilities().map_err(SandboxError::Capabilities))?;
+        self.require(calls::restrict(children_only))?;
+        Ok(())
+    }
+
+    /// What a layer gives; `None` where it failed and need not hold.
+    fn require<T, E: Into<SandboxError>>(&self, layer: Result<T, E>) -> Result<Option<T>, SandboxError> {
+        match (layer, self) {
+            (Ok(given), _) => Ok(Some(given)),
+            (Err(_), Self::OwnUser) => Ok(None),
+            (Err(error), Self::Tenants { .. }) => Err(error.into()),
+        }
     }
 }
 

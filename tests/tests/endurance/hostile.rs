@@ -21,6 +21,8 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LinkKind, PREFIX, Role, SessionKind};
 use katydid_wire::key::SessionKey;
 
+use crate::peer;
+
 /// Where a server can be attacked.
 pub(crate) struct Target<'a> {
     places: &'a Places,
@@ -51,45 +53,14 @@ pub(crate) type Attack = fn(&Target<'_>, u64) -> Result<()>;
 
 pub(crate) const ATTACKS: [Attack; 7] = [silence, noise, visits, broken_session, questions, requests, killed];
 
-trait Socket: Read + Write {}
-impl<T: Read + Write> Socket for T {}
-
-fn raw(address: &str) -> Result<Box<dyn Socket>> {
-    if let Some(path) = address.strip_prefix("unix:") {
-        let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        return Ok(Box::new(stream));
-    }
-    let (_, place) = address.split_once("://").context("no address")?;
-    let stream = TcpStream::connect(place.split('?').next().unwrap_or_default())?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    Ok(Box::new(stream))
-}
-
+/// A hello with as long a name as there can be.
 fn hello(session: SessionKind, claim: Claim) -> Hello {
-    let range = |kind, base, length| ArenaRange { kind, base, length };
-    let ranges =
-        [range(ArenaKind::DEVICE, 0x2000_0000_0000, 16 << 40), range(ArenaKind::PINNED, 0x3000_0000_0000, 256 << 30)];
-    Hello {
-        session,
-        claim,
-        link: LinkKind::STREAM,
-        pid: std::process::id(),
-        memory_quota: 0,
-        program: "h".repeat(4096),
-        name: String::new(),
-        arenas: if session == SessionKind::CUDA { ranges.to_vec() } else { Vec::new() },
-        link_timeout: 60,
-    }
-}
-
-fn build() -> Build {
-    Build::current(SPEC_HASH)
+    Hello { program: "h".repeat(4096), name: String::new(), ..peer::hello(session, claim) }
 }
 
 /// More connections that say nothing than there are places.
 fn silence(target: &Target<'_>, round: u64) -> Result<()> {
-    let all = (0..150).map(|_| raw(target.address(round))).collect::<Result<Vec<_>>>()?;
+    let all = (0..150).map(|_| peer::connect(target.address(round))).collect::<Result<Vec<_>>>()?;
     sleep(Duration::from_millis(100));
     drop(all);
     Ok(())
@@ -97,9 +68,9 @@ fn silence(target: &Target<'_>, round: u64) -> Result<()> {
 
 /// Something else than a hello, or a part of one.
 fn noise(target: &Target<'_>, round: u64) -> Result<()> {
-    let whole = hello(SessionKind::CUDA, Claim::NEW).encode(&build())?;
+    let whole = hello(SessionKind::CUDA, Claim::NEW).encode(&peer::build())?;
     for number in 0..16_u64 {
-        let mut socket = raw(target.address(round + number))?;
+        let mut socket = peer::connect(target.address(round + number))?;
         let mut state = round << 8 | number;
         // Never a whole one: that would be a session.
         let mut bytes = whole[..(whole.len() - 1) / (1 + number as usize % 3)].to_vec();
@@ -121,8 +92,8 @@ fn visits(target: &Target<'_>, round: u64) -> Result<()> {
     let mut visitors = Vec::new();
     for _ in 0..40 {
         let claim = Claim { role: Role::COMPANION, key: ready.key, frames: 0 };
-        let mut socket = raw(target.plain(round))?;
-        socket.write_all(&hello(SessionKind::CUDA, claim).encode(&build())?)?;
+        let mut socket = peer::connect(target.plain(round))?;
+        socket.write_all(&hello(SessionKind::CUDA, claim).encode(&peer::build())?)?;
         visitors.push(socket);
     }
     sleep(Duration::from_millis(50));
@@ -132,8 +103,8 @@ fn visits(target: &Target<'_>, round: u64) -> Result<()> {
 
 /// A session that is broken off, or broken, in the middle of frames.
 fn broken_session(target: &Target<'_>, round: u64) -> Result<()> {
-    let mut socket = raw(target.plain(round))?;
-    socket.write_all(&hello(SessionKind::CUDA, Claim::NEW).encode(&build())?)?;
+    let mut socket = peer::connect(target.plain(round))?;
+    socket.write_all(&hello(SessionKind::CUDA, Claim::NEW).encode(&peer::build())?)?;
     socket.read_exact(&mut [0; PREFIX])?;
     let head = FrameHead { opcode: (round % 700) as u16, wants_reply: true, thread: 1, context: 0, sequence: 0 };
     let frame = [&head.encode(4096)?[..], &[round as u8; 4096]].concat();
@@ -145,8 +116,9 @@ fn broken_session(target: &Target<'_>, round: u64) -> Result<()> {
 /// Connections for questions about devices that ask none.
 fn questions(target: &Target<'_>, round: u64) -> Result<()> {
     let at: Address = target.address(round).parse()?;
-    let idle: Vec<_> =
-        (0..3).map(|_| connect(&at, &hello(SessionKind::NVML, Claim::NEW), &build(), Duration::from_secs(5))).collect();
+    let idle: Vec<_> = (0..3)
+        .map(|_| connect(&at, &hello(SessionKind::NVML, Claim::NEW), &peer::build(), Duration::from_secs(5)))
+        .collect();
     sleep(Duration::from_millis(200));
     drop(idle);
     Ok(())

@@ -6,6 +6,7 @@ use std::fs;
 
 use katydid_arena::Offers;
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
+use katydid_worker::missing_from_sandbox;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::process::{Resource, Rlimit, getrlimit};
 
@@ -23,7 +24,16 @@ const LOCKED: u64 = 64 << 10;
 
 /// All checks of this file.
 pub(super) fn checks() -> Vec<Finding> {
-    vec![shared_memory(), addresses(), randomisation(), overcommit(), open_files(), address_space(), locked_memory()]
+    vec![
+        shared_memory(),
+        addresses(),
+        randomisation(),
+        overcommit(),
+        open_files(),
+        address_space(),
+        locked_memory(),
+        sandbox(),
+    ]
 }
 
 /// What the shared-memory link needs: a sealed, sparse memory file.
@@ -100,6 +110,14 @@ fn address_space() -> Finding {
 /// See [`LOCKED`].
 fn locked_memory() -> Finding {
     at_least("locked memory", Resource::Memlock, LOCKED, |bytes| Size(bytes).to_string(), "ulimit -l unlimited")
+}
+
+/// What the sandbox of workers does not hold on this kernel.
+fn sandbox() -> Finding {
+    match missing_from_sandbox() {
+        None => Finding::ok("sandbox", "workers are kept from files, processes and the network"),
+        Some(missing) => Finding::warn("sandbox", missing, "take a newer kernel, or boot it with landlock among lsm="),
+    }
 }
 
 /// A limit that should allow `needed`.

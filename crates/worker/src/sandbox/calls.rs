@@ -3,11 +3,15 @@
 //! What is not in these lists is allowed: drivers use more of the kernel with each release. In the lists is what reaches into
 //! other processes, changes the machine, leaves the sandbox or goes around it.
 
-use std::collections::BTreeMap;
+#![expect(unsafe_code, reason = "installs filters with a flag that no library passes")]
 
+use std::collections::BTreeMap;
+use std::io;
+
+use rustix::thread::set_no_new_privs;
 use seccompiler::{
     BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter, sock_filter,
+    TargetArch, sock_filter,
 };
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -92,9 +96,21 @@ const PERSONALITY_NOW: u64 = 0xffff_ffff;
 /// Numbers of the other ABI of this processor, x32, begin here: by them every call has another number.
 const OTHER_ABI: u32 = 0x4000_0000;
 
+/// Why there is no filter.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallsError {
+    /// It cannot be written.
+    #[error(transparent)]
+    Filter(#[from] Error),
+    /// The kernel does not take it.
+    #[error("seccomp: {0}")]
+    Kernel(#[from] io::Error),
+}
+
 /// Restricts this thread, and all that come of it. `children_only`: the system lets the process read the memory of its own children
 /// alone, which checkpoints of OpenCL on processors need.
-pub(super) fn restrict(children_only: bool) -> Result<(), Error> {
+pub(super) fn restrict(children_only: bool) -> Result<(), CallsError> {
+    set_no_new_privs(true).map_err(io::Error::from)?;
     let mut forbidden = forbidden()?;
     if !children_only {
         forbidden.insert(libc::SYS_process_vm_readv, Vec::new());
@@ -102,12 +118,28 @@ pub(super) fn restrict(children_only: bool) -> Result<(), Error> {
     let filters = [(unknown(), libc::ENOSYS, true), (forbidden, libc::EPERM, false), (sockets()?, libc::EACCES, false)];
     for (rules, errno, is_first) in filters {
         let refusal = SeccompAction::Errno(errno.unsigned_abs());
-        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refusal, architecture()?)?;
-        let program: BpfProgram = filter.try_into()?;
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refusal, architecture()?).map_err(Error::from)?;
+        let program: BpfProgram = filter.try_into().map_err(Error::from)?;
         let program = if is_first { without_other_abi(program) } else { program };
-        apply_filter(&program)?;
+        install(&program)?;
     }
     Ok(())
+}
+
+/// Installs a filter for this thread, and all that come of it.
+///
+/// Kernels before Linux 5.16 also switch speculative stores off for a filtered thread, which slows its code down and holds nothing
+/// here: what a worker could learn so lies in its own memory. So that is not asked for.
+fn install(program: &[sock_filter]) -> io::Result<()> {
+    let length = u16::try_from(program.len()).map_err(io::Error::other)?;
+    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut().cast() };
+    let (mode, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW);
+    // SAFETY: the kernel copies `len` instructions from `filter`, which is borrowed for the call, and writes nothing there;
+    // `sock_filter` is laid out as the C library's.
+    match unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn architecture() -> Result<TargetArch, Error> {

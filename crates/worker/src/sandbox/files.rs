@@ -119,28 +119,34 @@ pub fn missing() -> Option<&'static str> {
 }
 
 /// Restricts this thread, and all that come of it; whether the kernel does that at all.
+///
+/// Whatever files are allowed, the memory of other processes, signals to them and TCP are held.
 pub(super) fn restrict(sandbox: &Sandbox) -> Result<bool, RulesetError> {
     if version().is_none() {
         return Ok(false);
     }
+    let (readable, writable) = match sandbox {
+        Sandbox::OwnUser => (Vec::new(), vec![PathBuf::from("/")]),
+        Sandbox::Tenants { writable, readable } => (self::readable(readable), self::writable(writable)),
+    };
     let everything = AccessFs::from_all(WANTED);
     let ruleset = Ruleset::default()
         .handle_access(everything)?
         .handle_access(AccessNet::from_all(WANTED))?
         .scope(Scope::Signal)?
         .create()?;
-    let ruleset = ruleset.add_rules(path_beneath_rules(readable(sandbox), AccessFs::from_read(WANTED)))?;
-    ruleset.add_rules(path_beneath_rules(writable(sandbox), everything))?.restrict_self()?;
+    let ruleset = ruleset.add_rules(path_beneath_rules(readable, AccessFs::from_read(WANTED)))?;
+    ruleset.add_rules(path_beneath_rules(writable, everything))?.restrict_self()?;
     Ok(true)
 }
 
 /// What may be read and executed.
-fn readable(sandbox: &Sandbox) -> Vec<PathBuf> {
+fn readable(further: &[PathBuf]) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
     all.extend(settings(Path::new(SETTINGS)));
     let named = READ.iter().filter_map(env::var_os).collect::<Vec<_>>();
     let named = named.iter().flat_map(env::split_paths).filter(|path| path.is_absolute());
-    for path in named.chain(sandbox.readable.iter().cloned()).chain(env::current_exe()) {
+    for path in named.chain(further.iter().cloned()).chain(env::current_exe()) {
         all.extend(Some(path.clone()).filter(|path| path.is_file()));
         all.extend(around(&path));
         // A link may lead to a library that lies elsewhere with its data.
@@ -182,7 +188,7 @@ fn libraries_named_in(vendors: &Path) -> Vec<PathBuf> {
 }
 
 /// What may be written, too.
-fn writable(sandbox: &Sandbox) -> Vec<PathBuf> {
+fn writable(further: &[PathBuf]) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = DEVICES.iter().map(PathBuf::from).collect();
     let devices = fs::read_dir("/dev").into_iter().flatten().flatten();
     let is_gpu = |name: &OsStr| GPUS.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
@@ -204,7 +210,7 @@ fn writable(sandbox: &Sandbox) -> Vec<PathBuf> {
     if DUMPS.iter().any(|name| env::var_os(name).is_some_and(|value| value != "0")) {
         all.extend(env::current_dir());
     }
-    all.extend(sandbox.writable.iter().cloned());
+    all.extend(further.iter().cloned());
     all
 }
 

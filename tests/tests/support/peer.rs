@@ -1,0 +1,49 @@
+//! A client that is no shim: a connection without TLS on which a test says what it likes.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use katydid_tests::watch::PATIENCE;
+use katydid_wire::SPEC_HASH;
+use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LINK_TIMEOUT, LinkKind, SessionKind};
+
+/// A connected socket of any family.
+pub(crate) trait Socket: Read + Write + Send {}
+impl<T: Read + Write + Send> Socket for T {}
+
+/// A connection to `unix:PATH`, or to the TCP port of any other address.
+pub(crate) fn connect(address: &str) -> io::Result<Box<dyn Socket>> {
+    if let Some(path) = address.strip_prefix("unix:") {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        return Ok(Box::new(stream));
+    }
+    let (_, place) = address.split_once("://").ok_or(io::ErrorKind::InvalidInput)?;
+    let stream = TcpStream::connect(place.split('?').next().unwrap_or_default())?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(Box::new(stream))
+}
+
+/// This build, which a server lets in.
+pub(crate) fn build() -> Build {
+    Build::current(SPEC_HASH)
+}
+
+/// What a shim would say first, on a link of frames.
+pub(crate) fn hello(session: SessionKind, claim: Claim) -> Hello {
+    let range = |kind, base, length| ArenaRange { kind, base, length };
+    let ranges =
+        [range(ArenaKind::DEVICE, 0x2000_0000_0000, 16 << 40), range(ArenaKind::PINNED, 0x3000_0000_0000, 256 << 30)];
+    Hello {
+        session,
+        claim,
+        link: LinkKind::STREAM,
+        pid: std::process::id(),
+        memory_quota: 0,
+        program: "peer".to_owned(),
+        name: "peer".to_owned(),
+        arenas: if session == SessionKind::CUDA { ranges.to_vec() } else { Vec::new() },
+        link_timeout: LINK_TIMEOUT,
+    }
+}
