@@ -108,7 +108,7 @@ class Bench:
         if time.monotonic() > self.end:
             return
         generator = random.Random(f"{self.arguments.seed}.{name}.{number}")
-        delay = generator.uniform(0.3, 1.15 * seconds)
+        delay = generator.uniform(0.3, 0.95 * seconds)
         folder = Path(tempfile.mkdtemp(prefix="trial-", dir=self.folder))
         job = f"{name}-{number}"
         shared = ["--server", self.address]

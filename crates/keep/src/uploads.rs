@@ -126,6 +126,11 @@ impl Uploads {
         self.pending.insert(thread, Upload { total: bytes.len() as u64, bytes });
     }
 
+    /// Forgets what `thread` was sending: its message was refused.
+    pub fn discard(&mut self, thread: u32) {
+        self.pending.remove(&thread);
+    }
+
     /// What has not come whole: thread, announced size, and what came.
     pub fn unfinished(&self) -> Vec<(u32, u64, Vec<u8>)> {
         let mut all: Vec<_> =

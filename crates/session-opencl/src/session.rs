@@ -239,6 +239,8 @@ impl Session {
             Err(Fault::Fatal(error)) => Err(error),
             Err(Fault::Cl(code)) => {
                 self.journal.forget_attachment();
+                // What came in pieces for this call is of no use any more.
+                self.uploads.discard(head.thread);
                 if head.wants_reply {
                     return Ok(self.shared.answer(head, code, &(), false)?);
                 }

@@ -67,7 +67,7 @@ pub(crate) use green::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdR
 pub(crate) use host::{
     kdHostPull, kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister, pull_task, push_now, push_words_now,
 };
-pub(crate) use image::{kdImagePiece, kdImageRecall};
+pub(crate) use image::{kdImagePiece, kdImageRecall, uses_pieces};
 pub(crate) use launch::kdLaunch;
 pub(crate) use library::{kdLibraryGlobal, kdLibraryKernelNames, kdLibraryLoad, kdLibraryModule};
 pub(crate) use link::{kdLink, kdLinked};

@@ -27,6 +27,7 @@ use crate::dispatch::dispatch;
 use crate::executor::{self, Executors, Place, Task};
 use crate::fault::{Fault, SessionError};
 use crate::graphs::Graphs;
+use crate::handlers::uses_pieces;
 use crate::holdings::Holdings;
 use crate::host_memory::HostMemory;
 use crate::images::Images;
@@ -328,6 +329,10 @@ impl Session {
     /// The program's call comes to `code`: as its reply, or for the next one.
     fn refuse(&mut self, head: &FrameHead, code: CUresult) -> Result<(), SessionError> {
         self.synchronised = false;
+        if uses_pieces(head.opcode) {
+            // They are of no use any more, and must not be taken for those of the thread's next call.
+            self.uploads.discard(head.thread);
+        }
         if head.wants_reply {
             return Ok(self.shared.answer(head, code, [&[]; 2], false)?);
         }

@@ -136,9 +136,10 @@ impl Snapshots {
         was_busy
     }
 
-    /// Gives back what snapshots have left aside, only while the GPU is at rest; false when that was nothing.
+    /// Gives back what snapshots have left aside, only while the GPU is at rest; false when that was nothing, or while a snapshot
+    /// is written or prepared: its kernels will read there.
     pub(crate) fn give_back(&self) -> bool {
-        self.aside.clear()
+        self.busy.lock().is_empty() && self.aside.clear()
     }
 
     /// A context begins, and is current: what is ours there comes before everything of the program's. `device` is that of a

@@ -118,7 +118,8 @@ fn architectures(shim: &Shim) -> Vec<u32> {
 /// Whether the server has the image from a program before: then the worker takes it for sent.
 fn is_there(context: u32, image: &Kept) -> Result<bool, CUresult> {
     let message = kdImageRecall { total: image.length, hash: &image.hash };
-    Ok(shim()?.session.call(context, &message)?.known != 0)
+    // The program is told of an earlier call's failure by its own call, or what the worker has found would be left over.
+    Ok(shim()?.session.ask(context, &message)?.known != 0)
 }
 
 /// The name of what is sent.

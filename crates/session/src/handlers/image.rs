@@ -2,12 +2,20 @@
 
 use katydid_cuda_sys::CUresult;
 use katydid_fatbin::{Image, ImageKind, OwnedImage};
+use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::message::{kdImagePiece, kdImageRecall, kdImageRecallReply};
+use katydid_wire::message::{
+    kdGraphInstantiate, kdImagePiece, kdImageRecall, kdImageRecallReply, kdLibraryLoad, kdLink, kdModuleLoad,
+};
 
 use super::{Called, Enqueued, done};
 use crate::fault::Fault;
 use crate::session::Session;
+
+/// Whether a call uses what its thread has sent in pieces.
+pub(crate) fn uses_pieces(opcode: u16) -> bool {
+    matches!(opcode, kdModuleLoad::OPCODE | kdLibraryLoad::OPCODE | kdLink::OPCODE | kdGraphInstantiate::OPCODE)
+}
 
 /// Adds to the image that the calling thread is sending.
 pub(crate) fn kdImagePiece(session: &mut Session, head: &FrameHead, message: kdImagePiece<'_>) -> Enqueued {
@@ -15,13 +23,15 @@ pub(crate) fn kdImagePiece(session: &mut Session, head: &FrameHead, message: kdI
     Ok(CUresult::SUCCESS)
 }
 
-/// An image that a program before has sent counts as sent. What is not there will come, and is then kept for others.
+/// An image that a program before has sent counts as sent. What is not there will come, and is then kept for others. The question
+/// begins an image anew: of one that was never loaded nothing is left.
 pub(crate) fn kdImageRecall(
     session: &mut Session,
     head: &FrameHead,
     message: kdImageRecall<'_>,
 ) -> Called<kdImageRecallReply> {
     let hash = message.hash.try_into().map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    session.uploads.discard(head.thread);
     let stored = session.store.as_ref().and_then(|store| store.get(hash, message.total));
     if let Some(image) = &stored {
         session.uploads.add(head.thread, message.total, image)?;

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
-use katydid_keep::{Record, StateError, Step};
+use katydid_keep::{Record, StateError, Step, Uploads};
 use katydid_wire::codec::Message as _;
 use katydid_wire::facts::{FunctionFacts, GraphFacts};
 use katydid_wire::frame::FrameHead;
@@ -216,7 +216,10 @@ impl Session {
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
     ) -> Result<(), RebuildError> {
         self.replay.is_on = true;
+        // Threads may be in the middle of sending something, which a record of theirs must not take the place of.
+        let unfinished = std::mem::replace(&mut self.uploads, Uploads::of_images());
         let outcome = records.iter().try_for_each(|record| self.replay_one(record, images));
+        self.uploads = unfinished;
         self.end_fillers();
         self.replay.is_on = false;
         outcome

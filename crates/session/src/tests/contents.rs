@@ -344,6 +344,20 @@ fn a_snapshot_needs_no_memory_of_a_device_that_has_none_left() {
     second.clear();
 }
 
+/// Between two looks the GPU is at rest, and what the next one reads is still there.
+#[test]
+fn what_a_look_ahead_reads_is_not_given_back_before_its_end() {
+    let house = House::new();
+    let (_folder, image, mut stage) = furnished(&house, Some(7));
+    let writer = image.begin(Options::default()).unwrap();
+    let mut ahead = stage.session.look_ahead_to(false, &|_| Some(0)).unwrap();
+    assert_eq!(stage.session.make_way(), Err(CUresult::ERROR_NOT_READY));
+    ahead.run(&writer).unwrap();
+    drop(ahead);
+    assert_eq!(stage.session.make_way(), Ok(true));
+    stage.clear();
+}
+
 #[test]
 fn memory_that_was_taken_for_a_snapshot_is_given_back_when_nobody_takes_one() {
     let house = House::new();

@@ -120,3 +120,18 @@ fn an_image_that_a_program_sent_is_there_for_the_next() {
     let short = kdImageRecall { total, hash: &hash.as_bytes()[1..] };
     assert_eq!(stage.call(&short).status, CUresult::ERROR_INVALID_VALUE.0);
 }
+
+/// A load that is refused before it takes what came in pieces leaves nothing of it to the thread's next one.
+#[test]
+fn a_refused_load_leaves_nothing_of_its_image() {
+    let mut stage = Stage::new();
+    let image = katydid_fatbin::Image::from_bytes(b".version 8.0\n").unwrap().encode();
+    let piece = kdImagePiece { total: image.len() as u64, data: &image };
+    let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
+    let good = std::mem::replace(&mut stage.context, 2);
+    stage.enqueue(&piece);
+    assert_ne!(stage.call(&load).status, CUresult::SUCCESS.0, "there is no context 2");
+    stage.context = good;
+    stage.enqueue(&piece);
+    assert_eq!(stage.call(&load).status, CUresult::SUCCESS.0);
+}
