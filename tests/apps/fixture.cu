@@ -16,6 +16,8 @@
 //   fixture launches FILE a function in a stream waits for the file, beside 200 launches that each name pinned memory which the program
 //                         has changed; says how many arrived
 //   fixture saves FILE    says `ready`, and catches what asks it to end; when there is the file, it launches and says as `count 100`
+//   fixture locks N       as `count`, with all its memory locked, what comes too; says before how many MiB of shared memory it has,
+//                         or that it may not lock
 //   fixture count N       launches N kernels, says how many arrived
 //   fixture copies MIB    copies so much in and out again and again, other bytes each time, and says `ready` after some rounds: until a
 //                         call fails, which it names with its error, and then the error of one more call; status 4 if
@@ -32,6 +34,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -294,6 +297,22 @@ static int count(long n) {
     return arrived == n ? 0 : 1;
 }
 
+// Bytes of shared memory that the process has in use.
+static long shared_memory() {
+    char line[256];
+    long kibibytes = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof line, status)) sscanf(line, "RssShmem: %ld", &kibibytes);
+    if (status) fclose(status);
+    return kibibytes << 10;
+}
+
+static int locks(long n) {
+    if (mlockall(MCL_CURRENT | MCL_FUTURE) == 0) printf("%ld MiB\n", shared_memory() >> 20);
+    else say("may not lock");
+    return count(n);
+}
+
 // As programs do that save what they have when a batch system tells them to end.
 static int saves(const char *file) {
     for (int asks : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2}) signal(asks, [](int) {});
@@ -361,8 +380,9 @@ int main(int argc, char **argv) {
     if (strcmp(what, "reads") == 0) return reads(number);
     if (strcmp(what, "launches") == 0) return launches(number);
     if (strcmp(what, "saves") == 0) return saves(number);
+    if (strcmp(what, "locks") == 0) return locks(atol(number));
     if (strcmp(what, "count") == 0) return count(atol(number));
     if (strcmp(what, "copies") == 0) return copies(strtoul(number, nullptr, 10));
-    fprintf(stderr, "usage: fixture idle | hold BYTES | idles BYTES [FILE] | takes KIND BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | reads FILE | launches FILE | saves FILE | count N | copies MIB | devices\n");
+    fprintf(stderr, "usage: fixture idle | hold BYTES | idles BYTES [FILE] | takes KIND BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | reads FILE | launches FILE | saves FILE | locks N | count N | copies MIB | devices\n");
     return 2;
 }

@@ -64,7 +64,7 @@ pub(crate) const BUSY: usize = RING + RING_LENGTH;
 /// Distance of those words.
 pub(crate) const BUSY_STRIDE: usize = LINE;
 /// The places for replies.
-const REPLIES: usize = BUSY + PAGE;
+pub(crate) const REPLIES: usize = BUSY + PAGE;
 /// How many there are: threads of the program that may use the link at once.
 pub(crate) const SEATS: usize = 1024;
 /// The word within a place that tells whether the thread sleeps.

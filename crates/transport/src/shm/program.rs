@@ -13,7 +13,7 @@ use rustix::fs::ftruncate;
 
 use crate::area::Area;
 use crate::barrier;
-use crate::channel::{APPEALS, LENGTH, REPLY_FRAME, RING, ReplyWords, RingMemory, WINDOW, reply_place};
+use crate::channel::{APPEALS, LENGTH, REPLIES, REPLY, REPLY_FRAME, RING, ReplyWords, RingMemory, WINDOW, reply_place};
 use crate::connect::PINNED;
 use crate::descriptor::{Descriptor, Placeholder, above_standard};
 use crate::hold::{Bell, Limit, may_wait};
@@ -61,6 +61,8 @@ pub(crate) struct ShmProgram {
     is_quick: AtomicBool,
     /// What stood in the word of appeals when it was looked at last.
     appeals_heard: AtomicU32,
+    /// How many places for replies may be touched, the first ones. The others are closed: `mlockall` fills what is open.
+    open_places: AtomicU32,
 }
 
 /// The producer's side of the ring, the number of the next frame, and where frames stop.
@@ -86,6 +88,9 @@ impl ShmProgram {
         for memory in [&shared, area.memory()] {
             memory.keep_from_children().map_err(LinkError::system("keep the shared memory from forked children"))?;
         }
+        shared
+            .set_access(REPLIES, LENGTH - REPLIES, false)
+            .map_err(LinkError::system("close the places for replies"))?;
         shared.populate(RING, WINDOW);
         area.close_shelf().map_err(LinkError::system("close the shelf"))?;
         let shared = Arc::new(shared);
@@ -113,6 +118,7 @@ impl ShmProgram {
             pinned_length,
             is_quick: AtomicBool::new(false),
             appeals_heard: AtomicU32::new(0),
+            open_places: AtomicU32::new(0),
         })
     }
 
@@ -233,6 +239,24 @@ impl ShmProgram {
         HEAD_MOVED
     }
 
+    /// The place for replies to a thread, which may be touched from now on.
+    fn place(&self, thread: u32) -> Result<usize, LinkError> {
+        let place = reply_place(thread).ok_or(WRONG_REPLY)?;
+        if self.open_places.load(Ordering::Acquire) < thread {
+            self.open_places_up_to(thread)?;
+        }
+        Ok(place)
+    }
+
+    /// Threads have the lowest numbers that are free, so the places before this one are in use as well.
+    #[cold]
+    fn open_places_up_to(&self, thread: u32) -> Result<(), LinkError> {
+        let opened = self.shared.set_access(REPLIES, thread as usize * REPLY, true);
+        opened.map_err(LinkError::system("open a place for replies"))?;
+        self.open_places.fetch_max(thread, Ordering::AcqRel);
+        Ok(())
+    }
+
     /// Waits until the reply lies in `place`.
     fn wait_for_reply(&self, place: usize) -> Result<(), LinkError> {
         let words = ReplyWords::new(&self.shared, place);
@@ -277,7 +301,7 @@ impl ProgramLink for ShmProgram {
         let is_over =
             |thread| reply_place(thread).is_some_and(|place| ReplyWords::new(&self.shared, place).has_arrived());
         self.telling(self.seats.call(is_over, |thread| {
-            let place = reply_place(thread).ok_or(WRONG_REPLY)?;
+            let place = self.place(thread)?;
             ReplyWords::new(&self.shared, place).clear();
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
             let sequence = self.put(head, parts)?;

@@ -1,0 +1,68 @@
+//! Programs that keep their memory from being swapped: what Katydid has of it is as much as is in use.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::program;
+use katydid_tests::server::Server;
+use katydid_tests::watch::PATIENCE;
+use katydid_tests::way::Way;
+
+/// MiB of shared memory that a program of one thread may have locked. There are places for the replies of 1024 threads, a MiB each.
+const MOST: u64 = 128;
+/// The same program without the right to lock more than that.
+const LIMITED: [&str; 5] =
+    ["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "prlimit", "--memlock=65536:65536"];
+
+fn ways(server: &Server) -> [Way; 3] {
+    let [shm, tcp] = Way::through(server);
+    [shm, Way::as_stream(server), tcp]
+}
+
+fn locks(places: &Places, way: &Way) -> Command {
+    let mut command = way.command(places, &places.program("fixture", Variant::Static));
+    command.args(["locks", "5"]);
+    command
+}
+
+/// `command`, started by another one.
+fn through(before: &[&str], command: &Command) -> Command {
+    let mut whole = Command::new(before[0]);
+    whole.args(&before[1..]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => whole.env(name, value),
+            None => whole.env_remove(name),
+        };
+    }
+    whole
+}
+
+#[test]
+fn a_program_that_locks_its_memory_locks_what_is_in_use() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, &driver_under_test(), &[])?;
+    for way in ways(&server) {
+        let outcome = program::run(&mut locks(&places, &way), PATIENCE)?;
+        let text = outcome.text();
+        let locked = text.strip_suffix(" MiB\n5\n").and_then(|number| number.parse::<u64>().ok());
+        // A user without the right to lock memory has none locked.
+        let is_little = locked.is_some_and(|locked| locked <= MOST) || text == "may not lock\n5\n";
+        ensure!(outcome.status.success() && is_little, "{way}: {text}{}", outcome.errors());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_program_that_may_lock_nothing_runs() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, &driver_under_test(), &[])?;
+    for way in ways(&server) {
+        let mut command = through(&LIMITED, &locks(&places, &way));
+        let outcome = program::run(&mut command, PATIENCE).with_context(|| way.to_string())?;
+        ensure!(outcome.text() == "may not lock\n5\n", "{way}: {}{}", outcome.text(), outcome.errors());
+    }
+    Ok(())
+}
