@@ -43,6 +43,7 @@ use crate::restore_images::{Offered, RestoreImages};
 use crate::shared;
 use crate::stdio::Standard;
 use crate::stop::{PROMPT, Return, attended, come_back, in_parallel, session_kind};
+use crate::stopped;
 use crate::terminals;
 use crate::tree::{self, Process};
 use crate::turns::{Turn, TurnError};
@@ -366,6 +367,7 @@ impl Opened {
         attributes::set(&self.notes.attributes, &processes).iter().for_each(|line| (around.waits)(line));
         let ids: HashMap<u32, u32> =
             processes.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();
+        self.stop_by_terminals(&processes);
         tree::signal(&self.that_ran(&processes), Signal::CONT);
         let address = around.server.to_string();
         let catalogue = Catalogue::new(&self.reader);
@@ -405,12 +407,23 @@ impl Opened {
         }
         // Those of programs with a session ran so far, to take it up.
         let stopped = |process: &&Process| self.notes.stopped.contains(&tree::seen_by_itself(process.pid));
-        tree::signal(&processes.iter().filter(stopped).cloned().collect::<Vec<_>>(), Signal::STOP);
+        let with_session = self.that_ran(&processes);
+        tree::signal(&with_session.iter().filter(stopped).cloned().collect::<Vec<_>>(), Signal::STOP);
         Ok(())
     }
 }
 
 impl Opened {
+    /// Has processes that a terminal's signal had stopped be so by that one, before anybody who could ask about it runs.
+    fn stop_by_terminals(&self, processes: &[Process]) {
+        let ran: Vec<u32> = self.that_ran(processes).iter().map(|process| process.pid).collect();
+        for process in processes.iter().filter(|process| !ran.contains(&process.pid)) {
+            if let Some(signal) = stopped::terminal_signal(&self.files, tree::seen_by_itself(process.pid)) {
+                stopped::stop_by(process, signal);
+            }
+        }
+    }
+
     /// Those of the processes that were not stopped by a signal at the checkpoint, or that have a session: such a one would not
     /// come for it while it stands still.
     fn that_ran(&self, processes: &[Process]) -> Vec<Process> {

@@ -3,14 +3,32 @@
 //! A program answers its supervisor by a thread of its own, which stands still with it. So it is continued for the time in
 //! which it is brought to rest, and stopped again once that is over. The rule: whatever becomes of the checkpoint, a program
 //! that was stopped before it is stopped after it.
+//!
+//! A restored process stands still by `SIGSTOP`, whatever had stopped it. The signal is in CRIU's file of the process, and is sent
+//! again: a shell tells its user which it was.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::job::lock;
+use crate::noted::{bounded_if_any, messages};
+use crate::protobuf::Fields;
 use crate::tree::{self, Process};
+
+/// The second magic number of `core-PID.img`; `core_entry.tc`, `task_core_entry.stop_signo`.
+const CORE: [u8; 4] = [0x47, 0x38, 0x05, 0x55];
+const TASK: u64 = 3;
+const STOP_SIGNAL: u64 = 21;
+/// What a process that does not stop by its signal may take until it is stopped by `SIGSTOP`: the kernel drops the signals of a
+/// terminal where no shell could let the process go on.
+const STOPS: Duration = Duration::from_secs(1);
+/// Between two looks whether it has stopped.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Processes of a supervisor that were stopped, and run for the time of a request. Dropped: those that live are stopped again.
 #[derive(Debug)]
@@ -39,6 +57,31 @@ impl Woken {
 impl Drop for Woken {
     fn drop(&mut self) {
         self.0.stop();
+    }
+}
+
+/// The signal of a terminal that had stopped the process `id` of a dump; none of one that `SIGSTOP` had, or nothing.
+pub(crate) fn terminal_signal(folder: &Path, id: u32) -> Option<Signal> {
+    let core = bounded_if_any(&folder.join(format!("core-{id}.img"))).ok()?;
+    of_terminal(messages(&core, CORE).next()?)
+}
+
+fn of_terminal(core: &[u8]) -> Option<Signal> {
+    let number = Fields(Fields(core).bytes_in(TASK)?).number_in(STOP_SIGNAL)?;
+    [Signal::TSTP, Signal::TTIN, Signal::TTOU].into_iter().find(|signal| u64::try_from(signal.as_raw()) == Ok(number))
+}
+
+/// Has a process that `SIGSTOP` has stopped be so by a signal of a terminal. It may run for a moment.
+pub(crate) fn stop_by(process: &Process, signal: Signal) {
+    let one = std::slice::from_ref(process);
+    tree::signal(one, Signal::CONT);
+    tree::signal(one, signal);
+    let deadline = Instant::now() + STOPS;
+    while !tree::is_stopped(process.pid) {
+        if tree::has_ended(process.pid) || Instant::now() > deadline {
+            return tree::signal(one, Signal::STOP);
+        }
+        thread::sleep(LOOK);
     }
 }
 
@@ -79,5 +122,40 @@ impl Stopped {
                 tree::signal(&[process], Signal::STOP);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+
+    use rustix::process::{WaitOptions, waitpid};
+
+    use super::*;
+    use crate::protobuf::Message;
+
+    #[test]
+    fn the_signal_is_read_from_a_dump() {
+        let core = |signal| {
+            let task = Message::default().number(1, 3).number(STOP_SIGNAL, signal).encoded();
+            Message::default().number(1, 1).bytes(TASK, &task).encoded()
+        };
+        assert_eq!(of_terminal(&core(20)), Some(Signal::TSTP));
+        assert_eq!(of_terminal(&core(19)), None);
+        assert_eq!(of_terminal(b"no core"), None);
+    }
+
+    #[test]
+    fn a_process_is_stopped_by_the_signal_of_a_terminal() {
+        let mut child = Command::new("/bin/sleep").arg("1000").process_group(0).spawn().unwrap();
+        let process = Process { pid: child.id(), parent: std::process::id(), state: 'T' };
+        tree::signal(std::slice::from_ref(&process), Signal::STOP);
+        while !tree::is_stopped(child.id()) {}
+        stop_by(&process, Signal::TSTP);
+        let told = waitpid(tree::raw(child.id()), WaitOptions::UNTRACED).unwrap();
+        assert_eq!(told.and_then(|(_, status)| status.stopping_signal()), Some(Signal::TSTP.as_raw()));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

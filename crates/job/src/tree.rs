@@ -178,6 +178,11 @@ pub fn has_ended(pid: u32) -> bool {
     stat(pid).is_none_or(|process| matches!(process.state, 'Z' | 'X'))
 }
 
+/// Whether a signal has stopped a process.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    stat(pid).is_some_and(|process| process.state == STOPPED)
+}
+
 /// Sends `signal` to every process of the tree. Those that are gone are passed over.
 pub fn signal(tree: &[Process], signal: Signal) {
     for pid in tree.iter().filter_map(|process| raw(process.pid)) {

@@ -24,6 +24,8 @@ use serde_json::{Value, json};
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped, went_on};
 use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said, way_to};
 
+/// Has a child that SIGTSTP has stopped.
+const SUSPENDS: ((&str, Variant), &str) = (("changed_process", Variant::Static), "suspended");
 /// More than a machine has that does nothing else.
 const TERMINALS: usize = 16;
 
@@ -46,7 +48,7 @@ const ON_EVERY_WAY: [(&str, Scenario); 4] = [
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 18] = [
+const ON_ONE_WAY: [(&str, Scenario); 19] = [
     RANKS_ALONE,
     RANKS_OUTSIDE,
     ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
@@ -60,6 +62,7 @@ const ON_ONE_WAY: [(&str, Scenario); 18] = [
     ("what_a_program_wrote_after_a_checkpoint_is_written_again", written_again),
     ("a_file_that_the_job_still_writes_is_not_cut_back", still_written),
     ("a_process_that_a_signal_had_stopped_stays_so", stopped_child),
+    ("a_process_that_a_terminal_had_stopped_is_so_by_the_same_signal", suspended_child),
     ("a_criu_killed_at_any_moment_leaves_the_last_image_and_no_riddle", killed_criu),
     ("a_program_may_end_before_it_is_back_from_a_checkpoint", ended_away),
     ("a_program_that_a_signal_has_stopped_is_kept_and_stays_so", stopped_by_a_signal),
@@ -529,6 +532,18 @@ fn stopped_child(places: &Places, way: &str) -> Result<()> {
     was_stopped(job)?;
     let outcome = stage.restore("stops", "image", &[])?.finish(LIMIT)?;
     continues(&format!("{kept}T\nover 137\n"), (written, written), &outcome)?;
+    stage.is_clean()
+}
+
+/// The program hears at its end by which signal its child is stopped.
+fn suspended_child(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("suspends", SUSPENDS.0, &[SUSPENDS.1], &[40])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let outcome = stage.restore("suspends", "image", &[])?.finish(LIMIT)?;
+    ensure!(outcome.status.success(), "the restored program: {}", said(&outcome));
     stage.is_clean()
 }
 
