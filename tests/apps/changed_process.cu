@@ -16,6 +16,15 @@
 //   mount     has a child with a mount namespace of its own
 //   network   has a child with a network namespace of its own
 //   unsent    has sent more to itself over TCP than there is room for; it reads that at its end
+//   policy    takes memory of the first node only (set_mempolicy)
+//   bound     has a mapping with memory of the first node only (mbind)
+//   lease     has a lease that another open of its file is breaking
+//   session   has a child whose child is in a session that its leader has left
+//   ended     has a child that has ended in such a session, and has not waited for it
+//   peer      has a socket that another user has made, who is gone
+//   senders   has not read a datagram of a sender with an address, which it looks at at its end
+//   events    has not read an event of a file that it watches
+//   suspended has a child that SIGTSTP has stopped, and hears at its end which signal that was
 //
 // A child lives as long as the program. All kinds print the same.
 #include "steps.h"
@@ -24,14 +33,18 @@
 #include <cstring>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/mempolicy.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <string>
+#include <sys/inotify.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
@@ -60,7 +73,65 @@ static bool set_for_itself(const char *kind) {
     if (strcmp(kind, "machine") == 0) return prctl(PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_EARLY, 0, 0) == 0;
     if (strcmp(kind, "merging") == 0) return prctl(MEMORY_MERGE, 1, 0, 0, 0) == 0;
     if (strcmp(kind, "guessing") == 0) return prctl(PR_SET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, PR_SPEC_DISABLE, 0, 0) == 0;
+    const unsigned long first_node = 1;
+    if (strcmp(kind, "policy") == 0) return syscall(SYS_set_mempolicy, MPOL_BIND, &first_node, 64) == 0;
+    if (strcmp(kind, "bound") == 0) {
+        void *memory = mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        return memory != MAP_FAILED && syscall(SYS_mbind, memory, 1 << 20, MPOL_BIND, &first_node, 64, 0) == 0;
+    }
     return false;
+}
+
+// The file has no other name when this returns, and its lease is being broken for as long as the kernel waits.
+static void break_lease() {
+    char name[] = "/tmp/changed_process.XXXXXX";
+    int file = mkstemp(name);
+    must(file >= 0 && signal(SIGIO, SIG_IGN) != SIG_ERR && fcntl(file, F_SETLEASE, F_WRLCK) == 0, "F_SETLEASE");
+    must(open(name, O_RDONLY | O_NONBLOCK) < 0 && unlink(name) == 0, "an open that breaks the lease");
+}
+
+static int make_pair(void *other) {
+    int *pair = static_cast<int *>(other);
+    if (setgid(65534) != 0 || setuid(65534) != 0) _exit(1);
+    _exit(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 ? 0 : 1);
+}
+
+// With our memory and our descriptors, by another user.
+static void get_a_foreign_pair() {
+    static char stack[64 << 10];
+    static int pair[2];
+    int status = 1;
+    pid_t child = clone(make_pair, stack + sizeof stack, CLONE_VM | CLONE_FILES | SIGCHLD, pair);
+    must(child > 0 && waitpid(child, &status, 0) == child && status == 0, "a foreign pair");
+}
+
+static socklen_t named(sockaddr_un &address, const char *name) {
+    address = {};
+    address.sun_family = AF_UNIX;
+    // In the kernel's own space of names.
+    int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "changed_process.%d.%s", getpid(), name);
+    return socklen_t(sizeof address.sun_family + 1 + length);
+}
+
+static int datagrams = -1;
+
+static void send_a_datagram() {
+    sockaddr_un to, from;
+    socklen_t to_length = named(to, "to"), from_length = named(from, "from");
+    datagrams = socket(AF_UNIX, SOCK_DGRAM, 0);
+    int sender = socket(AF_UNIX, SOCK_DGRAM, 0);
+    must(bind(datagrams, reinterpret_cast<sockaddr *>(&to), to_length) == 0, "bind");
+    must(bind(sender, reinterpret_cast<sockaddr *>(&from), from_length) == 0, "bind");
+    must(sendto(sender, "x", 1, 0, reinterpret_cast<sockaddr *>(&to), to_length) == 1 && close(sender) == 0, "sendto");
+}
+
+static void read_the_datagram() {
+    if (datagrams < 0) return;
+    sockaddr_un from, expected;
+    socklen_t length = sizeof from, expected_length = named(expected, "from");
+    char byte;
+    must(recvfrom(datagrams, &byte, 1, 0, reinterpret_cast<sockaddr *>(&from), &length) == 1, "recvfrom");
+    CHECK(length == expected_length && memcmp(&from, &expected, length) == 0, "the datagram is from another sender");
 }
 
 // Sends until nothing more goes; gives both ends and how much that was.
@@ -91,11 +162,51 @@ static void drain(int ends[2], size_t sent) {
     }
 }
 
+// A child whose child was made by one that had a session of its own and has ended.
+static pid_t child_in_a_lost_session() {
+    int ready[2];
+    char byte;
+    must(pipe(ready) == 0, "pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        pid_t leader = fork();
+        if (leader == 0) {
+            setsid();
+            if (syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr) == 0) {
+                prctl(PR_SET_PDEATHSIG, SIGKILL);
+                wait_for_a_signal(nullptr);
+            }
+            _exit(0);
+        }
+        waitpid(leader, nullptr, 0);
+        if (write(ready[1], "x", 1) != 1) _exit(1);
+        wait_for_a_signal(nullptr);
+    }
+    must(close(ready[1]) == 0 && read(ready[0], &byte, 1) == 1 && close(ready[0]) == 0, "a child in a lost session");
+    return child;
+}
+
+// The child of a child that ends, which so becomes ours.
+static void get_an_ended_child() {
+    must(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0, "PR_SET_CHILD_SUBREAPER");
+    pid_t leader = fork();
+    if (leader == 0) {
+        setsid();
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        siginfo_t news;
+        waitid(P_PID, id_t(child), &news, WEXITED | WNOWAIT);
+        _exit(0);
+    }
+    must(leader > 0 && waitpid(leader, nullptr, 0) == leader, "a child that ends");
+}
+
 static pid_t child_of(const char *kind) {
     static char stack[64 << 10];
     if (strcmp(kind, "memory") == 0) return clone(wait_for_a_signal, stack + sizeof stack, CLONE_VM | SIGCHLD, nullptr);
     pid_t child = strcmp(kind, "raw") == 0 ? pid_t(syscall(SYS_fork)) : fork();
     if (child == 0) {
+        if (strcmp(kind, "suspended") == 0) setpgid(0, 0);
         if (strcmp(kind, "mount") == 0 && unshare(CLONE_NEWNS) != 0) _exit(1);
         if (strcmp(kind, "network") == 0 && unshare(CLONE_NEWNET) != 0) _exit(1);
         wait_for_a_signal(nullptr);
@@ -111,6 +222,13 @@ static void has_its_own(pid_t child, const char *name) {
         must(readlink(of_us.c_str(), ours, sizeof ours - 1) > 0 && readlink(of_child.c_str(), theirs, sizeof theirs - 1) > 0, "ns");
         usleep(1000);
     } while (strcmp(ours, theirs) == 0);
+}
+
+// Leaves the news there, to be heard again.
+static void has_stopped_by(pid_t child, int signal) {
+    siginfo_t news = {};
+    must(waitid(P_PID, id_t(child), &news, WSTOPPED | WNOWAIT) == 0, "waitid");
+    CHECK(news.si_code == CLD_STOPPED && news.si_status == signal, "the child was stopped by signal %d", news.si_status);
 }
 
 static void may_open_no_more() {
@@ -140,12 +258,31 @@ static pid_t change(const char *kind) {
         must(shmctl(segment, IPC_RMID, nullptr) == 0, "shmctl");
     } else if (strcmp(kind, "unsent") == 0) {
         sent = fill(ends);
+    } else if (strcmp(kind, "lease") == 0) {
+        break_lease();
+    } else if (strcmp(kind, "ended") == 0) {
+        get_an_ended_child();
+    } else if (strcmp(kind, "peer") == 0) {
+        get_a_foreign_pair();
+    } else if (strcmp(kind, "senders") == 0) {
+        send_a_datagram();
+    } else if (strcmp(kind, "events") == 0) {
+        int watch = inotify_init1(IN_CLOEXEC), file = inotify_add_watch(watch, "/proc/self/exe", IN_OPEN);
+        must(watch >= 0 && file >= 0 && close(open("/proc/self/exe", O_RDONLY)) == 0, "inotify");
+    } else if (strcmp(kind, "session") == 0) {
+        return child_in_a_lost_session();
     } else if (set_for_itself(kind)) {
         return 0;
     } else if (strcmp(kind, "none") != 0) {
         pid_t child = child_of(kind);
         must(child > 0, "a child");
         if (strcmp(kind, "stopped") == 0) kill(child, SIGSTOP);
+        if (strcmp(kind, "suspended") == 0) {
+            // The group of a child alone is one that a terminal's signals stop, with us above it in our session.
+            setpgid(child, child);
+            kill(child, SIGTSTP);
+            has_stopped_by(child, SIGTSTP);
+        }
         if (strcmp(kind, "mount") == 0) has_its_own(child, "mnt");
         if (strcmp(kind, "network") == 0) has_its_own(child, "net");
         return child;
@@ -169,6 +306,8 @@ int main(int argc, char **argv) {
         sum.bytes(host.data(), N * sizeof(unsigned));
         told(step, sum);
     }
+    if (strcmp(kind, "suspended") == 0) has_stopped_by(child, SIGTSTP);
+    read_the_datagram();
     if (child > 0) {
         kill(child, SIGKILL);
         waitpid(child, nullptr, 0);

@@ -164,6 +164,26 @@ pub enum CheckpointError {
         /// Its process.
         pid: u32,
     },
+    /// What CRIU sends anew, by another sender.
+    #[error(
+        "{program} (process {pid}) has not read datagrams whose senders have addresses, and CRIU would lose these: try again in a moment"
+    )]
+    Senders {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// What CRIU leaves out.
+    #[error(
+        "{program} (process {pid}) has not read events of the files that it watches (inotify), and CRIU would lose them: try again in a moment"
+    )]
+    Events {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
     /// A program outside the tree.
     #[error(
         "process {pid} of the job is no descendant of its program any more, so CRIU would not dump it: start it so that its parent waits for it"
@@ -255,7 +275,7 @@ impl CheckpointError {
     fn passes(&self) -> bool {
         match self {
             Self::Criu(error) => error.passes(),
-            Self::Unsent { .. } => true,
+            Self::Unsent { .. } | Self::Senders { .. } | Self::Events { .. } => true,
             _ => false,
         }
     }
@@ -479,6 +499,7 @@ impl<'j> Attempt<'j, '_> {
         }
         obstacles::has_no_segments(&list)?;
         obstacles::have_nothing_unrestored(&list)?;
+        obstacles::would_lose_nothing(&list)?;
         obstacles::have_namespaces_of_the_first(&list)?;
         if let Some(pid) = attributes::odd_personality(&attributes::read(&list)) {
             return Err(CheckpointError::Personality { pid });
@@ -596,6 +617,12 @@ impl<'j> Attempt<'j, '_> {
         }
         if let Some(pid) = tcp::unsent(&after) {
             return Err(CheckpointError::Unsent { program: tree::name(pid), pid });
+        }
+        if let Some(pid) = queues::with_senders(&after) {
+            return Err(CheckpointError::Senders { program: tree::name(pid), pid });
+        }
+        if let Some(pid) = queues::with_events(&after) {
+            return Err(CheckpointError::Events { program: tree::name(pid), pid });
         }
         let part = part(criu, tree::seen_by_itself(self.root), Notes { shared, ..notes }, &noted)?;
         Ok(Dumped { processes: after, criu: Some(part), frozen: Some(frozen) })

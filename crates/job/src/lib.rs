@@ -30,6 +30,7 @@ mod kernel_data;
 mod libraries;
 mod links;
 mod loans;
+mod losses;
 pub mod members;
 mod migrate;
 pub mod namespace;

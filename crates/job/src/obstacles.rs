@@ -9,7 +9,7 @@ use crate::checkpoint::CheckpointError;
 use crate::job::Inner;
 use crate::ranks::Task;
 use crate::tree::{self, Process};
-use crate::{unknown, unrestored};
+use crate::{losses, unknown, unrestored};
 
 /// How long a process whose environment names the job socket may be without a connection to it: one that has closed all
 /// descriptors is back after a second.
@@ -72,6 +72,18 @@ pub enum Obstacle {
         pid: u32,
         /// The call that has set it.
         call: &'static str,
+    },
+    /// What CRIU dumps and brings back otherwise, or not.
+    #[error("{program} (process {pid}) {what}, which CRIU does not restore; {remedy}")]
+    Lost {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// What it has.
+        what: &'static str,
+        /// What helps.
+        remedy: &'static str,
     },
     /// Namespaces below those of the job's first process.
     #[error(
@@ -141,6 +153,13 @@ pub(crate) fn has_no_segments(tree: &[Process]) -> Result<(), Obstacle> {
 pub(crate) fn have_nothing_unrestored(tree: &[Process]) -> Result<(), Obstacle> {
     unrestored::find(tree)
         .map_or(Ok(()), |(pid, call)| Err(Obstacle::Unrestored { program: tree::name(pid), pid, call }))
+}
+
+/// Refuses processes that would lose something.
+pub(crate) fn would_lose_nothing(tree: &[Process]) -> Result<(), Obstacle> {
+    losses::find(tree).map_or(Ok(()), |(pid, losses::Loss { what, remedy })| {
+        Err(Obstacle::Lost { program: tree::name(pid), pid, what, remedy })
+    })
 }
 
 /// Refuses processes with namespaces that would not come back: others than those of the first, which is in ours.

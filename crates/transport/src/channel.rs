@@ -12,6 +12,8 @@
 //! | [`BUSY`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
 //! | [`REPLIES`]           | 1024 x [`REPLY`]  | a place for each thread of the program; see below             |
 //!
+//! A program has the places closed of which no thread has made a call: `mlockall` fills what is open.
+//!
 //! A reply's place: a state word ([`WAITING`], [`ARRIVED`]), a word that is 1 while the thread sleeps on the state
 //! ([`REPLY_SLEEPER`]), then the reply's frame, so that a reply of up to 24 bytes passes between processors as one cache line.
 //! All of the reply is written by plain stores, the state last: an instruction that locks would wait until the frame is

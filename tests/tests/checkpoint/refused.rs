@@ -33,10 +33,18 @@ const ON_ONE_WAY: [(&str, Scenario); 4] = [
     ("what_criu_would_not_restore_is_refused_by_name", lost),
 ];
 /// Kinds that CRIU dumps and does not restore, and words of the refusal.
-const LOST: [(&str, &str); 6] = [
+const LOST: [(&str, &str); 14] = [
     ("machine", "prctl(PR_MCE_KILL)"),
     ("merging", "prctl(PR_SET_MEMORY_MERGE)"),
     ("guessing", "prctl(PR_SET_SPECULATION_CTRL)"),
+    ("policy", "has called set_mempolicy"),
+    ("bound", "has called mbind"),
+    ("lease", "has a lease (F_SETLEASE) that another open of the file is breaking"),
+    ("session", "is in a session whose leader has ended"),
+    ("ended", "has ended in a session whose leader has ended too"),
+    ("peer", "has a unix socket whose peer was another user"),
+    ("senders", "has not read datagrams whose senders have addresses"),
+    ("events", "has not read events of the files that it watches"),
     ("mount", "has a mount namespace of its own"),
     ("network", "has a network namespace of its own"),
     // It goes on between tries, and may have read the bytes and ended by the last one.
