@@ -7,7 +7,8 @@
 //! | 2 to 6 | sizes of the dimensions, innermost first |
 //! | 7 to 10 | strides in bytes, from the second dimension on |
 //! | 11, 12 | steps between elements, and sizes of a box: 12 bits each, the innermost dimension highest |
-//! | 13 to 15 | corners and sizes of a box of pixels |
+//! | 13, 14 | lower and upper corner of a box of pixels: 16 bits each, the first dimension of pixels highest |
+//! | 15 | channels and pixels that a copy takes of such a box: 32 bits each |
 //!
 //! The driver that is made of this crate encodes them so; a map is data, and is checked whenever it is used.
 
@@ -22,12 +23,23 @@ pub(crate) const MAX_RANK: usize = 5;
 const WORDS: u64 = 16;
 const ALIGNMENT: u64 = 64;
 
+/// Most dimensions of pixels: all but the channels and the images.
+const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
+
 /// The word of the kinds, the first of the sizes, of the strides, of the steps, and of the sizes of a box.
 const KINDS: u64 = 1;
 const SIZES: u64 = 2;
 const STRIDES: u64 = 7;
 const STEPS: u64 = 11;
 const BOX: u64 = 12;
+/// The words of the corners of a box of pixels, and of what a copy takes of it.
+const CORNERS: [usize; 2] = [13, 14];
+const TAKEN: usize = 15;
+/// Elements that a dimension has at most.
+const MOST_ELEMENTS: u64 = 1 << 32;
+/// Kinds of boxes.
+const TILES: usize = 0;
+const PIXELS: usize = 1;
 
 /// Types of elements by their number in a map: their names in PTX.
 const TYPES: [&str; 13] = ["u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32", "f32", "f32"];
@@ -36,7 +48,16 @@ const REPLACED_TYPES: [u64; 13] = [0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12];
 /// Bytes of those elements.
 const BYTES: [u64; 13] = [1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4];
 
-/// A map of tiles.
+/// The box that a copy of pixels stays in: the first and the last coordinate in each dimension of pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PixelBox {
+    /// The first ones.
+    pub(crate) first: [i64; MAX_PIXEL_RANK],
+    /// The last ones.
+    pub(crate) last: [i64; MAX_PIXEL_RANK],
+}
+
+/// A map of tiles or of pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TensorMap {
     /// Where the tensor starts.
@@ -51,17 +72,19 @@ pub(crate) struct TensorMap {
     pub(crate) strides: [u64; MAX_RANK],
     /// Elements between two that a box takes, in each dimension.
     pub(crate) steps: [u64; MAX_RANK],
-    /// Elements that a box takes in each dimension.
+    /// Elements that a box takes in each dimension; of pixels: channels, and how many pixels.
     pub(crate) tile: [u64; MAX_RANK],
     /// Bits of the address of a row that are added to its pieces of 16 bytes, without carry.
     swizzle: u64,
     /// Whether what lies outside is NaN, not zero.
     pub(crate) fills_with_nan: bool,
+    /// The box that pixels are taken from; none of a map of tiles.
+    pub(crate) pixels: Option<PixelBox>,
 }
 
 impl TensorMap {
-    /// The map that 16 words are; `None` for one that cannot be read as tiles: boxes of pixels, packed elements,
-    /// interleaved tensors, and what is no map.
+    /// The map that 16 words are; `None` for one that cannot be read: wide columns, packed elements, interleaved tensors,
+    /// and what is no map.
     pub(crate) fn from_words(words: &[u64; WORDS as usize]) -> Option<Self> {
         let kind = |at: u32| (words[KINDS as usize] >> (8 * at) & 0xff) as usize;
         let (fill, swizzle, interleave, rank, data_type, boxes) =
@@ -74,7 +97,12 @@ impl TensorMap {
             3 => 7,
             _ => return None,
         };
-        if !(1..=MAX_RANK).contains(&rank) || boxes != 0 || interleave != 0 || fill > 1 {
+        let ranks = match boxes {
+            TILES => 1..=MAX_RANK,
+            PIXELS => 3..=MAX_RANK,
+            _ => return None,
+        };
+        if !ranks.contains(&rank) || interleave != 0 || fill > 1 {
             return None;
         }
         let packed = |word: u64, at: usize| words[word as usize] >> (12 * (MAX_RANK - 1 - at)) & 0xfff;
@@ -90,7 +118,11 @@ impl TensorMap {
             tile: std::array::from_fn(|at| if inside(at) { packed(BOX, at) } else { 1 }),
             swizzle,
             fills_with_nan: fill == 1,
+            pixels: None,
         };
+        if boxes == PIXELS {
+            return map.of_pixels(words);
+        }
         if map.steps.contains(&0) || map.tile.contains(&0) || map.tile.iter().any(|size| *size > 256) {
             return None;
         }
@@ -98,6 +130,21 @@ impl TensorMap {
             *size = size.div_ceil(step);
         }
         Some(map)
+    }
+
+    /// The map with what a copy takes of a box of pixels.
+    fn of_pixels(mut self, words: &[u64; WORDS as usize]) -> Option<Self> {
+        let corner = |word: usize, at: usize| i64::from((words[word] >> (16 * (MAX_PIXEL_RANK - 1 - at))) as i16);
+        let [lower, upper] = CORNERS;
+        let end = |at: usize| self.sizes[at + 1].min(MOST_ELEMENTS) as i64 - 1;
+        let (channels, pixels) = (words[TAKEN] >> 32, words[TAKEN] & 0xffff_ffff);
+        self.pixels = Some(PixelBox {
+            first: std::array::from_fn(|at| if at + 2 < self.rank { corner(lower, at) } else { 0 }),
+            last: std::array::from_fn(|at| if at + 2 < self.rank { end(at) + corner(upper, at) } else { 0 }),
+        });
+        self.tile = [channels, pixels, 1, 1, 1];
+        let is_read = (1..=256).contains(&channels) && (1..=1024).contains(&pixels) && !self.steps.contains(&0);
+        is_read.then_some(self)
     }
 
     /// Bytes of an element.
@@ -247,7 +294,7 @@ impl Field {
 }
 
 impl Machine<'_> {
-    /// Reads a map of tiles for a lane; what is none is a fault.
+    /// Reads a map for a lane; what is none is a fault.
     pub(crate) fn tensor_map(&mut self, lane: usize, address: u64) -> Result<TensorMap, FaultKind> {
         if !address.is_multiple_of(ALIGNMENT) {
             return Err(FaultKind::MisalignedAddress(address));
@@ -295,11 +342,25 @@ mod tests {
         let map = TensorMap::from_words(&words()).unwrap();
         assert_eq!((map.address, map.rank, map.type_name(), map.row(), map.bytes()), (0x1000, 2, "f32", 16, 32));
         assert_eq!((map.sizes, map.strides), ([16, 8, 1, 1, 1], [4, 64, 0, 0, 0]));
-        let (mut pixels, mut packed, mut empty) = (words(), words(), words());
-        pixels[1] |= 1 << 48;
+        let (mut wide, mut packed, mut empty) = (words(), words(), words());
+        wide[1] |= 2 << 48;
         packed[1] |= 13 << 40;
         empty[12] = 0;
-        assert_eq!([pixels, packed, empty].map(|words| TensorMap::from_words(&words)), [None; 3]);
+        assert_eq!([wide, packed, empty].map(|words| TensorMap::from_words(&words)), [None; 3]);
+    }
+
+    #[test]
+    fn a_box_of_pixels_ends_where_its_corners_say() {
+        let mut words = words();
+        words[1] = 1 << 48 | 7 << 40 | 4 << 32;
+        (words[4], words[5]) = (5, 3);
+        words[11] = 1 << 48 | 2 << 36 | 1 << 24 | 1 << 12;
+        (words[13], words[14], words[15]) = (0xffff << 32, 0xfffe << 16, 16 << 32 | 64);
+        let map = TensorMap::from_words(&words).unwrap();
+        assert_eq!(map.pixels, Some(PixelBox { first: [-1, 0, 0], last: [7, 2, 0] }));
+        assert_eq!((map.row(), map.bytes(), map.steps[1]), (64, 4096, 2));
+        words[15] = 16 << 32;
+        assert_eq!(TensorMap::from_words(&words), None, "no pixels");
     }
 
     #[test]

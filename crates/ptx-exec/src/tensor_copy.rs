@@ -1,8 +1,13 @@
-//! `cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor` over tiles, and `tensormap.replace`.
+//! `cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor` over tiles and pixels, and `tensormap.replace`.
 //!
 //! A box of a tensor goes to or comes from shared memory, row after row without gaps. What lies outside the tensor is
 //! filled on the way in and left alone on the way out; a barrier hears of all bytes of a box. Like other bulk copies they
 //! happen when they are issued.
+//!
+//! A copy of pixels (`.im2col`) takes channels of so many pixels, one after the other: from its coordinates on along the first
+//! dimension of pixels, then the next ones, then the images, as far as the map's box goes, in the map's steps. On the way in,
+//! offsets are added to the coordinates of each. An H200 was asked: coordinates outside the box are a fault, and channels that
+//! do not begin at a multiple of 16 bytes; channels that the tensor does not have are filled.
 
 use crate::atom::{self, Operation};
 use crate::fault::FaultKind;
@@ -11,7 +16,7 @@ use crate::machine::Machine;
 use crate::memory::Word;
 use crate::memory::place::Space;
 use crate::registers::lanes_of;
-use crate::tensor::{Field, MAX_RANK, TensorMap};
+use crate::tensor::{Field, MAX_RANK, PixelBox, TensorMap};
 
 /// `Inst::imm` of a tensor copy: the rank, what it does, and for a reduction the number of the operation.
 pub(crate) mod how {
@@ -23,6 +28,8 @@ pub(crate) mod how {
     pub(crate) const MULTICAST: u64 = 16;
     /// Elements of shared memory are combined with those of the tensor.
     pub(crate) const REDUCE: u64 = 32;
+    /// Pixels, not tiles; a load has offsets too.
+    pub(crate) const PIXELS: u64 = 64;
     /// Where the number of the operation starts.
     pub(crate) const OPERATION_SHIFT: u32 = 8;
     /// Operations of reductions.
@@ -47,6 +54,8 @@ struct Copy {
     blocks: u32,
     /// Where the box starts in the tensor.
     corner: [i64; MAX_RANK],
+    /// What is added to the coordinates of pixels.
+    offsets: [i64; MAX_RANK],
 }
 
 impl Copy {
@@ -67,36 +76,80 @@ impl Copy {
         for (place, index) in corner.iter_mut().take(rank).zip(next..) {
             *place = i64::from(word(machine, index).cast_signed());
         }
+        let (pixels, mut offsets) = (inst.imm & how::PIXELS != 0, [0; MAX_RANK]);
+        if pixels && inst.imm & how::LOAD != 0 {
+            let between = 1..rank.saturating_sub(1);
+            for (place, index) in offsets[between].iter_mut().zip(next + rank as u32..) {
+                *place = i64::from(word(machine, index) & 0xffff);
+            }
+        }
         if !shared.is_multiple_of(BOX_ALIGN) {
             return Err(FaultKind::MisalignedAddress(shared));
         }
         let at = map;
         let map = machine.tensor_map(lane, at)?;
-        if map.rank != rank || !map.row().is_multiple_of(PIECE) {
+        if map.rank != rank || !map.row().is_multiple_of(PIECE) || map.pixels.is_some() != pixels {
             return Err(FaultKind::BadTensorMap(at));
         }
-        Ok(Self { shared, at, map, barrier, blocks, corner })
+        Ok(Self { shared, at, map, barrier, blocks, corner, offsets })
     }
 
-    /// Calls `work` with each row of the box: its offset in the box, and its coordinates beyond the innermost.
-    fn rows(&self, mut work: impl FnMut(u64, [u64; MAX_RANK]) -> Result<(), FaultKind>) -> Result<(), FaultKind> {
+    /// Calls `work` with each row of the box: its offset in the box, and the coordinates of its first element.
+    fn rows(&self, mut work: impl FnMut(u64, [i64; MAX_RANK]) -> Result<(), FaultKind>) -> Result<(), FaultKind> {
+        if let Some(pixels) = self.map.pixels {
+            return self.pixels(pixels, work);
+        }
         let [_, b, c, d, e] = self.map.tile;
         let mut offset = 0;
         for index in 0..b * c * d * e {
             let place = [0, index % b, index / b % c, index / (b * c) % d, index / (b * c * d)];
-            work(offset, place)?;
+            work(offset, std::array::from_fn(|at| self.corner[at] + (place[at] * self.map.steps[at]) as i64))?;
             offset += self.map.row();
         }
         Ok(())
     }
 
+    /// As `rows`, of pixels: each is a row of its channels.
+    fn pixels(
+        &self,
+        pixels: PixelBox,
+        mut work: impl FnMut(u64, [i64; MAX_RANK]) -> Result<(), FaultKind>,
+    ) -> Result<(), FaultKind> {
+        let images = self.map.rank - 1;
+        let mut place = self.corner;
+        let ends = || pixels.first.into_iter().zip(pixels.last).enumerate().take(images - 1);
+        if ends().any(|(at, (first, last))| !(first..=last).contains(&place[at + 1])) || !self.has_whole_pieces() {
+            return Err(FaultKind::BadTensorMap(self.at));
+        }
+        for index in 0..self.map.tile[1] {
+            work(index * self.map.row(), std::array::from_fn(|at| place[at] + self.offsets[at]))?;
+            let step = |at: usize| self.map.steps[at] as i64;
+            let full = ends().all(|(at, (first, last))| {
+                place[at + 1] += step(at + 1);
+                let is_over = place[at + 1] > last;
+                if is_over {
+                    place[at + 1] = first;
+                }
+                is_over
+            });
+            if full {
+                place[images] += step(images);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the channels of a pixel begin with a piece.
+    fn has_whole_pieces(&self) -> bool {
+        (self.corner[0].unsigned_abs() * self.map.element()).is_multiple_of(PIECE)
+    }
+
     /// The address of element `at` of a row, if it lies in the tensor.
-    fn element(&self, mut place: [u64; MAX_RANK], at: u64) -> Option<u64> {
-        place[0] = at;
+    fn element(&self, mut place: [i64; MAX_RANK], at: u64) -> Option<u64> {
+        place[0] += at as i64;
         let mut address = self.map.address;
-        for (dimension, index) in place.into_iter().enumerate().take(self.map.rank) {
-            let along = i64::try_from(index * self.map.steps[dimension]).ok()?;
-            let coordinate = u64::try_from(self.corner[dimension].checked_add(along)?).ok()?;
+        for (dimension, coordinate) in place.into_iter().enumerate().take(self.map.rank) {
+            let coordinate = u64::try_from(coordinate).ok()?;
             if coordinate >= self.map.sizes[dimension] {
                 return None;
             }

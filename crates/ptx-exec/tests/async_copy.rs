@@ -139,7 +139,7 @@ fn a_barrier_hears_of_copies_of_its_threads() {
 
 #[test]
 fn what_is_not_done_is_refused_by_name() {
-    let tensor = "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes
+    let tensor = "cp.async.bulk.tensor.3d.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes
         [%r2], [%d1, {%r1, %r1, %r1}], [%r3], {%h1};";
     assert!(matches!(refused(tensor), LoadError::Unsupported { name, .. } if name.starts_with("cp.async.bulk.tensor")));
     assert!(matches!(refused("cp.async.cg.shared.global [%r5], [%d3], 8;"), LoadError::InvalidPtx { .. }));

@@ -126,8 +126,8 @@ fn what_is_not_supported_is_refused_by_name_and_line() {
     for (body, name) in [
         ("wgmma.fence.sync.aligned;", "wgmma.fence.sync.aligned"),
         (
-            "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col [%d1, {%r1, %r2, %r3}], {1};",
-            "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col",
+            "cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4 [%d1, {%r1, %r2, %r3, %r4, %r5}];",
+            "cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4",
         ),
         ("tex.2dms.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%d1, {%r1, %r5, %r6, %r6}];", "tex.2dms.v4.f32.s32"),
         ("add.weird.u32 %r1, %r2, %r3;", "add.weird.u32"),

@@ -1,8 +1,8 @@
 //! Tensor maps: checked as the driver documents it, and written in a layout of this driver's own.
 //!
-//! Copies over tiles read them (`crates/ptx-exec/src/tensor.rs` has the layout); copies of pixels are refused, and the device's
-//! attribute says no. Programs and libraries encode maps all the same, and what they rely on holds: the address is the first
-//! word, and the rest is made of the arguments alone. Whether a box of pixels is empty is not checked.
+//! Copies over tiles and pixels read them (`crates/ptx-exec/src/tensor.rs` has the layout); those of interleaved tensors, of wide
+//! columns and of packed elements are faults. Programs and libraries encode such maps all the same, and what they rely on holds:
+//! the address is the first word, and the rest is made of the arguments alone.
 
 use katydid_cuda_sys::{CUresult, CUtensorMap};
 
@@ -142,7 +142,13 @@ impl Tensor {
                 let is_wide = wide.is_none_or(|mode| mode <= 1 && SWIZZLES_OF_WIDE.contains(&self.swizzle));
                 let corners = lower.iter().take(count).chain(upper.iter().take(count));
                 let are_near = corners.copied().all(|offset: i32| (least..-least).contains(&offset));
-                is_wide && are_near && channels <= 256 && pixels <= 1024 && self.fits_row(channels)
+                let is_whole = self.interleave != 0 || self.bytes(channels).is_multiple_of(16);
+                let ends = lower.iter().zip(&upper).zip(&self.dimensions[1..]).take(count);
+                let is_there = |((lower, upper), size): ((&i32, &i32), &u64)| {
+                    (*size).min(1 << 32) as i64 - 1 + i64::from(*upper) >= i64::from(*lower)
+                };
+                let is_taken = is_whole && (wide.is_some() || ends.map(is_there).all(|there| there));
+                is_wide && is_taken && are_near && channels <= 256 && pixels <= 1024 && self.fits_row(channels)
             }
         }
     }
@@ -195,6 +201,13 @@ mod tests {
         fill: 0,
     };
     const AT: u64 = 0x7000;
+
+    impl Tensor {
+        fn with_channels(self, channels: u32) -> Self {
+            let (lower, upper) = ([0; 3], [0; 3]);
+            Self { gathered: Gathered::Columns { lower, upper, channels, pixels: 64, wide: None }, ..self }
+        }
+    }
 
     fn columns(offset: i32, wide: Option<u32>) -> Gathered {
         let (lower, upper) = ([offset, 0, 0], [0; 3]);
@@ -257,6 +270,8 @@ mod tests {
             Tensor { gathered: columns(0, Some(2)), swizzle: 3, ..TILES },
             Tensor { gathered: columns(0, Some(0)), ..TILES },
             Tensor { rank: 2, gathered: columns(0, None), ..TILES },
+            Tensor { gathered: columns(32, None), ..TILES },
+            Tensor { data_type: 0, ..TILES }.with_channels(12),
         ];
         for (at, tensor) in others.iter().enumerate() {
             assert_eq!(tensor.encode(AT).err(), Some(CUresult::ERROR_INVALID_VALUE), "{at}");

@@ -1,6 +1,6 @@
-//! `cp.async.bulk.tensor`, its reduction and prefetch, over tiles, and `tensormap.replace`.
+//! `cp.async.bulk.tensor`, its reduction and prefetch, over tiles and pixels, and `tensormap.replace`.
 //!
-//! What gathers pixels (`.im2col`) or rows (`.tile::gather4`) is refused by name.
+//! What gathers rows (`.tile::gather4`) or columns (`.im2col::w`) is of later devices, and refused by name.
 
 use super::draft::{Draft, Role};
 use super::function::FunctionDecoder;
@@ -31,15 +31,27 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let prefetches = !reduces && m.take("prefetch");
         let rank = m.take_if(|word| rank(word).is_some()).and_then(rank).filter(|_| m.take("tensor"));
         let rank = rank.ok_or_else(|| self.unsupported(i))?;
-        m.take("tile");
+        // What comes in has offsets of pixels, what goes out has none.
+        let offsets = m.take("im2col");
+        let pixels = offsets || m.take("im2col_no_offs");
+        if pixels && rank < 3 {
+            return Err(self.invalid("pixels of a tensor without three dimensions"));
+        }
+        m.take_if(|word| !pixels && word == "tile");
         let policy = self.cache_policy(m);
         let operands = i.operands.get(..i.operands.len().saturating_sub(usize::from(policy))).unwrap_or_default();
         if prefetches {
             if !(m.take("L2") && m.take("global") && m.all_taken()) {
                 return Err(self.unsupported(i));
             }
-            let [place] = operands else { return Err(self.invalid("prefetch with the wrong number of operands")) };
-            self.tensor_place(place, rank)?;
+            match operands {
+                [place] if !pixels => self.tensor_place(place, rank)?,
+                [place, added] if offsets => {
+                    self.pixel_offsets(added, rank)?;
+                    self.tensor_place(place, rank)?
+                }
+                _ => return Err(self.invalid("prefetch with the wrong operands")),
+            };
             self.push(Draft::new(control::nothing));
             return Ok(());
         }
@@ -52,6 +64,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
             _ => return Err(self.unsupported(i)),
         };
         let is_load = spaces.1 == Some("global");
+        if pixels && offsets != is_load {
+            return Err(self.unsupported(i));
+        }
         if load != is_load || reduces != operation.is_some() || (reduces && load) {
             return Err(self.unsupported(i));
         }
@@ -63,7 +78,11 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
         let number = how::OPERATIONS.iter().position(|name| Some(*name) == operation).unwrap_or(0) as u64;
         let flag = |set: bool, flag: u64| if set { flag } else { 0 };
-        let flags = rank | flag(load, how::LOAD) | flag(multicast, how::MULTICAST) | flag(reduces, how::REDUCE);
+        let flags = rank
+            | flag(load, how::LOAD)
+            | flag(multicast, how::MULTICAST)
+            | flag(reduces, how::REDUCE)
+            | flag(pixels, how::PIXELS);
         let mut references = Vec::new();
         let (shared, place) = match operands {
             [to, place, ..] if load => (to, place),
@@ -73,7 +92,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
         references.push(self.whole_address(shared, Some("shared"))?);
         let (map, corner) = self.tensor_place(place, rank)?;
         references.push(map);
-        match operands.get(2..).unwrap_or_default() {
+        let mut rest: Vec<&Operand<'a>> = operands.iter().skip(2).collect();
+        let added = match offsets && rest.len() > 1 {
+            true => self.pixel_offsets(rest.remove(1), rank)?,
+            false if offsets => return Err(self.invalid(format!("{} without offsets", i.full_name()))),
+            false => Vec::new(),
+        };
+        match *rest.as_slice() {
             [] if !load => {}
             [barrier] if load && !multicast => references.push(self.whole_address(barrier, Some("shared"))?),
             [barrier, blocks] if load && multicast => {
@@ -83,10 +108,23 @@ impl<'a> FunctionDecoder<'_, 'a> {
             _ => return Err(self.invalid(format!("{} with {} operands", i.full_name(), i.operands.len()))),
         }
         references.extend(corner);
+        references.extend(added);
         let draft = Draft::new(code::copy).imm(flags | number << how::OPERATION_SHIFT);
         let draft = self.with_list(draft, &references, Role::Use);
         self.push(draft);
         Ok(())
+    }
+
+    /// `{x, y}`: what is added to the coordinates of pixels.
+    fn pixel_offsets(&mut self, operand: &Operand<'a>, rank: u64) -> Result<Vec<u32>, LoadError> {
+        let parts = match operand {
+            Operand::Vector(parts) => parts.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        if parts.len() as u64 + 2 != rank {
+            return Err(self.invalid("wrong number of offsets"));
+        }
+        parts.iter().map(|part| self.source(part, Ty::U(16))).collect()
     }
 
     /// `[map, {x, y}]`: where the map is, and the coordinates.
