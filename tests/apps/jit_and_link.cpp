@@ -142,6 +142,66 @@ static void wrong_links() {
     printf("wrong links: refused as the driver does\n");
 }
 
+// 1 where the product and the sum of a kernel were rounded once, 0 where each was.
+static int is_contracted(CUmodule module) {
+    float values[3] = {1 + 1 / 4096.f, 1 + 1 / 4096.f, -(1 + 1 / 2048.f)};
+    CUfunction function;
+    CUdeviceptr at;
+    OK(cuModuleGetFunction(&function, module, "k"));
+    OK(cuMemAlloc(&at, sizeof values));
+    OK(cuMemcpyHtoD(at, values, sizeof values));
+    void *arguments[] = {&at};
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+    OK(cuMemcpyDtoH(values, at, sizeof values));
+    OK(cuMemFree(at));
+    OK(cuModuleUnload(module));
+    return values[0] != 0;
+}
+
+// What options make of a product and a sum: without optimisation each is rounded.
+static void contraction() {
+    const std::string text = HEAD +
+        ".visible .entry k(.param .u64 o) { .reg .b64 %rd<2>; .reg .f32 %f<6>; ld.param.u64 %rd1, [o];\n"
+        "ld.global.f32 %f1, [%rd1]; ld.global.f32 %f2, [%rd1+4]; ld.global.f32 %f3, [%rd1+8];\n"
+        "mul.f32 %f4, %f1, %f2; add.f32 %f5, %f4, %f3; st.global.f32 [%rd1], %f5; ret; }\n";
+    CUjit_option level = CU_JIT_OPTIMIZATION_LEVEL, debug = CU_JIT_GENERATE_DEBUG_INFO;
+    struct {
+        unsigned count;
+        CUjit_option kinds[2];
+        size_t values[2];
+        CUresult code;
+        int contracted;
+    } cases[] = {
+        {0, {}, {}, CUDA_SUCCESS, 1},
+        {1, {level}, {0}, CUDA_SUCCESS, 0},
+        {1, {level}, {1}, CUDA_SUCCESS, 1},
+        {1, {level}, {4}, CUDA_SUCCESS, 1},
+        {1, {debug}, {1}, CUDA_SUCCESS, 0},
+        {2, {debug, level}, {1, 4}, CUDA_ERROR_INVALID_PTX, 0},
+    };
+    for (auto &one : cases) {
+        void *values[2] = {(void *)one.values[0], (void *)one.values[1]};
+        CUmodule module;
+        CUresult got = cuModuleLoadDataEx(&module, text.c_str(), one.count, one.kinds, values);
+        CHECK(got == one.code, "%d, not %d", int(got), int(one.code));
+        if (got != CUDA_SUCCESS) continue;
+        int contracted = is_contracted(module);
+        CHECK(contracted == one.contracted, "%u options: contracted is %d", one.count, contracted);
+    }
+    // The level of a linking is that of its inputs.
+    CUlinkState state;
+    void *zero = nullptr, *image;
+    size_t size;
+    CUmodule module;
+    OK(cuLinkCreate(1, &level, &zero, &state));
+    OK(add(state, CU_JIT_INPUT_PTX, text, "text"));
+    OK(cuLinkComplete(state, &image, &size));
+    OK(cuModuleLoadData(&module, image));
+    CHECK(is_contracted(module) == 0, "linked code is contracted");
+    OK(cuLinkDestroy(state));
+    printf("contraction: with optimisation, and not without\n");
+}
+
 int main() {
     CUdevice device;
     CUcontext context;
@@ -149,6 +209,7 @@ int main() {
     wrong_code();
     linking();
     wrong_links();
+    contraction();
     OK(cuDevicePrimaryCtxRelease(device));
     return finish("jit_and_link");
 }

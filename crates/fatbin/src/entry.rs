@@ -16,6 +16,7 @@
 use std::borrow::Cow;
 use std::io::Read;
 
+use crate::compilation::Compilation;
 use crate::error::{ImageError, check_limit, check_there};
 
 /// Smallest header of an entry.
@@ -116,13 +117,10 @@ impl<'a> Entry<'a> {
         String::from_utf8_lossy(self.name)
     }
 
-    /// The `-maxrregcount` that the compiler was given: most registers of a thread.
+    /// What the compiler was told of how its assembler is to work.
     #[must_use]
-    pub fn max_registers(&self) -> Option<u32> {
-        let options = std::str::from_utf8(self.options).ok()?;
-        let mut words = options.split([' ', '=']).filter(|word| !word.is_empty());
-        words.find(|word| word.trim_start_matches('-') == "maxrregcount")?;
-        words.next()?.parse().ok()
+    pub fn compilation(&self) -> Compilation {
+        Compilation::parse(std::str::from_utf8(self.options).unwrap_or_default())
     }
 
     /// Whether a device of compute capability `sm / 10 . sm % 10` can use it, and of PTX also later ones.

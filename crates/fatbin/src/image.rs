@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use crate::compilation::Compilation;
 use crate::container::{CONTAINER_MAGIC, Container};
 use crate::elf::{ELF_MAGIC, elf_length};
 use crate::entry::until_nul;
@@ -57,8 +58,8 @@ pub struct Ptx<'a> {
     pub sm: u32,
     /// The text.
     pub text: Cow<'a, str>,
-    /// Most registers of a thread, where the compiler was given such an option.
-    pub max_registers: Option<u32>,
+    /// What its compilation was told.
+    pub compilation: Compilation,
 }
 
 impl<'a> Image<'a> {
@@ -110,7 +111,7 @@ impl<'a> Image<'a> {
     /// [`ImageError::NoPtx`], or the image is damaged.
     pub fn ptx(&self, sm: Option<u32>) -> Result<Vec<Ptx<'a>>, ImageError> {
         if let (ImageKind::Ptx, [text, ..]) = (self.kind, &self.parts[..]) {
-            return Ok(vec![Ptx { sm: 0, text: String::from_utf8_lossy(text), max_registers: None }]);
+            return Ok(vec![Ptx { sm: 0, text: String::from_utf8_lossy(text), compilation: Compilation::default() }]);
         }
         if let (ImageKind::Elf, [file, ..]) = (self.kind, &self.parts[..]) {
             let linked = linked_texts(file)?;
@@ -122,7 +123,7 @@ impl<'a> Image<'a> {
         let mut texts = Vec::new();
         for container in objects {
             if let Some(entry) = container.best_ptx(sm)? {
-                texts.push(Ptx { sm: entry.sm, text: entry.text()?, max_registers: entry.max_registers() });
+                texts.push(Ptx { sm: entry.sm, text: entry.text()?, compilation: entry.compilation() });
             }
         }
         if texts.is_empty() { Err(no_ptx(&containers, sm)) } else { Ok(texts) }

@@ -11,6 +11,7 @@
 //!
 //! Apart from [`image_at`], which has to trust its caller, nothing here believes a length: damaged images are errors.
 
+mod compilation;
 mod container;
 mod declarations;
 mod elf;
@@ -25,6 +26,7 @@ mod selection;
 mod system_atomics;
 mod variables;
 
+pub use compilation::Compilation;
 pub use container::{Container, Entries};
 pub use entry::{Entry, EntryKind};
 pub use error::ImageError;

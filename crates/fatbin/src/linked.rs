@@ -4,8 +4,9 @@
 //! | offset            | bytes | what                                                        |
 //! |------------------:|------:|-------------------------------------------------------------|
 //! |                 0 |    64 | ELF64 header of a CUDA executable                           |
-//! |                64 |     n | `.katydid.ptx`: for each text its length (6 bytes), most    |
-//! |                   |       | registers of a thread (2 bytes, 0: no limit), then the text |
+//! |                64 |     n | `.katydid.ptx`: for each text its length (48 bits), most    |
+//! |                   |       | registers of a thread (14 bits, 0: no limit), contraction   |
+//! |                   |       | (2 bits: not told, not done, done), then the text           |
 //! |            64 + n |     m | names of the sections                                       |
 //! | next multiple of 8|   192 | section headers: none, texts, names                         |
 //!
@@ -13,6 +14,7 @@
 
 use std::borrow::Cow;
 
+use crate::compilation::Compilation;
 use crate::elf::{Section, sections};
 use crate::error::{ImageError, check_there};
 use crate::image::Ptx;
@@ -24,16 +26,17 @@ const NAMES: &str = "\0.katydid.ptx\0.shstrtab\0";
 /// Machine number of CUDA.
 const EM_CUDA: u16 = 190;
 const HEADER: usize = 64;
-/// Bits of a text's length.
+/// Bits of a text's length, and of its registers.
 const LENGTH_BITS: u32 = 48;
+const REGISTER_BITS: u32 = 14;
+const MOST_REGISTERS: u32 = (1 << REGISTER_BITS) - 1;
 
-/// An image of `texts`, which belong together, each with the most registers that a thread of it may have.
+/// An image of `texts`, which belong together, each with what its compilation is told.
 #[must_use]
-pub fn linked_image(texts: &[(&str, Option<u32>)]) -> Vec<u8> {
+pub fn linked_image(texts: &[(&str, Compilation)]) -> Vec<u8> {
     let mut file = header();
-    for (text, max_registers) in texts {
-        let registers = u64::from(u16::try_from(max_registers.unwrap_or(0)).unwrap_or(u16::MAX));
-        file.extend((text.len() as u64 | registers << LENGTH_BITS).to_le_bytes());
+    for (text, compilation) in texts {
+        file.extend((text.len() as u64 | told(*compilation) << LENGTH_BITS).to_le_bytes());
         file.extend(text.as_bytes());
     }
     let names = file.len();
@@ -45,6 +48,23 @@ pub fn linked_image(texts: &[(&str, Option<u32>)]) -> Vec<u8> {
     file.extend(section(TEXTS.len() as u32 + 2, 3, names, NAMES.len()));
     file[40..48].copy_from_slice(&table.to_le_bytes());
     file
+}
+
+/// A compilation in 16 bits.
+fn told(compilation: Compilation) -> u64 {
+    let registers = compilation.max_registers.unwrap_or(0).min(MOST_REGISTERS);
+    let contracts = compilation.contracts.map_or(0, |contracts| 1 + u64::from(contracts));
+    u64::from(registers) | contracts << REGISTER_BITS
+}
+
+/// The compilation that 16 bits say.
+fn heard(bits: u64) -> Compilation {
+    let registers = bits as u32 & MOST_REGISTERS;
+    let contracts = match bits >> REGISTER_BITS {
+        0 => None,
+        kind => Some(kind > 1),
+    };
+    Compilation { max_registers: Some(registers).filter(|registers| *registers > 0), contracts }
 }
 
 /// The ELF header, without the place of the section headers.
@@ -76,12 +96,11 @@ pub(crate) fn linked_texts(file: &[u8]) -> Result<Vec<Ptx<'_>>, ImageError> {
     let mut texts = Vec::new();
     while let Some((head, rest)) = bytes.split_first_chunk() {
         let head = u64::from_le_bytes(*head);
-        let (length, registers) = (head & ((1 << LENGTH_BITS) - 1), (head >> LENGTH_BITS) as u32);
+        let length = head & ((1 << LENGTH_BITS) - 1);
         check_there("a linked text", length, rest.len() as u64)?;
         let (text, behind) = rest.split_at(length as usize);
         let text = std::str::from_utf8(text).map_err(|_| ImageError::Field { field: "a linked text", value: 0 })?;
-        let max_registers = Some(registers).filter(|registers| *registers > 0);
-        texts.push(Ptx { sm: 0, text: Cow::Borrowed(text), max_registers });
+        texts.push(Ptx { sm: 0, text: Cow::Borrowed(text), compilation: heard(head >> LENGTH_BITS) });
         bytes = behind;
     }
     Ok(texts)
@@ -94,10 +113,13 @@ mod tests {
 
     #[test]
     fn texts_come_out_as_they_went_in_and_the_image_is_whole() {
-        let file = linked_image(&[("one", None), ("", Some(32)), ("three", None)]);
+        let limited = Compilation { max_registers: Some(32), contracts: Some(false) };
+        let contracted = Compilation { max_registers: None, contracts: Some(true) };
+        let given = [("one", Compilation::default()), ("", limited), ("three", contracted)];
+        let file = linked_image(&given);
         let texts = linked_texts(&file).unwrap();
-        let texts: Vec<_> = texts.iter().map(|ptx| (ptx.text.as_ref(), ptx.max_registers)).collect();
-        assert_eq!(texts, [("one", None), ("", Some(32)), ("three", None)]);
+        let texts: Vec<_> = texts.iter().map(|ptx| (ptx.text.as_ref(), ptx.compilation)).collect();
+        assert_eq!(texts, given);
         let padded = [&file[..], &[1; 10]].concat();
         let image = Image::from_bytes(&padded).unwrap();
         assert_eq!((image.kind(), image.parts()), (ImageKind::Elf, &[&file[..]][..]));
@@ -106,7 +128,7 @@ mod tests {
 
     #[test]
     fn damage_is_an_error_and_another_file_has_no_texts() {
-        let file = linked_image(&[("text", None)]);
+        let file = linked_image(&[("text", Compilation::default())]);
         for length in 0..file.len() {
             assert!(linked_texts(&file[..length]).is_err(), "{length}");
         }

@@ -51,11 +51,21 @@ pub struct Source<'a> {
     pub text: &'a str,
     /// Most 32-bit registers of a thread, in kernels that do not say it themselves; `None` without such an option.
     pub max_registers: Option<u32>,
+    /// Whether a product and the sum that uses it become one fused multiply-add.
+    pub contracts: bool,
+}
+
+impl Source<'_> {
+    /// A hash that distinguishes it from other texts, and from the same one that is compiled to other code.
+    fn add_to(hash: Hash, source: &Self) -> Hash {
+        let hash = hash.bytes(source.text.as_bytes());
+        if source.contracts { hash } else { hash.bytes(b"uncontracted") }
+    }
 }
 
 impl<'a> From<&'a str> for Source<'a> {
     fn from(text: &'a str) -> Self {
-        Self { text, max_registers: None }
+        Self { text, max_registers: None, contracts: true }
     }
 }
 
@@ -89,15 +99,16 @@ impl Program {
         check_const(globals.const_bytes)?;
         let options: Vec<TextOptions> = modules
             .iter()
-            .map(|module| TextOptions {
+            .zip(&texts)
+            .map(|(module, source)| TextOptions {
+                contracts: source.contracts,
                 is_specific: is_specific(module),
                 needs_members: module.version >= MEMBERS_SINCE && architecture(module) >= 70,
-                ..TextOptions::default()
             })
             .collect();
         let decoded = decode::decode(&linked, &globals, &options)?;
         let mut code = decoded.code;
-        code.source = sources.iter().fold(Hash::NONE, |hash, source| hash.bytes(source.text.as_bytes())).value();
+        code.source = sources.iter().fold(Hash::NONE, Source::add_to).value();
         let entries = linked.functions.iter().zip(&decoded.needs).enumerate();
         for (index, (known, needs)) in entries.filter(|(_, (known, _))| known.function.entry) {
             let limit = texts.get(known.module).and_then(|source| source.max_registers);

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
 use katydid_cuda_sys::CUresult;
-use katydid_fatbin::{Image, ImageError, ImageKind, image_at};
+use katydid_fatbin::{Compilation, Image, ImageError, ImageKind, image_at};
 use katydid_ptx_exec::{GlobalMemory, LoadError, Program, Source, Target};
 
 use crate::attributes::CAPABILITY;
@@ -63,8 +63,8 @@ impl Refusal {
 pub(crate) struct Code {
     /// Its flat form.
     image: Vec<u8>,
-    /// Most registers of a thread by the options of the load, which go before those of the image.
-    max_registers: Option<u32>,
+    /// The options of the load, which go before those of the image.
+    compilation: Compilation,
 }
 
 impl Code {
@@ -75,17 +75,17 @@ impl Code {
     /// `image` must be null or point to a complete image that does not change during the call.
     pub(crate) unsafe fn at(image: *const c_void) -> Result<Self, Refusal> {
         // SAFETY: the contract of this function.
-        Ok(Self { image: unsafe { image_at(image.cast()) }?.encode(), max_registers: None })
+        Ok(Self { image: unsafe { image_at(image.cast()) }?.encode(), compilation: Compilation::default() })
     }
 
     /// The image in a file's bytes.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Refusal> {
-        Ok(Self { image: Image::from_bytes(bytes)?.encode(), max_registers: None })
+        Ok(Self { image: Image::from_bytes(bytes)?.encode(), compilation: Compilation::default() })
     }
 
     /// The same code, compiled with options.
     pub(crate) fn with_options(self, options: &Options) -> Self {
-        Self { max_registers: options.max_registers(), ..self }
+        Self { compilation: options.compilation(), ..self }
     }
 
     /// Links and decodes the PTX that suits the device; variables are placed in `memory`.
@@ -103,9 +103,11 @@ impl Code {
             let log = "the image is neither PTX nor a fatbin nor a cubin".to_owned();
             return Err(Refusal { code: CUresult::ERROR_INVALID_IMAGE, log });
         }
-        let limit = |own: Option<u32>| self.max_registers.or(own);
-        let sources: Vec<Source<'_>> =
-            texts.iter().map(|ptx| Source { text: &ptx.text, max_registers: limit(ptx.max_registers) }).collect();
+        let sources = texts.iter().map(|ptx| {
+            let Compilation { max_registers, contracts } = self.compilation.or(ptx.compilation);
+            Source { text: &ptx.text, max_registers, contracts: contracts.unwrap_or(true) }
+        });
+        let sources: Vec<Source<'_>> = sources.collect();
         Ok(Program::load_sources(&sources, memory, Target { major, minor })?)
     }
 }

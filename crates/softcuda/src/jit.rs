@@ -10,6 +10,7 @@ use std::ptr;
 use std::time::Duration;
 
 use katydid_cuda_sys::{CUjit_option, CUresult, jit_option as id};
+use katydid_fatbin::Compilation;
 
 use crate::attributes::CAPABILITY;
 use crate::border::{Outcome, unsupported};
@@ -45,7 +46,8 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// 1 for a kind or value that the driver does not take, 300 for another device.
+    /// 1 for a kind or value that the driver does not take, 300 for another device, 218 for optimised code that is to be
+    /// debugged.
     ///
     /// # Safety
     ///
@@ -60,6 +62,11 @@ impl Options {
         options.rooms = [id::INFO_LOG_BUFFER_SIZE_BYTES, id::ERROR_LOG_BUFFER_SIZE_BYTES]
             .map(|size| options.value(size).map_or(0, |value| value.addr() & u32::MAX as usize));
         options.kinds.iter().try_for_each(|kind| options.check(*kind))?;
+        if options.is_debugged() && options.value(id::OPTIMIZATION_LEVEL).is_some_and(|level| level.addr() as u32 != 0)
+        {
+            // Optimised code cannot be debugged.
+            return Err(CUresult::ERROR_INVALID_PTX);
+        }
         options.answer_threads();
         Ok(options)
     }
@@ -99,8 +106,26 @@ impl Options {
         self.slot(kind).map(|slot| unsafe { slot.read_unaligned() })
     }
 
+    /// What the options tell a compilation.
+    pub(crate) fn compilation(&self) -> Compilation {
+        Compilation { max_registers: self.max_registers(), contracts: self.contracts() }
+    }
+
+    /// Whether products and sums are contracted: not without optimisation, which debugging rules out as well.
+    fn contracts(&self) -> Option<bool> {
+        if self.is_debugged() {
+            return Some(false);
+        }
+        self.value(id::OPTIMIZATION_LEVEL).map(|level| level.addr() as u32 != 0)
+    }
+
+    /// Whether the program wants to debug its kernels.
+    fn is_debugged(&self) -> bool {
+        self.value(id::GENERATE_DEBUG_INFO).is_some_and(|value| value.addr() as u32 != 0)
+    }
+
     /// Most registers of a thread, by their number or by how many threads a block is to have.
-    pub(crate) fn max_registers(&self) -> Option<u32> {
+    fn max_registers(&self) -> Option<u32> {
         let number = |kind| self.value(kind).map(|value| value.addr() as u32).filter(|number| *number > 0);
         let by_threads = number(id::THREADS_PER_BLOCK).map(most_registers);
         number(id::MAX_REGISTERS).into_iter().chain(by_threads).min()
@@ -197,6 +222,23 @@ mod tests {
         assert_eq!(limit([most, id::LOG_VERBOSE], [38, 0]), Some(38));
         assert_eq!((limit([most, threads], [38, 1024]), limit([most, threads], [80, 1000])), (Some(38), Some(64)));
         assert_eq!(limit([id::LOG_VERBOSE, id::GENERATE_LINE_INFO], [1, 1]), None);
+    }
+
+    #[test]
+    fn contraction_goes_with_optimisation_and_without_debugging() {
+        let contracts = |kinds: [u32; 2], values: [usize; 2]| {
+            let mut values = values.map(ptr::without_provenance_mut);
+            // SAFETY: two entries each, locals.
+            unsafe { Options::new(2, kinds.as_ptr(), values.as_mut_ptr()) }
+                .map(|options| options.compilation().contracts)
+        };
+        let (level, debug) = (id::OPTIMIZATION_LEVEL, id::GENERATE_DEBUG_INFO);
+        assert_eq!(contracts([level, debug], [0, 0]), Ok(Some(false)));
+        assert_eq!(contracts([level, debug], [1, 0]), Ok(Some(true)));
+        assert_eq!(contracts([level, debug], [0, 1]), Ok(Some(false)));
+        assert_eq!(contracts([id::LOG_VERBOSE, debug], [0, 1]), Ok(Some(false)));
+        assert_eq!(contracts([id::LOG_VERBOSE, id::CACHE_MODE], [0, 0]), Ok(None));
+        assert_eq!(contracts([level, debug], [4, 1]), Err(CUresult::ERROR_INVALID_PTX));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
-use katydid_fatbin::{Image, containers_of_object, linked_image, members_of_library};
+use katydid_fatbin::{Compilation, Image, containers_of_object, linked_image, members_of_library};
 use katydid_ptx_exec::{LoadError, Program, Target, strong_names};
 
 use crate::attributes::CAPABILITY;
@@ -27,10 +27,10 @@ pub(crate) struct Linker {
 /// What has been added.
 #[derive(Default)]
 struct State {
-    /// Each with the most registers of a thread.
-    texts: Vec<(String, Option<u32>)>,
-    /// Most registers of a thread, by the options of the linking.
-    max_registers: Option<u32>,
+    /// Each with what its compilation is told.
+    texts: Vec<(String, Compilation)>,
+    /// The options of the linking.
+    compilation: Compilation,
     /// Who defined each name first.
     names: HashMap<String, String>,
     /// What spoiled it.
@@ -56,8 +56,8 @@ pub(crate) struct Input<'a> {
     pub(crate) data: &'a [u8],
     /// Its name for messages.
     pub(crate) name: &'a str,
-    /// Most registers of a thread, by its own options.
-    pub(crate) max_registers: Option<u32>,
+    /// Its own options.
+    pub(crate) compilation: Compilation,
 }
 
 impl Linker {
@@ -169,13 +169,13 @@ impl State {
             if !ptx.text.contains(".version") {
                 return Err(unrecognised(input.name));
             }
-            let limit = input.max_registers.or(self.max_registers).or(ptx.max_registers);
-            self.add_text(&ptx.text, limit, input.name)?;
+            let compilation = input.compilation.or(self.compilation).or(ptx.compilation);
+            self.add_text(&ptx.text, compilation, input.name)?;
         }
         Ok(())
     }
 
-    fn add_text(&mut self, text: &str, max_registers: Option<u32>, name: &str) -> Result<(), Refusal> {
+    fn add_text(&mut self, text: &str, compilation: Compilation, name: &str) -> Result<(), Refusal> {
         let target = target();
         match Program::load(&[text], &mut Imagined::default(), target) {
             // Names of other texts are looked for at the end.
@@ -188,7 +188,7 @@ impl State {
                 return Err(Refusal { code: CUresult::ERROR_INVALID_SOURCE, log });
             }
         }
-        self.texts.push((text.to_owned(), max_registers));
+        self.texts.push((text.to_owned(), compilation));
         Ok(())
     }
 
@@ -199,13 +199,13 @@ impl State {
         if self.image.is_some() {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        let limited: Vec<(&str, Option<u32>)> =
-            self.texts.iter().map(|(text, limit)| (text.as_str(), *limit)).collect();
-        let linked = match limited.is_empty() {
-            true => linked_image(&[(EMPTY, None)]),
-            false => linked_image(&limited),
+        let inputs: Vec<(&str, Compilation)> =
+            self.texts.iter().map(|(text, compilation)| (text.as_str(), *compilation)).collect();
+        let linked = match inputs.is_empty() {
+            true => linked_image(&[(EMPTY, Compilation::default())]),
+            false => linked_image(&inputs),
         };
-        let texts: Vec<&str> = limited.iter().map(|(text, _)| *text).collect();
+        let texts: Vec<&str> = inputs.iter().map(|(text, _)| *text).collect();
         if let Err(error) = Program::load(&texts, &mut Imagined::default(), target()) {
             let code = CUresult::ERROR_INVALID_SOURCE;
             self.spoiled = Some(code);
@@ -224,9 +224,9 @@ fn target() -> Target {
     Target { major, minor }
 }
 
-/// `cuLinkCreate`, with the most registers of a thread.
-pub(crate) fn create(max_registers: Option<u32>) -> Arc<Linker> {
-    let state = State { max_registers, ..State::default() };
+/// `cuLinkCreate`, with its options.
+pub(crate) fn create(compilation: Compilation) -> Arc<Linker> {
+    let state = State { compilation, ..State::default() };
     let linker = Arc::new(Linker { handle: mint(), state: Mutex::new(state) });
     LINKERS.insert(linker.handle, Arc::clone(&linker));
     linker

@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use katydid_cuda_sys::{CUjit_option, CUlinkState, CUresult, jit_input};
+use katydid_fatbin::Compilation;
 
 use crate::border::{MaybeOut, Out, Outcome, Text, api};
 use crate::jit::Options;
@@ -43,7 +44,7 @@ unsafe fn create(count: u32, kinds: *mut CUjit_option, values: *mut *mut c_void,
     current::usable()?;
     // SAFETY: the contract.
     let options = unsafe { Options::new(count, kinds, values) }?;
-    let linker = linker::create(options.max_registers());
+    let linker = linker::create(options.compilation());
     let mut all = OPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
     all.get_or_insert_default().insert(linker.handle, (options, Instant::now()));
     state.set(CUlinkState(std::ptr::without_provenance_mut(linker.handle)));
@@ -71,9 +72,9 @@ type Given = (u32, *mut CUjit_option, *mut *mut c_void);
 /// # Safety
 ///
 /// The arrays have as many entries as the number says.
-unsafe fn max_registers((count, kinds, values): Given) -> Outcome<Option<u32>> {
+unsafe fn compilation((count, kinds, values): Given) -> Outcome<Compilation> {
     // SAFETY: the contract.
-    Ok(unsafe { Options::new(count, kinds, values) }?.max_registers())
+    Ok(unsafe { Options::new(count, kinds, values) }?.compilation())
 }
 
 /// Adds bytes of the program.
@@ -90,13 +91,13 @@ unsafe fn add(
 ) -> Outcome {
     let linker = resolve(state)?;
     // SAFETY: the contract.
-    let max_registers = unsafe { max_registers(options) }?;
+    let compilation = unsafe { compilation(options) }?;
     if data.is_null() || size == 0 || size > MOST || kind > jit_input::NVVM {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: the contract.
     let (data, name) = unsafe { (std::slice::from_raw_parts(data.cast::<u8>(), size), label(name)) };
-    with_logs(&linker, || linker.add(kind, &Input { data, name: &name, max_registers }))
+    with_logs(&linker, || linker.add(kind, &Input { data, name: &name, compilation }))
 }
 
 /// Adds the contents of a file.
@@ -107,10 +108,10 @@ unsafe fn add(
 unsafe fn add_file(state: CUlinkState, kind: u32, path: &Text<'_>, options: Given) -> Outcome {
     let linker = resolve(state)?;
     // SAFETY: the contract.
-    let max_registers = unsafe { max_registers(options) }?;
+    let compilation = unsafe { compilation(options) }?;
     let path = std::str::from_utf8(path.bytes()).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
     let bytes = std::fs::read(path).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
-    with_logs(&linker, || linker.add(kind, &Input { data: &bytes, name: path, max_registers }))
+    with_logs(&linker, || linker.add(kind, &Input { data: &bytes, name: path, compilation }))
 }
 
 api! {
