@@ -14,6 +14,9 @@ use katydid_tests::watch::{PATIENCE, until};
 use katydid_tests::way::{Way, katydid};
 use serde_json::Value;
 
+/// What CuPy needs to be told of softcuda, as a shell prints it.
+const TOLD: &str = "printf '%s|%s' \"$CUPY_COMPILE_WITH_PTX\" \"${CUPY_ACCELERATORS-unset}\"";
+
 /// A word that no program prints which does not run.
 const RAN: &str = "the program ran";
 
@@ -80,6 +83,21 @@ fn missing_certificates_are_2_and_others_certificates_3() -> Result<()> {
     is_refused(&running(place, &["--certs", certs])?, 3, &["certificate"])?;
     ensure!(running(&there, &[])?.text().contains(RAN), "with its certificates it is let in");
     is_refused(&run(&["serve", "--listen", "tls://127.0.0.1:0", "--driver", "soft"], &[])?, 2, &["certificates"])
+}
+
+#[test]
+fn libraries_are_told_of_softcuda_wherever_it_is() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, "soft", &[])?;
+    let (unix, tcp) = (server.unix(), server.tcp().to_owned());
+    for place in [&["--driver", "soft"][..], &["--server", &unix], &["--server", &tcp]] {
+        let line = [&["run"], place, &["--", "sh", "-c", TOLD]].concat();
+        let told = run(&line, &[])?;
+        ensure!(told.text() == "1|", "{place:?}: {} {}", told.text(), told.errors());
+        let kept = run(&line, &[("CUPY_ACCELERATORS", "cub"), ("CUPY_COMPILE_WITH_PTX", "0")])?;
+        ensure!(kept.text() == "0|cub", "{place:?}: what the user has set is changed: {}", kept.text());
+    }
+    Ok(())
 }
 
 #[test]

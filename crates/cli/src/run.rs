@@ -109,9 +109,7 @@ impl Launch {
         command.envs(variables::told());
         let driver = session.driver.clone().unwrap_or_else(|| "auto".to_owned());
         if known.is_none() && is_soft(&driver) {
-            for (name, value) in FOR_SOFTCUDA.iter().filter(|(name, _)| std::env::var_os(name).is_none()) {
-                command.env(name, value);
-            }
+            prepare_for_softcuda(&mut command);
         }
         Ok(Self { command, known, driver, requires_gpu: session.require_gpu, layout, has_rings: false })
     }
@@ -144,13 +142,14 @@ impl Launch {
     }
 
     /// The place of the job that this process, which is a rank of MPI, is to be of.
-    fn place_among_ranks(&self) -> Result<Option<Place>, Failure> {
+    fn place_among_ranks(&mut self) -> Result<Option<Place>, Failure> {
         if !katydid_job::ranks::are_here() {
             return Ok(None);
         }
         // They come to their job one by one: none waits there for a server that none reaches.
-        if let Some(known) = &self.known {
-            self.reach(known)?;
+        if let Some(known) = self.known.take() {
+            self.reach(&known)?;
+            self.known = Some(known);
         }
         Ok(ranks::join())
     }
@@ -272,16 +271,21 @@ impl Launch {
     }
 
     /// Returns only when it failed.
-    fn exec(self, known: &Known) -> Failure {
+    fn exec(mut self, known: &Known) -> Failure {
         match self.reach(known) {
             Ok(()) => self.exec_by(&known.address.to_string()),
             Err(failure) => failure,
         }
     }
 
-    /// Checks that the server lets a program in, and has a GPU if one is required.
-    fn reach(&self, known: &Known) -> Result<(), Failure> {
-        if known.greet()? != SOFTCUDA || !self.requires_gpu {
+    /// Checks that the server lets a program in, and has a GPU if one is required. A program that will meet softcuda there
+    /// is prepared for it.
+    fn reach(&mut self, known: &Known) -> Result<(), Failure> {
+        if known.greet()? != SOFTCUDA {
+            return Ok(());
+        }
+        if !self.requires_gpu {
+            prepare_for_softcuda(&mut self.command);
             return Ok(());
         }
         let (address, origin) = (known.address.place(), &known.origin);
@@ -353,6 +357,13 @@ fn tell_name(wanted: Option<&str>, name: &str) {
 /// Whether a private server's driver will be softcuda: it is chosen, or there is no device of a GPU to choose instead.
 fn is_soft(driver: &str) -> bool {
     driver == "soft" || (driver == "auto" && !GPU_DEVICES.iter().any(|device| Path::new(device).exists()))
+}
+
+/// Sets what libraries need to be told of softcuda, where the user has not.
+fn prepare_for_softcuda(command: &mut Command) {
+    for (name, value) in FOR_SOFTCUDA.iter().filter(|(name, _)| std::env::var_os(name).is_none()) {
+        command.env(name, value);
+    }
 }
 
 /// Tells the program's side what the flags say of its session.
