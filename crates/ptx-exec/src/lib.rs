@@ -22,6 +22,7 @@ mod alu;
 mod api;
 mod async_copy;
 mod atom;
+mod atom_wide;
 mod barrier;
 mod block;
 mod builtin;

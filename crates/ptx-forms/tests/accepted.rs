@@ -9,15 +9,10 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Atomics of 128 bits are refused: not all processors have an instruction for them.
-fn is_done(form: &Form) -> bool {
-    !(form.text.starts_with("atom.") && form.text.contains(".b128 "))
-}
-
 /// Forms on which the interpreter and ptxas do not agree.
 fn differing(forms: &[Form]) -> Vec<String> {
     let mut out = Vec::new();
-    for form in forms.iter().filter(|form| is_done(form)) {
+    for form in forms {
         for arch in TARGETS {
             match (form.load(arch), form.taken.by(arch)) {
                 (Err(error), true) => out.push(format!("refused for {arch}: {}: {error}", form.text)),

@@ -118,7 +118,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// A draft whose sources are a list and whose results go to the fields in order.
-    fn listed(&mut self, exec: Exec, sources: &[Ref], results: &[Ref]) -> Draft {
+    pub(crate) fn listed(&mut self, exec: Exec, sources: &[Ref], results: &[Ref]) -> Draft {
         let mut draft = self.with_list(Draft::new(exec), sources, Role::Use).apart();
         draft.inst.c = NONE;
         let fields = [&mut draft.inst.d, &mut draft.inst.a, &mut draft.inst.b, &mut draft.inst.c];

@@ -1,13 +1,17 @@
 //! `.b128`: a register is two of 64 bits, and an instruction on it is one on both.
 //!
-//! `mov.b128` packs, unpacks and copies; `ld` and `st` are those of `.v2.b64`. Atomics on it are refused: the CPU has no
-//! instruction for them that all of this program's targets share.
+//! `mov.b128` packs, unpacks and copies; `ld` and `st` are those of `.v2.b64`. Atomics on it are refused where the processor has no
+//! instruction for them.
 
 use super::draft::Ref;
 use super::function::{Binding, FunctionDecoder};
+use super::modifiers::Modifiers;
 use crate::alu::lanes::unary;
 use crate::alu::moves;
 use crate::api::LoadError;
+use crate::atom::NARROW_POINTER;
+use crate::atom_wide;
+use crate::inst::Exec;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand, Variable};
 
@@ -16,7 +20,7 @@ const MOST: u32 = 4096;
 
 /// Whether an instruction works on `.b128`.
 pub(crate) fn is_wide(i: &Instruction<'_>) -> bool {
-    i.modifiers.last() == Some(&"b128") && matches!(i.opcode, "mov" | "ld" | "st")
+    i.modifiers.last() == Some(&"b128") && matches!(i.opcode, "mov" | "ld" | "st" | "atom")
 }
 
 impl<'a> FunctionDecoder<'_, 'a> {
@@ -69,6 +73,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// `mov.b128 d, {a, b}`, `mov.b128 {a, b}, d`, `ld.b128 d, [a]`, `st.b128 [a], d`
     pub(crate) fn wide(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
+        if i.opcode == "atom" {
+            return self.wide_atomic(i);
+        }
         let [first, second] = self.operands(i)?;
         if i.opcode == "mov" {
             let from = self.wide_halves(second, false)?;
@@ -92,5 +99,41 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let done = self.instruction_unguarded(&pair);
         self.scopes.pop();
         done
+    }
+
+    /// `atom.exch.b128 d, [a], b`, `atom.cas.b128 d, [a], b, c`. Races are not looked for.
+    fn wide_atomic(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
+        let mut m = Modifiers::new(&i.modifiers);
+        let space = self.space(&mut m);
+        m.memory_order();
+        let name = m.one_of(&["exch", "cas"]).filter(|_| atom_wide::is_there());
+        if m.ty() != Some(Ty::B(128)) || !m.all_taken() {
+            return Err(self.unsupported(i));
+        }
+        let (exec, count): (Exec, _) = match name {
+            Some("exch") => (atom_wide::exchange, 1),
+            Some(_) => (atom_wide::swap, 2),
+            None => return Err(self.unsupported(i)),
+        };
+        let [result, address, values @ ..] = i.operands.as_slice() else {
+            return Err(self.invalid("atomic without an address"));
+        };
+        if values.len() != count {
+            return Err(self.invalid("atomic with the wrong number of operands"));
+        }
+        let address = self.plain_address(address, space)?;
+        let mut sources = vec![address.base];
+        for value in values {
+            sources.extend(self.wide_register(value)?);
+        }
+        let results = match result {
+            Operand::Discard => [self.temporary(Width::Double), self.temporary(Width::Double)],
+            result => self.wide_register(result)?,
+        };
+        let narrow = if address.width == Width::Word { NARROW_POINTER } else { 0 };
+        let place = u64::from(address.space.encode() | narrow);
+        let draft = self.listed(exec, &sources, &results).imm(address.offset << atom_wide::OFFSET_SHIFT | place);
+        self.push(draft);
+        Ok(())
     }
 }

@@ -1,0 +1,112 @@
+//! `atom.exch.b128` and `atom.cas.b128`: by the instruction that x86-64 has for 16 bytes, where the processor has it.
+#![expect(unsafe_code, reason = "the processor's instruction works on raw memory")]
+
+use crate::atom::NARROW_POINTER;
+use crate::fault::FaultKind;
+use crate::inst::{Flow, Inst};
+use crate::machine::Machine;
+use crate::memory::place::{Place, Space};
+use crate::registers::lanes_of;
+
+/// Bytes of a value.
+const SIZE: u64 = 16;
+/// `Inst::imm`: the space, with `NARROW_POINTER`, and above it the offset.
+pub(crate) const OFFSET_SHIFT: u32 = 8;
+
+/// Whether the processor has the instruction.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn is_there() -> bool {
+    std::arch::is_x86_feature_detected!("cmpxchg16b")
+}
+
+/// Only x86-64 is asked.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn is_there() -> bool {
+    false
+}
+
+/// `atom.exch.b128`; the list has the address and both halves of the value, the results are in `d` and `a`.
+pub(crate) fn exchange(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    each_lane(machine, inst, false)
+}
+
+/// `atom.cas.b128`; in the list the halves of the new value follow those that are compared.
+pub(crate) fn swap(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    each_lane(machine, inst, true)
+}
+
+fn each_lane(machine: &mut Machine<'_>, inst: &Inst, compares: bool) -> Flow {
+    machine.spinning = true;
+    for lane in lanes_of(machine.mask) {
+        match change(machine, inst, lane, compares) {
+            Ok(old) => {
+                machine.registers.set_lane(inst.d, lane, old as u64);
+                machine.registers.set_lane(inst.a, lane, (old >> 64) as u64);
+            }
+            Err(kind) => return machine.fail(kind, lane),
+        }
+    }
+    Flow::Next
+}
+
+/// Changes what is at a lane's address; returns what was there.
+fn change(machine: &mut Machine<'_>, inst: &Inst, lane: usize, compares: bool) -> Result<u128, FaultKind> {
+    let code = machine.env.code;
+    let half = |machine: &Machine<'_>, index: u32| machine.registers.row::<u64>(code.list(inst.x + index))[lane];
+    let value = |machine: &Machine<'_>, index| join(half(machine, index), half(machine, index + 1));
+    let (place, offset) = (inst.imm as u32, (inst.imm.cast_signed() >> OFFSET_SHIFT).cast_unsigned());
+    let space = Space::decode(place & 3);
+    let address = if place & NARROW_POINTER != 0 {
+        u64::from(machine.registers.row::<u32>(code.list(inst.x))[lane].wrapping_add(offset as u32))
+    } else {
+        half(machine, 0).wrapping_add(offset)
+    };
+    let first = value(machine, 1);
+    let new = if compares { value(machine, 3) } else { first };
+    let next = |old| if compares && old != first { old } else { new };
+    match machine.place(space, address, SIZE, true)? {
+        Place::Host(at) if at.is_multiple_of(SIZE) => {
+            // SAFETY: `place` checked range and writability, the arm the alignment, the decoder the processor.
+            Ok(unsafe { update(at, next) })
+        }
+        // One thread runs the block whose shared memory lies askew, and local memory is one lane's.
+        _ => {
+            let old = join(machine.read(space, lane, address)?, machine.read(space, lane, address + SIZE / 2)?);
+            let new = next(old);
+            machine.write(space, lane, address, new as u64)?;
+            machine.write(space, lane, address + SIZE / 2, (new >> 64) as u64)?;
+            Ok(old)
+        }
+    }
+}
+
+fn join(low: u64, high: u64) -> u128 {
+    u128::from(low) | u128::from(high) << 64
+}
+
+/// Replaces 16 bytes at once; returns what was there.
+///
+/// # Safety
+///
+/// `at` is a multiple of 16 and writable memory, and the processor has `cmpxchg16b`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "cmpxchg16b")]
+unsafe fn update(at: u64, next: impl Fn(u128) -> u128) -> u128 {
+    use std::sync::atomic::Ordering::SeqCst;
+    let pointer: *mut u128 = std::ptr::with_exposed_provenance_mut(at as usize);
+    let mut old = 0;
+    loop {
+        // SAFETY: the contract of this function.
+        let now = unsafe { std::arch::x86_64::cmpxchg16b(pointer, old, next(old), SeqCst, SeqCst) };
+        if now == old {
+            return old;
+        }
+        old = now;
+    }
+}
+
+/// Never called: the decoder refuses these instructions.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn update(_at: u64, next: impl Fn(u128) -> u128) -> u128 {
+    next(0)
+}
