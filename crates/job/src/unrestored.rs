@@ -22,6 +22,9 @@ const IO_FLUSHER: u64 = 0x0008_0000 | 0x0010_0000;
 /// Lines of `status` about speculation.
 const SPECULATION: [&str; 2] = ["Speculation_Store_Bypass:", "SpeculationIndirectBranch:"];
 
+/// Policies, in the kernel's words.
+const DEFAULT: &str = "default";
+const LOCAL: &str = "local";
 /// Bytes of the first mapping's line that hold its policy: the kernel looks at no further mapping for them.
 const FIRST_MAPPING: usize = 64;
 
@@ -92,8 +95,10 @@ fn has_several_policies(maps: &str) -> bool {
 }
 
 /// `7f1000000000 bind:0 anon=1 N0=1`: an address, the policy, and what there is.
+///
+/// `local` is what the default policy does where a thread has none of its own. PyTorch and JAX have such a mapping.
 fn policy(line: &str) -> Option<&str> {
-    line.split_ascii_whitespace().nth(1)
+    line.split_ascii_whitespace().nth(1).map(|policy| if policy == LOCAL { DEFAULT } else { policy })
 }
 
 /// The ninth word of `stat`; the second, a name in parentheses, may hold anything.
@@ -144,6 +149,8 @@ mod tests {
         let maps = |policies: [&str; 2]| policies.map(|policy| format!("7f1000 {policy} anon=1 N0=1\n")).concat();
         assert!(has_several_policies(&maps(["default", "bind:0"])));
         assert!(!has_several_policies(&maps(["interleave:0", "interleave:0"])), "all is the thread's");
+        assert!(!has_several_policies(&maps(["default", "local"])), "the same nodes");
+        assert!(has_several_policies(&maps(["interleave:0", "local"])), "the thread's would take its place");
         assert!(!has_several_policies(""));
     }
 

@@ -1,14 +1,13 @@
 //! What hostile clients do to a server, each kind in small rounds.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use katydid_tests::catalog::Variant;
 use katydid_tests::places::Places;
 use katydid_tests::program::Running;
@@ -16,9 +15,8 @@ use katydid_tests::server::Server;
 use katydid_tests::watch::PATIENCE;
 use katydid_tests::way::Way;
 use katydid_transport::{Address, companion, connect};
-use katydid_wire::SPEC_HASH;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LinkKind, PREFIX, Role, SessionKind};
+use katydid_wire::handshake::{Claim, Hello, PREFIX, Role, SessionKind};
 use katydid_wire::key::SessionKey;
 
 use crate::peer;
@@ -60,7 +58,7 @@ fn hello(session: SessionKind, claim: Claim) -> Hello {
 
 /// More connections that say nothing than there are places.
 fn silence(target: &Target<'_>, round: u64) -> Result<()> {
-    let all = (0..150).map(|_| peer::connect(target.address(round))).collect::<Result<Vec<_>>>()?;
+    let all = (0..150).map(|_| peer::connect(target.address(round))).collect::<Result<Vec<_>, _>>()?;
     sleep(Duration::from_millis(100));
     drop(all);
     Ok(())
