@@ -5,6 +5,8 @@
 
 #[path = "support/peer.rs"]
 mod peer;
+#[path = "../../fuzz/bodies/random.rs"]
+mod random;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -34,6 +36,7 @@ use katydid_wire::message::{
     kdUpcallNext,
 };
 use katydid_wire::ranges;
+use random::Random;
 
 use crate::peer::Socket;
 
@@ -295,17 +298,7 @@ const FRAMES: usize = 60;
 const KERNEL: &[u8] = b".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 p) {\n\
     .reg .u64 %a; .reg .u32 %v;\n ld.param.u64 %a, [p];\n ld.global.u32 %v, [%a];\n st.global.u32 [%a+4], %v;\n ret;\n}\n";
 
-/// Numbers that are the same on every run (xorshift, 64 bits).
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
     /// An id: of something that is there, or that could be.
     fn id(&mut self) -> u32 {
         self.below(u64::from(STREAM) + 2) as u32

@@ -2,24 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a failing step is a failing test")]
 
+#[path = "../../../fuzz/bodies/random.rs"]
+mod random;
+
 use std::ops::Range;
 
 use katydid_arena::{GRANULARITY, Suballocator};
+use random::Random;
 
 const BASE: u64 = 0x2000_0000_0000;
 const ARENA: u64 = 1 << 32;
-
-/// A small generator, so that a failure repeats.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 #[derive(Default)]
 struct Model {

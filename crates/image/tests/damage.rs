@@ -5,12 +5,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 mod common;
+#[path = "../../../fuzz/bodies/random.rs"]
+mod random;
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use common::{CHUNK, contents, folder, noise, save, tree};
 use katydid_image::{CheckpointNumber, Image, ImageError, Source, Which, take_apart};
+use random::Random;
 
 /// Damages that are made unless the environment says otherwise: a second's work.
 const MADE: usize = 400;
@@ -30,28 +33,16 @@ fn image_in(folder: &Path) -> Image {
     image
 }
 
-/// Numbers that are the same on every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound.max(1) as u64) as usize
-    }
-}
-
 /// One damage to a file's bytes; none is a file that is gone.
 fn damaged(mut bytes: Vec<u8>, random: &mut Random) -> Option<Vec<u8>> {
-    let at = random.below(bytes.len());
-    match random.below(6) {
+    let at = random.index(bytes.len());
+    match random.index(6) {
         0 => return None,
         1 => bytes.truncate(at),
         2 => bytes.extend(noise(at as u64, 1 + at % 100)),
         3 => drop(bytes.splice(at..at, [0])),
         _ if bytes.is_empty() => bytes.push(0),
-        _ => bytes[at] ^= 1 << random.below(8),
+        _ => bytes[at] ^= 1 << random.index(8),
     }
     Some(bytes)
 }
@@ -73,7 +64,7 @@ fn a_damaged_image_gives_the_right_contents_or_an_error() {
     let mut random = Random(0x5eed);
     let mut refused = 0;
     for round in 0..made {
-        let (path, bytes) = &files[random.below(files.len())];
+        let (path, bytes) = &files[random.index(files.len())];
         match damaged(bytes.clone(), &mut random) {
             Some(bytes) => fs::write(path, &bytes).unwrap(),
             None => fs::remove_file(path).unwrap(),
@@ -111,8 +102,8 @@ fn files_of_an_image_are_read_and_so_are_changed_ones_with_right_hashes() {
         assert!(!is_read || take_apart(&bytes) > 0, "{path:?}");
         for _ in 0..200 {
             let mut bytes = bytes.clone();
-            let at = random.below(bytes.len());
-            bytes[at] ^= 1 << random.below(8);
+            let at = random.index(bytes.len());
+            bytes[at] ^= 1 << random.index(8);
             accepted += take_apart(&bytes);
         }
         if let Some(manifest) = bytes.strip_prefix(b"{\"format\"") {
@@ -130,7 +121,7 @@ fn json_variants(rest: &[u8], random: &mut Random) -> usize {
         content.bytes().enumerate().filter(|(_, b)| b.is_ascii_digit()).map(|(at, _)| at).collect();
     let vary = |_| {
         let mut bytes = content.as_bytes().to_vec();
-        bytes[digits[random.below(digits.len())]] = b'0' + random.below(10) as u8;
+        bytes[digits[random.index(digits.len())]] = b'0' + random.index(10) as u8;
         take_apart(&bytes)
     };
     (0..500).map(vary).sum()

@@ -9,10 +9,14 @@
 
 #[path = "../../../fuzz/bodies/interpret.rs"]
 mod interpret;
+#[path = "../../../fuzz/bodies/random.rs"]
+mod random;
 
 use std::panic::catch_unwind;
 use std::path::Path;
 use std::{env, fs};
+
+use random::Random;
 
 /// Texts that are made unless the environment says otherwise: some seconds' work.
 const MADE: usize = 20_000;
@@ -41,18 +45,6 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// Numbers that are the same on every run (xorshift, 64 bits).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound.max(1) as u64) as usize
-    }
-}
-
 /// What a token is, by its first letters: registers of one name, numbers, words, and each sign by itself.
 fn kind(token: &str) -> &str {
     let word = token.trim_end();
@@ -79,19 +71,19 @@ fn mutate(tokens: &mut Vec<String>, words: &[String], random: &mut Random) {
         return;
     }
     // The first lines say what the text is; without them nothing else is looked at.
-    let at = 12.min(tokens.len() - 1) + random.below(tokens.len().saturating_sub(12));
-    match random.below(10) {
+    let at = 12.min(tokens.len() - 1) + random.index(tokens.len().saturating_sub(12));
+    match random.index(10) {
         0 => drop(tokens.drain(statement(tokens, at))),
         1 => {
             let doubled = tokens[statement(tokens, at)].to_vec();
-            let to = statement(tokens, random.below(tokens.len())).end;
+            let to = statement(tokens, random.index(tokens.len())).end;
             drop(tokens.splice(to..to, doubled));
         }
         2 => drop(tokens.remove(at)),
-        3 if kind(&tokens[at]) == "number" => tokens[at] = format!("{} ", NUMBERS[random.below(NUMBERS.len())]),
-        4 => tokens[at] = words[random.below(words.len())].clone(),
+        3 if kind(&tokens[at]) == "number" => tokens[at] = format!("{} ", NUMBERS[random.index(NUMBERS.len())]),
+        4 => tokens[at] = words[random.index(words.len())].clone(),
         _ => {
-            let start = random.below(words.len());
+            let start = random.index(words.len());
             let mut others = words[start..].iter().chain(&words[..start]);
             if let Some(other) = others.find(|other| kind(other) == kind(&tokens[at]) && **other != tokens[at]) {
                 tokens[at] = other.clone();
@@ -120,8 +112,8 @@ fn mutated_texts_are_survived() {
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     let mut loaded = 0;
     for _ in 0..made {
-        let mut text = texts[random.below(texts.len())].clone();
-        for _ in 0..=random.below(2) {
+        let mut text = texts[random.index(texts.len())].clone();
+        for _ in 0..=random.index(2) {
             mutate(&mut text, &words, &mut random);
         }
         loaded += usize::from(survives(&text.concat()));

@@ -7,26 +7,20 @@
 
 #[path = "../../../fuzz/bodies/dispatch.rs"]
 mod dispatch;
+#[path = "../../../fuzz/bodies/random.rs"]
+mod random;
 
 use std::env;
 use std::panic::catch_unwind;
+
+use random::Random;
 
 /// Scripts that are made unless the environment says otherwise: some seconds' work.
 const MADE: u64 = 4000;
 /// Most frames of a script.
 const FRAMES: u64 = 24;
 
-/// Numbers that are the same on every run (xorshift, 64 bits).
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
     /// Eight bytes as a field could have them.
     fn number(&mut self) -> [u8; 8] {
         let borders = [0x2000_0000_0000, 0x3000_0000_0000, 0x3000_0010_0000, 4096, 2 << 20, u64::MAX, 1 << 31, 1 << 63];

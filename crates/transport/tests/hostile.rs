@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
+#[path = "../../../fuzz/bodies/random.rs"]
+mod random;
 
 use std::io::{IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -14,6 +16,7 @@ use katydid_transport::{ConnectError, Connection, LinkError, Pending, WorkerLink
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{LinkKind, Ready};
 use katydid_wire::key::SessionKey;
+use random::Random;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -27,17 +30,7 @@ const REPLIES: u64 = 0x40_2000;
 const CHANNEL: u64 = REPLIES + 0x4080_0000;
 const PIECES: u64 = (64 << 20) + (64 << 30);
 
-/// A small generator, so that a failure repeats.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
     fn bytes(&mut self, length: usize) -> Vec<u8> {
         (0..length).map(|_| self.next() as u8).collect()
     }

@@ -4,25 +4,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
+#[path = "../../../fuzz/bodies/random.rs"]
+mod random;
+
 use std::env;
 use std::panic::{RefUnwindSafe, catch_unwind};
 
 use katydid_transport::examine;
+use random::Random;
 
 /// Scripts that are made unless the environment says otherwise: a second's work.
 const MADE: usize = 4000;
-
-/// Numbers that are the same on every run (xorshift, 64 bits).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 /// Examines what `make` makes, again and again; gives the sum of what came of it.
 fn examine_all(
