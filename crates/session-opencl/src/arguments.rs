@@ -30,6 +30,12 @@ impl<'a> Arguments<'a> {
         list::take(&mut self.left).ok_or_else(|| self.damaged(part))
     }
 
+    /// The next list, of pairs: a driver reads on behind half a pair.
+    pub(crate) fn pairs<T: Field>(&mut self, part: &'static str) -> Result<Vec<T>, Fault> {
+        let list = self.list(part)?;
+        if list.len().is_multiple_of(2) { Ok(list) } else { Err(self.damaged(part)) }
+    }
+
     /// `N` numbers, as the driver counts them.
     pub(crate) fn sizes<const N: usize>(&mut self, part: &'static str) -> Result<[usize; N], Fault> {
         let mut sizes = [0; N];
@@ -56,5 +62,14 @@ mod tests {
         let error = arguments.take::<u64>("flags").unwrap_err().to_string();
         assert_eq!(error, "the program sent kdclX with damaged flags");
         assert_eq!(arguments.rest(), [9]);
+    }
+
+    #[test]
+    fn half_a_pair_is_damage() {
+        let list = [2, 0, 0, 0, 5, 0, 0, 0, 9, 0, 0, 0];
+        assert_eq!(Arguments::new("kdclX", &list).pairs::<u32>("properties").unwrap(), [5, 9]);
+        let half = Arguments::new("kdclX", &[1, 0, 0, 0, 5, 0, 0, 0]).pairs::<u32>("properties");
+        assert!(half.unwrap_err().to_string().ends_with("with damaged properties"));
+        assert!(Arguments::new("kdclX", &[0; 4]).pairs::<u32>("properties").unwrap().is_empty());
     }
 }

@@ -189,7 +189,8 @@ impl Session {
     /// The driver's devices of a context; none if it has one that is gone.
     pub(crate) fn devices_of(&self, context: u32) -> Vec<cl_device_id> {
         let devices = self.journal.get(context).map(journal::devices_of).unwrap_or_default();
-        self.shared.objects.all(&devices).unwrap_or_default()
+        let of = self.shared.objects.get::<cl_context>(context);
+        of.and_then(|context| self.shared.objects.all_of(context.api, &devices)).unwrap_or_default()
     }
 
     /// Whether a context has processors of the machine's own alone.
@@ -288,7 +289,10 @@ impl Session {
                     let target = Target::new(bytes).map_err(|_| ContentsError::NoMemory { bytes })?;
                     Landed::Own(Arc::new(target))
                 }
-                address => Landed::Svm(address, bytes),
+                address => {
+                    let failed = |code| ContentsError::Copy { kind: "landing", object: number, code };
+                    Landed::Svm(address, bytes, self.svm.hold(address, bytes).map_err(failed)?)
+                }
             };
             self.shared.landings.add(number, Landing { place, end: End::Past(status) });
         }

@@ -58,6 +58,24 @@ pub struct Platform {
     pub name: String,
 }
 
+impl Platform {
+    /// A platform with a table of functions and devices of its own, each with its type: what a test has in place of a driver.
+    ///
+    /// # Safety
+    ///
+    /// Each function of the table does what OpenCL says of it for the handles that are given here and those that the table's
+    /// functions make. A handle may be any number but 0: only these functions follow it.
+    #[must_use]
+    pub unsafe fn from_table(
+        handle: cl_platform_id,
+        api: &'static Dispatch,
+        devices: Vec<(cl_device_id, u64)>,
+        name: String,
+    ) -> Self {
+        Self { handle, api, devices, name }
+    }
+}
+
 /// What opening the drivers came to.
 #[derive(Debug)]
 pub struct Opened {

@@ -5,15 +5,19 @@
 
 #![expect(unsafe_code, reason = "the driver writes into this memory while its command runs")]
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::mem::{self, ManuallyDrop};
+use std::ops::Range;
+use std::ptr;
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_opencl_sys::{Code, void};
 
 use crate::data::HeldEvent;
+use crate::lifetimes::Hold;
 
 /// Memory that a driver may write to.
 pub(crate) struct Target(Box<[UnsafeCell<u8>]>);
@@ -26,11 +30,19 @@ unsafe impl Sync for Target {}
 impl Target {
     /// Memory of zeros, so that nothing of the worker's is ever handed out.
     pub(crate) fn new(size: u64) -> Result<Self, Code> {
-        let size = usize::try_from(size).map_err(|_| Code::OUT_OF_HOST_MEMORY)?;
-        let mut bytes: Vec<u8> = Vec::new();
-        bytes.try_reserve_exact(size).map_err(|_| Code::OUT_OF_HOST_MEMORY)?;
-        bytes.resize(size, 0);
-        Ok(Self::from(bytes))
+        let layout = usize::try_from(size).ok().and_then(|size| Layout::array::<UnsafeCell<u8>>(size).ok());
+        let layout = layout.ok_or(Code::OUT_OF_HOST_MEMORY)?;
+        if layout.size() == 0 {
+            return Ok(Self(Box::new([])));
+        }
+        // The system's own zeros: a read that the driver refuses, because the object is smaller, has taken no memory.
+        // SAFETY: there are bytes.
+        let bytes = unsafe { alloc_zeroed(layout) };
+        if bytes.is_null() {
+            return Err(Code::OUT_OF_HOST_MEMORY);
+        }
+        // SAFETY: new, of the allocator of boxes, as long as the layout says, and all zeros.
+        Ok(Self(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(bytes.cast(), layout.size())) }))
     }
 
     /// One byte.
@@ -96,8 +108,8 @@ impl Underway {
 pub(crate) enum Place {
     /// In memory of the landing's own.
     Own(Arc<Target>),
-    /// In shared virtual memory, which the command has mapped: address and bytes.
-    Svm(u64, u64),
+    /// In shared virtual memory, which the command has mapped: address and bytes, and a share in it.
+    Svm(u64, u64, #[expect(dead_code, reason = "held, not read")] Hold),
 }
 
 /// When the command ended, or whether it has.
@@ -135,7 +147,7 @@ impl Landing {
     pub(crate) fn len(&self) -> u64 {
         match &self.place {
             Place::Own(target) => target.len() as u64,
-            Place::Svm(_, size) => *size,
+            Place::Svm(_, size, _) => *size,
         }
     }
 
@@ -143,10 +155,10 @@ impl Landing {
     fn copy(&self, offset: u64, size: u32) -> Option<Vec<u8>> {
         match &self.place {
             Place::Own(target) => target.copy(offset, size),
-            Place::Svm(address, length) => {
+            Place::Svm(address, length, _) => {
                 offset.checked_add(size.into()).filter(|end| end <= length)?;
                 let start = std::ptr::with_exposed_provenance::<u8>((address + offset) as usize);
-                // SAFETY: inside an allocation of the session, which the program maps for the host and so leaves to it.
+                // SAFETY: inside an allocation, which is held, and which the program maps for the host and so leaves to it.
                 Some(unsafe { slice::from_raw_parts(start, size as usize) }.to_vec())
             }
         }
@@ -164,6 +176,17 @@ impl Landings {
     pub(crate) fn add(&self, number: u64, landing: Landing) {
         let had = self.list.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(landing));
         mem::forget(had);
+    }
+
+    /// The program has freed shared virtual memory: what lies in it is not to be fetched any more. A part of it that is being copied
+    /// is held.
+    pub(crate) fn forget_svm(&self, range: Range<u64>) {
+        let lies_there = |landing: &Landing| matches!(&landing.place, Place::Svm(start, ..) if range.contains(start));
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<_> = list.extract_if(|_, landing| lies_there(landing)).collect();
+        drop(list);
+        // Their events are let go of outside of the lock.
+        drop(gone);
     }
 
     /// The event of a landing's command; none if it ended in the worker before this one.
@@ -220,6 +243,20 @@ mod tests {
         assert_eq!(target.copy(2, 8), Some(vec![0; 8]));
         assert!(target.copy(3, 8).is_none() && target.copy(u64::MAX, 1).is_none());
         assert_eq!(Target::new(u64::MAX).err(), Some(Code::OUT_OF_HOST_MEMORY));
+    }
+
+    #[test]
+    fn a_read_takes_no_memory_before_its_bytes_come() {
+        let resident = || {
+            let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+            text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+        };
+        let before = resident();
+        let target = Target::new(4 << 30).unwrap();
+        assert_eq!((target.len(), target.copy((4 << 30) - 1, 1)), (4 << 30, Some(vec![0])));
+        assert!(resident() < before + (1 << 30), "the zeros were written");
+        drop(target);
+        assert_eq!(Target::new(0).unwrap().len(), 0);
     }
 
     #[test]

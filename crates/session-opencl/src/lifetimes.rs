@@ -10,6 +10,7 @@
 //! | context | its devices |
 //! | queue | context, device |
 //! | sampler, pipe, buffer, program, event that the program sets, shared virtual memory | context |
+//! | buffer in shared virtual memory | context, and that memory |
 //! | part of a buffer | the buffer |
 //! | image | context, and the buffer or image that it is a view of |
 //! | kernel | program |
@@ -31,10 +32,14 @@ use katydid_wire::opencl::kind;
 
 use crate::data::ask;
 use crate::handlers::driver;
+use crate::host::pointer;
 use crate::objects::{Handle, Object};
 
 /// A share in an object: the driver has it back after the last share is dropped.
 pub(crate) type Hold = Arc<Owned>;
+
+/// The kind of shared virtual memory, which has no ids.
+const SVM: u32 = u32::MAX;
 
 /// An object that a driver has made for the session, with what it is made of.
 #[derive(Debug)]
@@ -53,6 +58,12 @@ impl Owned {
     pub(crate) fn new<H: Handle>(object: Object<H>, made_of: Vec<Hold>) -> Hold {
         let Object { handle, api, size } = object;
         Arc::new(Self { kind: H::KIND, object: Object { handle: handle.pointer(), api, size }, made_of })
+    }
+
+    /// Takes over shared virtual memory that a driver has given, from this address on.
+    pub(crate) fn svm(raw: u64, context: Hold) -> Hold {
+        let object = Object { handle: pointer(raw), api: context.object.api, size: 0 };
+        Arc::new(Self { kind: SVM, object, made_of: vec![context] })
     }
 
     /// Its kind, as ids have it.
@@ -89,10 +100,19 @@ impl Drop for Owned {
             kind::PROGRAM => driver!(api, clReleaseProgram(cl_program(handle))),
             kind::KERNEL => driver!(api, clReleaseKernel(cl_kernel(handle))),
             kind::EVENT => driver!(api, clReleaseEvent(cl_event(handle))),
+            SVM => free(api, handle, &self.made_of),
             // Platforms are never released.
             _ => Code::SUCCESS,
         };
     }
+}
+
+/// Gives shared virtual memory back.
+fn free(api: &Dispatch, place: *mut void, made_of: &[Hold]) -> Code {
+    let (Some(free), Some(context)) = (api.clSVMFree, made_of.first()) else { return Code::INVALID_OPERATION };
+    // SAFETY: the driver gave it out of this context, which is held, and this value is dropped once.
+    unsafe { free(cl_context(context.object.handle), place) };
+    Code::SUCCESS
 }
 
 /// A part of a device that nothing of the session uses any more.

@@ -4,6 +4,7 @@
 //! beyond every id that an honest program could give, ends the session.
 
 use std::mem::ManuallyDrop;
+use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::{
@@ -129,6 +130,11 @@ impl Objects {
         Ok(Object { handle: H::new(found.handle), api: found.api, size: found.size })
     }
 
+    /// The same of a driver's own: what another one made is nothing to it.
+    pub(crate) fn get_of<H: Handle>(&self, api: &Dispatch, id: u32) -> Result<Object<H>, Code> {
+        self.get(id).and_then(|object| if ptr::eq(object.api, api) { Ok(object) } else { Err(H::WRONG) })
+    }
+
     /// All objects of a kind, by id.
     pub(crate) fn of<H: Handle>(&self) -> Vec<(u32, Object<H>)> {
         let entries = self.lock();
@@ -140,14 +146,22 @@ impl Objects {
         .collect()
     }
 
-    /// The handles behind ids.
-    pub(crate) fn all<H: Handle>(&self, ids: &[u32]) -> Result<Vec<H>, Code> {
-        ids.iter().map(|id| self.get::<H>(*id).map(|object| object.handle)).collect()
+    /// The handles behind ids, of objects of one driver.
+    pub(crate) fn all_of<H: Handle>(&self, api: &Dispatch, ids: &[u32]) -> Result<Vec<H>, Code> {
+        ids.iter().map(|id| self.get_of::<H>(api, *id).map(|object| object.handle)).collect()
     }
 
-    /// The value of the handle behind an id of any kind; null for 0.
-    pub(crate) fn any(&self, id: u32) -> Option<*mut void> {
-        if id == 0 { Some(std::ptr::null_mut()) } else { self.find(id).map(|object| object.handle) }
+    /// Whether an id names an object.
+    pub(crate) fn has(&self, id: u32) -> bool {
+        self.find(id).is_some()
+    }
+
+    /// The value of the handle behind an id of any kind, of an object of a driver; null for 0.
+    pub(crate) fn any_of(&self, api: &Dispatch, id: u32) -> Option<*mut void> {
+        if id == 0 {
+            return Some(ptr::null_mut());
+        }
+        self.find(id).filter(|object| ptr::eq(object.api, api)).map(|object| object.handle)
     }
 
     /// Whether an id can be given to an object.
@@ -207,6 +221,19 @@ mod tests {
             assert!(objects.set(id, Object { handle: cl_event::NULL, api: api(), size: 0 }, Vec::new()).is_err());
             assert!(objects.check_vacant::<cl_event>(id).is_err());
         }
-        assert!(objects.any(0).unwrap().is_null() && objects.any(5).is_none() && objects.any(u32::MAX).is_none());
+        let any = |id| objects.any_of(api(), id);
+        assert!(any(0).unwrap().is_null() && any(5).is_none() && any(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn no_driver_is_given_what_another_one_made() {
+        let (objects, one, other) = (Objects::default(), api(), api());
+        let (id, handle) = (id(kind::MEMORY, 1), cl_mem(std::ptr::without_provenance_mut(64)));
+        objects.set(id, Object { handle, api: one, size: 8 }, Vec::new()).unwrap();
+        assert!(objects.get_of::<cl_mem>(one, id).is_ok() && objects.any_of(one, id) == Some(handle.0));
+        assert_eq!(objects.all_of::<cl_mem>(one, &[id, id]), Ok(vec![handle; 2]));
+        assert_eq!(objects.get_of::<cl_mem>(other, id).unwrap_err(), Code::INVALID_MEM_OBJECT);
+        assert_eq!(objects.all_of::<cl_mem>(other, &[id]), Err(Code::INVALID_MEM_OBJECT));
+        assert!(objects.any_of(other, id).is_none());
     }
 }

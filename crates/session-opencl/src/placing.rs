@@ -9,10 +9,13 @@
 
 #![expect(unsafe_code, reason = "settings of the C library's heap, and mappings that nobody uses")]
 
+use std::ffi::CStr;
 use std::fs;
 use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
+use std::sync::OnceLock;
 use std::thread;
 
 use libc::{M_MMAP_MAX, M_MMAP_THRESHOLD, c_void, mallopt};
@@ -41,6 +44,9 @@ pub(crate) fn with_mappings<T: Send>(bytes: usize, end: Option<u64>, work: impl 
 }
 
 fn mapping<T>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T) -> T {
+    if !is_heap_glibcs() {
+        return work();
+    }
     let usual = || {
         // SAFETY: numbers; the heap looks at them with the next request.
         unsafe {
@@ -57,6 +63,22 @@ fn mapping<T>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T) -> T {
     usual();
     drop(closed);
     done
+}
+
+/// Whether blocks of the heap are glibc's, as they are read here. A heap of somebody else's, preloaded or a sanitizer's, takes no
+/// settings of glibc's, and has other bytes before its blocks.
+fn is_heap_glibcs() -> bool {
+    static IS: OnceLock<bool> = OnceLock::new();
+    let library_of = |name: &CStr| {
+        let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: a name, and a place for what is found; all of it may be zeros.
+        unsafe {
+            let address = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
+            libc::dladdr(address, found.as_mut_ptr());
+            found.assume_init().dli_fbase.addr()
+        }
+    };
+    *IS.get_or_init(|| library_of(c"malloc") == library_of(c"gnu_get_libc_version"))
 }
 
 /// What `ask` gives that lies in [`ZONE`], if one of so many tries does, else the last of it: another thread may give the heap a

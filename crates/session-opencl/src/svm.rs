@@ -9,7 +9,7 @@ use std::ops::RangeBounds;
 
 use katydid_opencl_sys::Code;
 
-use crate::lifetimes::Hold;
+use crate::lifetimes::{Hold, Owned, Staying};
 use crate::placing::ZONE;
 
 /// Bytes of a page.
@@ -21,14 +21,19 @@ pub(crate) struct Allocation {
     /// Bytes that the program may use.
     pub(crate) size: u64,
     /// What the driver gave, at or before the program's address.
-    pub(crate) raw: u64,
+    raw: u64,
     /// Of fine-grained memory, where the program has it besides; 0 of other memory.
     pub(crate) place: u64,
-    /// The context that it is made of.
-    pub(crate) context: Hold,
+    /// The driver has it back when nothing of the session uses it any more.
+    memory: Staying,
 }
 
 impl Allocation {
+    /// The session's share in the memory.
+    pub(crate) fn into_memory(self) -> Hold {
+        Staying::into_inner(self.memory)
+    }
+
     /// Bytes of its pages.
     pub(crate) fn pages(&self) -> u64 {
         self.size.next_multiple_of(PAGE)
@@ -47,7 +52,7 @@ impl Svm {
     /// Notes an allocation of the driver's with room for whole pages; returns the address for the program.
     pub(crate) fn add(&mut self, raw: u64, (size, place): (u64, u64), context: Hold) -> u64 {
         let address = raw.next_multiple_of(PAGE);
-        self.list.insert(address, Allocation { size, raw, place, context });
+        self.list.insert(address, Allocation { size, raw, place, memory: Staying::new(Owned::svm(raw, context)) });
         address
     }
 
@@ -110,6 +115,15 @@ impl Svm {
         self.holding(address, size).map(drop)
     }
 
+    /// A share in the allocation that the bytes lie in.
+    ///
+    /// # Errors
+    ///
+    /// As above.
+    pub(crate) fn hold(&self, address: u64, size: u64) -> Result<Hold, Code> {
+        self.holding(address, size).map(|found| Hold::clone(&found.memory))
+    }
+
     /// Whether the bytes lie in one fine-grained allocation.
     ///
     /// # Errors
@@ -131,7 +145,6 @@ mod tests {
     use katydid_opencl_sys::{Dispatch, cl_context};
 
     use super::*;
-    use crate::lifetimes::Owned;
     use crate::objects::Object;
 
     fn context() -> Hold {
@@ -186,6 +199,7 @@ mod tests {
                 && svm.check_fine(8192, 1).is_err()
         );
         assert_eq!(svm.fine(..).map(|(address, _)| address).collect::<Vec<_>>(), [20_480]);
+        assert!(svm.hold(8192, 101).is_err());
         assert_eq!(svm.remove(8192).unwrap().raw, 5000);
         assert!(svm.remove(8192).is_none() && svm.check(8192, 1).is_err());
     }

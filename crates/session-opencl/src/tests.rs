@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use katydid_keep::{Capture, Kept, RestError};
 use katydid_opencl_sys::constant::DEVICE_TYPE_ALL;
 use katydid_opencl_sys::{
-    Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_platform_id, void,
+    Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_platform_id,
+    cl_program, void,
 };
 use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::codec::Message;
@@ -19,6 +20,7 @@ use crate::data::HeldEvent;
 use crate::driver::Platform;
 use crate::fault::SessionError;
 use crate::journal::State;
+use crate::landing::{End, Landing, Place};
 use crate::objects::Object;
 use crate::session::Session;
 use crate::snapshot::examine;
@@ -257,6 +259,138 @@ fn properties_of_a_buffer_reach_no_driver() {
     let buffer =
         message::kdclBuffer { memory, context, flags: 0, size: 64, place: 0, staged: 0, properties: 1, data: &data };
     run(&mut session, 1, &buffer);
+    assert_eq!(notes.0.lock().unwrap()[..], [(1, Code::INVALID_PROPERTY.0)]);
+}
+
+/// What the driver of [`with_svm`] was given back, and what it was told of arguments and texts.
+static FREED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn free_svm(_: cl_context, place: *mut void) {
+    FREED.lock().unwrap().push(place.addr());
+}
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn create_buffer(_: cl_context, _: u64, _: usize, _: *mut void, code: *mut i32) -> cl_mem {
+    // SAFETY: the session asks for the code.
+    unsafe { code.write(0) };
+    cl_mem(std::ptr::without_provenance_mut(576))
+}
+
+/// A session with a context and 4096 bytes of shared virtual memory at the address that is told.
+fn with_svm() -> (Session, Arc<Notes>, u64) {
+    // SAFETY: every entry of a table of zeros is `None`.
+    #[expect(unsafe_code, reason = "an empty table")]
+    let mut api: Dispatch = unsafe { std::mem::zeroed() };
+    api.clSVMFree = Some(free_svm);
+    api.clCreateBuffer = Some(create_buffer);
+    api.clReleaseMemObject = Some(release);
+    let (mut session, notes) = session();
+    let handle = cl_context(std::ptr::without_provenance_mut(256));
+    let context = id(kind::CONTEXT, 1);
+    let object = Object { handle, api: Box::leak(Box::new(api)), size: 0 };
+    session.shared.objects.set(context, object, Vec::new()).unwrap();
+    let bytes: &'static mut [u8] = Box::leak(vec![7; 8192].into_boxed_slice());
+    let raw = bytes.as_mut_ptr().expose_provenance() as u64;
+    let hold = session.shared.objects.hold::<cl_context>(context).unwrap();
+    let address = session.svm.add(raw, (4096, 0), hold);
+    (session, notes, address)
+}
+
+#[test]
+fn shared_virtual_memory_stays_while_it_is_fetched_or_a_buffer_lies_in_it() {
+    let (mut session, notes, address) = with_svm();
+    let has_freed = || FREED.lock().unwrap().len();
+    let buffer = |session: &mut Session, memory, sequence| {
+        let (context, properties) = (id(kind::CONTEXT, 1), 0);
+        let message = message::kdclBuffer {
+            memory,
+            context,
+            flags: 0,
+            size: 64,
+            place: address,
+            staged: 0,
+            properties,
+            data: &[],
+        };
+        run(session, sequence, &message);
+    };
+    let memory = id(kind::MEMORY, 1);
+    buffer(&mut session, memory, 1);
+    let place = Place::Svm(address, 64, session.svm.hold(address, 64).unwrap());
+    session.shared.landings.add(9, Landing { place, end: End::Past(0) });
+    let fetched = session.shared.landings.all().pop().unwrap().1;
+    run(&mut session, 2, &message::kdclSvmFree { address });
+    assert!(session.shared.landings.all().is_empty(), "the program has given up what it did not fetch");
+    run(&mut session, 3, &message::kdclRelease { object: memory });
+    assert_eq!(has_freed(), 0, "it is being fetched");
+    drop(fetched);
+    assert_eq!(has_freed(), 1);
+    buffer(&mut session, memory, 4);
+    assert_eq!(notes.0.lock().unwrap().last(), Some(&(4, Code::INVALID_VALUE.0)));
+}
+
+/// How many bytes a driver is told that an argument has, and what texts are.
+static TOLD: Mutex<Vec<(usize, Option<u8>)>> = Mutex::new(Vec::new());
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn note_argument(_: cl_kernel, _: u32, size: usize, _: *const void) -> i32 {
+    TOLD.lock().unwrap().push((size, None));
+    0
+}
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn note_text(
+    _: cl_context,
+    _: u32,
+    texts: *const *const std::ffi::c_char,
+    lengths: *const usize,
+    code: *mut i32,
+) -> cl_program {
+    // SAFETY: one text and its length; one without a length ends with a zero, as the standard has it.
+    unsafe {
+        TOLD.lock().unwrap().push((lengths.read(), Some(texts.read().cast::<u8>().read())));
+        code.write(0);
+    }
+    cl_program(std::ptr::without_provenance_mut(640))
+}
+
+/// A driver reads what it is told that there is: a handle is one, and an empty text ends where it begins.
+#[test]
+fn drivers_are_told_of_no_byte_that_is_not_there() {
+    // SAFETY: every entry of a table of zeros is `None`.
+    #[expect(unsafe_code, reason = "an empty table")]
+    let mut api: Dispatch = unsafe { std::mem::zeroed() };
+    api.clSetKernelArg = Some(note_argument);
+    api.clCreateProgramWithSource = Some(note_text);
+    let api: &'static Dispatch = Box::leak(Box::new(api));
+    let (mut session, notes) = session();
+    let (context, kernel, place) = (id(kind::CONTEXT, 1), id(kind::KERNEL, 1), std::ptr::without_provenance_mut);
+    let objects = &session.shared.objects;
+    objects.set(context, Object { handle: cl_context(place(256)), api, size: 0 }, Vec::new()).unwrap();
+    objects.set(kernel, Object { handle: cl_kernel(place(320)), api, size: 0 }, Vec::new()).unwrap();
+    for (sequence, size) in [(1, 8), (2, 64), (3, 0)] {
+        let give = message::kdclSetArgument { kernel, index: 0, form: value::OBJECT, size, value: &[0; 4] };
+        run(&mut session, sequence, &give);
+    }
+    let size = Code::INVALID_ARG_SIZE.0;
+    assert_eq!(notes.0.lock().unwrap()[..], [(1, 0), (2, size), (3, size)]);
+    run(
+        &mut session,
+        4,
+        &message::kdclProgram { program: id(kind::PROGRAM, 1), context, form: 0, staged: 0, arguments: &[] },
+    );
+    assert_eq!(TOLD.lock().unwrap()[..], [(8, None), (0, Some(0))]);
+}
+
+/// Such a one would name an object of another interface, or a place, in the worker.
+#[test]
+fn properties_of_a_context_that_are_no_numbers_reach_no_driver() {
+    let (mut session, notes) = session();
+    let mut arguments = id(kind::PLATFORM, 0).to_le_bytes().to_vec();
+    list::put(&mut arguments, &[0x2008i64, 4096]);
+    list::put(&mut arguments, &[id(kind::DEVICE, 0)]);
+    run(&mut session, 1, &message::kdclContext { context: id(kind::CONTEXT, 1), token: 0, arguments: &arguments });
     assert_eq!(notes.0.lock().unwrap()[..], [(1, Code::INVALID_PROPERTY.0)]);
 }
 

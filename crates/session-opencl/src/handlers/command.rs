@@ -38,7 +38,7 @@ impl Command {
         let Object { handle, api, size } = held.object();
         let queue = Object { handle: cl_command_queue(handle), api, size };
         let ids: Vec<u32> = from.list("waits")?;
-        let known = session.shared.objects.all(&ids);
+        let known = session.shared.objects.all_of(api, &ids);
         let waits = known.map_err(|_: Code| Code::INVALID_EVENT_WAIT_LIST)?;
         Ok(Self { queue, held, waits, event })
     }
@@ -118,7 +118,7 @@ pub(crate) fn kdclLaunch(
 ) -> Result<message::kdclLaunchReply, Fault> {
     let mut arguments = Arguments::new("kdclLaunch", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
-    let kernel: Object<cl_kernel> = session.shared.objects.get(message.kernel)?;
+    let kernel: Object<cl_kernel> = session.shared.objects.get_of(command.api(), message.kernel)?;
     let numbers: [usize; 9] = arguments.sizes("sizes")?;
     let part = |at: usize, given: bool| if given { numbers[at..].as_ptr() } else { ptr::null() };
     let (offset, global, local) =
@@ -164,8 +164,8 @@ pub(crate) fn kdclCopy(
 ) -> Result<message::kdclCopyReply, Fault> {
     let mut arguments = Arguments::new("kdclCopy", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
-    let source: Object<cl_mem> = session.shared.objects.get(message.source)?;
-    let destination: Object<cl_mem> = session.shared.objects.get(message.destination)?;
+    let source: Object<cl_mem> = session.shared.objects.get_of(command.api(), message.source)?;
+    let destination: Object<cl_mem> = session.shared.objects.get_of(command.api(), message.destination)?;
     let (from, to): (Extent, Extent) = (arguments.take("extent")?, arguments.take("extent")?);
     command.run(session, |count, waits, event| {
         copy(&command, message.form, (source.handle, &from), (destination.handle, &to), (count, waits, event))
@@ -218,7 +218,7 @@ pub(crate) fn kdclFill(
 ) -> Result<message::kdclFillReply, Fault> {
     let mut arguments = Arguments::new("kdclFill", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
-    let memory: Object<cl_mem> = session.shared.objects.get(message.memory)?;
+    let memory: Object<cl_mem> = session.shared.objects.get_of(command.api(), message.memory)?;
     let extent: Extent = arguments.take("extent")?;
     let pattern = arguments.rest();
     // A colour of an image has 16 bytes, whatever the image's elements have.
@@ -251,7 +251,8 @@ pub(crate) fn kdclMigrate(
 ) -> Result<message::kdclMigrateReply, Fault> {
     let mut arguments = Arguments::new("kdclMigrate", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
-    let objects: Vec<cl_mem> = session.shared.objects.all(&arguments.list::<u32>("objects")?)?;
+    let ids = arguments.list::<u32>("objects")?;
+    let objects: Vec<cl_mem> = session.shared.objects.all_of(command.api(), &ids)?;
     let (api, queue, length) = (command.api(), command.queue.handle, objects.len() as u32);
     command.run(session, |count, waits, event| {
         driver!(api, clEnqueueMigrateMemObjects(queue, length, pointer(&objects), message.flags, count, waits, event))

@@ -6,8 +6,8 @@
 use std::ptr;
 
 use katydid_opencl_sys::constant::{
-    CONTEXT_PLATFORM, DEVICE_MAX_ON_DEVICE_QUEUES, QUEUE_ON_DEVICE, QUEUE_PROPERTIES, SAMPLER_ADDRESSING_MODE,
-    SAMPLER_FILTER_MODE, SAMPLER_NORMALIZED_COORDS,
+    CONTEXT_INTEROP_USER_SYNC, CONTEXT_PLATFORM, DEVICE_MAX_ON_DEVICE_QUEUES, QUEUE_ON_DEVICE, QUEUE_PROPERTIES,
+    SAMPLER_ADDRESSING_MODE, SAMPLER_FILTER_MODE, SAMPLER_NORMALIZED_COORDS,
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, cl_platform_id, cl_program};
 use katydid_wire::codec::Field as _;
@@ -116,9 +116,13 @@ pub(crate) fn kdclContext(
 ) -> Result<message::kdclContextReply, Fault> {
     let mut arguments = Arguments::new("kdclContext", message.arguments);
     let platform: Object<cl_platform_id> = session.shared.objects.get(arguments.take("platform")?)?;
-    let properties: Vec<i64> = arguments.list("properties")?;
+    let properties: Vec<i64> = arguments.pairs("properties")?;
+    // The value of any other names something of the worker's: an object of OpenGL, a display, a function to call.
+    if properties.as_chunks::<2>().0.iter().any(|[name, _]| *name != i64::from(CONTEXT_INTEROP_USER_SYNC)) {
+        return Err(Code::INVALID_PROPERTY.into());
+    }
     let ids = arguments.list::<u32>("devices")?;
-    let devices: Vec<cl_device_id> = session.shared.objects.all(&ids)?;
+    let devices: Vec<cl_device_id> = session.shared.objects.all_of(platform.api, &ids)?;
     let held = session.shared.objects.hold_all::<cl_device_id>(&ids)?;
     let api = platform.api;
     let named = [CONTEXT_PLATFORM as isize, platform.handle.0.expose_provenance().cast_signed()];
@@ -140,12 +144,14 @@ pub(crate) fn kdclQueue(
     message: message::kdclQueue<'_>,
 ) -> Result<message::kdclQueueReply, Fault> {
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
-    let device: Object<cl_device_id> = session.shared.objects.get(message.device)?;
+    let device: Object<cl_device_id> = session.shared.objects.get_of(context.api, message.device)?;
     let made_of = vec![
         session.shared.objects.hold::<cl_context>(message.context)?,
         session.shared.objects.hold::<cl_device_id>(message.device)?,
     ];
-    let properties: Vec<u64> = Arguments::new("kdclQueue", message.properties).list("properties")?;
+    let mut arguments = Arguments::new("kdclQueue", message.properties);
+    let is_list = message.form == 1;
+    let properties: Vec<u64> = if is_list { arguments.pairs("properties") } else { arguments.list("properties") }?;
     let api = context.api;
     // Such a queue goes with a device that has some; asked for one of a device without, PoCL ends the process.
     if message.form == 1 && is_on_device(&properties) && !has_own_queues(&device) {
@@ -182,8 +188,8 @@ pub(crate) fn kdclDefaultQueue(
     message: message::kdclDefaultQueue,
 ) -> Result<message::kdclDefaultQueueReply, Fault> {
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
-    let device: Object<cl_device_id> = session.shared.objects.get(message.device)?;
-    let queue: Object<cl_command_queue> = session.shared.objects.get(message.queue)?;
+    let device: Object<cl_device_id> = session.shared.objects.get_of(context.api, message.device)?;
+    let queue: Object<cl_command_queue> = session.shared.objects.get_of(context.api, message.queue)?;
     driver!(context.api, clSetDefaultDeviceCommandQueue(context.handle, device.handle, queue.handle)).ok()?;
     Ok(message::kdclDefaultQueueReply {})
 }
@@ -196,7 +202,9 @@ pub(crate) fn kdclSampler(
 ) -> Result<message::kdclSamplerReply, Fault> {
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
-    let properties: Vec<u64> = Arguments::new("kdclSampler", message.properties).list("properties")?;
+    let mut arguments = Arguments::new("kdclSampler", message.properties);
+    let is_list = message.form == 1;
+    let properties: Vec<u64> = if is_list { arguments.pairs("properties") } else { arguments.list("properties") }?;
     let api = context.api;
     let handle = if message.form == 0 {
         let [normalized, addressing, filter] = properties[..] else { return Err(Code::INVALID_VALUE.into()) };

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
 
+use std::ptr;
 use std::sync::Arc;
 
 use katydid_opencl_sys::constant::{COMPLETE, EVENT_COMMAND_QUEUE, SUBMITTED};
@@ -75,6 +76,10 @@ pub(crate) fn kdclWait(
     let first: Object<cl_event> = session.shared.objects.get(*ids.first().ok_or(Code::INVALID_VALUE)?)?;
     let held: Vec<HeldEvent> =
         ids.iter().map(|id| HeldEvent::of(&session.shared.objects, *id)).collect::<Result<_, _>>()?;
+    // One driver waits for all of them.
+    if held.iter().any(|event| !ptr::eq(event.api(), first.api)) {
+        return Err(Code::INVALID_CONTEXT.into());
+    }
     // Of an event from before a restore they are known already.
     let known = ids.first().and_then(|id| session.event_times.get(id)).map(listed);
     let is_asked = message.wanted != 0 && held.len() == 1;
@@ -94,12 +99,12 @@ pub(crate) fn kdclWait(
 fn begin(event: &HeldEvent) {
     let api = event.api();
     let queue = ask::<usize>(|size, place| {
-        driver!(api, clGetEventInfo(event.handle(), EVENT_COMMAND_QUEUE, size, place, std::ptr::null_mut()))
+        driver!(api, clGetEventInfo(event.handle(), EVENT_COMMAND_QUEUE, size, place, ptr::null_mut()))
     });
     if let Ok(queue) = queue
         && queue != 0
     {
-        driver!(api, clFlush(cl_command_queue(std::ptr::with_exposed_provenance_mut(queue))));
+        driver!(api, clFlush(cl_command_queue(ptr::with_exposed_provenance_mut(queue))));
     }
 }
 

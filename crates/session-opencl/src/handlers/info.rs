@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use katydid_opencl_sys::constant::{PROGRAM_BINARIES, PROGRAM_BINARY_SIZES, QUEUE_DEVICE_DEFAULT};
 use katydid_opencl_sys::{
-    Code, cl_command_queue, cl_context, cl_device_id, cl_event, cl_image_format, cl_kernel, cl_mem, cl_platform_id,
-    cl_program, cl_sampler,
+    Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_event, cl_image_format, cl_kernel, cl_mem,
+    cl_platform_id, cl_program, cl_sampler,
 };
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
@@ -132,7 +132,7 @@ fn default_queue(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>
 
 fn build(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Code> {
     let program: Object<cl_program> = objects.get(m.object)?;
-    let device: Object<cl_device_id> = objects.get(m.second)?;
+    let device: Object<cl_device_id> = objects.get_of(program.api, m.second)?;
     value(|size, place, needed| {
         driver!(program.api, clGetProgramBuildInfo(program.handle, device.handle, m.parameter, size, place, needed))
     })
@@ -146,19 +146,21 @@ fn argument(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Cod
 }
 
 /// Without a device, the driver takes the only one.
-fn device(objects: &Objects, id: u32) -> Result<cl_device_id, Code> {
-    if id == 0 { Ok(cl_device_id::NULL) } else { Ok(objects.get::<cl_device_id>(id)?.handle) }
+fn device(objects: &Objects, api: &Dispatch, id: u32) -> Result<cl_device_id, Code> {
+    if id == 0 { Ok(cl_device_id::NULL) } else { Ok(objects.get_of::<cl_device_id>(api, id)?.handle) }
 }
 
 fn work_group(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Code> {
-    let (kernel, device) = (objects.get::<cl_kernel>(m.object)?, device(objects, m.second)?);
+    let kernel: Object<cl_kernel> = objects.get(m.object)?;
+    let device = device(objects, kernel.api, m.second)?;
     value(|size, place, needed| {
         driver!(kernel.api, clGetKernelWorkGroupInfo(kernel.handle, device, m.parameter, size, place, needed))
     })
 }
 
 fn sub_group(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Code> {
-    let (kernel, device) = (objects.get::<cl_kernel>(m.object)?, device(objects, m.second)?);
+    let kernel: Object<cl_kernel> = objects.get(m.object)?;
+    let device = device(objects, kernel.api, m.second)?;
     let (bytes, input) = (m.input.len(), m.input.as_ptr().cast());
     value(|size, place, needed| {
         driver!(
@@ -171,7 +173,8 @@ fn sub_group(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Co
 /// Sizes of a group, as many as there is room for with whoever asks: of three dimensions at most.
 fn group_sizes(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
     const MOST: u64 = 3 * size_of::<usize>() as u64;
-    let (kernel, device) = (objects.get::<cl_kernel>(m.object)?, device(objects, m.second)?);
+    let kernel: Object<cl_kernel> = objects.get(m.object)?;
+    let device = device(objects, kernel.api, m.second)?;
     let mut arguments = Arguments::new("kdclInfo", m.input);
     let room: u64 = arguments.take("room")?;
     let input = arguments.rest();

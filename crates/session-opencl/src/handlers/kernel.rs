@@ -113,9 +113,10 @@ pub(crate) fn kdclSetArgument(
     let mut arguments = Arguments::new("kdclSetArgument", message.value);
     let code = match message.form {
         form::BYTES if message.value.len() == size => set(size, message.value.as_ptr().cast()),
-        form::OBJECT => {
+        // A driver reads as many bytes as it is told that there are.
+        form::OBJECT if size == size_of::<*mut void>() => {
             let id = arguments.take("object")?;
-            let object = session.shared.objects.any(id).ok_or(Code::INVALID_ARG_VALUE)?;
+            let object = session.shared.objects.any_of(kernel.api, id).ok_or(Code::INVALID_ARG_VALUE)?;
             if session.journal.get(id).is_some_and(|entry| entry.is_made_by::<message::kdclPipe>()) {
                 session.given_pipes.insert(id);
             }

@@ -39,7 +39,7 @@ impl Region {
     ) -> Result<Self, Fault> {
         let command = Command::read(session, queue, event, &mut arguments)?;
         let extent: Extent = arguments.take("extent")?;
-        let memory = session.shared.objects.get(memory)?;
+        let memory = session.shared.objects.get_of(command.api(), memory)?;
         let host = session.host.as_ref().ok_or(Code::INVALID_VALUE)?;
         let place = host.place(address, extent.region[0])?;
         Ok(Self { command, memory, place, offset: extent.origin[0] as usize, size: extent.region[0] as usize })

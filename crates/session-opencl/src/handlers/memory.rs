@@ -134,6 +134,8 @@ pub(crate) fn kdclBuffer(
         Some(block) => shelf::beginning(block, message.flags, &data),
         None => session.beginning(&message, &data)?,
     };
+    let is_in_svm = message.place != 0 && !session.is_in_host(message.place);
+    let in_svm = is_in_svm.then(|| session.svm.hold(message.place, message.size)).transpose()?;
     let (api, size) = (context.api, message.size as usize);
     let handle = if message.properties == 0 {
         make!(api, clCreateBuffer(context.handle, flags, size, place))
@@ -153,8 +155,9 @@ pub(crate) fn kdclBuffer(
     if let Some(block) = block {
         session.put_on_shelf(message.memory, &object, block);
     }
-    let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
-    session.bind_memory(message.memory, object, vec![made_of], message.size)?;
+    let mut made_of = vec![session.shared.objects.hold::<cl_context>(message.context)?];
+    made_of.extend(in_svm);
+    session.bind_memory(message.memory, object, made_of, message.size)?;
     Ok(message::kdclBufferReply { facts: facts(session, message.memory, query::MEMORY, &[MEM_SIZE]) })
 }
 
@@ -212,7 +215,7 @@ pub(crate) fn kdclImage(
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let parent = match message.parent {
         0 => cl_mem::NULL,
-        id => session.shared.objects.get::<cl_mem>(id)?.handle,
+        id => session.shared.objects.get_of::<cl_mem>(context.api, id)?.handle,
     };
     let mut arguments = Arguments::new("kdclImage", message.arguments);
     let (format, shape) = description(&mut arguments, parent)?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use katydid_opencl_sys::constant::{PROGRAM_BUILD_STATUS, PROGRAM_DEVICES};
-use katydid_opencl_sys::{Code, cl_context, cl_device_id, cl_program, cl_program_notify, void};
+use katydid_opencl_sys::{Code, Dispatch, cl_context, cl_device_id, cl_program, cl_program_notify, void};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{message, program as form};
 
@@ -53,8 +53,9 @@ pub(crate) fn kdclProgram(
     let mut status = Vec::new();
     let handle = match message.form {
         form::SOURCE => {
-            let (text, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len());
-            // An empty text has an address too, which no driver reads.
+            // A driver takes a text without a length for one that ends with a zero.
+            let text = if bytes.is_empty() { c"".as_ptr() } else { bytes.as_ptr().cast::<c_char>() };
+            let length = bytes.len();
             make!(context.api, clCreateProgramWithSource(context.handle, 1, &raw const text, &raw const length))?
         }
         form::BINARY => {
@@ -64,7 +65,8 @@ pub(crate) fn kdclProgram(
         }
         form::IL => make!(context.api, clCreateProgramWithIL(context.handle, bytes.as_ptr().cast(), bytes.len()))?,
         _ => {
-            let devices: Vec<cl_device_id> = session.shared.objects.all(&arguments.list::<u32>("devices")?)?;
+            let ids = arguments.list::<u32>("devices")?;
+            let devices: Vec<cl_device_id> = session.shared.objects.all_of(context.api, &ids)?;
             let names = c_string(arguments.rest().to_vec())?;
             let count = devices.len() as u32;
             make!(
@@ -84,7 +86,8 @@ fn binary(
     context: &Object<cl_context>,
     mut arguments: Arguments<'_>,
 ) -> Result<(Result<cl_program, Code>, Vec<u8>), Fault> {
-    let devices: Vec<cl_device_id> = session.shared.objects.all(&arguments.list::<u32>("devices")?)?;
+    let ids = arguments.list::<u32>("devices")?;
+    let devices: Vec<cl_device_id> = session.shared.objects.all_of(context.api, &ids)?;
     let lengths: Vec<usize> = arguments.list::<u64>("lengths")?.into_iter().map(|length| length as usize).collect();
     let mut left = arguments.rest();
     let mut places = Vec::new();
@@ -126,13 +129,13 @@ struct Build {
 
 impl Build {
     /// What to do (0 build, 1 compile), devices, options, headers and their names.
-    fn read(session: &Session, mut arguments: Arguments<'_>) -> Result<Self, Fault> {
+    fn read(session: &Session, api: &Dispatch, mut arguments: Arguments<'_>) -> Result<Self, Fault> {
         let objects = &session.shared.objects;
         let compile = arguments.take::<u32>("kind")? != 0;
-        let devices = objects.all(&arguments.list::<u32>("devices")?)?;
+        let devices = objects.all_of(api, &arguments.list::<u32>("devices")?)?;
         let options = c_string(arguments.take("options")?)?;
         let header_ids = arguments.list::<u32>("headers")?;
-        let headers = objects.all(&header_ids)?;
+        let headers = objects.all_of(api, &header_ids)?;
         let names: Vec<Vec<u8>> = arguments.list("names")?;
         let names = names.into_iter().map(c_string).collect::<Result<Vec<_>, _>>()?;
         if names.len() != headers.len() {
@@ -210,7 +213,7 @@ pub(crate) fn kdclBuild(
 ) -> Result<Job<message::kdclBuildReply>, Fault> {
     let program: Object<cl_program> = session.shared.objects.get(message.program)?;
     let bytes = session.bytes(head, message.staged, message.arguments)?;
-    let build = Build::read(session, Arguments::new("kdclBuild", &bytes))?;
+    let build = Build::read(session, program.api, Arguments::new("kdclBuild", &bytes))?;
     if message.staged != 0 {
         session.journal.attach(&bytes);
     }
@@ -251,10 +254,11 @@ pub(crate) fn kdclLink(
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
     let mut arguments = Arguments::new("kdclLink", message.arguments);
-    let devices: Vec<cl_device_id> = session.shared.objects.all(&arguments.list::<u32>("devices")?)?;
+    let ids = arguments.list::<u32>("devices")?;
+    let devices: Vec<cl_device_id> = session.shared.objects.all_of(context.api, &ids)?;
     let options = c_string(arguments.take("options")?)?;
     let header_ids = arguments.list::<u32>("programs")?;
-    let headers: Vec<cl_program> = session.shared.objects.all(&header_ids)?;
+    let headers: Vec<cl_program> = session.shared.objects.all_of(context.api, &header_ids)?;
     let (id, notified) = (message.program, message.notified != 0);
     let outcome = session.journal.attach_link(&header_ids);
     let held = session.shared.objects.hold_all::<cl_program>(&header_ids)?;
@@ -325,7 +329,6 @@ mod tests {
     use std::sync::Mutex;
 
     use katydid_keep::Capture;
-    use katydid_opencl_sys::Dispatch;
     use katydid_transport::{Answer, LinkError, Replier};
     use katydid_wire::codec::{Message, Reply};
     use katydid_wire::opencl::{id, kind, list};

@@ -125,13 +125,12 @@ impl Session {
         let found = self.svm.remove(address).ok_or(Code::INVALID_VALUE)?;
         // SAFETY: pages of the allocation, which the program has given up.
         let is_own = found.place == 0 || unsafe { take_back(address, found.pages()) }.is_ok();
-        // A driver keeps notes in what is free, which would be in the program's memory where that could not be taken away.
-        let context = found.context.object();
-        if let Some(free) = context.api.clSVMFree.filter(|_| is_own) {
-            // SAFETY: the driver gave it, and it was taken out of the list, so it is freed once; its context is held.
-            unsafe { free(cl_context(context.handle), pointer(found.raw)) };
-        }
         self.shared.usage.sub_memory(found.size);
+        self.shared.landings.forget_svm(address..address + found.size);
+        // A driver keeps notes in what is free, which would be in the program's memory where that could not be taken away.
+        if is_own {
+            drop(found.into_memory());
+        }
         Ok(())
     }
 }
@@ -258,7 +257,8 @@ pub(crate) fn kdclSvmMap(
         driver!(command.api(), clEnqueueSVMMap(queue, 0, message.flags, place, size, count, waits, event))
     })?;
     if message.landing != 0 {
-        let landing = Landing { place: Place::Svm(message.address, message.size), end: End::Awaited(event) };
+        let memory = session.svm.hold(message.address, message.size)?;
+        let landing = Landing { place: Place::Svm(message.address, message.size, memory), end: End::Awaited(event) };
         session.shared.landings.add(message.landing, landing);
     }
     session.svm.map(message.address, message.size, message.flags);

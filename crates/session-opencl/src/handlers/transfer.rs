@@ -47,8 +47,13 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn read(session: &Session, memory: u32, form: u32, from: &mut Arguments<'_>) -> Result<Self, Fault> {
-        let memory: Object<cl_mem> = session.shared.objects.get(memory)?;
+    fn read(
+        session: &Session,
+        command: &Command,
+        (memory, form): (u32, u32),
+        from: &mut Arguments<'_>,
+    ) -> Result<Self, Fault> {
+        let memory: Object<cl_mem> = session.shared.objects.get_of(command.api(), memory)?;
         let extent: Extent = from.take("extent")?;
         let element = if form == IMAGE { memory.size } else { 1 };
         let bytes = extent.bytes(element).ok_or(Code::INVALID_VALUE)?;
@@ -60,7 +65,7 @@ impl Transfer {
         let [width, rows, slices] = self.extent.region;
         let width = width.checked_mul(self.element)?;
         // The images of an array of lines are a slice apart, and count as rows.
-        let row = if slices == 1 && slice != 0 { slice } else { row.max(width) };
+        let row = if slices == 1 { row.max(width).max(slice) } else { row.max(width) };
         let slice = if slice == 0 { rows.checked_mul(row)? } else { slice };
         let last = |count: u64, step: u64| count.checked_sub(1)?.checked_mul(step);
         last(slices, slice)?.checked_add(last(rows, row)?)?.checked_add(width)
@@ -173,8 +178,10 @@ pub(crate) fn kdclWrite(
     message: message::kdclWrite<'_>,
 ) -> Result<message::kdclWriteReply, Fault> {
     let mut arguments = Arguments::new("kdclWrite", message.waits);
-    let read = Command::read(session, message.queue, message.event, &mut arguments)
-        .and_then(|command| Ok((command, Transfer::read(session, message.memory, message.form, &mut arguments)?)));
+    let read = Command::read(session, message.queue, message.event, &mut arguments).and_then(|command| {
+        let transfer = Transfer::read(session, &command, (message.memory, message.form), &mut arguments)?;
+        Ok((command, transfer))
+    });
     if message.staged == IN_SVM {
         let (command, transfer) = read?;
         let place = transfer.in_svm(session, arguments.rest())?;
@@ -256,7 +263,7 @@ pub(crate) fn kdclRead(
 ) -> Result<message::kdclReadReply, Fault> {
     let mut arguments = Arguments::new("kdclRead", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
-    let transfer = Transfer::read(session, message.memory, message.form, &mut arguments)?;
+    let transfer = Transfer::read(session, &command, (message.memory, message.form), &mut arguments)?;
     let (target, event) = match place_of(session, &transfer, arguments)? {
         // Nothing is left to be fetched but the news that it has ended.
         Some(place) => {
@@ -285,7 +292,7 @@ pub(crate) fn kdclReadNow(
 ) -> Result<Job<message::kdclReadNowReply>, Fault> {
     let mut arguments = Arguments::new("kdclReadNow", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
-    let transfer = Transfer::read(session, message.memory, message.form, &mut arguments)?;
+    let transfer = Transfer::read(session, &command, (message.memory, message.form), &mut arguments)?;
     if transfer.bytes > AT_ONCE as u64 {
         return Err(Code::INVALID_VALUE.into());
     }
@@ -308,7 +315,7 @@ pub(crate) fn kdclShelf(
 ) -> Result<Job<message::kdclShelfReply>, Fault> {
     let mut arguments = Arguments::new("kdclShelf", message.waits);
     let command = Command::read(session, message.queue, 0, &mut arguments)?;
-    let transfer = Transfer::read(session, message.memory, RUN, &mut arguments)?;
+    let transfer = Transfer::read(session, &command, (message.memory, RUN), &mut arguments)?;
     let at = transfer.extent.origin[0];
     let (place, turn) = session.shelf_place(message.memory, at);
     if matches!(place, 0 | NO_SHELF) {
@@ -369,6 +376,7 @@ mod tests {
         assert_eq!(reach([100, 1, 1], 1, 0, 0), Some(100));
         assert_eq!(reach([16, 6, 1], 4, 80, 0), Some(5 * 80 + 64));
         assert_eq!(reach([16, 6, 1], 4, 80, 80), Some(5 * 80 + 64), "the lines of an array");
+        assert_eq!(reach([16, 6, 1], 4, 80, 1), Some(5 * 80 + 64), "a slice may be said that is none");
         assert_eq!(reach([16, 6, 3], 4, 80, 1000), Some(2 * 1000 + 5 * 80 + 64));
         assert_eq!(reach([16, 6, 3], 4, 80, 0), Some(2 * 480 + 5 * 80 + 64));
         for (region, row) in [([u64::MAX, 1, 1], 0), ([1, 3, 1], u64::MAX), ([0, 0, 1], 1)] {

@@ -230,7 +230,7 @@ impl Session {
     fn saved_landings(&self) -> Result<Vec<Landing>, SaveError> {
         let of = |(number, landing): (u64, std::sync::Arc<crate::landing::Landing>)| {
             let status = landing.status().map_err(|code| SaveError::Driver { what: "a read", code })?;
-            let address = if let Place::Svm(address, _) = landing.place { address } else { 0 };
+            let address = if let Place::Svm(address, ..) = landing.place { address } else { 0 };
             Ok(Landing { number, status, bytes: landing.len(), address })
         };
         self.shared.landings.all().into_iter().map(of).collect()
@@ -262,7 +262,7 @@ impl Session {
                 match kind {
                     kind::DEVICE => self.add_part(&mut all, id, entry),
                     // One whose link failed has no program.
-                    kind::PROGRAM if self.shared.objects.any(id).is_none() => {}
+                    kind::PROGRAM if !self.shared.objects.has(id) => {}
                     kind::PROGRAM => all.program(id, entry, &self.journal.kernels_of(id), None),
                     kind::MEMORY if self.given_pipes.contains(&id) => return Err(SaveError::Pipe),
                     _ => self.add(&mut all, entry),
