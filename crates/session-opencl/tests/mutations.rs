@@ -1,0 +1,40 @@
+//! Made-up frames, executed by a session: the short run of the fuzz target `dispatch_opencl` that needs no fuzzer.
+//!
+//! They come from a fixed seed, so that a failure repeats; `KATYDID_MUTATIONS` sets how many scripts are made.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+#[path = "../../../fuzz/bodies/dispatch_opencl.rs"]
+mod dispatch_opencl;
+#[path = "../../../fuzz/bodies/random.rs"]
+mod random;
+
+use std::env;
+use std::panic::catch_unwind;
+
+use random::Random;
+
+/// Scripts that are made unless the environment says otherwise: some seconds' work.
+const MADE: u64 = 2000;
+/// Most bytes of a script.
+const LONGEST: u64 = 600;
+
+/// Bytes of a script. A field in a hundred is any number.
+fn script(random: &mut Random) -> Vec<u8> {
+    let has_svm = u8::from(random.below(16) == 0);
+    let length = random.below(LONGEST);
+    let byte = |_| if random.below(100) == 0 { 0xee } else { random.byte() };
+    std::iter::once(has_svm).chain((0..length).map(byte)).collect()
+}
+
+#[test]
+fn made_up_frames_end_sessions_and_nothing_else() {
+    let made = env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MADE);
+    let (mut random, mut executed) = (Random(0x9e37_79b9_7f4a_7c15), 0);
+    for _ in 0..made {
+        let script = script(&mut random);
+        let outcome = catch_unwind(|| dispatch_opencl::dispatch(&script));
+        executed += outcome.unwrap_or_else(|_| panic!("this script is trouble: {script:02x?}"));
+    }
+    assert!(executed as u64 > 2 * made, "only {executed} frames were executed");
+}
