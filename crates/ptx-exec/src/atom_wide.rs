@@ -90,19 +90,43 @@ fn join(low: u64, high: u64) -> u128 {
 ///
 /// `at` is a multiple of 16 and writable memory, and the processor has `cmpxchg16b`.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "cmpxchg16b")]
 unsafe fn update(at: u64, next: impl Fn(u128) -> u128) -> u128 {
-    use std::sync::atomic::Ordering::SeqCst;
-    let pointer: *mut u128 = std::ptr::with_exposed_provenance_mut(at as usize);
     let mut old = 0;
     loop {
         // SAFETY: the contract of this function.
-        let now = unsafe { std::arch::x86_64::cmpxchg16b(pointer, old, next(old), SeqCst, SeqCst) };
+        let now = unsafe { compare_exchange(at, old, next(old)) };
         if now == old {
             return old;
         }
         old = now;
     }
+}
+
+/// Replaces 16 bytes by `new` if they are `old`; returns what was there. The standard library's own function may come to a call of
+/// libatomic, which is not linked.
+///
+/// # Safety
+///
+/// As [`update`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn compare_exchange(at: u64, old: u128, new: u128) -> u128 {
+    let (mut low, mut high) = (old as u64, (old >> 64) as u64);
+    // SAFETY: 16 bytes at `at` may be read and written, by the contract; `rbx`, which the compiler keeps for itself, is put back, and
+    // the stack is not touched.
+    unsafe {
+        std::arch::asm!(
+            "xchg {new_low}, rbx",
+            "lock cmpxchg16b xmmword ptr [{at}]",
+            "mov rbx, {new_low}",
+            at = in(reg) at,
+            new_low = inout(reg) new as u64 => _,
+            in("rcx") (new >> 64) as u64,
+            inout("rax") low,
+            inout("rdx") high,
+            options(nostack),
+        );
+    }
+    join(low, high)
 }
 
 /// Never called: the decoder refuses these instructions.
