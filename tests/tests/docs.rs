@@ -1,0 +1,241 @@
+//! What the pages tell a user to type: each `console` block of README, tutorials and how-to pages runs, on softcuda.
+//!
+//! A page is one shell in a terminal, in an empty home folder that has the programs of the first tutorial. A line behind `$ ` is a
+//! command, one behind `> ` goes on with it, and all others are output. Each command has to succeed, and the lines that the
+//! page shows have to come in their order; `...` stands for anything. Further output is fine: a page need not show all.
+//!
+//! Pages name ports. Another free one is put in the place of each, so that pages can run at once, and beside a server.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::gate::lasting_port;
+use katydid_tests::places::Places;
+use katydid_tests::program;
+use katydid_tests::trial::ignorable_test;
+use katydid_tests::watch::{PATIENCE, why_no_checkpoint};
+use libtest_mimic::{Arguments, Completion, Trial};
+
+/// Before a command's output in what the terminal gets, and the command's number behind it.
+const BEGUN: char = '\u{1}';
+/// Before its number and exit status, once it has ended.
+const ENDED: char = '\u{2}';
+/// Ports that pages name.
+const PORTS: [&str; 2] = [":9923", ":9924"];
+/// What a terminal is told to clear a line, as progress bars do.
+const CLEAR: &str = "\u{1b}[K";
+/// What a page calls the programs under test.
+const PROGRAMS: [(&str, &str); 2] = [("my-cuda-program", "static/nbody"), ("train", "static/long_loop")];
+/// The one with ranks, which is there if Open MPI is.
+const RANKED: (&str, &str) = ("mpi-program", "objects/mpi_ring-ranked");
+
+/// A command of a page with what is shown of its output.
+#[derive(Debug, PartialEq, Eq)]
+struct Step {
+    /// Of the page; the first is 1.
+    line: usize,
+    command: String,
+    shown: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    match trials() {
+        Ok(trials) => libtest_mimic::run(&arguments, trials).exit_code(),
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn trials() -> Result<Vec<Trial>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no root")?;
+    let mut pages = vec![root.join("README.md")];
+    for folder in ["docs/tutorials", "docs/how-to"] {
+        for entry in fs::read_dir(root.join(folder)).with_context(|| folder.to_owned())? {
+            pages.push(entry?.path());
+        }
+    }
+    pages.sort();
+    let mut trials: Vec<Trial> = self_tests();
+    for page in pages {
+        let name = page.strip_prefix(root)?.display().to_string();
+        trials.push(ignorable_test(name, move || Ok(try_page(&page)?)));
+    }
+    Ok(trials)
+}
+
+/// Runs a page, or says what it needs that is not here.
+fn try_page(page: &Path) -> Result<Completion> {
+    let places = Places::of_this_test()?;
+    let steps = steps(&fs::read_to_string(page)?)?;
+    if let Some(why) = why_not(&places, &steps) {
+        return Ok(Completion::ignored_with(why));
+    }
+    if !steps.is_empty() {
+        run(&places, &steps)?;
+    }
+    Ok(Completion::Completed)
+}
+
+/// What the steps need and this machine lacks.
+fn why_not(places: &Places, steps: &[Step]) -> Option<String> {
+    let any = |word: &str| steps.iter().any(|step| step.command.contains(word));
+    if any("mpirun") && places.why_not_built("mpi_ring", Variant::Mpi).is_some() {
+        return Some("there is no Open MPI".to_owned());
+    }
+    (any("katydid checkpoint") || any("--every")).then(|| why_no_checkpoint(places)).flatten()
+}
+
+/// The steps of all `console` blocks of a page.
+fn steps(page: &str) -> Result<Vec<Step>> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut is_inside = false;
+    for (index, text) in page.lines().enumerate() {
+        let text = text.trim_start();
+        if let Some(kind) = text.strip_prefix("```") {
+            is_inside = !is_inside && kind == "console";
+        } else if !is_inside {
+        } else if let Some(command) = text.strip_prefix("$ ") {
+            steps.push(Step { line: index + 1, command: command.to_owned(), shown: Vec::new() });
+        } else {
+            let step = steps.last_mut().with_context(|| format!("line {}: output of no command", index + 1))?;
+            match text.strip_prefix("> ") {
+                Some(more) if step.shown.is_empty() => step.command = format!("{}\n{more}", step.command),
+                _ => step.shown.push(text.to_owned()),
+            }
+        }
+    }
+    Ok(steps)
+}
+
+/// Runs the steps in one shell, and compares what the page shows with what came.
+fn run(places: &Places, steps: &[Step]) -> Result<()> {
+    let home = tempfile::Builder::new().prefix("katydid-docs-").tempdir()?;
+    let ports: BTreeMap<&str, String> = PORTS.iter().map(|&port| (port, format!(":{}", lasting_port()))).collect();
+    furnish(places, home.path())?;
+    fs::write(home.path().join("page.sh"), script(steps, &ports))?;
+    // script(1) has a terminal for the shell, which leads its session.
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--flush", "--command", "exec bash --norc page.sh", "/dev/null"]).current_dir(home.path());
+    let path = format!("{}:{}", places.dist.join("bin").display(), std::env::var("PATH").unwrap_or_default());
+    command.env_clear().env("PATH", path).env("HOME", home.path()).env("SHELL", "/bin/sh");
+    command.env("XDG_RUNTIME_DIR", home.path().join("run")).env("TERM", "xterm").env("LANG", "C.UTF-8");
+    command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    let outcome = program::run(&mut command, PATIENCE)?;
+    let text = outcome.text();
+    steps.iter().enumerate().try_for_each(|(number, step)| judge(number, step, &ports, &text))
+}
+
+/// What a user has in the home folder after the first tutorial.
+fn furnish(places: &Places, home: &Path) -> io::Result<()> {
+    fs::create_dir(home.join("run"))?;
+    let program = |place: &str| -> PathBuf { places.apps.join(place) };
+    for (name, place) in PROGRAMS.into_iter().chain(program(RANKED.1).exists().then_some(RANKED)) {
+        symlink(program(place), home.join(name))?;
+    }
+    Ok(())
+}
+
+/// A script that marks where the output of each step begins and ends. Jobs have groups of their own, as in a shell that somebody
+/// types into, and go with the script.
+fn script(steps: &[Step], ports: &BTreeMap<&str, String>) -> String {
+    let mut text = "trap 'for job in $(jobs -p); do kill -KILL -- -$job; done 2> /dev/null' EXIT\nset -m\n".to_owned();
+    for (number, step) in steps.iter().enumerate() {
+        let command = replaced(&step.command, ports);
+        text += &format!("printf '\\n{BEGUN}%d\\n' {number}\n{command}\nprintf '\\n{ENDED}%d %d\\n' {number} $?\n");
+    }
+    text
+}
+
+fn replaced(text: &str, ports: &BTreeMap<&str, String>) -> String {
+    ports.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
+/// Whether a step succeeded and its output has the lines shown.
+fn judge(number: usize, step: &Step, ports: &BTreeMap<&str, String>, all: &str) -> Result<()> {
+    let Step { line, command, .. } = step;
+    let (_, behind) = all
+        .split_once(&format!("{BEGUN}{number}\r\n"))
+        .with_context(|| format!("line {line}: never came to `{command}`:\n{all}"))?;
+    let (output, behind) = behind
+        .split_once(&format!("{ENDED}{number} "))
+        .with_context(|| format!("line {line}: `{command}` did not end:\n{behind}"))?;
+    let status = behind.lines().next().unwrap_or_default();
+    ensure!(status == "0", "line {line}: `{command}` ended with {status}:\n{output}");
+    let lines = shown_lines(output);
+    let mut rest = lines.iter();
+    for wanted in &step.shown {
+        let wanted = replaced(wanted, ports);
+        if wanted != "..." && !rest.any(|got| fits(&wanted, got)) {
+            bail!("line {line}: `{command}` did not print, or not in this place: {wanted}\n{output}");
+        }
+    }
+    Ok(())
+}
+
+/// Lines as a user sees them: what a progress bar wrote over is a line by itself.
+fn shown_lines(output: &str) -> Vec<&str> {
+    output.split(['\n', '\r']).flat_map(|line| line.split(CLEAR)).map(str::trim_end).collect()
+}
+
+/// Whether a line is what the page shows, in which `...` stands for anything.
+fn fits(wanted: &str, got: &str) -> bool {
+    let parts: Vec<&str> = wanted.trim_end().split("...").collect();
+    let [first, .., last] = parts.as_slice() else { return wanted.trim_end() == got };
+    let Some(mut rest) = got.strip_prefix(first) else { return false };
+    for part in &parts[1..parts.len() - 1] {
+        match rest.split_once(part) {
+            Some((_, behind)) => rest = behind,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+/// Of this file's own parts.
+fn self_tests() -> Vec<Trial> {
+    let tests: [(&str, fn() -> Result<()>); 3] = [
+        ("a_block_is_commands_with_their_output", a_block_is_commands_with_their_output),
+        ("three_dots_stand_for_anything", three_dots_stand_for_anything),
+        ("a_page_that_is_wrong_is_found", a_page_that_is_wrong_is_found),
+    ];
+    tests.map(|(name, test)| katydid_tests::trial::test(name, move || Ok(test()?))).into()
+}
+
+fn a_block_is_commands_with_their_output() -> Result<()> {
+    let page = "```console\n$ a \\\n>   b\none\n$ c\n```\n$ no\n```bash\n$ no\n```\n";
+    let step = |line, command: &str, shown: &[&str]| Step {
+        line,
+        command: command.to_owned(),
+        shown: shown.iter().map(|&line| line.to_owned()).collect(),
+    };
+    ensure!(steps(page)? == [step(2, "a \\\n  b", &["one"]), step(5, "c", &[])]);
+    ensure!(steps("```console\noutput\n```\n").is_err());
+    Ok(())
+}
+
+fn three_dots_stand_for_anything() -> Result<()> {
+    ensure!(fits("a ... c", "a b c") && fits("a", "a") && fits("...", "") && fits("x...", "xyz") && fits("... z", "y z"));
+    ensure!(!fits("a ... d", "a b c") && !fits("a", "a b") && !fits("b...", "a b") && !fits("aa...aa", "aaa"));
+    Ok(())
+}
+
+fn a_page_that_is_wrong_is_found() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let tried = |block: &str| run(&places, &steps(&format!("```console\n{block}\n```\n"))?);
+    tried("$ echo one; test -t 0 && test -t 1\none\n$ sleep 600 &\n$ kill $!; wait $! || echo $?\n143")?;
+    let text = |block: &str| tried(block).err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(text("$ echo one\ntwo").contains("did not print"), "{}", text("$ echo one\ntwo"));
+    ensure!(text("$ echo one; echo two\ntwo\none").contains("in this place"));
+    ensure!(text("$ true\n$ (exit 3)").contains("line 3: `(exit 3)` ended with 3"));
+    ensure!(text("$ exit 0").contains("did not end"));
+    Ok(())
+}
