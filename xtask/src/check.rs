@@ -7,17 +7,18 @@ use anyhow::{Result, bail};
 use crate::output::{problem, step};
 use crate::shell;
 use crate::tree::Tree;
-use crate::{deny, layers, style};
+use crate::{deny, layers, pages, style};
 
 /// One check and its name in the count.
 pub(crate) type Check = (&'static str, fn(&Tree) -> Result<()>);
 
 /// All of them, quickest first.
-pub(crate) const CHECKS: [Check; 6] = [
+pub(crate) const CHECKS: [Check; 7] = [
     ("formatting", formatting),
     ("layers", layers::run),
     ("dependencies", deny::run),
     ("style", style::run),
+    ("pages", pages::run),
     ("lints", lints),
     ("documentation", docs),
 ];

@@ -6,6 +6,7 @@
 mod apps;
 mod archive;
 mod bless;
+mod book;
 mod check;
 mod checkpoints;
 mod coverage;
@@ -29,6 +30,7 @@ mod opencl_pack;
 mod opencl_programs;
 mod opencl_rates;
 mod output;
+mod pages;
 mod programs;
 mod setup;
 mod shell;
@@ -96,6 +98,10 @@ enum Command {
     Deny,
     /// Measures the sources against the targets of style; fails at the hard limits.
     Style,
+    /// Checks the pages under docs and in the root: links, paths, lengths of sentences.
+    Pages,
+    /// Builds the documentation as a book into target/book, where mdbook is installed.
+    Book,
     /// Rewrites the texts that tests compare with, from what the code says now.
     Bless,
     /// The programs on a machine with a GPU: `--pack` here makes a folder of two files, and its run.sh does the rest there.
@@ -149,6 +155,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Layers => layers::run(&tree)?,
         Command::Deny => deny::run(&tree)?,
         Command::Style => style::run(&tree)?,
+        Command::Pages => pages::run(&tree)?,
+        Command::Book => book::run(&tree)?,
         Command::Bless => bless::run(&tree)?,
         Command::GpuTest { part: Some(gpu::Part::Frameworks), options, .. } => {
             return frameworks::run_here(&tree, &options);

@@ -1,0 +1,313 @@
+//! Checks what people read: links and paths resolve, and the pages for users have short sentences.
+//!
+//! Links, and paths in backticks, are checked on every page. Lengths of sentences are checked on the pages that users begin with:
+//! README, tutorials, how-to and reference. A span of code counts as one word. Code blocks are left out; of tables only the hard
+//! limit is checked.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::output::{line, step};
+use crate::tree::Tree;
+
+/// Words of a sentence: the median, nineteen of twenty, and all.
+const MEDIAN: usize = 16;
+const NEARLY_ALL: usize = 30;
+const LIMIT: usize = 45;
+/// Folders of pages whose sentences are measured.
+const FOR_USERS: [&str; 3] = ["docs/tutorials", "docs/how-to", "docs/reference"];
+/// A page of the repository's root that is no page of ours to check: it quotes names that were removed since.
+const HISTORY: &str = "CHANGELOG.md";
+/// What a span of code becomes where words are counted.
+const SPAN: &str = "code";
+
+/// A page, and what is wrong with it.
+struct Page {
+    /// From the root.
+    path: PathBuf,
+    text: String,
+}
+
+/// A line of prose, or a row of a table, behind the number of the line where it begins.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece {
+    Prose(usize, String),
+    Cell(usize, String),
+}
+
+/// Prints the figures, and fails where a page breaks a limit or names what is not there.
+pub(crate) fn run(tree: &Tree) -> Result<()> {
+    step("pages: links, paths, lengths of sentences");
+    let pages = read(&tree.root)?;
+    let mut faults: Vec<String> = Vec::new();
+    let mut lengths: Vec<usize> = Vec::new();
+    for page in &pages {
+        faults.extend(broken(&tree.root, page, &pages));
+        if is_for_users(&page.path) {
+            let (more, long) = measured(page);
+            lengths.extend(more);
+            faults.extend(long);
+        }
+    }
+    faults.extend(unlisted(&pages));
+    faults.extend(judged(&mut lengths));
+    if !faults.is_empty() {
+        bail!("{}", faults.join("\n"));
+    }
+    Ok(())
+}
+
+/// All pages of the root and of `docs`.
+fn read(root: &Path) -> Result<Vec<Page>> {
+    let mut paths = Vec::new();
+    collect(root, false, &mut paths)?;
+    collect(&root.join("docs"), true, &mut paths)?;
+    paths.sort();
+    let page = |path: PathBuf| -> Result<Page> {
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(Page { path: path.strip_prefix(root).unwrap_or(&path).to_owned(), text })
+    };
+    paths.into_iter().filter(|path| !path.ends_with(HISTORY)).map(page).collect()
+}
+
+fn collect(folder: &Path, is_deep: bool, paths: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() && is_deep {
+            collect(&path, is_deep, paths)?;
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn is_for_users(path: &Path) -> bool {
+    path == Path::new("README.md") || FOR_USERS.iter().any(|folder| path.starts_with(folder))
+}
+
+/// Links and paths of a page that lead nowhere.
+fn broken(root: &Path, page: &Page, pages: &[Page]) -> Vec<String> {
+    let at = |number: usize, what: &str| format!("{}:{number}: {what}", page.path.display());
+    let folder = page.path.parent().unwrap_or(Path::new(""));
+    let mut faults = Vec::new();
+    for (number, text) in prose_lines(&page.text) {
+        for link in links(text) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.path.clone() } else { plain(&folder.join(file)) };
+            if !root.join(&target).exists() {
+                faults.push(at(number, &format!("the link {link} leads nowhere")));
+            } else if !anchor.is_empty() && !has_heading(pages, &target, anchor) {
+                faults.push(at(number, &format!("{} has no heading #{anchor}", target.display())));
+            }
+        }
+        let lost = spans(text).into_iter().filter(|span| is_path(span) && !root.join(span.trim_end_matches('/')).exists());
+        faults.extend(lost.map(|span| at(number, &format!("there is no {span}"))));
+    }
+    faults
+}
+
+/// The lines of a page that lie in no code block, with their numbers.
+fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_code = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        (!is_code && !is_fence).then_some((index + 1, line))
+    })
+}
+
+/// Targets of the relative links of a line.
+fn links(text: &str) -> Vec<&str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
+    targets.filter(|target| !target.contains("://")).collect()
+}
+
+/// The spans of code of a line.
+fn spans(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// Whether a span is a path in the repository: below one of its folders, without a placeholder.
+fn is_path(span: &str) -> bool {
+    let is_plain = span.chars().all(|letter| letter.is_ascii_alphanumeric() || "._-/".contains(letter));
+    let below = ["crates/", "docs/", "fuzz/", "spec/", "tests/", "xtask/", ".github/"];
+    is_plain && below.iter().any(|folder| span.starts_with(folder))
+}
+
+/// A path without `.` and `..`.
+fn plain(path: &Path) -> PathBuf {
+    path.iter().fold(PathBuf::new(), |mut plain, part| {
+        if part == ".." {
+            plain.pop();
+        } else if part != "." {
+            plain.push(part);
+        }
+        plain
+    })
+}
+
+fn has_heading(pages: &[Page], path: &Path, anchor: &str) -> bool {
+    let page = pages.iter().find(|page| page.path == path);
+    page.is_none_or(|page| prose_lines(&page.text).any(|(_, line)| line.starts_with('#') && slug(line) == anchor))
+}
+
+/// The anchor of a heading, as GitHub and mdBook make it.
+fn slug(heading: &str) -> String {
+    let title = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = title.chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+    kept.map(|letter| if letter == ' ' { '-' } else { letter }).collect()
+}
+
+/// Pages below `docs` that the book leaves out.
+fn unlisted(pages: &[Page]) -> Vec<String> {
+    let summary = Path::new("docs/SUMMARY.md");
+    let Some(book) = pages.iter().find(|page| page.path == summary) else {
+        return vec!["docs/SUMMARY.md is missing".to_owned()];
+    };
+    let listed: Vec<PathBuf> = links(&book.text).into_iter().map(|link| Path::new("docs").join(link)).collect();
+    let ours = pages.iter().map(|page| &page.path).filter(|path| path.starts_with("docs") && *path != summary);
+    ours.filter(|path| !listed.contains(path))
+        .map(|path| format!("docs/SUMMARY.md does not list {}", path.display()))
+        .collect()
+}
+
+/// Words of each sentence of a page's prose, and the sentences beyond the limit, those of tables too.
+fn measured(page: &Page) -> (Vec<usize>, Vec<String>) {
+    let (mut lengths, mut faults) = (Vec::new(), Vec::new());
+    for piece in pieces(&page.text) {
+        let (number, text, is_prose) = match &piece {
+            Piece::Prose(number, text) => (number, text, true),
+            Piece::Cell(number, text) => (number, text, false),
+        };
+        for sentence in sentences(text) {
+            let count = words(&sentence);
+            if is_prose && count > 0 {
+                lengths.push(count);
+            }
+            if count > LIMIT {
+                let begin: String = sentence.chars().take(50).collect();
+                faults.push(format!("{}:{number}: {count} words, the limit is {LIMIT}: {begin}…", page.path.display()));
+            }
+        }
+    }
+    (lengths, faults)
+}
+
+/// Paragraphs and items of lists, each as one line, and cells of tables. Headings are left out.
+fn pieces(text: &str) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut last = 0;
+    for (number, line) in prose_lines(text) {
+        let text = line.trim();
+        let is_item = text.starts_with("- ") || text.split_once(". ").is_some_and(|(digits, _)| is_number(digits));
+        if text.starts_with('|') {
+            let cells = text.trim_matches('|').split(" | ").map(|cell| Piece::Cell(number, cell.trim().to_owned()));
+            pieces.extend(cells);
+        } else if text.is_empty() || text.starts_with('#') {
+        } else if let (Some(Piece::Prose(_, before)), true, false) = (pieces.last_mut(), last + 1 == number, is_item) {
+            *before += " ";
+            *before += text;
+            last = number;
+        } else {
+            let begin = if is_item { text.split_once(' ').map_or("", |(_, rest)| rest) } else { text };
+            pieces.push(Piece::Prose(number, begin.to_owned()));
+            last = number;
+        }
+    }
+    pieces
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|letter| letter.is_ascii_digit())
+}
+
+/// The sentences of a paragraph, its spans of code and targets of links replaced by a word, or none.
+fn sentences(paragraph: &str) -> Vec<String> {
+    let spared = paragraph.split('`').enumerate().map(|(index, part)| if index % 2 == 1 { SPAN } else { part });
+    let mut text: String = spared.collect();
+    while let Some((begin, end)) = text.find("](").and_then(|at| Some((at, at + text.get(at..)?.find(')')?))) {
+        text.replace_range(begin..=end, "");
+    }
+    let ends = |word: &str| word.trim_end_matches(['*', ')', '"', '_']).ends_with(['.', '!', '?']);
+    let mut sentences = vec![String::new()];
+    for word in text.split_whitespace() {
+        if let Some(sentence) = sentences.last_mut() {
+            *sentence += word;
+            *sentence += " ";
+        }
+        if ends(word) {
+            sentences.push(String::new());
+        }
+    }
+    sentences
+}
+
+fn words(sentence: &str) -> usize {
+    sentence.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count()
+}
+
+/// What is wrong with all sentences together.
+fn judged(lengths: &mut [usize]) -> Vec<String> {
+    lengths.sort_unstable();
+    let at = |percent: usize| lengths.get(lengths.len() * percent / 100).copied().unwrap_or(0);
+    let longest = lengths.last().copied().unwrap_or(0);
+    line(&format!(
+        "    {} sentences for users, words: median {}, 95th percentile {}, longest {longest} (limits: {MEDIAN}, {NEARLY_ALL}, {LIMIT})",
+        lengths.len(),
+        at(50),
+        at(95),
+    ));
+    let over = [("the median", at(50), MEDIAN), ("the 95th percentile", at(95), NEARLY_ALL)];
+    let over = over.into_iter().filter(|(_, is, limit)| is > limit);
+    over.map(|(what, is, limit)| format!("sentences of pages for users: {what} is {is} words, the limit is {limit}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(path: &str, text: &str) -> Page {
+        Page { path: path.into(), text: text.to_owned() }
+    }
+
+    #[test]
+    fn code_is_one_word_and_blocks_are_none() {
+        let page = page("README.md", "# Title\nOne `a b c` two. Three\nfour five.\n```text\nno words\n```\n- item one\n");
+        assert_eq!(measured(&page).0, [3, 3, 2]);
+    }
+
+    #[test]
+    fn a_sentence_beyond_the_limit_is_named_in_prose_and_tables() {
+        let long = "word ".repeat(LIMIT + 1);
+        assert_eq!(measured(&page("a.md", &format!("{long}.\n\n| a | {long} |\n"))).1.len(), 2);
+        assert!(measured(&page("a.md", "Short. Too.")).1.is_empty());
+    }
+
+    #[test]
+    fn targets_of_links_are_no_words() {
+        assert_eq!(sentences("See [the page](a/b.md#c). End.")[0].trim(), "See [the page.");
+    }
+
+    #[test]
+    fn links_paths_and_headings_that_are_not_there_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("docs")).unwrap();
+        fs::write(root.path().join("docs/a.md"), "").unwrap();
+        let other = page("docs/a.md", "## A `b`-heading, so\n");
+        let text = "[a](docs/a.md#a-b-heading-so) `docs/a.md` <https://x.y> [e](https://x.y/z) `docs/NAME/*`\n```\n[z](z)\n```\n";
+        assert_eq!(broken(root.path(), &page("b.md", text), &[other]), Vec::<String>::new());
+        let other = page("docs/a.md", "");
+        let text = "[a](../docs/b.md)\n`crates/none.rs`\n[c](a.md#none)\n";
+        let faults = broken(root.path(), &page("docs/c.md", text), &[other]);
+        assert_eq!(faults.len(), 3, "{faults:?}");
+    }
+
+    #[test]
+    fn a_page_that_the_book_leaves_out_is_named() {
+        let pages = [page("docs/SUMMARY.md", "- [A](a.md)\n"), page("docs/a.md", ""), page("docs/b.md", "")];
+        assert_eq!(unlisted(&pages), ["docs/SUMMARY.md does not list docs/b.md"]);
+    }
+}
