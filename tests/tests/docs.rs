@@ -30,6 +30,15 @@ const ENDED: char = '\u{2}';
 const PORTS: [&str; 2] = [":9923", ":9924"];
 /// What a terminal is told to clear a line, as progress bars do.
 const CLEAR: &str = "\u{1b}[K";
+/// How each page's script begins. What the test was started with beside the standard streams is closed, as a user's terminal has no
+/// more; 255 is the script itself. Jobs have groups of their own, as in a shell that somebody types into, and end with it.
+const PREPARED: &str = "for fd in /proc/$$/fd/*; do
+    fd=${fd##*/}
+    [ $fd -le 2 ] || [ $fd = 255 ] || eval \"exec $fd>&-\"
+done
+trap 'for job in $(jobs -p); do kill -KILL -- -$job; done 2> /dev/null' EXIT
+set -m
+";
 /// What a page calls the programs under test.
 const PROGRAMS: [(&str, &str); 2] = [("my-cuda-program", "static/nbody"), ("train", "static/long_loop")];
 /// The one with ranks, which is there if Open MPI is.
@@ -144,13 +153,13 @@ fn furnish(places: &Places, home: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A script that marks where the output of each step begins and ends. Jobs have groups of their own, as in a shell that somebody
-/// types into, and go with the script.
+/// A script that marks where the output of each step begins and ends. The first step that fails ends it: what follows would wait.
 fn script(steps: &[Step], ports: &BTreeMap<&str, String>) -> String {
-    let mut text = "trap 'for job in $(jobs -p); do kill -KILL -- -$job; done 2> /dev/null' EXIT\nset -m\n".to_owned();
+    let mut text = PREPARED.to_owned();
     for (number, step) in steps.iter().enumerate() {
         let command = replaced(&step.command, ports);
-        text += &format!("printf '\\n{BEGUN}%d\\n' {number}\n{command}\nprintf '\\n{ENDED}%d %d\\n' {number} $?\n");
+        text += &format!("printf '\\n{BEGUN}%d\\n' {number}\n{command}\n");
+        text += &format!("status=$?; printf '\\n{ENDED}%d %d\\n' {number} $status; [ $status = 0 ] || exit\n");
     }
     text
 }
@@ -223,7 +232,9 @@ fn a_block_is_commands_with_their_output() -> Result<()> {
 }
 
 fn three_dots_stand_for_anything() -> Result<()> {
-    ensure!(fits("a ... c", "a b c") && fits("a", "a") && fits("...", "") && fits("x...", "xyz") && fits("... z", "y z"));
+    ensure!(
+        fits("a ... c", "a b c") && fits("a", "a") && fits("...", "") && fits("x...", "xyz") && fits("... z", "y z")
+    );
     ensure!(!fits("a ... d", "a b c") && !fits("a", "a b") && !fits("b...", "a b") && !fits("aa...aa", "aaa"));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Checks what people read: links and paths resolve, and the pages for users have short sentences.
 //!
-//! Links, and paths in backticks, are checked on every page. Lengths of sentences are checked on the pages that users begin with:
+//! Links, and paths and variables in backticks, are checked on every page. Lengths of sentences are checked on the pages that users begin with:
 //! README, tutorials, how-to and reference. A span of code counts as one word. Code blocks are left out; of tables only the hard
 //! limit is checked.
 
@@ -20,6 +20,9 @@ const LIMIT: usize = 45;
 const FOR_USERS: [&str; 3] = ["docs/tutorials", "docs/how-to", "docs/reference"];
 /// A page of the repository's root that is no page of ours to check: it quotes names that were removed since.
 const HISTORY: &str = "CHANGELOG.md";
+/// Where Katydid's variables are listed, and how their names begin.
+const VARIABLES: &str = "crates/ledger/src/settings.rs";
+const VARIABLE: &str = "KATYDID_";
 /// What a span of code becomes where words are counted.
 const SPAN: &str = "code";
 
@@ -41,10 +44,13 @@ enum Piece {
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     step("pages: links, paths, lengths of sentences");
     let pages = read(&tree.root)?;
+    let list = tree.root.join(VARIABLES);
+    let list = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
     let mut faults: Vec<String> = Vec::new();
     let mut lengths: Vec<usize> = Vec::new();
     for page in &pages {
         faults.extend(broken(&tree.root, page, &pages));
+        faults.extend(unknown(page, &list));
         if is_for_users(&page.path) {
             let (more, long) = measured(page);
             lengths.extend(more);
@@ -103,10 +109,28 @@ fn broken(root: &Path, page: &Page, pages: &[Page]) -> Vec<String> {
                 faults.push(at(number, &format!("{} has no heading #{anchor}", target.display())));
             }
         }
-        let lost = spans(text).into_iter().filter(|span| is_path(span) && !root.join(span.trim_end_matches('/')).exists());
+        let lost =
+            spans(text).into_iter().filter(|span| is_path(span) && !root.join(span.trim_end_matches('/')).exists());
         faults.extend(lost.map(|span| at(number, &format!("there is no {span}"))));
     }
     faults
+}
+
+/// Variables that a page names and `list` does not.
+fn unknown(page: &Page, list: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (number, text) in prose_lines(&page.text) {
+        let words = spans(text).into_iter().flat_map(|span| span.split(|letter: char| !is_of_variable(letter)));
+        // One that ends with the line stands for several.
+        let named = words.filter(|word| word.starts_with(VARIABLE) && !word.ends_with('_'));
+        let lost = named.filter(|word| !list.contains(&format!("\"{word}\"")));
+        faults.extend(lost.map(|word| format!("{}:{number}: there is no variable {word}", page.path.display())));
+    }
+    faults
+}
+
+fn is_of_variable(letter: char) -> bool {
+    letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_'
 }
 
 /// The lines of a page that lie in no code block, with their numbers.
@@ -262,7 +286,8 @@ fn judged(lengths: &mut [usize]) -> Vec<String> {
     ));
     let over = [("the median", at(50), MEDIAN), ("the 95th percentile", at(95), NEARLY_ALL)];
     let over = over.into_iter().filter(|(_, is, limit)| is > limit);
-    over.map(|(what, is, limit)| format!("sentences of pages for users: {what} is {is} words, the limit is {limit}")).collect()
+    over.map(|(what, is, limit)| format!("sentences of pages for users: {what} is {is} words, the limit is {limit}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -275,7 +300,8 @@ mod tests {
 
     #[test]
     fn code_is_one_word_and_blocks_are_none() {
-        let page = page("README.md", "# Title\nOne `a b c` two. Three\nfour five.\n```text\nno words\n```\n- item one\n");
+        let page =
+            page("README.md", "# Title\nOne `a b c` two. Three\nfour five.\n```text\nno words\n```\n- item one\n");
         assert_eq!(measured(&page).0, [3, 3, 2]);
     }
 
@@ -303,6 +329,12 @@ mod tests {
         let text = "[a](../docs/b.md)\n`crates/none.rs`\n[c](a.md#none)\n";
         let faults = broken(root.path(), &page("docs/c.md", text), &[other]);
         assert_eq!(faults.len(), 3, "{faults:?}");
+    }
+
+    #[test]
+    fn a_variable_that_is_not_listed_is_found() {
+        let page = page("a.md", "`KATYDID_ONE=1 katydid run`, `KATYDID_TWO`, all `KATYDID_…` and `KATYDID_T_*`\n");
+        assert_eq!(unknown(&page, "\"KATYDID_ONE\""), ["a.md:1: there is no variable KATYDID_TWO"]);
     }
 
     #[test]
