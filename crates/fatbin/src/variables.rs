@@ -260,7 +260,7 @@ fn name_at(names: &[u8], at: u32) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linked_image;
+    use crate::{Compilation, linked_image};
 
     /// What `nvcc -cubin` 13.0 made of `tests/variables/variables.cu` for sm_90.
     const CUBIN: &[u8] = include_bytes!("../tests/variables/variables.cubin");
@@ -315,7 +315,7 @@ mod tests {
         let of = |bytes: &[u8]| Image::from_bytes(bytes).unwrap().calls_by_pointer().unwrap();
         let (direct, indirect) = ("call f;", "P: .callprototype _ (.param .b32 _); call %rd1, (a), P;");
         assert!(of(CUBIN) && of(TEXT.as_bytes()));
-        let linked = |texts: [&str; 2]| linked_image(&texts.map(|text| (text, None)));
+        let linked = |texts: [&str; 2]| linked_image(&texts.map(|text| (text, Compilation::default())));
         assert!(!of(&linked([direct, direct])) && of(&linked([direct, indirect])));
     }
 
@@ -349,7 +349,7 @@ mod tests {
     fn a_software_device_runs_the_text_alone() {
         assert!(Image::from_bytes(CUBIN).unwrap().variables(90, true).is_err());
         let linked =
-            linked_image(&[(".global .u32 a;", None), (".visible .global .u32 b; .extern .global .u32 a;", None)]);
+            linked_image(&[(".global .u32 a;", Compilation::default()), (".visible .global .u32 b; .extern .global .u32 a;", Compilation::default())]);
         let found = Image::from_bytes(&linked).unwrap().variables(90, true).unwrap();
         assert_eq!(names(&found), ["a", "b"]);
     }
