@@ -81,7 +81,10 @@ mod tests {
     fn text_tells_its_scopes() {
         let has = |text: &str| {
             let text = format!(".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry k() {{ {text} ret; }}");
-            Image::from_bytes(&linked_image(&[(&text, Compilation::default())])).unwrap().has_system_atomics(90).unwrap()
+            Image::from_bytes(&linked_image(&[(&text, Compilation::default())]))
+                .unwrap()
+                .has_system_atomics(90)
+                .unwrap()
         };
         assert!(has("atom.global.sys.add.u32 %r1, [%rd1], 1;") && has("red.relaxed.sys.global.add.s32 [%rd1], 1;"));
         assert!(!has("atom.global.add.u32 %r1, [%rd1], 1;") && !has("fence.sc.sys; st.release.sys.b32 [%rd1], 1;"));

@@ -348,8 +348,10 @@ mod tests {
     #[test]
     fn a_software_device_runs_the_text_alone() {
         assert!(Image::from_bytes(CUBIN).unwrap().variables(90, true).is_err());
-        let linked =
-            linked_image(&[(".global .u32 a;", Compilation::default()), (".visible .global .u32 b; .extern .global .u32 a;", Compilation::default())]);
+        let linked = linked_image(&[
+            (".global .u32 a;", Compilation::default()),
+            (".visible .global .u32 b; .extern .global .u32 a;", Compilation::default()),
+        ]);
         let found = Image::from_bytes(&linked).unwrap().variables(90, true).unwrap();
         assert_eq!(names(&found), ["a", "b"]);
     }

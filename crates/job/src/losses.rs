@@ -78,7 +78,7 @@ fn of_descriptors(pid: u32, tree: &[Process]) -> Option<Loss> {
     })
 }
 
-/// `lock:	1: LEASE  BREAKING  READ 7 fe:00:12 0 EOF`.
+/// `lock: 1: LEASE  BREAKING  READ 7 fe:00:12 0 EOF`.
 fn is_breaking(fdinfo: &str) -> bool {
     let mut locks = fdinfo.lines().filter_map(|line| line.strip_prefix("lock:"));
     locks.any(|lock| lock.split_ascii_whitespace().skip(1).take(2).eq(["LEASE", "BREAKING"]))

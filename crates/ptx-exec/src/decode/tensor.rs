@@ -41,19 +41,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let policy = self.cache_policy(m);
         let operands = i.operands.get(..i.operands.len().saturating_sub(usize::from(policy))).unwrap_or_default();
         if prefetches {
-            if !(m.take("L2") && m.take("global") && m.all_taken()) {
-                return Err(self.unsupported(i));
-            }
-            match operands {
-                [place] if !pixels => self.tensor_place(place, rank)?,
-                [place, added] if offsets => {
-                    self.pixel_offsets(added, rank)?;
-                    self.tensor_place(place, rank)?
-                }
-                _ => return Err(self.invalid("prefetch with the wrong operands")),
-            };
-            self.push(Draft::new(control::nothing));
-            return Ok(());
+            return self.prefetch_tensor((i, m), operands, rank, (offsets, pixels));
         }
         let operation = if reduces { m.one_of(&how::OPERATIONS) } else { None };
         let spaces = (self.space(m), self.space(m));
@@ -112,6 +100,29 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let draft = Draft::new(code::copy).imm(flags | number << how::OPERATION_SHIFT);
         let draft = self.with_list(draft, &references, Role::Use);
         self.push(draft);
+        Ok(())
+    }
+
+    /// `cp.async.bulk.prefetch.tensor.2d.L2.global.tile [map, {x, y}]`: checked, and nothing to do.
+    fn prefetch_tensor(
+        &mut self,
+        (i, m): (&Instruction<'a>, &mut Modifiers<'a>),
+        operands: &[Operand<'a>],
+        rank: u64,
+        (offsets, pixels): (bool, bool),
+    ) -> Result<(), LoadError> {
+        if !(m.take("L2") && m.take("global") && m.all_taken()) {
+            return Err(self.unsupported(i));
+        }
+        match operands {
+            [place] if !pixels => self.tensor_place(place, rank)?,
+            [place, added] if offsets => {
+                self.pixel_offsets(added, rank)?;
+                self.tensor_place(place, rank)?
+            }
+            _ => return Err(self.invalid("prefetch with the wrong operands")),
+        };
+        self.push(Draft::new(control::nothing));
         Ok(())
     }
 
