@@ -250,7 +250,7 @@ impl Maker<'_> {
 
     /// 0, most often.
     fn zero(&mut self) -> u64 {
-        self.number(|byte| if byte < 0xd0 { 0 } else { byte - 0xd0 })
+        self.number(|byte| byte.saturating_sub(0xd0))
     }
 
     fn list<T: Field>(&mut self, out: &mut Vec<u8>, mut make: impl FnMut(&mut Self) -> T) -> u32 {

@@ -211,12 +211,12 @@ fn fits(wanted: &str, got: &str) -> bool {
 
 /// Of this file's own parts.
 fn self_tests() -> Vec<Trial> {
-    let tests: [(&str, fn() -> Result<()>); 3] = [
-        ("a_block_is_commands_with_their_output", a_block_is_commands_with_their_output),
-        ("three_dots_stand_for_anything", three_dots_stand_for_anything),
-        ("a_page_that_is_wrong_is_found", a_page_that_is_wrong_is_found),
-    ];
-    tests.map(|(name, test)| katydid_tests::trial::test(name, move || Ok(test()?))).into()
+    let own = |name: &str, test: fn() -> Result<()>| katydid_tests::trial::test(name, move || Ok(test()?));
+    vec![
+        own("a_block_is_commands_with_their_output", a_block_is_commands_with_their_output),
+        own("three_dots_stand_for_anything", three_dots_stand_for_anything),
+        own("a_page_that_is_wrong_is_found", a_page_that_is_wrong_is_found),
+    ]
 }
 
 fn a_block_is_commands_with_their_output() -> Result<()> {

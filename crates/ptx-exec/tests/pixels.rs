@@ -63,7 +63,7 @@ fn load(corner: [i32; 4], offsets: [u16; 2], bytes: u64) -> String {
 /// The first channel of each pixel that comes in.
 fn first_channels(pixels: Pixels, corner: [i32; 4], offsets: [u16; 2]) -> Result<Vec<u32>, FaultKind> {
     let device = Device::default();
-    let words: Vec<u32> = (0..BYTES as u32 / 4).map(|word| 2 * word | (2 * word + 1) << 16).collect();
+    let words: Vec<u32> = (0..BYTES as u32 / 4).map(|word| (2 * word) | ((2 * word + 1) << 16)).collect();
     let tensor = device.put(&words);
     let (map, out) = (device.put(&map(tensor, pixels)), device.allocate(1024));
     let row = pixels.channels * 2;

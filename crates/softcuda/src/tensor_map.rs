@@ -143,11 +143,11 @@ impl Tensor {
                 let corners = lower.iter().take(count).chain(upper.iter().take(count));
                 let are_near = corners.copied().all(|offset: i32| (least..-least).contains(&offset));
                 let is_whole = self.interleave != 0 || self.bytes(channels).is_multiple_of(16);
-                let ends = lower.iter().zip(&upper).zip(&self.dimensions[1..]).take(count);
+                let mut ends = lower.iter().zip(&upper).zip(&self.dimensions[1..]).take(count);
                 let is_there = |((lower, upper), size): ((&i32, &i32), &u64)| {
                     (*size).min(1 << 32) as i64 - 1 + i64::from(*upper) >= i64::from(*lower)
                 };
-                let is_taken = is_whole && (wide.is_some() || ends.map(is_there).all(|there| there));
+                let is_taken = is_whole && (wide.is_some() || ends.all(is_there));
                 is_wide && is_taken && are_near && channels <= 256 && pixels <= 1024 && self.fits_row(channels)
             }
         }
