@@ -73,8 +73,10 @@ impl Target {
     }
 }
 
+/// A hello with the name by which the server's log tells these sessions from others.
 fn hello() -> Hello {
-    peer::hello(SessionKind::CUDA, Claim::NEW)
+    let name = || "hostile".to_owned();
+    Hello { program: name(), name: name(), ..peer::hello(SessionKind::CUDA, Claim::NEW) }
 }
 
 /// One whole handshake message.

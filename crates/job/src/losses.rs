@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_file_without_a_name_on_a_read_only_mount_is_found() {
         let script = "mount -t tmpfs none /mnt && echo a > /mnt/file && exec 3< /mnt/file && rm /mnt/file \
-                      && echo writable && read _ && mount -o remount,ro /mnt && echo read-only && read _";
+                      && echo writable && read _ && mount -o remount,bind,ro /mnt && echo read-only && read _";
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
