@@ -107,7 +107,7 @@ impl View {
     fn stored(&self) -> String {
         let sizes = self.manifest.sizes;
         format!(
-            "{} of memory, {} of them different, kept in {} of {} packs; this checkpoint added {}",
+            "{} of GPU memory; with libraries {} of different chunks, kept in {} of {} packs; this checkpoint added {}",
             Size(sizes.content),
             Size(sizes.chunks),
             Size(sizes.stored),
@@ -216,7 +216,7 @@ mod tests {
 │  ├─ global × 20: 80 B
 │  └─ journal: 1.5 KiB
 ├─ processes by CRIU 4.2.1: 1 KiB in 1 files
-└─ 0 B of memory, 0 B of them different, kept in 0 B of 0 packs; this checkpoint added 0 B
+└─ 0 B of GPU memory; with libraries 0 B of different chunks, kept in 0 B of 0 packs; this checkpoint added 0 B
 ";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
     }

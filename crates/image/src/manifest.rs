@@ -57,9 +57,9 @@ pub struct Identity {
 /// Bytes of a checkpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
-    /// All chunks, each as often as it is named.
+    /// Memory of all sessions: their chunks, each as often as it is named.
     pub content: u64,
-    /// The different ones among them, as they are.
+    /// The different chunks of sessions and libraries, as they are.
     pub chunks: u64,
     /// The different ones as they are kept.
     pub stored: u64,

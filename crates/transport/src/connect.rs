@@ -156,17 +156,22 @@ impl Again {
     fn is_wanted(&mut self, error: &ConnectError) -> bool {
         let is_cut =
             |source: &io::Error| matches!(source.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
-        match error {
+        // A server behind TLS cannot say in the middle of a handshake that it needs the place for another program. The handshake is over
+        // on this side before it is on the server's.
+        let is_without_a_word = match error {
             ConnectError::Handshake { source: HandshakeError::Refused(refused), .. } => {
-                refused.code == RefusalCode::CROWDED
+                return refused.code == RefusalCode::CROWDED;
             }
-            // A server behind TLS cannot say in the middle of a handshake that it needs the place for another program.
-            ConnectError::Tls { source: TlsError::System(source), .. } if is_cut(source) => {
-                self.cut += 1;
-                self.cut < Self::MOST_CUT
-            }
+            ConnectError::Tls { source: TlsError::System(source), .. } => is_cut(source),
+            ConnectError::Link { address: Address::Tls { .. }, source } => match source {
+                LinkError::Closed => true,
+                LinkError::System { source, .. } => is_cut(source),
+                _ => false,
+            },
             _ => false,
-        }
+        };
+        self.cut += u32::from(is_without_a_word);
+        is_without_a_word && self.cut < Self::MOST_CUT
     }
 
     /// Programs that were refused at the same moment do not come back at the same moment.
@@ -392,6 +397,16 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn a_connection_that_ends_without_a_word_is_tried_again_behind_tls_alone() {
+        let closed =
+            |address: &str| ConnectError::Link { address: address.parse().unwrap(), source: LinkError::Closed };
+        let mut again = Again::default();
+        let wanted = [0; 4].map(|_| again.is_wanted(&closed("tls://gpu:9923")));
+        assert_eq!(wanted, [true, true, true, false], "it may be no server of ours");
+        assert!(!Again::default().is_wanted(&closed("tcp://gpu:9923")));
+    }
 
     #[test]
     fn a_number_that_does_not_answer_leaves_time_for_the_next() {
