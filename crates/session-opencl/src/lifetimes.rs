@@ -164,6 +164,7 @@ pub(crate) type Staying = ManuallyDrop<Hold>;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::empty_table;
 
     /// One test at a time: all see what is given back.
     static ALONE: Mutex<()> = Mutex::new(());
@@ -198,8 +199,7 @@ mod tests {
     }
 
     fn api() -> &'static Dispatch {
-        // SAFETY: every entry of a table of zeros is `None`.
-        let mut api: Dispatch = unsafe { std::mem::zeroed() };
+        let mut api = empty_table();
         api.clReleaseDevice = Some(note_device);
         api.clReleaseContext = Some(note_context);
         api.clReleaseCommandQueue = Some(note_queue);

@@ -191,11 +191,10 @@ impl Objects {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::empty_table;
 
     fn api() -> &'static Dispatch {
-        // SAFETY: every entry of a table of zeros is `None`.
-        #[expect(unsafe_code, reason = "an empty table")]
-        Box::leak(Box::new(unsafe { std::mem::zeroed() }))
+        Box::leak(Box::new(empty_table()))
     }
 
     #[test]

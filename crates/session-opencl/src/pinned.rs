@@ -131,6 +131,7 @@ mod tests {
     use super::*;
     use crate::lifetimes::Owned;
     use crate::objects::Object;
+    use crate::tests::empty_table;
 
     /// Objects that the driver below has made and not released; where it maps buffers, 0: at their own memory.
     static ALIVE: AtomicI64 = AtomicI64::new(0);
@@ -199,8 +200,7 @@ mod tests {
 
     #[test]
     fn memory_is_known_while_its_buffer_is_mapped_and_nothing_is_left() {
-        // SAFETY: every entry of a table of zeros is `None`.
-        let mut api: Dispatch = unsafe { std::mem::zeroed() };
+        let mut api = empty_table();
         api.clCreateCommandQueue = Some(queue);
         api.clCreateBuffer = Some(buffer);
         api.clEnqueueMapBuffer = Some(map);

@@ -65,7 +65,7 @@ fn mapping<T>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether blocks of the heap are glibc's, as they are read here. A heap of somebody else's, preloaded or a sanitizer's, takes no
+/// Whether blocks of the heap are glibc's, as they are read here. A preloaded heap, or a sanitizer's, takes no
 /// settings of glibc's, and has other bytes before its blocks.
 fn is_heap_glibcs() -> bool {
     static IS: OnceLock<bool> = OnceLock::new();

@@ -146,11 +146,10 @@ mod tests {
 
     use super::*;
     use crate::objects::Object;
+    use crate::tests::empty_table;
 
     fn context() -> Hold {
-        // SAFETY: every entry of a table of zeros is `None`.
-        #[expect(unsafe_code, reason = "an empty table")]
-        let api: &'static Dispatch = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
+        let api: &'static Dispatch = Box::leak(Box::new(empty_table()));
         Owned::new(Object { handle: cl_context::NULL, api, size: 0 }, Vec::new())
     }
 

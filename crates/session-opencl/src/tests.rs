@@ -38,11 +38,18 @@ impl Replier for Notes {
     }
 }
 
-/// A platform of one device, whose driver has no function at all.
-fn mute() -> Platform {
+/// The functions of a driver that has none.
+pub(crate) fn empty_table() -> Dispatch {
     // SAFETY: every entry of a table of zeros is `None`.
     #[expect(unsafe_code, reason = "an empty table")]
-    let api: &'static Dispatch = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
+    unsafe {
+        std::mem::zeroed()
+    }
+}
+
+/// A platform of one device, whose driver has no function at all.
+fn mute() -> Platform {
+    let api: &'static Dispatch = Box::leak(Box::new(empty_table()));
     let place = std::ptr::without_provenance_mut;
     Platform {
         handle: cl_platform_id(place(64)),
@@ -57,9 +64,7 @@ pub(crate) fn event(
     handle: cl_event,
     info: unsafe extern "C" fn(cl_event, u32, usize, *mut void, *mut usize) -> i32,
 ) -> HeldEvent {
-    // SAFETY: every entry of a table of zeros is `None`.
-    #[expect(unsafe_code, reason = "an empty table")]
-    let mut api: Dispatch = unsafe { std::mem::zeroed() };
+    let mut api = empty_table();
     api.clGetEventInfo = Some(info);
     HeldEvent::alone(handle, Box::leak(Box::new(api)))
 }
@@ -147,8 +152,7 @@ unsafe extern "C" fn when_destroyed(
 #[test]
 #[expect(unsafe_code, reason = "an empty table, and what a driver calls")]
 fn the_end_of_an_object_that_a_driver_still_has_is_due_after_a_restore() {
-    // SAFETY: every entry of a table of zeros is `None`.
-    let mut api: Dispatch = unsafe { std::mem::zeroed() };
+    let mut api = empty_table();
     api.clSetMemObjectDestructorCallback = Some(when_destroyed);
     api.clReleaseMemObject = Some(release);
     let (mut session, _) = session();
@@ -217,9 +221,7 @@ unsafe extern "C" fn release(_: cl_mem) -> i32 {
 
 /// A session with a context and a kernel, whose driver has pipes.
 fn with_pipes() -> (Session, Arc<Notes>) {
-    // SAFETY: every entry of a table of zeros is `None`.
-    #[expect(unsafe_code, reason = "an empty table")]
-    let mut api: Dispatch = unsafe { std::mem::zeroed() };
+    let mut api = empty_table();
     api.clCreatePipe = Some(create_pipe);
     api.clSetKernelArg = Some(set_argument);
     api.clReleaseMemObject = Some(release);
@@ -279,9 +281,7 @@ unsafe extern "C" fn create_buffer(_: cl_context, _: u64, _: usize, _: *mut void
 
 /// A session with a context and 4096 bytes of shared virtual memory at the address that is told.
 fn with_svm() -> (Session, Arc<Notes>, u64) {
-    // SAFETY: every entry of a table of zeros is `None`.
-    #[expect(unsafe_code, reason = "an empty table")]
-    let mut api: Dispatch = unsafe { std::mem::zeroed() };
+    let mut api = empty_table();
     api.clSVMFree = Some(free_svm);
     api.clCreateBuffer = Some(create_buffer);
     api.clReleaseMemObject = Some(release);
@@ -358,9 +358,7 @@ unsafe extern "C" fn note_text(
 /// A driver reads what it is told that there is: a handle is one, and an empty text ends where it begins.
 #[test]
 fn drivers_are_told_of_no_byte_that_is_not_there() {
-    // SAFETY: every entry of a table of zeros is `None`.
-    #[expect(unsafe_code, reason = "an empty table")]
-    let mut api: Dispatch = unsafe { std::mem::zeroed() };
+    let mut api = empty_table();
     api.clSetKernelArg = Some(note_argument);
     api.clCreateProgramWithSource = Some(note_text);
     let api: &'static Dispatch = Box::leak(Box::new(api));
@@ -426,9 +424,7 @@ unsafe extern "C" fn of_queue(_: cl_command_queue) -> i32 {
 
 #[test]
 fn a_session_is_not_at_rest_while_commands_of_a_released_queue_run() {
-    // SAFETY: every entry of a table of zeros is `None`.
-    #[expect(unsafe_code, reason = "an empty table")]
-    let mut api: Dispatch = unsafe { std::mem::zeroed() };
+    let mut api = empty_table();
     api.clEnqueueMarkerWithWaitList = Some(place_marker);
     api.clGetEventInfo = Some(event_state);
     api.clFlush = Some(of_queue);

@@ -334,6 +334,7 @@ mod tests {
     use katydid_wire::opencl::{id, kind, list};
 
     use super::*;
+    use crate::tests::empty_table;
     use crate::usage::Usage;
 
     /// What a driver was given to tell the end of a build.
@@ -386,8 +387,7 @@ mod tests {
             *mut void,
         ) -> i32,
     ) -> (Session, message::kdclBuildReply) {
-        // SAFETY: every entry of a table of zeros is `None`.
-        let mut api: Dispatch = unsafe { std::mem::zeroed() };
+        let mut api = empty_table();
         api.clBuildProgram = Some(build);
         let payloads = Arc::new(Payloads::default());
         let replier = Arc::clone(&payloads) as Arc<dyn Replier>;

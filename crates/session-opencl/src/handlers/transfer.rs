@@ -363,11 +363,11 @@ mod tests {
     use katydid_opencl_sys::Dispatch;
 
     use super::*;
+    use crate::tests::empty_table;
 
     #[test]
     fn transfers_reach_to_their_last_byte_or_nowhere() {
-        // SAFETY: every entry of a table of zeros is `None`.
-        let api: &'static Dispatch = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
+        let api: &'static Dispatch = Box::leak(Box::new(empty_table()));
         let memory = Object { handle: cl_mem::NULL, api, size: 0 };
         let reach = |region: [u64; 3], element, row, slice| {
             let extent = Extent { origin: [0; 3], region, row: 0, slice: 0 };

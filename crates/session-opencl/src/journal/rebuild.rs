@@ -470,12 +470,12 @@ mod tests {
     use katydid_opencl_sys::{Dispatch, void};
 
     use super::*;
+    use crate::tests::empty_table;
     use crate::tests::session;
 
     /// A driver of one kind of device, and of kernels whose handles say what they take.
     fn driver() -> &'static Dispatch {
-        // SAFETY: every entry of a table of zeros is `None`.
-        let mut api: Dispatch = unsafe { std::mem::zeroed() };
+        let mut api = empty_table();
         api.clGetDeviceInfo = Some(of_device);
         api.clGetKernelWorkGroupInfo = Some(of_kernel);
         Box::leak(Box::new(api))
