@@ -86,12 +86,9 @@ impl IsolationFlags {
 
 impl SandboxReach {
     /// As a worker is told.
-    fn arguments(self) -> [OsString; 2] {
-        let name = match self {
-            Self::OwnUser => "own-user",
-            Self::Tenants => "tenants",
-        };
-        ["--sandbox".into(), name.into()]
+    fn arguments(self) -> impl Iterator<Item = OsString> {
+        let name = self.to_possible_value().map(|value| value.get_name().to_owned());
+        ["--sandbox".to_owned()].into_iter().chain(name).map(OsString::from)
     }
 }
 

@@ -147,9 +147,8 @@ impl Launch {
             return Ok(None);
         }
         // They come to their job one by one: none waits there for a server that none reaches.
-        if let Some(known) = self.known.take() {
-            self.reach(&known)?;
-            self.known = Some(known);
+        if let Some(known) = &self.known {
+            reach(known, self.requires_gpu, &mut self.command)?;
         }
         Ok(ranks::join())
     }
@@ -203,7 +202,7 @@ impl Launch {
         };
         match self.known.take() {
             Some(known) => {
-                self.reach(&known)?;
+                reach(&known, self.requires_gpu, &mut self.command)?;
                 self.serve_by(&known.address.to_string(), job);
                 work(self, &started)
             }
@@ -272,27 +271,10 @@ impl Launch {
 
     /// Returns only when it failed.
     fn exec(mut self, known: &Known) -> Failure {
-        match self.reach(known) {
+        match reach(known, self.requires_gpu, &mut self.command) {
             Ok(()) => self.exec_by(&known.address.to_string()),
             Err(failure) => failure,
         }
-    }
-
-    /// Checks that the server lets a program in, and has a GPU if one is required. A program that will meet softcuda there
-    /// is prepared for it.
-    fn reach(&mut self, known: &Known) -> Result<(), Failure> {
-        if known.greet()? != SOFTCUDA {
-            return Ok(());
-        }
-        if !self.requires_gpu {
-            prepare_for_softcuda(&mut self.command);
-            return Ok(());
-        }
-        let (address, origin) = (known.address.place(), &known.origin);
-        Err(Failure::server(format!(
-            "--require-gpu was given, and the driver of {address} (from {origin}) is softcuda: give --server one that has a GPU, \
-             or see that server's messages"
-        )))
     }
 
     fn private_server(&self) -> Result<PrivateServer, Failure> {
@@ -357,6 +339,23 @@ fn tell_name(wanted: Option<&str>, name: &str) {
 /// Whether a private server's driver will be softcuda: it is chosen, or there is no device of a GPU to choose instead.
 fn is_soft(driver: &str) -> bool {
     driver == "soft" || (driver == "auto" && !GPU_DEVICES.iter().any(|device| Path::new(device).exists()))
+}
+
+/// Checks that a server lets a program in, and has a GPU if one is required. A program that will meet softcuda there is
+/// prepared for it.
+fn reach(known: &Known, requires_gpu: bool, command: &mut Command) -> Result<(), Failure> {
+    if known.greet()? != SOFTCUDA {
+        return Ok(());
+    }
+    if !requires_gpu {
+        prepare_for_softcuda(command);
+        return Ok(());
+    }
+    let (address, origin) = (known.address.place(), &known.origin);
+    Err(Failure::server(format!(
+        "--require-gpu was given, and the driver of {address} (from {origin}) is softcuda: give --server one that has a GPU, \
+         or see that server's messages"
+    )))
 }
 
 /// Sets what libraries need to be told of softcuda, where the user has not.
