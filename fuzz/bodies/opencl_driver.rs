@@ -110,7 +110,7 @@ fn state() -> Locked {
 
 impl State {
     fn add(&mut self, driver: usize, kind: u32, whole: Vec<usize>) -> usize {
-        // No address: the first page is nobody's.
+        // No address: the first page is never mapped.
         self.last += 1;
         let made =
             Made { driver, kind, references: 1, status: 0, size: 0, host: 0, shape: [0; 3], whole, notify: Vec::new() };

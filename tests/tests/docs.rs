@@ -31,7 +31,7 @@ const PORTS: [&str; 2] = [":9923", ":9924"];
 /// What a terminal is told to clear a line, as progress bars do.
 const CLEAR: &str = "\u{1b}[K";
 /// How each page's script begins. What the test was started with beside the standard streams is closed, as a user's terminal has no
-/// more; 255 is the script itself. Jobs have groups of their own, as in a shell that somebody types into, and end with it.
+/// more; 255 is the script itself. Jobs have groups of their own, as in an interactive shell, and end with it.
 const PREPARED: &str = "for fd in /proc/$$/fd/*; do
     fd=${fd##*/}
     [ $fd -le 2 ] || [ $fd = 255 ] || eval \"exec $fd>&-\"

@@ -216,7 +216,7 @@ mod tests {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut input = child.stdin.take().unwrap();
         let us = |pid| [process(pid, std::process::id())];
-        // Where nobody may mount there is nothing to find.
+        // Without the right to mount there is nothing to find.
         if lines.next().is_some_and(|line| line.unwrap() == "writable") {
             assert_eq!(find(&us(child.id())), None);
             std::io::Write::write_all(&mut input, b"\n").unwrap();

@@ -85,7 +85,7 @@ fn has_sender(socket: &OwnedFd) -> bool {
     is_unix && is_datagram && getpeername(socket).is_err() && sender_length(socket) > size_of::<libc::sa_family_t>()
 }
 
-/// Bytes of the address of whoever sent the next datagram, which stays unread.
+/// Bytes of the address of the next datagram's sender. The datagram stays unread.
 fn sender_length(socket: &OwnedFd) -> usize {
     // SAFETY: an address of zeros is one.
     let mut address: libc::sockaddr_un = unsafe { zeroed() };
