@@ -21,7 +21,8 @@ use katydid_tests::program::{self, Running};
 use katydid_tests::server::{Server, ask};
 use katydid_tests::watch::{PATIENCE, children, descriptors, runs, threads, until};
 use katydid_tests::way::Way;
-use katydid_transport::{Address, ConnectError, Connection, ProgramLink, companion, connect};
+use katydid_transport::connect;
+use katydid_transport::{Address, ConnectError, Connection, ProgramLink, companion};
 use katydid_wire::handshake::{Claim, HandshakeError, RefusalCode, Role, SessionKind};
 use katydid_wire::key::SessionKey;
 

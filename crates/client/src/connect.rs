@@ -12,8 +12,9 @@ use std::time::Duration;
 use katydid_arena::{ArenaError, Offers, Reservation, Settled};
 use katydid_cuda_sys::CUresult;
 use katydid_ledger::{settings, units};
-use katydid_transport::packing::Packing;
-use katydid_transport::{Address, AddressError, ConnectError, ProgramLink, connect};
+use katydid_transport::compression::Packing;
+use katydid_transport::connect;
+use katydid_transport::{Address, AddressError, ConnectError, ProgramLink};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, SOFTCUDA, SessionKind};
 

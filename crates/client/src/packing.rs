@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use katydid_transport::packing::{Judge, Packing};
+use katydid_transport::compression::{Judge, Packing};
 
 static CHOSEN: OnceLock<Packing> = OnceLock::new();
 

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use katydid_client::job::{Job, Keeper};
 use katydid_client::session::{LOST, Session};
-use katydid_transport::{Address, Answer, Event, Pending, Switch, Talk, connect};
+use katydid_transport::connect;
+use katydid_transport::{Address, Answer, Event, Pending, Switch, Talk};
 use katydid_wire::frame::Output;
 use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionKind};
 use katydid_wire::job::{FromProgram, MAX_MESSAGE, ToProgram};

@@ -14,7 +14,7 @@ use katydid_driver::Driver;
 use katydid_keep::{Capture, Orders, Pumped, Uploads};
 #[cfg(test)]
 use katydid_transport::Replier;
-use katydid_transport::packing::Judge;
+use katydid_transport::compression::Judge;
 use katydid_transport::{Buffers, Event, Spin, WorkerLink};
 use katydid_wire::codec::Reply;
 use katydid_wire::facts::Facts;

@@ -11,7 +11,7 @@ use katydid_client::packing::{self, INWARDS, OUTWARDS};
 use katydid_client::session::Train;
 use katydid_client::threads::{Helpers, processors};
 use katydid_cuda_sys::CUresult;
-use katydid_transport::packing::{LEAST, Pace, Packing, unpack};
+use katydid_transport::compression::{LEAST, Pace, Packing, unpack};
 use katydid_transport::{Landing, PIECE, PIECES, Piece, Rules, Staging};
 use katydid_wire::codec::Message;
 use katydid_wire::message::{

@@ -10,11 +10,13 @@ use std::sync::atomic::Ordering;
 
 use katydid_wire::frame::{FrameHead, HEAD, MAX_PAYLOAD, Output, padded};
 
-use crate::channel::{HEAD_COUNTER, LENGTH, PAGE, RING, RING_LENGTH, TAIL, create};
-use crate::shared::{CHANNEL_PLACE, Shared};
-use crate::shm::ShmWorker;
+use crate::ipc::connection::Line;
+use crate::link::worker::{Answer, WorkerLink};
+use crate::shm::channel::create;
+use crate::shm::layout::{CHANNEL_PLACE, HEAD_COUNTER, LENGTH, PAGE, RING, RING_LENGTH, TAIL};
+use crate::shm::shared::Shared;
+use crate::shm::worker::ShmWorker;
 pub use crate::tls::examine::records;
-use crate::{Answer, Line, WorkerLink};
 
 /// Bytes of a script's step.
 const STEP: usize = 8;

@@ -1,7 +1,13 @@
 //! The link through shared memory: frames in a ring, each thread's replies in a place of its own.
 
-mod program;
-mod worker;
-
-pub(crate) use program::ShmProgram;
-pub(crate) use worker::{ShmWorker, answer_head};
+pub(crate) mod channel;
+pub(crate) mod layout;
+pub(crate) mod mapped;
+pub(crate) mod piece;
+pub(crate) mod program;
+pub(crate) mod reply;
+pub(crate) mod ring;
+pub(crate) mod shared;
+pub(crate) mod staging;
+pub(crate) mod staging_map;
+pub(crate) mod worker;

@@ -3,11 +3,10 @@
 //! A frame is written whole, under one lock, when it is queued, so nothing lingers. Replies are read by whichever
 //! waiting thread comes first; it hands the others theirs, and the task on when it has its own.
 
-mod joined;
-mod lanes;
-mod program;
-mod worker;
-
-pub(crate) use joined::Joined;
-pub(crate) use program::StreamProgram;
-pub(crate) use worker::StreamWorker;
+pub(crate) mod bulk;
+pub(crate) mod frame_reader;
+pub(crate) mod joined;
+pub(crate) mod lanes;
+pub(crate) mod program;
+pub(crate) mod reply_desk;
+pub(crate) mod worker;

@@ -12,10 +12,6 @@
 #[cfg(test)]
 mod beside_rustls;
 pub(crate) mod examine;
-mod identity;
-mod record;
-mod shake;
-
-pub use identity::{AUTHORITY, CERTIFICATE, Identity, KEY, TlsError};
-pub(crate) use record::{Alert, Opener, SEALS, Sealer, Seals};
-pub(crate) use shake::{HANDSHAKE, Unsealed, accept, connect, first_byte, part};
+pub(crate) mod handshake;
+pub(crate) mod identity;
+pub(crate) mod record;

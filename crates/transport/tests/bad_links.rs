@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use common::proxy::Proxy;
 use common::{ADD, ECHO, EXIT, PATIENCE, Path, SUM, Server, answer, answer_in_parts, build, hello, work};
-use katydid_transport::{Landing, LinkError, ProgramLink, Switch, WorkerLink, connect};
+use katydid_transport::connect;
+use katydid_transport::{Landing, LinkError, ProgramLink, Switch, WorkerLink};
 use katydid_wire::frame::HEAD;
 use katydid_wire::handshake::LinkKind;
 

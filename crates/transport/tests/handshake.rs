@@ -12,7 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use common::{PATIENCE, Path, Server, build, hello};
-use katydid_transport::{AcceptError, Address, ConnectError, Pending, connect};
+use katydid_transport::connect;
+use katydid_transport::{AcceptError, Address, ConnectError, Pending};
 use katydid_wire::handshake::{Build, HandshakeError, LinkKind, Ready, RefusalCode, Refused};
 use katydid_wire::key::SessionKey;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};

@@ -9,9 +9,10 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread::{self, ScopedJoinHandle};
 
 use common::{ADD, ECHO, EXIT, PATIENCE, Path, SUM, Server, build, hello, work};
+use katydid_transport::connect;
 use katydid_transport::{
-    AttachError, ConnectError, Connection, Event, LinkError, Pending, Piece, ProgramLink, Switch, WorkerLink, connect,
-    laden, pass_holds,
+    AttachError, ConnectError, Connection, Event, LinkError, Pending, Piece, ProgramLink, Switch, WorkerLink, laden,
+    pass_holds,
 };
 use katydid_wire::handshake::{Hello, LinkKind, Ready};
 use katydid_wire::key::SessionKey;

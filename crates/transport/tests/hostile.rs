@@ -12,7 +12,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use common::{ECHO, PATIENCE, Path, Server, build, hello};
-use katydid_transport::{ConnectError, Connection, LinkError, Pending, WorkerLink, connect};
+use katydid_transport::connect;
+use katydid_transport::{ConnectError, Connection, LinkError, Pending, WorkerLink};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{LinkKind, Ready};
 use katydid_wire::key::SessionKey;

@@ -15,9 +15,8 @@ use std::time::Duration;
 
 use common::proxy::{Network, Ways};
 use common::{ADD, ECHO, EXIT, PATIENCE, Path, SUM, Server, answer, answer_in_parts, build, hello};
-use katydid_transport::{
-    Address, Connection, Event, Landing, LinkError, Pending, ProgramLink, Switch, WorkerLink, connect,
-};
+use katydid_transport::connect;
+use katydid_transport::{Address, Connection, Event, Landing, LinkError, Pending, ProgramLink, Switch, WorkerLink};
 use katydid_wire::frame::{FrameHead, HEAD, Lanes};
 use katydid_wire::handshake::{Claim, Hello, LinkKind, Ready, Role};
 use katydid_wire::key::SessionKey;

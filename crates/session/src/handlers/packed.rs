@@ -1,4 +1,4 @@
-//! Copies whose bytes travel packed, over links that are slower than a compressor (`katydid_transport::packing`).
+//! Copies whose bytes travel packed, over links that are slower than a compressor (`katydid_transport::compression`).
 //!
 //! What a program says of sizes is checked before there is memory for them; a block that does not become what was announced
 //! ends the session.
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use katydid_cuda_sys::{CUresult, CUstream};
-use katydid_transport::packing::{Pace, unpack};
+use katydid_transport::compression::{Pace, unpack};
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
 use katydid_wire::message::{kdCopyInPacked, kdCopyOutPacked, kdCopyOutPackedReply};
 

@@ -1,7 +1,7 @@
 //! Copies whose bytes travel packed: what the driver is asked for, and what peers say that is not true.
 
 use katydid_cuda_sys::CUresult;
-use katydid_transport::packing::{Judge, Pace, Packing, unpack};
+use katydid_transport::compression::{Judge, Pace, Packing, unpack};
 use katydid_wire::frame::MAX_PAYLOAD;
 use katydid_wire::message::{cuEventCreate, cuEventRecord, kdCopyInPacked, kdCopyOutPacked};
 

@@ -5,20 +5,25 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use katydid_wire::frame::{FrameError, FrameHead, HEAD, MAX_FRAME, Output, ReplyHead, padded};
+use katydid_wire::frame::{FrameHead, HEAD, MAX_FRAME, padded};
 use katydid_wire::handshake::LinkKind;
 use rustix::event::Timespec;
 
-use crate::Line;
-use crate::area::{self, Area};
-use crate::channel::{APPEALS, LENGTH, REPLY_FRAME, RING_LENGTH, ReplyWords, RingMemory, create, reply_place};
-use crate::descriptor::is_hung_up;
-use crate::reply;
-use crate::ring::{Broken, Consumer, Memory as _, Side};
-use crate::shared::{CHANNEL_PLACE, Shared};
-use crate::switch::Signals;
-use crate::wait::{self, Spin};
-use crate::{Answer, Event, Frame, Hangup, LinkError, Replier, ShelfMemory, Staging, Switch, WorkerLink};
+use crate::ipc::connection::Line;
+use crate::link::error::LinkError;
+use crate::link::link_control::{Signals, Switch};
+use crate::link::pending::Hangup;
+use crate::link::worker::{Answer, Event, Frame, Replier, WorkerLink, answer_head};
+use crate::os::descriptor::is_hung_up;
+use crate::shm::channel::{ReplyWords, RingMemory, create, reply_place};
+use crate::shm::layout::{APPEALS, CHANNEL_PLACE, LENGTH, REPLY_FRAME, RING_LENGTH, STAGING_LENGTH};
+use crate::shm::reply;
+use crate::shm::ring::{Broken, Consumer, Memory as _, Side};
+use crate::shm::shared::Shared;
+use crate::shm::staging::{ShelfMemory, Staging};
+use crate::shm::staging_map::Area;
+use crate::sync::wait;
+use crate::sync::wait::Spin;
 
 const TAIL_MOVED: LinkError = LinkError::Protocol { what: "the ring's write counter has an impossible value" };
 const CUT_OFF: LinkError = LinkError::Protocol { what: "a frame in the ring is not whole" };
@@ -168,7 +173,7 @@ impl ShmWorker {
 
 /// Memory of staging pieces, none of which is used yet, and where it is mapped.
 fn make_pieces() -> io::Result<(OwnedFd, Area)> {
-    let pieces = create("katydid-staging", area::LENGTH as u64)?;
+    let pieces = create("katydid-staging", STAGING_LENGTH as u64)?;
     let area = Area::new(&pieces)?;
     Ok((pieces, area))
 }
@@ -240,19 +245,4 @@ impl Replier for ShmReplier {
         reply::announce(&ReplyWords::new(&self.shared, place));
         Ok(())
     }
-}
-
-/// The head of a reply, and the length of its output.
-pub(crate) fn answer_head(answer: &Answer<'_>) -> Result<([u8; HEAD], usize), FrameError> {
-    let output = Output::encoded_len(&answer.output);
-    let body = answer.payload.len().saturating_add(answer.tail.len()).saturating_add(output);
-    let too_large = |_| FrameError::TooLarge { payload: body };
-    let head = ReplyHead {
-        status: answer.status,
-        deferred: answer.deferred,
-        output: u32::try_from(output).map_err(too_large)?,
-        thread: answer.thread,
-        sequence: answer.sequence,
-    };
-    Ok((head.encode(body)?, output))
 }

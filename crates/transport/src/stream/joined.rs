@@ -15,10 +15,11 @@ use std::thread;
 use katydid_wire::frame::{Beat, FrameHead, HEAD, MOST_LANES, ReplyHead};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::bulk::{Buffer, Buffers};
-use crate::inlet::Inlet;
-use crate::socket::has_room;
-use crate::{Line, LinkError};
+use crate::ipc::connection::Line;
+use crate::link::error::LinkError;
+use crate::os::socket::has_room;
+use crate::stream::bulk::{Buffer, Buffers};
+use crate::stream::frame_reader::Inlet;
 
 const ABSENT: LinkError = LinkError::Protocol { what: "a frame names a lane that is not there" };
 const ENDED: LinkError = LinkError::Protocol { what: "a lane ended before the payload of a frame" };

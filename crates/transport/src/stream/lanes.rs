@@ -18,12 +18,13 @@ use std::time::Instant;
 use katydid_wire::frame::{MOST_LANES, ReplyHead};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::descriptor::{Descriptor, Placeholder};
-use crate::inlet::Inlet;
-use crate::socket::send_while;
-use crate::stream::program::{Arrived, UNASKED, Wanted, read_body};
-use crate::tls::Sealer;
-use crate::{Line, LinkError};
+use crate::ipc::connection::Line;
+use crate::link::error::LinkError;
+use crate::os::descriptor::{Descriptor, Placeholder};
+use crate::os::socket::send_while;
+use crate::stream::frame_reader::Inlet;
+use crate::stream::reply_desk::{Arrived, UNASKED, Wanted, read_body};
+use crate::tls::record::Sealer;
 
 /// Least bytes that are worth a lane.
 pub(crate) const BULK: usize = 128 << 10;

@@ -1,7 +1,7 @@
 //! The program's end of a stream link. No thread of ours: one of the waiting threads reads for all.
 
 mod listening;
-mod reader;
+mod recovery;
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -15,20 +15,24 @@ use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::descriptor::{Descriptor, Look, Placeholder};
-use crate::hold::{Bell, Limit, may_wait};
-use crate::home::Home;
-use crate::inlet::Inlet;
-use crate::seats::Seats;
-use crate::socket::send_while;
+use crate::ipc::connection::Line;
+use crate::link::address::Address;
+use crate::link::batch::{Place, Rules, Wagon};
+use crate::link::error::{ConnectError, LinkError};
+use crate::link::gate::{Bell, Holding, Limit, may_wait};
+use crate::link::program::ProgramLink;
+use crate::link::reconnect::Home;
+use crate::link::reply_buffer::Landing;
+use crate::link::thread_ids::Seats;
+use crate::os::descriptor::{Descriptor, Look, Placeholder};
+use crate::os::socket::send_while;
+use crate::shm::staging::Staging;
+use crate::stream::frame_reader::Inlet;
 use crate::stream::lanes::{BULK, Lanes, Taken};
-use crate::stream::program::reader::Reader;
-use crate::tls::Sealer;
-use crate::train::{Place, Rules, Wagon};
-use crate::{Address, ConnectError, Holding, Landing, Line, LinkError, ProgramLink, Staging};
+use crate::stream::reply_desk::{Arrived, Desk, UNASKED, Waiter, Wanted, read_body};
+use crate::tls::record::Sealer;
 
 const STALLED: LinkError = LinkError::Stalled { seconds: 0 };
-pub(crate) const UNASKED: LinkError = LinkError::Protocol { what: "a reply came that nobody waits for" };
 /// How long a worker may take to close its end, when it was told that the program leaves.
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Head and parts of the frames that are sent most.
@@ -95,39 +99,6 @@ impl Pulse {
     }
 }
 
-/// Where replies are handed out.
-struct Desk {
-    /// The reading half; none while a thread reads.
-    inlet: Option<Box<Inlet>>,
-    /// The thread that reads while it waits for a reply.
-    reader: Option<Reader>,
-    /// Threads that wait, by the number of their request.
-    waiting: HashMap<u64, Waiter>,
-    /// Those of threads that have waited.
-    bells: Vec<Arc<Condvar>>,
-    /// An appeal that nobody has heard yet.
-    appeal: Option<u32>,
-    /// Whether the thread that listens for appeals does nothing before something comes, so that it is to be told of what a
-    /// reader leaves; else it looks by itself soon.
-    is_listened: bool,
-}
-
-/// A thread that waits.
-struct Waiter {
-    /// Its seat.
-    thread: u32,
-    /// It has left the call, and the reply is for nobody.
-    is_left: bool,
-    reply: Option<(Arrived, Vec<u8>)>,
-    landing: Option<Landing>,
-    /// Another thread writes to the landing: this one must not go before that is done.
-    is_landing: bool,
-    bell: Arc<Condvar>,
-}
-
-/// The head of a reply, and whether its data went to the landing.
-pub(crate) type Arrived = (ReplyHead, bool);
-
 /// What a thread that reads has come upon.
 enum Read {
     /// What it waits for itself.
@@ -136,45 +107,6 @@ enum Read {
     Other,
     /// The end of the connection.
     End,
-}
-
-/// What the thread that reads waits for itself.
-#[derive(Clone, Copy)]
-pub(crate) struct Wanted {
-    pub(crate) sequence: u64,
-    pub(crate) landing: Option<Landing>,
-}
-
-impl Desk {
-    /// Makes one of those who still wait look up: to read on, or to find that there is nothing to read any more.
-    fn ring_next(&self) {
-        if let Some(waiter) = self.waiting.values().find(|waiter| waiter.reply.is_none()) {
-            waiter.bell.notify_one();
-        }
-    }
-}
-
-impl Waiter {
-    /// The landing, if it is for this reply; the thread then waits until [`Waiter::is_landing`] is false again.
-    fn begin_landing(&mut self, head: &ReplyHead, length: usize) -> Option<Landing> {
-        let landing = self.landing.filter(|landing| landing.fits(head, length));
-        self.is_landing = landing.is_some();
-        landing
-    }
-}
-
-/// Reads what follows a head, its data to where it is to land if there is such a place.
-pub(crate) fn read_body(
-    inlet: &mut Inlet,
-    socket: BorrowedFd<'_>,
-    length: usize,
-    landing: Option<Landing>,
-    rest: &mut Vec<u8>,
-) -> Result<(), LinkError> {
-    match landing {
-        Some(mut landing) => inlet.land(socket, length, &mut landing, rest),
-        None => inlet.append_to(socket, length, rest),
-    }
 }
 
 /// A frame's head and parts for one system call: in `few`, where there is room, so that nothing is allocated for it.
@@ -873,7 +805,8 @@ mod tests {
     use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionKind};
 
     use super::*;
-    use crate::{Answer, Pending};
+    use crate::link::pending::Pending;
+    use crate::link::worker::Answer;
 
     const SOON: Duration = Duration::from_secs(60);
     const KEY: SessionKey = SessionKey([7; 16]);

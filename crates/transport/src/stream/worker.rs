@@ -7,11 +7,15 @@ use std::sync::Arc;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::LinkKind;
 
-use crate::inlet::{Found, Inlet};
-use crate::shm::answer_head;
+use crate::ipc::connection::Line;
+use crate::link::error::LinkError;
+use crate::link::link_control::{Reading, Signals, Switch};
+use crate::link::pending::Hangup;
+use crate::link::worker::{Answer, Event, Frame, Replier, WorkerLink, answer_head};
+use crate::shm::staging::Staging;
+use crate::stream::bulk::Buffers;
+use crate::stream::frame_reader::{Found, Inlet};
 use crate::stream::joined::Payload;
-use crate::switch::{Reading, Signals};
-use crate::{Answer, Buffers, Event, Frame, Hangup, Line, LinkError, Replier, Staging, Switch, WorkerLink};
 
 const OUT_OF_ORDER: LinkError = LinkError::Protocol { what: "a frame does not have the number that is due" };
 

@@ -18,8 +18,8 @@ use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
-use super::identity::provider;
-use super::record::{SECRET, Seals, Suite};
+use crate::tls::identity::provider;
+use crate::tls::record::{SECRET, Seals, Suite};
 
 /// Bytes of a message, as bulk has.
 const MESSAGE: usize = 1 << 20;

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use rustix::net::RecvFlags;
 
-use super::record::{SECRET, Seals, Suite};
+use crate::tls::record::{SECRET, Sealer, Seals, Suite};
 
 /// Kind of a record of data.
 const DATA: u8 = 23;
@@ -54,7 +54,7 @@ pub fn records(script: &[u8]) -> usize {
 }
 
 /// The stream of a script, the data at its beginning that was sealed before anything else came, and whether that is all.
-fn stream(sealer: &mut super::Sealer, mut parts: &[u8]) -> (Vec<u8>, Vec<u8>, bool) {
+fn stream(sealer: &mut Sealer, mut parts: &[u8]) -> (Vec<u8>, Vec<u8>, bool) {
     let (mut stream, mut honest, mut is_honest) = (Vec::new(), Vec::new(), true);
     while let Some((&[what, low, high], rest)) = parts.split_first_chunk()
         && stream.len() < MOST

@@ -22,7 +22,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{AlertDescription, CertificateError, RootCertStore};
 
-use super::record::Alert;
+use crate::tls::record::Alert;
 
 /// The authority's certificate, in a folder of certificates.
 pub const AUTHORITY: &str = "authority.pem";
@@ -137,7 +137,7 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// rustls with the two suites whose records [`super::record`] knows.
+/// rustls with the two suites whose records [`crate::tls::record`] knows.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     use ring::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256};
     let cipher_suites = vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256];

@@ -20,8 +20,7 @@ use ring::aead::{AES_128_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NO
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
 use rustix::net::RecvFlags;
 
-use crate::inlet::receive_some;
-use crate::socket::send_while;
+use crate::os::socket::{receive_some, send_while};
 
 /// Bytes in front of what is sealed.
 const HEAD: usize = 5;

@@ -13,9 +13,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use katydid_transport::{
-    AcceptError, Address, Answer, Connection, Identity, LinkError, Pending, Replier, WorkerLink, connect,
-};
+use katydid_transport::connect;
+use katydid_transport::{AcceptError, Address, Answer, Connection, Identity, LinkError, Pending, Replier, WorkerLink};
 use katydid_wire::frame::Output;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionKind};
 use katydid_wire::key::SessionKey;

@@ -17,7 +17,8 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_arena::{Offers, Settled};
-use katydid_transport::{Address, Pending, ProgramLink, connect};
+use katydid_transport::connect;
+use katydid_transport::{Address, Pending, ProgramLink};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, SessionKind};

@@ -7,9 +7,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::StreamProgram;
-use crate::LinkError;
-use crate::inlet::Inlet;
+use crate::link::error::LinkError;
+use crate::stream::frame_reader::Inlet;
+use crate::stream::program::StreamProgram;
 
 /// How long a thread that listens for appeals leaves what has come to others: the longer, the longer they have read all of it.
 /// Whoever waits for what the program has idle waits longer than this.

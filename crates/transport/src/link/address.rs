@@ -30,7 +30,7 @@ pub enum Address {
         host: String,
         /// The port.
         port: u16,
-        /// The folder of our certificates ([`crate::Identity`]).
+        /// The folder of our certificates ([`crate::tls::identity::Identity`]).
         certs: Option<PathBuf>,
     },
     /// A port of a virtual machine, or of its host.

@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv};
 
-use crate::fdpass;
-use crate::socket::{Deadline, send_all, wait_readable};
-use crate::tls::{Opener, Sealer, Seals};
+use crate::os::fdpass;
+use crate::os::socket::{Deadline, send_all, wait_readable};
+use crate::tls::record::{Opener, Sealer, Seals};
 
 /// A connection. Sending and receiving do not disturb each other.
 #[derive(Debug)]

@@ -1,82 +1,20 @@
-//! The shared memory of a link: where everything lies, how it is made, and what the worker checks before it maps it.
-//!
-//! | offset                | bytes             | what                                                          |
-//! |-----------------------|------------------:|---------------------------------------------------------------|
-//! | [`TAIL`]              |                 8 | bytes written to the ring so far; by the program              |
-//! | [`HEAD_COUNTER`]      |                 8 | bytes read from the ring so far; by the worker                |
-//! | [`WORKER_ASLEEP`]     |                 4 | 1: the worker sleeps on this word                             |
-//! | [`WORKER_BARRIERS`]   |                 4 | 1: the worker runs barriers (`barrier.rs`) before it sleeps   |
-//! | [`PROGRAM_ASLEEP`]    |                 4 | 1: a program thread sleeps here until the ring has room       |
-//! | [`APPEALS`]           |                 4 | how often the worker wanted memory back; a thread sleeps on it |
-//! | [`RING`]              |             4 MiB | frames                                                        |
-//! | [`BUSY`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
-//! | [`REPLIES`]           | 1024 x [`REPLY`]  | a place for each thread of the program; see below             |
-//!
-//! A program has the places closed of which no thread has made a call: `mlockall` fills what is open.
-//!
-//! A reply's place: a state word ([`WAITING`], [`ARRIVED`]), a word that is 1 while the thread sleeps on the state
-//! ([`REPLY_SLEEPER`]), then the reply's frame, so that a reply of up to 24 bytes passes between processors as one cache line.
-//! All of the reply is written by plain stores, the state last: an instruction that locks would wait until the frame is
-//! written, and the thread, which looks all the time, would take the line away in between ([`crate::reply`]).
-//!
-//! The pieces themselves are memory of their own (`area.rs`), made by the worker, because no dump of the program is to
-//! hold them.
+//! The shared memory of a link ([`crate::shm::layout`]): how it is made, and what the worker checks before it maps it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
-use katydid_wire::frame::MAX_REPLY;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 
-use crate::barrier;
-use crate::reply::Words;
-use crate::ring::{Memory, Side};
-use crate::shared::Shared;
-use crate::wait;
-
-/// Of memory; what is registered with a driver begins at one.
-pub(crate) const PAGE: usize = 4096;
-/// Distance of words that different processors write.
-const LINE: usize = 64;
-/// The same of those that are written often: processors fetch lines in pairs, and ahead.
-const APART: usize = 4 * LINE;
-
-/// The program's counter.
-pub(crate) const TAIL: usize = 0;
-/// The worker's counter.
-pub(crate) const HEAD_COUNTER: usize = APART;
-/// Where the worker sleeps.
-const WORKER_ASLEEP: usize = 2 * APART;
-/// Whether the worker runs barriers.
-const WORKER_BARRIERS: usize = WORKER_ASLEEP + 4;
-/// Where the program sleeps.
-const PROGRAM_ASLEEP: usize = 3 * APART;
-/// Where the program's thread sleeps that gives back what lies idle.
-pub(crate) const APPEALS: usize = 4 * APART;
-/// The frames.
-pub(crate) const RING: usize = PAGE;
-/// Bytes of the ring.
-pub(crate) const RING_LENGTH: usize = 4 << 20;
-/// Bytes of it that a program uses that does not run far ahead of its worker: a thousand launches.
-pub(crate) const WINDOW: usize = 128 << 10;
-/// The words of the staging pieces.
-pub(crate) const BUSY: usize = RING + RING_LENGTH;
-/// Distance of those words.
-pub(crate) const BUSY_STRIDE: usize = LINE;
-/// The places for replies.
-pub(crate) const REPLIES: usize = BUSY + PAGE;
-/// How many there are: threads of the program that may use the link at once.
-pub(crate) const SEATS: usize = 1024;
-/// The word within a place that tells whether the thread sleeps.
-const REPLY_SLEEPER: usize = 4;
-/// The frame within a place.
-pub(crate) const REPLY_FRAME: usize = 8;
-/// Bytes of a place.
-pub(crate) const REPLY: usize = (REPLY_FRAME + MAX_REPLY).next_multiple_of(PAGE);
-/// Bytes of it all.
-pub(crate) const LENGTH: usize = REPLIES + SEATS * REPLY;
+use crate::shm::layout::{
+    HEAD_COUNTER, PROGRAM_ASLEEP, REPLIES, REPLY, REPLY_SLEEPER, RING, RING_LENGTH, SEATS, TAIL, WINDOW, WORKER_ASLEEP,
+    WORKER_BARRIERS,
+};
+use crate::shm::reply::Words;
+use crate::shm::ring::{Memory, Side};
+use crate::shm::shared::Shared;
+use crate::sync::{barrier, wait};
 
 /// State of a place: the reply has not arrived.
 const WAITING: u32 = 0;
@@ -285,6 +223,8 @@ impl Memory for RingMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::layout::BUSY;
+    use crate::shm::layout::LENGTH;
 
     #[test]
     fn memory_that_can_shrink_is_refused() {

@@ -10,9 +10,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use crate::tls::Opener;
-use crate::wait::{self, Spin};
-use crate::{Landing, LinkError};
+use crate::link::error::LinkError;
+use crate::link::reply_buffer::Landing;
+use crate::os::socket::receive_some;
+use crate::sync::wait;
+use crate::sync::wait::Spin;
+use crate::tls::record::Opener;
 
 /// Bytes read ahead.
 const AHEAD: usize = 64 * 1024;
@@ -296,28 +299,4 @@ fn is_woken(socket: BorrowedFd<'_>, wake: BorrowedFd<'_>) -> io::Result<bool> {
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-/// Receives up to `most` bytes behind the end of `bytes`; 0 is the end of the stream. A peer that reset the
-/// connection, or did not answer TCP's questions, has ended it as well.
-pub(crate) fn receive_some(
-    socket: BorrowedFd<'_>,
-    bytes: &mut Vec<u8>,
-    most: usize,
-    mut flags: RecvFlags,
-) -> io::Result<usize> {
-    bytes.reserve(most);
-    let length = bytes.len();
-    let received = loop {
-        match recv(socket, &mut bytes.spare_capacity_mut()[..most], flags) {
-            Err(Errno::INTR) => {}
-            // As in `receive_into`.
-            Err(Errno::NOMEM) if flags.contains(RecvFlags::WAITALL) => flags.remove(RecvFlags::WAITALL),
-            Err(Errno::CONNRESET | Errno::TIMEDOUT) => break 0,
-            other => break other?.1,
-        }
-    };
-    // SAFETY: the system has written the first `received` bytes of the spare capacity, at most `most` of them.
-    unsafe { bytes.set_len(length + received.min(most)) };
-    Ok(received.min(most))
 }

@@ -1,111 +1,27 @@
-//! The program's way to a session.
+//! The greeting that opens a connection: the hello, the answer, and another try where a server is too busy.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use katydid_wire::SPEC_HASH;
-use katydid_wire::companion::MAX_MESSAGE;
-use katydid_wire::handshake::{
-    ArenaKind, Build, Claim, HandshakeError, Hello, LINK_TIMEOUT, LinkKind, PREFIX, Prefix, Ready, RefusalCode, Role,
-    SessionKind,
-};
-use katydid_wire::key::SessionKey;
+use katydid_wire::handshake::{ArenaKind, Build, HandshakeError, Hello, LinkKind, PREFIX, Prefix, Ready, RefusalCode};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
-use thiserror::Error;
 
-use crate::area;
-use crate::channel;
-use crate::home::Home;
-use crate::shm::ShmProgram;
-use crate::socket::{Deadline, tune};
-use crate::stream::StreamProgram;
-use crate::tls::{self, Alert, Unsealed};
-use crate::{Address, Identity, Line, LinkError, ProgramLink, Talk, TlsError, vsock};
-
-/// A session that has begun.
-pub struct Connection {
-    /// The program's end.
-    pub link: Box<dyn ProgramLink>,
-    /// What the worker answered; its arenas are a choice out of the hello's.
-    pub ready: Ready,
-    /// The memory of the pinned arena; none on stream links. Offset 0 is the arena's base, and what the arena has beyond the
-    /// memory's length is made by [`ProgramLink::lengthen_pinned`].
-    pub pinned: Option<OwnedFd>,
-}
-
-/// Why there is no session.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// Nobody answers at the address.
-    #[error("cannot reach a server at {address} ({source}); start one with: katydid serve --listen {address}")]
-    Unreachable {
-        /// Where.
-        address: Address,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The server took the connection and then did not answer in time.
-    #[error("the server at {address} did not answer within {seconds} s; is it overloaded? see its log")]
-    Deadline {
-        /// Where.
-        address: Address,
-        /// The time it had.
-        seconds: u64,
-    },
-    /// The server refused, or its answer was none.
-    #[error("{address}: {source}")]
-    Handshake {
-        /// Where.
-        address: Address,
-        /// The reason.
-        source: HandshakeError,
-    },
-    /// The two sides did not come to speak TLS.
-    #[error("{address}: {source}")]
-    Tls {
-        /// Where.
-        address: Address,
-        /// Why not.
-        source: TlsError,
-    },
-    /// Shared memory was asked for beyond this machine.
-    #[error("{address}: shared memory reaches this machine only; use a stream link")]
-    NoSharedMemory {
-        /// Where.
-        address: Address,
-    },
-    /// The connection or the shared memory failed on this side.
-    #[error("{address}: {source}")]
-    Link {
-        /// Where.
-        address: Address,
-        /// What failed.
-        source: LinkError,
-    },
-}
-
-/// Asks the server at `address` for a session and waits at most `timeout` for the worker's answer.
-///
-/// `hello.link` says which link to make ([`Address::best_link`]); shared memory is made here.
-///
-/// # Errors
-/// A [`ConnectError`] that names the address and the remedy.
-pub fn connect(address: &Address, hello: &Hello, build: &Build, timeout: Duration) -> Result<Connection, ConnectError> {
-    let memory = Memory::create(address, hello)?;
-    let consent = greet(address, hello, build, &memory.descriptors(), timeout)?;
-    let ready = consent.ready.clone();
-    let failed = |source| ConnectError::Link { address: address.clone(), source };
-    let pinned = memory.pinned.as_ref().map(|pinned| pinned.try_clone()).transpose();
-    let pinned = pinned.map_err(LinkError::system("keep the shared memory")).map_err(failed)?;
-    let link = memory.into_link(consent, address, hello, build).map_err(failed)?;
-    Ok(Connection { link, ready, pinned })
-}
+use crate::ipc::connection::Line;
+use crate::link::address::Address;
+use crate::link::error::{ConnectError, LinkError};
+use crate::os::socket::{Deadline, tune};
+use crate::os::vsock;
+use crate::shm::channel;
+use crate::shm::layout::STAGING_LENGTH;
+use crate::tls::handshake;
+use crate::tls::handshake::Unsealed;
+use crate::tls::identity::{Identity, TlsError};
+use crate::tls::record::Alert;
 
 /// What a worker answers.
 pub(crate) struct Consent {
@@ -235,7 +151,7 @@ fn check_pieces(link: LinkKind, mut fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>
     if !fds.is_empty() || pieces.is_some() != (link == LinkKind::SHM) {
         return Err("the answer came with other descriptors than such a link has");
     }
-    pieces.as_ref().map_or(Ok(()), |pieces| channel::check(pieces, area::LENGTH as u64))?;
+    pieces.as_ref().map_or(Ok(()), |pieces| channel::check(pieces, STAGING_LENGTH as u64))?;
     Ok(pieces)
 }
 
@@ -244,56 +160,7 @@ fn seal(address: &Address, socket: OwnedFd, deadline: Deadline) -> Result<Line, 
     let Address::Tls { host, certs, .. } = address else { return Ok(socket.into()) };
     let identity = Identity::read(certs.as_ref().ok_or(TlsError::NoFolder)?)?;
     identity.check()?;
-    tls::connect(socket, host, identity, deadline)
-}
-
-/// Bytes that the pinned memory has at first. More is made as the program pins it: CRIU looks at every page of a memory
-/// file, holes too, and `mlockall` fills all of them.
-pub(crate) const PINNED: u64 = 16 << 20;
-
-/// The shared memory of a link to be: none of a stream link.
-struct Memory {
-    channel: Option<OwnedFd>,
-    pinned: Option<OwnedFd>,
-}
-
-impl Memory {
-    fn create(address: &Address, hello: &Hello) -> Result<Self, ConnectError> {
-        if hello.link != LinkKind::SHM {
-            return Ok(Self { channel: None, pinned: None });
-        }
-        if !matches!(address, Address::Unix(_)) {
-            return Err(ConnectError::NoSharedMemory { address: address.clone() });
-        }
-        let failed = |source| {
-            let source = LinkError::System { doing: "make shared memory", source };
-            ConnectError::Link { address: address.clone(), source }
-        };
-        let channel = channel::create("katydid-channel", channel::LENGTH as u64).map_err(failed)?;
-        let pinned = pinned_length(hello).map(|length| length.min(PINNED));
-        let pinned = pinned.map(|length| channel::create_growing("katydid-pinned", length)).transpose();
-        Ok(Self { channel: Some(channel), pinned: pinned.map_err(failed)? })
-    }
-
-    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.channel.iter().chain(&self.pinned).map(AsFd::as_fd).collect()
-    }
-
-    fn into_link(
-        self,
-        consent: Consent,
-        address: &Address,
-        hello: &Hello,
-        build: &Build,
-    ) -> Result<Box<dyn ProgramLink>, LinkError> {
-        let home = Home::new(address, hello, build, &consent.ready);
-        Ok(match (self.channel, consent.pieces) {
-            (Some(channel), Some(pieces)) => {
-                Box::new(ShmProgram::new(consent.line.into_parts().0, channel, self.pinned, &pieces, home)?)
-            }
-            _ => Box::new(StreamProgram::new(consent.line, home)?),
-        })
-    }
+    handshake::connect(socket, host, identity, deadline)
 }
 
 /// Bytes that the pinned memory may come to have, whichever of its ranges the worker chooses.
@@ -351,45 +218,6 @@ fn open_first(numbers: &[SocketAddr], deadline: Deadline) -> io::Result<OwnedFd>
         }
     }
     Err(failure)
-}
-
-/// Asks the server at `address` which driver it has, and waits for one at most `timeout`.
-///
-/// # Errors
-/// As [`connect`]; a server that has no driver refuses with the reason.
-pub fn driver_at(address: &Address, timeout: Duration) -> Result<String, ConnectError> {
-    let hello = hello_without_session(Role::INQUIRY, SessionKey::NONE);
-    greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout).map(|consent| consent.ready.driver)
-}
-
-/// What a peer says that is no program.
-fn hello_without_session(role: Role, key: SessionKey) -> Hello {
-    Hello {
-        session: SessionKind::CUDA,
-        claim: Claim { role, key, frames: 0 },
-        link: LinkKind::STREAM,
-        pid: std::process::id(),
-        memory_quota: 0,
-        program: "katydid".to_owned(),
-        name: String::new(),
-        arenas: Vec::new(),
-        link_timeout: LINK_TIMEOUT,
-    }
-}
-
-/// Asks the server at `address` for the companion connection to the session `key`; without one, to a worker that will
-/// rebuild a session, whose new key is in the answer.
-///
-/// # Errors
-/// As [`connect`].
-pub fn companion(address: &Address, key: SessionKey, timeout: Duration) -> Result<(Talk, Ready), ConnectError> {
-    let hello = hello_without_session(Role::COMPANION, key);
-    let Consent { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
-    let talk = Talk::over(line, MAX_MESSAGE).map_err(|source| {
-        let source = LinkError::System { doing: "prepare the connection", source };
-        ConnectError::Link { address: address.clone(), source }
-    })?;
-    Ok((talk, ready))
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::barrier;
-use crate::channel::SEATS;
+use crate::shm::layout::SEATS;
+use crate::sync::barrier;
 
 /// So often must a thread take the lock, with no other in between, to become the favourite: taking the favour away costs as
 /// much as some hundred locks.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use katydid_wire::frame::MAX_FRAME;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::shared::BULK_PLACE;
+use crate::shm::layout::BULK_PLACE;
 
 /// Buffers of a link: as much memory as the staging pieces of shared memory have.
 pub const BUFFERS: usize = 64;

@@ -1,7 +1,7 @@
 //! Holding frames back: whoever keeps a job can stop a program at the seam, between two frames, and let it go on.
 //!
 //! A link compares the number of the next frame with a limit, under the lock that it holds anyway; without a hold, and
-//! without a train ([`crate::train`]), the limit is never reached. A thread at the limit waits, with two exceptions: a thread that has said
+//! without a train ([`crate::link::batch`]), the limit is never reached. A thread at the limit waits, with two exceptions: a thread that has said
 //! [`pass_holds`] is answering for work of the GPU that has to end before the session is at rest, and one that is [`laden`]
 //! has in its hand what the first one may need, and is told instead.
 
@@ -14,8 +14,9 @@ use std::time::Duration;
 use katydid_wire::key::SessionKey;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::train::{Place, Rules, Trains, Wagon};
-use crate::{Address, ConnectError, LinkError};
+use crate::link::address::Address;
+use crate::link::batch::{Place, Rules, Trains, Wagon};
+use crate::link::error::{ConnectError, LinkError};
 
 /// The limit that no frame reaches.
 const NEVER: u64 = u64::MAX;
@@ -229,8 +230,8 @@ impl Bell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::train::aboard;
-    use crate::train::tests::RULES;
+    use crate::link::batch::aboard;
+    use crate::link::batch::tests::RULES;
 
     /// A frame for stream 5 of context 1.
     const FRAME: Wagon<'_> = Wagon { opcode: 1, context: 1, payload: &[5] };

@@ -27,7 +27,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::fdpass;
+use crate::os::fdpass;
 
 /// Bytes of a name: which lender, which incarnation of its job, and which of the things that it lends.
 pub const NAME: usize = DOOR + INCARNATION + SECRET;

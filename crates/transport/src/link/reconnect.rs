@@ -11,8 +11,10 @@ use std::time::Duration;
 use katydid_wire::handshake::{ArenaKind, Build, Claim, HandshakeError, Hello, Ready, Role};
 use katydid_wire::key::SessionKey;
 
-use crate::connect::{Consent, greet};
-use crate::{Address, ConnectError, Line};
+use crate::ipc::connection::Line;
+use crate::link::address::Address;
+use crate::link::error::ConnectError;
+use crate::link::greeting::{Consent, greet};
 
 /// What a link says of itself when it comes back.
 #[derive(Debug)]

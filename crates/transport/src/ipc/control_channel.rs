@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use crate::Line;
-use crate::socket::{Deadline, tune};
+use crate::ipc::connection::Line;
+use crate::os::socket::{Deadline, tune};
 
 /// How long a peer may take to send the rest of a message that it has begun.
 const REST: Duration = Duration::from_secs(60);

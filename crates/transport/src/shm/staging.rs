@@ -5,7 +5,7 @@
 //! again and again, with short naps between.
 //!
 //! Busy words lie in the channel and stay what they are when a program goes to another worker. The pieces are memory of
-//! the worker's making ([`crate::area`]), which a program touches by [`Staging::with`] alone.
+//! the worker's making ([`crate::shm::staging_map`]), which a program touches by [`Staging::with`] alone.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,61 +13,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::LinkError;
-use crate::area::{Area, SHELF, SHELF_LENGTH};
-use crate::channel::{BUSY, BUSY_STRIDE, PAGE};
-use crate::descriptor::Descriptor;
-use crate::shared::Shared;
-use crate::train;
-use crate::wait::{self, Spin};
+use crate::link::batch;
+use crate::link::error::LinkError;
+use crate::os::descriptor::Descriptor;
+use crate::shm::layout::{BUSY, PAGE, PIECE, PIECES, SHELF, SHELF_LENGTH};
+use crate::shm::piece::Piece;
+use crate::shm::shared::Shared;
+use crate::shm::staging_map::Area;
+use crate::sync::wait;
+use crate::sync::wait::Spin;
 
-/// Bytes of a piece.
-pub const PIECE: usize = 4 << 20;
-/// Number of pieces.
-pub const PIECES: usize = 16;
-/// Of these, those that only trains wait for ([`crate::train`]): others may wait for a train while they have one.
+/// Of these, those that only trains wait for ([`crate::link::batch`]): others may wait for a train while they have one.
 const OF_TRAINS: usize = 4;
 /// Between two looks of a program that waits for a piece; copying one takes some 80 µs.
 const NAP: Duration = Duration::from_micros(20);
 /// Between two looks whether the worker is still there.
 const CHECK: Duration = Duration::from_millis(100);
-
-/// A piece's number, below [`PIECES`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Piece(u32);
-
-impl Piece {
-    /// The piece of this number, as it came in a message; none if there is no such piece.
-    #[must_use]
-    pub fn new(number: u32) -> Option<Self> {
-        ((number as usize) < PIECES).then_some(Self(number))
-    }
-
-    /// Its number, for messages.
-    #[must_use]
-    pub fn number(self) -> u32 {
-        self.0
-    }
-
-    /// Each piece once.
-    pub(crate) fn all() -> impl Iterator<Item = Self> {
-        (0..PIECES as u32).map(Self)
-    }
-
-    /// Offset in the memory of the pieces.
-    pub(crate) fn start(self) -> usize {
-        self.0 as usize * PIECE
-    }
-
-    fn busy(self) -> usize {
-        BUSY + self.0 as usize * BUSY_STRIDE
-    }
-
-    /// Offset in the memory of the pieces, if the bytes lie in this one.
-    fn place(self, offset: usize, length: usize) -> Option<usize> {
-        offset.checked_add(length).filter(|end| *end <= PIECE).map(|_| self.start() + offset)
-    }
-}
 
 /// The shelf in a worker: memory of its own making that its program maps too, and may read ([`Staging::look`]). Nothing lies
 /// there before the worker says so.
@@ -133,7 +94,7 @@ impl Staging {
     /// # Errors
     /// [`LinkError::Closed`] if the worker ends meanwhile.
     pub fn take(&self, length: usize) -> Result<Piece, LinkError> {
-        let most = if train::is_aboard() { PIECES } else { PIECES - OF_TRAINS };
+        let most = if batch::is_aboard() { PIECES } else { PIECES - OF_TRAINS };
         if let Some(piece) = self.spin.until(|| self.try_take_of(most, length)) {
             return Ok(piece);
         }
@@ -289,13 +250,13 @@ impl Staging {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::area;
-    use crate::channel::{LENGTH, create};
-    use crate::shared::CHANNEL_PLACE;
+    use crate::shm::channel::create;
+    use crate::shm::layout::STAGING_LENGTH;
+    use crate::shm::layout::{CHANNEL_PLACE, LENGTH};
 
     fn both_sides() -> (Staging, Staging) {
         let channel = create("test", LENGTH as u64).unwrap();
-        let pieces = create("test", area::LENGTH as u64).unwrap();
+        let pieces = create("test", STAGING_LENGTH as u64).unwrap();
         let side = || {
             let channel = Shared::map(&channel, LENGTH, CHANNEL_PLACE).unwrap();
             Staging::new(Arc::new(channel), Area::new(&pieces).unwrap(), None)
@@ -332,7 +293,7 @@ mod tests {
         let (program, _) = both_sides();
         let others: Vec<Piece> = (0..PIECES - OF_TRAINS).map(|_| program.take(1).unwrap()).collect();
         assert!(program.try_take_of(PIECES - OF_TRAINS, 1).is_none());
-        let own = train::aboard(1, || program.take(1).unwrap());
+        let own = batch::aboard(1, || program.take(1).unwrap());
         assert!(!others.contains(&own));
     }
 
@@ -386,7 +347,7 @@ mod tests {
         let piece = program.try_take(5).unwrap();
         assert!(program.write(piece, 0, b"bytes and more"));
         program.put_away().unwrap();
-        program.bring_back(create("test", area::LENGTH as u64).unwrap()).unwrap();
+        program.bring_back(create("test", STAGING_LENGTH as u64).unwrap()).unwrap();
         let mut got = [1; 7];
         assert!(program.read(piece, 0, &mut got) && program.is_busy(piece));
         assert_eq!(&got, b"bytes\0\0");

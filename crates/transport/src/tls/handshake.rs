@@ -16,10 +16,10 @@ use rustls::{
     CipherSuite, ClientConfig, ClientConnection, ConnectionCommon, KeyLog, ServerConfig, ServerConnection, SideData,
 };
 
-use super::identity::{Identity, TlsError, provider};
-use super::record::{SECRET, Seals, Suite, length};
-use crate::Line;
-use crate::socket::{Deadline, receive_by, send_all, wait_readable};
+use crate::ipc::connection::Line;
+use crate::os::socket::{Deadline, receive_by, send_all, wait_readable};
+use crate::tls::identity::{Identity, TlsError, provider};
+use crate::tls::record::{SECRET, Seals, Suite, length};
 
 /// How long a peer that was refused has to read why.
 const FAREWELL: Duration = Duration::from_secs(2);

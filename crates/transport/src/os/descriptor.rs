@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{DupFlags, dup3, fcntl_dupfd_cloexec};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::LinkError;
+use crate::link::error::LinkError;
 
 /// The peer is there, as far as is known.
 const CONNECTED: u32 = 0;

@@ -5,6 +5,10 @@ use std::io;
 use katydid_wire::frame::FrameError;
 use thiserror::Error;
 
+use crate::link::address::Address;
+use crate::tls::identity::TlsError;
+use katydid_wire::handshake::HandshakeError;
+
 /// Why a frame could not be carried. Except for the caller's faults the link is useless afterwards.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -36,7 +40,7 @@ pub enum LinkError {
         /// How many may.
         limit: usize,
     },
-    /// The thread has something in its hand with which it must not wait for the link to be let go ([`crate::laden`]).
+    /// The thread has something in its hand with which it must not wait for the link to be let go ([`crate::link::gate::laden`]).
     #[error("the link is held, and the frame was not sent")]
     Held,
     /// This process is a fork of the one that made the link.
@@ -57,4 +61,56 @@ impl LinkError {
     pub(crate) fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::System { doing, source: source.into() }
     }
+}
+
+/// Why there is no session.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody answers at the address.
+    #[error("cannot reach a server at {address} ({source}); start one with: katydid serve --listen {address}")]
+    Unreachable {
+        /// Where.
+        address: Address,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The server took the connection and then did not answer in time.
+    #[error("the server at {address} did not answer within {seconds} s; is it overloaded? see its log")]
+    Deadline {
+        /// Where.
+        address: Address,
+        /// The time it had.
+        seconds: u64,
+    },
+    /// The server refused, or its answer was none.
+    #[error("{address}: {source}")]
+    Handshake {
+        /// Where.
+        address: Address,
+        /// The reason.
+        source: HandshakeError,
+    },
+    /// The two sides did not come to speak TLS.
+    #[error("{address}: {source}")]
+    Tls {
+        /// Where.
+        address: Address,
+        /// Why not.
+        source: TlsError,
+    },
+    /// Shared memory was asked for beyond this machine.
+    #[error("{address}: shared memory reaches this machine only; use a stream link")]
+    NoSharedMemory {
+        /// Where.
+        address: Address,
+    },
+    /// The connection or the shared memory failed on this side.
+    #[error("{address}: {source}")]
+    Link {
+        /// Where.
+        address: Address,
+        /// What failed.
+        source: LinkError,
+    },
 }

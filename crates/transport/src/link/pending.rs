@@ -11,15 +11,17 @@ use katydid_wire::handshake::{
 use rustix::net::{RecvFlags, SendFlags};
 use thiserror::Error;
 
-use crate::channel;
-use crate::connect::{pinned_length, receive_message};
-use crate::descriptor::is_hung_up;
-use crate::fdpass;
-use crate::shm::ShmWorker;
-use crate::socket::{Deadline, tune};
-use crate::stream::StreamWorker;
-use crate::tls::{self, SEALS, Seals};
-use crate::{Identity, Line, LinkError, Switch, TlsError, WorkerLink};
+use crate::ipc::connection::Line;
+use crate::link::error::LinkError;
+use crate::link::greeting::{pinned_length, receive_message};
+use crate::os::descriptor::is_hung_up;
+use crate::os::fdpass;
+use crate::os::socket::{Deadline, tune};
+use crate::shm::channel;
+use crate::shm::layout::LENGTH;
+use crate::tls::handshake;
+use crate::tls::identity::{Identity, TlsError};
+use crate::tls::record::{SEALS, Seals};
 
 /// Longest note that the daemon gives a program on its way, in bytes.
 const MAX_NOTE: usize = 64 * 1024;
@@ -92,8 +94,8 @@ impl Pending {
     /// Why there is nothing to hand over.
     pub fn accept(socket: OwnedFd, build: &Build, timeout: Duration) -> Result<Self, AcceptError> {
         let deadline = Deadline::after(timeout);
-        match tls::first_byte(socket.as_fd(), deadline).map_err(|source| unread(source, timeout))? {
-            Some(tls::HANDSHAKE) => Err(turn_away(&socket, build, SPEAKS_PLAINLY)),
+        match handshake::first_byte(socket.as_fd(), deadline).map_err(|source| unread(source, timeout))? {
+            Some(handshake::HANDSHAKE) => Err(turn_away(&socket, build, SPEAKS_PLAINLY)),
             _ => Self::read(socket.into(), build, deadline, timeout),
         }
     }
@@ -109,12 +111,12 @@ impl Pending {
         timeout: Duration,
     ) -> Result<Self, AcceptError> {
         let deadline = Deadline::after(timeout);
-        match tls::first_byte(socket.as_fd(), deadline).map_err(|source| unread(source, timeout))? {
-            Some(tls::HANDSHAKE) => {}
+        match handshake::first_byte(socket.as_fd(), deadline).map_err(|source| unread(source, timeout))? {
+            Some(handshake::HANDSHAKE) => {}
             None => return Err(AcceptError::Closed),
             Some(_) => return Err(turn_away(&socket, build, SPEAKS_TLS)),
         }
-        let seals = tls::accept(socket.as_fd(), identity, deadline)?;
+        let seals = handshake::accept(socket.as_fd(), identity, deadline)?;
         Self::read(Line::new(socket, Some(seals)), build, deadline, timeout)
     }
 
@@ -213,32 +215,6 @@ impl Pending {
         Ok(Some(Delivery::Program(Box::new(Self { socket, hello, fds }), note)))
     }
 
-    /// Worker: opens the link, then tells the program that its session begins, or goes on with frame number
-    /// `sequence`.
-    ///
-    /// # Errors
-    /// Why not; the program has been told, if it is still there.
-    pub fn open(self, build: &Build, ready: &Ready, sequence: u64) -> Result<Box<dyn WorkerLink>, AcceptError> {
-        let failed = |source| AcceptError::System { doing: "answer the program", source };
-        if let Err(error) = check_link(&self.hello, &self.fds) {
-            self.refuse(build, &refusal(&error));
-            return Err(error);
-        }
-        tune(&self.socket, self.hello.link_timeout).map_err(failed)?;
-        // The link is open before the program hears of it: its first frame finds a reader.
-        let link: Box<dyn WorkerLink> = if self.fds.is_empty() {
-            Box::new(StreamWorker::new(self.socket, sequence)?)
-        } else {
-            Box::new(ShmWorker::new(self.socket, &self.fds, sequence)?)
-        };
-        let switch = link.switch();
-        let pieces = switch.as_ref().and_then(Switch::pieces);
-        if let Some(line) = switch.as_ref().and_then(Switch::socket) {
-            line.send_with(&ready.encode(build)?, pieces.as_slice()).map_err(failed)?;
-        }
-        Ok(link)
-    }
-
     /// Worker: tells the peer that it is served, and gives the connection.
     ///
     /// # Errors
@@ -259,6 +235,11 @@ impl Pending {
         tune(&self.socket, self.hello.link_timeout).map_err(failed)?;
         self.socket.send_with(&message, pieces.as_slice()).map_err(failed)?;
         Ok(self.socket)
+    }
+
+    /// Connection, hello, and what came with it.
+    pub(crate) fn into_parts(self) -> (Line, Hello, Vec<OwnedFd>) {
+        (self.socket, self.hello, self.fds)
     }
 
     /// What came with the hello.
@@ -285,13 +266,13 @@ impl Hangup {
 }
 
 /// Whether the descriptors are what the wished link is made of.
-fn check_link(hello: &Hello, fds: &[OwnedFd]) -> Result<(), AcceptError> {
+pub(crate) fn check_link(hello: &Hello, fds: &[OwnedFd]) -> Result<(), AcceptError> {
     let unusable = |what| AcceptError::SharedMemory { what };
     let has_pinned = pinned_length(hello).is_some();
     match (hello.link, fds) {
         (LinkKind::STREAM, []) => Ok(()),
         (LinkKind::SHM, [channel, rest @ ..]) if rest.len() == usize::from(has_pinned) => {
-            channel::check(channel, channel::LENGTH as u64).map_err(unusable)?;
+            channel::check(channel, LENGTH as u64).map_err(unusable)?;
             rest.iter().try_for_each(channel::check_growing).map_err(unusable)
         }
         (LinkKind::SHM | LinkKind::STREAM, _) => Err(unusable("not the descriptors that such a link has")),
@@ -299,7 +280,7 @@ fn check_link(hello: &Hello, fds: &[OwnedFd]) -> Result<(), AcceptError> {
     }
 }
 
-fn refusal(error: &AcceptError) -> Refused {
+pub(crate) fn refusal(error: &AcceptError) -> Refused {
     match error {
         AcceptError::Handshake(error) => Refused::from(error),
         other => Refused::new(RefusalCode::BAD_HELLO, other.to_string()),
@@ -321,7 +302,7 @@ fn turn_away(socket: &OwnedFd, build: &Build, text: &'static str) -> AcceptError
     if let Ok(message) = Refused::new(RefusalCode::NOT_ALLOWED, text).encode(build) {
         let sent = rustix::net::send(socket, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         if sent.is_ok() {
-            tls::part(socket.as_fd());
+            handshake::part(socket.as_fd());
         }
     }
     AcceptError::OtherSpeech { text }

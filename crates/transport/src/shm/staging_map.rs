@@ -5,7 +5,7 @@
 //! program that lets go of its worker puts it away. (Giving pages back instead would be wrong: the driver of a worker that
 //! lives has registered them, and its GPU would go on using those.)
 //!
-//! Behind the pieces lies the shelf ([`crate::ShelfMemory`]): what a worker has on it, its program may read.
+//! Behind the pieces lies the shelf ([`crate::shm::staging::ShelfMemory`]): what a worker has on it, its program may read.
 //!
 //! The rule: the program's threads touch the memory only within [`Area::with`], which waits while it is away. What lies in
 //! pieces that are in use at that time is set aside, and written to the memory that the next worker gives.
@@ -18,16 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::LinkError;
-use crate::shared::{PIECES_PLACE, Shared};
-use crate::staging::{PIECE, PIECES, Piece};
+use crate::link::error::LinkError;
+use crate::shm::layout::{PIECE, PIECES_PLACE, SHELF, SHELF_LENGTH, STAGING_LENGTH};
+use crate::shm::piece::Piece;
+use crate::shm::shared::Shared;
 
-/// Where the shelf begins: behind all pieces.
-pub(crate) const SHELF: usize = PIECES * PIECE;
-/// Bytes of the shelf. It takes no memory but for what lies on it.
-pub(crate) const SHELF_LENGTH: usize = 64 << 30;
-/// Bytes of all pieces and the shelf.
-pub(crate) const LENGTH: usize = SHELF + SHELF_LENGTH;
 /// The program may touch this much of the shelf at a time, once it has touched a byte of it.
 const SHELF_PART: usize = 64 << 20;
 /// Words of 64 parts each.
@@ -62,9 +57,9 @@ struct Gate {
 }
 
 impl Area {
-    /// Maps memory of [`LENGTH`] bytes.
+    /// Maps memory of [`STAGING_LENGTH`] bytes.
     pub(crate) fn new(fd: impl AsFd) -> io::Result<Self> {
-        let memory = Shared::map(fd, LENGTH, PIECES_PLACE)?;
+        let memory = Shared::map(fd, STAGING_LENGTH, PIECES_PLACE)?;
         let open_parts = std::array::from_fn(|_| AtomicU64::new(u64::MAX));
         Ok(Self { memory, open_parts, gate: Mutex::default(), changed: Condvar::new() })
     }
@@ -234,10 +229,10 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::channel::create;
+    use crate::shm::channel::create;
 
     fn file() -> OwnedFd {
-        create("test", LENGTH as u64).unwrap()
+        create("test", STAGING_LENGTH as u64).unwrap()
     }
 
     fn piece(number: u32) -> Piece {

@@ -63,8 +63,9 @@ fn mapping(line: &str, address: u64) -> Option<(&str, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::create;
-    use crate::shared::{CHANNEL_PLACE, Shared};
+    use crate::shm::channel::create;
+    use crate::shm::layout::CHANNEL_PLACE;
+    use crate::shm::shared::Shared;
 
     #[test]
     fn a_mapping_is_recognised_by_its_file() {

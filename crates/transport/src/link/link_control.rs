@@ -18,10 +18,12 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fs::fstat;
 use rustix::net::{Shutdown, shutdown};
 
-use crate::descriptor::is_hung_up;
-use crate::socket::has_room;
-use crate::stream::Joined;
-use crate::{AcceptError, Line, LinkError, Pending};
+use crate::ipc::connection::Line;
+use crate::link::error::LinkError;
+use crate::link::pending::{AcceptError, Pending};
+use crate::os::descriptor::is_hung_up;
+use crate::os::socket::has_room;
+use crate::stream::joined::Joined;
 
 /// No frame has this number.
 const NEVER: u64 = u64::MAX;
@@ -159,7 +161,7 @@ impl Switch {
         })
     }
 
-    /// The reading thread gets [`Event::Interrupted`](crate::Event::Interrupted) when it has handed out `frames` frames
+    /// The reading thread gets [`Event::Interrupted`](crate::link::worker::Event::Interrupted) when it has handed out `frames` frames
     /// since the link began, or at once if it has.
     pub fn interrupt(&self, frames: u64) {
         self.state.interrupt_at.store(frames, Ordering::Release);

@@ -1,9 +1,9 @@
 //! Trains: frames that belong together, such as the parts of one copy. Until the last of them is sent, other threads do not send
 //! what a GPU must not see between two of them; everything else passes.
 //!
-//! Nobody pays for that but who waits: a train moves the limit with which each frame is compared anyway ([`crate::hold`]). Who is
+//! Nobody pays for that but who waits: a train moves the limit with which each frame is compared anyway ([`crate::link::gate`]). Who is
 //! aboard never waits for a train, since none begins that meets another. So a train comes to its end, whatever those hold who
-//! wait for it; but for staging pieces, of which it has some to itself ([`crate::staging`]).
+//! wait for it; but for staging pieces, of which it has some to itself ([`crate::shm::staging`]).
 
 use std::cell::Cell;
 

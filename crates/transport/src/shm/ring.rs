@@ -12,7 +12,7 @@
 //! A side publishes its counter with `Release` and reads the other's with `Acquire`. Who is going to sleep sets its
 //! flag, then looks once more; who publishes looks at the flag after that. A full fence between the two steps, on both
 //! sides, makes sure that one of them sees the other: `tests::loom` explores every interleaving. The producer leaves its fence
-//! to the consumer where that can run it on the producer's processors (`barrier.rs`).
+//! to the consumer where that can run it on the producer's processors (`sync/barrier.rs`).
 //!
 //! The peer may write any value into its counter. Each side keeps its own counter to itself, and refuses a peer's
 //! that moves backwards or passes it ([`Broken`]).

@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::LinkError;
-use crate::channel::SEATS;
+use crate::link::error::LinkError;
+use crate::shm::layout::SEATS;
 
 /// The seats of one link.
 #[derive(Debug)]

@@ -1,5 +1,7 @@
 //! Bytes over a connected socket: all of them, without signals, and where wanted by a deadline.
 
+#![expect(unsafe_code, reason = "received bytes fill memory without its being zeroed first")]
+
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -131,6 +133,30 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Deadline) -> io::Resul
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Receives up to `most` bytes behind the end of `bytes`; 0 is the end of the stream. A peer that reset the
+/// connection, or did not answer TCP's questions, has ended it as well.
+pub(crate) fn receive_some(
+    socket: BorrowedFd<'_>,
+    bytes: &mut Vec<u8>,
+    most: usize,
+    mut flags: RecvFlags,
+) -> io::Result<usize> {
+    bytes.reserve(most);
+    let length = bytes.len();
+    let received = loop {
+        match recv(socket, &mut bytes.spare_capacity_mut()[..most], flags) {
+            Err(Errno::INTR) => {}
+            // Vsock does not wait for more than the memory of its socket holds.
+            Err(Errno::NOMEM) if flags.contains(RecvFlags::WAITALL) => flags.remove(RecvFlags::WAITALL),
+            Err(Errno::CONNRESET | Errno::TIMEDOUT) => break 0,
+            other => break other?.1,
+        }
+    };
+    // SAFETY: the system has written the first `received` bytes of the spare capacity, at most `most` of them.
+    unsafe { bytes.set_len(length + received.min(most)) };
+    Ok(received.min(most))
 }
 
 #[cfg(test)]

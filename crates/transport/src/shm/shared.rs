@@ -14,21 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
 
-use crate::{area, channel};
-
 /// Copies up to this length move words; longer ones use the string instruction, which takes a while to start.
 const SHORT: usize = 256;
 const READ_AND_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
-
-/// Where the channel is asked for: far from where the system would put it, since what is free there decides where a driver
-/// puts its own, which a restored worker has to find again (`worker/src/layout.rs`).
-pub(crate) const CHANNEL_PLACE: usize = 0x4c00_0000_0000;
-/// The same for the staging pieces and the shelf, behind the channel; and for the buffers of a stream link, behind these.
-pub(crate) const PIECES_PLACE: usize = CHANNEL_PLACE + (1 << 32);
-/// See [`PIECES_PLACE`].
-pub(crate) const BULK_PLACE: usize = CHANNEL_PLACE + (1 << 40);
-
-const _: () = assert!(CHANNEL_PLACE + channel::LENGTH <= PIECES_PLACE && PIECES_PLACE + area::LENGTH <= BULK_PLACE);
 
 /// A shared mapping of a file's first bytes, unmapped when dropped. It can be put away, which leaves its addresses taken
 /// and nothing at them.
@@ -234,6 +222,7 @@ mod tests {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::*;
+    use crate::shm::layout::CHANNEL_PLACE;
 
     fn shared(length: usize) -> Shared {
         let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();

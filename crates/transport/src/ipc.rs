@@ -1,0 +1,5 @@
+//! Connections, and whole messages over them.
+
+pub(crate) mod connection;
+pub(crate) mod control_channel;
+pub mod share;

@@ -1,0 +1,132 @@
+//! The program's way to a session.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use katydid_wire::SPEC_HASH;
+use katydid_wire::companion::MAX_MESSAGE;
+use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, Role, SessionKind};
+use katydid_wire::key::SessionKey;
+
+use crate::ipc::control_channel::Talk;
+use crate::link::address::Address;
+use crate::link::error::{ConnectError, LinkError};
+use crate::link::greeting::{Consent, greet, pinned_length};
+use crate::link::program::ProgramLink;
+use crate::link::reconnect::Home;
+use crate::shm::channel;
+use crate::shm::layout::{LENGTH, PINNED};
+use crate::shm::program::ShmProgram;
+use crate::stream::program::StreamProgram;
+
+/// A session that has begun.
+pub struct Connection {
+    /// The program's end.
+    pub link: Box<dyn ProgramLink>,
+    /// What the worker answered; its arenas are a choice out of the hello's.
+    pub ready: Ready,
+    /// The memory of the pinned arena; none on stream links. Offset 0 is the arena's base, and what the arena has beyond the
+    /// memory's length is made by [`ProgramLink::lengthen_pinned`].
+    pub pinned: Option<OwnedFd>,
+}
+
+/// Asks the server at `address` for a session and waits at most `timeout` for the worker's answer.
+///
+/// `hello.link` says which link to make ([`Address::best_link`]); shared memory is made here.
+///
+/// # Errors
+/// A [`ConnectError`] that names the address and the remedy.
+pub fn connect(address: &Address, hello: &Hello, build: &Build, timeout: Duration) -> Result<Connection, ConnectError> {
+    let memory = Memory::create(address, hello)?;
+    let consent = greet(address, hello, build, &memory.descriptors(), timeout)?;
+    let ready = consent.ready.clone();
+    let failed = |source| ConnectError::Link { address: address.clone(), source };
+    let pinned = memory.pinned.as_ref().map(|pinned| pinned.try_clone()).transpose();
+    let pinned = pinned.map_err(LinkError::system("keep the shared memory")).map_err(failed)?;
+    let link = memory.into_link(consent, address, hello, build).map_err(failed)?;
+    Ok(Connection { link, ready, pinned })
+}
+
+/// The shared memory of a link to be: none of a stream link.
+struct Memory {
+    channel: Option<OwnedFd>,
+    pinned: Option<OwnedFd>,
+}
+
+impl Memory {
+    fn create(address: &Address, hello: &Hello) -> Result<Self, ConnectError> {
+        if hello.link != LinkKind::SHM {
+            return Ok(Self { channel: None, pinned: None });
+        }
+        if !matches!(address, Address::Unix(_)) {
+            return Err(ConnectError::NoSharedMemory { address: address.clone() });
+        }
+        let failed = |source| {
+            let source = LinkError::System { doing: "make shared memory", source };
+            ConnectError::Link { address: address.clone(), source }
+        };
+        let channel = channel::create("katydid-channel", LENGTH as u64).map_err(failed)?;
+        let pinned = pinned_length(hello).map(|length| length.min(PINNED));
+        let pinned = pinned.map(|length| channel::create_growing("katydid-pinned", length)).transpose();
+        Ok(Self { channel: Some(channel), pinned: pinned.map_err(failed)? })
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.channel.iter().chain(&self.pinned).map(AsFd::as_fd).collect()
+    }
+
+    fn into_link(
+        self,
+        consent: Consent,
+        address: &Address,
+        hello: &Hello,
+        build: &Build,
+    ) -> Result<Box<dyn ProgramLink>, LinkError> {
+        let home = Home::new(address, hello, build, &consent.ready);
+        Ok(match (self.channel, consent.pieces) {
+            (Some(channel), Some(pieces)) => {
+                Box::new(ShmProgram::new(consent.line.into_parts().0, channel, self.pinned, &pieces, home)?)
+            }
+            _ => Box::new(StreamProgram::new(consent.line, home)?),
+        })
+    }
+}
+
+/// Asks the server at `address` which driver it has, and waits for one at most `timeout`.
+///
+/// # Errors
+/// As [`connect`]; a server that has no driver refuses with the reason.
+pub fn driver_at(address: &Address, timeout: Duration) -> Result<String, ConnectError> {
+    let hello = hello_without_session(Role::INQUIRY, SessionKey::NONE);
+    greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout).map(|consent| consent.ready.driver)
+}
+
+/// What a peer says that is no program.
+fn hello_without_session(role: Role, key: SessionKey) -> Hello {
+    Hello {
+        session: SessionKind::CUDA,
+        claim: Claim { role, key, frames: 0 },
+        link: LinkKind::STREAM,
+        pid: std::process::id(),
+        memory_quota: 0,
+        program: "katydid".to_owned(),
+        name: String::new(),
+        arenas: Vec::new(),
+        link_timeout: LINK_TIMEOUT,
+    }
+}
+
+/// Asks the server at `address` for the companion connection to the session `key`; without one, to a worker that will
+/// rebuild a session, whose new key is in the answer.
+///
+/// # Errors
+/// As [`connect`].
+pub fn companion(address: &Address, key: SessionKey, timeout: Duration) -> Result<(Talk, Ready), ConnectError> {
+    let hello = hello_without_session(Role::COMPANION, key);
+    let Consent { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
+    let talk = Talk::over(line, MAX_MESSAGE).map_err(|source| {
+        let source = LinkError::System { doing: "prepare the connection", source };
+        ConnectError::Link { address: address.clone(), source }
+    })?;
+    Ok((talk, ready))
+}

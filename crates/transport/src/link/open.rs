@@ -1,0 +1,39 @@
+//! Opening the link of a program whose hello was accepted.
+
+use katydid_wire::handshake::{Build, Ready};
+
+use crate::link::link_control::Switch;
+use crate::link::pending::{AcceptError, Pending, check_link, refusal};
+use crate::link::worker::WorkerLink;
+use crate::os::socket::tune;
+use crate::shm::worker::ShmWorker;
+use crate::stream::worker::StreamWorker;
+
+impl Pending {
+    /// Worker: opens the link, then tells the program that its session begins, or goes on with frame number
+    /// `sequence`.
+    ///
+    /// # Errors
+    /// Why not; the program has been told, if it is still there.
+    pub fn open(self, build: &Build, ready: &Ready, sequence: u64) -> Result<Box<dyn WorkerLink>, AcceptError> {
+        let failed = |source| AcceptError::System { doing: "answer the program", source };
+        if let Err(error) = check_link(self.hello(), self.fds()) {
+            self.refuse(build, &refusal(&error));
+            return Err(error);
+        }
+        let (socket, hello, fds) = self.into_parts();
+        tune(&socket, hello.link_timeout).map_err(failed)?;
+        // The link is open before the program hears of it: its first frame finds a reader.
+        let link: Box<dyn WorkerLink> = if fds.is_empty() {
+            Box::new(StreamWorker::new(socket, sequence)?)
+        } else {
+            Box::new(ShmWorker::new(socket, &fds, sequence)?)
+        };
+        let switch = link.switch();
+        let pieces = switch.as_ref().and_then(Switch::pieces);
+        if let Some(line) = switch.as_ref().and_then(Switch::socket) {
+            line.send_with(&ready.encode(build)?, pieces.as_slice()).map_err(failed)?;
+        }
+        Ok(link)
+    }
+}

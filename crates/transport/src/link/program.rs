@@ -1,0 +1,147 @@
+//! The program's end of a link, whatever carries it.
+
+use std::time::Duration;
+
+use katydid_wire::frame::ReplyHead;
+
+use crate::link::batch::{Place, Rules};
+use crate::link::error::LinkError;
+use crate::link::gate::Holding;
+use crate::link::reply_buffer::Landing;
+use crate::shm::staging::Staging;
+
+/// The program's end of a link, shared by all its threads.
+pub trait ProgramLink: Send + Sync {
+    /// Queues one frame whose payload is `parts`, one after the other; waits only for room.
+    ///
+    /// Frames are executed in the order in which these functions took them in.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] once the worker is gone; other variants are the caller's or the peer's fault.
+    fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError>;
+
+    /// Frames queued so far that nobody waits for. Those that are counted are executed before any that is queued after the
+    /// count was read.
+    fn enqueued(&self) -> u64;
+
+    /// Queues one frame and waits for its reply. What followed the reply's head replaces `reply`;
+    /// [`ReplyHead::split`] divides it into payload and device output.
+    ///
+    /// # Errors
+    /// As [`ProgramLink::enqueue`].
+    fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError>;
+
+    /// As [`ProgramLink::call`], for a reply with much data, which goes to `landing` at once where it fits there exactly:
+    /// then `reply` gets what lies around it, and the second value is true.
+    ///
+    /// # Errors
+    /// As [`ProgramLink::enqueue`]. What the landing holds then is anybody's guess.
+    fn call_landing(
+        &self,
+        opcode: u16,
+        context: u32,
+        parts: &[&[u8]],
+        reply: &mut Vec<u8>,
+        landing: Landing,
+    ) -> Result<(ReplyHead, bool), LinkError> {
+        let head = self.call(opcode, context, parts, reply)?;
+        let fits = landing.fits(&head, reply.len());
+        if fits {
+            let data = landing.skip()..landing.skip() + landing.size();
+            landing.write(0, &reply[data.clone()]);
+            reply.drain(data);
+        }
+        Ok((head, fits))
+    }
+
+    /// Memory that both sides see, for bulk copies; none on stream links.
+    fn staging(&self) -> Option<&Staging>;
+
+    /// Makes the memory that the sides share for the pinned arena at least `length` bytes long; nothing on links that have
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses, or the program has closed the memory's descriptor.
+    fn lengthen_pinned(&self, length: u64) -> std::io::Result<()> {
+        let _ = length;
+        Ok(())
+    }
+
+    /// Begins a train ([`train`]) of work for a place, and waits until there is none that it meets; its number is for [`aboard`].
+    /// Whoever begins one ends it.
+    ///
+    /// # Errors
+    /// As [`ProgramLink::enqueue`].
+    fn begin_train(&self, place: Place, rules: Rules) -> Result<u64, LinkError> {
+        let _ = (place, rules);
+        Ok(0)
+    }
+
+    /// Ends a train.
+    fn end_train(&self, number: u64) {
+        let _ = number;
+    }
+
+    /// Waits until a frame of the calling thread would be sent at once.
+    ///
+    /// # Errors
+    /// As [`ProgramLink::enqueue`].
+    fn stand(&self) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    /// From now on threads that wait sleep at once.
+    fn calm(&self) {}
+
+    /// Whether threads have sent frames, and still live, besides one.
+    fn has_company(&self) -> bool {
+        false
+    }
+
+    /// Has the system prepare what makes frames cheaper to queue. With several threads this takes it milliseconds; nobody has to
+    /// wait for it.
+    fn quicken(&self) {}
+
+    /// In the child of a fork: closes the descriptors and touches nothing that is shared. Every later use of the link
+    /// is [`LinkError::Forked`]; the parent's end lives on.
+    fn abandon(&self);
+
+    /// Ends the link when nothing was heard of its worker for so long by a thread that waits; nothing on links that share
+    /// memory, whose peer is on the same machine. Without a limit, or with one of nothing, threads wait for ever.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses.
+    fn limit_silence(&self, limit: Duration) -> std::io::Result<()> {
+        let _ = limit;
+        Ok(())
+    }
+
+    /// Lets bulk go over as many as `most` connections beside the first, which are opened when there is bulk; nothing on
+    /// links that share memory.
+    fn allow_lanes(&self, most: usize) {
+        let _ = most;
+    }
+
+    /// How many such connections `bytes` of bulk, which are about to be sent or received, can use at a time: that many
+    /// threads do it faster than one. 0: there are none, or it is too little.
+    fn lanes_for(&self, bytes: u64) -> usize {
+        let _ = bytes;
+        0
+    }
+
+    /// Waits until the worker wants back what the program holds idle of devices; the number of that appeal. For one thread,
+    /// which costs nothing while it waits.
+    ///
+    /// # Errors
+    /// As [`ProgramLink::enqueue`].
+    fn next_appeal(&self) -> Result<u32, LinkError> {
+        Err(LinkError::Closed)
+    }
+
+    /// For the keeper of the program's job; none where a link cannot be held.
+    fn holding(&self) -> Option<&dyn Holding> {
+        None
+    }
+}

@@ -1,0 +1,123 @@
+//! The worker's end of a link, whatever carries it.
+
+use std::sync::Arc;
+
+use katydid_wire::frame::{FrameError, FrameHead, HEAD, Output, ReplyHead};
+
+use crate::link::error::LinkError;
+use crate::link::link_control::Switch;
+use crate::link::pending::Hangup;
+use crate::shm::staging::{ShelfMemory, Staging};
+use crate::stream::bulk::Buffers;
+
+/// A frame as the worker gets it: copied out of what the program can write.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    /// Its head, checked.
+    pub head: FrameHead,
+    /// What followed it.
+    pub payload: &'a [u8],
+    /// The number of the buffer that it lies in ([`WorkerLink::buffers`]), if it does.
+    pub buffer: Option<usize>,
+}
+
+/// What a worker's link has come to.
+#[derive(Debug, Clone, Copy)]
+pub enum Event<'a> {
+    /// The next frame.
+    Frame(Frame<'a>),
+    /// As many frames were handed out as [`Switch::interrupt`] said; told once.
+    Interrupted,
+    /// The program has closed, and everything it queued was handed out.
+    Closed,
+}
+
+impl<'a> Event<'a> {
+    /// The frame, if it is one.
+    #[must_use]
+    pub fn frame(self) -> Option<Frame<'a>> {
+        if let Self::Frame(frame) = self { Some(frame) } else { None }
+    }
+}
+
+/// The worker's end of a link; one thread reads it.
+pub trait WorkerLink: Send {
+    /// Waits for the next frame, an interruption, or the end.
+    ///
+    /// # Errors
+    /// [`LinkError::Protocol`] or [`LinkError::Frame`]: the program broke the protocol, and the session must end.
+    fn next(&mut self) -> Result<Event<'_>, LinkError>;
+
+    /// Whether [`WorkerLink::next`] may have something to tell at once. False while it would wait; for a reader that has
+    /// something to do meanwhile.
+    fn has_news(&mut self) -> bool {
+        true
+    }
+
+    /// For replies, from any thread.
+    fn replier(&self) -> Arc<dyn Replier>;
+
+    /// Memory that both sides see; none on stream links.
+    fn staging(&self) -> Option<&Staging>;
+
+    /// Memory of this side for bulk; none on links that share memory.
+    fn buffers(&self) -> Option<&Arc<Buffers>> {
+        None
+    }
+
+    /// Memory for what the program may read; none on stream links.
+    fn shelf(&self) -> Option<ShelfMemory> {
+        None
+    }
+
+    /// For a thread that ends the process when the program is gone.
+    fn hangup(&self) -> Hangup;
+
+    /// For whoever controls the link beside the thread that reads it; none where a link cannot be controlled.
+    fn switch(&self) -> Option<Switch> {
+        None
+    }
+}
+
+/// Sends replies; shared by all threads of the worker.
+pub trait Replier: Send + Sync {
+    /// Answers frame `sequence` of the program's `thread`. Each frame that wants a reply gets exactly one.
+    ///
+    /// # Errors
+    /// [`LinkError::Frame`] if payload and output do not fit ([`Output::cut`] makes them), [`LinkError::Closed`].
+    fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError>;
+}
+
+/// One reply.
+#[derive(Debug, Clone, Copy)]
+pub struct Answer<'a> {
+    /// The thread of the request.
+    pub thread: u32,
+    /// The number of the request.
+    pub sequence: u64,
+    /// `CUresult` of the call.
+    pub status: u32,
+    /// `CUresult` of an earlier enqueued call that was not reported yet; 0: none.
+    pub deferred: u32,
+    /// The message.
+    pub payload: &'a [u8],
+    /// More of it, sent from where it lies.
+    pub tail: &'a [u8],
+    /// What device code printed.
+    pub output: Output<'a>,
+}
+
+/// The head of a reply, and the length of its output.
+pub(crate) fn answer_head(answer: &Answer<'_>) -> Result<([u8; HEAD], usize), FrameError> {
+    let output = Output::encoded_len(&answer.output);
+    let body = answer.payload.len().saturating_add(answer.tail.len()).saturating_add(output);
+    let too_large = |_| FrameError::TooLarge { payload: body };
+    let head = ReplyHead {
+        status: answer.status,
+        deferred: answer.deferred,
+        output: u32::try_from(output).map_err(too_large)?,
+        thread: answer.thread,
+        sequence: answer.sequence,
+    };
+    Ok((head.encode(body)?, output))
+}

@@ -1,0 +1,40 @@
+//! Pieces of the staging memory, by their numbers.
+
+use crate::shm::layout::{BUSY, BUSY_STRIDE, PIECE, PIECES};
+
+/// A piece's number, below [`PIECES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Piece(u32);
+
+impl Piece {
+    /// The piece of this number, as it came in a message; none if there is no such piece.
+    #[must_use]
+    pub fn new(number: u32) -> Option<Self> {
+        ((number as usize) < PIECES).then_some(Self(number))
+    }
+
+    /// Its number, for messages.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Each piece once.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (0..PIECES as u32).map(Self)
+    }
+
+    /// Offset in the memory of the pieces.
+    pub(crate) fn start(self) -> usize {
+        self.0 as usize * PIECE
+    }
+
+    pub(crate) fn busy(self) -> usize {
+        BUSY + self.0 as usize * BUSY_STRIDE
+    }
+
+    /// Offset in the memory of the pieces, if the bytes lie in this one.
+    pub(crate) fn place(self, offset: usize, length: usize) -> Option<usize> {
+        offset.checked_add(length).filter(|end| *end <= PIECE).map(|_| self.start() + offset)
+    }
+}

@@ -1,0 +1,39 @@
+//! A thread that left its call by `longjmp`: its next call takes up again what it was reading.
+//!
+//! A handler of a signal may jump out of a call that waits; natively nothing comes of that. The next call of such a thread finds
+//! again what it had in hand: the reading half of the connection, and its place among the waiting threads. The rule: until
+//! then no other thread touches what it reads; and nothing is written any more to memory that the call named.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use crate::stream::program::StreamProgram;
+
+/// Between two looks whether another thread still writes to the memory of a call that was left.
+const MOMENT: Duration = Duration::from_millis(1);
+
+impl StreamProgram {
+    /// The calling thread, of this seat, has left a call. True: the seat can be used again, as replies are told apart by the
+    /// number of their request.
+    pub(super) fn recover(&self, thread: u32) -> bool {
+        let mut desk = self.desk();
+        for waiter in desk.waiting.values_mut().filter(|waiter| waiter.thread == thread) {
+            (waiter.is_left, waiter.landing) = (true, None);
+        }
+        while desk.waiting.values().any(|waiter| waiter.thread == thread && waiter.is_landing) {
+            desk = self.unread.wait_timeout(desk, MOMENT).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        desk.waiting.retain(|_, waiter| !(waiter.is_left && waiter.reply.is_some()));
+        let Some(inlet) = desk.take_back(thread) else { return true };
+        let is_whole = inlet.is_between_frames();
+        desk.inlet = Some(inlet);
+        self.unread.notify_all();
+        desk.ring_next();
+        drop(desk);
+        if !is_whole {
+            // A part of a reply is lost with the call, and nothing that follows can be read.
+            self.let_go();
+        }
+        true
+    }
+}

@@ -1,0 +1,141 @@
+//! Where replies are handed out: who waits for which reply, and who reads for all.
+
+#![expect(unsafe_code, reason = "what a thread reads must be found again without that thread's stack")]
+
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::{Arc, Condvar};
+
+use katydid_wire::frame::ReplyHead;
+
+use crate::link::error::LinkError;
+use crate::link::reply_buffer::Landing;
+use crate::stream::frame_reader::Inlet;
+
+pub(crate) const UNASKED: LinkError = LinkError::Protocol { what: "a reply came that no thread waits for" };
+
+/// Where replies are handed out.
+pub(crate) struct Desk {
+    /// The reading half; none while a thread reads.
+    pub(crate) inlet: Option<Box<Inlet>>,
+    /// The thread that reads while it waits for a reply.
+    pub(crate) reader: Option<Reader>,
+    /// Threads that wait, by the number of their request.
+    pub(crate) waiting: HashMap<u64, Waiter>,
+    /// Those of threads that have waited.
+    pub(crate) bells: Vec<Arc<Condvar>>,
+    /// An appeal that nobody has heard yet.
+    pub(crate) appeal: Option<u32>,
+    /// Whether the thread that listens for appeals does nothing before something comes, so that it is to be told of what a
+    /// reader leaves; else it looks by itself soon.
+    pub(crate) is_listened: bool,
+}
+
+/// A thread that waits.
+pub(crate) struct Waiter {
+    /// Its seat.
+    pub(crate) thread: u32,
+    /// It has left the call, and the reply is for nobody.
+    pub(crate) is_left: bool,
+    pub(crate) reply: Option<(Arrived, Vec<u8>)>,
+    pub(crate) landing: Option<Landing>,
+    /// Another thread writes to the landing: this one must not go before that is done.
+    pub(crate) is_landing: bool,
+    pub(crate) bell: Arc<Condvar>,
+}
+
+/// The head of a reply, and whether its data went to the landing.
+pub(crate) type Arrived = (ReplyHead, bool);
+
+/// What the thread that reads waits for itself.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) sequence: u64,
+    pub(crate) landing: Option<Landing>,
+}
+
+impl Desk {
+    /// Makes one of those who still wait look up: to read on, or to find that there is nothing to read any more.
+    pub(crate) fn ring_next(&self) {
+        if let Some(waiter) = self.waiting.values().find(|waiter| waiter.reply.is_none()) {
+            waiter.bell.notify_one();
+        }
+    }
+}
+
+impl Waiter {
+    /// The landing, if it is for this reply; the thread then waits until [`Waiter::is_landing`] is false again.
+    pub(crate) fn begin_landing(&mut self, head: &ReplyHead, length: usize) -> Option<Landing> {
+        let landing = self.landing.filter(|landing| landing.fits(head, length));
+        self.is_landing = landing.is_some();
+        landing
+    }
+}
+
+/// Reads what follows a head, its data to where it is to land if there is such a place.
+pub(crate) fn read_body(
+    inlet: &mut Inlet,
+    socket: BorrowedFd<'_>,
+    length: usize,
+    landing: Option<Landing>,
+    rest: &mut Vec<u8>,
+) -> Result<(), LinkError> {
+    match landing {
+        Some(mut landing) => inlet.land(socket, length, &mut landing, rest),
+        None => inlet.append_to(socket, length, rest),
+    }
+}
+
+/// Who reads, by its seat, and what.
+pub(crate) struct Reader {
+    thread: u32,
+    inlet: NonNull<Inlet>,
+}
+
+// SAFETY: only the thread with the seat uses the pointer, and an inlet may be used by any thread.
+unsafe impl Send for Reader {}
+
+/// What the calling thread reads. Dropped by a jump, it is in [`Desk`] still.
+pub(crate) struct Reading(NonNull<Inlet>);
+
+impl Deref for Reading {
+    type Target = Inlet;
+
+    fn deref(&self) -> &Inlet {
+        // SAFETY: made of a box, which `end_reading` takes, and nobody else before a later call of this thread.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl DerefMut for Reading {
+    fn deref_mut(&mut self) -> &mut Inlet {
+        // SAFETY: as above; the value is not shared.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl Desk {
+    /// The calling thread, of this seat, reads from now on.
+    pub(crate) fn begin_reading(&mut self, thread: u32, mut inlet: Box<Inlet>) -> Reading {
+        inlet.end_frame();
+        let inlet = NonNull::from(Box::leak(inlet));
+        self.reader = Some(Reader { thread, inlet });
+        Reading(inlet)
+    }
+
+    /// It reads no more.
+    pub(crate) fn end_reading(&mut self, reading: Reading) -> Box<Inlet> {
+        self.reader = None;
+        // SAFETY: leaked by `begin_reading`; the reading is the only one of it, and is gone after this.
+        unsafe { Box::from_raw(reading.0.as_ptr()) }
+    }
+
+    /// What the thread of this seat was reading when it left its call.
+    pub(crate) fn take_back(&mut self, thread: u32) -> Option<Box<Inlet>> {
+        let reader = self.reader.take_if(|reader| reader.thread == thread)?;
+        // SAFETY: leaked by `begin_reading` of this very thread, whose call was left and uses it no more.
+        Some(unsafe { Box::from_raw(reader.inlet.as_ptr()) })
+    }
+}

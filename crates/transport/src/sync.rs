@@ -1,0 +1,5 @@
+//! Waiting and locking.
+
+pub(crate) mod barrier;
+pub(crate) mod biased_lock;
+pub(crate) mod wait;
