@@ -14,13 +14,15 @@ use katydid_tests::way::Way;
 
 use crate::output::{line, step};
 use crate::tree::Tree;
-use crate::{apps, dist, shell};
+use crate::{apps, dist, pages, shell};
 
 /// Longer than any program takes.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Rewrites all of it.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
+    step("tables of measured figures");
+    pages::write(tree)?;
     step("golden files of the crates");
     let packages = ["katydid-api-codegen", "katydid-ledger", "katydid-ptx", "katydid-ptx-exec", "katydid-ptx-forms"];
     let mut cargo = shell::cargo(&tree.root, &["test", "--quiet"]);

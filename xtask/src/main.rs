@@ -16,6 +16,7 @@ mod demo;
 mod demo_checkpoint;
 mod deny;
 mod dist;
+mod evidence;
 mod failures;
 mod figures;
 mod frameworks;
@@ -98,8 +99,12 @@ enum Command {
     Deny,
     /// Measures the sources against the targets of style; fails at the hard limits.
     Style,
-    /// Checks the pages under docs and in the root: links, paths, lengths of sentences.
-    Pages,
+    /// Checks the pages under docs and in the root: links, paths, lengths of sentences, tables of figures.
+    Pages {
+        /// Rewrites the tables that docs/evidence gives, and checks then.
+        #[arg(long)]
+        write: bool,
+    },
     /// Builds the documentation as a book into target/book, where mdbook is installed.
     Book,
     /// Rewrites the texts that tests compare with, from what the code says now.
@@ -155,7 +160,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Layers => layers::run(&tree)?,
         Command::Deny => deny::run(&tree)?,
         Command::Style => style::run(&tree)?,
-        Command::Pages => pages::run(&tree)?,
+        Command::Pages { write } => pages::check(&tree, write)?,
         Command::Book => book::run(&tree)?,
         Command::Bless => bless::run(&tree)?,
         Command::GpuTest { part: Some(gpu::Part::Frameworks), options, .. } => {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::evidence::{self, Evidence};
 use crate::output::{line, step};
 use crate::tree::Tree;
 
@@ -40,6 +41,21 @@ enum Piece {
     Cell(usize, String),
 }
 
+/// Checks the pages; with `writes`, makes the tables of `docs/evidence` anew before that.
+pub(crate) fn check(tree: &Tree, writes: bool) -> Result<()> {
+    if writes {
+        write(tree)?;
+    }
+    run(tree)
+}
+
+/// Makes the tables of `docs/evidence` anew.
+pub(crate) fn write(tree: &Tree) -> Result<()> {
+    let pages = read(&tree.root)?;
+    let pages: Vec<(&PathBuf, &str)> = pages.iter().map(|page| (&page.path, page.text.as_str())).collect();
+    evidence::write(&tree.root, &pages)
+}
+
 /// Prints the figures, and fails where a page breaks a limit or names what is not there.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     step("pages: links, paths, lengths of sentences");
@@ -48,7 +64,9 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     let list = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
     let mut faults: Vec<String> = Vec::new();
     let mut lengths: Vec<usize> = Vec::new();
+    let evidence = Evidence::read(&tree.root)?;
     for page in &pages {
+        faults.extend(outdated(page, &evidence));
         faults.extend(broken(&tree.root, page, &pages));
         faults.extend(unknown(page, &list));
         if is_for_users(&page.path) {
@@ -127,6 +145,16 @@ fn unknown(page: &Page, list: &str) -> Vec<String> {
         faults.extend(lost.map(|word| format!("{}:{number}: there is no variable {word}", page.path.display())));
     }
     faults
+}
+
+/// A page whose tables are not what the data give.
+fn outdated(page: &Page, evidence: &Evidence) -> Option<String> {
+    let path = page.path.display();
+    match evidence.fill(&page.text) {
+        Ok(filled) if filled == page.text => None,
+        Ok(_) => Some(format!("{path}: a table is not what docs/evidence gives: `cargo xtask pages --write`")),
+        Err(error) => Some(format!("{path}: {error:#}")),
+    }
 }
 
 fn is_of_variable(letter: char) -> bool {
