@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_job::view::{Report, Request, Step};
-use katydid_job::{folder, stopped};
+use katydid_job::process::stopped;
+use katydid_job::supervisor::folder;
+use katydid_job::supervisor::view::{Report, Request, Step};
 use serde::Serialize;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

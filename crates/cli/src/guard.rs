@@ -1,4 +1,4 @@
-//! The hidden command behind a job's guard (`katydid_job::guard`).
+//! The hidden command behind a job's guard (`katydid_job::supervisor::guard`).
 //!
 //! What a terminal or a shell sends to the supervisor's process group reaches the guard too, until that leaves the group. It is
 //! meant for the program: here it is caught and dropped, but for signals that our caller ignored, which stay ignored in the program.
@@ -11,7 +11,8 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use katydid_job::guard::{self, Given};
+use katydid_job::supervisor::guard;
+use katydid_job::supervisor::guard::Given;
 use rustix::pipe::{PipeFlags, pipe_with};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXCPU};
 

@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use katydid_job::view::{Migration, Moved, Step};
-use katydid_job::{folder, stopped};
+use katydid_job::process::stopped;
+use katydid_job::supervisor::folder;
+use katydid_job::supervisor::view::{Migration, Moved, Step};
 
 use crate::address;
 use crate::checkpoint::{last_step, whole_path};

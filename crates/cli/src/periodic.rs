@@ -7,9 +7,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use katydid_job::checkpoint::CheckpointError;
-use katydid_job::job::Job;
-use katydid_job::view::Request;
+use katydid_job::checkpoint::error::CheckpointError;
+use katydid_job::supervisor::job::Job;
+use katydid_job::supervisor::view::Request;
 
 use crate::failure::say;
 use crate::period::Period;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use katydid_daemon::{Server, ServerConfig, Verbosity, WorkersView};
-use katydid_job::registry::Registered;
+use katydid_job::supervisor::registry::Registered;
 use katydid_scratch::Scratch;
 use katydid_transport::Address;
 

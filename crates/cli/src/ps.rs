@@ -11,8 +11,9 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use katydid_daemon::{ServerView, SessionView, SessionsView};
-use katydid_job::registry::{self, Found};
-use katydid_job::view::{JobView, Step};
+use katydid_job::supervisor::registry;
+use katydid_job::supervisor::registry::Found;
+use katydid_job::supervisor::view::{JobView, Step};
 use katydid_transport::Address;
 use serde::Serialize;
 

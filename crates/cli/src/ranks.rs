@@ -1,4 +1,4 @@
-//! Ranks of MPI that begin by `katydid run` below a launcher that did not (`katydid_job::ranks`): how one comes into the job of
+//! Ranks of MPI that begin by `katydid run` below a launcher that did not (`katydid_job::supervisor::ranks`): how one comes into the job of
 //! all, and the hidden command that supervises that.
 //!
 //! `katydid job-ranks` is run twice: by the rank that comes first, and by that process, which ends at once, so that the
@@ -13,10 +13,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use katydid_job::folder::FolderError;
-use katydid_job::inherited;
-use katydid_job::ranks::{Launcher, Place};
-use katydid_job::tree;
+use katydid_job::process::inherited_fds;
+use katydid_job::process::tree;
+use katydid_job::supervisor::folder::FolderError;
+use katydid_job::supervisor::ranks::{Launcher, Place};
 use rustix::process::setsid;
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
@@ -106,7 +106,7 @@ pub(crate) fn main(flags: &RanksFlags) -> Outcome {
 fn part_from_rank(launcher: Launcher, parent: u32) -> io::Result<()> {
     // SAFETY: this process has parsed its arguments and done nothing else.
     #[expect(unsafe_code, reason = "the descriptors that a process is started with are nobody's until it takes them")]
-    drop(unsafe { inherited::take() }?);
+    drop(unsafe { inherited_fds::take() }?);
     setsid()?;
     // Where they are not to be had, those of the rank have to do.
     let _ = launcher.share_processors();

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use katydid_image::{CheckpointNumber, Which};
-use katydid_job::restore::{Opened, Restored, Surroundings};
+use katydid_job::checkpoint::restore::{Opened, Restored, Surroundings};
 use katydid_scratch::Scratch;
 use katydid_transport::Address;
 use serde_json::json;

@@ -10,12 +10,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
-use katydid_job::folder::{self, Folder};
-use katydid_job::incarnations::Incarnations;
-use katydid_job::job::{Job, JobError, Settings};
-use katydid_job::ranks::{Launcher, Place, Task};
-use katydid_job::rings;
-use katydid_job::stdio::Standard;
+use katydid_job::criu::io_uring_filter;
+use katydid_job::process::stdio::Standard;
+use katydid_job::supervisor::folder;
+use katydid_job::supervisor::folder::Folder;
+use katydid_job::supervisor::generations::Incarnations;
+use katydid_job::supervisor::job::{Job, JobError, Settings};
+use katydid_job::supervisor::ranks::{Launcher, Place, Task};
 use katydid_transport::Address;
 use katydid_wire::handshake::SOFTCUDA;
 use katydid_wire::job;
@@ -143,7 +144,7 @@ impl Launch {
 
     /// The place of the job that this process, which is a rank of MPI, is to be of.
     fn place_among_ranks(&mut self) -> Result<Option<Place>, Failure> {
-        if !katydid_job::ranks::are_here() {
+        if !katydid_job::supervisor::ranks::are_here() {
             return Ok(None);
         }
         // They come to their job one by one: none waits there for a server that none reaches.
@@ -289,7 +290,7 @@ impl Launch {
     fn exec_in(mut self, place: &Place) -> Failure {
         self.set(job::VARIABLE, &place.socket);
         if !self.has_rings {
-            rings::refuse(&mut self.command);
+            io_uring_filter::refuse(&mut self.command);
         }
         let server = self.known.as_ref().map_or_else(|| place.server.clone(), |known| known.address.to_string());
         self.exec_by(&server)

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_daemon::{Server, ServerConfig, Verbosity, WorkerCommand, raise_descriptors};
-use katydid_job::folder;
-use katydid_job::registry::Registered;
+use katydid_job::supervisor::folder;
+use katydid_job::supervisor::registry::Registered;
 use katydid_transport::{Address, Identity, TlsError};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::Build;

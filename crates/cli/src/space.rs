@@ -1,4 +1,4 @@
-//! The hidden commands behind a job in namespaces of its own (`katydid_job::namespace`).
+//! The hidden commands behind a job in namespaces of its own (`katydid_job::supervisor::namespace`).
 //!
 //! A signal that a terminal sends reaches these processes too, because they are of its foreground group. It is meant for
 //! the program, and they end when that does: here it is caught and dropped.
@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use katydid_job::namespace::{self, Space};
+use katydid_job::supervisor::namespace;
+use katydid_job::supervisor::namespace::Space;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::failure::{Failure, Outcome};

@@ -14,8 +14,9 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 
-use katydid_job::guard::Guard;
-use katydid_job::{rings, tree};
+use katydid_job::criu::io_uring_filter;
+use katydid_job::process::tree;
+use katydid_job::supervisor::guard::Guard;
 use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
 };
@@ -49,7 +50,7 @@ pub(crate) fn run(command: &mut Command, started: impl FnOnce(u32)) -> io::Resul
 pub(crate) fn run_guarded(command: &Command, has_rings: bool, started: impl FnOnce(u32)) -> io::Result<ExitStatus> {
     let signals = signals()?;
     // What the guard does without, whoever is below it does too.
-    let before = if has_rings { |_: &mut Command| {} } else { rings::refuse };
+    let before = if has_rings { |_: &mut Command| {} } else { io_uring_filter::refuse };
     let guard = Guard::spawn(&env::current_exe()?, command, &[], before)?;
     let program = guard.first();
     started(program);

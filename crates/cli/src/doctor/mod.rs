@@ -10,7 +10,7 @@ mod system;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use katydid_job::criu::Criu;
+use katydid_job::criu::tool::Criu;
 use serde::Serialize;
 
 use crate::document;

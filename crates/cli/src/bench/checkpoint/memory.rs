@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use katydid_job::tree;
+use katydid_job::process::tree;
 
 /// Resident bytes of every process below us, by its id, when the marks were set back.
 pub(super) struct Marks(BTreeMap<u32, u64>);

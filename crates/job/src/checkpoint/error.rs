@@ -1,0 +1,309 @@
+//! Why a job cannot be checkpointed or moved.
+
+use std::io;
+use std::path::PathBuf;
+
+use katydid_image::{CheckpointNumber, ImageError};
+use katydid_transport::AddressError;
+
+use crate::checkpoint::fault_injection::Injected;
+use crate::criu::tool::CriuError;
+use crate::supervisor::companion::CompanionError;
+use crate::supervisor::members::MemberError;
+use crate::supervisor::ranks::Task;
+
+/// How often a checkpoint is begun anew because a program came to the job while it was taken.
+pub(crate) const ATTEMPTS: u32 = 8;
+
+/// Why there is no checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// One at a time.
+    #[error("a checkpoint of this job is being taken already: wait for it to end")]
+    Busy,
+    /// Nothing to take.
+    #[error("the program has ended, or was not started")]
+    NoProgram,
+    /// The supervisor's folder is not that of whoever asks.
+    #[error("{}: the image must be given by its absolute path", .0.display())]
+    Relative(PathBuf),
+    /// A program that cannot be brought to rest.
+    #[error(
+        "{program} (process {pid}) cannot be part of a checkpoint now: {}",
+        if *twins > 1 { "another process of the job has the same id, in another namespace" } else { "it has no worker" }
+    )]
+    Member {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// Programs with this id.
+        twins: usize,
+    },
+    /// A device that it has without us.
+    #[error(
+        "{program} (process {pid}) has {} open itself, past Katydid, and CRIU cannot dump that; a launcher of MPI, which looks for GPUs by hwloc, begins with HWLOC_COMPONENTS=-opencl, or by `katydid run`",
+        device.display()
+    )]
+    Gpu {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// The device's file.
+        device: PathBuf,
+    },
+    /// As of a launcher of MPI that was begun without us.
+    #[error(
+        "the session of {program} (process {pid}) was made outside of its namespace of processes, and CRIU cannot dump that; begin it by `setsid`, or by `katydid run`"
+    )]
+    Session {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// One that CRIU would bring back with the personality of the first.
+    #[error(
+        "process {pid} of the job has a personality of its own (setarch), which CRIU does not restore: start all of the job with the same one"
+    )]
+    Personality {
+        /// Its process.
+        pid: u32,
+    },
+    /// Somebody else has a hand on it.
+    #[error(
+        "{program} (process {pid}) was locked by cuCheckpointProcessLock: it can be part of a checkpoint when it is unlocked"
+    )]
+    Locked {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// A part of the job would be missing, or could not be saved.
+    #[error(transparent)]
+    Obstacle(#[from] Obstacle),
+    /// Memory or events that it shares.
+    #[error("{program} (process {pid}) {what}")]
+    Shared {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// What is shared with whom, and what helps.
+        what: &'static str,
+    },
+    /// What CRIU would not bring back.
+    #[error(
+        "descriptors are on their way through a socket of the job, and CRIU would lose them: try again in a moment"
+    )]
+    Descriptors,
+    /// What CRIU would send to a connection's other end before that is there again.
+    #[error(
+        "{program} (process {pid}) has sent bytes to another process of the job that this has no room for, and CRIU would lose their connection: try again in a moment"
+    )]
+    Unsent {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// What CRIU sends anew, by another sender.
+    #[error(
+        "{program} (process {pid}) has not read datagrams whose senders have addresses, and CRIU would lose these: try again in a moment"
+    )]
+    Senders {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// What CRIU leaves out.
+    #[error(
+        "{program} (process {pid}) has not read events of the files that it watches (inotify), and CRIU would lose them: try again in a moment"
+    )]
+    Events {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// A program outside the tree.
+    #[error(
+        "process {pid} of the job is no descendant of its program any more, so CRIU would not dump it: start it so that its parent waits for it"
+    )]
+    Stray {
+        /// Its id, as it sees itself.
+        pid: u32,
+    },
+    /// Somebody came.
+    #[error("programs began to use the GPU while the checkpoint was taken, {ATTEMPTS} times: try again")]
+    Restless,
+    /// A server's address that is none.
+    #[error("{text}: {source}")]
+    Address {
+        /// As the program gave it.
+        text: String,
+        /// What is wrong with it.
+        source: AddressError,
+    },
+    /// CRIU.
+    #[error(transparent)]
+    Criu(#[from] CriuError),
+    /// The image.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// A program.
+    #[error(transparent)]
+    Order(#[from] MemberError),
+    /// A worker.
+    #[error(transparent)]
+    Companion(CompanionError),
+    /// The sessions would not come back, or nobody could find out.
+    #[error(
+        "a rehearsal of the restore failed, so the job goes on: {0}; try again later, or take the checkpoint all the same with `katydid checkpoint --force`"
+    )]
+    Rehearsal(CompanionError),
+    /// The system.
+    #[error("cannot {doing}: {source}")]
+    System {
+        /// What.
+        doing: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+    /// What failed, and that undoing it failed too.
+    #[error("{cause}; and then the program could not go on: {also}")]
+    Undo {
+        /// What failed first.
+        cause: Box<CheckpointError>,
+        /// What failed then.
+        also: Box<CheckpointError>,
+    },
+    /// What a program could go on from is not there any more.
+    #[error("{}: another image lies there by now, in which checkpoint {number} is not that of the job: leave the image of a running job where it is", path.display())]
+    Replaced {
+        /// Where its image was.
+        path: PathBuf,
+        /// Which of its checkpoints.
+        number: CheckpointNumber,
+    },
+    /// Links are what they are for as long as a program lives.
+    #[error(
+        "{program} (process {pid}) shares memory with its worker, which {to} cannot: name a server of this machine by its unix socket, or checkpoint the job and restore it there"
+    )]
+    Link {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// The server.
+        to: String,
+    },
+    /// Devices that nobody can choose.
+    #[error("--device chooses devices of OpenCL, and no program of the job has a session of that")]
+    NoChoice,
+    /// A test asked for it.
+    #[error(transparent)]
+    Injected(#[from] Injected),
+    /// Our own fault.
+    #[error("a thread of the supervisor has failed")]
+    Ourselves,
+}
+
+impl CheckpointError {
+    /// Whether it is gone in a moment, as a rule.
+    pub(crate) fn passes(&self) -> bool {
+        match self {
+            Self::Criu(error) => error.passes(),
+            Self::Unsent { .. } | Self::Senders { .. } | Self::Events { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<CompanionError> for CheckpointError {
+    fn from(error: CompanionError) -> Self {
+        Self::Companion(error)
+    }
+}
+
+/// Why a job cannot be part of a checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum Obstacle {
+    /// A session that the supervisor does not know.
+    #[error(
+        "{program} (process {pid}) uses the GPU and is no member of this job, so the GPU memory of the process would be missing: {}",
+        if *has_socket {
+            "it cannot reach the job socket, as another user, or with another root directory or /tmp; start it as the user of `katydid run`, where that folder is seen"
+        } else {
+            "KATYDID_JOB is not in its environment; start it with the environment that `katydid run` gives"
+        }
+    )]
+    Unknown {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// Its environment names a job socket.
+        has_socket: bool,
+    },
+    /// One task of several.
+    #[error(
+        "this job is one of several tasks that were started together ({task}), and could not be restored without the others; begin their launcher by `katydid run` on one machine, or, if this job is none of them, begin it by `env -u {} katydid run`",
+        task.variable
+    )]
+    Task {
+        /// What says so.
+        task: Task,
+    },
+    /// Memory of the system's.
+    #[error(
+        "{program} (process {pid}) has a System V shared memory segment attached (shmget), which CRIU saves only with an IPC namespace; begin the program by `katydid run unshare --ipc`"
+    )]
+    Segment {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// What only the process itself can set.
+    #[error(
+        "{program} (process {pid}) has called {call}, which CRIU does not restore; take its setting back while the checkpoint is taken, or start `katydid run` with the same setting, which its programs inherit"
+    )]
+    Unrestored {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// The call that has set it.
+        call: &'static str,
+    },
+    /// What CRIU dumps and brings back otherwise, or not.
+    #[error("{program} (process {pid}) {what}, which CRIU does not restore; {remedy}")]
+    Lost {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// What it has.
+        what: &'static str,
+        /// What helps.
+        remedy: &'static str,
+    },
+    /// Namespaces below those of the job's first process.
+    #[error(
+        "{program} (process {pid}) has a {kind} namespace of its own, which CRIU restores only below a first process with one; begin the job by `katydid run unshare --{option}`"
+    )]
+    Namespace {
+        /// Its name.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// Kind of the namespace, in words.
+        kind: &'static str,
+        /// The option of `unshare` that makes one.
+        option: &'static str,
+    },
+}

@@ -1,0 +1,104 @@
+//! What becomes of a program whose worker died: its session is rebuilt from the last checkpoint, if that is exactly the
+//! session it lost.
+//!
+//! The rule: nothing may have been sent to the worker since the checkpoint, for then the program has seen, or waits for,
+//! what the image does not know. Otherwise its calls fail, and the reason is told.
+
+use std::os::fd::AsFd;
+
+use katydid_image::Reader;
+use katydid_wire::job::ToProgram;
+use katydid_wire::sharing::LENDS;
+
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::fault_injection;
+use crate::checkpoint::quiesce::{Return, address, attended, come_back, session_name};
+use crate::checkpoint::recovery::Recovery;
+use crate::supervisor::companion::{Catalogue, Companion, Progress, Rebuild};
+use crate::supervisor::members::{Member, Standing};
+use crate::supervisor::state::Inner;
+use crate::sync::lock;
+
+/// Workers that are tried.
+const ATTEMPTS: u32 = 3;
+
+impl Inner {
+    /// The worker of a member is gone.
+    pub(crate) fn bereft(&self, id: u64) {
+        // A checkpoint at hand ends first: it fails, or it is the one to go back to.
+        let turn = lock(&self.turn);
+        let Some(member) = self.members.list().into_iter().find(|member| member.id == id) else { return };
+        if member.standing != Standing::Bereft {
+            return;
+        }
+        let outcome = self.recovery_of(&member).and_then(|recovery| {
+            // The next worker may be killed by what killed the last one, or be killed while it is made.
+            let mut attempts = (0..ATTEMPTS).map(|_| self.rebuild(&member, &recovery));
+            let first = attempts.next().unwrap_or(Ok(()));
+            let outcome = first.or_else(|first| attempts.find_map(Result::ok).ok_or(first));
+            outcome.map_err(|error| format!("cannot be rebuilt: {error}"))
+        });
+        if let Err(reason) = outcome {
+            let text = format!("its worker is gone, and {reason}");
+            self.parked.fail(&member, self.started(member.pid));
+            // A program that has ended meanwhile needs no telling.
+            let _ = self.members.send(id, &ToProgram::GiveUp { text });
+        }
+        drop(turn);
+    }
+
+    /// The checkpoint that is exactly the session that the member lost; the text says why there is none.
+    fn recovery_of(&self, member: &Member) -> Result<Recovery, String> {
+        let recovery = lock(&self.recovery).clone().ok_or("the job has no checkpoint to rebuild it from")?;
+        let (_, frames) = *recovery
+            .frames
+            .iter()
+            .find(|(id, _)| *id == member.id)
+            .ok_or("it began to use the GPU after the last checkpoint")?;
+        if member.frames != frames {
+            let since = member.frames.saturating_sub(frames);
+            return Err(format!("{since} messages were sent to it since checkpoint {}", recovery.number));
+        }
+        Ok(recovery)
+    }
+
+    /// Gives the member a worker like the one it lost.
+    fn rebuild(&self, member: &Member, recovery: &Recovery) -> Result<(), CheckpointError> {
+        let reader = recovery.reader()?;
+        let part = reader.manifest().sessions.iter().find(|part| part.name == session_name(member));
+        if part.is_some_and(|part| part.notes.contains_key(LENDS)) {
+            let what = "has lent memory or events to other programs, which go on with those of the lost worker";
+            return Err(CheckpointError::Shared { program: member.program.clone(), pid: member.pid, what });
+        }
+        let how = if self.parked.has(member.id) { Return::Held } else { Return::Free };
+        self.give_worker(member, &reader, how, &self.parked.devices(member.id))
+    }
+
+    /// Gives a member that waits for one a worker of its server's, with the session that a checkpoint has of it, on `devices`
+    /// in place of its own.
+    pub(crate) fn give_worker(
+        &self,
+        member: &Member,
+        reader: &Reader,
+        how: Return,
+        devices: &str,
+    ) -> Result<(), CheckpointError> {
+        let server = address(&member.address)?;
+        let directory = reader.directory()?;
+        let catalogue = Catalogue::new(reader);
+        let plan = Rebuild {
+            catalogue: &catalogue,
+            directory: directory.as_ref().map(AsFd::as_fd),
+            device_only: true,
+            rehearsal: false,
+            memory: None,
+            incarnations: &self.incarnations,
+            devices,
+        };
+        let mut companion = Companion::rebuild(&server, &session_name(member), &plan, &Progress::default())?;
+        fault_injection::inject_at("rejoin")?;
+        let home = (member.address.as_str(), companion.key);
+        attended(&mut companion, &catalogue, || come_back(&self.members, member, home, how, &|| false))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,54 @@
+//! What tests ask of a supervisor through its environment: to wait where a program holds itself, and to fail at a stage.
+//!
+//! `KATYDID_CHECKPOINT_AT` is the program's: it holds itself at the frames that the variable counts. A supervisor that was
+//! started without it lets such a program go on at once, since nobody would ask for a checkpoint there: a restored program
+//! still knows its later frames. `KATYDID_FAULT=STAGE` fails a checkpoint when it comes to the stage, `STAGE:kill`
+//! ends the supervisor there, as a crash of the machine's would, and `STAGE:stop` stops it until it gets SIGCONT, so that
+//! somebody else can be killed meanwhile. With `impatience` it does not wait for other jobs at all. Without the variables
+//! nothing here does anything.
+
+use std::env;
+use std::time::Duration;
+
+use rustix::process::{Signal, kill_process};
+use rustix::thread::gettid;
+
+use crate::supervisor::view::Step;
+
+/// Names the stage.
+const FAULT: &str = "KATYDID_FAULT";
+/// Stands for a stage in it.
+const IMPATIENCE: &str = "impatience";
+
+/// The failure that a test asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("KATYDID_FAULT wants a failure at stage {stage}")]
+pub struct Injected {
+    /// The stage that the variable names.
+    pub stage: String,
+}
+
+/// Fails, or does not return, if `step` begins the stage that the environment names.
+pub(crate) fn inject(step: &Step) -> Result<(), Injected> {
+    inject_at(&step.name())
+}
+
+/// The same at a stage that is none of a checkpoint.
+pub(crate) fn inject_at(stage: &str) -> Result<(), Injected> {
+    let wanted = env::var(FAULT).unwrap_or_default();
+    let signal = match wanted.strip_prefix(stage) {
+        Some("") => return Err(Injected { stage: stage.to_owned() }),
+        Some(":kill") => Signal::KILL,
+        Some(":stop") => Signal::STOP,
+        _ => return Ok(()),
+    };
+    // There is nothing more certain to be asked of the system; if it refuses, the test notices. Sent to this thread, it takes
+    // effect before the next line.
+    let _ = kill_process(gettid(), signal);
+    Ok(())
+}
+
+/// How long to wait for other jobs, which is `usual` for.
+pub(crate) fn wait_limit(usual: Duration) -> Duration {
+    if env::var(FAULT).is_ok_and(|wanted| wanted == IMPATIENCE) { Duration::ZERO } else { usual }
+}

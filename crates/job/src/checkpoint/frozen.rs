@@ -1,0 +1,73 @@
+//! Processes between their dump and what becomes of them: they stand still, in the hand of the CRIU that dumped them.
+//!
+//! As long as it has them, all of it can be undone: CRIU sets up their connections over TCP again, which it keeps silent,
+//! and lets them run. The rule: dropped, they go on.
+
+use std::io;
+
+use rustix::process::Signal;
+
+use crate::criu::tool::{CriuError, Dumper};
+use crate::process::tree::Process;
+use crate::process::{tcp, tree};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    dumper: Dumper,
+    processes: Vec<Process>,
+    /// They would stand still without CRIU too.
+    is_stopped: bool,
+}
+
+impl Frozen {
+    /// They are to be killed later on, if `is_stopped`: then they do not run on either should we, and CRIU with us, be
+    /// gone before.
+    pub(crate) fn new(dumper: Dumper, processes: Vec<Process>, is_stopped: bool) -> Self {
+        if is_stopped {
+            tree::signal(&processes, Signal::STOP);
+        }
+        Self { dumper, processes, is_stopped }
+    }
+
+    /// The names that the dump gave files are gone.
+    pub(crate) fn names_are_gone(&mut self) {
+        self.dumper.names_are_gone();
+    }
+
+    /// Lets them go on. CRIU, which has cleaning up to do, is waited for when the value is dropped.
+    ///
+    /// # Errors
+    ///
+    /// CRIU has failed at that.
+    pub(crate) fn go_on(&mut self) -> Result<(), CriuError> {
+        self.dumper.let_go()
+    }
+
+    /// Kills them, and waits until all but the first are gone. Connections to others stay silent until this dump is
+    /// restored, so that these do not hear of it. Without others they need not.
+    ///
+    /// # Errors
+    ///
+    /// See [`tree::kill`].
+    pub(crate) fn kill(mut self) -> io::Result<()> {
+        self.is_stopped = false;
+        let has_others = tcp::has_others(&self.processes);
+        let Self { dumper, processes, .. } = &mut self;
+        // A process is not gone before CRIU is done with it, which cannot do with the dead what it wanted to.
+        let killed = tree::kill(processes, || drop(dumper.let_go()));
+        if !has_others {
+            dumper.end_silence();
+        }
+        killed
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if self.is_stopped {
+            // What was sent to stop them is taken back before they notice.
+            tree::go_on(&self.processes);
+        }
+    }
+}

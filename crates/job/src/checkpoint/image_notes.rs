@@ -1,0 +1,82 @@
+//! What the supervisor keeps in an image beside CRIU's files, to restore by.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::attributes::Attributes;
+use crate::process::shared_memory::Segment;
+use crate::process::stdio::Standard;
+use crate::process::written_files::Written;
+use crate::supervisor::generations::Incarnations;
+
+/// Its name among the notes of the manifest.
+const NAME: &str = "supervisor";
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Notes {
+    /// The job's folder, as its programs know it.
+    pub(crate) folder: PathBuf,
+    /// Servers that its programs may have been told of, the last one first.
+    pub(crate) servers: Vec<String>,
+    /// Its incarnations so far, the last one first.
+    #[serde(default)]
+    pub(crate) incarnations: Incarnations,
+    /// What the program's standard streams were.
+    pub(crate) stdio: [Standard; 3],
+    /// Files that were open for writing.
+    pub(crate) written: Vec<Written>,
+    /// Shared memory with a name.
+    #[serde(default)]
+    pub(crate) shared: Vec<Segment>,
+    /// Numbers of pseudo-terminals that it has opened.
+    #[serde(default)]
+    pub(crate) terminals: Vec<u32>,
+    /// Ids of all processes and threads, as they see themselves: all must be free where they are restored.
+    pub(crate) ids: Vec<u32>,
+    /// Those of processes that a signal had stopped: they stay so.
+    #[serde(default)]
+    pub(crate) stopped: Vec<u32>,
+    /// What CRIU does not bring back of processes and threads.
+    #[serde(default)]
+    pub(crate) attributes: Vec<Attributes>,
+}
+
+impl Notes {
+    /// As the manifest has them.
+    pub(crate) fn encode(&self) -> serde_json::Result<BTreeMap<String, serde_json::Value>> {
+        Ok([(NAME.to_owned(), serde_json::to_value(self)?)].into())
+    }
+
+    /// Out of the manifest; none when they are missing or of another kind.
+    pub(crate) fn decode(notes: &BTreeMap<String, serde_json::Value>) -> Option<Self> {
+        serde_json::from_value(notes.get(NAME)?.clone()).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::attributes;
+    use crate::process::tree::Process;
+
+    #[test]
+    fn notes_survive_the_manifest() {
+        let notes = Notes {
+            folder: "/run/user/0/katydid/jobs/a".into(),
+            servers: vec!["unix:/s".into()],
+            incarnations: Incarnations::default().and_next(),
+            stdio: [Standard::Other, Standard::Pipe { inode: 5 }, Standard::File { path: "/e".into() }],
+            written: vec![Written { path: "/o".into(), inode: 3, length: 9 }],
+            shared: Vec::new(),
+            terminals: vec![2],
+            ids: vec![7, 8],
+            stopped: vec![8],
+            attributes: attributes::read(&[Process { pid: std::process::id(), parent: 1, state: 'R' }]),
+        };
+        assert_eq!(Notes::decode(&notes.encode().unwrap()), Some(notes));
+        assert_eq!(Notes::decode(&BTreeMap::new()), None);
+    }
+}

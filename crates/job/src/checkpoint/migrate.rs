@@ -1,0 +1,280 @@
+//! Moving the sessions of a running job to another server, or to other devices. Its processes stay where they are, so CRIU
+//! has no part in it:
+//!
+//! ```text
+//! rehearse                  how sessions of OpenCL were made is made there, or refused: the programs run
+//! hold, pause, capture      as for a checkpoint                     ┐
+//! write, commit             an image of the GPU side                │ the programs stand still
+//! rebuild                   each session in a worker there, in the  │
+//!                           one that has rehearsed it if it can be  │
+//! leave, resume             the programs change to these workers    ┘
+//! ```
+//!
+//! The rule: whatever is refused on the other side is refused before a program leaves, and everything goes on where it
+//! was; what can be known before it stands still is refused before that. The workers of before end when their programs have gone.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use katydid_image::{Compression, Image, Manifest, Options, Reader, Times, Which, Writer};
+use katydid_scratch::Scratch;
+use katydid_transport::Address;
+use katydid_wire::handshake::SessionKind;
+
+use crate::checkpoint::error::{ATTEMPTS, CheckpointError};
+use crate::checkpoint::obstacles;
+use crate::checkpoint::quiesce::{Stop, address, in_parallel, session_name};
+use crate::checkpoint::recovery::Recovery;
+use crate::checkpoint::request::{image_of, micros, now, options};
+use crate::checkpoint::run::{Attempt, find_processes, manifest, sessions, undo};
+use crate::checkpoint::stages::Stages;
+use crate::supervisor::companion::{Catalogue, Companion, Plan, Progress, Questions, Rebuild};
+use crate::supervisor::members::Member;
+use crate::supervisor::state::Inner;
+use crate::supervisor::view::{Migration, Moved, Request, Step};
+use crate::sync::lock;
+
+/// What a member's link is when it shares memory with its worker.
+const SHARED_MEMORY: u32 = 1;
+
+/// Where the checkpoint on the way lies.
+struct Place {
+    path: PathBuf,
+    /// Nobody wants it: it goes with this value.
+    ours: Option<Scratch>,
+}
+
+impl Place {
+    fn new(wanted: Option<&Path>) -> Result<Self, CheckpointError> {
+        if let Some(path) = wanted {
+            return Ok(Self { path: path.to_owned(), ours: None });
+        }
+        let made = Scratch::new("migrate");
+        let ours = made.map_err(|source| CheckpointError::System {
+            doing: "make a folder for the checkpoint on the way",
+            source,
+        })?;
+        Ok(Self { path: ours.path().to_owned(), ours: Some(ours) })
+    }
+}
+
+/// Moves all sessions of a job; the caller sees to it that nothing else is done to it meanwhile.
+pub(crate) fn migrate(
+    job: &Inner,
+    wanted: &Migration,
+    tell: &(dyn Fn(&Step) + Sync),
+) -> Result<Moved, CheckpointError> {
+    let (since, stages) = (Instant::now(), Stages::default());
+    let tell = &|step: &Step| {
+        stages.enter(step);
+        tell(step);
+    };
+    let server = address(&wanted.to)?;
+    let request = request(wanted)?;
+    tell(&Step::Prepare);
+    let root = job.root.awaited().ok_or(CheckpointError::NoProgram)?;
+    let place = Place::new(wanted.image.as_deref())?;
+    let image = Image::create_or_open(&place.path)?;
+    let travel = Travel { job, wanted, server: &server, place: &place, image: &image, tell, stages: &stages };
+    let mut rehearsed = travel.rehearse()?;
+    let ahead: Vec<u32> = rehearsed.iter().map(|companion| companion.worker).collect();
+    for _ in 0..ATTEMPTS {
+        let writer = image.begin(options(&request))?;
+        let Some((mut stop, manifest, begun)) = travel.prepare(&writer, root, &request, &mut rehearsed)? else {
+            continue;
+        };
+        let (workers, bytes_content) = match travel.go(&mut stop, writer, manifest, &mut rehearsed) {
+            Ok(moved) => moved,
+            Err(error) => return Err(undo(&mut stop, None, Questions::Refused, error)),
+        };
+        return Ok(Moved {
+            job: job.folder.name(),
+            to: wanted.to.clone(),
+            rehearsed: workers.iter().filter(|worker| ahead.contains(worker)).count(),
+            workers,
+            bytes_content,
+            stopped_us: micros(begun.elapsed()),
+            took_us: micros(since.elapsed()),
+            stages_us: stages.end(),
+        });
+    }
+    Err(CheckpointError::Restless)
+}
+
+/// The checkpoint on the way. What nobody keeps is not compressed.
+fn request(wanted: &Migration) -> Result<Request, CheckpointError> {
+    let request = Request {
+        image: wanted.image.clone().unwrap_or_default(),
+        leave_running: true,
+        device_only: false,
+        full: false,
+        keep: None,
+        level: wanted.image.is_none().then_some(0),
+        patience_ms: wanted.patience_ms,
+        force: false,
+    };
+    if wanted.image.is_some() {
+        image_of(&request)?;
+    }
+    Ok(request)
+}
+
+/// Nobody stands still for the image on the way.
+fn times() -> Times {
+    Times { began: now(), written: now(), stopped_us: 0 }
+}
+
+/// One way from server to server.
+struct Travel<'a> {
+    job: &'a Inner,
+    wanted: &'a Migration,
+    server: &'a Address,
+    place: &'a Place,
+    image: &'a Image,
+    tell: &'a (dyn Fn(&Step) + Sync),
+    stages: &'a Stages,
+}
+
+impl<'a> Travel<'a> {
+    /// Brings everything to rest and to the image. None: somebody came, and everything goes on as before. Workers end that have
+    /// `rehearsed` what is gone.
+    fn prepare(
+        &self,
+        writer: &Writer,
+        root: u32,
+        request: &Request,
+        rehearsed: &mut Vec<Companion>,
+    ) -> Result<Option<(Stop<'a>, Manifest, Instant)>, CheckpointError> {
+        let attempt = Attempt {
+            job: self.job,
+            root,
+            request,
+            writer,
+            criu: None,
+            tell: self.tell,
+            stages: self.stages,
+            libraries: OnceLock::new(),
+        };
+        attempt.introduced()?;
+        obstacles::all_are_known(self.job, root)?;
+        let arrivals = self.job.members.arrivals();
+        let mut stop = attempt.connected()?;
+        self.check(&stop.members())?;
+        rehearsed.retain(|companion| stop.sides.iter().any(|side| session_name(&side.member) == companion.session));
+        find_processes(root, &mut stop)?;
+        let begun = Instant::now();
+        let questions = Questions::Write(writer);
+        match attempt.stand_still(&mut stop, None, arrivals) {
+            Ok(Some(_)) => stop.is_separate().map_err(|error| undo(&mut stop, None, questions, error))?,
+            Ok(None) => return stop.go_on(questions).map(|()| None),
+            Err(error) => return Err(undo(&mut stop, None, questions, error)),
+        }
+        match attempt.write(&mut stop, false) {
+            Ok(sessions) => {
+                let manifest = manifest(self.job, &stop.members(), sessions, None, times());
+                Ok(Some((stop, manifest, begun)))
+            }
+            Err(error) => Err(undo(&mut stop, None, questions, error)),
+        }
+    }
+
+    /// Has the other server make the objects of all sessions of OpenCL, without contents: a device that is too small, a program that
+    /// does not build, or a server that is not there refuse the move now, while the programs run. The workers that have made them.
+    fn rehearse(&self) -> Result<Vec<Companion>, CheckpointError> {
+        let mut members = self.job.members.list();
+        self.check(&members)?;
+        members.retain(|member| member.session == SessionKind::OPENCL);
+        if members.is_empty() {
+            return Ok(Vec::new());
+        }
+        let place = Place::new(None)?;
+        let image = Image::create_or_open(&place.path)?;
+        let writer = image.begin(Options { compression: Compression::None, ..Options::default() })?;
+        let mut stop = Stop::of(&self.job.members, members)?;
+        let plan = Plan { device_only: true, full: true, level: 0, outline: true };
+        let parts = stop.outline(plan, &writer)?;
+        let manifest = manifest(self.job, &stop.members(), sessions(&writer, &stop, parts)?, None, times());
+        let committed = writer.commit(manifest)?;
+        let reader = image.checkpoint(Which::Number(committed.number))?;
+        self.rebuild(&stop, &reader, &Catalogue::new(&reader), &mut Vec::new())
+    }
+
+    /// What is known to be impossible before anything stands still.
+    fn check(&self, members: &[Member]) -> Result<(), CheckpointError> {
+        if !matches!(self.server, Address::Unix(_))
+            && let Some(member) = members.iter().find(|member| member.link == SHARED_MEMORY)
+        {
+            let (program, pid, to) = (member.program.clone(), member.pid, self.wanted.to.clone());
+            return Err(CheckpointError::Link { program, pid, to });
+        }
+        let has_choice = members.iter().any(|member| member.session == SessionKind::OPENCL);
+        if self.wanted.devices.is_empty() || has_choice { Ok(()) } else { Err(CheckpointError::NoChoice) }
+    }
+
+    /// Completes the image, rebuilds the sessions from it, and has the programs change over. The new workers, and the
+    /// bytes that went along.
+    fn go(
+        &self,
+        stop: &mut Stop<'_>,
+        writer: Writer,
+        manifest: Manifest,
+        rehearsed: &mut Vec<Companion>,
+    ) -> Result<(Vec<u32>, u64), CheckpointError> {
+        (self.tell)(&Step::Commit);
+        let committed = writer.commit(manifest)?;
+        let reader = self.image.checkpoint(Which::Number(committed.number))?;
+        let catalogue = Catalogue::new(&reader);
+        (self.tell)(&Step::Rebuild);
+        let mut rebuilt = self.rebuild(stop, &reader, &catalogue, rehearsed)?;
+        let workers = rebuilt.iter().map(|companion| companion.worker).collect();
+        (self.tell)(&Step::Leave);
+        stop.detach(Questions::Refused)?;
+        self.leave(stop)?;
+        (self.tell)(&Step::Resume);
+        stop.move_to(&mut rebuilt, &catalogue, &self.wanted.to)?;
+        self.job.parked.forget_places();
+        // Programs that begin later read it; without it they begin where the others were.
+        let noted = self.job.set_server(&self.wanted.to);
+        noted.map_err(|source| CheckpointError::System { doing: "note the server", source })?;
+        if self.place.ours.is_none() {
+            *lock(&self.job.recovery) =
+                Some(Recovery::of_stop(self.place.path.clone(), self.image.id(), committed.number, stop));
+        }
+        Ok((workers, committed.sizes.content))
+    }
+
+    /// Has the programs let go of their workers. None is back before all have: the last word of each is heard first.
+    fn leave(&self, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+        let hidden = self.job.members.hide();
+        let _hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
+        stop.apart().0.leave()
+    }
+
+    /// Each session in a worker that has `rehearsed` it, or in a new one.
+    fn rebuild(
+        &self,
+        stop: &Stop<'_>,
+        reader: &Reader,
+        catalogue: &Catalogue<'_>,
+        rehearsed: &mut Vec<Companion>,
+    ) -> Result<Vec<Companion>, CheckpointError> {
+        let directory = reader.directory()?;
+        let devices = self.wanted.devices.join("\n");
+        let mut with_worker = |name: String| {
+            let worker = rehearsed.iter().position(|companion| companion.session == name);
+            (name, worker.map(|worker| rehearsed.swap_remove(worker)))
+        };
+        let sessions = stop.sides.iter().map(|side| with_worker(session_name(&side.member))).collect();
+        let directory = directory.as_ref().map(AsFd::as_fd);
+        let incarnations = &self.job.incarnations;
+        let (device_only, rehearsal, memory, devices) = (true, false, None, &*devices);
+        let plan = Rebuild { catalogue, directory, device_only, rehearsal, memory, incarnations, devices };
+        let companions = in_parallel(sessions, |(name, worker): (String, Option<Companion>)| {
+            let companion = Companion::rebuild_on(worker, self.server, &name, &plan, &Progress::default());
+            Ok::<_, CheckpointError>(companion?)
+        });
+        companions.into_iter().collect()
+    }
+}

@@ -1,0 +1,113 @@
+//! What a checkpoint or a move is refused for while the programs still run: an image that lacks a part of the job, or that CRIU
+//! could not make.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::checkpoint::error::{CheckpointError, Obstacle};
+use crate::process::tree::Process;
+use crate::process::{losses, tree, unknown_sessions, unrestored};
+use crate::supervisor::state::Inner;
+
+/// How long a process whose environment names the job socket may be without a connection to it: one that has closed all
+/// descriptors is back after a second.
+const RETURN: Duration = Duration::from_secs(5);
+/// Between two looks whether it is back.
+const LOOK: Duration = Duration::from_millis(100);
+/// Namespaces that CRIU dumps and then does not restore where the first process has none: names below `/proc/PID/ns`, in
+/// words, and options of `unshare`. Others make the dump fail.
+const NESTED: [(&str, &str, &str); 2] = [("mnt", "mount", "mount"), ("net", "network", "net")];
+/// How the kernel names System V segments in a map of memory.
+const SEGMENT: &str = "/SYSV";
+
+/// Refuses a job with a session that its supervisor does not know.
+///
+/// # Errors
+///
+/// [`Obstacle::Unknown`]; or programs that are about to be known stay silent.
+pub(crate) fn all_are_known(job: &Inner, root: u32) -> Result<(), CheckpointError> {
+    let deadline = Instant::now() + RETURN;
+    loop {
+        let tree = tree(root)?;
+        let Some(unknown) = unknown_sessions::find(&tree, &job.members.list()) else { return Ok(()) };
+        // It may have come since the members were listed.
+        let doing = "wait for programs that begin to use the GPU";
+        job.members.wait_introduced().map_err(|source| CheckpointError::System { doing, source })?;
+        if unknown_sessions::find(&tree, &job.members.list()).is_none() {
+            return Ok(());
+        }
+        if !unknown.has_socket || Instant::now() >= deadline {
+            return Err(of_unknown(unknown).into());
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// The same of processes that stand still; members were looked at before.
+pub(crate) fn still_all_are_known(job: &Inner, tree: &[Process]) -> Result<(), Obstacle> {
+    unknown_sessions::find_besides(tree, &job.members.list()).map_or(Ok(()), |unknown| Err(of_unknown(unknown)))
+}
+
+fn of_unknown(unknown: unknown_sessions::Unknown) -> Obstacle {
+    let unknown_sessions::Unknown { pid, has_socket } = unknown;
+    Obstacle::Unknown { program: tree::name(pid), pid, has_socket }
+}
+
+/// Refuses a job that is one task of several.
+pub(crate) fn is_whole(job: &Inner) -> Result<(), Obstacle> {
+    job.task.clone().map_or(Ok(()), |task| Err(Obstacle::Task { task }))
+}
+
+/// Refuses processes with System V segments, unless they have an IPC namespace other than ours.
+pub(crate) fn has_no_segments(tree: &[Process]) -> Result<(), Obstacle> {
+    let ours = namespace("self", "ipc");
+    let is_ours = |process: &&Process| namespace(&process.pid.to_string(), "ipc") == ours;
+    match tree.iter().filter(is_ours).find(|process| has_segment(process.pid)) {
+        Some(Process { pid, .. }) => Err(Obstacle::Segment { program: tree::name(*pid), pid: *pid }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses processes with a setting that would not come back.
+pub(crate) fn have_nothing_unrestored(tree: &[Process]) -> Result<(), Obstacle> {
+    unrestored::find(tree)
+        .map_or(Ok(()), |(pid, call)| Err(Obstacle::Unrestored { program: tree::name(pid), pid, call }))
+}
+
+/// Refuses processes that would lose something.
+pub(crate) fn would_lose_nothing(tree: &[Process]) -> Result<(), Obstacle> {
+    losses::find(tree).map_or(Ok(()), |(pid, losses::Loss { what, remedy })| {
+        Err(Obstacle::Lost { program: tree::name(pid), pid, what, remedy })
+    })
+}
+
+/// Refuses processes with namespaces that would not come back: others than those of the first, which is in ours.
+pub(crate) fn have_namespaces_of_the_first(tree: &[Process]) -> Result<(), Obstacle> {
+    let Some((first, others)) = tree.split_first() else { return Ok(()) };
+    for (name, kind, option) in NESTED {
+        let ours = namespace("self", name);
+        // Of a process that has ended there is nothing to see.
+        let differs = |process: &&Process| namespace(&process.pid.to_string(), name).is_some_and(|it| Some(it) != ours);
+        if differs(&first) {
+            continue;
+        }
+        if let Some(Process { pid, .. }) = others.iter().find(differs) {
+            return Err(Obstacle::Namespace { program: tree::name(*pid), pid: *pid, kind, option });
+        }
+    }
+    Ok(())
+}
+
+fn namespace(pid: &str, name: &str) -> Option<std::path::PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/{name}")).ok()
+}
+
+fn has_segment(pid: u32) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines().any(|line| line.split_ascii_whitespace().nth(5).is_some_and(|name| name.starts_with(SEGMENT)))
+}
+
+fn tree(root: u32) -> Result<Vec<Process>, CheckpointError> {
+    tree::tree(root).map_err(|source| CheckpointError::System { doing: "list the processes", source })
+}

@@ -1,0 +1,374 @@
+//! One process of a job, locked, checkpointed, restored and unlocked by whoever asks at the job socket, as
+//! `cuCheckpointProcess*` has it:
+//!
+//! ```text
+//! lock         hold, pause, and on: the program's calls wait, and nothing that it has submitted is left to do
+//! checkpoint   pause, capture, write, commit, leave: its session is in an image in a folder for temporary files, its worker ends
+//! restore      rebuild, rejoin: it has a worker again, and its calls wait
+//! unlock       release
+//! ```
+//!
+//! The rule: between two of these, nobody but the table of this module has a hand on the process; whatever fails leaves it
+//! as it was before. While a process is in the table, the job is not checkpointed or moved as a whole.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::sync::{Arc, OnceLock, TryLockError};
+use std::time::{Duration, Instant};
+
+use katydid_image::{CheckpointNumber, Image, Session, Times, Which, Writer};
+use katydid_scratch::Scratch;
+use katydid_wire::handshake::SessionKind;
+use katydid_wire::job::{ToProgram, ask, state};
+
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::fault_injection;
+use crate::checkpoint::locked_processes::Kept;
+use crate::checkpoint::quiesce::{PROMPT, Return, Side, Stop};
+use crate::checkpoint::request::{now, options};
+use crate::checkpoint::run::{Attempt, manifest};
+use crate::checkpoint::stages::Stages;
+use crate::process::tree;
+use crate::supervisor::companion::{CompanionError, Questions};
+use crate::supervisor::members::{Member, MemberError, Standing};
+use crate::supervisor::question::{Answerer, Question};
+use crate::supervisor::state::Inner;
+use crate::supervisor::view::{Request, Step};
+
+/// How long the device of a locked process may take to come to rest again; nothing has been submitted since.
+const REST: Duration = Duration::from_secs(30);
+/// Bytes of a UUID.
+const UUID: usize = 16;
+
+/// Result codes of CUDA, as these functions use them.
+mod code {
+    pub(super) const SUCCESS: u32 = 0;
+    pub(super) const INVALID_VALUE: u32 = 1;
+    pub(super) const NOT_INITIALIZED: u32 = 3;
+    pub(super) const OPERATING_SYSTEM: u32 = 304;
+    pub(super) const ILLEGAL_STATE: u32 = 401;
+    pub(super) const NOT_READY: u32 = 600;
+    pub(super) const NOT_SUPPORTED: u32 = 801;
+}
+
+/// Why something was not done: a result code, and words for the user.
+#[derive(Debug)]
+struct Refusal(u32, String);
+
+impl Refusal {
+    fn new(code: u32, text: impl Display) -> Self {
+        Self(code, text.to_string())
+    }
+
+    /// Where the code says all.
+    fn plain(code: u32) -> Self {
+        Self(code, String::new())
+    }
+}
+
+impl From<CheckpointError> for Refusal {
+    /// What a worker refuses to keep is not supported; anything else is the system's.
+    fn from(error: CheckpointError) -> Self {
+        let is_refused = matches!(
+            error,
+            CheckpointError::Companion(CompanionError::Refused { .. }) | CheckpointError::Shared { .. }
+        );
+        Self::new(if is_refused { code::NOT_SUPPORTED } else { code::OPERATING_SYSTEM }, error)
+    }
+}
+
+impl From<MemberError> for Refusal {
+    fn from(error: MemberError) -> Self {
+        Self::new(code::OPERATING_SYSTEM, error)
+    }
+}
+
+/// Has what is asked at the job socket answered.
+pub(crate) fn answer(job: &Arc<Inner>) {
+    let weak = Arc::downgrade(job);
+    job.members.answer_with(Answerer(Box::new(move |question| {
+        let Some(job) = weak.upgrade() else {
+            return ToProgram::Told { code: code::OPERATING_SYSTEM, state: 0, text: "the job has ended".to_owned() };
+        };
+        let done = job.asked(question);
+        let state = job.state_of(question.process).unwrap_or(state::RUNNING);
+        let Refusal(code, text) = done.err().unwrap_or(Refusal::plain(code::SUCCESS));
+        ToProgram::Told { code, state, text }
+    })));
+}
+
+impl Inner {
+    fn asked(&self, question: &Question) -> Result<(), Refusal> {
+        drop(self.parked.swept(&self.members));
+        if question.what == ask::STATE {
+            return self.state_of(question.process).map(drop);
+        }
+        let _turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Refusal::new(
+                    code::NOT_READY,
+                    "a checkpoint of its job, or another call like this, is under way",
+                ));
+            }
+        };
+        let wanted = match question.what {
+            ask::LOCK => state::RUNNING,
+            ask::CHECKPOINT | ask::UNLOCK => state::LOCKED,
+            ask::RESTORE => state::CHECKPOINTED,
+            other => return Err(Refusal::new(code::NOT_SUPPORTED, format_args!("request {other} is not known"))),
+        };
+        if self.state_of(question.process)? != wanted {
+            return Err(Refusal::plain(code::ILLEGAL_STATE));
+        }
+        let member = self.member_of(question.process)?;
+        match question.what {
+            ask::LOCK => self.lock_member(member, question.patience),
+            ask::CHECKPOINT => self.checkpoint_member(member),
+            ask::RESTORE => self.restore_member(&member, &question.gpus),
+            _ => self.unlock_member(&member),
+        }
+    }
+
+    /// The session of CUDA that a process has.
+    fn member_of(&self, process: u32) -> Result<Member, Refusal> {
+        let is_it = |member: &Member| (member.pid, member.session) == (process, SessionKind::CUDA);
+        let mut found: Vec<Member> = self.members.list().into_iter().filter(is_it).collect();
+        if found.len() > 1 {
+            let text = format!("{} processes of the job have the id {process}, in different namespaces", found.len());
+            return Err(Refusal::new(code::NOT_SUPPORTED, text));
+        }
+        found.pop().ok_or(Refusal::plain(code::NOT_INITIALIZED))
+    }
+
+    /// How a process stands.
+    fn state_of(&self, process: u32) -> Result<u32, Refusal> {
+        match self.member_of(process) {
+            Ok(member) => Ok(self.parked.state(member.id)),
+            // What it had a session with is no member any more.
+            Err(_) if self.parked.is_lost(process, self.started(process)) => Ok(state::FAILED),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// When a process of the job began that has this number, as it sees itself.
+    pub(crate) fn started(&self, process: u32) -> Option<u64> {
+        let all = tree::tree(self.root.awaited()?).ok()?;
+        let found = all.iter().find(|found| tree::seen_by_itself(found.pid) == process)?;
+        tree::started(found.pid)
+    }
+
+    /// Keeps the program from calling, and waits for what it has submitted. When that takes too long it goes on.
+    fn lock_member(&self, member: Member, patience: Duration) -> Result<(), Refusal> {
+        if member.standing != Standing::Present {
+            return Err(Refusal::new(code::NOT_READY, "it is not with its worker"));
+        }
+        let mut stop = Stop::of(&self.members, vec![member.clone()])?;
+        let begun = Instant::now();
+        let held = stop.hold().and_then(|()| Ok(fault_injection::inject_at("lock")?));
+        let rested = held.and_then(|()| stop.pause(patience)).and_then(|()| stop.go_back(Questions::Refused));
+        let Err(error) = rested else {
+            self.parked.put(&member, None);
+            return Ok(());
+        };
+        let is_late =
+            matches!(error, CheckpointError::Companion(CompanionError::Refused { .. })) && begun.elapsed() >= patience;
+        // One that had come to a point of its own waits there still, as before. What keeps it from going on is told by its own
+        // calls.
+        let is_at_point = self.members.list().iter().any(|now| now.id == member.id && now.reached.is_some());
+        let _ = if is_at_point { stop.go_back(Questions::Refused) } else { stop.go_on(Questions::Refused) };
+        Err(if is_late { Refusal::new(code::NOT_READY, error) } else { error.into() })
+    }
+
+    /// Lets it call again.
+    fn unlock_member(&self, member: &Member) -> Result<(), Refusal> {
+        fault_injection::inject_at("unlock").map_err(CheckpointError::from)?;
+        // From here on it may be waited for at a point of its own.
+        self.parked.remove(member.id);
+        let released = self.members.order(member.id, &ToProgram::Release {}, PROMPT);
+        released.map(drop).inspect_err(|_| self.parked.put(member, None)).map_err(Into::into)
+    }
+
+    /// Takes its session aside, and has its worker end.
+    fn checkpoint_member(&self, member: Member) -> Result<(), Refusal> {
+        let image = Scratch::new("process");
+        let image = image.map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
+        let request = Request {
+            image: image.path().to_owned(),
+            leave_running: true,
+            device_only: false,
+            full: false,
+            keep: None,
+            // It is there for a while only.
+            level: Some(0),
+            patience_ms: None,
+            force: false,
+        };
+        let number = self.taken_aside(&request, &member)?;
+        self.parked.put(&member, Some(Kept { image, number }));
+        Ok(())
+    }
+
+    fn taken_aside(&self, request: &Request, member: &Member) -> Result<CheckpointNumber, CheckpointError> {
+        let root = self.root.awaited().ok_or(CheckpointError::NoProgram)?;
+        let image = Image::create_or_open(&request.image)?;
+        let writer = image.begin(options(request))?;
+        let mut stop = Stop::of(&self.members, vec![member.clone()])?;
+        let stages = Stages::default();
+        let attempt = Attempt {
+            job: self,
+            root,
+            request,
+            writer: &writer,
+            criu: None,
+            tell: &|_| (),
+            stages: &stages,
+            libraries: OnceLock::new(),
+        };
+        let sessions = match written(&attempt, &mut stop) {
+            Ok(sessions) => sessions,
+            Err(error) => return Err(self.undone(&mut stop, Questions::Write(&writer), error)),
+        };
+        let number = self.committed(writer, sessions, member).and_then(|number| {
+            self.left(&mut stop)?;
+            Ok(number)
+        });
+        // Without a failure the worker ends here, with the connection to it.
+        number.map_err(|error| self.undone(&mut stop, Questions::Refused, error))
+    }
+
+    /// Has the program let go of its worker, and waits until it is back to wait for another: from then on its end is noticed.
+    fn left(&self, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+        fault_injection::inject(&Step::Leave)?;
+        stop.detach(Questions::Refused)?;
+        let hidden = self.members.hide();
+        let hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
+        stop.apart().0.leave()?;
+        drop(hidden);
+        stop.sides.iter().try_for_each(|side| Ok(self.members.wait_back(side.member.id, PROMPT, &|| false)?))
+    }
+
+    fn committed(
+        &self,
+        writer: Writer,
+        sessions: Vec<Session>,
+        member: &Member,
+    ) -> Result<CheckpointNumber, CheckpointError> {
+        fault_injection::inject(&Step::Commit)?;
+        let times = Times { began: now(), written: now(), stopped_us: 0 };
+        let manifest = manifest(self, std::slice::from_ref(member), sessions, None, times);
+        Ok(writer.commit(manifest)?.number)
+    }
+
+    /// After a failure: back to a program that is locked and has its worker.
+    fn undone(&self, stop: &mut Stop<'_>, questions: Questions<'_>, cause: CheckpointError) -> CheckpointError {
+        match stop.go_back(questions) {
+            Ok(()) => cause,
+            Err(also) => {
+                // One that is there and has no worker waits for what `bereft` has to say: it does after us.
+                let gone = |side: &&Side| !self.members.list().iter().any(|member| member.id == side.member.id);
+                stop.sides
+                    .iter()
+                    .filter(gone)
+                    .for_each(|side| self.parked.fail(&side.member, self.started(side.member.pid)));
+                CheckpointError::Undo { cause: Box::new(cause), also: Box::new(also) }
+            }
+        }
+    }
+
+    /// Rebuilds its session in another worker of its server.
+    fn restore_member(&self, member: &Member, gpus: &[u8]) -> Result<(), Refusal> {
+        let kept = self.parked.kept(member.id).ok_or(Refusal::plain(code::ILLEGAL_STATE))?;
+        let opened = Image::open(kept.image.path()).and_then(|image| image.checkpoint(Which::Number(kept.number)));
+        let reader = opened.map_err(CheckpointError::from)?;
+        let devices = reader.manifest().sessions.iter().flat_map(|session| &session.devices);
+        let known: Vec<&str> = devices.map(|device| device.uuid.as_str()).collect();
+        let devices = placed(&known, &self.parked.devices(member.id), gpus)?;
+        let given = self.give_worker(member, &reader, Return::Held, &devices);
+        given.map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
+        self.parked.place(member.id, devices);
+        self.parked.put(member, None);
+        Ok(())
+    }
+}
+
+/// Brings what the side has to the image, while its worker rests.
+fn written(attempt: &Attempt<'_, '_>, stop: &mut Stop<'_>) -> Result<Vec<Session>, CheckpointError> {
+    stop.pause(REST)?;
+    stop.ready(attempt.plan(), attempt.writer)?;
+    attempt.begin(&Step::Capture)?;
+    attempt.capture_alone(stop)?;
+    attempt.write(stop, false)
+}
+
+/// The GPUs for a session that knows the ones of `known`, and was on those of `now` if that says something: what the pairs say
+/// of these. Empty: the ones that it knows.
+fn placed(known: &[&str], now: &str, gpus: &[u8]) -> Result<String, Refusal> {
+    let invalid = || Refusal::new(code::INVALID_VALUE, "a pair names no GPU of the process, or one again");
+    let hex = |uuid: &[u8]| uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let now: Vec<&str> = if now.is_empty() { known.to_vec() } else { now.lines().collect() };
+    let position = |uuid: &[u8]| now.iter().position(|gpu| *gpu == hex(uuid)).ok_or_else(invalid);
+    let (mut placed, mut moved) = (now.clone(), HashSet::new());
+    for pair in gpus.chunks(2 * UUID) {
+        let (old, new) = pair.split_at_checked(UUID).ok_or(Refusal::plain(code::INVALID_VALUE))?;
+        let at = position(old)?;
+        placed[at] = now[position(new)?];
+        if !moved.insert(at) {
+            return Err(invalid());
+        }
+    }
+    // Two of its GPUs cannot become one.
+    if placed.iter().collect::<HashSet<_>>().len() < placed.len() {
+        return Err(invalid());
+    }
+    Ok(if placed == known { String::new() } else { placed.join("\n") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uuid(byte: u8) -> String {
+        format!("{byte:02x}").repeat(UUID)
+    }
+
+    fn lines(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| uuid(*byte)).collect::<Vec<String>>().join("\n")
+    }
+
+    fn pairs(pairs: &[(u8, u8)]) -> Vec<u8> {
+        pairs.iter().flat_map(|(old, new)| [[*old; UUID], [*new; UUID]].concat()).collect()
+    }
+
+    /// Of a session that knows the GPUs 1, 2 and 3.
+    fn placed_from(now: &[u8], gpus: &[u8]) -> Result<String, u32> {
+        let known = [1, 2, 3].map(uuid);
+        placed(&known.each_ref().map(String::as_str), &lines(now), gpus).map_err(|refusal| refusal.0)
+    }
+
+    #[test]
+    fn a_process_is_restored_to_gpus_of_its_own_in_any_order() {
+        assert_eq!(placed_from(&[], &[]), Ok(String::new()));
+        assert_eq!(placed_from(&[], &pairs(&[(1, 1), (2, 2)])), Ok(String::new()));
+        assert_eq!(placed_from(&[], &pairs(&[(1, 2), (2, 1)])), Ok(lines(&[2, 1, 3])));
+        assert_eq!(placed_from(&[], &pairs(&[(1, 2), (2, 3), (3, 1)])), Ok(lines(&[2, 3, 1])));
+    }
+
+    #[test]
+    fn where_it_was_last_is_where_it_stays_and_what_pairs_name() {
+        assert_eq!(placed_from(&[2, 3, 1], &[]), Ok(lines(&[2, 3, 1])));
+        assert_eq!(placed_from(&[2, 3, 1], &pairs(&[(2, 1), (1, 2)])), Ok(lines(&[1, 3, 2])));
+        assert_eq!(placed_from(&[2, 1, 3], &pairs(&[(2, 1), (1, 2)])), Ok(String::new()));
+    }
+
+    #[test]
+    fn gpus_that_are_not_its_own_or_become_one_are_refused() {
+        for wrong in [&[(4, 4)][..], &[(1, 4)], &[(4, 1)], &[(1, 1), (1, 1)], &[(1, 2)], &[(1, 3), (2, 3), (3, 1)]] {
+            assert_eq!(placed_from(&[], &pairs(wrong)), Err(code::INVALID_VALUE), "{wrong:?}");
+        }
+        for length in [1, UUID, UUID + 1] {
+            assert_eq!(placed_from(&[], &pairs(&[(1, 1)])[..length]), Err(code::INVALID_VALUE));
+        }
+    }
+}

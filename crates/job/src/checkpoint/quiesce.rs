@@ -1,0 +1,511 @@
+//! Bringing all GPU sides of a job to rest, and letting them go on: hold, pause, detach, capture, leave, and the way back
+//! from whichever of these each one has reached.
+//!
+//! The rule: [`Stop::go_on`] is the way back from everywhere, after success and after failure alike, and it tries each
+//! side whatever became of the others. Capture is the workers' alone and leave the programs' alone, so that they can
+//! happen side by side ([`Stop::apart`]).
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_image::Writer;
+use katydid_transport::Address;
+use katydid_wire::handshake::SessionKind;
+use katydid_wire::job::{FromProgram, ToProgram};
+use katydid_wire::key::SessionKey;
+use katydid_wire::sharing::Sharing;
+
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::sharing_check;
+use crate::process::tree;
+use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Plan, Progress, Questions};
+use crate::supervisor::members::{Member, MemberError, Members, Standing};
+
+/// How long a program may take to answer an order; it does so between two instructions of a thread of its own.
+pub(crate) const PROMPT: Duration = Duration::from_secs(30);
+/// How long a program may take to come back after CRIU has let it go, or made it anew.
+const RETURN: Duration = Duration::from_secs(60);
+
+/// How long a program that cannot take its session up again is asked once more: its server may have no room just now.
+const AGAIN: Duration = Duration::from_secs(10);
+/// Between two such attempts.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How far a side has been brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reached {
+    /// It runs.
+    Free,
+    /// No frame leaves the program.
+    Held,
+    /// The worker rests.
+    Paused,
+    /// The worker does not end with the program's connection.
+    Detached,
+    /// The program was told to let go of the worker, and has not answered: it does so when it comes to the order.
+    Leaving,
+    /// The program has let go of the worker.
+    Left,
+}
+
+/// One program and its worker.
+#[derive(Debug)]
+pub(crate) struct Side {
+    pub(crate) member: Member,
+    pub(crate) companion: Companion,
+    pub(crate) progress: Arc<Progress>,
+    /// Its process, as we see it, once that is known.
+    pub(crate) process: Option<u32>,
+    /// What its session shares with others, once that is captured.
+    sharing: Sharing,
+    reached: Reached,
+}
+
+/// All of a job's sides.
+#[derive(Debug)]
+pub(crate) struct Stop<'a> {
+    members: &'a Members,
+    pub(crate) sides: Vec<Side>,
+}
+
+/// The programs of a stop.
+pub(crate) struct Programs<'s> {
+    members: &'s Members,
+    list: Vec<(&'s mut Member, &'s mut Reached)>,
+}
+
+/// The workers of a stop.
+pub(crate) struct Workers<'s>(Vec<(&'s mut Companion, &'s Progress, &'s mut Sharing)>);
+
+impl Programs<'_> {
+    /// Has all of them let go of their workers, which are detached.
+    pub(crate) fn leave(self) -> Result<(), CheckpointError> {
+        let members = self.members;
+        let left = in_parallel(self.list, |(member, reached)| {
+            members.set_away(member.id);
+            match members.order(member.id, &ToProgram::Leave {}, PROMPT) {
+                Ok(FromProgram::Left { frames }) => {
+                    member.frames = frames;
+                    *reached = Reached::Left;
+                    members.wait_silent(member.id, PROMPT)
+                }
+                Ok(other) => Err(unexpected(member, &other)),
+                // It will leave once it comes to the order, and has to be brought back.
+                Err(error @ MemberError::Silent { .. }) => {
+                    *reached = Reached::Leaving;
+                    Err(error)
+                }
+                Err(error) => {
+                    members.set_present(member.id);
+                    Err(error)
+                }
+            }
+        });
+        Ok(left.into_iter().collect::<Result<(), MemberError>>()?)
+    }
+}
+
+impl Workers<'_> {
+    /// Has all of them copy their state aside.
+    pub(crate) fn capture(self, plan: Plan, writer: &Writer) -> Result<(), CheckpointError> {
+        let captured = in_parallel(self.0, |(companion, progress, sharing)| {
+            *sharing = companion.snapshot(plan, writer, progress)?;
+            Ok::<(), CompanionError>(())
+        });
+        Ok(captured.into_iter().collect::<Result<(), CompanionError>>()?)
+    }
+}
+
+/// What follows the process in the name of a session of OpenCL.
+const OPENCL: &str = "-opencl";
+
+/// The name of a program's session in an image.
+pub(crate) fn session_name(member: &Member) -> String {
+    let api = if member.session == SessionKind::OPENCL { OPENCL } else { "" };
+    format!("p{}{api}", member.pid)
+}
+
+/// Which API the session of this name speaks.
+pub(crate) fn session_kind(name: &str) -> SessionKind {
+    if name.ends_with(OPENCL) { SessionKind::OPENCL } else { SessionKind::CUDA }
+}
+
+impl<'a> Stop<'a> {
+    /// Connects to all workers; nothing stops yet.
+    pub(crate) fn prepare(members: &'a Members) -> Result<Self, CheckpointError> {
+        Self::of(members, members.list())
+    }
+
+    /// The same of some members only.
+    pub(crate) fn of(members: &'a Members, list: Vec<Member>) -> Result<Self, CheckpointError> {
+        for member in &list {
+            let twins = list.iter().filter(|other| (other.pid, other.session) == (member.pid, member.session)).count();
+            if member.standing != Standing::Present || twins > 1 {
+                return Err(CheckpointError::Member { program: member.program.clone(), pid: member.pid, twins });
+            }
+        }
+        let sides = in_parallel(list, |member| {
+            let address = address(&member.address)?;
+            let companion = Companion::connect(&address, member.key, &session_name(&member))?;
+            let (progress, process, sharing, reached) = (Arc::default(), None, Sharing::default(), Reached::Free);
+            Ok::<_, CheckpointError>(Side { member, companion, progress, process, sharing, reached })
+        });
+        let sides = sides.into_iter().collect::<Result<Vec<Side>, CheckpointError>>()?;
+        Ok(Self { members, sides })
+    }
+
+    /// Has all workers take the image at hand. What takes time and no standstill is done here.
+    pub(crate) fn ready(&mut self, plan: Plan, writer: &Writer) -> Result<(), CheckpointError> {
+        let directory = writer.directory()?;
+        self.each(|side| Ok(side.companion.prepare(plan, directory.as_ref().map(AsFd::as_fd), writer)?))
+    }
+
+    /// Has all workers bring to the image how their sessions were made, while the programs run; their parts of the manifest.
+    pub(crate) fn outline(&mut self, plan: Plan, writer: &Writer) -> Result<Vec<Vec<u8>>, CheckpointError> {
+        self.ready(plan, writer)?;
+        self.apart().1.capture(plan, writer)?;
+        self.write(writer, &|_, _, _| ())
+    }
+
+    /// Those whose sessions they are.
+    pub(crate) fn members(&self) -> Vec<Member> {
+        self.sides.iter().map(|side| side.member.clone()).collect()
+    }
+
+    /// Keeps all programs from sending frames.
+    pub(crate) fn hold(&mut self) -> Result<(), CheckpointError> {
+        let members = self.members;
+        self.each(|side| {
+            match members.order(side.member.id, &ToProgram::Hold {}, PROMPT)? {
+                FromProgram::Held { frames } => side.member.frames = frames,
+                other => return Err(unexpected(&side.member, &other).into()),
+            }
+            side.reached = Reached::Held;
+            Ok(())
+        })
+    }
+
+    /// Brings all workers to rest.
+    pub(crate) fn pause(&mut self, patience: Duration) -> Result<(), CheckpointError> {
+        self.each(|side| {
+            side.companion.pause(side.member.frames, patience)?;
+            side.reached = Reached::Paused;
+            Ok(())
+        })
+    }
+
+    /// From now on no worker ends with its program's connection.
+    pub(crate) fn detach(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        self.each(|side| {
+            side.companion.detach(questions, &side.progress)?;
+            side.reached = Reached::Detached;
+            Ok(())
+        })
+    }
+
+    /// The programs and their workers, of whom different things can be asked at the same time.
+    pub(crate) fn apart(&mut self) -> (Programs<'_>, Workers<'_>) {
+        let (programs, workers) = self
+            .sides
+            .iter_mut()
+            .map(|side| {
+                let worker = (&mut side.companion, &*side.progress, &mut side.sharing);
+                ((&mut side.member, &mut side.reached), worker)
+            })
+            .unzip();
+        (Programs { members: self.members, list: programs }, Workers(workers))
+    }
+
+    /// After the capture: all that the programs share they share among each other.
+    pub(crate) fn is_whole(&self) -> Result<(), CheckpointError> {
+        sharing_check::check(self.sides.iter().map(|side| (&side.member, &side.sharing)))
+    }
+
+    /// The same, and that is nothing: everybody may change workers by itself.
+    pub(crate) fn is_separate(&self) -> Result<(), CheckpointError> {
+        sharing_check::check_alone(self.sides.iter().map(|side| (&side.member, &side.sharing)))
+    }
+
+    /// Lets everybody go on from wherever they are. The first failure is told; the others are tried all the same.
+    pub(crate) fn go_on(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        self.all_go_on(questions).into_iter().collect()
+    }
+
+    /// The same after all programs were kept. Their threads run before they are back: one may have come to its end
+    /// meanwhile, as it would have without us.
+    pub(crate) fn go_on_to_any_end(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        let is_end = |outcome: &Result<(), CheckpointError>| {
+            matches!(outcome, Err(CheckpointError::Order(MemberError::Gone { .. })))
+        };
+        self.all_go_on(questions).into_iter().filter(|outcome| !is_end(outcome)).collect()
+    }
+
+    fn all_go_on(&mut self, questions: Questions<'_>) -> Vec<Result<(), CheckpointError>> {
+        let members = self.members;
+        let outcomes = in_parallel(self.sides.iter_mut().collect(), |side| side.go_on(members, questions));
+        for side in self.sides.extract_if(.., |side| side.reached > Reached::Detached) {
+            side.go_on_later(members.clone());
+        }
+        outcomes
+    }
+
+    /// Goes back as far as programs that are held: whoever has left comes back, the workers go on, and no frame leaves a
+    /// program.
+    pub(crate) fn go_back(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        let members = self.members;
+        self.each(|side| side.go_back(members, questions))
+    }
+
+    /// Has all programs, which have left, take up the sessions that were rebuilt at `address`. Those that do not are left
+    /// as they are, to go on with the workers that they had.
+    pub(crate) fn move_to(
+        &mut self,
+        rebuilt: &mut [Companion],
+        catalogue: &Catalogue<'_>,
+        address: &str,
+    ) -> Result<(), CheckpointError> {
+        let members = self.members;
+        let pairs = self.sides.iter_mut().zip(rebuilt).collect();
+        let moved = in_parallel(pairs, |(side, companion): (&mut Side, &mut Companion)| {
+            let (key, process) = (companion.key, side.process);
+            let is_over = || process.is_some_and(tree::has_ended);
+            attended(companion, catalogue, || resume(members, &side.member, (address, key), &is_over))?;
+            side.reached = Reached::Free;
+            Ok::<(), CheckpointError>(())
+        });
+        moved.into_iter().collect()
+    }
+
+    /// Has all snapshots brought to the image, and waits for that. `tell` hears now and then how far they are.
+    pub(crate) fn write(
+        &mut self,
+        writer: &Writer,
+        tell: &dyn Fn(u64, u64, u64),
+    ) -> Result<Vec<Vec<u8>>, CheckpointError> {
+        const TICK: Duration = Duration::from_millis(100);
+        let (done, wait) = mpsc::channel::<()>();
+        let progress: Vec<Arc<Progress>> = self.sides.iter().map(|side| Arc::clone(&side.progress)).collect();
+        let sum = |count: fn(&Progress) -> u64| progress.iter().map(|progress| count(progress)).sum::<u64>();
+        let tell = || {
+            tell(
+                sum(|progress| progress.done.load(Relaxed)),
+                sum(|progress| progress.total.load(Relaxed)),
+                sum(|progress| progress.written.load(Relaxed)),
+            );
+        };
+        let companions = self.sides.iter_mut().map(|side| (&mut side.companion, &*side.progress));
+        thread::scope(|scope| {
+            let threads: Vec<_> = companions
+                .map(|(companion, progress)| {
+                    let done = done.clone();
+                    scope.spawn(move || {
+                        let part = companion.write(writer, progress);
+                        drop(done);
+                        part
+                    })
+                })
+                .collect();
+            drop(done);
+            // The channel carries nothing: its end is that of the last thread.
+            while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(TICK) {
+                tell();
+            }
+            tell();
+            let joined = threads
+                .into_iter()
+                .map(|thread| thread.join().map_err(|_| CheckpointError::Ourselves)?.map_err(Into::into));
+            joined.collect()
+        })
+    }
+
+    /// Does the same with all sides at once, because each of them waits.
+    fn each(&mut self, work: impl Fn(&mut Side) -> Result<(), CheckpointError> + Sync) -> Result<(), CheckpointError> {
+        in_parallel(self.sides.iter_mut().collect(), work).into_iter().collect()
+    }
+}
+
+impl Side {
+    fn go_on(&mut self, members: &Members, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        self.go(members, Return::Free, questions)
+    }
+
+    fn go_back(&mut self, members: &Members, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        self.go(members, Return::Held, questions)
+    }
+
+    /// From wherever it is. One that does not come back in time stays on its way.
+    fn go(&mut self, members: &Members, how: Return, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        let before = self.reached;
+        // A worker that died meanwhile fails here; its program must go on nevertheless, to be told by its link. To one whose program
+        // has yet to leave that is said when it is back: until then its going is expected.
+        let proceeded = match before {
+            Reached::Free | Reached::Held | Reached::Leaving => Ok(()),
+            _ => self.companion.proceed(questions, &self.progress),
+        };
+        match before {
+            Reached::Free => {}
+            Reached::Leaving | Reached::Left => self.come_back(members, how, proceeded.is_ok())?,
+            _ if how == Return::Held => {}
+            _ => {
+                members.order(self.member.id, &ToProgram::Release {}, PROMPT)?;
+            }
+        }
+        self.reached = how.reached();
+        if before == Reached::Leaving { Ok(self.companion.proceed(questions, &self.progress)?) } else { Ok(proceeded?) }
+    }
+
+    /// Brings a program that left back. If that fails for another reason than that it is still on its way, it is told that it has
+    /// lost its session. `is_alive`: its worker has answered.
+    fn come_back(&mut self, members: &Members, how: Return, is_alive: bool) -> Result<(), MemberError> {
+        let id = self.member.id;
+        let is_over = || self.process.is_some_and(tree::has_ended);
+        let home = (self.member.address.as_str(), self.companion.key);
+        let deadline = Instant::now() + AGAIN;
+        let resumed = loop {
+            match come_back(members, &self.member, home, how, &is_over) {
+                Err(MemberError::Refused { .. }) if is_alive && Instant::now() < deadline => thread::sleep(PAUSE),
+                other => break other,
+            }
+        };
+        match &resumed {
+            Ok(()) | Err(MemberError::Silent { .. }) => {}
+            Err(MemberError::Gone { .. }) => self.is_given_up(members),
+            Err(error) => {
+                // Nobody else can bring it back: its calls must not wait for that. One that does not listen has ended,
+                // or learns it with the end of its supervisor.
+                let text = format!("it was away for a checkpoint, and could not come back: {error}");
+                let _ = members.send(id, &ToProgram::GiveUp { text });
+                self.is_given_up(members);
+            }
+        }
+        resumed
+    }
+
+    fn is_given_up(&mut self, members: &Members) {
+        self.reached = Reached::Free;
+        members.forget(self.member.id);
+    }
+
+    /// Brings a program back that is slow to come, as one is that was stopped by a signal meanwhile. Its worker waits for it as long
+    /// as it lives.
+    fn go_on_later(mut self, members: Members) {
+        // Without a thread its worker ends, and its next call tells it.
+        let _ = thread::Builder::new().name("return".into()).spawn(move || {
+            while self.reached > Reached::Detached {
+                // What goes wrong is told to the program, or is that it is slow.
+                let _ = self.go_on(&members, Questions::Refused);
+                thread::sleep(PAUSE);
+            }
+        });
+    }
+}
+
+/// Does `work`, which takes a program back to the rebuilt session of `companion`, and answers meanwhile what the worker
+/// asks: it reads the rest of the image when the program is there.
+pub(crate) fn attended<R>(companion: &mut Companion, catalogue: &Catalogue<'_>, work: impl FnOnce() -> R) -> R {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // What goes wrong here goes wrong for the program as well: the worker refuses it, or is gone.
+        let questions = || companion.attend(catalogue, &|| is_over.load(SeqCst));
+        let attending = thread::Builder::new().name("questions".into()).spawn_scoped(scope, questions);
+        let outcome = work();
+        is_over.store(true, SeqCst);
+        drop(attending);
+        outcome
+    })
+}
+
+/// Has a program that waits for a worker, or will unless `is_over`, take up the session at an address and with a key.
+pub(crate) fn resume(
+    members: &Members,
+    member: &Member,
+    (address, key): (&str, SessionKey),
+    is_over: &dyn Fn() -> bool,
+) -> Result<(), MemberError> {
+    come_back(members, member, (address, key), Return::Free, is_over)
+}
+
+/// How a program comes back to a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Return {
+    /// Frames flow.
+    Free,
+    /// They do so once it is released.
+    Held,
+}
+
+impl Return {
+    /// How far a side has been brought then.
+    fn reached(self) -> Reached {
+        match self {
+            Self::Free => Reached::Free,
+            Self::Held => Reached::Held,
+        }
+    }
+
+    /// The order for it.
+    pub(crate) fn order(self, address: &str, key: SessionKey) -> ToProgram {
+        let address = address.to_owned();
+        match self {
+            Self::Free => ToProgram::Resume { address, key },
+            Self::Held => ToProgram::Rejoin { address, key },
+        }
+    }
+
+    /// Whether that is its answer.
+    pub(crate) fn is_done(self, word: &FromProgram) -> bool {
+        match self {
+            Self::Free => matches!(word, FromProgram::Resumed {}),
+            Self::Held => matches!(word, FromProgram::Rejoined {}),
+        }
+    }
+}
+
+/// As [`resume`], in either manner.
+pub(crate) fn come_back(
+    members: &Members,
+    member: &Member,
+    (address, key): (&str, SessionKey),
+    how: Return,
+    is_over: &dyn Fn() -> bool,
+) -> Result<(), MemberError> {
+    members.wait_back(member.id, RETURN, is_over)?;
+    match members.order(member.id, &how.order(address, key), RETURN)? {
+        word if how.is_done(&word) => {
+            members.set_home(member.id, address, key);
+            Ok(())
+        }
+        other => Err(unexpected(member, &other)),
+    }
+}
+
+/// The address of a member's server.
+pub(crate) fn address(text: &str) -> Result<Address, CheckpointError> {
+    text.parse().map_err(|source| CheckpointError::Address { text: text.to_owned(), source })
+}
+
+fn unexpected(member: &Member, word: &FromProgram) -> MemberError {
+    let name = format!("{word:?}");
+    let reason = format!("{} was not asked for", name.split(' ').next().unwrap_or_default());
+    MemberError::Refused { program: member.program.clone(), pid: member.pid, reason }
+}
+
+/// One thread for each, but for a single one; the answers in the order of the questions.
+pub(crate) fn in_parallel<T: Send, A: Send>(mut list: Vec<T>, work: impl Fn(T) -> A + Sync) -> Vec<A> {
+    if list.len() <= 1 {
+        return list.pop().map(work).into_iter().collect();
+    }
+    let work = &work;
+    thread::scope(|scope| {
+        let threads: Vec<_> = list.into_iter().map(|one| scope.spawn(move || work(one))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}

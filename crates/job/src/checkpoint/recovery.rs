@@ -1,0 +1,66 @@
+//! The checkpoint from which a session that loses its worker may be rebuilt.
+
+use std::path::PathBuf;
+
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::quiesce::Stop;
+use katydid_image::{CheckpointNumber, Image, ImageId, Reader, Which};
+
+/// The last checkpoint after which the job went on, or out of which it was restored.
+#[derive(Debug, Clone)]
+pub(crate) struct Recovery {
+    pub(crate) image: PathBuf,
+    /// Somebody may have put another image there since.
+    pub(crate) id: ImageId,
+    pub(crate) number: CheckpointNumber,
+    /// Members, and the frames that each had sent by then.
+    pub(crate) frames: Vec<(u64, u64)>,
+}
+
+impl Recovery {
+    /// What a checkpoint allows in which each of these members had sent so many frames.
+    pub(crate) fn new(image: PathBuf, id: ImageId, number: CheckpointNumber, frames: Vec<(u64, u64)>) -> Self {
+        Self { image, id, number, frames }
+    }
+
+    /// What a checkpoint that is complete now allows.
+    pub(crate) fn of_stop(image: PathBuf, id: ImageId, number: CheckpointNumber, stop: &Stop<'_>) -> Self {
+        let frames = stop.sides.iter().map(|side| (side.member.id, side.member.frames)).collect();
+        Self::new(image, id, number, frames)
+    }
+
+    /// The checkpoint, if its image is still where it was.
+    pub(crate) fn reader(&self) -> Result<Reader, CheckpointError> {
+        let image = Image::open(&self.image)?;
+        if image.id() != self.id {
+            return Err(CheckpointError::Replaced { path: self.image.clone(), number: self.number });
+        }
+        Ok(image.checkpoint(Which::Number(self.number))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use katydid_image::{Manifest, Options};
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_is_not_looked_for_in_another_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        let made = || {
+            let image = Image::create_or_open(&path).unwrap();
+            (image.id(), image.begin(Options::default()).unwrap().commit(Manifest::default()).unwrap().number)
+        };
+        let (id, number) = made();
+        let recovery = Recovery::new(path.clone(), id, number, Vec::new());
+        assert_eq!(recovery.reader().unwrap().number(), number);
+        fs::remove_dir_all(&path).unwrap();
+        assert_eq!(made().1, number);
+        let refused = recovery.reader().unwrap_err();
+        assert!(refused.to_string().contains("another image lies there"), "{refused}");
+    }
+}

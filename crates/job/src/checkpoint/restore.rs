@@ -1,0 +1,689 @@
+//! Restoring a job: its sessions are rebuilt in warm workers while CRIU makes its processes anew, stopped; then both are
+//! brought together and the processes go on.
+//!
+//! The rule: a restore that fails leaves the image as it was, no process, no session and no folder. Only files that the
+//! job had open for writing may have been cut back by then, to where a restore that succeeds wants them.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_image::{CheckpointNumber, Image, ImageError, Manifest, Reader, Which};
+use katydid_scratch::private;
+use katydid_transport::Address;
+use katydid_wire::handshake::SessionKind;
+use katydid_wire::job::ToProgram;
+use rustix::process::Signal;
+use rustix::termios::isatty;
+
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::image_notes::Notes;
+use crate::checkpoint::quiesce::{PROMPT, Return, attended, come_back, in_parallel, session_kind};
+use crate::checkpoint::recovery::Recovery;
+use crate::criu::link_remap_lock::{Turn, TurnError};
+use crate::criu::restore_images::{Offered, RestoreImages};
+use crate::criu::tool::{Criu, CriuError};
+use crate::process::libraries::{Folders, LibraryError};
+use crate::process::stdio::Standard;
+use crate::process::tree::Process;
+use crate::process::written_files::Written;
+use crate::process::{attributes, libraries, shared_memory, stopped, terminals, tree, written_files};
+use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progress, Rebuild};
+use crate::supervisor::folder::{Folder, FolderError};
+use crate::supervisor::generations::Incarnations;
+use crate::supervisor::guard::Guard;
+use crate::supervisor::job::{Job, JobError, Settings};
+use crate::supervisor::members::{Member, MemberError};
+use crate::supervisor::namespace::Space;
+use crate::supervisor::{folder, namespace};
+use crate::sync::lock;
+
+/// How long a restored program may take to come to the job socket: it tries every few milliseconds.
+const RETURN: Duration = Duration::from_secs(60);
+/// How long a process may take from the end of its connections to its own.
+const ENDING: Duration = Duration::from_secs(5);
+/// How long the kernel keeps the port of a connection that has ended (`TCP_TIMEWAIT_LEN`, a minute), and a little.
+const PORTS: Duration = Duration::from_secs(65);
+/// Between two tries to have a port.
+const NEXT_TRY: Duration = Duration::from_secs(1);
+/// Ids are set apart from the program's by this much, and never beyond what the kernel gives.
+const ID_GAP: u32 = 100;
+
+/// Why a job was not restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The image.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// There are no processes in it.
+    #[error("checkpoint {0} holds the GPU side only (--device-only): there is no program to restore")]
+    NoProgram(u32),
+    /// Its notes are not there.
+    #[error("checkpoint {0} lacks the supervisor's notes: it was written by another release")]
+    NoNotes(u32),
+    /// Devices that nobody can choose.
+    #[error("--device chooses devices of OpenCL, and checkpoint {0} has no session of that")]
+    NoChoice(u32),
+    /// Katydid's libraries in its processes.
+    #[error("checkpoint {number}: {source}")]
+    Library {
+        /// Which checkpoint.
+        number: u32,
+        /// Why.
+        source: LibraryError,
+    },
+    /// CRIU.
+    #[error(transparent)]
+    Criu(#[from] CriuError),
+    /// The folder.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The job's sockets.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// A worker.
+    #[error("the GPU side cannot be rebuilt: {0}")]
+    Companion(#[from] CompanionError),
+    /// A restored program.
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    /// A file that has to be cut back, and that somebody writes.
+    #[error(
+        "{path} is longer than at the checkpoint and would be cut back, but process {pid} ({program}) has it open for writing: end that first; it may be the job itself, which still runs"
+    )]
+    InUse {
+        /// Which.
+        path: String,
+        /// Whoever has it.
+        pid: u32,
+        /// Its name.
+        program: String,
+    },
+    /// A file that has to be cut back.
+    #[error("{path}: cannot cut it back to its length at the checkpoint: {source}")]
+    Cut {
+        /// Which.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Shared memory that has to be made anew.
+    #[error("{}: cannot make this shared memory anew: {source}", path.display())]
+    Shared {
+        /// Its name.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The folder that its programs know.
+    #[error(
+        "{0}: the job's programs look for their supervisor there, and the folder cannot be made: {source}; as root, `install -d -m 0700 -o $USER {0}`",
+        path.display()
+    )]
+    Place {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Others would not let it do so.
+    #[error(transparent)]
+    Turn(#[from] TurnError),
+    /// The system.
+    #[error("cannot {doing}: {source}")]
+    System {
+        /// What.
+        doing: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> RestoreError {
+    move |source| RestoreError::System { doing, source: source.into() }
+}
+
+/// A checkpoint that can be restored.
+#[derive(Debug)]
+pub struct Opened {
+    image: PathBuf,
+    reader: Reader,
+    notes: Notes,
+    files: PathBuf,
+    passed_over: Option<CheckpointNumber>,
+}
+
+/// What a restore is told by its surroundings.
+#[derive(Debug)]
+pub struct Surroundings<'a> {
+    /// The server for the sessions.
+    pub server: &'a Address,
+    /// Where our own CRIU would be.
+    pub private_criu: &'a Path,
+    /// The `katydid` that the hidden commands are run of.
+    pub katydid: &'a Path,
+    /// Takes CRIU's log and notes; removed by the caller.
+    pub work: &'a Path,
+    /// Devices of OpenCL to use in place of those that the sessions had: a line each, `NEW` or `OLD=NEW`.
+    pub devices: &'a str,
+    /// Hears, in a sentence, what is waited for.
+    pub waits: fn(&str),
+}
+
+/// A job that runs again.
+#[derive(Debug)]
+pub struct Restored {
+    /// For further checkpoints.
+    pub job: Job,
+    /// The program, to be signalled.
+    pub program: u32,
+    /// What to wait for: the program itself, or the keeper of its namespaces, which ends as it does.
+    pub child: u32,
+    /// Whose child that is.
+    pub guard: Guard,
+    /// Files that were cut back.
+    pub cut: Vec<Written>,
+    /// Libraries of Katydid's that it was started with, and of which it has copies of its own, because they are gone.
+    pub missing: Vec<PathBuf>,
+}
+
+impl Opened {
+    /// Opens a checkpoint and verifies the files of its processes.
+    ///
+    /// # Errors
+    ///
+    /// See [`RestoreError`].
+    pub fn open(image: &Path, which: Which) -> Result<Self, RestoreError> {
+        let opened = Image::open(image)?;
+        let reader = opened.checkpoint(which)?;
+        let passed_over = match which {
+            Which::Latest => opened.newer_than(reader.number())?,
+            Which::Number(_) => None,
+        };
+        let number = reader.number().0;
+        let part = reader.manifest().criu.as_ref().ok_or(RestoreError::NoProgram(number))?;
+        let notes = Notes::decode(&part.notes).ok_or(RestoreError::NoNotes(number))?;
+        let understood = libraries::check(&reader.manifest().libraries);
+        understood.map_err(|source| RestoreError::Library { number, source })?;
+        let files = reader.folder(&part.folder)?;
+        Ok(Self { image: image.to_owned(), reader, notes, files, passed_over })
+    }
+
+    /// What it consists of.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        self.reader.manifest()
+    }
+
+    /// The number of a newer checkpoint that has no manifest, when the newest was asked for.
+    #[must_use]
+    pub fn passed_over(&self) -> Option<u32> {
+        self.passed_over.map(|number| number.0)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.reader.number().0
+    }
+
+    /// Restores it. `tell` hears how many bytes of how many are back on the GPU.
+    ///
+    /// # Errors
+    ///
+    /// See [`RestoreError`]; nothing of the job is left then.
+    pub fn restore(
+        &self,
+        around: &Surroundings<'_>,
+        tell: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Restored, RestoreError> {
+        self.check(around)?;
+        let criu = Criu::find(around.private_criu, folder::cache().as_deref())?;
+        let (folder, apart) = self.take_folder()?;
+        if let Some((file, pid)) = written_files::in_use(&self.notes.written) {
+            return Err(RestoreError::InUse { path: file.path.clone(), pid, program: tree::name(pid) });
+        }
+        let placed = self.place_libraries(&folder, around)?;
+        let cut = written_files::cut_back(&self.notes.written);
+        let cut = cut.map_err(|(path, source)| RestoreError::Cut { path, source })?;
+        let progress: Vec<Arc<Progress>> = self.manifest().sessions.iter().map(|_| Arc::default()).collect();
+        let incarnations = self.notes.incarnations.clone().and_next();
+        let streams = Streams::new(self, &placed.files, around.work)?;
+        let is_refused = AtomicBool::new(false);
+        let (companions, raised) = thread::scope(|scope| {
+            let sessions = scope.spawn(|| {
+                let sessions = self.rebuild(around, &incarnations, &progress);
+                is_refused.store(sessions.is_err(), SeqCst);
+                sessions
+            });
+            let target = Target { folder: &folder, apart, streams: &streams };
+            let raised = Raised::new(self, &criu, around, &target, &is_refused);
+            while !sessions.is_finished() {
+                told(&progress, tell);
+                thread::sleep(TICK);
+            }
+            (sessions.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), raised)
+        });
+        told(&progress, tell);
+        // Processes that were not made because there are no sessions for them are not what failed.
+        let mut companions = companions?;
+        let raised = raised?;
+        let enter = raised.enter(around.katydid);
+        let job = Job::open(Settings {
+            stdio: streams.of_program(&self.notes.stdio, raised.is_apart),
+            folder,
+            known_folder: self.notes.folder.clone(),
+            command: self.manifest().job.command.clone(),
+            private_criu: around.private_criu.to_owned(),
+            servers: self.notes.servers.clone(),
+            incarnations,
+            enter,
+            task: None,
+        })?;
+        streams.take_up(&raised);
+        let noted = job.set_server(&around.server.to_string()).map_err(system("note the server"));
+        let reunited = noted.and_then(|()| self.reunite(&job, &raised, &mut companions, around));
+        // The workers are free for the companions of the next checkpoint before one is taken.
+        drop(companions);
+        if reunited.is_err() {
+            job.settle();
+        }
+        reunited?;
+        job.started(raised.program);
+        let Raised { program, child, guard, .. } = raised;
+        let cut = cut.into_iter().cloned().collect();
+        Ok(Restored { job, program, child, guard, cut, missing: placed.missing })
+    }
+
+    /// What is known to be impossible before anything is made.
+    fn check(&self, around: &Surroundings<'_>) -> Result<(), RestoreError> {
+        let mut sessions = self.manifest().sessions.iter();
+        let has_choice = sessions.any(|session| session_kind(&session.name) == SessionKind::OPENCL);
+        if around.devices.is_empty() || has_choice { Ok(()) } else { Err(RestoreError::NoChoice(self.number())) }
+    }
+
+    /// The folder that the programs know, unless somebody has it: then another one. And whether the job takes namespaces of
+    /// its own, because of this or because somebody has an id or a terminal.
+    fn take_folder(&self) -> Result<(Folder, bool), RestoreError> {
+        if let Some(above) = self.notes.folder.parent().filter(|above| !above.exists()) {
+            private::folders(above).map_err(|source| RestoreError::Place { path: above.to_owned(), source })?;
+        }
+        let is_taken = self.notes.ids.iter().any(|id| tree::exists(*id)) || terminals::are_taken(&self.notes.terminals);
+        match Folder::take_at(&self.notes.folder) {
+            Ok(folder) => Ok((folder, is_taken)),
+            Err(FolderError::Taken { .. }) => Ok((Folder::take(&self.manifest().job.name)?, true)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Katydid's libraries that the processes had, where they are not installed any more.
+    fn place_libraries(&self, folder: &Folder, around: &Surroundings<'_>) -> Result<libraries::Placed, RestoreError> {
+        let known_folder = self.notes.folder.as_path();
+        let folders = Folders { files: &self.files, folder: folder.path(), known_folder, work: around.work };
+        let placed = libraries::place(&self.manifest().libraries, &self.reader, &folders);
+        placed.map_err(|source| RestoreError::Library { number: self.number(), source })
+    }
+
+    /// All sessions, each in a worker of its own.
+    fn rebuild(
+        &self,
+        around: &Surroundings<'_>,
+        incarnations: &Incarnations,
+        progress: &[Arc<Progress>],
+    ) -> Result<Vec<Companion>, RestoreError> {
+        let directory = self.reader.directory()?;
+        let catalogue = Catalogue::new(&self.reader);
+        let list = self.manifest().sessions.iter().zip(progress).collect();
+        let directory = directory.as_ref().map(AsFd::as_fd);
+        let (catalogue, devices) = (&catalogue, around.devices);
+        let (device_only, rehearsal, memory) = (false, false, Some(&*self.files));
+        let plan = Rebuild { catalogue, directory, device_only, rehearsal, memory, incarnations, devices };
+        let companions = in_parallel(list, |(session, progress)| {
+            Ok(Companion::rebuild(around.server, &session.name, &plan, progress)?)
+        });
+        companions.into_iter().collect()
+    }
+
+    /// Lets the processes go, waits for those with a session at the job socket, and gives each its own. None sends anything
+    /// before all have theirs: it may end at once what it has lent, and whoever had that open keeps it.
+    fn reunite(
+        &self,
+        job: &Job,
+        raised: &Raised,
+        companions: &mut [Companion],
+        around: &Surroundings<'_>,
+    ) -> Result<(), RestoreError> {
+        let processes = tree::tree(raised.program).map_err(system("list the processes"))?;
+        attributes::set(&self.notes.attributes, &processes).iter().for_each(|line| (around.waits)(line));
+        let ids: HashMap<u32, u32> =
+            processes.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();
+        self.stop_by_terminals(&processes);
+        tree::signal(&self.that_ran(&processes), Signal::CONT);
+        let address = around.server.to_string();
+        let catalogue = Catalogue::new(&self.reader);
+        // Threads of programs run, so one may come to its end before it takes its session up, or goes on: that is no failure.
+        // One that is not there any more has ended already, and was reaped by the guard.
+        let is_over = |pid: u32| ids.get(&pid).is_none_or(|process| tree::has_ended(*process));
+        let mut held = Vec::new();
+        for companion in companions {
+            let programs = &self.manifest().programs;
+            let program = programs.iter().find(|program| program.session.as_ref() == Some(&companion.session));
+            let pid = program.map_or(0, |program| program.pid);
+            let is_over = || is_over(pid);
+            let Some(member) = job.members().wait_pid((pid, session_kind(&companion.session)), RETURN, &is_over)?
+            else {
+                continue;
+            };
+            let key = companion.key;
+            let home = (address.as_str(), key);
+            let rejoin = || come_back(job.members(), &member, home, Return::Held, &is_over);
+            match attended(companion, &catalogue, rejoin) {
+                Err(MemberError::Gone { .. }) if ended_soon(&is_over) => continue,
+                rejoined => rejoined?,
+            }
+            held.push((member, pid));
+        }
+        // Before anything is sent, so that a worker which is killed right after can be replaced.
+        let frames = held.iter().map(|(member, _)| (member.id, member.frames)).collect();
+        let identity = self.manifest().identity;
+        *lock(&job.0.recovery) =
+            identity.map(|identity| Recovery::new(self.image.clone(), identity.image, identity.number, frames));
+        for (Member { id, .. }, pid) in held {
+            let is_over = || is_over(pid);
+            match job.members().order(id, &ToProgram::Release {}, PROMPT) {
+                Err(MemberError::Gone { .. }) if ended_soon(&is_over) => {}
+                released => drop(released?),
+            }
+        }
+        // Those of programs with a session ran so far, to take it up.
+        let stopped = |process: &&Process| self.notes.stopped.contains(&tree::seen_by_itself(process.pid));
+        let with_session = self.that_ran(&processes);
+        tree::signal(&with_session.iter().filter(stopped).cloned().collect::<Vec<_>>(), Signal::STOP);
+        Ok(())
+    }
+}
+
+impl Opened {
+    /// Has processes that a terminal's signal had stopped be so by that one, before anybody who could ask about it runs.
+    fn stop_by_terminals(&self, processes: &[Process]) {
+        let ran: Vec<u32> = self.that_ran(processes).iter().map(|process| process.pid).collect();
+        for process in processes.iter().filter(|process| !ran.contains(&process.pid)) {
+            if let Some(signal) = stopped::terminal_signal(&self.files, tree::seen_by_itself(process.pid)) {
+                stopped::stop_by(process, signal);
+            }
+        }
+    }
+
+    /// Those of the processes that were not stopped by a signal at the checkpoint, or that have a session: such a one would not
+    /// come for it while it stands still.
+    fn that_ran(&self, processes: &[Process]) -> Vec<Process> {
+        let programs = &self.manifest().programs;
+        let has_session = |pid| programs.iter().any(|program| program.pid == pid);
+        let stays = |process: &&Process| {
+            let pid = tree::seen_by_itself(process.pid);
+            self.notes.stopped.contains(&pid) && !has_session(pid)
+        };
+        processes.iter().filter(|process| !stays(process)).cloned().collect()
+    }
+}
+
+/// Whether a process whose connection has ended does so itself, which is a moment later.
+fn ended_soon(is_over: &dyn Fn() -> bool) -> bool {
+    let deadline = Instant::now() + ENDING;
+    while !is_over() && Instant::now() < deadline {
+        thread::sleep(TICK);
+    }
+    is_over()
+}
+
+/// How often progress is told.
+const TICK: Duration = Duration::from_millis(5);
+
+fn told(progress: &[Arc<Progress>], tell: &(dyn Fn(u64, u64) + Sync)) {
+    use std::sync::atomic::Ordering::Relaxed;
+    let sum = |count: fn(&Progress) -> u64| progress.iter().map(|progress| count(progress)).sum();
+    tell(sum(|progress| progress.done.load(Relaxed)), sum(|progress| progress.total.load(Relaxed)));
+}
+
+/// What processes are restored from and into.
+struct Target<'a> {
+    /// The job's folder.
+    folder: &'a Folder,
+    /// Whether they have namespaces of their own.
+    apart: bool,
+    /// Its streams, and CRIU's files, with names as they are here.
+    streams: &'a Streams,
+}
+
+/// Processes that CRIU has made, and stopped. Dropped: their guard kills them.
+#[derive(Debug)]
+struct Raised {
+    program: u32,
+    child: u32,
+    guard: Guard,
+    /// They have namespaces of their own, whose keeper is `child`.
+    is_apart: bool,
+}
+
+impl Raised {
+    /// As [`Raised::once`], and again while the kernel keeps ports of connections that have just ended: listeners that were
+    /// killed leave such, and CRIU cannot have the port before. Not when the sessions `is_refused`.
+    fn new(
+        opened: &Opened,
+        criu: &Criu,
+        around: &Surroundings<'_>,
+        target: &Target<'_>,
+        is_refused: &AtomicBool,
+    ) -> Result<Self, RestoreError> {
+        let since = Instant::now();
+        let mut is_told = false;
+        loop {
+            match Self::once(opened, criu, around, target) {
+                Err(error) if error.is_of_port() && since.elapsed() < PORTS && !is_refused.load(SeqCst) => {}
+                other => return other,
+            }
+            if !is_told {
+                (around.waits)("a port or a connection of the job is still taken; it is tried again for a minute");
+                is_told = true;
+            }
+            let next = Instant::now() + NEXT_TRY;
+            while Instant::now() < next && !is_refused.load(SeqCst) {
+                thread::sleep(TICK);
+            }
+        }
+    }
+
+    /// In the namespaces that we are in, unless that is impossible or `apart` is wanted.
+    fn once(
+        opened: &Opened,
+        criu: &Criu,
+        around: &Surroundings<'_>,
+        target: &Target<'_>,
+    ) -> Result<Self, RestoreError> {
+        if target.apart {
+            return Self::apart(opened, criu, around, target);
+        }
+        let given: Vec<&Path> = shared_memory::given_names(&opened.notes.shared).collect();
+        let turn = turn(opened, &given, around.waits)?;
+        let made = shared_memory::make(&opened.notes.shared, &opened.files);
+        let made = made.map_err(|(path, source)| RestoreError::Shared { path, source })?;
+        let (images, inherit) = (&target.streams.images.folder, target.streams.inherit());
+        let personality = attributes::personality(&opened.notes.attributes);
+        match criu.restore(around.katydid, images, around.work, &given, &inherit, personality) {
+            Ok((guard, program)) => {
+                made.keep();
+                Ok(Self { program, child: program, guard, is_apart: false })
+            }
+            Err(endless @ CriuError::Endless { .. }) => Err(endless.into()),
+            // Somebody may have had one of the ids, if only for the moment in which a thread needed it. A failure with
+            // another cause comes again; what was said first is told, because there was no debris of a failure then. But a
+            // port may be free later.
+            Err(first) => {
+                drop((made, turn));
+                let raised = Self::apart(opened, criu, around, target);
+                raised.map_err(|second| if second.is_of_port() { second } else { first.into() })
+            }
+        }
+    }
+
+    /// In namespaces of its own.
+    fn apart(
+        opened: &Opened,
+        criu: &Criu,
+        around: &Surroundings<'_>,
+        target: &Target<'_>,
+    ) -> Result<Self, RestoreError> {
+        let names: Vec<&Path> = shared_memory::given_names_outside(&opened.notes.shared).collect();
+        let _turn = turn(opened, &names, around.waits)?;
+        let restore = criu.restore_command(&target.streams.images.folder, around.work, &target.streams.inherit());
+        let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
+        let space = Space {
+            known_folder: opened.notes.folder.clone(),
+            folder: target.folder.path().to_owned(),
+            note: Criu::note(around.work),
+            last_id: highest.saturating_add(ID_GAP).min(highest_id()),
+            files: opened.files.clone(),
+            shared: around.work.join("shared.json"),
+            terminals: opened.notes.terminals.clone(),
+        };
+        let shared = serde_json::to_vec(&opened.notes.shared).map_err(io::Error::from);
+        shared
+            .and_then(|list| private::write(&space.shared, list))
+            .map_err(system("tell of the job's shared memory"))?;
+        let _lent = criu.lend();
+        let keeper = namespace::keeper(around.katydid, &space, &restore);
+        let _outside = shared_memory::Outside(&opened.notes.shared);
+        let guard = Guard::spawn(around.katydid, &keeper, &names, |command| {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            if let Some(personality) = attributes::personality(&opened.notes.attributes) {
+                attributes::start_with_personality(command, personality);
+            }
+        });
+        let mut guard = guard.map_err(system("start a keeper"))?;
+        let mut line = String::new();
+        if let Some(out) = guard.stdout() {
+            BufReader::new(out).read_line(&mut line).map_err(system("hear of the keeper"))?;
+        }
+        let inner: Option<u32> = line.trim().parse().ok();
+        let child = guard.first();
+        let processes = tree::tree(child).map_err(system("list the processes"))?;
+        let program = processes.iter().find(|process| Some(tree::seen_by_itself(process.pid)) == inner);
+        let Some(program) = program.map(|process| process.pid) else {
+            let mut said = Vec::new();
+            if let Some(mut stderr) = guard.stderr() {
+                stderr.read_to_end(&mut said).map_err(system("wait for the keeper"))?;
+            }
+            return Err(criu.failure(around.work, &said).into());
+        };
+        guard.restored();
+        Ok(Self { program, child, guard, is_apart: true })
+    }
+
+    /// What brings a command among the processes.
+    fn enter(&self, katydid: &Path) -> Vec<OsString> {
+        if self.is_apart { namespace::entering(katydid, self.child) } else { Vec::new() }
+    }
+}
+
+/// Where a CRIU makes files anew that had no name any more, for a moment, it calls them as every other CRIU that restores
+/// the same job does; and those that had lost one of several names come under such as each dump gives. So restores with such
+/// files take turns: held until the value is dropped.
+fn turn(opened: &Opened, given: &[&Path], tell: fn(&str)) -> Result<Option<Turn>, TurnError> {
+    let names = fs::read_dir(&opened.files).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let has_ghosts = names.into_iter().any(|name| name.to_string_lossy().starts_with(GHOST));
+    (has_ghosts || !given.is_empty()).then(|| Turn::of_restore(given, has_ghosts, tell)).transpose()
+}
+
+/// Begin of the names of CRIU's files about files without a name.
+const GHOST: &str = "ghost-file-";
+
+/// The streams of ours that the program gets, which CRIU inherits beside its own, and the files that say so.
+#[derive(Debug)]
+struct Streams {
+    images: RestoreImages,
+    /// By number.
+    given: Vec<(usize, OwnedFd)>,
+}
+
+impl Streams {
+    fn new(opened: &Opened, files: &Path, work: &Path) -> Result<Self, RestoreError> {
+        let folder = work.join("streams");
+        private::folder(&folder).map_err(system("make a folder for CRIU's files"))?;
+        let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+        let ours = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        let controlling = terminals::controlling();
+        let offered = Offered { is_terminal: ours.map(isatty), has_controlling: controlling.is_some() };
+        let images = RestoreImages::new(files, folder, &opened.notes.stdio, offered);
+        let images = images.map_err(system("rewrite CRIU's files"))?;
+        let copy = |fd: BorrowedFd<'_>| rustix::io::dup(fd).map_err(system("copy the standard streams"));
+        let mut given = Vec::new();
+        for stream in &images.streams {
+            let offset = images.input_offset.filter(|_| *stream == 0);
+            let fd = match (offset.and_then(|offset| input(&opened.notes.stdio[0], offset)), ours.get(*stream)) {
+                (Some(file), _) => file,
+                (None, Some(fd)) => copy(*fd)?,
+                (None, None) => copy(controlling.as_ref().map_or(ours[0], AsFd::as_fd))?,
+            };
+            given.push((*stream, fd));
+        }
+        Ok(Self { images, given })
+    }
+
+    fn inherit(&self) -> Vec<OsString> {
+        self.given.iter().flat_map(|(stream, fd)| RestoreImages::inherit(*stream, fd.as_raw_fd())).collect()
+    }
+
+    /// What the streams of the program are that had `then`.
+    fn of_program(&self, then: &[Standard; 3], is_apart: bool) -> [Standard; 3] {
+        [0, 1, 2].map(|number| match self.given.iter().find(|(stream, _)| *stream == number) {
+            Some((_, fd)) if is_apart => Standard::from_outside(fd.as_fd()),
+            Some((_, fd)) => Standard::of(fd.as_fd()),
+            None => then[number].clone(),
+        })
+    }
+
+    /// Sets our terminal as that of the program was.
+    fn take_up(&self, raised: &Raised) {
+        if let (Some(modes), Ok(processes)) = (&self.images.modes, tree::tree(raised.program)) {
+            terminals::take_up(modes, &processes);
+        }
+    }
+}
+
+/// The file of standard input, where it was read to; none if it is not at its path as we see that.
+fn input(standard: &Standard, offset: u64) -> Option<OwnedFd> {
+    let Standard::Outside { path, inode, .. } = standard else { return None };
+    let mut file = fs::File::open(path).ok()?;
+    let is_same = std::os::unix::fs::MetadataExt::ino(&file.metadata().ok()?) == *inode;
+    file.seek(SeekFrom::Start(offset)).ok().filter(|_| is_same)?;
+    // Without the flag that would close it in CRIU.
+    rustix::io::dup(&file).ok()
+}
+
+/// The highest process id that the kernel gives.
+fn highest_id() -> u32 {
+    let most = fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|text| text.trim().parse::<u32>().ok());
+    most.map_or(u32::MAX, |most| most.saturating_sub(1))
+}
+
+impl RestoreError {
+    /// Whether somebody else has a port that the job listens on.
+    fn is_of_port(&self) -> bool {
+        matches!(self, Self::Criu(error) if error.is_of_port())
+    }
+}
+
+impl From<CheckpointError> for RestoreError {
+    fn from(error: CheckpointError) -> Self {
+        Self::System { doing: "restore", source: io::Error::other(error.to_string()) }
+    }
+}

@@ -1,0 +1,537 @@
+//! Taking a checkpoint of a job:
+//!
+//! ```text
+//! prepare   CRIU found, image opened, workers connected            the program runs
+//! hold      no frame leaves a program                              ┐
+//! pause     the GPU rests                                          │ it stands still
+//! capture   its state is copied aside, while                       │
+//!   leave     the programs let go of their workers, and            │
+//!   dump      CRIU copies the processes                            ┘
+//! resume    they take their sessions up again (if they go on)
+//! write     workers write the image behind the program's back
+//! rehearse  other workers rebuild the sessions from it, without contents
+//! commit    the manifest gets its name: now the checkpoint is there
+//! kill      the processes end (if they do not go on)
+//! ```
+//!
+//! The rule: whatever fails before `commit`, the programs go on from where they are, and the image is as it was.
+
+use std::collections::{BTreeMap, HashMap};
+use std::iter;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_image::{
+    Committed, Criu as CriuPart, Image, ImageError, Job as JobPart, Library, Manifest, Program, Session, Times, Writer,
+};
+
+use crate::checkpoint::error::{ATTEMPTS, CheckpointError};
+use crate::checkpoint::frozen::Frozen;
+use crate::checkpoint::image_notes::Notes;
+use crate::checkpoint::quiesce::{Programs, Stop, Workers, session_name};
+use crate::checkpoint::recovery::Recovery;
+use crate::checkpoint::rehearsal::rehearse;
+use crate::checkpoint::request::{FOLDER, image_of, keeps_stopped, micros, now, options};
+use crate::checkpoint::stages::Stages;
+use crate::checkpoint::{fault_injection, obstacles};
+use crate::criu::files_img::Noted;
+use crate::criu::tool::{After, Criu, Dumper};
+use crate::criu::{dump_progress, files_img, link_remap, sk_queues_img};
+use crate::process::shared_memory::Segment;
+use crate::process::tree::Process;
+use crate::process::written_files::Written;
+use crate::process::{attributes, libraries, shared_memory, stdio, tcp, terminals, tree, unix_session, written_files};
+use crate::supervisor::companion::{Plan, Questions};
+use crate::supervisor::members::Member;
+use crate::supervisor::state::Inner;
+use crate::supervisor::view::{Report, Request, Step};
+use crate::sync::lock;
+
+/// How long the GPU may take to come to rest unless the request says.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// zstd level of chunks unless the request says.
+const DEFAULT_LEVEL: u32 = 1;
+/// How long connections may be on their way that nobody has accepted, and how often that is looked at: CRIU cannot dump such.
+const ON_ITS_WAY: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Takes a checkpoint; the caller sees to it that there is one at a time.
+pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)) -> Result<Report, CheckpointError> {
+    let (began, since, stages) = (now(), Instant::now(), Stages::default());
+    let tell = &|step: &Step| {
+        stages.enter(step);
+        tell(step);
+    };
+    let path = image_of(request)?;
+    tell(&Step::Prepare);
+    fault_injection::inject(&Step::Prepare)?;
+    let root = job.root.awaited().ok_or(CheckpointError::NoProgram)?;
+    let criu = if request.device_only { None } else { Some(job.criu()?) };
+    if criu.is_some() {
+        obstacles::is_whole(job)?;
+    }
+    let image = Image::create_or_open(path)?;
+    let mut left = ATTEMPTS;
+    while left > 0 {
+        let writer = image.begin(options(request))?;
+        let (criu, libraries) = (criu.as_ref(), OnceLock::new());
+        let attempt = Attempt { job, root, request, writer: &writer, criu, tell, stages: &stages, libraries };
+        let taken = match attempt.run() {
+            Ok(Some(taken)) => taken,
+            Ok(None) => {
+                left -= 1;
+                continue;
+            }
+            Err(error) if error.passes() && since.elapsed() < ON_ITS_WAY => {
+                thread::sleep(LOOK);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let (workers, members) = (taken.workers(), taken.members());
+        let Taken { mut stop, sessions, processes, criu: part, frozen, stopped } = taken;
+        let libraries = attempt.libraries.into_inner().unwrap_or_default();
+        let times = Times { began, written: now(), stopped_us: micros(stopped) };
+        let manifest = Manifest { libraries, ..manifest(job, &members, sessions, part, times) };
+        let rehearsed = rehearse(job, request, &stop, (&writer, &manifest), tell);
+        let committed = rehearsed.and_then(|warning| Ok((warning, commit(writer, manifest, tell)?)));
+        let (warning, committed) = match committed {
+            Ok(committed) => committed,
+            Err(error) if keeps_stopped(request) => {
+                return Err(undo(&mut stop, frozen, Questions::Refused, error));
+            }
+            Err(error) => return Err(error),
+        };
+        *lock(&job.recovery) = Some(Recovery::of_stop(path.to_owned(), image.id(), committed.number, &stop));
+        // The checkpoint is there: whatever fails from here on is no failure of it.
+        let mut warnings: Vec<String> = warning.into_iter().collect();
+        let mut running = !keeps_stopped(request);
+        if let Some(frozen) = frozen.filter(|_| keeps_stopped(request)) {
+            tell(&Step::Kill);
+            if let Err(error) = frozen.kill() {
+                running = true;
+                warnings.push(format!("the program was not ended: {error}"));
+            }
+        }
+        if let Some(Err(error)) = request.keep.map(|keep| clear(&image, keep)) {
+            warnings.push(format!("older checkpoints were not removed: {error}"));
+        }
+        return Ok(Report {
+            checkpoint: committed.number.0,
+            image: path.to_owned(),
+            job: job.folder.name(),
+            pids: processes.iter().map(|process| process.pid).collect(),
+            workers,
+            bytes_content: committed.sizes.content,
+            bytes_added: committed.sizes.added,
+            bytes_files: committed.sizes.files,
+            stopped_us: micros(stopped),
+            took_us: micros(since.elapsed()),
+            stages_us: stages.end(),
+            running,
+            warnings,
+        });
+    }
+    Err(CheckpointError::Restless)
+}
+
+/// Makes it a checkpoint.
+fn commit(writer: Writer, manifest: Manifest, tell: &(dyn Fn(&Step) + Sync)) -> Result<Committed, CheckpointError> {
+    tell(&Step::Commit);
+    fault_injection::inject(&Step::Commit)?;
+    Ok(writer.commit(manifest)?)
+}
+
+/// One try; a second one is made when a program came to the job meanwhile.
+pub(crate) struct Attempt<'j, 'a> {
+    pub(crate) job: &'j Inner,
+    pub(crate) root: u32,
+    pub(crate) request: &'a Request,
+    pub(crate) writer: &'a Writer,
+    pub(crate) criu: Option<&'a Criu>,
+    pub(crate) tell: &'a (dyn Fn(&Step) + Sync),
+    pub(crate) stages: &'a Stages,
+    /// Katydid's libraries that the image has already.
+    pub(crate) libraries: OnceLock<Vec<Library>>,
+}
+
+/// All that the manifest takes, in the image already.
+struct Taken<'j> {
+    stop: Stop<'j>,
+    sessions: Vec<Session>,
+    processes: Vec<Process>,
+    criu: Option<CriuPart>,
+    frozen: Option<Frozen>,
+    stopped: Duration,
+}
+
+impl Taken<'_> {
+    fn workers(&self) -> Vec<u32> {
+        self.stop.sides.iter().map(|side| side.companion.worker).collect()
+    }
+
+    /// As they were when they stood still: one that went on may have ended by now.
+    fn members(&self) -> Vec<Member> {
+        self.stop.members()
+    }
+}
+
+/// Removes what is too old; while somebody restores from the image, a later checkpoint will.
+fn clear(image: &Image, keep: u32) -> Result<(), ImageError> {
+    match image.keep(keep as usize) {
+        Err(ImageError::Locked { .. }) => Ok(()),
+        cleared => cleared.map(drop),
+    }
+}
+
+/// What the time of standstill has brought.
+pub(crate) struct Dumped {
+    processes: Vec<Process>,
+    criu: Option<CriuPart>,
+    frozen: Option<Frozen>,
+}
+
+impl<'j> Attempt<'j, '_> {
+    /// None: somebody came, and everything goes on as before.
+    fn run(&self) -> Result<Option<Taken<'j>>, CheckpointError> {
+        self.introduced()?;
+        obstacles::all_are_known(self.job, self.root)?;
+        let arrivals = self.job.members.arrivals();
+        // An attempt is made once.
+        let _ = self.libraries.set(self.mapped_libraries()?);
+        let dumper = self.criu.map(|criu| self.prepared(criu)).transpose()?;
+        let mut stop = self.connected()?;
+        let since = Instant::now();
+        let questions = Questions::Write(self.writer);
+        let dumped = match self.stand_still(&mut stop, dumper, arrivals) {
+            Ok(Some(dumped)) => dumped,
+            // Threads run again in the middle of this, so a program may come to its end, as it would have without us.
+            Ok(None) => return stop.go_on_to_any_end(questions).map(|()| None),
+            Err(error) => return Err(undo(&mut stop, None, questions, error)),
+        };
+        if !keeps_stopped(self.request) {
+            (self.tell)(&Step::Resume);
+            if self.criu.is_some() {
+                stop.go_on_to_any_end(questions)?;
+            } else {
+                stop.go_on(questions)?;
+            }
+            self.job.stopped.stop();
+        }
+        let stopped = since.elapsed();
+        match self.write(&mut stop, dumped.criu.is_some()) {
+            Ok(sessions) => {
+                let Dumped { processes, criu, frozen } = dumped;
+                Ok(Some(Taken { stop, sessions, processes, criu, frozen, stopped }))
+            }
+            Err(error) if keeps_stopped(self.request) => Err(undo(&mut stop, dumped.frozen, questions, error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Katydid's libraries in the processes, kept while these run; none where the processes are not saved.
+    fn mapped_libraries(&self) -> Result<Vec<Library>, CheckpointError> {
+        match self.criu {
+            Some(_) => Ok(libraries::save(&processes(self.root)?, self.writer)?),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// All sides, with the image at hand and the programs running.
+    pub(crate) fn connected(&self) -> Result<Stop<'j>, CheckpointError> {
+        let mut stop = Stop::prepare(&self.job.members)?;
+        stop.ready(self.plan(), self.writer)?;
+        Ok(stop)
+    }
+
+    pub(crate) fn plan(&self) -> Plan {
+        let Request { device_only, full, level, .. } = *self.request;
+        Plan { device_only, full, level: level.unwrap_or(DEFAULT_LEVEL), outline: false }
+    }
+
+    /// A CRIU that is ready to dump the job as it is now.
+    fn prepared(&self, criu: &Criu) -> Result<Dumper, CheckpointError> {
+        let after = if keeps_stopped(self.request) { After::Stopped } else { After::Running };
+        let folder = self.writer.folder(FOLDER)?;
+        let (seen, list) = (tree::seen_by_itself(self.root), processes(self.root)?);
+        if let Some((pid, device)) = written_files::gpu_of(&list) {
+            return Err(CheckpointError::Gpu { program: tree::name(pid), pid, device });
+        }
+        obstacles::has_no_segments(&list)?;
+        obstacles::have_nothing_unrestored(&list)?;
+        obstacles::would_lose_nothing(&list)?;
+        obstacles::have_namespaces_of_the_first(&list)?;
+        if let Some(pid) = attributes::odd_personality(&attributes::read(&list)) {
+            return Err(CheckpointError::Personality { pid });
+        }
+        if unix_session::is_outside(self.root) {
+            return Err(CheckpointError::Session { program: tree::name(self.root), pid: self.root });
+        }
+        Ok(criu.prepare(seen, &list, &folder, &self.job.stdio, after)?)
+    }
+
+    /// From hold to dump. Processes are left frozen only on success, and when they are to be killed.
+    pub(crate) fn stand_still(
+        &self,
+        stop: &mut Stop<'_>,
+        dumper: Option<Dumper>,
+        arrivals: u64,
+    ) -> Result<Option<Dumped>, CheckpointError> {
+        self.begin(&Step::Hold)?;
+        stop.hold()?;
+        self.begin(&Step::Pause)?;
+        stop.pause(self.request.patience_ms.map_or(PATIENCE, |millis| Duration::from_millis(millis.into())))?;
+        self.begin(&Step::Capture)?;
+        let Some(dump) = self.criu.zip(dumper) else {
+            self.capture_alone(stop)?;
+            let is_complete = self.job.members.arrivals() == arrivals;
+            return Ok(is_complete.then_some(Dumped { processes: processes(self.root)?, criu: None, frozen: None }));
+        };
+        locate(self.root, stop)?;
+        let hidden = self.job.members.hide();
+        let _hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
+        self.introduced()?;
+        if self.job.members.arrivals() != arrivals {
+            return Ok(None);
+        }
+        stop.detach(Questions::Write(self.writer))?;
+        let mut dumped = self.captured_and_dumped(stop, dump)?;
+        if self.job.members.arrivals() != arrivals {
+            return Ok(None);
+        }
+        if let Some(frozen) = dumped.frozen.as_mut().filter(|_| !keeps_stopped(self.request)) {
+            frozen.go_on()?;
+        }
+        Ok(Some(dumped))
+    }
+
+    /// The workers copy their state aside while the programs leave and CRIU copies their processes: what the ones look at,
+    /// the others do not touch. Processes are left frozen only on success.
+    fn captured_and_dumped(&self, stop: &mut Stop<'_>, dump: (&Criu, Dumper)) -> Result<Dumped, CheckpointError> {
+        let (programs, workers) = stop.apart();
+        let (captured, dumped) = thread::scope(|scope| {
+            let capture = scope.spawn(|| self.capture(workers));
+            let dumped = self.left_and_dumped(programs, dump);
+            self.stages.close();
+            (capture.join().unwrap_or(Err(CheckpointError::Ourselves)), dumped)
+        });
+        let dumped = dumped?;
+        captured.and_then(|()| stop.is_whole()).map(|()| dumped)
+    }
+
+    /// Has the workers copy their state aside while nothing else is done.
+    pub(crate) fn capture_alone(&self, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+        self.capture(stop.apart().1)?;
+        stop.is_whole()
+    }
+
+    fn capture(&self, workers: Workers<'_>) -> Result<(), CheckpointError> {
+        self.stages.beside(&Step::Capture, || workers.capture(self.plan(), self.writer))
+    }
+
+    fn left_and_dumped(
+        &self,
+        programs: Programs<'_>,
+        (criu, dumper): (&Criu, Dumper),
+    ) -> Result<Dumped, CheckpointError> {
+        self.begin(&Step::Leave)?;
+        programs.leave()?;
+        let total = tree::memory(&processes(self.root)?);
+        self.begin(&Step::Dump { done: 0, total })?;
+        let folder = self.writer.folder(FOLDER)?;
+        let tell = |done| (self.tell)(&Step::Dump { done, total });
+        dump_progress::watched(&folder, &tell, || self.dump(criu, dumper))
+    }
+
+    /// CRIU's part, after which the processes are in its hand: shared memory is copied while nobody changes it. When it
+    /// fails, they go on.
+    fn dump(&self, criu: &Criu, dumper: Dumper) -> Result<Dumped, CheckpointError> {
+        let before = processes(self.root)?;
+        let notes = notes(self.job, &before);
+        let folder = self.writer.folder(FOLDER)?;
+        let dumped = dumper.dump();
+        if let Err(error) = &dumped {
+            self.job.torn.fetch_or(error.tears(), SeqCst);
+        }
+        let after = match processes(self.root) {
+            Ok(after) => tree::with_states_of(after, &before),
+            // CRIU's words come first.
+            Err(error) => return Err(dumped.err().map_or(error, CheckpointError::from)),
+        };
+        let dumper = match dumped {
+            Ok(dumper) => dumper,
+            Err(error) => {
+                tree::go_on(&after);
+                return Err(error.into());
+            }
+        };
+        let mut frozen = Frozen::new(dumper, after.clone(), keeps_stopped(self.request));
+        obstacles::still_all_are_known(self.job, &after)?;
+        let noted = files_img::read(&folder);
+        let noted = noted.map_err(|source| CheckpointError::System { doing: "read CRIU's list of files", source })?;
+        let shared = self.shared(&after, &noted, &folder)?;
+        frozen.names_are_gone();
+        let passing = sk_queues_img::have_descriptors(&folder);
+        if passing.map_err(|source| CheckpointError::System { doing: "read what CRIU found in sockets", source })? {
+            return Err(CheckpointError::Descriptors);
+        }
+        if let Some(pid) = tcp::unsent(&after) {
+            return Err(CheckpointError::Unsent { program: tree::name(pid), pid });
+        }
+        if let Some(pid) = sk_queues_img::with_senders(&after) {
+            return Err(CheckpointError::Senders { program: tree::name(pid), pid });
+        }
+        if let Some(pid) = sk_queues_img::with_events(&after) {
+            return Err(CheckpointError::Events { program: tree::name(pid), pid });
+        }
+        let part = part(criu, tree::seen_by_itself(self.root), Notes { shared, ..notes }, &noted)?;
+        Ok(Dumped { processes: after, criu: Some(part), frozen: Some(frozen) })
+    }
+
+    /// Copies shared memory, and takes away the names that CRIU gave for the time of the dump.
+    fn shared(&self, tree: &[Process], noted: &Noted, folder: &Path) -> Result<Vec<Segment>, CheckpointError> {
+        let given: Vec<PathBuf> = noted.links.iter().map(|link| link.name.clone()).collect();
+        let libraries = self.libraries.get().map(Vec::as_slice).unwrap_or_default();
+        let is_kept = |of: &Path| libraries.iter().any(|library| library.deleted && Path::new(&library.path) == of);
+        let others = noted.links.iter().filter(|link| !is_kept(&link.of)).map(|link| link.name.clone());
+        let saved = shared_memory::save(tree, &self.job.stdio, &others.collect::<Vec<_>>(), folder);
+        link_remap::remove(self.root, &given);
+        saved.map_err(|source| CheckpointError::System { doing: "copy the job's shared memory", source })
+    }
+
+    /// Waits for programs that are about to use the GPU.
+    pub(crate) fn introduced(&self) -> Result<(), CheckpointError> {
+        let doing = "wait for programs that begin to use the GPU";
+        self.job.members.wait_introduced().map_err(|source| CheckpointError::System { doing, source })
+    }
+
+    /// Tells the stage that begins.
+    pub(crate) fn begin(&self, step: &Step) -> Result<(), CheckpointError> {
+        (self.tell)(step);
+        Ok(fault_injection::inject(step)?)
+    }
+
+    /// Waits for the workers, and takes in what they and CRIU wrote.
+    pub(crate) fn write(&self, stop: &mut Stop<'_>, is_dumped: bool) -> Result<Vec<Session>, CheckpointError> {
+        self.begin(&Step::Write { done: 0, total: 0, written: 0 })?;
+        let parts = stop.write(self.writer, &|done, total, written| {
+            (self.tell)(&Step::Write { done, total, written });
+        })?;
+        if is_dumped {
+            self.writer.adopt_folder(FOLDER)?;
+        }
+        sessions(self.writer, stop, parts)
+    }
+}
+
+/// The sessions that workers have written: from what they said, or from the image.
+pub(crate) fn sessions(writer: &Writer, stop: &Stop<'_>, parts: Vec<Vec<u8>>) -> Result<Vec<Session>, CheckpointError> {
+    let sessions = stop.sides.iter().zip(parts).map(|(side, part)| match serde_json::from_slice::<Session>(&part) {
+        Ok(session) if session.name == side.companion.session => Ok(session),
+        _ => Ok(writer.take_session(&side.companion.session)?),
+    });
+    sessions.collect()
+}
+
+/// Lets everything go on, after `cause`.
+pub(crate) fn undo(
+    stop: &mut Stop<'_>,
+    frozen: Option<Frozen>,
+    questions: Questions<'_>,
+    cause: CheckpointError,
+) -> CheckpointError {
+    drop(frozen);
+    match stop.go_on(questions) {
+        Ok(()) => cause,
+        Err(also) => CheckpointError::Undo { cause: Box::new(cause), also: Box::new(also) },
+    }
+}
+
+/// The processes of the job, the program first.
+fn processes(root: u32) -> Result<Vec<Process>, CheckpointError> {
+    let list = tree::tree(root).map_err(|source| CheckpointError::System { doing: "list the processes", source })?;
+    if list.is_empty() { Err(CheckpointError::NoProgram) } else { Ok(list) }
+}
+
+/// Finds the process of every program with a session. All must be in the tree, because CRIU dumps nothing else.
+fn locate(root: u32, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+    find_processes(root, stop)?;
+    let stray = stop.sides.iter().find(|side| side.process.is_none());
+    stray.map_or(Ok(()), |side| Err(CheckpointError::Stray { pid: side.member.pid }))
+}
+
+/// The same as far as they are in the tree: whoever waits for a program looks whether its process has ended.
+pub(crate) fn find_processes(root: u32, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+    let known: HashMap<u32, u32> =
+        processes(root)?.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();
+    stop.sides.iter_mut().for_each(|side| side.process = known.get(&side.member.pid).copied());
+    Ok(())
+}
+
+/// What a restore has to know beside CRIU's files. The lengths of files are not final: the processes run.
+fn notes(job: &Inner, processes: &[Process]) -> Notes {
+    // Standard streams are the restoring side's, so the files behind the old ones are none of its business.
+    let is_standard = |file: &Written| stdio::is_replaced(&job.stdio, Path::new(&file.path));
+    Notes {
+        folder: job.known_folder.clone(),
+        servers: lock(&job.servers).clone(),
+        incarnations: job.incarnations.clone(),
+        stdio: job.stdio.clone(),
+        shared: Vec::new(),
+        terminals: terminals::numbers(processes),
+        written: written_files::written(processes).into_iter().filter(|file| !is_standard(file)).collect(),
+        ids: processes.iter().flat_map(|process| tree::ids(process.pid)).collect(),
+        stopped: tree::stopped(processes).into_iter().chain(job.stopped.ids()).collect(),
+        attributes: attributes::read(processes),
+    }
+}
+
+/// CRIU's part of the manifest, after a dump.
+fn part(criu: &Criu, root_pid: u32, notes: Notes, noted: &Noted) -> Result<CriuPart, CheckpointError> {
+    let notes = Notes { written: written_files::at_rest(notes.written, &lengths(noted, &notes.shared)), ..notes };
+    Ok(CriuPart {
+        version: criu.version.clone(),
+        folder: FOLDER.to_owned(),
+        root_pid,
+        options: Vec::new(),
+        notes: notes
+            .encode()
+            .map_err(|error| CheckpointError::System { doing: "write the notes", source: error.into() })?,
+    })
+}
+
+/// The lengths of files as CRIU saw them; of those that have lost their names, by the names that they have.
+fn lengths(noted: &Noted, shared: &[Segment]) -> BTreeMap<String, u64> {
+    let mut lengths = noted.lengths.clone();
+    for link in &noted.links {
+        let names = Segment::names_of(shared, &link.name).filter_map(|name| name.to_str());
+        lengths.extend(names.zip(iter::repeat(link.length)).filter_map(|(name, length)| Some((name.into(), length?))));
+    }
+    lengths
+}
+
+pub(crate) fn manifest(
+    job: &Inner,
+    members: &[Member],
+    sessions: Vec<Session>,
+    criu: Option<CriuPart>,
+    times: Times,
+) -> Manifest {
+    let member = |session: &Session| {
+        let member = members.iter().find(|member| session_name(member) == session.name);
+        let (pid, name) = member.map_or((0, String::new()), |member| (member.pid, member.program.clone()));
+        Program { pid, name, session: Some(session.name.clone()) }
+    };
+    Manifest {
+        written_by: env!("CARGO_PKG_VERSION").to_owned(),
+        job: JobPart { name: job.folder.name(), host: job.host.clone(), command: job.command.clone() },
+        times,
+        programs: sessions.iter().map(member).collect(),
+        sessions,
+        criu,
+        ..Manifest::default()
+    }
+}

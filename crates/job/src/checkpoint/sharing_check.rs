@@ -1,0 +1,132 @@
+//! Whether a checkpoint has both sides of all that programs share: memory and events that one has lent, and others hold.
+//!
+//! A session is kept together with everybody whom it shares something with, or not at all: whoever is left out would go on
+//! with memory that is not the other one's any more.
+
+use katydid_wire::sharing::{Borrowing, Sharing};
+
+use crate::checkpoint::error::CheckpointError;
+use crate::supervisor::members::Member;
+
+/// One whom it was borrowed from, or who holds it, is left out.
+const HOLDS: &str = "has memory or an event of a program open that this checkpoint has no part in: close it first";
+const LENDS: &str =
+    "has lent memory or an event to a program that this checkpoint has no part in: have it closed there first";
+/// Nobody would make it again.
+const FREED: &str = "has freed memory or an event that another program still has open: close it there first";
+/// Whoever moves has another worker, while the old one still has its door.
+const MOVES: &str =
+    "shares memory or events with another program, which cannot be moved: close them on both sides first";
+
+/// Passes what is shared among these alone.
+pub(crate) fn check<'a>(sides: impl Iterator<Item = (&'a Member, &'a Sharing)> + Clone) -> Result<(), CheckpointError> {
+    for (member, sharing) in sides.clone() {
+        let holders = |of: Borrowing| {
+            let all = sides.clone().flat_map(|(_, sharing)| &sharing.borrowed);
+            all.filter(|it| **it == of).count() as u64
+        };
+        let own = sharing.door.unwrap_or_default();
+        for held in &sharing.held {
+            match held.is_lent {
+                _ if holders(Borrowing { door: own, secret: held.secret }) != u64::from(held.holders) => {
+                    return Err(refused(member, LENDS));
+                }
+                true => {}
+                false => return Err(refused(member, FREED)),
+            }
+        }
+        let is_here = |it: &Borrowing| sides.clone().any(|(_, lender)| lender.door == Some(it.door));
+        if !sharing.borrowed.iter().all(is_here) {
+            return Err(refused(member, HOLDS));
+        }
+    }
+    Ok(())
+}
+
+/// Passes nobody who shares anything.
+pub(crate) fn check_alone<'a>(
+    mut sides: impl Iterator<Item = (&'a Member, &'a Sharing)>,
+) -> Result<(), CheckpointError> {
+    sides.find(|(_, sharing)| sharing.is_some()).map_or(Ok(()), |(member, _)| Err(refused(member, MOVES)))
+}
+
+fn refused(member: &Member, what: &'static str) -> CheckpointError {
+    CheckpointError::Shared { program: member.program.clone(), pid: member.pid, what }
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_wire::handshake::SessionKind;
+    use katydid_wire::key::SessionKey;
+    use katydid_wire::sharing::{DOOR, Held, SECRET};
+
+    use super::*;
+    use crate::supervisor::members::Standing;
+
+    const MINE: [u8; DOOR] = [1; DOOR];
+    const THEIRS: [u8; DOOR] = [2; DOOR];
+
+    fn member(pid: u32) -> Member {
+        Member {
+            id: pid.into(),
+            pid,
+            session: SessionKind::CUDA,
+            key: SessionKey::NONE,
+            address: String::new(),
+            link: 1,
+            program: "rank".to_owned(),
+            standing: Standing::Present,
+            frames: 0,
+            reached: None,
+        }
+    }
+
+    fn held(secret: u8, holders: u32) -> Held {
+        Held { secret: [secret; SECRET], holders, is_lent: true }
+    }
+
+    fn of(door: [u8; DOOR], secret: u8) -> Borrowing {
+        Borrowing { door, secret: [secret; SECRET] }
+    }
+
+    fn outcome(sharing: &[Sharing]) -> Result<(), String> {
+        let members: Vec<Member> = (1..).take(sharing.len()).map(member).collect();
+        check(members.iter().zip(sharing)).map_err(|error| error.to_string())
+    }
+
+    /// Each of two has what the other one lends, one of them twice.
+    fn family() -> [Sharing; 2] {
+        let one = Sharing { door: Some(MINE), held: vec![held(7, 1)], borrowed: vec![of(THEIRS, 8), of(THEIRS, 8)] };
+        let other = Sharing { door: Some(THEIRS), held: vec![held(8, 2)], borrowed: vec![of(MINE, 7)] };
+        [one, other]
+    }
+
+    #[test]
+    fn those_who_share_among_each_other_are_kept_together() {
+        assert_eq!(outcome(&family()), Ok(()));
+        assert_eq!(outcome(&[Sharing::default(), Sharing { door: Some(MINE), ..Sharing::default() }]), Ok(()));
+    }
+
+    #[test]
+    fn whoever_is_left_out_is_missed_on_either_side() {
+        let [one, other] = family();
+        assert_eq!(outcome(std::slice::from_ref(&one)), Err(format!("rank (process 1) {LENDS}")));
+        assert_eq!(outcome(&[Sharing { held: Vec::new(), ..one.clone() }]), Err(format!("rank (process 1) {HOLDS}")));
+        let more = Sharing { held: vec![held(7, 2)], ..one };
+        assert_eq!(outcome(&[more, other]), Err(format!("rank (process 1) {LENDS}")));
+    }
+
+    #[test]
+    fn what_its_maker_has_freed_is_nobodys_to_make_again() {
+        let [one, mut other] = family();
+        other.held[0].is_lent = false;
+        assert_eq!(outcome(&[one, other]), Err(format!("rank (process 2) {FREED}")));
+    }
+
+    #[test]
+    fn whoever_shares_does_not_move() {
+        let (member, [one, _]) = (member(5), family());
+        assert!(check_alone([(&member, &Sharing::default())].into_iter()).is_ok());
+        assert!(check_alone([(&member, &one)].into_iter()).is_err());
+    }
+}

@@ -1,0 +1,89 @@
+//! How long each stage of a checkpoint took, from what is told of it: a stage lasts until another one begins, but for one
+//! that goes on beside the others, which is timed by whoever does it.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::supervisor::view::Step;
+use crate::sync::lock;
+
+/// The stages of one checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Stages(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    now: Option<(String, Instant)>,
+    over: BTreeMap<String, Duration>,
+}
+
+impl Stages {
+    /// Takes note of what is told. Steps of the same stage make no new one; a stage that comes again adds to its time.
+    pub(crate) fn enter(&self, step: &Step) {
+        let name = step.name();
+        let mut inner = lock(&self.0);
+        if inner.now.as_ref().is_none_or(|(now, _)| *now != name) {
+            inner.close();
+            inner.now = Some((name, Instant::now()));
+        }
+    }
+
+    /// Times what goes on beside the stages that are told: that counts in place of the time until the next of them began.
+    pub(crate) fn beside<T>(&self, step: &Step, work: impl FnOnce() -> T) -> T {
+        let since = Instant::now();
+        let done = work();
+        lock(&self.0).over.insert(step.name(), since.elapsed());
+        done
+    }
+
+    /// Ends the one that is under way; what comes then is none.
+    pub(crate) fn close(&self) {
+        lock(&self.0).close();
+    }
+
+    /// Ends the last one: microseconds by name.
+    pub(crate) fn end(&self) -> BTreeMap<String, u64> {
+        let mut inner = lock(&self.0);
+        inner.close();
+        let micros = |time: &Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        inner.over.iter().map(|(name, time)| (name.clone(), micros(time))).collect()
+    }
+}
+
+impl Inner {
+    fn close(&mut self) {
+        if let Some((name, since)) = self.now.take() {
+            *self.over.entry(name).or_default() += since.elapsed();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_lasts_until_another_begins() {
+        let stages = Stages::default();
+        let write = |done| Step::Write { done, total: 2, written: 0 };
+        for step in [Step::Hold, Step::Pause, write(1), write(2), Step::Hold] {
+            stages.enter(&step);
+        }
+        let over = stages.end();
+        assert_eq!(over.keys().collect::<Vec<_>>(), ["hold", "pause", "write"]);
+        assert_eq!(stages.end(), over);
+    }
+
+    #[test]
+    fn what_goes_on_beside_others_has_its_own_time() {
+        let stages = Stages::default();
+        stages.enter(&Step::Capture);
+        stages.enter(&Step::Dump { done: 0, total: 0 });
+        stages.beside(&Step::Capture, || std::thread::sleep(Duration::from_millis(3)));
+        stages.close();
+        let over = stages.end();
+        assert_eq!(over.keys().collect::<Vec<_>>(), ["capture", "dump"]);
+        assert!(over["capture"] >= 3000);
+    }
+}

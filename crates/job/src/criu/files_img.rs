@@ -1,0 +1,333 @@
+//! What CRIU noted of regular files while the processes stood still: out of `files.img` and `remap-fpath.img` of a dump; and
+//! the same two files with other names in them.
+//!
+//! | what                                                    | where                                                  |
+//! |---------------------------------------------------------|--------------------------------------------------------|
+//! | magic                                                   | two u32                                                |
+//! | then, as often as there are files, length of a message  | u32                                                    |
+//! | the message of `files.img`, in protocol buffers         | `file_entry`: field 3 is the `reg_file_entry`          |
+//! | in that                                                 | field 1 is its number, 6 the name, 8 the length        |
+//! | the message of `remap-fpath.img`                        | `remap_file_path_entry`: field 1 is the number of a file, 2 that under whose name it is found, 3 why |
+//!
+//! The rule: the files are CRIU's, but whoever may write the image may have changed them. Whatever is not understood ends
+//! the reading; a file that is not found here is not cut back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use katydid_scratch::private;
+
+use crate::criu::protobuf::{Fields, Message, Value};
+
+/// The first magic number of both files, and the second of each, as they stand there.
+pub(crate) const MAGIC: [u8; 4] = [0x19, 0x43, 0x56, 0x54];
+pub(crate) const FILES: [u8; 4] = [0x38, 0x31, 0x30, 0x56];
+const REMAPS: [u8; 4] = [0x54, 0x39, 0x13, 0x59];
+/// `file_entry.reg`.
+pub(crate) const REGULAR: u64 = 3;
+/// `reg_file_entry.id`, `.name`, `.size`.
+const ID: u64 = 1;
+const NAME: u64 = 6;
+const SIZE: u64 = 8;
+/// `remap_file_path_entry.orig_id`, `.remap_id`, `.remap_type`; the type of a file that was given another name.
+const OF: u64 = 1;
+const FOUND_BY: u64 = 2;
+const TYPE: u64 = 3;
+const LINKED: u64 = 0;
+/// The type of a file that has no name: CRIU has its content.
+const GHOST: u64 = 1;
+/// Largest file that is read: entries of more files than a process can open.
+const MOST: u64 = 1 << 30;
+
+/// See the module.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Noted {
+    /// Lengths in bytes, by name.
+    pub(crate) lengths: BTreeMap<String, u64>,
+    /// Files whose name was gone.
+    pub(crate) links: Vec<Link>,
+}
+
+/// A file that CRIU gave a name, because that under which it was opened is gone.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// The name that is gone.
+    pub(crate) of: PathBuf,
+    /// The name that it was given.
+    pub(crate) name: PathBuf,
+    /// Bytes, where CRIU noted them.
+    pub(crate) length: Option<u64>,
+}
+
+/// A `reg_file_entry`.
+#[derive(Default)]
+struct Regular<'a> {
+    id: u64,
+    name: &'a [u8],
+    size: Option<u64>,
+}
+
+/// Reads the folder of a dump.
+///
+/// # Errors
+///
+/// It has no `files.img`, or a file in it cannot be read.
+pub(crate) fn read(folder: &Path) -> io::Result<Noted> {
+    let files = bounded(&folder.join("files.img"))?;
+    let remaps = bounded_if_any(&folder.join("remap-fpath.img"))?;
+    Ok(decode(&files, &remaps))
+}
+
+/// A file of a dump; nothing, where CRIU had none to write.
+pub(crate) fn bounded_if_any(path: &Path) -> io::Result<Vec<u8>> {
+    match bounded(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        bytes => bytes,
+    }
+}
+
+pub(crate) fn bounded(path: &Path) -> io::Result<Vec<u8>> {
+    if fs::metadata(path)?.len() > MOST {
+        let text = format!("{} is longer than any that CRIU writes", path.display());
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+    }
+    fs::read(path)
+}
+
+/// Where a restore is to find a file of a dump.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Renamed {
+    /// The name that CRIU noted.
+    pub(crate) from: PathBuf,
+    /// Whether that name was gone, so that CRIU finds the file in another way: it has the content, or gave another name.
+    pub(crate) is_lost: bool,
+    /// The name at the restore, where the file is.
+    pub(crate) to: PathBuf,
+}
+
+/// Names of the two files that [`rename`] writes.
+pub(crate) const FILE_NAMES: [&str; 2] = ["files.img", "remap-fpath.img"];
+
+/// Writes `files.img` and `remap-fpath.img` of the dump in `folder` to the folder `to`, with other names.
+///
+/// # Errors
+///
+/// A file cannot be read or written, or is not as CRIU writes it.
+pub(crate) fn rename(folder: &Path, to: &Path, renamed: &[Renamed]) -> io::Result<()> {
+    let [files, remaps] = FILE_NAMES;
+    let (old_files, old_remaps) = (bounded(&folder.join(files))?, bounded_if_any(&folder.join(remaps))?);
+    let unknown = |name: &str| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{}: CRIU wrote it in a way not known here", folder.join(name).display()),
+        )
+    };
+    let (new_files, new_remaps) = with_names(&old_files, &old_remaps, renamed).map_err(unknown)?;
+    private::write(&to.join(files), new_files)?;
+    if old_remaps.is_empty() { Ok(()) } else { private::write(&to.join(remaps), new_remaps) }
+}
+
+/// Both files with other names; the name of the one that is not understood.
+fn with_names(files: &[u8], remaps: &[u8], renamed: &[Renamed]) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
+    let have_lost: BTreeSet<u64> = messages(remaps, REMAPS).filter_map(lost).collect();
+    let mut moved = BTreeSet::new();
+    let files = rewritten(files, FILES, |message| {
+        let Some(file) = regular(message) else { return Some(message.to_owned()) };
+        let is_it = |renamed: &&Renamed| {
+            renamed.from.as_os_str().as_bytes() == file.name && renamed.is_lost == have_lost.contains(&file.id)
+        };
+        let Some(found) = renamed.iter().find(is_it) else { return Some(message.to_owned()) };
+        moved.insert(file.id);
+        Some(named(message, &found.to))
+    });
+    let files = files.ok_or(FILE_NAMES[0])?;
+    if remaps.is_empty() {
+        return Ok((files, Vec::new()));
+    }
+    let stays = |message: &[u8]| lost(message).is_none_or(|id| !moved.contains(&id)).then(|| message.to_owned());
+    Ok((files, rewritten(remaps, REMAPS, stays).ok_or(FILE_NAMES[1])?))
+}
+
+/// A file with each message as `new` has it, or without it; none where the file is not understood to its end.
+fn rewritten(bytes: &[u8], magic: [u8; 4], mut new: impl FnMut(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
+    let mut written = [MAGIC, magic].concat();
+    let mut read = bytes.starts_with(&written).then_some(written.len())?;
+    for message in messages(bytes, magic) {
+        read += 4 + message.len();
+        if let Some(message) = new(message) {
+            written.extend(u32::try_from(message.len()).ok()?.to_le_bytes());
+            written.extend(message);
+        }
+    }
+    (read == bytes.len()).then_some(written)
+}
+
+/// A `file_entry` with another name.
+fn named(message: &[u8], name: &Path) -> Vec<u8> {
+    let with_name = |entry| {
+        Fields(entry).with_bytes().fold(Message::default(), |new, (field, _, bytes)| match field {
+            NAME => new.bytes(NAME, name.as_os_str().as_bytes()),
+            _ => new.field(bytes),
+        })
+    };
+    let new =
+        Fields(message).with_bytes().fold(Message::default(), |new, (field, value, bytes)| match (field, value) {
+            (REGULAR, Value::Bytes(entry)) => new.bytes(REGULAR, &with_name(entry).encoded()),
+            _ => new.field(bytes),
+        });
+    new.encoded()
+}
+
+/// The number of a file that has lost its name, of its `remap_file_path_entry`.
+fn lost(message: &[u8]) -> Option<u64> {
+    [LINKED, GHOST].contains(&Fields(message).number_in(TYPE)?).then(|| Fields(message).number_in(OF))?
+}
+
+fn decode(files: &[u8], remaps: &[u8]) -> Noted {
+    let files: BTreeMap<u64, Regular<'_>> =
+        messages(files, FILES).filter_map(regular).map(|file| (file.id, file)).collect();
+    let named = |file: &Regular<'_>| Some((std::str::from_utf8(file.name).ok()?.to_owned(), file.size?));
+    let linked = messages(remaps, REMAPS).filter_map(linked);
+    let links = linked.filter_map(|(of, found_by)| {
+        let name = |id| Some(PathBuf::from(OsStr::from_bytes(files.get(id)?.name)));
+        Some(Link { of: name(&of)?, name: name(&found_by)?, length: files.get(&of)?.size })
+    });
+    Noted { lengths: files.values().filter_map(named).collect(), links: links.collect() }
+}
+
+/// The messages of a file with this second magic number, up to the first that is cut off.
+pub(crate) fn messages(bytes: &[u8], magic: [u8; 4]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = bytes.strip_prefix(&MAGIC).and_then(|rest| rest.strip_prefix(&magic)).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let (length, after) = rest.split_first_chunk()?;
+        let (message, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        rest = after;
+        Some(message)
+    })
+}
+
+/// Of a `file_entry` that is a regular file's.
+fn regular(message: &[u8]) -> Option<Regular<'_>> {
+    let entry = Fields(message).bytes_in(REGULAR)?;
+    let mut file = Regular::default();
+    for (number, value) in Fields(entry) {
+        match (number, value) {
+            (ID, Value::Number(id)) => file.id = id,
+            (NAME, Value::Bytes(bytes)) => file.name = bytes,
+            (SIZE, Value::Number(bytes)) => file.size = Some(bytes),
+            _ => {}
+        }
+    }
+    (!file.name.is_empty()).then_some(file)
+}
+
+/// A file's number and that under whose name it is found, of a `remap_file_path_entry` that is about names.
+fn linked(message: &[u8]) -> Option<(u64, u64)> {
+    let number = |wanted| Fields(message).number_in(wanted);
+    (number(TYPE)? == LINKED).then_some((number(OF)?, number(FOUND_BY)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Magic numbers and messages, as CRIU 4.2.1 writes them.
+    fn file(magic: [u8; 4], messages: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = [MAGIC, magic].concat();
+        for message in messages {
+            bytes.extend((message.len() as u32).to_le_bytes());
+            bytes.extend(message);
+        }
+        bytes
+    }
+
+    /// A pipe, two regular files, one that has lost its name, and that which it was given.
+    fn files() -> Vec<u8> {
+        let regular = |id: u8, name: &str, size: &[u8]| {
+            let mut entry = vec![8, id, 16, 0, 24, 0, 42, 10, 8, 0, 16, 0, 24, 0, 32, 0, 40, 0, 0x32, name.len() as u8];
+            entry.extend(name.bytes());
+            if !size.is_empty() {
+                entry.extend([&[0x40], size, &[0x50, 0xed, 0x83, 0x02]].concat());
+            }
+            let mut message = vec![8, 1, 16, id, 0x1a, entry.len() as u8];
+            message.extend(entry);
+            message
+        };
+        let pipe = vec![8, 2, 16, 1, 0x92, 1, 4, 8, 1, 16, 9];
+        let (lost, given) = (regular(4, "/s/lost", &[32]), regular(5, "/s/link_remap.5", &[]));
+        let (a, b) = (regular(2, "/tmp/a", &[0xe0, 0x84, 0x01]), regular(3, "/b", &[0]));
+        file(FILES, &[pipe, a, b, lost, given])
+    }
+
+    /// The lost name, and a file without any.
+    fn remaps() -> Vec<u8> {
+        file(REMAPS, &[vec![8, 4, 16, 5, 24, 0], vec![8, 3, 16, 1, 24, 1]])
+    }
+
+    #[test]
+    fn names_and_lengths_are_found() {
+        let noted = decode(&files(), &remaps());
+        let lengths = [("/b".to_owned(), 0), ("/s/lost".to_owned(), 32), ("/tmp/a".to_owned(), 0x4260)];
+        assert_eq!(noted.lengths, lengths.into());
+        assert_eq!(noted.links, [Link { of: "/s/lost".into(), name: "/s/link_remap.5".into(), length: Some(32) }]);
+        assert_eq!(decode(b"no image at all", &remaps()), Noted::default());
+        assert_eq!(decode(&files(), &[]).links, []);
+    }
+
+    fn to(from: &str, is_lost: bool) -> Renamed {
+        Renamed { from: from.into(), is_lost, to: "/elsewhere/than/before".into() }
+    }
+
+    #[test]
+    fn a_renamed_file_has_its_new_name_and_all_else_stays() {
+        let (new, remaps_too) = with_names(&files(), &remaps(), &[to("/tmp/a", false)]).unwrap();
+        let noted = decode(&new, &remaps());
+        assert_eq!(noted.lengths.get("/elsewhere/than/before"), Some(&0x4260));
+        assert!(!noted.lengths.contains_key("/tmp/a") && noted.lengths.contains_key("/s/lost"));
+        assert_eq!(noted.links, decode(&files(), &remaps()).links);
+        assert_eq!(remaps_too, remaps());
+        assert_eq!(with_names(&files(), &remaps(), &[]).unwrap(), (files(), remaps()));
+    }
+
+    #[test]
+    fn a_file_without_a_name_gets_one_and_needs_no_content_of_criu_s() {
+        let (new, remaps_too) = with_names(&files(), &remaps(), &[to("/b", true), to("/tmp/a", true)]).unwrap();
+        let noted = decode(&new, &remaps_too);
+        assert_eq!(noted.lengths.get("/elsewhere/than/before"), Some(&0));
+        assert!(noted.lengths.contains_key("/tmp/a"), "it has a name, so it is another file");
+        assert_eq!(remaps_too, file(REMAPS, &[vec![8, 4, 16, 5, 24, 0]]));
+        let (_, remaps_too) = with_names(&files(), &remaps(), &[to("/s/lost", true)]).unwrap();
+        assert_eq!(remaps_too, file(REMAPS, &[vec![8, 3, 16, 1, 24, 1]]));
+    }
+
+    #[test]
+    fn a_file_that_is_not_understood_is_not_rewritten() {
+        assert_eq!(with_names(&files()[..files().len() - 1], &remaps(), &[]), Err("files.img"));
+        assert_eq!(with_names(&files(), b"nonsense", &[]), Err("remap-fpath.img"));
+    }
+
+    #[test]
+    fn damage_is_survived_and_invents_no_file() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as usize
+        };
+        for _ in 0..50_000 {
+            let mut copies = [files(), remaps()];
+            for copy in &mut copies {
+                let at = random() % copy.len();
+                copy[at] = random() as u8;
+                copy.truncate(random() % (copy.len() + 1));
+            }
+            let noted = decode(&copies[0], &copies[1]);
+            assert!(noted.lengths.len() <= 4 && noted.links.len() <= 2);
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! Taking turns where files are given names for CRIU, which counts these anew each time (`criu/link_remap.rs`).
+//!
+//! Whoever dumps or restores with such files in a folder has a lock on the folder meanwhile. The kernel takes it back from
+//! whoever is killed, whose names stay, unless somebody else has them go. They are known by their files, which are marked
+//! before they are given any. Names of other files are those of a CRIU that somebody uses without us, and whose image may
+//! need them.
+//!
+//! The rule: whoever has the turn finds no such name. Those of marked files are removed; others are set aside, and put back
+//! when the turn is over, if need be by the next one who has it. And nobody waits for ever: whoever has waited in vain is told
+//! for whom.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_scratch::private;
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, XattrFlags, lgetxattr, major, minor, renameat_with, setxattr};
+use rustix::io::Errno;
+
+use crate::checkpoint::fault_injection;
+use crate::criu::link_remap;
+use crate::criu::link_remap::{GIVEN, Key, Lost};
+use crate::process::tree;
+use crate::process::tree::Process;
+use crate::supervisor::folder;
+
+/// How long to wait for one's turn: programs may stand still meanwhile.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Between two looks whether others have had theirs.
+const LOOK: Duration = Duration::from_millis(2);
+/// The attribute of files that are given names by us; the second for those who have no right to the first.
+const MARKS: [&str; 2] = ["trusted.katydid", "user.katydid"];
+/// End of the names of what is set aside.
+const ASIDE: &[u8] = b".set-aside-by-katydid";
+
+/// Others did not give way.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{}: files there that have lost their names are checkpointed and restored by one after the other, and {who} did not give way for {} s: try again when it has ended",
+    place.display(), limit.as_secs()
+)]
+pub struct TurnError {
+    /// A folder, or a file that stands for all.
+    place: PathBuf,
+    /// Who has the lock.
+    who: String,
+    limit: Duration,
+}
+
+/// The right to dump or to restore what needs names that others might give too, until it is dropped: then no name is left
+/// that a CRIU gave in a dump and did not take away, because it was killed.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// What nobody else may use so meanwhile.
+    places: Vec<Place>,
+    /// Files that are given names in a dump, and by which each is found.
+    files: Vec<(Key, PathBuf)>,
+    /// It has been ours.
+    has_begun: bool,
+}
+
+/// A folder, or a file that stands for all.
+#[derive(Debug)]
+struct Place {
+    file: File,
+    /// We have its lock.
+    is_ours: bool,
+}
+
+impl Turn {
+    /// For a dump of these processes, if they have such files; it has yet to begin.
+    pub(crate) fn of_dump(tree: &[Process]) -> Option<Self> {
+        let lost = link_remap::lost(tree);
+        let places = places(lost.iter().filter_map(Lost::folder), None);
+        let files: Vec<_> = lost.into_iter().map(|lost| (lost.key, lost.link)).collect();
+        (!files.is_empty()).then_some(Self { places, files, has_begun: false })
+    }
+
+    /// For a restore that needs these names, or makes files `without_names`; `tell` hears, in a sentence, for whom it waits.
+    pub(crate) fn of_restore(given: &[&Path], without_names: bool, tell: fn(&str)) -> Result<Self, TurnError> {
+        let mut turn = Self::at(given, without_names);
+        if let Some(place) = turn.places.iter().find(|place| place.is_taken()) {
+            tell(&format!("{} has its turn at {}; waiting for it", place.holders(), place.path().display()));
+        }
+        turn.begin()?;
+        Ok(turn)
+    }
+
+    /// Has names removed that a restore which was killed has left. There may be others of the same name since, of somebody
+    /// who has the turn: then they go with the end of that.
+    pub(crate) fn remove(names: &[&Path]) -> Result<(), TurnError> {
+        let mut turn = Self::at(names, false);
+        turn.lock()?;
+        for name in names {
+            // CRIU may have been before us.
+            let _ = fs::remove_file(name);
+        }
+        Ok(())
+    }
+
+    fn at(given: &[&Path], without_names: bool) -> Self {
+        let ghosts = without_names.then(|| private::create(&folder::cache()?.join("ghosts.lock")).ok()).flatten();
+        let folders = given.iter().filter_map(|name| name.parent()).map(Path::to_owned);
+        Self { places: places(folders, ghosts), files: Vec::new(), has_begun: false }
+    }
+
+    /// Waits until it could be ours, and lets others have it still: whoever stops programs before it begins need not have
+    /// them stand still for long.
+    pub(crate) fn come(&mut self) -> Result<(), TurnError> {
+        self.lock()?;
+        self.places.iter_mut().for_each(Place::unlock);
+        Ok(())
+    }
+
+    /// Waits until it is ours.
+    pub(crate) fn begin(&mut self) -> Result<(), TurnError> {
+        self.lock()?;
+        self.has_begun = true;
+        self.files.iter().for_each(|(_, link)| mark(link));
+        self.places.iter().filter(|place| place.is_ours).for_each(|place| place.clear(&self.files));
+        Ok(())
+    }
+
+    /// The same where it has been ours before.
+    pub(crate) fn resume(&mut self) -> Result<(), TurnError> {
+        if self.has_begun { self.begin() } else { Ok(()) }
+    }
+
+    /// Lets others have it, until it is begun again.
+    pub(crate) fn pause(&mut self) {
+        for place in self.places.iter_mut().filter(|place| place.is_ours) {
+            place.leave(&self.files);
+        }
+    }
+
+    fn lock(&mut self) -> Result<(), TurnError> {
+        let limit = fault_injection::wait_limit(LIMIT);
+        let until = Instant::now() + limit;
+        let outcome = self.places.iter_mut().try_for_each(|place| place.lock(until));
+        outcome.map_err(|(place, who)| {
+            self.pause();
+            TurnError { place, who, limit }
+        })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.pause();
+    }
+}
+
+/// Each of these once, in an order that all keep.
+fn places(folders: impl Iterator<Item = PathBuf>, other: Option<File>) -> Vec<Place> {
+    let key = |file: &File| file.metadata().ok().map(|stat| link_remap::key(&stat));
+    let mut files: BTreeMap<Option<Key>, File> = other.into_iter().map(|file| (key(&file), file)).collect();
+    for folder in folders {
+        // Many files are in one folder, and descriptors are few.
+        let is_known = fs::metadata(&folder).is_ok_and(|stat| files.contains_key(&Some(link_remap::key(&stat))));
+        if let Some(file) = (!is_known).then(|| open_folder(&folder).ok()).flatten() {
+            files.insert(key(&file), file);
+        }
+    }
+    files.into_values().map(|file| Place { file, is_ours: false }).collect()
+}
+
+/// Nothing else, which might be one end of a pipe that waits for the other.
+fn open_folder(path: &Path) -> io::Result<File> {
+    Ok(rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
+impl Place {
+    /// Of what cannot be locked nobody takes turns.
+    fn lock(&mut self, until: Instant) -> Result<(), (PathBuf, String)> {
+        while !self.is_ours {
+            match self.file.try_lock() {
+                Ok(()) => self.is_ours = true,
+                Err(TryLockError::Error(_)) => return Ok(()),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOOK),
+                Err(TryLockError::WouldBlock) => return Err((self.path(), self.holders())),
+            }
+        }
+        Ok(())
+    }
+
+    fn is_taken(&self) -> bool {
+        let is_taken = matches!(self.file.try_lock(), Err(TryLockError::WouldBlock));
+        let _ = self.file.unlock();
+        is_taken
+    }
+
+    /// Has no name there that CRIU might want to give.
+    fn clear(&self, files: &[(Key, PathBuf)]) {
+        for name in self.names(is_given) {
+            let path = self.by_descriptor().join(&name);
+            let is_old =
+                || moved(&path, &aside(&path)).is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
+            // Where there is one aside already, this one has come from a turn that has ended with its holder. What cannot
+            // be set aside is somebody's still.
+            if is_of(&path, files) || is_marked(&path) || is_old() {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+
+    /// Takes away what was given to these files, puts back what was set aside, and lets others have it.
+    fn leave(&mut self, files: &[(Key, PathBuf)]) {
+        for path in self.names(is_given).into_iter().map(|name| self.by_descriptor().join(name)) {
+            if is_of(&path, files) {
+                // CRIU may have been before us.
+                let _ = fs::remove_file(path);
+            }
+        }
+        for name in self.names(|name| original(name).is_some()) {
+            if let Some(first) = original(&name) {
+                let folder = self.by_descriptor();
+                // Its CRIU may have given the same name again: then it stays where it is.
+                let _ = moved(&folder.join(&name), &folder.join(first));
+            }
+        }
+        self.unlock();
+    }
+
+    fn unlock(&mut self) {
+        // What is not locked needs none.
+        let _ = self.file.unlock();
+        self.is_ours = false;
+    }
+
+    fn names(&self, fits: impl Fn(&OsStr) -> bool) -> Vec<OsString> {
+        let entries = fs::read_dir(self.by_descriptor()).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name()).filter(|name| fits(name)).collect()
+    }
+
+    fn by_descriptor(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+
+    /// For people.
+    fn path(&self) -> PathBuf {
+        fs::read_link(self.by_descriptor()).unwrap_or_default()
+    }
+
+    /// Who has the lock, for people: those that the kernel shows us.
+    fn holders(&self) -> String {
+        let Ok(stat) = self.file.metadata() else { return String::new() };
+        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+        let holders: Vec<String> =
+            locks.lines().filter_map(|line| holder(line, link_remap::key(&stat))).map(named).collect();
+        if holders.is_empty() { "a process that cannot be seen from here".to_owned() } else { holders.join(", ") }
+    }
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 29300 00:1a:12 0 EOF` → whose it is, if it is a lock of this file. Lines of those who wait
+/// have an arrow before the kind.
+fn holder(line: &str, (device, inode): Key) -> Option<u32> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [_, "FLOCK", _, _, pid, file, ..] = words[..] else { return None };
+    (file == format!("{:02x}:{:02x}:{inode}", major(device), minor(device))).then(|| pid.parse().ok()).flatten()
+}
+
+/// A lock stays with whoever has inherited it.
+fn named(pid: u32) -> String {
+    match fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) if !tree::has_ended(pid) => format!("process {pid} ({})", name.trim()),
+        _ => format!("a descendant of process {pid}"),
+    }
+}
+
+/// `link_remap.7`.
+fn is_given(name: &OsStr) -> bool {
+    let number = name.as_bytes().strip_prefix(GIVEN);
+    number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+}
+
+fn aside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(OsStr::from_bytes(ASIDE));
+    name.into()
+}
+
+/// The name that something had which is set aside under this one.
+fn original(name: &OsStr) -> Option<&OsStr> {
+    name.as_bytes().strip_suffix(ASIDE).map(OsStr::from_bytes).filter(|name| is_given(name))
+}
+
+/// Gives a file another name that nobody has. Some file systems cannot do that at once (NFS).
+fn moved(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Err(error) if error != Errno::EXIST => moved_by_link(from, to),
+        other => Ok(other?),
+    }
+}
+
+/// The same with both names for a moment.
+fn moved_by_link(from: &Path, to: &Path) -> io::Result<()> {
+    fs::hard_link(from, to)?;
+    fs::remove_file(from)
+}
+
+fn is_of(path: &Path, files: &[(Key, PathBuf)]) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|stat| files.iter().any(|(key, _)| *key == link_remap::key(&stat)))
+}
+
+/// Notes that names of the file which CRIU may have given it come from us, and are nobody's once the turn is over.
+pub(crate) fn mark(path: &Path) {
+    // Without a mark they are set aside, by whoever is hindered by them.
+    let _ = MARKS.iter().any(|mark| setxattr(path, *mark, b"1", XattrFlags::empty()).is_ok());
+}
+
+fn is_marked(path: &Path) -> bool {
+    MARKS.iter().any(|mark| lgetxattr(path, *mark, &mut [0_u8; 1]).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ours() -> [Process; 1] {
+        [Process { pid: std::process::id(), parent: 1, state: 'R' }]
+    }
+
+    /// A folder with a file that has lost its name, and has another one.
+    fn with_a_lost_file() -> (tempfile::TempDir, File) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = File::create(folder.path().join("first")).unwrap();
+        fs::hard_link(folder.path().join("first"), folder.path().join("second")).unwrap();
+        fs::remove_file(folder.path().join("first")).unwrap();
+        (folder, file)
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = entries.collect();
+        names.sort();
+        names
+    }
+
+    /// As far as it is about one folder: other tests of this process have files of their own.
+    fn turn(folder: &Path) -> Turn {
+        let mut turn = Turn::of_dump(&ours()).unwrap();
+        turn.places.retain(|place| place.path() == folder);
+        turn
+    }
+
+    #[test]
+    fn names_that_a_criu_has_left_are_taken_away_and_no_others() {
+        let (folder, _file) = with_a_lost_file();
+        let path = |name: &str| folder.path().join(name);
+        fs::hard_link(path("second"), path("link_remap.3")).unwrap();
+        for name in ["link_remap.5", "link_remap.6", "link_remap.x"] {
+            fs::write(path(name), name).unwrap();
+        }
+        mark(&path("link_remap.5"));
+        let mut turn = turn(folder.path());
+        turn.come().unwrap();
+        assert_eq!(names(folder.path()).len(), 5, "nothing is done before it has begun");
+        turn.begin().unwrap();
+        assert_eq!(names(folder.path()), ["link_remap.6.set-aside-by-katydid", "link_remap.x", "second"]);
+        // What CRIU does then, and a killed one leaves.
+        for name in ["link_remap.4", "link_remap.6"] {
+            fs::hard_link(path("second"), path(name)).unwrap();
+        }
+        drop(turn);
+        assert_eq!(names(folder.path()), ["link_remap.6", "link_remap.x", "second"]);
+        assert_eq!(fs::read_to_string(path("link_remap.6")).unwrap(), "link_remap.6");
+    }
+
+    #[test]
+    fn what_a_killed_one_has_set_aside_is_put_back_by_the_next() {
+        let (folder, _file) = with_a_lost_file();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("link_remap.3.set-aside-by-katydid"), "of somebody").unwrap();
+        fs::write(path("link_remap.3"), "of the killed one, which could not mark it").unwrap();
+        turn(folder.path()).begin().unwrap();
+        assert_eq!(names(folder.path()), ["link_remap.3", "second"]);
+        assert_eq!(fs::read_to_string(path("link_remap.3")).unwrap(), "of somebody");
+    }
+
+    #[test]
+    fn what_cannot_be_set_aside_is_left() {
+        let (folder, _file) = with_a_lost_file();
+        // With what is added to it, the name is too long.
+        let name = format!("link_remap.{}", "7".repeat(230));
+        fs::write(folder.path().join(&name), "of somebody").unwrap();
+        let mut turn = turn(folder.path());
+        turn.begin().unwrap();
+        drop(turn);
+        assert_eq!(names(folder.path()), [name, "second".to_owned()]);
+    }
+
+    #[test]
+    fn a_second_name_takes_nobodys_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other, third] = ["one", "other", "third"].map(|name| folder.path().join(name));
+        fs::write(&one, "one").unwrap();
+        fs::write(&other, "other").unwrap();
+        assert_eq!(moved_by_link(&one, &other).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        moved_by_link(&one, &third).unwrap();
+        assert_eq!(names(folder.path()), ["other", "third"]);
+        assert_eq!(
+            (fs::read_to_string(other).unwrap(), fs::read_to_string(third).unwrap()),
+            ("other".into(), "one".into())
+        );
+    }
+
+    #[test]
+    fn a_turn_that_pauses_is_anybodys() {
+        let (folder, _file) = with_a_lost_file();
+        let mut turn = turn(folder.path());
+        let other = File::open(folder.path()).unwrap();
+        turn.begin().unwrap();
+        assert!(other.try_lock().is_err());
+        turn.pause();
+        other.try_lock().unwrap();
+        other.unlock().unwrap();
+        turn.resume().unwrap();
+        assert!(other.try_lock().is_err());
+        drop(turn);
+        other.try_lock().unwrap();
+    }
+
+    #[test]
+    fn whoever_waits_in_vain_is_told_for_whom() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = File::open(folder.path()).unwrap();
+        other.lock().unwrap();
+        let mut place = Place { file: File::open(folder.path()).unwrap(), is_ours: false };
+        let mut told = || place.lock(Instant::now()).unwrap_err();
+        assert_eq!(told().0, folder.path());
+        // The kernel gives its list a page at a time, and a line gets lost at times where others free locks between two pages.
+        let ours = format!("process {} (", std::process::id());
+        assert!((0..1000).any(|_| told().1.starts_with(&ours)), "{}", told().1);
+    }
+
+    #[test]
+    fn only_who_has_a_lock_of_the_file_is_its_holder() {
+        let key = (rustix::fs::makedev(0xfe, 0x12), 77);
+        assert_eq!(holder("1: FLOCK  ADVISORY  WRITE 29300 fe:12:77 0 EOF", key), Some(29300));
+        for line in ["1: -> FLOCK  ADVISORY  WRITE 3 fe:12:77 0 EOF", "2: FLOCK  ADVISORY  READ 3 fe:12:7 0 EOF", ""] {
+            assert_eq!(holder(line, key), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn names_of_a_restore_go_when_their_folder_is_nobodys_turn() {
+        let folder = tempfile::tempdir().unwrap();
+        let (name, other) = (folder.path().join("link_remap.3"), folder.path().join("other"));
+        for path in [&name, &other] {
+            fs::write(path, "text").unwrap();
+        }
+        let turn = File::open(folder.path()).unwrap();
+        turn.lock().unwrap();
+        thread::scope(|scope| {
+            let waiting = name.clone();
+            scope.spawn(move || Turn::remove(&[&waiting, &waiting.with_extension("4")]).unwrap());
+            thread::sleep(10 * LOOK);
+            assert!(name.exists(), "it was somebody else's turn");
+            turn.unlock().unwrap();
+        });
+        assert!(!name.exists() && other.exists());
+    }
+}

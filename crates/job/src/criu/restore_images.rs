@@ -1,0 +1,504 @@
+//! CRIU's image files as one restore takes them: a folder of links to the files of a dump, with some of them rewritten.
+//!
+//! CRIU restores a standard stream as the kind of file that it was: a terminal wants a terminal, with the session that it
+//! had, and one description that served as input, output and error stays one. So every descriptor of a standard stream is
+//! rewritten here, process by process, into a regular file whose name stands for a stream of the restoring side
+//! (`--inherit-fd`). CRIU passes that on unopened, whatever it is.
+//!
+//! | at the dump | after the rewriting |
+//! |---|---|
+//! | terminal whose master belongs to no process of the dump | the restoring side's stream of the same number |
+//! | `/dev/tty` | the restoring side's `/dev/tty`; one of its streams where it has none |
+//! | pipe, socket, or regular file of standard output or error | the restoring side's stream of the same number |
+//! | a duplicate at another number | the stream of its kind: for reading, for writing, a terminal for both |
+//! | regular file of standard input | unchanged: CRIU opens it at its path and offset |
+//! | periodic timerfd with an expiry that was not read | armed for its next period; CRIU finds no time left and would disarm it |
+//!
+//! The rule: the dump stays as it is. A message that is not understood is copied as it is.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use katydid_scratch::private;
+
+use crate::criu::files_img::{FILES, MAGIC, REGULAR, bounded, bounded_if_any, messages};
+use crate::criu::protobuf::{Fields, Message, Value};
+use crate::process::stdio::Standard;
+use crate::process::terminals::Modes;
+
+/// The second magic numbers of `fdinfo-N.img` and `tty-info.img`.
+const DESCRIPTORS: [u8; 4] = [0x32, 0x37, 0x21, 0x56];
+const TERMINALS: [u8; 4] = [0x36, 0x30, 0x45, 0x59];
+/// `fd_types.REG`.
+const TYPE_REGULAR: u64 = 1;
+/// Fields of `file_entry`: type, id, and one field for each kind of file.
+const TYPE: u64 = 1;
+const ID: u64 = 2;
+const INET: u64 = 4;
+const TIMER: u64 = 12;
+const UNIX: u64 = 16;
+const PIPE: u64 = 18;
+const TERMINAL: u64 = 19;
+/// `fdinfo_entry`: id, type, descriptor number.
+const OF_FILE: u64 = 1;
+const OF_TYPE: u64 = 3;
+const NUMBER: u64 = 4;
+/// `TtyType`: `CONSOLE`, `VT`, `CTTY` of a terminal of the job's own, `SERIAL`.
+const REOPENED: [u64; 4] = [2, 3, 4, 6];
+/// The kernel device number of `/dev/tty`.
+const DEV_TTY: u64 = 0x500;
+/// The stream number that stands for the controlling terminal, beside 0 to 2.
+const CONTROLLING: usize = 3;
+/// Access mode of an open file's flags.
+const ACCESS: u64 = 3;
+const WRITE_ONLY: u64 = 1;
+
+/// A rewritten dump.
+#[derive(Debug)]
+pub(crate) struct RestoreImages {
+    /// The folder for CRIU.
+    pub(crate) folder: PathBuf,
+    /// Streams that CRIU inherits: 0 to 2, and [`CONTROLLING`].
+    pub(crate) streams: Vec<usize>,
+    /// Offset of standard input, where a regular file outside the job's mount namespace has to be opened at its path.
+    pub(crate) input_offset: Option<u64>,
+    /// Modes of the terminal at the checkpoint, if a standard stream was one.
+    pub(crate) modes: Option<Modes>,
+}
+
+/// What the restoring side has for its streams 0 to 2 and its controlling terminal.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offered {
+    /// Which of the standard streams are terminals.
+    pub(crate) is_terminal: [bool; 3],
+    /// Whether `/dev/tty` opens.
+    pub(crate) has_controlling: bool,
+}
+
+/// A terminal of `tty-info.img`.
+#[derive(Debug)]
+struct Terminal {
+    device: u64,
+    file_system: u64,
+    modes: Option<Modes>,
+    /// CRIU restores it itself, unless it was a standard stream: a console or a line that is opened again, or a
+    /// pseudo-terminal both of whose ends are in the dump.
+    is_internal: bool,
+}
+
+/// How the descriptors of one open file are given to streams of the restoring side.
+#[derive(Debug)]
+struct Split {
+    /// Streams whose target this file was.
+    of: Vec<usize>,
+    /// The stream of every number that is none of them.
+    other: usize,
+    /// File ids by stream; the first one is the id of the dump.
+    ids: Vec<(usize, u64)>,
+}
+
+impl RestoreImages {
+    /// Rewrites the dump in `from` into the empty folder `to`; `then` tells what the standard streams were.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, written or linked.
+    pub(crate) fn new(from: &Path, to: PathBuf, then: &[Standard; 3], offered: Offered) -> io::Result<Self> {
+        let files = bounded(&from.join("files.img"))?;
+        let terminals = terminals(&bounded_if_any(&from.join("tty-info.img"))?);
+        let mut splits = BTreeMap::new();
+        let mut input_offset = None;
+        for message in messages(&files, FILES) {
+            let Some((id, split)) = split(message, then, &terminals, offered) else { continue };
+            if matches!(then[0], Standard::Outside { .. }) && split.of.contains(&0) {
+                input_offset = Fields(message).bytes_in(REGULAR).and_then(|file| Fields(file).number_in(3));
+            }
+            splits.insert(id, split);
+        }
+        let mut written = vec!["files.img".to_owned(), "tty-info.img".to_owned()];
+        let mut next = messages(&files, FILES).filter_map(|file| Fields(file).number_in(ID)).max().unwrap_or(0) + 1;
+        for entry in fs::read_dir(from)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name.starts_with("fdinfo-") && name.ends_with(".img") {
+                let bytes = descriptors(&bounded(&from.join(&name))?, &mut splits, &mut next);
+                private::write(&to.join(&name), bytes)?;
+                written.push(name);
+            } else if !written.contains(&name) {
+                symlink(from.join(&name), to.join(&name))?;
+            }
+        }
+        private::write(&to.join("files.img"), rewritten_files(&files, &splits))?;
+        let kept = bounded_if_any(&from.join("tty-info.img"))?;
+        if !kept.is_empty() {
+            private::write(&to.join("tty-info.img"), internal_terminals(&kept, &files, &splits))?;
+        }
+        let mut streams: Vec<usize> = splits.values().flat_map(|split| split.ids.iter().map(|(to, _)| *to)).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        let modes = terminals.values().filter(|terminal| is_standard(terminal, then)).find_map(|it| it.modes.clone());
+        Ok(Self { folder: to, streams, input_offset, modes })
+    }
+
+    /// The arguments by which CRIU inherits descriptor `fd` as stream `stream`.
+    pub(crate) fn inherit(stream: usize, fd: i32) -> [OsString; 2] {
+        ["--inherit-fd".into(), format!("fd[{fd}]:{}", name(stream)).into()]
+    }
+}
+
+/// CRIU leaves out the first letter of a path.
+fn name(stream: usize) -> String {
+    format!("katydid-stream-{stream}")
+}
+
+/// By id.
+fn terminals(bytes: &[u8]) -> BTreeMap<u64, Terminal> {
+    let read = |message: &[u8]| {
+        let number = |field| Fields(message).number_in(field);
+        let modes = Fields(message).bytes_in(9).and_then(|termios| modes(termios, number(7)?));
+        let (device, file_system) = (number(8)?, number(13).unwrap_or(0));
+        let is_internal = REOPENED.contains(&number(2)?);
+        Some((number(1)?, Terminal { device, file_system, modes, is_internal }))
+    };
+    let mut found: BTreeMap<u64, Terminal> = messages(bytes, TERMINALS).filter_map(read).collect();
+    // CRIU numbers the two ends of a pseudo-terminal 2n and 2n + 1; the master is the odd one.
+    let pairs: Vec<u64> = messages(bytes, TERMINALS)
+        .filter(|message| Fields(message).bytes_in(12).is_some())
+        .filter_map(|message| Fields(message).number_in(1))
+        .filter(|id| id % 2 == 1)
+        .flat_map(|id| [id - 1, id])
+        .collect();
+    for (id, terminal) in &mut found {
+        terminal.is_internal |= pairs.contains(id);
+    }
+    found
+}
+
+/// Out of a `termios_entry`, with the terminal's foreground group.
+fn modes(termios: &[u8], group: u64) -> Option<Modes> {
+    let flag = |field| Fields(termios).number_in(field).map(|value| value as u32);
+    let keys = Fields(termios).filter_map(|(field, value)| match (field, value) {
+        (8, Value::Number(key)) => Some(key as u8),
+        _ => None,
+    });
+    Some(Modes {
+        group: u32::try_from(group).ok()?,
+        input: flag(1)?,
+        output: flag(2)?,
+        local: flag(4)?,
+        keys: keys.collect(),
+    })
+}
+
+fn is_standard(terminal: &Terminal, then: &[Standard; 3]) -> bool {
+    then.iter().any(|standard| is_terminal(standard, terminal))
+}
+
+fn is_terminal(standard: &Standard, terminal: &Terminal) -> bool {
+    matches!(standard, Standard::Terminal { rdev, dev }
+        if *rdev == terminal.device && (*dev == terminal.file_system || terminal.file_system == 0))
+}
+
+/// The id of a file of a dump and how its descriptors are given away; none for one that stays the program's own.
+fn split(
+    message: &[u8],
+    then: &[Standard; 3],
+    terminals: &BTreeMap<u64, Terminal>,
+    offered: Offered,
+) -> Option<(u64, Split)> {
+    let id = Fields(message).number_in(ID)?;
+    let part = |field| Fields(message).bytes_in(field);
+    let streams = |is: &dyn Fn(&Standard) -> bool| (0..3).filter(|number| is(&then[*number])).collect::<Vec<usize>>();
+    if let Some(file) = part(TERMINAL) {
+        let terminal = terminals.get(&Fields(file).number_in(2)?)?;
+        let of = streams(&|standard| is_terminal(standard, terminal));
+        // A terminal that has hung up and was no standard stream is of nobody's session any more.
+        let is_gone = terminal.modes.is_none() && of.is_empty();
+        if terminal.is_internal && of.is_empty() || is_gone {
+            return None;
+        }
+        let flags = Fields(file).number_in(3).unwrap_or(2);
+        let is_controlling = terminal.device == DEV_TTY && offered.has_controlling;
+        let other = if is_controlling { CONTROLLING } else { nearest(&of, flags, offered) };
+        return Some((id, Split { of, other, ids: Vec::new() }));
+    }
+    let (of, flags) = if let Some(pipe) = part(PIPE) {
+        let number = Fields(pipe).number_in(2)?;
+        let is = |it: &Standard| matches!(it, Standard::Pipe { inode } if *inode == number);
+        (streams(&is), Fields(pipe).number_in(3))
+    } else if let Some(socket) = part(UNIX).or_else(|| part(INET)) {
+        let number = Fields(socket).number_in(2)?;
+        let is = |it: &Standard| matches!(it, Standard::Socket { inode } if *inode == number);
+        (streams(&is), None)
+    } else {
+        let file = part(REGULAR)?;
+        let name = std::str::from_utf8(Fields(file).bytes_in(6)?).ok()?;
+        let is = |number: &usize| match &then[*number] {
+            // The program reads on where it was.
+            Standard::File { path } => *number > 0 && path == name,
+            outside @ Standard::Outside { .. } => outside.external().as_deref() == Some(name),
+            _ => false,
+        };
+        ((0..3).filter(is).collect(), Fields(file).number_in(2))
+    };
+    let other = nearest(&of, flags.unwrap_or(2), offered);
+    (!of.is_empty()).then_some((id, Split { of, other, ids: Vec::new() }))
+}
+
+/// The stream for a descriptor that is none of the three: by what it is open for, among `of` if there are any.
+fn nearest(of: &[usize], flags: u64, offered: Offered) -> usize {
+    let has = |stream: &usize| of.is_empty() || of.contains(stream);
+    let order: [usize; 3] = match flags & ACCESS {
+        0 => [0, 1, 2],
+        WRITE_ONLY => [1, 2, 0],
+        _ => {
+            let terminal = [0, 2, 1].into_iter().filter(has).find(|stream| offered.is_terminal[*stream]);
+            if let Some(stream) = terminal {
+                return stream;
+            }
+            [1, 2, 0]
+        }
+    };
+    order.into_iter().find(has).unwrap_or(1)
+}
+
+impl Split {
+    /// The id of the file for a descriptor's number; the first one asked for keeps the dump's.
+    fn id_for(&mut self, number: u64, id: u64, next: &mut u64) -> u64 {
+        let stream = usize::try_from(number).ok().filter(|number| self.of.contains(number));
+        // A terminal that was reopened is no known target, and its number tells the stream all the same.
+        let loose =
+            || usize::try_from(number).ok().filter(|number| self.of.is_empty() && *number < 3 && self.other < 3);
+        let stream = stream.or_else(loose).unwrap_or(self.other);
+        if let Some((_, known)) = self.ids.iter().find(|(known, _)| *known == stream) {
+            return *known;
+        }
+        let fresh = if self.ids.is_empty() {
+            id
+        } else {
+            *next += 1;
+            *next - 1
+        };
+        self.ids.push((stream, fresh));
+        fresh
+    }
+}
+
+/// A `fdinfo-N.img` whose descriptors have the files of their streams.
+fn descriptors(bytes: &[u8], splits: &mut BTreeMap<u64, Split>, next: &mut u64) -> Vec<u8> {
+    let mut out = begin(DESCRIPTORS);
+    for message in messages(bytes, DESCRIPTORS) {
+        let number = |field| Fields(message).number_in(field);
+        let split = number(OF_FILE).and_then(|id| Some((id, splits.get_mut(&id)?)));
+        let Some(((id, split), number)) = split.zip(number(NUMBER)) else {
+            push(&mut out, message);
+            continue;
+        };
+        let id = split.id_for(number, id, next);
+        push(&mut out, &replaced(message, &[(OF_FILE, id), (OF_TYPE, TYPE_REGULAR)]));
+    }
+    out
+}
+
+fn rewritten_files(bytes: &[u8], splits: &BTreeMap<u64, Split>) -> Vec<u8> {
+    let mut out = begin(FILES);
+    for message in messages(bytes, FILES) {
+        let Some((id, split)) = Fields(message).number_in(ID).and_then(|id| Some((id, splits.get(&id)?))) else {
+            push(&mut out, &armed(message).unwrap_or_else(|| message.to_vec()));
+            continue;
+        };
+        // One that no descriptor names, such as one on its way through a socket.
+        let unnamed = [(split.other, id)];
+        let ids = if split.ids.is_empty() { &unnamed[..] } else { &split.ids };
+        for (stream, id) in ids {
+            push(&mut out, &stream_entry(*id, *stream));
+        }
+    }
+    out
+}
+
+/// A `file_entry` of a regular file that is inherited.
+fn stream_entry(id: u64, stream: usize) -> Vec<u8> {
+    let owner = (1..=5).fold(Message::default(), |owner, field| owner.number(field, 0)).encoded();
+    let path = format!("/{}", name(stream));
+    let file = Message::default().number(1, id).number(2, 2).number(3, 0).bytes(5, &owner).bytes(6, path.as_bytes());
+    Message::default().number(TYPE, TYPE_REGULAR).number(ID, id).bytes(REGULAR, &file.encoded()).encoded()
+}
+
+/// A periodic timer that has expired is armed again by whoever reads it, and has no time left until then: then the time of
+/// a period is.
+fn armed(message: &[u8]) -> Option<Vec<u8>> {
+    let timer = Fields(message).bytes_in(TIMER)?;
+    let number = |field| Fields(timer).number_in(field).unwrap_or(0);
+    let (ticks, left, period) = (number(5), (number(7), number(8)), (number(9), number(10)));
+    if ticks == 0 || left != (0, 0) || period == (0, 0) {
+        return None;
+    }
+    let timer = replaced(timer, &[(7, period.0), (8, period.1)]);
+    let mut out = Message::default();
+    for (field, value) in Fields(message) {
+        out = match value {
+            Value::Bytes(_) if field == TIMER => out.bytes(field, &timer),
+            Value::Bytes(bytes) => out.bytes(field, bytes),
+            Value::Number(number) => out.number(field, number),
+            Value::Fixed => return None,
+        };
+    }
+    Some(out.encoded())
+}
+
+/// The terminals that CRIU restores itself: those of files that stay the program's own.
+fn internal_terminals(bytes: &[u8], files: &[u8], splits: &BTreeMap<u64, Split>) -> Vec<u8> {
+    let own =
+        messages(files, FILES).filter(|file| Fields(file).number_in(ID).is_none_or(|id| !splits.contains_key(&id)));
+    let own: Vec<u64> = own.filter_map(|file| Fields(Fields(file).bytes_in(TERMINAL)?).number_in(2)).collect();
+    let mut out = begin(TERMINALS);
+    for message in messages(bytes, TERMINALS) {
+        if Fields(message).number_in(1).is_some_and(|id| own.contains(&id)) {
+            push(&mut out, message);
+        }
+    }
+    out
+}
+
+/// The message with other numbers in these fields.
+fn replaced(message: &[u8], fields: &[(u64, u64)]) -> Vec<u8> {
+    let mut out = Message::default();
+    for (field, value) in Fields(message) {
+        let wanted = fields.iter().find(|(wanted, _)| *wanted == field);
+        out = match (value, wanted) {
+            (Value::Number(_), Some((_, number))) => out.number(field, *number),
+            (Value::Number(number), None) => out.number(field, number),
+            (Value::Bytes(bytes), _) => out.bytes(field, bytes),
+            (Value::Fixed, _) => return message.to_vec(),
+        };
+    }
+    out.encoded()
+}
+
+fn begin(magic: [u8; 4]) -> Vec<u8> {
+    [MAGIC, magic].concat()
+}
+
+fn push(out: &mut Vec<u8>, message: &[u8]) {
+    out.extend(u32::try_from(message.len()).unwrap_or(u32::MAX).to_le_bytes());
+    out.extend(message);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NO_TERMINAL: Offered = Offered { is_terminal: [false; 3], has_controlling: false };
+
+    fn written(folder: &Path, name: &str, magic: [u8; 4], list: &[Vec<u8>]) {
+        let mut bytes = begin(magic);
+        list.iter().for_each(|message| push(&mut bytes, message));
+        fs::write(folder.join(name), bytes).unwrap();
+    }
+
+    fn entry(kind: u64, id: u64, field: u64, part: Message) -> Vec<u8> {
+        Message::default().number(TYPE, kind).number(ID, id).bytes(field, &part.encoded()).encoded()
+    }
+
+    fn descriptor(file: u64, kind: u64, number: u64) -> Vec<u8> {
+        Message::default().number(OF_FILE, file).number(2, 0).number(OF_TYPE, kind).number(NUMBER, number).encoded()
+    }
+
+    fn terminal(id: u64, device: u64, is_pseudo: bool) -> Vec<u8> {
+        let termios = (1..=7).fold(Message::default(), |termios, field| termios.number(field, field)).number(8, 3);
+        let info = Message::default().number(1, id).number(2, 5).number(6, 77).number(7, 88).number(8, device);
+        let info = info.bytes(9, &termios.encoded()).number(13, 24);
+        if is_pseudo { info.bytes(12, &Message::default().number(1, id / 2).encoded()) } else { info }.encoded()
+    }
+
+    /// A terminal that is all three streams and descriptor 9 (file 1), the two ends of one of the program's own (2, 3), standard
+    /// input's name in another place (4), and a timer (5).
+    fn dump(folder: &Path, timer: [u64; 5]) {
+        let tty = |id, info| entry(11, id, TERMINAL, Message::default().number(1, id).number(2, info).number(3, 2));
+        let regular = Message::default().number(1, 4).number(2, 0).number(3, 7).bytes(6, b"/in");
+        let fields = (5..).zip(timer).map(|(field, value)| (if field == 5 { 5 } else { field + 1 }, value));
+        let clock = fields.fold(Message::default().number(1, 5), |timer, (field, value)| timer.number(field, value));
+        let files = [tty(1, 0), tty(2, 6), tty(3, 7), entry(1, 4, REGULAR, regular), entry(17, 5, TIMER, clock)];
+        written(folder, "files.img", FILES, &files);
+        let infos = [terminal(0, 0x8801, false), terminal(6, 0x8803, true), terminal(7, 0x502, true)];
+        written(folder, "tty-info.img", TERMINALS, &infos);
+        let numbers = [(1, 11, 0), (1, 11, 1), (1, 11, 2), (1, 11, 9), (3, 11, 4), (4, 1, 5)];
+        let list: Vec<Vec<u8>> = numbers.iter().map(|(file, kind, number)| descriptor(*file, *kind, *number)).collect();
+        written(folder, "fdinfo-2.img", DESCRIPTORS, &list);
+        fs::write(folder.join("pages-1.img"), "pages").unwrap();
+    }
+
+    fn rewritten(then: &[Standard; 3], offered: Offered, timer: [u64; 5]) -> (tempfile::TempDir, RestoreImages) {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        fs::create_dir(&from).unwrap();
+        fs::create_dir(&to).unwrap();
+        dump(&from, timer);
+        let images = RestoreImages::new(&from, to, then, offered).unwrap();
+        (folder, images)
+    }
+
+    /// The name of the regular file behind each descriptor; none for another kind of file.
+    fn behind(images: &RestoreImages) -> Vec<(u64, Option<String>)> {
+        let files = fs::read(images.folder.join("files.img")).unwrap();
+        let list = fs::read(images.folder.join("fdinfo-2.img")).unwrap();
+        let name = |id: u64| {
+            let file = messages(&files, FILES).find(|file| Fields(file).number_in(ID) == Some(id))?;
+            let name = Fields(Fields(file).bytes_in(REGULAR)?).bytes_in(6)?;
+            Some(String::from_utf8_lossy(name).into_owned())
+        };
+        let of =
+            |message: &[u8]| (Fields(message).number_in(NUMBER).unwrap(), name(Fields(message).number_in(1).unwrap()));
+        messages(&list, DESCRIPTORS).map(of).collect()
+    }
+
+    fn stream(number: usize) -> Option<String> {
+        Some(format!("/katydid-stream-{number}"))
+    }
+
+    #[test]
+    fn each_descriptor_of_a_terminal_gets_the_stream_of_its_number() {
+        let then = [0, 1, 2].map(|_| Standard::Terminal { rdev: 0x8801, dev: 24 });
+        let (_folder, images) = rewritten(&then, NO_TERMINAL, [0; 5]);
+        let own = Some("/in".to_owned());
+        let wanted = [(0, stream(0)), (1, stream(1)), (2, stream(2)), (9, stream(1)), (4, None), (5, own)];
+        assert_eq!(behind(&images), wanted);
+        assert_eq!(images.streams, [0, 1, 2]);
+        assert_eq!(images.modes.as_ref().map(|modes| (modes.group, modes.local)), Some((88, 4)));
+        let left = fs::read(images.folder.join("tty-info.img")).unwrap();
+        let left: Vec<u64> = messages(&left, TERMINALS).filter_map(|info| Fields(info).number_in(1)).collect();
+        assert_eq!(left, [6, 7]);
+        assert_eq!(fs::read_to_string(images.folder.join("pages-1.img")).unwrap(), "pages");
+        let offered = Offered { is_terminal: [false, false, true], has_controlling: false };
+        let (_folder, images) = rewritten(&then, offered, [0; 5]);
+        assert_eq!(behind(&images)[3], (9, stream(2)));
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_output_and_stays_as_input() {
+        let file = || Standard::File { path: "/in".into() };
+        let (_folder, images) = rewritten(&[file(), Standard::Other, Standard::Other], NO_TERMINAL, [0; 5]);
+        assert_eq!(behind(&images)[5], (5, Some("/in".to_owned())));
+        let (_folder, images) = rewritten(&[Standard::Other, file(), Standard::Other], NO_TERMINAL, [0; 5]);
+        assert_eq!(behind(&images)[5], (5, stream(1)));
+    }
+
+    #[test]
+    fn a_timer_that_nobody_has_read_is_armed_for_a_period() {
+        // Expiries, flags of its setting, time left, and the period.
+        let value = |timer: [u64; 5]| {
+            let (_folder, images) = rewritten(&[const { Standard::Other }; 3], NO_TERMINAL, timer);
+            let files = fs::read(images.folder.join("files.img")).unwrap();
+            let file = messages(&files, FILES).find(|file| Fields(file).number_in(ID) == Some(5)).unwrap();
+            let timer = Fields(file).bytes_in(TIMER).unwrap();
+            (Fields(timer).number_in(7).unwrap(), Fields(timer).number_in(8).unwrap())
+        };
+        assert_eq!(value([3, 0, 0, 9, 40]), (9, 40));
+        assert_eq!(value([0, 0, 0, 9, 40]), (0, 0));
+        assert_eq!(value([3, 5, 6, 9, 40]), (5, 6));
+    }
+}

@@ -1,0 +1,142 @@
+//! Talk with a CRIU that was started to serve (`criu … swrk FD`): one packet a message, in protocol buffers' encoding.
+//!
+//! It is told what to dump, and then asks whether it may go on at each of its steps, where it would run scripts of its
+//! user. Two of them matter here: `pre-dump`, when it has found out all that it needs to know and nothing stands still
+//! yet, and `post-dump`, when everything is written and the processes are still its own.
+//!
+//! | message | fields |
+//! |---|---|
+//! | request `criu_req` | 1 type; 2 options; 3 whether the step may be taken |
+//! | options `criu_opts` | 1 descriptor of the folder, −1: none; 2 process; 12 whether it asks at its steps; 68 folder |
+//! | response `criu_resp` | 1 type; 2 whether it succeeded; 5 the step that it asks about, whose field 1 is its name |
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+
+use crate::criu::protobuf::{Fields, Message, Value};
+
+/// `criu_req_type`.
+const DUMP: u64 = 1;
+const NOTIFY: u64 = 6;
+/// `int32` −1.
+const NONE: u64 = u64::MAX;
+/// Longest response: those that come here are a name, or an error's text.
+const MOST: usize = 1 << 16;
+
+/// What CRIU said.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// It waits for an answer before this step.
+    Asks(String),
+    /// It has done what it was told to, or not.
+    Ended {
+        /// Which of both.
+        succeeded: bool,
+    },
+    /// Nothing: it is gone.
+    Gone,
+}
+
+/// Our end of the connection. Dropped: CRIU notices, and undoes what it did.
+#[derive(Debug)]
+pub(crate) struct Servant(OwnedFd);
+
+impl Servant {
+    /// A connection, and CRIU's end of it.
+    pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Self(ours), theirs))
+    }
+
+    /// Has it dump the tree below `root` into `folder`, by the options of its command line, and ask at each step.
+    pub(crate) fn order_dump(&self, root: u32, folder: &Path) -> io::Result<()> {
+        let options = Message::default().number(1, NONE).number(2, root.into()).number(12, 1);
+        let options = options.bytes(68, folder.as_os_str().as_bytes());
+        self.send(Message::default().number(1, DUMP).bytes(2, &options.encoded()))
+    }
+
+    /// Lets it take the step that it asked about, or not.
+    pub(crate) fn answer(&self, may: bool) -> io::Result<()> {
+        self.send(Message::default().number(1, NOTIFY).number(3, may.into()))
+    }
+
+    /// Waits for what it says; none when that does not come before `deadline`.
+    pub(crate) fn hear(&self, deadline: Instant) -> io::Result<Option<Said>> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)) {
+                Ok(0) if left > Duration::ZERO => {}
+                Ok(0) => return Ok(None),
+                Ok(_) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut packet = vec![0; MOST];
+        match recv(&self.0, packet.as_mut_slice(), RecvFlags::empty()) {
+            Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => Ok(Some(Said::Gone)),
+            Ok((length, _)) => Ok(Some(decoded(packet.get(..length).unwrap_or_default()))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn send(&self, message: Message) -> io::Result<()> {
+        send(&self.0, &message.encoded(), SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+}
+
+/// A response. One that makes no sense is that of somebody who has failed.
+fn decoded(packet: &[u8]) -> Said {
+    let (mut kind, mut succeeded, mut step) = (0, false, String::new());
+    for (field, value) in Fields(packet) {
+        match (field, value) {
+            (1, Value::Number(number)) => kind = number,
+            (2, Value::Number(number)) => succeeded = number != 0,
+            (5, Value::Bytes(notify)) => step = name(notify).unwrap_or_default(),
+            _ => {}
+        }
+    }
+    if kind == NOTIFY { Said::Asks(step) } else { Said::Ended { succeeded: succeeded && kind == DUMP } }
+}
+
+fn name(notify: &[u8]) -> Option<String> {
+    Fields(notify).bytes_in(1).map(|name| String::from_utf8_lossy(name).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at_once() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn a_step_and_an_end_are_told_apart() {
+        let (ours, theirs) = Servant::pair().unwrap();
+        let theirs = Servant(theirs);
+        assert_eq!(ours.hear(at_once()).unwrap(), None);
+        let notify = Message::default().bytes(1, b"pre-dump").encoded();
+        theirs.send(Message::default().number(1, NOTIFY).number(2, 1).bytes(5, &notify)).unwrap();
+        theirs.send(Message::default().number(1, DUMP).number(2, 1)).unwrap();
+        theirs.send(Message::default().number(1, DUMP).number(2, 0)).unwrap();
+        theirs.send(Message::default().bytes(1, b"nonsense")).unwrap();
+        assert_eq!(ours.hear(at_once()).unwrap(), Some(Said::Asks("pre-dump".to_owned())));
+        assert_eq!(ours.hear(at_once()).unwrap(), Some(Said::Ended { succeeded: true }));
+        assert_eq!(ours.hear(at_once()).unwrap(), Some(Said::Ended { succeeded: false }));
+        assert_eq!(ours.hear(at_once()).unwrap(), Some(Said::Ended { succeeded: false }));
+        drop(theirs);
+        // A child that another test has just forked has a copy of that end, for a moment.
+        let soon = Instant::now() + Duration::from_secs(60);
+        assert_eq!(ours.hear(soon).unwrap(), Some(Said::Gone));
+        assert!(ours.answer(true).is_err());
+    }
+}

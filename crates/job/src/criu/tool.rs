@@ -1,0 +1,862 @@
+//! CRIU: finding one that works here, and the two things that are asked of it.
+//!
+//! A system's own CRIU is preferred when its `criu check` passes; else the one that `cargo xtask setup` fetched, which
+//! is a folder of its own with loader and libraries (`lib/katydid/criu`), because CRIU wants a newer C library than many
+//! systems have. The rule: CRIU's words reach the user, its log lines of class Error, never just its exit status.
+//!
+//! Without an administrator's rights CRIU runs with `--unprivileged`, which takes three capabilities (`criu/capabilities.rs`): those
+//! that this process passes on, those of the system's CRIU as a file, or those of `katydid-criu`, a launcher beside the
+//! folder.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use katydid_scratch::{Scratch, private};
+use rustix::process::Signal;
+use rustix::system::uname;
+use serde::{Deserialize, Serialize};
+
+use crate::criu::capabilities::{Rights, SETCAP};
+use crate::criu::kernel_data::{KernelData, Lent};
+use crate::criu::link_remap_lock::{Turn, TurnError};
+use crate::criu::net_lock;
+use crate::criu::rpc::{Said, Servant};
+use crate::criu::watchdog::{STANDSTILL, in_time, patiently, signs};
+use crate::process::stdio::Standard;
+use crate::process::tree::Process;
+use crate::process::{attributes, signals, stdio, tcp, terminals, tree};
+use crate::supervisor::guard::Guard;
+
+/// Names another CRIU: a program, or a folder such as `lib/katydid/criu`.
+pub const VARIABLE: &str = "KATYDID_CRIU";
+/// The launcher beside a folder of our own, which capabilities can be given to.
+const LAUNCHER: &str = "katydid-criu";
+/// Where the loader and the libraries are in a folder of our own.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// What CRIU is told at dump and restore alike.
+///
+/// Terminals, sessions and groups of the shell that started the job stay with it; a connection's other end, a unix
+/// socket or TCP, is taken to be there still; file locks are kept; control groups are the restoring side's. A file is the
+/// same one when its mode has changed: a program that has it open natively does not notice either.
+const BOTH: [&str; 8] = [
+    "-v2",
+    "--skip-file-rwx-check",
+    "--shell-job",
+    "--file-locks",
+    "--ext-unix-sk",
+    "--tcp-established",
+    "--manage-cgroups=ignore",
+    "--ghost-limit=1G",
+];
+/// The log of a dump.
+const LOG: &str = "dump.log";
+/// CRIU's option for whoever is no administrator.
+const UNPRIVILEGED: &str = "--unprivileged";
+/// What CRIU says of a port that is taken, and of a connection.
+const TAKEN: [&str; 2] = ["Address already in use", "Can't connect inet socket back: Cannot assign requested address"];
+/// Of a connection that its listener has not accepted yet.
+const IN_FLIGHT: &str = "In-flight connection";
+/// Lines of a log that an error quotes.
+const QUOTED: usize = 3;
+
+/// A CRIU that passed its check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Criu {
+    /// Program and first arguments.
+    command: Vec<OsString>,
+    /// `4.2.1`.
+    pub version: String,
+    /// Where it is, for people.
+    pub place: PathBuf,
+    /// Whether it runs without an administrator's rights.
+    pub unprivileged: bool,
+    /// How connections are kept silent during a dump, if any are open: `nftables`, or `skip` where the kernel cannot.
+    network_lock: NetworkLock,
+    /// What it need not find out again.
+    kernel_data: Option<KernelData>,
+}
+
+/// See [`Criu`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum NetworkLock {
+    Nftables,
+    Skip,
+}
+
+/// What was found, and all that the finding depends on.
+#[derive(Debug, Serialize, Deserialize)]
+struct Note {
+    circumstances: String,
+    criu: Criu,
+}
+
+/// Why CRIU did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum CriuError {
+    /// None at all.
+    #[error(
+        "no CRIU is installed, neither the system's nor {}: `cargo xtask setup` and `dist` put one there; --device-only needs none",
+        private.display()
+    )]
+    Missing {
+        /// Where our own would be.
+        private: PathBuf,
+    },
+    /// There is one, and it cannot work here.
+    #[error("{} cannot work here: {reason}; --device-only needs no CRIU", place.display())]
+    Unfit {
+        /// Which.
+        place: PathBuf,
+        /// In its own words.
+        reason: String,
+    },
+    /// It was not started.
+    #[error("cannot start {}: {source}", place.display())]
+    Start {
+        /// Which.
+        place: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It did not get on, and was ended.
+    #[error("CRIU did not {doing} the program: it stood still for {} s; the last it wrote: {last}", STANDSTILL.as_secs())]
+    Endless {
+        /// `dump` or `restore`.
+        doing: &'static str,
+        /// The end of its log.
+        last: String,
+    },
+    /// Somebody ended it.
+    #[error("CRIU was killed before it could {doing} the program; the last it wrote: {last}")]
+    Killed {
+        /// `dump` or `restore`.
+        doing: &'static str,
+        /// The end of its log.
+        last: String,
+    },
+    /// Others would not let it do so.
+    #[error(transparent)]
+    Turn(#[from] TurnError),
+    /// A dump or a restore failed.
+    #[error("CRIU could not {doing} the program: {reason}")]
+    Failed {
+        /// `dump` or `restore`.
+        doing: &'static str,
+        /// In its own words.
+        reason: String,
+    },
+}
+
+impl CriuError {
+    /// Whether somebody else has a port that the job listens on, or the kernel keeps one of its connections that has just
+    /// ended.
+    pub(crate) fn is_of_port(&self) -> bool {
+        let is_one = |reason: &str| TAKEN.iter().any(|words| reason.contains(words));
+        matches!(self, Self::Failed { reason, .. } if is_one(reason))
+    }
+
+    /// Whether a connection was on its way, which comes to its end when the program accepts it.
+    pub(crate) fn passes(&self) -> bool {
+        matches!(self, Self::Failed { reason, .. } if reason.contains(IN_FLIGHT))
+    }
+
+    /// Whether CRIU had no chance to take its hand out of the program.
+    pub(crate) fn tears(&self) -> bool {
+        matches!(self, Self::Endless { .. } | Self::Killed { .. })
+    }
+}
+
+impl Criu {
+    /// The CRIU to use: `KATYDID_CRIU`, the system's, or the one in `private`. Its checks start it three times (0.1 s),
+    /// so what came of them is kept in the folder `cache` for as long as nothing of it changes.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or none that passes its check; the text says why, of the best of them.
+    pub fn find(private: &Path, cache: Option<&Path>) -> Result<Self, CriuError> {
+        let named = env::var_os(VARIABLE).filter(|named| !named.is_empty()).map(PathBuf::from);
+        let system = in_path("criu");
+        let note = cache.map(|cache| cache.join("criu.json"));
+        let circumstances = circumstances([named.as_deref(), system.as_deref(), Some(private)]);
+        if let Some(found) = note.as_deref().and_then(|note| Self::noted(note, &circumstances)) {
+            return Ok(found);
+        }
+        let found = Self::tried(named.as_deref(), system.as_deref(), private)?;
+        if let Some(note) = note {
+            let kept = Note { circumstances, criu: found.clone() };
+            // Without it the checks are made again next time.
+            let _ = serde_json::to_vec(&kept).map(|text| replace(&note, &text));
+        }
+        Ok(found)
+    }
+
+    fn tried(named: Option<&Path>, system: Option<&Path>, private: &Path) -> Result<Self, CriuError> {
+        if let Some(named) = named {
+            return Self::at(named);
+        }
+        match system.map(Self::at) {
+            Some(Ok(criu)) => Ok(criu),
+            Some(Err(error)) if !private.exists() => Err(error),
+            _ => Self::at(private),
+        }
+    }
+
+    /// What was found under the same circumstances.
+    fn noted(note: &Path, circumstances: &str) -> Option<Self> {
+        let note: Note = serde_json::from_slice(&fs::read(note).ok()?).ok()?;
+        (note.circumstances == circumstances).then_some(note.criu)
+    }
+
+    /// The one at `place`, if it passes its check.
+    fn at(place: &Path) -> Result<Self, CriuError> {
+        if !place.exists() {
+            return Err(CriuError::Missing { private: place.to_owned() });
+        }
+        let command = if place.is_dir() { through_its_loader(place) } else { vec![place.into()] };
+        let rights = Rights::of(Path::new(&command[0]));
+        let may_be = rights.is_none_or(Rights::are_administrators);
+        let as_administrator = may_be.then(|| Self::checked(place, command.clone(), false));
+        match as_administrator {
+            Some(Err(CriuError::Unfit { reason: first, .. })) => {
+                Self::unprivileged_at(place, command, rights).map_err(|error| match error {
+                    CriuError::Unfit { place, reason } => {
+                        CriuError::Unfit { place, reason: format!("{first}; with {UNPRIVILEGED}: {reason}") }
+                    }
+                    other => other,
+                })
+            }
+            Some(found) => found,
+            None => Self::unprivileged_at(place, command, rights),
+        }
+    }
+
+    /// One without an administrator's rights, by the launcher where only that has those that it takes.
+    fn unprivileged_at(place: &Path, command: Vec<OsString>, rights: Option<Rights>) -> Result<Self, CriuError> {
+        let Some(lacking) = rights.and_then(Rights::lacking) else { return Self::checked(place, command, true) };
+        let launcher = place.with_file_name(LAUNCHER);
+        if place.is_dir() && Rights::of(&launcher).is_some_and(|rights| rights.lacking().is_none()) {
+            return Self::checked(place, vec![launcher.into()], true);
+        }
+        Err(CriuError::Unfit { place: place.to_owned(), reason: lacking.to_string() })
+    }
+
+    /// One that is run by `command`, if it passes its check.
+    fn checked(place: &Path, command: Vec<OsString>, unprivileged: bool) -> Result<Self, CriuError> {
+        let kernel_data = if unprivileged { None } else { KernelData::collect(&command) };
+        let (version, place, network_lock) = (String::new(), place.to_owned(), NetworkLock::Skip);
+        let mut criu = Self { command, version, place, unprivileged, network_lock, kernel_data };
+        let _lent = criu.lend();
+        let version = criu.answer(&["--version"])?;
+        criu.version = version.lines().find_map(|line| line.strip_prefix("Version: ")).unwrap_or("?").to_owned();
+        match criu.answer(&["check"]) {
+            Err(CriuError::Unfit { reason, .. }) if is_of_ids(&reason) && criu.gives_ids() => {}
+            checked => drop(checked?),
+        }
+        if criu.answer(&["check", "--feature", "network_lock_nftables"]).is_ok() {
+            criu.network_lock = NetworkLock::Nftables;
+        }
+        Ok(criu)
+    }
+
+    /// Whether it gives processes their ids by a system call, and needs no file for that.
+    fn gives_ids(&self) -> bool {
+        self.answer(&["check", "--feature", "clone3_set_tid"]).is_ok()
+    }
+
+    /// How an administrator lets an ordinary user take checkpoints: what is to be done to which file.
+    #[must_use]
+    pub fn how_to_grant(private: &Path) -> String {
+        let launcher = private.with_file_name(LAUNCHER);
+        let file = in_path("criu").filter(|_| !launcher.is_file()).unwrap_or(launcher);
+        format!("`setcap {SETCAP} {}`", file.display())
+    }
+
+    /// The same one, run by the command `prefix`: among processes of other namespaces.
+    #[must_use]
+    pub fn through(mut self, prefix: &[OsString]) -> Self {
+        self.command.splice(..0, prefix.iter().cloned());
+        self
+    }
+
+    /// Spares a CRIU that is started what it would find out about the kernel, as long as the value lives.
+    pub(crate) fn lend(&self) -> Option<Lent> {
+        self.kernel_data.as_ref().and_then(KernelData::lend)
+    }
+
+    /// Starts a CRIU that will dump the tree below `root`, as it sees itself, into `folder`, which exists and is empty. It
+    /// finds out what it needs to know about the system, which nobody has to stand still for, and waits.
+    ///
+    /// Connections over TCP are kept silent during the dump if there are any among `processes`: to be able to takes the
+    /// kernel a twentieth of a second.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started; or others do not give way, of whom those that dump now are waited for here.
+    pub(crate) fn prepare(
+        &self,
+        root: u32,
+        processes: &[Process],
+        folder: &Path,
+        stdio: &[Standard; 3],
+        after: After,
+    ) -> Result<Dumper, CriuError> {
+        let is_silenced = self.network_lock == NetworkLock::Nftables && tcp::is_connected(processes);
+        let lock = if is_silenced { NetworkLock::Nftables } else { NetworkLock::Skip };
+        let mut turn = Turn::of_dump(processes);
+        turn.iter_mut().try_for_each(Turn::come)?;
+        let terminals = terminals::foreign(processes).into_iter();
+        let terminals = terminals.map(|(rdev, dev)| Standard::Terminal { rdev, dev });
+        let external = stdio.iter().cloned().chain(terminals).filter_map(|standard| standard.external());
+        let external = external.collect::<BTreeSet<String>>().into_iter().collect();
+        self.start_dumper(Dump { root, folder: folder.to_owned(), external, after }, lock, turn)
+    }
+
+    fn start_dumper(&self, dump: Dump, lock: NetworkLock, turn: Option<Turn>) -> Result<Dumper, CriuError> {
+        let failed = |source| self.start(source);
+        // What it says after the dump must not change the image.
+        let work = Scratch::new("dump").map_err(failed)?;
+        let (servant, theirs) = Servant::pair().map_err(failed)?;
+        let lent = self.lend();
+        let said = tempfile::tempfile().map_err(failed)?;
+        let mut command = self.command(&[]);
+        common(&mut command, "dump", &dump.folder).arg("--work-dir").arg(work.path());
+        // A file that has lost its name is given one for the time of the dump.
+        command.args(["--link-remap", "--network-lock", lock.name(), dump.after.option()]);
+        for external in &dump.external {
+            command.args(["--external", external]);
+        }
+        if !stdio::are_readable() {
+            // By which else it compares files at the restore, it looks for in each of them.
+            command.args(["--file-validation", "filesize"]);
+        }
+        // Its standard input is the connection.
+        command.args(["swrk", "0"]).stdin(theirs);
+        command.stdout(said.try_clone().map_err(failed)?).stderr(said.try_clone().map_err(failed)?);
+        signals::ignore(&mut command);
+        attributes::start_with_private_files(&mut command);
+        let child = command.spawn().map_err(failed)?;
+        // A CRIU that has ended already tells why when it is waited for.
+        let _ = servant.order_dump(dump.root, &dump.folder);
+        let (criu, table, is_over) = (self.clone(), None, false);
+        Ok(Dumper { criu, dump, lock, servant, child, work, said, lent, table, turn, is_over })
+    }
+
+    /// Restores the tree in `folder` below a guard, and leaves all of it stopped. `work` takes log and notes, because the
+    /// image may be read-only or in use twice. Gives the id of the tree's root too.
+    ///
+    /// Standard input stays ours: CRIU takes the terminal of a shell job from there. What it prints is in its log too, but
+    /// for complaints of the loader and of its options.
+    ///
+    /// # Errors
+    ///
+    /// [`CriuError::Failed`]; nothing of the tree is left then, nor of the names that files have for this.
+    pub fn restore(
+        &self,
+        katydid: &Path,
+        folder: &Path,
+        work: &Path,
+        names: &[&Path],
+        inherit: &[OsString],
+        personality: Option<u32>,
+    ) -> Result<(Guard, u32), CriuError> {
+        let command = self.restore_command(folder, work, inherit);
+        let _lent = self.lend();
+        let start = |source| self.start(source);
+        let mut said = tempfile::tempfile().map_err(start)?;
+        let (stdout, stderr) = (said.try_clone().map_err(start)?, said.try_clone().map_err(start)?);
+        let guard = Guard::spawn(katydid, &command, names, |command| {
+            command.stdin(Stdio::inherit()).stdout(stdout).stderr(stderr);
+            if let Some(personality) = personality {
+                attributes::start_with_personality(command, personality);
+            }
+        });
+        let mut guard = guard.map_err(start)?;
+        let everybody = guard.id();
+        let signs = || signs(work, &tree::tree(everybody).unwrap_or_default());
+        let end = in_time(|until| end_of_restore(&mut guard, work, until), STANDSTILL, &signs).map_err(start)?;
+        let words = |said: &mut File| words(&work.join("restore.log"), said);
+        let failed = |reason| CriuError::Failed { doing: "restore", reason };
+        match end {
+            Some(End::OfCriu(status)) if status.success() => {}
+            Some(End::OfCriu(status)) => return Err(failure("restore", status, &words(&mut said), work)),
+            Some(End::OfRoot(pid)) => {
+                return Err(failed(format!("process {pid} has ended while it was being restored")));
+            }
+            None => return Err(CriuError::Endless { doing: "restore", last: last_line(&words(&mut said)).to_owned() }),
+        }
+        let root = root(work).map_err(failed)?;
+        guard.restored();
+        Ok((guard, root))
+    }
+
+    /// What [`Criu::restore`] runs.
+    #[must_use]
+    pub fn restore_command(&self, folder: &Path, work: &Path, inherit: &[OsString]) -> Command {
+        let mut command = self.command(&["restore"]);
+        common(&mut command, "restore", folder).arg("--work-dir").arg(work).arg("--pidfile").arg(Self::note(work));
+        command.args(["--restore-detached", "--restore-sibling", "--leave-stopped"]).args(inherit);
+        command
+    }
+
+    /// Where a restore leaves the root's id.
+    #[must_use]
+    pub fn note(work: &Path) -> PathBuf {
+        work.join("pid")
+    }
+
+    /// Why a restore that ran elsewhere failed: its log, or what was `said` before there was one.
+    #[must_use]
+    pub fn failure(&self, work: &Path, said: &[u8]) -> CriuError {
+        let log = fs::read(work.join("restore.log")).unwrap_or_default();
+        let text = if log.is_empty() { said } else { &log };
+        CriuError::Failed { doing: "restore", reason: quoted(&String::from_utf8_lossy(text)) }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let (program, first) = self.command.split_first().map_or((OsStr::new("criu"), &[][..]), |(a, b)| (a, b));
+        let mut command = Command::new(program);
+        command.args(first).args(self.unprivileged.then_some(UNPRIVILEGED)).args(arguments);
+        command
+    }
+
+    /// What it prints.
+    fn answer(&self, arguments: &[&str]) -> Result<String, CriuError> {
+        let output = self.command(arguments).stdin(Stdio::null()).output().map_err(|source| self.start(source))?;
+        let said = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let (stdout, stderr) = (said(&output.stdout), said(&output.stderr));
+        if output.status.success() {
+            return Ok(stdout);
+        }
+        // What it has no rights for it says on standard output.
+        let text = if stderr.contains(ERROR) || stdout.trim().is_empty() { stderr } else { in_a_line(&stdout) };
+        Err(CriuError::Unfit { place: self.place.clone(), reason: quoted(&text) })
+    }
+
+    fn start(&self, source: io::Error) -> CriuError {
+        CriuError::Start { place: self.place.clone(), source }
+    }
+}
+
+/// Whether a signal ended a command, or the one that it ran and whose status it passes on.
+fn was_killed(status: ExitStatus) -> bool {
+    status.signal().is_some() || status.code().is_some_and(|code| (129..160).contains(&code))
+}
+
+/// What becomes of the processes once CRIU is let go after a dump.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// They go on.
+    Running,
+    /// They are stopped, and their connections stay silent: they are to be killed.
+    Stopped,
+}
+
+impl After {
+    fn option(self) -> &'static str {
+        match self {
+            Self::Running => "--leave-running",
+            Self::Stopped => "--leave-stopped",
+        }
+    }
+}
+
+impl NetworkLock {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Skip => "skip",
+        }
+    }
+}
+
+/// What a dump is told.
+#[derive(Debug, Clone)]
+struct Dump {
+    root: u32,
+    folder: PathBuf,
+    /// What CRIU does not look behind: `--external`.
+    external: Vec<String>,
+    after: After,
+}
+
+/// A CRIU that waits for the moment to dump, and after it for the moment to let go. Dropped before: it undoes what it did,
+/// and the processes run on.
+#[derive(Debug)]
+pub(crate) struct Dumper {
+    criu: Criu,
+    dump: Dump,
+    lock: NetworkLock,
+    servant: Servant,
+    child: Child,
+    /// Takes its log.
+    work: Scratch,
+    said: File,
+    lent: Option<Lent>,
+    /// By which connections are kept silent.
+    table: Option<String>,
+    /// It gives files names that another one might give too.
+    turn: Option<Turn>,
+    /// Nothing stands still by its hand.
+    is_over: bool,
+}
+
+impl Dumper {
+    /// Dumps the tree, which is in CRIU's hand after it: it stands still until [`Dumper::let_go`].
+    ///
+    /// # Errors
+    ///
+    /// [`CriuError::Failed`]; the processes run on then, or are stopped, according to how far it came. Or others do not
+    /// give way.
+    pub(crate) fn dump(mut self) -> Result<Self, CriuError> {
+        self.wait_for("pre-dump")?;
+        self.lent = None;
+        self.turn.iter_mut().try_for_each(Turn::begin)?;
+        // Whoever is gone is noticed by its silence.
+        let _ = self.servant.answer(true);
+        self.wait_for("post-dump")?;
+        if self.lock == NetworkLock::Nftables {
+            self.table = net_lock::table(&self.dump.folder);
+        }
+        let Self { criu, dump, .. } = &self;
+        if self.lock == criu.network_lock || !tcp::is_in(&dump.folder) {
+            let copied = private::copy(&self.log(), &dump.folder.join(LOG));
+            let failed = |error: io::Error| CriuError::Failed { doing: "dump", reason: error.to_string() };
+            return copied.map_err(failed).map(|_| self);
+        }
+        // Somebody has made a connection after we looked: once more, with all that belongs to it.
+        let (criu, dump, lock, turn) = (criu.clone(), dump.clone(), criu.network_lock, self.turn.take());
+        drop(self);
+        clear(&dump.folder).map_err(|source| criu.start(source))?;
+        criu.start_dumper(dump, lock, turn)?.dump()
+    }
+
+    /// The names that it gave are gone. Where the processes are to go on, CRIU takes them away once more before it lets go,
+    /// whosever they are then; so it does whenever it undoes what it did.
+    pub(crate) fn names_are_gone(&mut self) {
+        if self.dump.after == After::Stopped {
+            self.turn.iter_mut().for_each(Turn::pause);
+        }
+    }
+
+    /// Has CRIU let go of the processes: they go on, or stay stopped with their connections silent, as was said at first.
+    ///
+    /// # Errors
+    ///
+    /// It has failed at that.
+    pub(crate) fn let_go(&mut self) -> Result<(), CriuError> {
+        self.is_over = true;
+        let _ = self.servant.answer(true);
+        let said = self.hear()?;
+        self.turn = None;
+        match said {
+            Said::Ended { succeeded: true } => Ok(()),
+            _ => Err(self.failed()),
+        }
+    }
+
+    /// Lets the connections talk again that still stay silent. Should it fail, they do when this dump is restored.
+    pub(crate) fn end_silence(&self) {
+        if let Some(table) = &self.table {
+            let _ = net_lock::end(table);
+        }
+    }
+
+    /// Waits until it asks about `step`, and lets it take all others.
+    fn wait_for(&mut self, step: &str) -> Result<(), CriuError> {
+        loop {
+            match self.hear()? {
+                Said::Asks(asked) if asked == step => return Ok(()),
+                Said::Asks(_) => drop(self.servant.answer(true)),
+                Said::Ended { .. } | Said::Gone => return Err(self.failed()),
+            }
+        }
+    }
+
+    /// Waits for what it says, as long as it gets on.
+    fn hear(&mut self) -> Result<Said, CriuError> {
+        let said = in_time(|until| self.servant.hear(until), STANDSTILL, &|| self.signs());
+        if let Some(said) = said.map_err(|source| self.criu.start(source))? {
+            return Ok(said);
+        }
+        self.is_over = true;
+        tree::signal(&tree::tree(self.child.id()).unwrap_or_default(), Signal::KILL);
+        // What cannot be waited for has been.
+        let _ = self.child.wait();
+        Err(CriuError::Endless { doing: "dump", last: last_line(&self.words()).to_owned() })
+    }
+
+    fn signs(&self) -> u64 {
+        signs(&self.dump.folder, &tree::tree(self.child.id()).unwrap_or_default())
+    }
+
+    /// It has ended, or is about to.
+    fn failed(&mut self) -> CriuError {
+        self.is_over = true;
+        match self.reap() {
+            Some(status) => failure("dump", status, &self.words(), &self.dump.folder),
+            None => CriuError::Endless { doing: "dump", last: last_line(&self.words()).to_owned() },
+        }
+    }
+
+    fn words(&mut self) -> String {
+        words(&self.log(), &mut self.said)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.work.path().join(LOG)
+    }
+
+    /// Waits for its end, which comes by itself; none for one that has to be helped.
+    fn reap(&mut self) -> Option<ExitStatus> {
+        let Self { child, dump, .. } = self;
+        let pid = child.id();
+        let signs = || signs(&dump.folder, &tree::tree(pid).unwrap_or_default());
+        patiently(child, STANDSTILL, &signs).ok().flatten()
+    }
+}
+
+/// Who ends a restore with its end.
+enum End {
+    /// CRIU, when it has done its part, or cannot.
+    OfCriu(ExitStatus),
+    /// The tree's root, of which CRIU, whose child it is not, knows nothing: it would wait for it for ever.
+    OfRoot(u32),
+}
+
+/// Waits until a moment for the end of a restore.
+fn end_of_restore(guard: &mut Guard, work: &Path, until: Instant) -> io::Result<Option<End>> {
+    if let Some(status) = guard.wait_until(guard.first(), Some(until))? {
+        return Ok(Some(End::OfCriu(status)));
+    }
+    // It may be there still, for CRIU to look at, and not be told of to the guard.
+    Ok(root(work).ok().filter(|pid| tree::has_ended(*pid)).map(End::OfRoot))
+}
+
+/// The root of the tree that a restore has made, or makes.
+fn root(work: &Path) -> Result<u32, String> {
+    let text = fs::read_to_string(Criu::note(work)).map_err(|error| format!("it left no process id: {error}"))?;
+    text.trim().parse().map_err(|_| format!("its process id is {text:?}"))
+}
+
+impl Drop for Dumper {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // Whoever does not give way is no reason to leave them standing.
+            let _ = self.turn.iter_mut().try_for_each(Turn::resume);
+            let _ = self.servant.answer(false);
+        }
+        self.reap();
+    }
+}
+
+/// Why a CRIU failed that ended with `status`, after these words; `folder` is what it wrote to.
+fn failure(doing: &'static str, status: ExitStatus, words: &str, folder: &Path) -> CriuError {
+    if was_killed(status) {
+        return CriuError::Killed { doing, last: last_line(words).to_owned() };
+    }
+    // It cannot say so itself: its log has no room either.
+    let reason = if is_full(folder) { "no room for the image".to_owned() } else { quoted(words) };
+    CriuError::Failed { doing, reason }
+}
+
+/// What a CRIU said: its log, or what it printed before there was one.
+fn words(log: &Path, said: &mut File) -> String {
+    let mut text = fs::read_to_string(log).unwrap_or_default();
+    if text.is_empty() {
+        // Without either there are no words.
+        let _ = said.rewind().and_then(|()| said.read_to_string(&mut text));
+        if !text.contains(ERROR) {
+            return in_a_line(&text);
+        }
+    }
+    text
+}
+
+/// The options of both actions.
+fn common<'a>(command: &'a mut Command, action: &str, folder: &Path) -> &'a mut Command {
+    command.args(BOTH).arg("--images-dir").arg(folder).arg("--log-file").arg(format!("{action}.log"));
+    // Plugins of a system's CRIU look after devices of their own, which no program has that runs under Katydid.
+    command.arg("--libdir").arg(folder)
+}
+
+/// Removes the files of a folder.
+fn clear(folder: &Path) -> io::Result<()> {
+    fs::read_dir(folder)?.try_for_each(|entry| fs::remove_file(entry?.path()))
+}
+
+/// Whether the file system of a folder has no room at all.
+fn is_full(folder: &Path) -> bool {
+    rustix::fs::statvfs(folder).is_ok_and(|stat| stat.f_bavail == 0)
+}
+
+/// The kernel and this boot of it, the user's rights, and which files with which times are in question.
+fn circumstances(places: [Option<&Path>; 3]) -> String {
+    let rights = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let rights = rights
+        .lines()
+        .filter(|line| ["Cap", "Uid", "NoNewPrivs"].iter().any(|name| line.starts_with(name)))
+        .collect::<String>();
+    let changed = |place: &Path| {
+        // Of a folder, the program in it: the folder's own time may stay.
+        let inside = place.join("usr/sbin/criu");
+        let stat = fs::metadata(&inside).or_else(|_| fs::metadata(place)).ok();
+        // Of a file that is given capabilities, another time changes.
+        let change = |path: &Path| fs::metadata(path).ok().map(|stat| (stat.ctime(), stat.ctime_nsec()));
+        let changes = (change(place), change(&place.with_file_name(LAUNCHER)));
+        format!("{} {:?} {changes:?}", place.display(), stat.and_then(|stat| stat.modified().ok()))
+    };
+    let places: Vec<String> = places.into_iter().flatten().map(changed).collect();
+    let (uname, boot) = (uname(), fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default());
+    format!(
+        "{} {} {} {rights} {}",
+        uname.release().to_string_lossy(),
+        uname.version().to_string_lossy(),
+        boot.trim(),
+        places.join(" ")
+    )
+}
+
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let fresh = path.with_extension(format!("{}.part", std::process::id()));
+    private::write(&fresh, text).and_then(|()| fs::rename(&fresh, path))
+}
+
+/// The loader of the folder is told where its libraries are, and starts what it is given.
+fn through_its_loader(folder: &Path) -> Vec<OsString> {
+    let libraries = folder.join(LIBRARIES);
+    let loader = libraries.join("ld-linux-x86-64.so.2");
+    vec![loader.into(), "--library-path".into(), libraries.into(), folder.join("usr/sbin/criu").into()]
+}
+
+/// The first program of this name in `PATH`, and where administrators' programs are even if `PATH` does not say so.
+fn in_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    folders.map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// A text of several lines in one, without spaces around them.
+fn in_a_line(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(QUOTED).collect();
+    lines.join(" ")
+}
+
+/// What an error in a log of CRIU's is called.
+const ERROR: &str = "Error (";
+
+/// The first errors of a log, without time, class and place in CRIU's source; else its last line.
+fn quoted(log: &str) -> String {
+    let errors = log.lines().filter(|line| line.contains(ERROR) && !is_harmless(line));
+    let errors: Vec<&str> = errors.take(QUOTED).map(after_place).collect();
+    if errors.is_empty() {
+        return last_line(log).to_owned();
+    }
+    errors.join("; ")
+}
+
+fn last_line(log: &str) -> &str {
+    log.lines().rfind(|line| !line.trim().is_empty()).map_or("it did not say why", str::trim)
+}
+
+/// Whether a check failed for the file alone by which CRIU gave ids before the kernel had a system call for that. In a
+/// container that file is read-only.
+fn is_of_ids(reason: &str) -> bool {
+    !reason.is_empty() && reason.split("; ").all(|error| error.contains("ns_last_pid"))
+}
+
+/// CRIU would raise a limit of its own, and does without.
+fn is_harmless(line: &str) -> bool {
+    line.contains("RLIMIT_NOFILE")
+}
+
+/// `(00.01) Error (criu/files.c:12): text` → `text`.
+fn after_place(line: &str) -> &str {
+    let text = line.split_once(ERROR).map_or(line, |(_, rest)| rest);
+    text.split_once("): ").map_or(text, |(_, rest)| rest).trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_errors_of_a_log_are_quoted_without_their_places() {
+        let log = "(00.0) Warn  (criu/x.c:1): no\n\
+                   Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted\n\
+                   (00.1)   12: Error (criu/files.c:1221): Unable to open fd=2 id=0x7\n\
+                   (00.2) Error (criu/cr-restore.c:2331): Restoring FAILED.\n";
+        assert_eq!(quoted(log), "Unable to open fd=2 id=0x7; Restoring FAILED.");
+        assert_eq!(quoted("one\ntwo\n\n"), "two");
+        assert_eq!(quoted(""), "it did not say why");
+    }
+
+    #[test]
+    fn a_read_only_file_for_ids_is_no_reason_of_its_own() {
+        let ids = "sys/kernel/ns_last_pid sysctl is inaccessible: Read-only file system";
+        assert!(is_of_ids(ids) && !is_of_ids(&format!("{ids}; no")) && !is_of_ids(""));
+    }
+
+    #[test]
+    fn what_criu_says_before_it_has_a_log_is_quoted_whole() {
+        let mut said = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut said, b"CRIU needs to have the X capability: \nsetcap x /criu\n\n").unwrap();
+        let words = words(Path::new("/no/log"), &mut said);
+        assert_eq!(quoted(&words), "CRIU needs to have the X capability: setcap x /criu");
+    }
+
+    #[test]
+    fn a_connection_that_has_just_ended_is_waited_for_and_an_address_of_another_host_is_not() {
+        let failed = |reason: &str| CriuError::Failed { doing: "restore", reason: reason.to_owned() };
+        let is_of_port = |reason| failed(reason).is_of_port();
+        assert!(is_of_port("Can't bind inet socket (id 3): Address already in use; Restoring FAILED."));
+        assert!(is_of_port("Can't connect inet socket back: Cannot assign requested address; Restoring FAILED."));
+        assert!(!is_of_port("Can't bind inet socket back: Cannot assign requested address"));
+    }
+
+    #[test]
+    fn a_missing_criu_is_named_with_the_remedy() {
+        let error = Criu::at(Path::new("/no/such/criu")).unwrap_err().to_string();
+        assert!(error.contains("/no/such/criu") && error.contains("--device-only"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_is_no_criu_is_unfit() {
+        let error = Criu::at(Path::new("/bin/false")).unwrap_err();
+        assert!(matches!(error, CriuError::Unfit { .. }), "{error}");
+    }
+
+    #[test]
+    fn what_was_found_counts_under_the_same_circumstances_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let note = folder.path().join("criu.json");
+        let criu = Criu {
+            command: vec!["/bin/criu".into()],
+            version: "4.2.1".into(),
+            place: "/bin/criu".into(),
+            unprivileged: false,
+            network_lock: NetworkLock::Skip,
+            kernel_data: None,
+        };
+        let circumstances = circumstances([None, Some(folder.path()), None]);
+        let kept = Note { circumstances: circumstances.clone(), criu: criu.clone() };
+        replace(&note, &serde_json::to_vec(&kept).unwrap()).unwrap();
+        assert_eq!(Criu::noted(&note, &circumstances), Some(criu));
+        assert_eq!(Criu::noted(&note, "another kernel"), None);
+        assert_eq!(Criu::noted(&folder.path().join("none"), &circumstances), None);
+    }
+
+    #[test]
+    fn a_folder_is_entered_through_its_own_loader() {
+        let command = through_its_loader(Path::new("/k/criu"));
+        assert_eq!(command[0], "/k/criu/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
+        assert_eq!(command[3], "/k/criu/usr/sbin/criu");
+    }
+}

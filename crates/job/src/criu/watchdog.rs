@@ -1,0 +1,159 @@
+//! Waiting for CRIU for as long as it gets on, however much it has to save or to bring back, and however slow the disk is.
+//!
+//! It gets on while files grow in its folders, or while it, or whom it has made, computes. The rules: whoever is given up
+//! is ended with all its descendants, since what it runs through may be another command; and nobody is given up but by a
+//! look when the time was over, since whoever looks may have been away for that long.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, Signal, pidfd_open};
+
+use crate::process::tree;
+use crate::process::tree::Process;
+
+/// How long CRIU may go without a sign of getting on.
+pub(crate) const STANDSTILL: Duration = Duration::from_secs(60);
+/// Between two looks for signs.
+const LOOK: Duration = Duration::from_secs(1);
+/// Processor time that counts as one sign, in ticks of 10 ms: whoever only looks now and then whether something has come
+/// uses less within [`STANDSTILL`].
+const COMPUTED: u64 = 25;
+
+/// Waits for a child; when what `signs` tells stays the same for `standstill`, the child and its descendants are killed, and
+/// there is no status.
+pub(crate) fn patiently(
+    child: &mut Child,
+    standstill: Duration,
+    signs: &dyn Fn() -> u64,
+) -> io::Result<Option<ExitStatus>> {
+    let pid = tree::raw(child.id()).ok_or(io::ErrorKind::NotFound)?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let (mut seen, mut since) = (None, Instant::now());
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        let left = standstill.saturating_sub(since.elapsed());
+        let timeout = Timespec::try_from(left.min(LOOK)).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => {
+                let is_over = since.elapsed() >= standstill;
+                let now = Some(signs());
+                if now != seen {
+                    (seen, since) = (now, Instant::now());
+                } else if is_over {
+                    tree::signal(&tree::tree(child.id())?, Signal::KILL);
+                    child.wait()?;
+                    return Ok(None);
+                }
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Waits for somebody's end as `wait` does, which has until a moment; none when what `signs` tells stays the same for
+/// `standstill`.
+pub(crate) fn in_time<T>(
+    mut wait: impl FnMut(Instant) -> io::Result<Option<T>>,
+    standstill: Duration,
+    signs: &dyn Fn() -> u64,
+) -> io::Result<Option<T>> {
+    let (mut seen, mut since) = (None, Instant::now());
+    loop {
+        let until = Instant::now() + LOOK.min(standstill);
+        if let Some(ended) = wait(until)? {
+            return Ok(Some(ended));
+        }
+        let is_over = since.elapsed() >= standstill;
+        let now = Some(signs());
+        if now != seen {
+            (seen, since) = (now, Instant::now());
+        } else if is_over {
+            return Ok(None);
+        }
+    }
+}
+
+/// A number that changes when files in `folder` grow, or `processes` compute.
+pub(crate) fn signs(folder: &Path, processes: &[Process]) -> u64 {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes: u64 = files.filter_map(|file| file.metadata().ok()).map(|stat| stat.len()).sum();
+    let ticks: u64 = processes.iter().map(|process| tree::ticks(process.pid)).sum();
+    bytes.wrapping_add(ticks / COMPUTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::process::Command;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(10);
+
+    #[test]
+    fn whoever_stands_still_is_ended() {
+        let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        assert_eq!(patiently(&mut child, SHORT, &|| 7).unwrap(), None);
+        let mut child = Command::new("/bin/true").spawn().unwrap();
+        assert!(patiently(&mut child, STANDSTILL, &|| 7).unwrap().unwrap().success());
+    }
+
+    #[test]
+    fn whoever_gets_on_is_waited_for() {
+        let looks = Cell::new(0);
+        let signs = || {
+            looks.set(looks.get() + 1);
+            looks.get().min(20)
+        };
+        // No time at all: as if each look came when it was over.
+        for standstill in [SHORT, Duration::ZERO] {
+            looks.set(0);
+            let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+            assert_eq!(patiently(&mut child, standstill, &signs).unwrap(), None);
+            assert!(looks.get() > 20, "{}", looks.get());
+            looks.set(0);
+            assert_eq!(in_time(|_| Ok(None::<()>), standstill, &signs).unwrap(), None);
+            assert!(looks.get() > 20, "{}", looks.get());
+        }
+    }
+
+    #[test]
+    fn descendants_are_ended_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let note = folder.path().join("note");
+        let script = format!("sleep 1000 & echo $! > {0}.part; mv {0}.part {0}; wait", note.display());
+        let mut child = Command::new("/bin/sh").args(["-c", &script]).spawn().unwrap();
+        let looks = Cell::new(0);
+        // It gets on until the other one is there.
+        let signs = || {
+            looks.set(looks.get() + u64::from(!note.exists()));
+            looks.get()
+        };
+        assert_eq!(patiently(&mut child, SHORT, &signs).unwrap(), None);
+        let below: u32 = fs::read_to_string(&note).unwrap().trim().parse().unwrap();
+        while !tree::has_ended(below) {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn files_and_computing_are_signs() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = signs(folder.path(), &[]);
+        fs::write(folder.path().join("pages-1.img"), "page").unwrap();
+        assert_ne!(signs(folder.path(), &[]), before);
+        let us = [Process { pid: std::process::id(), parent: 0, state: 'R' }];
+        let before = signs(folder.path(), &us);
+        while signs(folder.path(), &us) == before {
+            std::hint::black_box(before.pow(1));
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! What a process of a job has, as the kernel shows it.
+
+pub(crate) mod attributes;
+pub mod inherited_fds;
+pub(crate) mod libraries;
+pub(crate) mod losses;
+pub(crate) mod saved_pointers;
+pub mod shared_memory;
+pub(crate) mod signals;
+pub mod stdio;
+pub mod stopped;
+pub(crate) mod tcp;
+pub(crate) mod terminals;
+pub mod tree;
+pub(crate) mod unix_session;
+pub(crate) mod unknown_sessions;
+pub(crate) mod unrestored;
+pub mod written_files;

@@ -1,0 +1,281 @@
+//! What the kernel keeps of a process and its threads, CRIU does not bring back, and others may set: read from the processes
+//! at the checkpoint, and set while the restored ones stand still.
+//!
+//! | attribute | of | read from | CRIU 4.2.1 |
+//! |---|---|---|---|
+//! | processors (`sched_setaffinity`) | thread | system call | those of the restoring side |
+//! | policy, nice value, priority, flags, clamps (`sched_setattr`) | thread | system call | policy, nice value and priority |
+//! | priority of input and output (`ioprio_set`) | thread | system call | none |
+//! | timer slack | thread | `/proc/TID/timerslack_ns` | 50 µs |
+//! | `oom_score_adj`, `coredump_filter` | process | `/proc/PID` | the first, unless it is 0 |
+//! | personality | process | `/proc/PID/personality` | none: CRIU is started with it |
+//!
+//! The rule: what the restoring side refuses is said by name, and the program goes on without it.
+
+#![expect(unsafe_code, reason = "scheduling attributes have no safe interface")]
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::fs::Mode;
+use serde::{Deserialize, Serialize};
+
+use crate::process::tree;
+use crate::process::tree::Process;
+
+/// The priority of input and output of one thread: `IOPRIO_WHO_PROCESS`.
+const ONE_THREAD: i32 = 1;
+/// Words of 64 processors that a mask has.
+const WORDS: usize = 128;
+/// Bytes of `struct sched_attr` with clamps.
+const SCHEDULING: u32 = 56;
+/// `SCHED_FLAG_RESET_ON_FORK`, `_RECLAIM`, `_DL_OVERRUN`: what a later call is given again.
+const FLAGS: u64 = 7;
+/// `SCHED_FLAG_UTIL_CLAMP_MIN` and `_MAX`.
+const CLAMPS: u64 = 0x60;
+/// A clamp that does nothing: none, and all of a processor.
+const NO_CLAMPS: (u32, u32) = (0, 1024);
+
+/// Of one process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Attributes {
+    /// Its id, as it sees itself.
+    pub(crate) pid: u32,
+    oom_score_adj: Option<i32>,
+    coredump_filter: Option<u64>,
+    personality: Option<u32>,
+    threads: Vec<Thread>,
+}
+
+/// Of one thread.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Thread {
+    /// Its id, as it sees itself.
+    tid: u32,
+    /// Processors, 64 a word.
+    affinity: Option<Vec<u64>>,
+    scheduling: Option<Scheduling>,
+    ioprio: Option<i32>,
+    timer_slack: Option<u64>,
+}
+
+/// `struct sched_attr`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Scheduling {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+    least: u32,
+    most: u32,
+}
+
+/// Reads those of all processes.
+pub(crate) fn read(processes: &[Process]) -> Vec<Attributes> {
+    let of = |process: &Process| {
+        let text = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", process.pid)).ok();
+        let hexadecimal = |name: &str| u64::from_str_radix(text(name)?.trim(), 16).ok();
+        Attributes {
+            pid: tree::seen_by_itself(process.pid),
+            oom_score_adj: text("oom_score_adj").and_then(|text| text.trim().parse().ok()),
+            coredump_filter: hexadecimal("coredump_filter"),
+            personality: hexadecimal("personality").and_then(|number| u32::try_from(number).ok()),
+            threads: tree::threads(process.pid).into_iter().map(Thread::read).collect(),
+        }
+    };
+    processes.iter().map(of).collect()
+}
+
+/// The personality that all processes had, unless that is the usual one; an error where they differ.
+pub(crate) fn personality(all: &[Attributes]) -> Option<u32> {
+    all.first()?.personality.filter(|number| *number != 0)
+}
+
+/// The process, as it sees itself, whose personality is not that of the first one, by which all of them are restored.
+pub(crate) fn odd_personality(all: &[Attributes]) -> Option<u32> {
+    let first = all.first()?.personality;
+    all.iter().find(|one| one.personality != first).map(|one| one.pid)
+}
+
+/// Has what is started make files for its owner alone: CRIU's own modes let others read what it dumps.
+pub(crate) fn start_with_private_files(command: &mut Command) {
+    // SAFETY: between fork and exec it makes one system call, and allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::umask(Mode::from_raw_mode(0o077));
+            Ok(())
+        })
+    };
+}
+
+/// Has what is started be of this personality, and all that it starts.
+pub(crate) fn start_with_personality(command: &mut Command, personality: u32) {
+    // SAFETY: between fork and exec it makes one system call, and allocates nothing.
+    unsafe {
+        command.pre_exec(move || match libc::personality(libc::c_ulong::from(personality)) {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        })
+    };
+}
+
+/// Sets those of restored processes, which stand still. Gives what was refused, a line each.
+pub(crate) fn set(all: &[Attributes], processes: &[Process]) -> Vec<String> {
+    let mut refused = Vec::new();
+    for process in processes {
+        let pid = tree::seen_by_itself(process.pid);
+        let Some(wanted) = all.iter().find(|one| one.pid == pid) else { continue };
+        let mut note = |what: &str, done: io::Result<()>| {
+            if let Err(error) = done {
+                refused.push(format!("{what} of {} (process {pid}) is not restored: {error}", tree::name(process.pid)));
+            }
+        };
+        let now = read(std::slice::from_ref(process)).pop().unwrap_or_default();
+        let write = |name: &str, text: String| fs::write(format!("/proc/{}/{name}", process.pid), text);
+        if let Some(value) = wanted.oom_score_adj.filter(|value| now.oom_score_adj != Some(*value)) {
+            note("oom_score_adj", write("oom_score_adj", value.to_string()));
+        }
+        if let Some(value) = wanted.coredump_filter.filter(|value| now.coredump_filter != Some(*value)) {
+            note("coredump_filter", write("coredump_filter", format!("{value:#x}")));
+        }
+        let seen: HashMap<u32, u32> =
+            tree::threads(process.pid).into_iter().map(|tid| (tree::seen_by_itself(tid), tid)).collect();
+        for thread in &wanted.threads {
+            let now = now.threads.iter().find(|now| now.tid == thread.tid);
+            if let Some((tid, now)) = seen.get(&thread.tid).zip(now) {
+                thread.set(*tid, now, &mut note);
+            }
+        }
+    }
+    refused.dedup();
+    refused
+}
+
+impl Thread {
+    fn read(tid: u32) -> Self {
+        let slack = fs::read_to_string(format!("/proc/{tid}/timerslack_ns"));
+        Self {
+            tid: tree::seen_by_itself(tid),
+            affinity: affinity(tid).ok(),
+            scheduling: Scheduling::read(tid).ok(),
+            ioprio: ioprio(tid).ok(),
+            timer_slack: slack.ok().and_then(|text| text.trim().parse().ok()),
+        }
+    }
+
+    fn set(&self, tid: u32, now: &Self, note: &mut dyn FnMut(&str, io::Result<()>)) {
+        if let Some(mask) = self.affinity.as_ref().filter(|_| self.affinity != now.affinity) {
+            note("the choice of processors", set_affinity(tid, mask));
+        }
+        if let Some(scheduling) = self.scheduling.filter(|_| self.scheduling != now.scheduling) {
+            note("the scheduling", scheduling.set(tid));
+        }
+        if let Some(value) = self.ioprio.filter(|_| self.ioprio != now.ioprio) {
+            note("the priority of input and output", set_ioprio(tid, value));
+        }
+        // A thread of a real-time policy has none, and is refused any.
+        if let Some(value) = self.timer_slack.filter(|value| *value != 0 && self.timer_slack != now.timer_slack) {
+            note("the timer slack", fs::write(format!("/proc/{tid}/timerslack_ns"), value.to_string()));
+        }
+    }
+}
+
+impl Scheduling {
+    fn read(tid: u32) -> io::Result<Self> {
+        let mut found = Self::default();
+        // SAFETY: the kernel writes as many bytes as are said to be there at most.
+        let done = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut found, SCHEDULING, 0) };
+        checked(done).map(|_| found)
+    }
+
+    fn set(mut self, tid: u32) -> io::Result<()> {
+        self.size = SCHEDULING;
+        self.flags &= FLAGS;
+        // A kernel without clamps refuses the flags.
+        if (self.least, self.most) != NO_CLAMPS && self.most != 0 {
+            self.flags |= CLAMPS;
+        }
+        // SAFETY: the kernel reads as many bytes as the first field says, which is the size of the structure.
+        checked(unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const self, 0) }).map(drop)
+    }
+}
+
+fn affinity(tid: u32) -> io::Result<Vec<u64>> {
+    let mut mask = [0_u64; WORDS];
+    // SAFETY: the kernel writes as many bytes as are said to be there at most.
+    let done = unsafe { libc::syscall(libc::SYS_sched_getaffinity, tid, size_of_val(&mask), mask.as_mut_ptr()) };
+    let bytes = usize::try_from(checked(done)?).unwrap_or(0);
+    let mut words = mask.get(..bytes / 8).unwrap_or_default().to_vec();
+    while words.last() == Some(&0) {
+        words.pop();
+    }
+    Ok(words)
+}
+
+/// Processors that are not there, or not allowed here, are left out by the kernel; with none left it refuses.
+fn set_affinity(tid: u32, mask: &[u64]) -> io::Result<()> {
+    // SAFETY: the kernel reads as many bytes as are said to be there.
+    let done = unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, size_of_val(mask), mask.as_ptr()) };
+    checked(done).map(drop)
+}
+
+fn ioprio(tid: u32) -> io::Result<i32> {
+    // SAFETY: it takes numbers only.
+    let value = checked(unsafe { libc::syscall(libc::SYS_ioprio_get, ONE_THREAD, tid) })?;
+    i32::try_from(value).map_err(io::Error::other)
+}
+
+fn set_ioprio(tid: u32, value: i32) -> io::Result<()> {
+    // SAFETY: it takes numbers only.
+    checked(unsafe { libc::syscall(libc::SYS_ioprio_set, ONE_THREAD, tid, value) }).map(drop)
+}
+
+fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_of_a_process_is_set_in_another() {
+        let sleep = || Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let (mut first, mut second) = (sleep(), sleep());
+        let process = |pid| [Process { pid, parent: 1, state: 'S' }];
+        fs::write(format!("/proc/{}/oom_score_adj", first.id()), "321").unwrap();
+        fs::write(format!("/proc/{}/coredump_filter", first.id()), "0x7").unwrap();
+        set_ioprio(first.id(), 2 << 13 | 6).unwrap();
+        let batch = Scheduling { policy: 3, nice: 5, flags: 1, ..Scheduling::default() };
+        batch.set(first.id()).unwrap();
+        let one = affinity(first.id()).unwrap().iter().position(|word| *word != 0).unwrap();
+        let mut mask = vec![0; one + 1];
+        mask[one] = 1 << affinity(first.id()).unwrap()[one].trailing_zeros();
+        set_affinity(first.id(), &mask).unwrap();
+        let mut wanted = read(&process(first.id()));
+        (wanted[0].pid, wanted[0].threads[0].tid) = (second.id(), second.id());
+        assert_eq!(set(&wanted, &process(second.id())), Vec::<String>::new());
+        assert_eq!(read(&process(second.id())), wanted);
+        assert_eq!(wanted[0].threads[0].affinity.as_ref(), Some(&mask));
+        for child in [&mut first, &mut second] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn processes_of_several_personalities_are_told() {
+        let with = |pid, number| Attributes { pid, personality: Some(number), ..Attributes::default() };
+        assert_eq!(odd_personality(&[with(1, 0x40000), with(2, 0x40000)]), None);
+        assert_eq!(personality(&[with(1, 0x40000)]), Some(0x40000));
+        assert_eq!(odd_personality(&[with(1, 0), with(2, 0x40000)]), Some(2));
+    }
+}

@@ -1,0 +1,449 @@
+//! Katydid's own libraries in the processes of a job: kept in the image, and given to the job that is restored.
+//!
+//! A process goes on with the code that it has mapped, and CRIU maps the very same files again. An installation may be
+//! upgraded, moved or removed meanwhile. So the image has those files, known by their note (`build_note`). Where one is
+//! not at its place any more at the restore, the job gets a copy in its folder, and CRIU's list of files names that.
+//!
+//! The rule: what a program was built against is compared first. An image of a build that this one does not understand
+//! is refused before anything begins.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use katydid_image::{Build, ChunkId, ImageError, Library, Region, Sink, Source};
+use katydid_scratch::private;
+use katydid_wire::build_note::LibraryBuild;
+use rustix::fs::StatVfsMountFlags;
+
+use crate::criu::files_img::Renamed;
+use crate::criu::{files_img, link_remap};
+use crate::process::tree::Process;
+use crate::supervisor::folder;
+
+/// What the name of a mapped file that is gone ends with.
+const DELETED: &str = " (deleted)";
+/// Bytes of a chunk of a library.
+const PIECE: usize = 1 << 20;
+/// Largest library.
+const LARGEST: u64 = 1 << 30;
+/// What is read of an ELF file: most program headers, most bytes of one segment of notes.
+const MAX_HEADERS: usize = 64;
+const MAX_NOTES: usize = 1 << 16;
+/// Lengths of an ELF file's header and of a program header, and the type of a segment of notes.
+const HEADER: usize = 64;
+const PROGRAM_HEADER: usize = 56;
+const NOTES: u32 = 4;
+
+/// Why a restored job cannot have a library.
+#[derive(Debug, thiserror::Error)]
+pub enum LibraryError {
+    /// A program with a library that we do not understand.
+    #[error(
+        "its program runs with {theirs}, which this {ours} does not understand: restore it with `katydid` and a server of {}",
+        theirs.release
+    )]
+    OtherBuild {
+        /// The program's.
+        theirs: Box<LibraryBuild>,
+        /// This one.
+        ours: Box<LibraryBuild>,
+    },
+    /// Code in the job's folder would not run.
+    #[error(
+        "{}: nothing that lies there may be executed (noexec), so the job cannot have its own {library}: mount it without noexec, or install that build of Katydid again where it was",
+        folder.display()
+    )]
+    NoExec {
+        /// The job's folder.
+        folder: PathBuf,
+        /// Where the library was.
+        library: String,
+    },
+    /// The image.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// The system.
+    #[error("{}: {source}", path.display())]
+    System {
+        /// What.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+fn system(path: &Path) -> impl Fn(io::Error) -> LibraryError {
+    move |source| LibraryError::System { path: path.to_owned(), source }
+}
+
+/// Keeps Katydid's libraries that the processes of a tree have mapped.
+///
+/// # Errors
+///
+/// The image cannot be written. A process or file that vanishes meanwhile is passed over.
+pub(crate) fn save(tree: &[Process], sink: &dyn Sink) -> Result<Vec<Library>, ImageError> {
+    let mut libraries = Vec::new();
+    for (mapped, file) in opened(tree) {
+        let Some(build) = build_of(&file) else { continue };
+        let (Ok(stat), Some(path)) = (file.metadata(), mapped.path.to_str()) else { continue };
+        let Some(contents) = kept(path, &file, stat.len(), sink)? else { continue };
+        let build = Build {
+            protocol: build.protocol,
+            job_protocol: build.job_protocol,
+            interface: ChunkId::from_bytes(build.spec_hash),
+            release: build.release,
+        };
+        libraries.push(Library {
+            path: path.to_owned(),
+            deleted: mapped.is_deleted,
+            mode: stat.mode(),
+            build,
+            contents,
+        });
+    }
+    Ok(unambiguous(libraries))
+}
+
+/// A file that a process has mapped to run.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Mapped {
+    path: PathBuf,
+    is_deleted: bool,
+    /// The range, as `/proc/PID/map_files` has it.
+    range: String,
+    inode: u64,
+}
+
+/// Every file that a process of the tree has mapped to run, once.
+fn opened(tree: &[Process]) -> Vec<(Mapped, File)> {
+    let (mut names, mut files) = (BTreeSet::new(), Vec::new());
+    for pid in tree.iter().map(|process| process.pid) {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        for mapped in maps.lines().filter_map(Mapped::read) {
+            if names.insert((mapped.path.clone(), mapped.inode))
+                && let Some(file) = mapped.open(pid)
+            {
+                files.push((mapped, file));
+            }
+        }
+    }
+    files
+}
+
+impl Mapped {
+    /// `7f00-7f10 r-xp 00001000 00:1a 12   /lib/name`: nothing for what is not run, not private, or no file.
+    fn read(line: &str) -> Option<Self> {
+        let path = &line[line.find('/')?..];
+        let mut words = line.split_ascii_whitespace();
+        let (range, rights) = (words.next()?, words.next()?);
+        let inode = words.nth(2)?.parse().ok()?;
+        let (is_run, standing) = (rights == "r-xp", path.strip_suffix(DELETED));
+        let (path, range) = (standing.unwrap_or(path).into(), without_zeros(range)?);
+        is_run.then_some(Self { path, is_deleted: standing.is_some(), range, inode })
+    }
+
+    /// Opens the very file that is mapped, if that is possible.
+    fn open(&self, pid: u32) -> Option<File> {
+        let is_it = |file: &File| file.metadata().is_ok_and(|stat| stat.is_file() && stat.ino() == self.inode);
+        let by_name = || fs::metadata(link_remap::rooted(pid, &self.path)).is_ok_and(|stat| stat.is_file());
+        let named = (!self.is_deleted && by_name()).then(|| File::open(link_remap::rooted(pid, &self.path)).ok());
+        // Takes CAP_CHECKPOINT_RESTORE, as a checkpoint does.
+        let mapped = || File::open(format!("/proc/{pid}/map_files/{}", self.range)).ok();
+        named.flatten().filter(is_it).or_else(|| mapped().filter(is_it))
+    }
+}
+
+/// The name of a range in `map_files`, whose numbers have no zeros in front.
+fn without_zeros(range: &str) -> Option<String> {
+    let (from, to) = range.split_once('-')?;
+    let short = |number: &str| u64::from_str_radix(number, 16).map(|number| format!("{number:x}")).ok();
+    Some(format!("{}-{}", short(from)?, short(to)?))
+}
+
+/// The build of a library of Katydid's; none for any other file.
+fn build_of(file: &File) -> Option<LibraryBuild> {
+    let header = piece(file, 0, HEADER)?;
+    if !header.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let (at, size) = (long(&header, 32)?, usize::from(short(&header, 54)?));
+    let count = usize::from(short(&header, 56)?).min(MAX_HEADERS);
+    if size != PROGRAM_HEADER {
+        return None;
+    }
+    let headers = piece(file, at, count * PROGRAM_HEADER)?;
+    let notes = headers.chunks_exact(PROGRAM_HEADER).filter(|header| header.starts_with(&NOTES.to_le_bytes()));
+    notes.filter_map(|header| Some((long(header, 8)?, long(header, 32)?))).find_map(|(at, bytes)| {
+        let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= MAX_NOTES)?;
+        LibraryBuild::find(&piece(file, at, bytes)?)
+    })
+}
+
+fn piece(file: &File, at: u64, bytes: usize) -> Option<Vec<u8>> {
+    let mut piece = vec![0; bytes];
+    file.read_exact_at(&mut piece, at).ok().map(|()| piece)
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+fn short(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))
+}
+
+/// Puts the bytes of a library; none for one that is too large, or that becomes shorter meanwhile.
+fn kept(name: &str, file: &File, length: u64, sink: &dyn Sink) -> Result<Option<Region>, ImageError> {
+    if length == 0 || length > LARGEST {
+        return Ok(None);
+    }
+    let mut region = Region {
+        kind: "library".to_owned(),
+        name: name.to_owned(),
+        bytes: length,
+        chunk_bytes: PIECE as u32,
+        ..Region::default()
+    };
+    for at in (0..length).step_by(PIECE) {
+        let bytes = usize::try_from(length - at).unwrap_or(PIECE).min(PIECE);
+        let Some(chunk) = piece(file, at, bytes) else { return Ok(None) };
+        region.chunks.push(sink.put(&chunk)?);
+    }
+    Ok(Some(region))
+}
+
+/// Without files that had the same name, of which CRIU's list does not tell one from the other.
+fn unambiguous(libraries: Vec<Library>) -> Vec<Library> {
+    let mut times: BTreeMap<(String, bool), u32> = BTreeMap::new();
+    for library in &libraries {
+        *times.entry((library.path.clone(), library.deleted)).or_default() += 1;
+    }
+    let is_one = |library: &Library| times.get(&(library.path.clone(), library.deleted)) == Some(&1);
+    libraries.into_iter().filter(is_one).collect()
+}
+
+/// Whether the programs of an image can be understood.
+///
+/// # Errors
+///
+/// [`LibraryError::OtherBuild`].
+pub(crate) fn check(libraries: &[Library]) -> Result<(), LibraryError> {
+    let builds = libraries.iter().map(|library| LibraryBuild {
+        protocol: library.build.protocol,
+        job_protocol: library.build.job_protocol,
+        spec_hash: *library.build.interface.as_bytes(),
+        release: library.build.release.clone(),
+    });
+    match builds.into_iter().find(|build| !build.is_understood()) {
+        None => Ok(()),
+        Some(theirs) => {
+            Err(LibraryError::OtherBuild { theirs: Box::new(theirs), ours: Box::new(LibraryBuild::current()) })
+        }
+    }
+}
+
+/// What CRIU restores with.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    /// The folder of its files.
+    pub(crate) files: PathBuf,
+    /// Libraries that are not where they were.
+    pub(crate) missing: Vec<PathBuf>,
+}
+
+/// The folders that a restore deals with.
+#[derive(Debug)]
+pub(crate) struct Folders<'a> {
+    /// The files of the dump.
+    pub(crate) files: &'a Path,
+    /// The job's folder, and where its processes see it.
+    pub(crate) folder: &'a Path,
+    pub(crate) known_folder: &'a Path,
+    /// Takes what CRIU is to read in place of the dump's files.
+    pub(crate) work: &'a Path,
+}
+
+/// Gives the job each library that is not at its place any more.
+///
+/// # Errors
+///
+/// See [`LibraryError`]. What was written lies in the job's folder, and goes with it.
+pub(crate) fn place(libraries: &[Library], source: &dyn Source, folders: &Folders<'_>) -> Result<Placed, LibraryError> {
+    let (mut renamed, mut missing) = (Vec::new(), Vec::new());
+    for library in libraries {
+        let from = Path::new(&library.path);
+        if !library.deleted && is_there(library) {
+            continue;
+        }
+        let name = below_the_folder(library);
+        write(library, source, &folders.folder.join(&name), folders.folder)?;
+        let to = folders.known_folder.join(&name);
+        if to != from || library.deleted {
+            renamed.push(Renamed { from: from.to_owned(), is_lost: library.deleted, to });
+        }
+        if !from.exists() && !from.starts_with(folders.known_folder) {
+            missing.push(from.to_owned());
+        }
+    }
+    let files = if renamed.is_empty() { folders.files.to_owned() } else { with_names(folders, &renamed)? };
+    Ok(Placed { files, missing })
+}
+
+/// Whether the file at a library's place is that library.
+fn is_there(library: &Library) -> bool {
+    let path = Path::new(&library.path);
+    // Not a device or a FIFO, of which opening may not come to an end.
+    let is_like_it = fs::metadata(path).is_ok_and(|stat| stat.is_file() && stat.len() == library.contents.bytes);
+    let Some(file) = is_like_it.then(|| File::open(path).ok()).flatten() else { return false };
+    let mut chunks = library.contents.chunks.iter().enumerate();
+    chunks.all(|(index, id)| {
+        let bytes = library.contents.chunk_len(index).and_then(|bytes| piece(&file, offset(library, index), bytes));
+        bytes.is_some_and(|bytes| ChunkId::of(&bytes) == *id)
+    })
+}
+
+fn offset(library: &Library, index: usize) -> u64 {
+    u64::from(library.contents.chunk_bytes) * index as u64
+}
+
+/// The place of a library in the folder of a job, which is the same for the same bytes.
+fn below_the_folder(library: &Library) -> PathBuf {
+    let names: Vec<u8> = library.contents.chunks.iter().flat_map(|id| *id.as_bytes()).collect();
+    let digits: String = ChunkId::of(&names).as_bytes()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = Path::new(&library.path).file_name().unwrap_or_default();
+    Path::new(folder::LIBRARIES).join(digits).join(name)
+}
+
+fn write(library: &Library, source: &dyn Source, to: &Path, folder: &Path) -> Result<(), LibraryError> {
+    let flags = rustix::fs::statvfs(folder).map_err(|error| system(folder)(error.into()))?.f_flag;
+    if flags.contains(StatVfsMountFlags::NOEXEC) {
+        return Err(LibraryError::NoExec { folder: folder.to_owned(), library: library.path.clone() });
+    }
+    let above = to.parent().unwrap_or(folder);
+    private::folders(above).map_err(system(above))?;
+    let mut file = private::create(to).map_err(system(to))?;
+    for (index, id) in library.contents.chunks.iter().enumerate() {
+        let mut chunk = vec![0; library.contents.chunk_len(index).unwrap_or(0)];
+        source.read(id, &mut chunk)?;
+        file.write_all(&chunk).map_err(system(to))?;
+    }
+    let mode = fs::Permissions::from_mode(library.mode & 0o700);
+    file.set_permissions(mode).map_err(system(to))
+}
+
+/// A folder with CRIU's files, of which those about names are written anew.
+fn with_names(folders: &Folders<'_>, renamed: &[Renamed]) -> Result<PathBuf, LibraryError> {
+    let folder = folders.work.join("files");
+    private::folder(&folder).map_err(system(&folder))?;
+    for entry in fs::read_dir(folders.files).map_err(system(folders.files))? {
+        let name = entry.map_err(system(folders.files))?.file_name();
+        if !files_img::FILE_NAMES.iter().any(|own| name == **own) {
+            symlink(folders.files.join(&name), folder.join(&name)).map_err(system(&folder))?;
+        }
+    }
+    files_img::rename(folders.files, &folder, renamed).map_err(system(&folder))?;
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_image::{Image, Options, Which};
+    use katydid_wire::build_note::BuildNote;
+
+    use super::*;
+
+    fn library(path: &str, deleted: bool, release: &str) -> Library {
+        let LibraryBuild { protocol, job_protocol, spec_hash, .. } = LibraryBuild::current();
+        let interface = ChunkId::from_bytes(spec_hash);
+        let build = Build { protocol, job_protocol, interface, release: release.to_owned() };
+        Library { path: path.to_owned(), deleted, mode: 0o100_755, build, contents: Region::default() }
+    }
+
+    #[test]
+    fn files_that_are_run_are_found_with_their_ranges() {
+        let line = "7f00-00007f10 r-xp 00001000 fe:00 12                      /l/a b (deleted)";
+        let mapped = Mapped { path: "/l/a b".into(), is_deleted: true, range: "7f00-7f10".into(), inode: 12 };
+        assert_eq!(Mapped::read(line), Some(mapped));
+        assert_eq!(Mapped::read("7f00-7f10 r--p 00001000 fe:00 12 /l/a"), None);
+        assert_eq!(Mapped::read("7f00-7f10 r-xp 00000000 00:00 0 [vdso]"), None);
+        let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
+        let found = opened(&us);
+        let exe = std::env::current_exe().unwrap();
+        let (mapped, file) = found.iter().find(|(mapped, _)| mapped.path == exe).unwrap();
+        assert_eq!(file.metadata().unwrap().ino(), mapped.inode);
+        assert_eq!(build_of(file), None, "it has no note");
+    }
+
+    /// An ELF file with nothing in it but a segment of notes.
+    fn elf(notes: &[u8]) -> Vec<u8> {
+        let mut file = vec![0; HEADER + PROGRAM_HEADER];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        file[32] = HEADER as u8;
+        (file[54], file[56]) = (PROGRAM_HEADER as u8, 1);
+        file[HEADER] = NOTES as u8;
+        file[HEADER + 8] = (HEADER + PROGRAM_HEADER) as u8;
+        file[HEADER + 32..HEADER + 40].copy_from_slice(&(notes.len() as u64).to_le_bytes());
+        file.extend(notes);
+        file
+    }
+
+    #[test]
+    fn a_library_is_known_by_its_note() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("library");
+        let opened = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            build_of(&File::open(&path).unwrap())
+        };
+        let whole = elf(BuildNote::current().bytes());
+        assert_eq!(opened(&whole), Some(LibraryBuild::current()));
+        for length in 0..whole.len() {
+            assert_eq!(opened(&whole[..length]), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn a_build_that_is_not_understood_is_refused_by_name() {
+        check(&[library("/a", false, "0.0.9")]).unwrap();
+        let mut theirs = library("/a", false, "0.0.8");
+        theirs.build.protocol += 1;
+        let error = check(&[library("/b", false, "0.1.0"), theirs]).unwrap_err().to_string();
+        assert!(error.contains("katydid 0.0.8") && error.contains("a server of 0.0.8"), "{error}");
+    }
+
+    #[test]
+    fn namesakes_are_left_to_criu() {
+        let libraries =
+            vec![library("/a", true, ""), library("/a", false, ""), library("/b", true, ""), library("/b", true, "")];
+        let left: Vec<(String, bool)> =
+            unambiguous(libraries).into_iter().map(|library| (library.path, library.deleted)).collect();
+        assert_eq!(left, [("/a".to_owned(), true), ("/a".to_owned(), false)]);
+    }
+
+    #[test]
+    fn a_library_that_has_changed_lies_in_the_job_s_folder() {
+        let (folder, work, image) =
+            (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = work.path().join("libcuda.so.1");
+        fs::write(&path, vec![7; PIECE + 5]).unwrap();
+        let image = Image::create_or_open(image.path()).unwrap();
+        let writer = image.begin(Options::default()).unwrap();
+        let file = File::open(&path).unwrap();
+        let contents = kept("/l", &file, PIECE as u64 + 5, &writer).unwrap().unwrap();
+        let library = Library { contents, ..library(path.to_str().unwrap(), false, "0.1.0") };
+        let libraries = vec![library.clone()];
+        writer.commit(katydid_image::Manifest { libraries: libraries.clone(), ..Default::default() }).unwrap();
+        let reader = image.checkpoint(Which::Latest).unwrap();
+        let known_folder = Path::new("/known");
+        let folders = Folders { files: Path::new("/none"), folder: folder.path(), known_folder, work: work.path() };
+        let placed = place(&libraries, &reader, &folders).unwrap();
+        assert_eq!((placed.files.as_path(), placed.missing.len()), (Path::new("/none"), 0));
+        fs::write(&path, vec![8; PIECE + 5]).unwrap();
+        assert!(!is_there(&library));
+        write(&library, &reader, &folder.path().join(below_the_folder(&library)), folder.path()).unwrap();
+        assert_eq!(fs::read(folder.path().join(below_the_folder(&library))).unwrap(), vec![7; PIECE + 5]);
+    }
+}

@@ -1,0 +1,236 @@
+//! What a process has that CRIU dumps and does not bring back as it was: refused while the programs run.
+//!
+//! | what | read from |
+//! |---|---|
+//! | a lease that another open is breaking | `/proc/PID/fdinfo` |
+//! | a file without a name on a read-only mount | `/proc/PID/fd` |
+//! | a session whose leader has ended, below a process of another one | `/proc/PID/stat` |
+//! | a child of the first process that has ended in such a session, and was not waited for | `/proc/PID/stat` |
+//! | credentials of a socket's peer | `SO_PEERCRED` |
+//!
+//! The rule: what cannot be looked at counts for nothing; CRIU looks at it again.
+
+#![expect(unsafe_code, reason = "credentials of peers have no safe interface that knows of none")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getegid, geteuid, pidfd_getfd, pidfd_open};
+
+use crate::process::tree;
+use crate::process::tree::Process;
+
+/// What the kernel writes behind a name that is gone.
+const NO_NAME: &str = " (deleted)";
+
+/// What would be lost, and what helps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Loss {
+    pub(crate) what: &'static str,
+    pub(crate) remedy: &'static str,
+}
+
+const LEASE: Loss = Loss {
+    what: "has a lease (F_SETLEASE) that another open of the file is breaking",
+    remedy: "give the lease back, or wait until it is broken (/proc/sys/fs/lease-break-time)",
+};
+const READ_ONLY: Loss =
+    Loss { what: "has a file open that has no name any more, on a read-only mount", remedy: "close the file" };
+const SESSION: Loss = Loss {
+    what: "is in a session whose leader has ended, and its parent is in another one",
+    remedy: "end the process, or keep the leader of its session",
+};
+const ENDED: Loss = Loss {
+    what: "has ended in a session whose leader has ended too, and its parent has not waited for it",
+    remedy: "have its parent wait for it (waitpid)",
+};
+const PEER: Loss = Loss {
+    what: "has a unix socket whose peer was another user or group (SO_PEERCRED)",
+    remedy: "close the socket, or make it as the user of `katydid run`",
+};
+
+/// The first process that would lose something.
+pub(crate) fn find(tree: &[Process]) -> Option<(u32, Loss)> {
+    without_leader(tree)
+        .or_else(|| tree.iter().find_map(|process| Some((process.pid, of_descriptors(process.pid, tree)?))))
+}
+
+fn of_descriptors(pid: u32, tree: &[Process]) -> Option<Loss> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    entries.into_iter().find_map(|entry| {
+        let (link, number) = (entry.path(), entry.file_name().into_string().ok()?);
+        let target = fs::read_link(&link).ok()?.into_os_string().into_string().ok()?;
+        if target.starts_with("socket:") {
+            return has_other_peer(pid, number.parse().ok()?, tree).then_some(PEER);
+        }
+        if !target.starts_with('/') {
+            return None;
+        }
+        let is_read_only = || statvfs(&link).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY));
+        let has_no_name = || fs::metadata(&link).is_ok_and(|found| std::os::unix::fs::MetadataExt::nlink(&found) == 0);
+        if target.ends_with(NO_NAME) && has_no_name() && is_read_only() {
+            return Some(READ_ONLY);
+        }
+        let locks = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+        is_breaking(&locks).then_some(LEASE)
+    })
+}
+
+/// `lock: 1: LEASE  BREAKING  READ 7 fe:00:12 0 EOF`.
+fn is_breaking(fdinfo: &str) -> bool {
+    let mut locks = fdinfo.lines().filter_map(|line| line.strip_prefix("lock:"));
+    locks.any(|lock| lock.split_ascii_whitespace().skip(1).take(2).eq(["LEASE", "BREAKING"]))
+}
+
+/// Whether a socket's peer was of another user or group than we are, by whom CRIU makes sockets, and of the job. Peers outside
+/// stay what they are.
+fn has_other_peer(pid: u32, number: i32, tree: &[Process]) -> bool {
+    let Some(peer) = descriptor(pid, number).and_then(|socket| peer(&socket)) else { return false };
+    let is_other = (peer.uid, peer.gid) != (geteuid().as_raw(), getegid().as_raw());
+    let Some(of) = u32::try_from(peer.pid).ok().filter(|of| *of != 0 && is_other) else { return false };
+    !tree::exists(of) || tree.iter().any(|process| process.pid == of)
+}
+
+/// A descriptor of another process, as one of ours; none for a process that has ended, or that does not let us.
+pub(crate) fn descriptor(pid: u32, number: i32) -> Option<OwnedFd> {
+    let process = pidfd_open(tree::raw(pid)?, PidfdFlags::empty()).ok()?;
+    pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()
+}
+
+/// The credentials of a unix socket's peer; none of another socket. A peer that never was, or of another namespace, has no id.
+fn peer(socket: &OwnedFd) -> Option<libc::ucred> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes as many bytes as are said to be there at most.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut length,
+        )
+    };
+    (done == 0).then_some(found)
+}
+
+/// A process, of a tree with parents before children, that CRIU cannot put into its session.
+fn without_leader(tree: &[Process]) -> Option<(u32, Loss)> {
+    let session = |process: &Process| Some((process.pid, tree::group_and_session(process.pid)?.1));
+    let sessions: BTreeMap<u32, u32> = tree.iter().filter_map(session).collect();
+    let ended = ended_without_leader(tree, &sessions).map(|pid| (pid, ENDED));
+    ended.or_else(|| unplaced(tree, &sessions).map(|pid| (pid, SESSION)))
+}
+
+/// Below the first process CRIU makes leaders that end at once. What has ended itself falls with them to another process,
+/// where CRIU waits for it without end.
+fn ended_without_leader(tree: &[Process], sessions: &BTreeMap<u32, u32>) -> Option<u32> {
+    let first = tree.first()?.pid;
+    let is_lost = |process: &&Process| {
+        let session = sessions.get(&process.pid).filter(|session| Some(*session) != sessions.get(&first));
+        process.state == 'Z' && process.parent == first && session.is_some_and(|leader| !sessions.contains_key(leader))
+    };
+    tree.iter().find(is_lost).map(|process| process.pid)
+}
+
+/// One in the session of no ancestor, whose leader is none of them. As CRIU's `prepare_pstree_ids` does it: a process forks
+/// a child before and after it makes a session, so each ancestor up to the leader was in the child's session, and in one only.
+fn unplaced(tree: &[Process], sessions: &BTreeMap<u32, u32>) -> Option<u32> {
+    let parents: BTreeMap<u32, u32> = tree.iter().map(|process| (process.pid, process.parent)).collect();
+    let first = tree.first()?.pid;
+    let mut born: BTreeMap<u32, u32> = BTreeMap::new();
+    tree.iter().skip(1).map(|process| process.pid).find(|pid| {
+        let (Some(session), Some(parent)) = (sessions.get(pid), parents.get(pid)) else { return false };
+        let has_place = session == pid || *parent == first || sessions.get(parent) == Some(session);
+        !has_place && !was_in(*session, *parent, (first, &parents), &mut born)
+    })
+}
+
+/// Whether all from `at` up to the leader of a session can have been in it; notes in which session each was.
+fn was_in(
+    session: u32,
+    mut at: u32,
+    (first, parents): (u32, &BTreeMap<u32, u32>),
+    born: &mut BTreeMap<u32, u32>,
+) -> bool {
+    while at != session {
+        let is_first_time = born.insert(at, session).is_none_or(|before| before == session);
+        match parents.get(&at).filter(|_| is_first_time && at != first) {
+            Some(above) => at = *above,
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn process(pid: u32, parent: u32) -> Process {
+        Process { pid, parent, state: 'S' }
+    }
+
+    #[test]
+    fn leases_that_are_broken_are_told_from_those_that_hold() {
+        let info = |state: &str| format!("pos:\t0\nflags:\t02\nlock:\t1: {state} 7 fe:00:12 0 EOF\n");
+        assert!(is_breaking(&info("LEASE  BREAKING  READ")));
+        assert!(!is_breaking(&info("LEASE  ACTIVE    WRITE")) && !is_breaking(&info("FLOCK  ADVISORY  WRITE")));
+    }
+
+    #[test]
+    fn a_session_is_placed_where_an_ancestor_was_in_it() {
+        // 1 leads its session, 2 was forked and made one of its own, 3 was forked before that; 4 lost the leader of its session.
+        let tree = [process(1, 0), process(2, 1), process(3, 2), process(4, 2)];
+        let sessions = |fourth| BTreeMap::from([(1, 1), (2, 2), (3, 1), (4, fourth)]);
+        assert_eq!(unplaced(&tree, &sessions(2)), None);
+        assert_eq!(unplaced(&tree, &sessions(9)), Some(4));
+        // Below the first process there is a leader for the moment.
+        assert_eq!(unplaced(&[process(1, 0), process(2, 1)], &BTreeMap::from([(1, 1), (2, 9)])), None);
+    }
+
+    #[test]
+    fn who_has_ended_in_a_lost_session_is_found_below_the_first_process() {
+        let tree = |state| [process(1, 0), Process { state, ..process(2, 1) }];
+        let sessions = |second| BTreeMap::from([(1, 1), (2, second)]);
+        assert_eq!(ended_without_leader(&tree('Z'), &sessions(9)), Some(2));
+        assert_eq!(ended_without_leader(&tree('S'), &sessions(9)), None);
+        assert_eq!(
+            (ended_without_leader(&tree('Z'), &sessions(1)), ended_without_leader(&tree('Z'), &sessions(2))),
+            (None, None)
+        );
+    }
+
+    #[test]
+    fn a_file_without_a_name_on_a_read_only_mount_is_found() {
+        let script = "mount -t tmpfs none /mnt && echo a > /mnt/file && exec 3< /mnt/file && rm /mnt/file \
+                      && echo writable && read _ && mount -o remount,bind,ro /mnt && echo read-only && read _";
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut input = child.stdin.take().unwrap();
+        let us = |pid| [process(pid, std::process::id())];
+        // Without the right to mount there is nothing to find.
+        if lines.next().is_some_and(|line| line.unwrap() == "writable") {
+            assert_eq!(find(&us(child.id())), None);
+            std::io::Write::write_all(&mut input, b"\n").unwrap();
+            assert_eq!(lines.next().unwrap().unwrap(), "read-only");
+            assert_eq!(find(&us(child.id())), Some((child.id(), READ_ONLY)));
+        }
+        drop(input);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn peers_of_our_own_user_are_no_loss() {
+        let _pair = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(of_descriptors(std::process::id(), &[process(std::process::id(), 0)]), None);
+    }
+}

@@ -1,0 +1,606 @@
+//! Shared memory with a name: files that a job's processes have mapped for others to see, such as those of POSIX and of MPI
+//! in `/dev/shm` and in `/tmp`.
+//!
+//! CRIU takes a file with a name to be there at the restore, and to hold what the program last saw. These files are
+//! memory: they are gone with the machine or with the program, and whatever runs on after a checkpoint changes them, locks
+//! and all. Those of memory file systems count, and those of disks that the job writes, but for large ones, which are data.
+//! The rule: they are copied while all processes stand still, and made anew before the job is restored; under their names
+//! come new files, so that whoever still has the old ones keeps them. A job in namespaces of its own has `/dev/shm` for
+//! itself.
+//!
+//! With them go small files that the job has open for writing, and FIFOs: whoever removes such files at its end, as MPI
+//! does with those of its session, may have come to it since the checkpoint. They are made anew only where they are gone. So
+//! are folders in which the job has sockets, which CRIU binds again.
+//!
+//! A file that has lost the name under which it was opened comes back under its others, and for as long as CRIU restores
+//! under that by which CRIU finds it (`criu/link_remap.rs`).
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use katydid_scratch::private;
+use rustix::fs::{CWD, FileType, Gid, Mode, SeekFrom, Uid, chown, fstatfs, mknodat, seek};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::criu::link_remap::{Key, Lost};
+use crate::criu::{link_remap, link_remap_lock};
+use crate::process::stdio::Standard;
+use crate::process::tree::Process;
+use crate::process::{stdio, written_files};
+
+/// Where POSIX's shared memory is.
+pub(crate) const PLACE: &str = "/dev/shm";
+/// `f_type` of a memory file system, from `linux/magic.h`.
+const MEMORY: i64 = 0x0102_1994;
+/// Largest file of a disk that counts.
+const LARGEST: u64 = 1 << 30;
+/// Largest file that counts because it is open.
+const SMALL: u64 = 1 << 20;
+/// Most files and FIFOs that count because they are open.
+const MOST_OPEN: usize = 1024;
+/// Where no file can be made.
+const MADE_BY_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
+/// Bytes that are copied at a time.
+const PIECE: usize = 1 << 20;
+
+/// A file of shared memory, or one that may be gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    /// Its name, as the processes know it.
+    path: PathBuf,
+    /// The copy, in CRIU's folder.
+    copy: String,
+    mode: u32,
+    owner: (u32, u32),
+    #[serde(default)]
+    kind: Kind,
+    /// Its other names.
+    #[serde(default)]
+    links: Vec<PathBuf>,
+    /// Names by which CRIU finds it, which takes them away when it has restored the job.
+    #[serde(default)]
+    given: Vec<PathBuf>,
+}
+
+/// Why a file is in an image.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    /// It is mapped for others to see: always made anew.
+    #[default]
+    Mapped,
+    /// It is open: made anew where it is gone.
+    Open,
+    /// It is a FIFO that is open: the same, and it has no copy.
+    Fifo,
+    /// It is a folder in which a socket is bound: the same.
+    Folder,
+    /// It is large and on a disk, where it is taken to be: only the names that CRIU needs are made.
+    Linked,
+}
+
+/// Copies what the tree has mapped or open into `folder`, but for the files behind its standard streams, which are the
+/// restoring side's. `given` are the names that CRIU gave files of which the name was gone. All processes stand still.
+///
+/// # Errors
+///
+/// A file cannot be read, or its copy not be written; or one has names that cannot be found.
+pub(crate) fn save(
+    tree: &[Process],
+    stdio: &[Standard; 3],
+    given: &[PathBuf],
+    folder: &Path,
+) -> io::Result<Vec<Segment>> {
+    let mut saving = Saving { tree, folder, segments: Vec::new(), known: BTreeMap::new() };
+    saving.mapped()?;
+    saving.given(given)?;
+    saving.open(stdio)?;
+    saving.folders()?;
+    Ok(saving.segments)
+}
+
+/// What is on its way into an image.
+struct Saving<'a> {
+    tree: &'a [Process],
+    folder: &'a Path,
+    segments: Vec<Segment>,
+    /// Which file each of them is.
+    known: BTreeMap<Key, usize>,
+}
+
+impl Saving<'_> {
+    fn mapped(&mut self) -> io::Result<()> {
+        for (path, (pid, is_written)) in mapped(self.tree) {
+            // As the process sees it, which may be in a namespace of its own.
+            let Ok(mut file) = File::open(link_remap::rooted(pid, &path)) else { continue };
+            let stat = file.metadata()?;
+            if let Some(known) = self.known.get(&link_remap::key(&stat)) {
+                self.segments[*known].links.push(path);
+            } else if stat.is_file() && comes_anew(&file, &stat, is_written)? {
+                self.add(Kind::Mapped, path, &stat, Some(&mut file))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Files with names that CRIU gave, all of each file's together.
+    fn given(&mut self, given: &[PathBuf]) -> io::Result<()> {
+        let Some(root) = self.tree.first().filter(|_| !given.is_empty()).map(|process| process.pid) else {
+            return Ok(());
+        };
+        let mut files: BTreeMap<Key, Vec<PathBuf>> = BTreeMap::new();
+        for name in given {
+            let stat = fs::symlink_metadata(link_remap::rooted(root, name))?;
+            files.entry(link_remap::key(&stat)).or_default().push(name.clone());
+        }
+        let lost = link_remap::lost(self.tree);
+        files.into_iter().try_for_each(|(key, names)| self.given_to(root, key, names, &lost))
+    }
+
+    fn given_to(&mut self, root: u32, key: Key, given: Vec<PathBuf>, lost: &[Lost]) -> io::Result<()> {
+        let mut file = File::open(link_remap::rooted(root, &given[0]))?;
+        let stat = file.metadata()?;
+        let mut names = link_remap::names_beside(root, &given[0], key);
+        let known = match self.known.get(&key) {
+            Some(known) => *known,
+            None => {
+                let is_written = lost.iter().any(|lost| lost.key == key && lost.is_written);
+                let kind = if comes_anew(&file, &stat, is_written)? {
+                    Kind::Mapped
+                } else if stat.len() <= SMALL {
+                    Kind::Open
+                } else {
+                    Kind::Linked
+                };
+                let first = names.first().unwrap_or(&given[0]).clone();
+                self.add(kind, first, &stat, Some(&mut file))?
+            }
+        };
+        let segment = &mut self.segments[known];
+        names.retain(|name| *name != segment.path && !segment.links.contains(name));
+        segment.links.append(&mut names);
+        segment.given = given;
+        let found = segment.names().count() + segment.given.len();
+        if stat.nlink() > found as u64 {
+            let path = segment.path.display();
+            return Err(io::Error::other(format!("{path} has another name, in a folder that nobody here knows")));
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, stdio: &[Standard; 3]) -> io::Result<()> {
+        let is_standard = |path: &Path| stdio::is_replaced(stdio, path);
+        for (path, link) in written_files::named(self.tree).into_iter().take(MOST_OPEN) {
+            let is_elsewhere = MADE_BY_THE_KERNEL.iter().any(|place| path.starts_with(place));
+            // One that is closed is the business of somebody whom we do not hold.
+            let Some(stat) = fs::metadata(&link).ok().filter(|_| !is_elsewhere && !is_standard(&path)) else {
+                continue;
+            };
+            if self.known.contains_key(&link_remap::key(&stat)) {
+                continue;
+            }
+            if !stat.is_file() {
+                self.add(Kind::Fifo, path, &stat, None)?;
+            } else if stat.len() <= SMALL
+                && let Some(mut file) = opened(&link, &stat)?
+            {
+                self.add(Kind::Open, path, &stat, Some(&mut file))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn folders(&mut self) -> io::Result<()> {
+        for (path, pid) in written_files::folders_of_sockets(self.tree).into_iter().take(MOST_OPEN) {
+            // One that is gone has to be gone at the restore as well.
+            let stat = fs::symlink_metadata(link_remap::rooted(pid, &path));
+            if let Some(stat) = stat.ok().filter(Metadata::is_dir) {
+                self.add(Kind::Folder, path, &stat, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a file in, by its number in the list.
+    fn add(&mut self, kind: Kind, path: PathBuf, stat: &Metadata, file: Option<&mut File>) -> io::Result<usize> {
+        let number = self.segments.len();
+        let copy = format!("katydid-shared-{number}");
+        if let Some(file) = file.filter(|_| kind != Kind::Linked) {
+            copied(file, &mut private::create(&self.folder.join(&copy))?)?;
+        }
+        let (mode, owner) = (stat.mode() & 0o7777, (stat.uid(), stat.gid()));
+        let (links, given) = (Vec::new(), Vec::new());
+        self.segments.push(Segment { path, copy, mode, owner, kind, links, given });
+        self.known.insert(link_remap::key(stat), number);
+        Ok(number)
+    }
+}
+
+/// The file of a descriptor of a process, if that is still the one that has this `stat`: somebody whom we do not hold may have
+/// closed it meanwhile, and opened something else.
+fn opened(link: &Path, stat: &Metadata) -> io::Result<Option<File>> {
+    let is_it = |found: io::Result<Metadata>| found.is_ok_and(|found| link_remap::key(&found) == link_remap::key(stat));
+    match File::open(link) {
+        Ok(file) if is_it(file.metadata()) => Ok(Some(file)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound && is_it(fs::metadata(link)) => Err(error),
+        _ => Ok(None),
+    }
+}
+
+/// Whether a file that is mapped is to be there as it is now: one of memory, and one that the job writes.
+fn comes_anew(file: &File, stat: &Metadata, is_written: bool) -> io::Result<bool> {
+    Ok(fstatfs(file)?.f_type == MEMORY || (is_written && stat.len() <= LARGEST))
+}
+
+impl Segment {
+    /// Names that others may know it by.
+    fn names(&self) -> impl Iterator<Item = &PathBuf> {
+        std::iter::once(&self.path).chain(&self.links).filter(|name| !self.given.contains(name))
+    }
+
+    /// All names of the file to which CRIU gave this one.
+    pub(crate) fn names_of<'s>(segments: &'s [Self], given: &Path) -> impl Iterator<Item = &'s PathBuf> {
+        let segment = segments.iter().find(|segment| segment.given.iter().any(|name| name == given));
+        segment.into_iter().flat_map(Self::names)
+    }
+}
+
+/// Files with names that are mapped for others to see: a process that has each, and whether somebody can write to it.
+fn mapped(tree: &[Process]) -> BTreeMap<PathBuf, (u32, bool)> {
+    let mut found = BTreeMap::new();
+    for pid in tree.iter().map(|process| process.pid) {
+        // One that has ended meanwhile has mapped nothing.
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        for (path, is_written) in maps.lines().filter_map(shared_name) {
+            found.entry(path).or_insert((pid, false)).1 |= is_written;
+        }
+    }
+    found
+}
+
+/// `7f…-7f… rw-s 00000000 00:1a 12   /dev/shm/name` → the name, and whether there is a `w`; nothing for private mappings and
+/// deleted files.
+fn shared_name(line: &str) -> Option<(PathBuf, bool)> {
+    let name = line.find('/').map(|at| &line[at..])?;
+    let rights = line.split(' ').nth(1)?;
+    (rights.ends_with('s') && !name.ends_with(" (deleted)")).then(|| (name.into(), rights.contains('w')))
+}
+
+/// Copies what a file has; holes stay holes.
+fn copied(from: &mut File, to: &mut File) -> io::Result<()> {
+    let length = from.metadata()?.len();
+    copied_up_to(length, from, to)
+}
+
+/// The same of a file that had `length` bytes: somebody outside of the job may write on, or have made it shorter since.
+fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
+    to.set_len(length)?;
+    let mut buffer = vec![0; PIECE];
+    let mut at = 0;
+    // Behind the last data there is none: the answer is an error then.
+    while at < length
+        && let Ok(data) = seek(&*from, SeekFrom::Data(at))
+    {
+        let hole = match seek(&*from, SeekFrom::Hole(data)) {
+            // It has just been made shorter.
+            Err(Errno::NXIO) => break,
+            hole => hole?.min(length),
+        };
+        from.seek(io::SeekFrom::Start(data))?;
+        to.seek(io::SeekFrom::Start(data))?;
+        let mut left = hole.saturating_sub(data);
+        while left > 0 {
+            let piece = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+            let got = from.read(&mut buffer[..piece])?;
+            if got == 0 {
+                return Ok(());
+            }
+            to.write_all(&buffer[..got])?;
+            left -= got as u64;
+        }
+        at = hole;
+    }
+    Ok(())
+}
+
+/// Files that were made for a restore: removed with this value, unless they are kept.
+#[derive(Debug, Default)]
+pub(crate) struct Made(Vec<PathBuf>);
+
+impl Made {
+    /// The job has them now.
+    pub(crate) fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            // The restore has failed for a reason that matters more.
+            let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+        }
+    }
+}
+
+/// Makes the files anew from their copies in `folder`.
+///
+/// # Errors
+///
+/// With the file's name.
+pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<Made, (PathBuf, io::Error)> {
+    let mut made = Made::default();
+    for segment in segments {
+        make_all(segment, folder, &mut made).map_err(|error| (segment.path.clone(), error))?;
+    }
+    Ok(made)
+}
+
+/// A file with all its names.
+fn make_all(segment: &Segment, folder: &Path, made: &mut Made) -> io::Result<()> {
+    let is_anew = match segment.kind {
+        Kind::Mapped => true,
+        Kind::Open | Kind::Fifo | Kind::Folder => !segment.path.exists(),
+        Kind::Linked => false,
+    };
+    if is_anew {
+        make_one(segment, folder)?;
+        made.0.push(segment.path.clone());
+    }
+    if !segment.given.is_empty() {
+        link_remap_lock::mark(&segment.path);
+    }
+    let links = segment.links.iter().filter(|link| is_anew || !link.exists());
+    for name in links.chain(&segment.given).filter(|name| **name != segment.path) {
+        match fs::remove_file(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        fs::hard_link(&segment.path, name)?;
+        made.0.push(name.clone());
+    }
+    Ok(())
+}
+
+/// Names that CRIU needs for them, and others might need too.
+pub(crate) fn given_names(segments: &[Segment]) -> impl Iterator<Item = &Path> {
+    segments.iter().flat_map(|segment| &segment.given).map(PathBuf::as_path)
+}
+
+/// Those of them that a job in namespaces of its own shares with others: it has `/dev/shm` for itself.
+pub(crate) fn given_names_outside(segments: &[Segment]) -> impl Iterator<Item = &Path> {
+    given_names(segments).filter(|name| !name.starts_with(PLACE))
+}
+
+/// Names that CRIU needs and a job shares with others, made for it out of our sight. Dropped, they go: CRIU has taken them away
+/// where it has restored.
+#[derive(Debug)]
+pub(crate) struct Outside<'a>(pub(crate) &'a [Segment]);
+
+impl Drop for Outside<'_> {
+    fn drop(&mut self) {
+        for name in given_names_outside(self.0) {
+            // There may be none.
+            let _ = fs::remove_file(name);
+        }
+    }
+}
+
+fn make_one(segment: &Segment, folder: &Path) -> io::Result<()> {
+    if let Some(above) = segment.path.parent() {
+        DirBuilder::new().recursive(true).mode(0o755).create(above)?;
+    }
+    match segment.kind {
+        Kind::Fifo => return make_fifo(segment),
+        Kind::Folder => return make_folder(segment),
+        Kind::Mapped | Kind::Open | Kind::Linked => {}
+    }
+    let mut name = segment.path.clone().into_os_string();
+    name.push(format!(".katydid-{}", std::process::id()));
+    let mut fresh = private::create(Path::new(&name))?;
+    let filled = File::open(folder.join(&segment.copy)).and_then(|mut copy| copied(&mut copy, &mut fresh));
+    let (owner, group) = segment.owner;
+    let outcome = filled
+        .and_then(|()| fchown(&fresh, Some(owner), Some(group)))
+        .and_then(|()| fresh.set_permissions(Permissions::from_mode(segment.mode)))
+        .and_then(|()| fs::rename(&name, &segment.path));
+    if outcome.is_err() {
+        // What failed first is told.
+        let _ = fs::remove_file(&name);
+    }
+    outcome
+}
+
+fn make_fifo(segment: &Segment) -> io::Result<()> {
+    mknodat(CWD, &segment.path, FileType::Fifo, Mode::from_raw_mode(segment.mode), 0)?;
+    give(segment)
+}
+
+fn make_folder(segment: &Segment) -> io::Result<()> {
+    private::folder(&segment.path)?;
+    fs::set_permissions(&segment.path, Permissions::from_mode(segment.mode))?;
+    give(segment)
+}
+
+/// Gives what was made to whom it belonged.
+fn give(segment: &Segment) -> io::Result<()> {
+    let (owner, group) = segment.owner;
+    Ok(chown(&segment.path, Some(Uid::from_raw(owner)), Some(Gid::from_raw(group)))?)
+}
+
+/// Whether some of them are where POSIX's shared memory is.
+pub(crate) fn is_posix(segments: &[Segment]) -> bool {
+    segments.iter().any(|segment| segment.path.starts_with(PLACE))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::os::unix::fs::FileExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn only_shared_mappings_of_files_with_names_count() {
+        let line = |rights, name| format!("7f00-7f10 {rights} 00000000 00:1a 12     {name}");
+        assert_eq!(shared_name(&line("rw-s", "/dev/shm/a b")), Some(("/dev/shm/a b".into(), true)));
+        assert_eq!(shared_name(&line("r--s", "/dev/shm/a")), Some(("/dev/shm/a".into(), false)));
+        for (rights, name) in [("rw-p", "/dev/shm/a"), ("rw-s", "/memfd:x (deleted)"), ("rw-s", ""), ("r--p", "[heap]")]
+        {
+            assert_eq!(shared_name(&line(rights, name)), None, "{rights} {name}");
+        }
+    }
+
+    #[test]
+    fn what_others_append_or_cut_off_meanwhile_is_not_waited_for() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"text and more").unwrap();
+        for (length, wanted) in [(4, &b"text"[..]), (13, b"text and more"), (15, b"text and more\0\0")] {
+            let mut copy = tempfile::tempfile().unwrap();
+            copied_up_to(length, &mut file, &mut copy).unwrap();
+            let mut found = Vec::new();
+            copy.rewind().unwrap();
+            copy.read_to_end(&mut found).unwrap();
+            assert_eq!(found, wanted);
+        }
+    }
+
+    #[test]
+    fn a_descriptor_that_is_of_another_file_meanwhile_is_passed_over() {
+        let (file, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        let socket = File::from(OwnedFd::from(socket));
+        let link = |file: &File| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let stat = file.metadata().unwrap();
+        assert!(opened(&link(&file), &stat).unwrap().is_some());
+        for path in [link(&other), link(&socket), "/proc/self/fd/none".into()] {
+            assert!(opened(&path, &stat).unwrap().is_none(), "{}", path.display());
+        }
+        assert!(opened(&link(&socket), &socket.metadata().unwrap()).is_err(), "what it is cannot be opened");
+    }
+
+    #[test]
+    fn a_file_comes_back_with_its_holes_as_a_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("below/segment");
+        let mut old = tempfile::tempfile().unwrap();
+        old.set_len(1 << 30).unwrap();
+        old.write_all_at(b"first", 0).unwrap();
+        old.write_all_at(b"last", (1 << 30) - 4).unwrap();
+        copied(&mut old, &mut File::create(folder.path().join("copy")).unwrap()).unwrap();
+        let stat = fs::metadata(folder.path().join("copy")).unwrap();
+        assert!(stat.blocks() < 1 << 12, "{} blocks", stat.blocks());
+        let owner = (stat.uid(), stat.gid());
+        let (links, given) = (Vec::new(), Vec::new());
+        let (copy, kind) = ("copy".into(), Kind::Mapped);
+        let segment = Segment { path: path.clone(), copy, mode: 0o640, owner, kind, links, given };
+        let made = make(&[segment], folder.path()).unwrap();
+        let file = File::open(&path).unwrap();
+        let (mut first, mut last) = ([0; 5], [0; 4]);
+        file.read_exact_at(&mut first, 0).unwrap();
+        file.read_exact_at(&mut last, (1 << 30) - 4).unwrap();
+        assert_eq!((&first, &last, file.metadata().unwrap().mode() & 0o777), (b"first", b"last", 0o640));
+        drop(made);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_open_comes_back_where_it_is_gone() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |name: &str| folder.path().join("session").join(name);
+        fs::create_dir(folder.path().join("session")).unwrap();
+        let mut written = File::create(path("written")).unwrap();
+        written.write_all(b"then").unwrap();
+        fs::write(path("read"), b"read").unwrap();
+        let _read = File::open(path("read")).unwrap();
+        mknodat(CWD, path("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let _fifo = File::options().read(true).write(true).open(path("fifo")).unwrap();
+        let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
+        let stdio = [Standard::Other, Standard::Other, Standard::Other];
+        let mut saved = save(&us, &stdio, &[], image.path()).unwrap();
+        saved.retain(|segment| segment.path.starts_with(folder.path()));
+        assert_eq!(saved.len(), 2, "{saved:?}");
+        written.write_all(b" and now").unwrap();
+        assert!(make(&saved, image.path()).unwrap().0.is_empty(), "what is there stays");
+        assert_eq!(fs::read(path("written")).unwrap(), b"then and now");
+        fs::remove_dir_all(folder.path().join("session")).unwrap();
+        make(&saved, image.path()).unwrap().keep();
+        assert_eq!(fs::read(path("written")).unwrap(), b"then");
+        assert!(!path("read").exists() && fs::metadata(path("fifo")).unwrap().mode() & 0o170_777 == 0o10_600);
+    }
+
+    #[test]
+    fn a_folder_of_a_socket_comes_back_where_it_is_gone() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let place = folder.path().join("with a space");
+        fs::create_dir(&place).unwrap();
+        fs::set_permissions(&place, Permissions::from_mode(0o770)).unwrap();
+        let _bound = UnixListener::bind(place.join("listener")).unwrap();
+        let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
+        let stdio = [Standard::Other, Standard::Other, Standard::Other];
+        let mut saved = save(&us, &stdio, &[], image.path()).unwrap();
+        saved.retain(|segment| segment.path.starts_with(folder.path()));
+        assert_eq!(saved.len(), 1, "{saved:?}");
+        assert!(make(&saved, image.path()).unwrap().0.is_empty(), "what is there stays");
+        fs::remove_dir_all(&place).unwrap();
+        let made = make(&saved, image.path()).unwrap();
+        assert_eq!(fs::metadata(&place).unwrap().mode() & 0o170_777, 0o40_770);
+        drop(made);
+        assert!(!place.exists(), "a restore that fails leaves nothing");
+    }
+
+    #[test]
+    fn a_file_that_has_lost_its_name_comes_back_under_all_others() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |name: &str| folder.path().join(name);
+        let mut file = File::create(path("lost")).unwrap();
+        file.write_all(b"then").unwrap();
+        for name in ["one", "other", "link_remap.9"] {
+            fs::hard_link(path("lost"), path(name)).unwrap();
+        }
+        fs::remove_file(path("lost")).unwrap();
+        let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
+        let stdio = [Standard::Other, Standard::Other, Standard::Other];
+        let mut saved = save(&us, &stdio, &[path("link_remap.9")], image.path()).unwrap();
+        saved.retain(|segment| segment.path.starts_with(folder.path()));
+        assert_eq!(saved.len(), 1, "{saved:?}");
+        let names: Vec<&PathBuf> = Segment::names_of(&saved, &path("link_remap.9")).collect();
+        assert_eq!(names, [&path("one"), &path("other")]);
+        fs::remove_file(path("link_remap.9")).unwrap();
+        // What is there stays.
+        file.write_all(b" and now").unwrap();
+        drop(make(&saved, image.path()).unwrap());
+        assert!(!path("link_remap.9").exists());
+        assert_eq!(fs::read(path("one")).unwrap(), b"then and now");
+        fs::remove_file(path("one")).unwrap();
+        fs::remove_file(path("other")).unwrap();
+        let made = make(&saved, image.path()).unwrap();
+        let inodes: Vec<u64> =
+            ["one", "other", "link_remap.9"].map(|name| fs::metadata(path(name)).unwrap().ino()).into();
+        assert!(inodes.iter().all(|inode| *inode == inodes[0]));
+        assert_eq!(fs::read(path("other")).unwrap(), b"then");
+        drop(made);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_with_a_name_that_nobody_knows_is_refused() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |name: &str| folder.path().join(name);
+        let _file = File::create(path("lost")).unwrap();
+        fs::create_dir(path("elsewhere")).unwrap();
+        for name in ["link_remap.9", "elsewhere/one"] {
+            fs::hard_link(path("lost"), path(name)).unwrap();
+        }
+        fs::remove_file(path("lost")).unwrap();
+        let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
+        let stdio = [Standard::Other, Standard::Other, Standard::Other];
+        let error = save(&us, &stdio, &[path("link_remap.9")], image.path()).unwrap_err();
+        assert!(error.to_string().contains("another name"), "{error}");
+    }
+}

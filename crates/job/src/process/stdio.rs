@@ -1,0 +1,246 @@
+//! Standard input, output and error of a program: what they are called in a dump, and how a restore gives others.
+//!
+//! A restored program reads and writes where `katydid restore` does, as if that had started it (`criu/restore_images.rs`). The
+//! rule: only what cannot be anything else of the program is replaced (pipes, sockets, terminals, regular files that it
+//! writes). `/dev/null` and other devices are opened again; a regular file of standard input is read on at its offset.
+//! What was opened in another mount namespace, as by whoever enters a container, or may not be read, is given from outside.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open, stat};
+use rustix::termios::isatty;
+use serde::{Deserialize, Serialize};
+
+/// What one of the three descriptors is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standard {
+    /// A pipe whose other end belongs to somebody else.
+    Pipe {
+        /// `st_ino`.
+        inode: u64,
+    },
+    /// A socket.
+    Socket {
+        /// `st_ino`.
+        inode: u64,
+    },
+    /// A terminal.
+    Terminal {
+        /// `st_rdev`.
+        rdev: u64,
+        /// `st_dev`.
+        dev: u64,
+    },
+    /// A regular file.
+    File {
+        /// Where it is.
+        path: String,
+    },
+    /// A file or device in a mount namespace that is not the program's.
+    Outside {
+        /// Where it is there.
+        path: String,
+        /// Of the mount that it was opened through.
+        mount: u64,
+        /// `st_ino`.
+        inode: u64,
+    },
+    /// Anything else, or nothing: restored as it was.
+    Other,
+}
+
+impl Standard {
+    /// What `fd` is.
+    #[must_use]
+    pub fn of(fd: BorrowedFd<'_>) -> Self {
+        let known = |stat: Stat| {
+            let standard = Self::known(&stat, || isatty(fd), target(fd));
+            standard.if_seen(Path::new("/proc/self"), fd.as_raw_fd(), &stat)
+        };
+        fstat(fd).map_or(Self::Other, known)
+    }
+
+    /// What is behind such a link of `/proc` as `/proc/7/fd/1`.
+    fn behind(process: &Path, number: i32) -> Self {
+        let link = &process.join("fd").join(number.to_string());
+        // Opened anew, which makes it nobody's terminal.
+        let open = || open(link, OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+        let known =
+            |stat: Stat| Self::known(&stat, || open().is_ok_and(isatty), text_of(link)).if_seen(process, number, &stat);
+        stat(link).map_or(Self::Other, known)
+    }
+
+    /// The same for a process such as `/proc/7`: a file that was opened in a mount namespace which is not the process's is
+    /// outside. A dump would look for its mount, and find none. So is one that this user may not read, as of a service whose
+    /// streams root has opened: a dump looks into it.
+    fn if_seen(self, process: &Path, number: i32, stat: &Stat) -> Self {
+        let has_place =
+            matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile | FileType::CharacterDevice);
+        let path = match &self {
+            Self::File { path } => Some(path.clone()),
+            Self::Other if has_place => text_of(&process.join("fd").join(number.to_string())),
+            _ => None,
+        };
+        match (path, mount_of(process, number)) {
+            (Some(path), Some(mount)) if !sees(process, mount) || !can_be_read(process, number) => {
+                Self::Outside { path, mount, inode: stat.st_ino }
+            }
+            _ => self,
+        }
+    }
+
+    /// By what the system says of it, whether it is a terminal, and where `/proc` says that it is.
+    fn known(stat: &Stat, is_terminal: impl FnOnce() -> bool, target: Option<String>) -> Self {
+        match FileType::from_raw_mode(stat.st_mode) {
+            // A FIFO with a name can be opened again.
+            FileType::Fifo if target.as_ref().is_some_and(|path| path.starts_with('/')) => Self::Other,
+            FileType::Fifo => Self::Pipe { inode: stat.st_ino },
+            FileType::Socket => Self::Socket { inode: stat.st_ino },
+            FileType::CharacterDevice if is_terminal() => Self::Terminal { rdev: stat.st_rdev, dev: stat.st_dev },
+            FileType::RegularFile => target.map_or(Self::Other, |path| Self::File { path }),
+            _ => Self::Other,
+        }
+    }
+
+    /// The three of another process.
+    #[must_use]
+    pub fn of_process(pid: u32) -> [Self; 3] {
+        [0, 1, 2].map(|number| Self::behind(Path::new(&format!("/proc/{pid}")), number))
+    }
+
+    /// The three of this process, which are those of a program that it starts.
+    #[must_use]
+    pub fn ours() -> [Self; 3] {
+        [Self::of(std::io::stdin().as_fd()), Self::of(std::io::stdout().as_fd()), Self::of(std::io::stderr().as_fd())]
+    }
+
+    /// What `fd` is to a program in a mount namespace of its own: there, files of ours are files outside.
+    #[must_use]
+    pub fn from_outside(fd: BorrowedFd<'_>) -> Self {
+        match (Self::of(fd), mount_of(Path::new("/proc/self"), fd.as_raw_fd()), fstat(fd)) {
+            (Self::File { path }, Some(mount), Ok(stat)) => Self::Outside { path, mount, inode: stat.st_ino },
+            (standard, ..) => standard,
+        }
+    }
+
+    /// Where a regular file is.
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            Self::File { path } | Self::Outside { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+
+    /// What a dump must be told, so that it does not look for the other end.
+    #[must_use]
+    pub fn external(&self) -> Option<String> {
+        match self {
+            Self::Terminal { rdev, dev } => Some(format!("tty[{rdev:x}:{dev:x}]")),
+            Self::Outside { mount, inode, .. } => Some(format!("file[{mount:x}:{inode:x}]")),
+            Self::Socket { inode } => Some(format!("unix[{inode}]")),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a path is that of a file which a restore replaces by a stream of its own. Standard input is not: the program
+/// reads its file on where it was.
+pub(crate) fn is_replaced(streams: &[Standard; 3], path: &Path) -> bool {
+    let is_own = |number, standard: &Standard| number == 0 && matches!(standard, Standard::File { .. });
+    let mut replaced = streams.iter().enumerate().filter(|(number, standard)| !is_own(*number, standard));
+    replaced.any(|(_, standard)| standard.path().map(Path::new) == Some(path))
+}
+
+/// The id of the mount that a descriptor of a process was opened through.
+fn mount_of(process: &Path, number: i32) -> Option<u64> {
+    let text = fs::read_to_string(process.join("fdinfo").join(number.to_string())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+}
+
+/// Whether a mount is in the namespace of a process; it is where that cannot be told.
+fn sees(process: &Path, mount: u64) -> bool {
+    let Ok(mounts) = fs::read_to_string(process.join("mountinfo")) else { return true };
+    let number = |line: &str| line.split(' ').next().and_then(|number| number.parse().ok());
+    mounts.lines().any(|line| number(line) == Some(mount))
+}
+
+/// Whether this process may read all files that it has as standard streams.
+pub(crate) fn are_readable() -> bool {
+    [std::io::stdin().as_fd(), std::io::stdout().as_fd(), std::io::stderr().as_fd()].into_iter().all(|fd| {
+        let is_file = fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
+        !is_file || can_be_read(Path::new("/proc/self"), fd.as_raw_fd())
+    })
+}
+
+/// Whether the file of a descriptor can be opened again for reading.
+fn can_be_read(process: &Path, number: i32) -> bool {
+    let link = process.join("fd").join(number.to_string());
+    let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    open(link, flags, Mode::empty()).is_ok()
+}
+
+/// What `/proc` says the descriptor is; none when that is no text.
+fn target(fd: BorrowedFd<'_>) -> Option<String> {
+    text_of(&Path::new("/proc/self/fd").join(fd.as_raw_fd().to_string()))
+}
+
+/// Where a link leads; none when that is no text.
+fn text_of(link: &Path) -> Option<String> {
+    fs::read_link(link).ok()?.into_os_string().into_string().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pipes_and_files_are_told_apart() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let pipe = Standard::of(writer.as_fd());
+        assert_eq!(pipe, Standard::of(reader.as_fd()));
+        assert!(matches!(pipe, Standard::Pipe { .. }));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap().to_owned();
+        assert_eq!(Standard::of(file.as_fd()), Standard::File { path });
+        let (process, number) = (Path::new("/proc/self"), file.as_file().as_raw_fd());
+        let mount = mount_of(process, number).unwrap();
+        assert!(sees(process, mount) && !sees(process, u64::MAX));
+        let null = fs::File::open("/dev/null").unwrap();
+        assert_eq!(Standard::of(null.as_fd()), Standard::Other);
+    }
+
+    #[test]
+    fn those_of_another_process_are_seen_as_it_sees_them() {
+        assert_eq!(Standard::of_process(std::process::id()), Standard::ours());
+        let (reader, writer) = std::io::pipe().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut sleep = std::process::Command::new("/bin/sleep");
+        sleep.arg("1000").stdin(reader).stdout(file.reopen().unwrap()).stderr(std::process::Stdio::null());
+        let mut child = sleep.spawn().unwrap();
+        let expected = [Standard::of(writer.as_fd()), Standard::of(file.as_fd()), Standard::Other];
+        assert_eq!(Standard::of_process(child.id()), expected);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(Standard::of_process(child.id()), [const { Standard::Other }; 3]);
+    }
+
+    #[test]
+    fn a_file_of_standard_input_stays_the_program_s() {
+        let file = |path: &str| Standard::File { path: path.into() };
+        let streams = [file("/in"), file("/out"), Standard::Other];
+        assert!(!is_replaced(&streams, Path::new("/in")) && is_replaced(&streams, Path::new("/out")));
+    }
+
+    #[test]
+    fn the_names_are_criu_s() {
+        assert_eq!(Standard::Terminal { rdev: 0x8801, dev: 0x18 }.external().unwrap(), "tty[8801:18]");
+        assert_eq!(Standard::Socket { inode: 9 }.external().unwrap(), "unix[9]");
+        assert_eq!(Standard::Pipe { inode: 9 }.external(), None);
+        let outside = Standard::Outside { path: "/e".into(), mount: 27, inode: 255 };
+        assert_eq!((outside.external().unwrap().as_str(), outside.path()), ("file[1b:ff]", Some("/e")));
+    }
+}

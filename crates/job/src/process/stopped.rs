@@ -1,0 +1,162 @@
+//! Programs that a signal has stopped (`SIGSTOP`, `SIGTSTP`), as batch systems suspend jobs.
+//!
+//! A program answers its supervisor by a thread of its own, which stands still with it. So it is continued for the time in
+//! which it is brought to rest, and stopped again once that is over. The rule: whatever becomes of the checkpoint, a program
+//! that was stopped before it is stopped after it.
+//!
+//! A restored process stands still by `SIGSTOP`, whatever had stopped it. The signal is in CRIU's file of the process, and is sent
+//! again: a shell tells its user which it was.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::criu::files_img::{bounded_if_any, messages};
+use crate::criu::protobuf::Fields;
+use crate::process::tree;
+use crate::process::tree::Process;
+use crate::sync::lock;
+
+/// The second magic number of `core-PID.img`; `core_entry.tc`, `task_core_entry.stop_signo`.
+const CORE: [u8; 4] = [0x47, 0x38, 0x05, 0x55];
+const TASK: u64 = 3;
+const STOP_SIGNAL: u64 = 21;
+/// What a process that does not stop by its signal may take until it is stopped by `SIGSTOP`: the kernel drops the signals of a
+/// terminal where no shell could let the process go on.
+const STOPS: Duration = Duration::from_secs(1);
+/// Between two looks whether it has stopped.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Processes of a supervisor that were stopped, and run for the time of a request. Dropped: those that live are stopped again.
+#[derive(Debug)]
+pub struct Woken(Stopped);
+
+/// Continues a supervisor that is stopped, with its guard, server and workers, but not its program: a batch system suspends
+/// all of a job, and its supervisor has to answer.
+#[must_use]
+pub fn wake(supervisor: u32) -> Woken {
+    let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let ours = program(supervisor);
+    let is_ours = |process: &Process| ours.is_some() && program(process.pid) == ours;
+    let processes = tree::tree(supervisor).unwrap_or_default();
+    let woken = Stopped::default();
+    woken.go_on(&processes.into_iter().filter(is_ours).collect::<Vec<_>>(), |_| true);
+    Woken(woken)
+}
+
+impl Woken {
+    /// They run on: the program has ended, and they end with it.
+    pub fn run_on(self) {
+        lock(&self.0.0).clear();
+    }
+}
+
+impl Drop for Woken {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// The signal of a terminal that had stopped the process `id` of a dump; none of one that `SIGSTOP` had, or nothing.
+pub(crate) fn terminal_signal(folder: &Path, id: u32) -> Option<Signal> {
+    let core = bounded_if_any(&folder.join(format!("core-{id}.img"))).ok()?;
+    of_terminal(messages(&core, CORE).next()?)
+}
+
+fn of_terminal(core: &[u8]) -> Option<Signal> {
+    let number = Fields(Fields(core).bytes_in(TASK)?).number_in(STOP_SIGNAL)?;
+    [Signal::TSTP, Signal::TTIN, Signal::TTOU].into_iter().find(|signal| u64::try_from(signal.as_raw()) == Ok(number))
+}
+
+/// Has a process that `SIGSTOP` has stopped be so by a signal of a terminal. It may run for a moment.
+pub(crate) fn stop_by(process: &Process, signal: Signal) {
+    let one = std::slice::from_ref(process);
+    tree::signal(one, Signal::CONT);
+    tree::signal(one, signal);
+    let deadline = Instant::now() + STOPS;
+    while !tree::is_stopped(process.pid) {
+        if tree::has_ended(process.pid) || Instant::now() > deadline {
+            return tree::signal(one, Signal::STOP);
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Programs of one checkpoint that were stopped before it. Dropped: those that live are stopped again.
+#[derive(Debug, Default)]
+pub(crate) struct Stopped(Mutex<Vec<One>>);
+
+#[derive(Debug)]
+struct One {
+    process: Process,
+    /// Its id, as it sees itself.
+    seen: u32,
+    began: Option<u64>,
+}
+
+impl Stopped {
+    /// Continues those of `processes` that are stopped and whose ids, as they see themselves, `has_session` knows.
+    pub(crate) fn go_on(&self, processes: &[Process], has_session: impl Fn(u32) -> bool) {
+        let mut stopped = lock(&self.0);
+        for process in processes.iter().filter(|process| process.state == tree::STOPPED) {
+            let seen = tree::seen_by_itself(process.pid);
+            if has_session(seen) {
+                stopped.push(One { process: process.clone(), seen, began: tree::started(process.pid) });
+                tree::signal(std::slice::from_ref(process), Signal::CONT);
+            }
+        }
+    }
+
+    /// Their ids, as they see themselves.
+    pub(crate) fn ids(&self) -> Vec<u32> {
+        lock(&self.0).iter().map(|one| one.seen).collect()
+    }
+
+    /// Stops them again. One that has ended is nobody's any more.
+    pub(crate) fn stop(&self) {
+        for One { process, began, .. } in lock(&self.0).drain(..) {
+            if began.is_some() && tree::started(process.pid) == began {
+                tree::signal(&[process], Signal::STOP);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+
+    use rustix::process::{WaitOptions, waitpid};
+
+    use super::*;
+    use crate::criu::protobuf::Message;
+
+    #[test]
+    fn the_signal_is_read_from_a_dump() {
+        let core = |signal| {
+            let task = Message::default().number(1, 3).number(STOP_SIGNAL, signal).encoded();
+            Message::default().number(1, 1).bytes(TASK, &task).encoded()
+        };
+        assert_eq!(of_terminal(&core(20)), Some(Signal::TSTP));
+        assert_eq!(of_terminal(&core(19)), None);
+        assert_eq!(of_terminal(b"no core"), None);
+    }
+
+    #[test]
+    fn a_process_is_stopped_by_the_signal_of_a_terminal() {
+        let mut child = Command::new("/bin/sleep").arg("1000").process_group(0).spawn().unwrap();
+        let process = Process { pid: child.id(), parent: std::process::id(), state: 'T' };
+        tree::signal(std::slice::from_ref(&process), Signal::STOP);
+        while !tree::is_stopped(child.id()) {}
+        stop_by(&process, Signal::TSTP);
+        let told = waitpid(tree::raw(child.id()), WaitOptions::UNTRACED).unwrap();
+        assert_eq!(told.and_then(|(_, status)| status.stopping_signal()), Some(Signal::TSTP.as_raw()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,183 @@
+//! Whether processes have connections over TCP, which a dump has to keep silent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use crate::process::tree::Process;
+
+/// Lists of sockets, by the protocol below.
+const LISTS: [&str; 2] = ["tcp", "tcp6"];
+/// State of a socket that waits for connections and has none itself.
+const LISTENING: &str = "0A";
+/// How the two queues of a socket begin that has sent everything.
+const NOTHING: &str = "00000000:";
+/// Begin of the names of CRIU's files about connections.
+const STREAM: &str = "tcp-stream-";
+
+/// Whether any of the processes has one now. Sockets that cannot be looked at count.
+pub(crate) fn is_connected(processes: &[Process]) -> bool {
+    processes.iter().any(|process| {
+        let sockets = sockets(process.pid);
+        !sockets.is_empty()
+            && LISTS.iter().any(|list| {
+                match fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)) {
+                    Ok(text) => connections(&text).any(|connection| sockets.contains(connection.inode)),
+                    // A kernel without this protocol has no list of it.
+                    Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+                }
+            })
+    })
+}
+
+/// Whether any of the processes, which stand still, has a connection to somebody else. Sockets that cannot be looked at
+/// count for nothing.
+pub(crate) fn has_others(processes: &[Process]) -> bool {
+    let pairs = ends(processes);
+    pairs.keys().any(|(local, remote)| !pairs.contains_key(&(remote.clone(), local.clone())))
+}
+
+/// A process, of those that stand still, with bytes that it has not been able to send to another one of them: the other
+/// has no room for them. CRIU sends such bytes when it restores a connection, whose other end may not be there yet.
+pub(crate) fn unsent(processes: &[Process]) -> Option<u32> {
+    let pairs = ends(processes);
+    let is_inside = |(local, remote): &(String, String)| pairs.contains_key(&(remote.clone(), local.clone()));
+    pairs.iter().find(|(pair, end)| end.is_unsent && is_inside(pair)).map(|(_, end)| end.pid)
+}
+
+/// One end of a connection.
+struct End {
+    pid: u32,
+    is_unsent: bool,
+}
+
+/// The ends that processes have, by their own addresses and the others'.
+fn ends(processes: &[Process]) -> BTreeMap<(String, String), End> {
+    let mut pairs = BTreeMap::new();
+    for process in processes {
+        let sockets = sockets(process.pid);
+        for list in LISTS {
+            let text = fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)).unwrap_or_default();
+            let ours = connections(&text).filter(|connection| sockets.contains(connection.inode));
+            pairs.extend(ours.map(|connection| {
+                let end = End { pid: process.pid, is_unsent: connection.is_unsent };
+                ((connection.local.to_owned(), connection.remote.to_owned()), end)
+            }));
+        }
+    }
+    pairs
+}
+
+/// Whether CRIU has dumped one.
+pub(crate) fn is_in(folder: &Path) -> bool {
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.into_iter().any(|name| name.to_string_lossy().starts_with(STREAM))
+}
+
+/// Inodes of the sockets that a process has open.
+pub(crate) fn sockets(pid: u32) -> BTreeSet<String> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let targets = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+    targets
+        .filter_map(|target| Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect()
+}
+
+/// A line of the kernel's list of sockets.
+struct Connection<'a> {
+    local: &'a str,
+    remote: &'a str,
+    /// Bytes wait to be sent, or for the other end's word that they came.
+    is_unsent: bool,
+    inode: &'a str,
+}
+
+/// All sockets of a list, but for those that only listen.
+fn connections(list: &str) -> impl Iterator<Item = Connection<'_>> {
+    list.lines().skip(1).filter_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (local, remote, state) = (words.next()?, words.next()?, words.next()?);
+        let is_unsent = !words.next()?.starts_with(NOTHING);
+        (state != LISTENING).then_some(Connection { local, remote, is_unsent, inode: words.nth(4)? })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::{Mutex, PoisonError};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Held by whoever has connections: one that is not yet accepted is nobody's at its other end.
+    static TURN: Mutex<()> = Mutex::new(());
+
+    fn us() -> Vec<Process> {
+        vec![Process { pid: std::process::id(), parent: 0, state: 'R' }]
+    }
+
+    #[test]
+    fn a_connection_is_found() {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(is_connected(&us()));
+    }
+
+    #[test]
+    fn a_connection_to_ourselves_is_none_to_others() {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = |pid| Process { pid, parent: 0, state: 'R' };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let script =
+            "import socket, sys\ns = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\nsys.stdin.read()";
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", script, &listener.local_addr().unwrap().port().to_string()]);
+        let mut other = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let _accepted = listener.accept().unwrap();
+        assert!(has_others(&[process(other.id())]));
+        assert!(!has_others(&[process(std::process::id()), process(other.id())]));
+        drop(other.stdin.take());
+        other.wait().unwrap();
+    }
+
+    #[test]
+    fn bytes_that_the_other_end_has_no_room_for_are_found() {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut accepted, _) = listener.accept().unwrap();
+        assert_eq!(unsent(&us()), None);
+        stream.set_nonblocking(true).unwrap();
+        let mut sent = 0;
+        while let Ok(length) = stream.write(&[0; 1 << 16]) {
+            sent += length;
+        }
+        assert_eq!(unsent(&us()), Some(std::process::id()));
+        accepted.read_exact(&mut vec![0; sent]).unwrap();
+        // The kernel needs a moment to hear that they came.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while unsent(&us()).is_some() {
+            assert!(Instant::now() < deadline, "they are still unsent");
+        }
+    }
+
+    #[test]
+    fn a_listener_is_no_connection() {
+        let list = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
+                    0: 0100007F:A3E1 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100\n   \
+                    1: 0100007F:A3E1 0100007F:B2C2 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 0 100\n";
+        assert_eq!(connections(list).map(|connection| connection.inode).collect::<Vec<_>>(), ["4712"]);
+    }
+
+    #[test]
+    fn dumped_connections_are_told_by_their_files() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("core-1.img"), "").unwrap();
+        assert!(!is_in(folder.path()));
+        fs::write(folder.path().join("tcp-stream-1f.img"), "").unwrap();
+        assert!(is_in(folder.path()));
+    }
+}

@@ -1,0 +1,338 @@
+//! The processes of a job: the program and its descendants, as `/proc` shows them.
+//!
+//! The rule: a process is only ever signalled while it is known to be of the tree, that is while an ancestor that we are
+//! the parent of, or the process itself, has not been reaped. Ids therefore cannot have gone to somebody else.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
+
+/// The state letter of a process that a signal has stopped.
+pub(crate) const STOPPED: char = 'T';
+/// For whoever is to reap a process that has ended.
+const REAPED: Duration = Duration::from_secs(5);
+/// Between two looks whether it has.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// One process of a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its id, in the namespace that we are in.
+    pub pid: u32,
+    /// Its parent's.
+    pub parent: u32,
+    /// The state letter of `/proc/PID/stat`: `Z` is dead already, `T` stopped by a signal.
+    pub state: char,
+}
+
+/// The process `root` and all its descendants, parents before their children.
+///
+/// # Errors
+///
+/// `/proc` cannot be read.
+pub fn tree(root: u32) -> io::Result<Vec<Process>> {
+    let mut children: BTreeMap<u32, Vec<Process>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        // A process that ended between the two readings is none of the tree any more.
+        let Some(process) = stat(pid) else { continue };
+        if pid == root {
+            found.push(process);
+        } else {
+            children.entry(process.parent).or_default().push(process);
+        }
+    }
+    let mut next = 0;
+    while let Some(process) = found.get(next) {
+        found.extend(children.remove(&process.pid).unwrap_or_default());
+        next += 1;
+    }
+    Ok(found)
+}
+
+/// What `/proc/PID/stat` says; none for a process that is gone.
+fn stat(pid: u32) -> Option<Process> {
+    parse_stat(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The name between the parentheses may hold anything, parentheses and blanks too: the last one ends it.
+fn parse_stat(pid: u32, text: &str) -> Option<Process> {
+    let (_, rest) = text.rsplit_once(") ")?;
+    let mut words = rest.split(' ');
+    let state = words.next()?.chars().next()?;
+    Some(Process { pid, parent: words.next()?.parse().ok()?, state })
+}
+
+/// Bytes of memory that these processes have for themselves or share without a file, as far as the kernel says.
+pub(crate) fn memory(processes: &[Process]) -> u64 {
+    let of = |process: &Process| {
+        let status = fs::read_to_string(format!("/proc/{}/status", process.pid)).unwrap_or_default();
+        let kibibytes = status.lines().filter_map(|line| {
+            let rest = line.strip_prefix("RssAnon:").or_else(|| line.strip_prefix("RssShmem:"))?;
+            rest.split_whitespace().next()?.parse::<u64>().ok()
+        });
+        kibibytes.sum::<u64>().saturating_mul(1024)
+    };
+    processes.iter().map(of).sum()
+}
+
+/// The parent of a process; none for one that is gone.
+#[must_use]
+pub fn parent(pid: u32) -> Option<u32> {
+    stat(pid).map(|process| process.parent)
+}
+
+/// Ids of the threads of a process, as we see them; none for one that is gone.
+pub(crate) fn threads(pid: u32) -> Vec<u32> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The children of a process, by the lists of its threads: a kernel that CRIU can work with has them.
+#[must_use]
+pub fn children(parent: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()).collect()
+}
+
+/// Processor time that a process and those it has waited for have used, in ticks of 10 ms; 0 for one that is gone.
+#[must_use]
+pub fn ticks(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let words = text.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
+    // Of itself in user and kernel mode, and of its children.
+    words.skip(11).take(4).filter_map(|word| word.parse::<u64>().ok()).sum()
+}
+
+/// When a process began, in ticks since the machine did; none for one that is gone.
+#[must_use]
+pub fn started(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}
+
+/// Process group and session of a process; 0 stands for one that was made outside of the namespace that we are in. None
+/// for a process that is gone.
+#[must_use]
+pub fn group_and_session(pid: u32) -> Option<(u32, u32)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut words = text.rsplit_once(") ")?.1.split(' ').skip(2);
+    Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+}
+
+/// The device of a process' controlling terminal; 0 is none.
+pub(crate) fn terminal(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.split(' ').nth(4)?.parse().ok()
+}
+
+/// The process group of a process as that sees it; none for one that is gone.
+pub(crate) fn seen_group(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("NSpgid:")).and_then(innermost)
+}
+
+/// The id of a process as it sees itself: another one in a namespace of its own. That of a process that is gone is the
+/// given one.
+#[must_use]
+pub fn seen_by_itself(pid: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix("NSpid:")).and_then(innermost).unwrap_or(pid)
+}
+
+/// Ids of a process and its threads, as they see themselves.
+#[must_use]
+pub fn ids(pid: u32) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let threads = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    threads.map(seen_by_itself).collect()
+}
+
+/// The kernel lists them from the outermost namespace to the innermost.
+fn innermost(list: &str) -> Option<u32> {
+    list.split_whitespace().next_back()?.parse().ok()
+}
+
+/// The name of a process, for people; empty for one that is gone.
+#[must_use]
+pub fn name(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// Whether a process with this id exists, dead or alive.
+#[must_use]
+pub fn exists(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Whether a process has ended, reaped or not.
+#[must_use]
+pub fn has_ended(pid: u32) -> bool {
+    stat(pid).is_none_or(|process| matches!(process.state, 'Z' | 'X'))
+}
+
+/// Whether a signal has stopped a process.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    stat(pid).is_some_and(|process| process.state == STOPPED)
+}
+
+/// Sends `signal` to every process of the tree. Those that are gone are passed over.
+pub fn signal(tree: &[Process], signal: Signal) {
+    for pid in tree.iter().filter_map(|process| raw(process.pid)) {
+        // The only failure that can be is that it has ended.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// The same processes with the states that they had `before`; one that was not there yet ran.
+#[must_use]
+pub fn with_states_of(tree: Vec<Process>, before: &[Process]) -> Vec<Process> {
+    let state = |pid| before.iter().find(|process| process.pid == pid).map_or('S', |process| process.state);
+    tree.into_iter().map(|process| Process { state: state(process.pid), ..process }).collect()
+}
+
+/// The ids, as they see themselves, of those of the tree that a signal had stopped when it was listed.
+#[must_use]
+pub fn stopped(tree: &[Process]) -> Vec<u32> {
+    tree.iter().filter(|process| process.state == STOPPED).map(|process| seen_by_itself(process.pid)).collect()
+}
+
+/// Lets a tree that was stopped go on, but for those that had been stopped before, by their states.
+pub fn go_on(tree: &[Process]) {
+    let stopped: Vec<Process> = tree.iter().filter(|process| process.state != STOPPED).cloned().collect();
+    signal(&stopped, Signal::CONT);
+}
+
+/// Kills the tree, which is frozen or stopped, and reaps all of it but the root, whose parent waits for it elsewhere. In
+/// between, `release` lets go of the dead what holds on to them.
+///
+/// # Errors
+///
+/// This process cannot become the one that orphans fall to.
+pub fn kill(tree: &[Process], release: impl FnOnce()) -> io::Result<()> {
+    // Descendants whose parents die become our children, so that they can be waited for: ids are free again after. So they
+    // do from now on; a supervisor wants that anyway (`supervisor/guard.rs`).
+    set_child_subreaper(raw(std::process::id()))?;
+    let began: Vec<(u32, Option<u64>)> =
+        tree.iter().skip(1).map(|process| (process.pid, started(process.pid))).collect();
+    signal(tree, Signal::KILL);
+    release();
+    let deadline = Instant::now() + REAPED;
+    began.into_iter().for_each(|(pid, began)| reap(pid, began, deadline));
+    Ok(())
+}
+
+/// Waits until a process that was killed is gone: reaped by its parent while that one lived, or by us. Below a root that we are no
+/// ancestor of (`supervisor/ranks.rs`) it falls to process 1, which in some containers never reaps: such a one is left at the `deadline`. One
+/// with its id that `began` at another time is somebody else.
+fn reap(pid: u32, began: Option<u64>, deadline: Instant) {
+    let Some(number) = raw(pid) else { return };
+    while began.is_some() && started(pid) == began {
+        match waitpid(Some(number), WaitOptions::empty()) {
+            Err(rustix::io::Errno::CHILD) if has_ended(pid) && Instant::now() > deadline => return,
+            // Its parent has not died yet, so it is not ours yet.
+            Err(rustix::io::Errno::CHILD) => thread::sleep(LOOK),
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
+/// As the kernel's calls want it; none for 0, which would be a whole group.
+pub(crate) fn raw(pid: u32) -> Option<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_name_may_hold_parentheses() {
+        let process = parse_stat(7, "7 (a) b (c)) S 3 7 7 0").unwrap();
+        assert_eq!(process, Process { pid: 7, parent: 3, state: 'S' });
+        assert_eq!(parse_stat(7, "7 (cut"), None);
+    }
+
+    #[test]
+    fn groups_and_sessions_are_those_that_the_system_knows() {
+        let us = std::process::id();
+        let mut child = Command::new("/bin/sleep").arg("1000").process_group(0).spawn().unwrap();
+        let session = group_and_session(us).unwrap().1;
+        assert_eq!(group_and_session(child.id()), Some((child.id(), session)));
+        assert!(children(us).contains(&child.id()) && parent(child.id()) == Some(us));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(group_and_session(child.id()), None);
+        assert!(!children(us).contains(&child.id()));
+    }
+
+    #[test]
+    fn this_process_sees_itself_and_its_threads() {
+        assert_eq!(seen_by_itself(std::process::id()), std::process::id());
+        assert!(ids(std::process::id()).contains(&std::process::id()));
+        assert_eq!(innermost("\t812\t9\t1"), Some(1));
+    }
+
+    #[test]
+    fn whoever_was_stopped_before_stays_so() {
+        let process = |pid, state| Process { pid, parent: 1, state };
+        let now = with_states_of(
+            vec![process(7, 'T'), process(8, 'T'), process(9, 'T')],
+            &[process(7, 'T'), process(8, 'R')],
+        );
+        assert_eq!(now.iter().map(|process| process.state).collect::<String>(), "TRS");
+        let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let mut ours = stat(child.id()).unwrap();
+        signal(&[ours.clone()], Signal::STOP);
+        let until = |state| while stat(child.id()).unwrap().state != state {};
+        until('T');
+        assert_eq!(stopped(&tree(child.id()).unwrap()), [child.id()]);
+        assert!(stopped(&tree(std::process::id()).unwrap()[..1]).is_empty());
+        ours.state = 'S';
+        go_on(&[ours]);
+        until('S');
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_began_before_its_children_did() {
+        let ours = started(std::process::id()).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let theirs = started(child.id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(ours > 0 && theirs >= ours, "{ours} {theirs}");
+    }
+
+    #[test]
+    fn a_tree_is_found_and_killed_whole() {
+        use std::io::Read;
+        let script = "sleep 1000 & (sleep 1000 & echo; wait) & wait";
+        let mut root = Command::new("/bin/sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        // The grandchild's parent has started it when it writes the line.
+        root.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let found = loop {
+            let found = tree(root.id()).unwrap();
+            if found.len() == 4 {
+                break found;
+            }
+        };
+        assert_eq!(found[0].pid, root.id());
+        assert!(found[1..].iter().all(|process| found.iter().any(|parent| parent.pid == process.parent)));
+        kill(&found, || {}).unwrap();
+        assert_eq!(root.wait().unwrap().signal(), Some(9));
+        assert!(found.iter().all(|process| !exists(process.pid)));
+    }
+}

@@ -1,0 +1,125 @@
+//! Processes of a job that use a GPU through Katydid and that the job's supervisor does not know: their sessions would be
+//! missing in a checkpoint, and end with the job.
+//!
+//! Such a process was started without `KATYDID_JOB`, or cannot reach the job socket: another user, another `/tmp`, another
+//! root directory. It has a mark (`katydid_client::mark`), and no member of the job has its id.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader};
+
+use katydid_wire::job::{MARK, VARIABLE};
+
+use crate::process::tree;
+use crate::process::tree::Process;
+use crate::supervisor::members::Member;
+
+/// A process that uses a GPU and is no member of its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unknown {
+    /// As we see it.
+    pub(crate) pid: u32,
+    /// Its environment names a job socket.
+    pub(crate) has_socket: bool,
+}
+
+/// The first such process of a tree. Processes that end meanwhile are passed over.
+pub(crate) fn find(tree: &[Process], members: &[Member]) -> Option<Unknown> {
+    find_by(tree.iter().map(|process| (process.pid, tree::seen_by_itself(process.pid), marks(process.pid))), members)
+}
+
+/// The same among those that are no members, which stand still.
+pub(crate) fn find_besides(tree: &[Process], members: &[Member]) -> Option<Unknown> {
+    let ids: BTreeSet<u32> = members.iter().map(|member| member.pid).collect();
+    let others = tree.iter().map(|process| (process.pid, tree::seen_by_itself(process.pid)));
+    let others = others.filter(|(_, itself)| !ids.contains(itself));
+    find_by(others.map(|(pid, itself)| (pid, itself, marks(pid))), members)
+}
+
+/// Of processes as we see them, as they see themselves, and with the marks that each has; parents come before their children.
+fn find_by(processes: impl Iterator<Item = (u32, u32, BTreeSet<u64>)>, members: &[Member]) -> Option<Unknown> {
+    let (mut seen, mut sessions) = (BTreeSet::new(), BTreeMap::<u32, usize>::new());
+    for (pid, itself, marks) in processes {
+        // A child that was made without a memory of its own shows the marks of its parent.
+        let own = marks.into_iter().filter(|mark| seen.insert(*mark)).count();
+        let count = sessions.entry(itself).or_default();
+        *count += own;
+        if own > 0 && *count > members.iter().filter(|member| member.pid == itself).count() {
+            return Some(Unknown { pid, has_socket: has_socket(pid) });
+        }
+    }
+    None
+}
+
+/// The inodes of the marks that a process has.
+fn marks(pid: u32) -> BTreeSet<u64> {
+    let Ok(maps) = fs::File::open(format!("/proc/{pid}/maps")) else { return BTreeSet::new() };
+    BufReader::new(maps).lines().map_while(Result::ok).filter_map(|line| mark(&line)).collect()
+}
+
+/// `4e0000000000-4e0000001000 ---s 00000000 00:01 1027   /memfd:katydid-session (deleted)` → 1027; nothing for another line.
+fn mark(line: &str) -> Option<u64> {
+    let name = line.split_once("/memfd:")?.1;
+    let inode = line.split_ascii_whitespace().nth(4)?;
+    name.strip_prefix(MARK)?.starts_with([' ']).then_some(inode.parse().ok()?)
+}
+
+/// Whether a process was started with the job socket in its environment.
+fn has_socket(pid: u32) -> bool {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut variables = environment.split(|byte| *byte == 0);
+    variables.any(|variable| variable.strip_prefix(VARIABLE.as_bytes()).is_some_and(|rest| rest.starts_with(b"=/")))
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_wire::handshake::SessionKind;
+    use katydid_wire::key::SessionKey;
+
+    use super::*;
+    use crate::supervisor::members::Standing;
+
+    fn member(pid: u32) -> Member {
+        Member {
+            id: 1,
+            pid,
+            session: SessionKind::CUDA,
+            key: SessionKey::NONE,
+            address: String::new(),
+            link: 1,
+            program: String::new(),
+            standing: Standing::Present,
+            frames: 0,
+            reached: None,
+        }
+    }
+
+    /// Who is not known among processes with marks, whose own ids begin at 1.
+    fn unknown(processes: &[(u32, &[u64])], members: &[u32]) -> Option<u32> {
+        let members: Vec<Member> = members.iter().copied().map(member).collect();
+        let processes =
+            processes.iter().map(|(itself, marks)| (itself + 100, *itself, marks.iter().copied().collect()));
+        find_by(processes, &members).map(|unknown| unknown.pid)
+    }
+
+    #[test]
+    fn sessions_are_counted_against_members() {
+        assert_eq!(unknown(&[(1, &[]), (2, &[7])], &[2]), None);
+        assert_eq!(unknown(&[(1, &[]), (2, &[7])], &[]), Some(102));
+        assert_eq!(unknown(&[(2, &[7, 8])], &[2, 2]), None, "CUDA and OpenCL");
+        assert_eq!(unknown(&[(2, &[7, 8])], &[2]), Some(102));
+        assert_eq!(unknown(&[(2, &[7]), (2, &[8])], &[2]), Some(102), "the same id in two namespaces");
+        assert_eq!(unknown(&[(2, &[7]), (3, &[7])], &[2]), None, "a child in its parent's memory");
+    }
+
+    #[test]
+    fn marks_are_found_by_their_name() {
+        let line =
+            "4e0000000000-4e0000001000 ---s 00000000 00:01 1027                       /memfd:katydid-session (deleted)";
+        assert_eq!(mark(line), Some(1027));
+        for other in ["", "4e0000000000-4e0000001000 ---s 0 00:01 7 /memfd:katydid-sessions (deleted)", "x /memfd:"] {
+            assert_eq!(mark(other), None, "{other}");
+        }
+        assert!(marks(std::process::id()).is_empty() && marks(u32::MAX).is_empty());
+    }
+}

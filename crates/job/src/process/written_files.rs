@@ -1,0 +1,251 @@
+//! The files that a job writes: their lengths at a checkpoint, to which a restore cuts them back.
+//!
+//! A program that went on after its checkpoint has written more by the time it is restored. What it wrote since then it
+//! writes again, so the file has to end where it ended at the checkpoint; CRIU itself only refuses a file whose length
+//! differs. The rule: only a regular file that the job had open for writing at a position of its own is touched (with
+//! `O_APPEND` others may write there too), it is only ever cut, never filled up, it must still be the same file, and nobody
+//! has it open for writing, such as the job itself that lives on.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::criu::link_remap;
+use crate::process::tcp;
+use crate::process::tree::Process;
+
+/// `O_ACCMODE`, `O_APPEND` and the deleted mark, as `/proc/PID/fdinfo` writes flags: octal.
+const ACCESS: u32 = 0o3;
+const APPEND: u32 = 0o2000;
+
+/// What the names of devices of GPUs begin with.
+const GPUS: [&str; 3] = ["/dev/nvidia", "/dev/kfd", "/dev/dri/"];
+
+/// A file that was open for writing.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Written {
+    /// Where it is.
+    pub path: String,
+    /// `st_ino`: a file that was replaced since is another one. The device's number may differ on another host.
+    pub inode: u64,
+    /// Bytes at the checkpoint.
+    pub length: u64,
+}
+
+/// What the processes of a tree have open for writing. Processes and descriptors that vanish meanwhile are passed over.
+#[must_use]
+pub fn written(tree: &[Process]) -> Vec<Written> {
+    let mut files: Vec<Written> = tree.iter().flat_map(|process| of_process(process.pid)).collect();
+    files.sort();
+    files.dedup();
+    files
+}
+
+fn of_process(pid: u32) -> Vec<Written> {
+    let files = of_descriptors(pid).filter(|open| open.stat.is_file());
+    let files = files.filter(|open| open.flags & ACCESS != 0 && open.flags & APPEND == 0);
+    files
+        .filter_map(|Open { path, stat, .. }| {
+            Some(Written { path: path.into_os_string().into_string().ok()?, inode: stat.ino(), length: stat.len() })
+        })
+        .collect()
+}
+
+/// A process of a tree that has a GPU open itself, and its device.
+pub(crate) fn gpu_of(tree: &[Process]) -> Option<(u32, PathBuf)> {
+    let paths = |process: &Process| {
+        let pid = process.pid;
+        of_descriptors(pid).map(move |open| (pid, open.path))
+    };
+    tree.iter().flat_map(paths).find(|(_, path)| is_gpu(path))
+}
+
+fn is_gpu(path: &Path) -> bool {
+    path.to_str().is_some_and(|path| GPUS.iter().any(|beginning| path.starts_with(beginning)))
+}
+
+/// Names of regular files that the processes of a tree have open for writing, and of all FIFOs that they have open, each
+/// with a link by which it can be opened.
+pub(crate) fn named(tree: &[Process]) -> BTreeMap<PathBuf, PathBuf> {
+    let counts = |open: &Open| open.stat.file_type().is_fifo() || (open.stat.is_file() && open.flags & ACCESS != 0);
+    let open = tree.iter().flat_map(|process| of_descriptors(process.pid)).filter(counts);
+    open.map(|open| (open.path, open.link)).collect()
+}
+
+/// Folders in which the processes of a tree have bound sockets to names, each with a process that sees it.
+pub(crate) fn folders_of_sockets(tree: &[Process]) -> BTreeMap<PathBuf, u32> {
+    let mut folders = BTreeMap::new();
+    for pid in tree.iter().map(|process| process.pid) {
+        let held = tcp::sockets(pid);
+        // Of the network that the process is in.
+        let table = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+        let bound = table.lines().filter_map(bound).filter(|(inode, _)| held.contains(*inode));
+        folders.extend(bound.filter_map(|(_, path)| Some((path.parent()?.to_owned(), pid))));
+    }
+    folders
+}
+
+/// `ffff…: 00000002 00000000 00010000 0001 01 41234 /run/name` → the socket's inode and its name; nothing for one without.
+fn bound(line: &str) -> Option<(&str, &Path)> {
+    let (mut field, mut rest) = ("", line);
+    for _ in 0..7 {
+        (field, rest) = rest.trim_start().split_once(' ')?;
+    }
+    Some((field, Path::new(rest))).filter(|(_, path)| path.is_absolute())
+}
+
+/// A descriptor of something that has a name in a file system.
+struct Open {
+    link: PathBuf,
+    path: PathBuf,
+    flags: u32,
+    stat: fs::Metadata,
+}
+
+fn of_descriptors(pid: u32) -> impl Iterator<Item = Open> {
+    let folder = PathBuf::from(format!("/proc/{pid}"));
+    let entries = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| of_descriptor(pid, &folder, &entry.file_name()))
+}
+
+fn of_descriptor(pid: u32, folder: &Path, number: &OsStr) -> Option<Open> {
+    let link = folder.join("fd").join(number);
+    let path = fs::read_link(&link).ok()?;
+    if !path.is_absolute() {
+        return None;
+    }
+    let info = fs::read_to_string(folder.join("fdinfo").join(number)).ok()?;
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
+    let stat = fs::metadata(&link).ok()?;
+    // An unlinked file has no name to find it by; its content is in the image.
+    let path = if stat.nlink() > 0 { link_remap::standing_name(pid, path, &stat)? } else { return None };
+    Some(Open { link, path, flags, stat })
+}
+
+/// The same files with the lengths that CRIU saw, which stood still; those that it did not see are left out.
+#[must_use]
+pub(crate) fn at_rest(files: Vec<Written>, lengths: &BTreeMap<String, u64>) -> Vec<Written> {
+    let known = |file: Written| lengths.get(&file.path).map(|length| Written { length: *length, ..file });
+    files.into_iter().filter_map(known).collect()
+}
+
+/// One of the files that have to be cut back, and a process that has it open for writing: it would lose what it has written
+/// since the checkpoint, and go on to write behind the end. Nobody else is looked for when no file is longer than it was.
+#[must_use]
+pub fn in_use(files: &[Written]) -> Option<(&Written, u32)> {
+    let longer = files.iter().filter_map(|file| fs::metadata(&file.path).ok().map(|stat| (file, stat)));
+    let longer: Vec<_> = longer.filter(|(then, now)| is_longer(then, now)).collect();
+    if longer.is_empty() {
+        return None;
+    }
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.find_map(|pid| {
+        let open = of_descriptors(pid).filter(|open| open.flags & ACCESS != 0);
+        let mut files = open.filter_map(|open| {
+            let is_it =
+                |(_, stat): &&(&Written, fs::Metadata)| (stat.dev(), stat.ino()) == (open.stat.dev(), open.stat.ino());
+            longer.iter().find(is_it)
+        });
+        files.next().map(|(file, _)| (*file, pid))
+    })
+}
+
+/// Cuts each file back to its length at the checkpoint, and says which were cut.
+///
+/// # Errors
+///
+/// The first file that could not be cut, with its name.
+pub fn cut_back(files: &[Written]) -> Result<Vec<&Written>, (String, io::Error)> {
+    let mut cut = Vec::new();
+    for file in files {
+        if cut_one(file).map_err(|error| (file.path.clone(), error))? {
+            cut.push(file);
+        }
+    }
+    Ok(cut)
+}
+
+/// Whether it was longer. A file that is gone or another one is CRIU's to complain of.
+fn cut_one(then: &Written) -> io::Result<bool> {
+    let path = Path::new(&then.path);
+    if !fs::metadata(path).is_ok_and(|stat| is_longer(then, &stat)) {
+        return Ok(false);
+    }
+    let file = File::options().write(true).open(path)?;
+    if !is_longer(then, &file.metadata()?) {
+        return Ok(false);
+    }
+    file.set_len(then.length).map(|()| true)
+}
+
+/// Whether it is the same file, and has become longer.
+fn is_longer(then: &Written, now: &fs::Metadata) -> bool {
+    now.ino() == then.inode && now.len() > then.length
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn ours() -> Vec<Written> {
+        written(&[Process { pid: std::process::id(), parent: 1, state: 'R' }])
+    }
+
+    #[test]
+    fn a_file_is_cut_to_its_length_at_the_checkpoint() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"before").unwrap();
+        let path = file.path().to_str().unwrap();
+        let files: Vec<Written> = ours().into_iter().filter(|written| written.path == path).collect();
+        assert_eq!(files.len(), 1);
+        file.write_all(b" and after").unwrap();
+        assert_eq!(in_use(&files), Some((&files[0], std::process::id())));
+        let file = file.into_temp_path();
+        assert_eq!(in_use(&files), None, "nobody has it open any more");
+        assert_eq!(cut_back(&files).unwrap(), [&files[0]]);
+        assert_eq!(fs::read(&file).unwrap(), b"before");
+        assert!(cut_back(&files).unwrap().is_empty());
+    }
+
+    #[test]
+    fn devices_of_gpus_are_known_by_their_names() {
+        assert!(
+            ["/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dri/renderD128"]
+                .iter()
+                .all(|name| is_gpu(Path::new(name)))
+        );
+        assert!(!["/dev/null", "/home/dev/nvidia", "/dev/driver"].iter().any(|name| is_gpu(Path::new(name))));
+        assert_eq!(gpu_of(&[Process { pid: std::process::id(), parent: 1, state: 'R' }]), None);
+    }
+
+    #[test]
+    fn criu_s_lengths_count() {
+        let file = |path: &str, length| Written { path: path.into(), inode: 1, length };
+        let lengths = [("/a".to_owned(), 7)].into();
+        assert_eq!(at_rest(vec![file("/a", 5), file("/b", 5)], &lengths), [file("/a", 7)]);
+    }
+
+    #[test]
+    fn shared_logs_files_only_read_and_other_files_of_the_name_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, data) = (folder.path().join("log"), folder.path().join("data"));
+        fs::write(&data, b"x").unwrap();
+        let _log = File::options().append(true).create(true).open(&log).unwrap();
+        let _data = File::open(&data).unwrap();
+        assert!(!ours().iter().any(|written| Path::new(&written.path).starts_with(folder.path())));
+        let stat = fs::metadata(&data).unwrap();
+        let path = data.to_str().unwrap().to_owned();
+        let replaced = Written { path, inode: stat.ino() + 1, length: 0 };
+        assert!(cut_back(&[replaced]).unwrap().is_empty());
+        assert_eq!(fs::read(&data).unwrap(), b"x");
+    }
+}

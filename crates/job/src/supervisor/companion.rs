@@ -1,0 +1,735 @@
+//! The supervisor's end of a companion connection: orders to the worker of one session, and answers to what it asks about
+//! the image.
+//!
+//! The rule: an order is answered once; progress, questions about the image and the end of a snapshot may come before
+//! the answer and are dealt with while waiting for it. A worker is not trusted: what it names is looked up, what it sends
+//! is bounded.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use katydid_image::{CheckpointNumber, ChunkId, FileEntry, Reader, Session, Sink, Source, Writer};
+use katydid_transport::{Address, ConnectError, Talk, TalkError, companion};
+use katydid_wire::codec::CodecError;
+use katydid_wire::companion::{FromWorker, HASH, MAX_HASHES, MovedVariable, STATE_PIECE, Store, ToWorker};
+use katydid_wire::envelope::EnvelopeError;
+use katydid_wire::key::SessionKey;
+use katydid_wire::sharing::Sharing;
+
+use crate::process::saved_pointers;
+use crate::process::saved_pointers::Pointer;
+use crate::supervisor::generations::Incarnations;
+
+/// How long a server may take to hand a connection to a worker; a cold driver takes seconds to start.
+const GREETING: Duration = Duration::from_secs(60);
+/// How long a worker may be silent while it writes or reads an image; it reports progress far more often.
+const SILENCE: Duration = Duration::from_secs(600);
+/// How long a worker may take to let go of a companion that parts.
+const PARTING: Duration = Duration::from_secs(2);
+/// Between two looks whether a program that is taken up has failed to come.
+const LOOK: Duration = Duration::from_millis(50);
+/// Workers that are asked one after the other to rebuild a session, while addresses are others than before. One of fifty
+/// was seen to have such.
+const WORKERS: u32 = 4;
+/// Largest state file that is taken from a worker.
+const MAX_STATE: usize = 1 << 30;
+
+/// How far a session's snapshot is; read by whoever shows it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Bytes done.
+    pub done: AtomicU64,
+    /// Bytes in all.
+    pub total: AtomicU64,
+    /// Bytes that the image took.
+    pub written: AtomicU64,
+}
+
+/// What a worker's questions are answered from.
+#[derive(Debug, Clone, Copy)]
+pub enum Questions<'a> {
+    /// There are none at this stage.
+    Refused,
+    /// A checkpoint being written.
+    Write(&'a Writer),
+    /// A checkpoint being read.
+    Read(&'a Catalogue<'a>),
+}
+
+/// A checkpoint with the lengths of its chunks and the names of its files, by which a worker asks.
+#[derive(Debug)]
+pub struct Catalogue<'a> {
+    reader: &'a Reader,
+    lengths: HashMap<ChunkId, usize>,
+    files: HashMap<&'a str, &'a FileEntry>,
+    /// What the manifest says of each session, by the name under which a worker asks for it.
+    parts: HashMap<String, &'a Session>,
+}
+
+impl<'a> Catalogue<'a> {
+    /// Of all that `reader` has.
+    #[must_use]
+    pub fn new(reader: &'a Reader) -> Self {
+        let lengths = reader.manifest().chunks().map(|(id, length)| (*id, length)).collect();
+        let sessions = &reader.manifest().sessions;
+        let states = sessions.iter().flat_map(|session| session.states.values());
+        let parts = sessions.iter().map(|session| (format!("state-{}.part.bin", session.name), session)).collect();
+        Self { reader, lengths, files: states.map(|entry| (entry.name.as_str(), entry)).collect(), parts }
+    }
+
+    /// A file of a session, or what the manifest says of one.
+    fn file(&self, name: &str) -> Result<Vec<u8>, String> {
+        match (self.files.get(name), self.parts.get(name)) {
+            (Some(entry), _) => self.reader.state(entry).map_err(|error| error.to_string()),
+            (None, Some(part)) => serde_json::to_vec(part).map_err(|error| error.to_string()),
+            (None, None) => Err(format!("the checkpoint has no file {name}")),
+        }
+    }
+}
+
+/// What sessions are rebuilt from, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct Rebuild<'a> {
+    /// The checkpoint.
+    pub catalogue: &'a Catalogue<'a>,
+    /// The image's folder, if it has one.
+    pub directory: Option<BorrowedFd<'a>>,
+    /// Whether the program lives on, and has its host memory itself: then every variable must lie where it lay.
+    pub device_only: bool,
+    /// Only to find out whether it can be done: no program will come.
+    pub rehearsal: bool,
+    /// The folder with the program's saved memory, in which pointers to variables are looked for that lie elsewhere now.
+    pub memory: Option<&'a Path>,
+    /// The incarnations of the job that they will belong to.
+    pub incarnations: &'a Incarnations,
+    /// Devices to use in place of the session's own, a line each, as `ToWorker::Restore` has them.
+    pub devices: &'a str,
+}
+
+/// Why a worker did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum CompanionError {
+    /// No connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The connection ended or broke.
+    #[error("the worker of {session}: {source}")]
+    Talk {
+        /// Which session.
+        session: String,
+        /// What happened.
+        source: TalkError,
+    },
+    /// The worker refused; the text is its own.
+    #[error("{session}: {text}")]
+    Refused {
+        /// Which session.
+        session: String,
+        /// Why.
+        text: String,
+    },
+    /// The driver chose other addresses than those of the image, in each worker that was asked; or what one has made of an outline
+    /// is not what the image has.
+    #[error("{session}: {text}")]
+    Elsewhere {
+        /// Which session.
+        session: String,
+        /// What lies where.
+        text: String,
+    },
+    /// The device has too little free memory.
+    #[error("{session}: {text}")]
+    NoRoom {
+        /// Which session.
+        session: String,
+        /// What found no memory.
+        text: String,
+    },
+    /// The program's saved memory cannot be searched.
+    #[error("{session}: cannot look for pointers in the program's saved memory: {source}")]
+    Memory {
+        /// Which session.
+        session: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It begins anew, with devices in another order, and takes the same order then.
+    #[error("{session}: the driver does not have its devices in another order")]
+    Anew {
+        /// Which session.
+        session: String,
+    },
+    /// It said something that does not belong here.
+    #[error("the worker of {session} broke the protocol: {what}")]
+    Breach {
+        /// Which session.
+        session: String,
+        /// What it was.
+        what: String,
+    },
+}
+
+/// A connection to the worker of a session.
+#[derive(Debug)]
+pub struct Companion {
+    talk: Talk,
+    /// Name of the session in the image.
+    pub session: String,
+    /// Whether descriptors can be passed.
+    is_local: bool,
+    /// Process of the worker, on its machine.
+    pub worker: u32,
+    /// The session's key.
+    pub key: SessionKey,
+    /// The end of a snapshot that came while another answer was waited for.
+    ended: Option<Result<Vec<u8>, String>>,
+    /// State files that arrive in pieces.
+    pieces: HashMap<String, Vec<u8>>,
+    state: StateRead,
+    /// Variables that the session it has rebuilt has elsewhere.
+    moved: Vec<MovedVariable>,
+}
+
+/// The state file that a worker reads, piece by piece: as long as it does so it is read and checked once.
+#[derive(Debug, Default)]
+struct StateRead(Option<(String, Vec<u8>)>);
+
+impl StateRead {
+    /// What is at `offset`.
+    fn piece(&mut self, catalogue: &Catalogue<'_>, name: &str, offset: u64) -> Result<ToWorker, String> {
+        let bytes = match self.0.take() {
+            Some((known, bytes)) if known == name => bytes,
+            _ => catalogue.file(name)?,
+        };
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let to = from.saturating_add(STATE_PIECE).min(bytes.len());
+        let piece = ToWorker::State { total: bytes.len() as u64, data: bytes[from..to].to_vec() };
+        // After its end nobody asks for it.
+        self.0 = (to < bytes.len()).then_some((name.to_owned(), bytes));
+        Ok(piece)
+    }
+}
+
+impl Drop for Companion {
+    /// A worker takes one companion at a time: the next one finds it free.
+    fn drop(&mut self) {
+        self.talk.part(PARTING);
+    }
+}
+
+impl Companion {
+    /// Connects to the worker of the session `key`, or, without one, to a warm worker that is to rebuild one.
+    ///
+    /// # Errors
+    ///
+    /// [`CompanionError::Connect`].
+    pub fn connect(address: &Address, key: SessionKey, session: &str) -> Result<Self, CompanionError> {
+        let (talk, ready) = companion(address, key, GREETING)?;
+        Ok(Self {
+            talk,
+            session: session.to_owned(),
+            is_local: matches!(address, Address::Unix(_)),
+            worker: ready.worker_pid,
+            key: ready.key,
+            ended: None,
+            pieces: HashMap::new(),
+            state: StateRead::default(),
+            moved: Vec::new(),
+        })
+    }
+
+    /// Brings the session to rest, after all of its `frames`.
+    ///
+    /// # Errors
+    ///
+    /// [`CompanionError::Refused`]: it does not come to rest; it goes on.
+    pub fn pause(&mut self, frames: u64, patience: Duration) -> Result<(), CompanionError> {
+        let millis = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let order = ToWorker::Pause { frames, patience: millis };
+        // The worker keeps the time; what is added is for the way.
+        match self.order(&order, None, patience + Duration::from_secs(10), Questions::Refused, None)? {
+            FromWorker::Paused { .. } => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Has the worker take the image at hand, while the program runs. `directory` is the image's folder, for workers of this
+    /// machine.
+    ///
+    /// # Errors
+    ///
+    /// What the worker says.
+    pub fn prepare(
+        &mut self,
+        plan: Plan,
+        directory: Option<BorrowedFd<'_>>,
+        writer: &Writer,
+    ) -> Result<(), CompanionError> {
+        let directory = directory.filter(|_| self.is_local);
+        let order = ToWorker::Prepare {
+            store: if directory.is_some() { Store::DIRECTORY } else { Store::STREAM },
+            checkpoint: writer.number().0,
+            full: u32::from(plan.full),
+            level: plan.level,
+        };
+        match self.order(&order, directory, SILENCE, Questions::Write(writer), None)? {
+            FromWorker::Prepared {} => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Copies aside what the image is to hold.
+    ///
+    /// # Errors
+    ///
+    /// What the worker says.
+    pub fn snapshot(&mut self, plan: Plan, writer: &Writer, progress: &Progress) -> Result<Sharing, CompanionError> {
+        let order = ToWorker::Snapshot {
+            session: self.session.clone(),
+            device_only: u32::from(plan.device_only),
+            full: u32::from(plan.full),
+            outline: u32::from(plan.outline),
+        };
+        match self.order(&order, None, SILENCE, Questions::Write(writer), Some(progress))? {
+            FromWorker::Captured { bytes, sharing, .. } => {
+                progress.total.store(bytes, Relaxed);
+                let what = |error: CodecError| CompanionError::Breach {
+                    session: self.session.clone(),
+                    what: error.to_string(),
+                };
+                Sharing::decode(&sharing).map_err(what)
+            }
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// From now on the end of the program's connection is not the end of the session.
+    ///
+    /// # Errors
+    ///
+    /// What the worker says.
+    pub fn detach(&mut self, questions: Questions<'_>, progress: &Progress) -> Result<(), CompanionError> {
+        match self.order(&ToWorker::Detach {}, None, SILENCE, questions, Some(progress))? {
+            FromWorker::Detached {} => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Frames are executed again.
+    ///
+    /// # Errors
+    ///
+    /// What the worker says.
+    pub fn proceed(&mut self, questions: Questions<'_>, progress: &Progress) -> Result<(), CompanionError> {
+        match self.order(&ToWorker::Continue {}, None, SILENCE, questions, Some(progress))? {
+            FromWorker::Continued {} => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Has the snapshot written, and waits for the end of that. The session's part of the manifest is what comes back,
+    /// when it did not go into the image directly.
+    ///
+    /// # Errors
+    ///
+    /// What the worker says.
+    pub fn write(&mut self, writer: &Writer, progress: &Progress) -> Result<Vec<u8>, CompanionError> {
+        self.send(&ToWorker::Write {}, None)?;
+        loop {
+            if let Some(ended) = self.ended.take() {
+                return ended.map_err(|text| CompanionError::Refused { session: self.session.clone(), text });
+            }
+            let word = self.receive(SILENCE)?;
+            if let Some(other) = self.aside(word, Questions::Write(writer), Some(progress))? {
+                return Err(self.unexpected(&other));
+            }
+        }
+    }
+
+    /// Rebuilds a session from the image in a worker of the server's; it then waits for its program, as long as this
+    /// connection stands. Where the driver chooses other addresses than the image holds, another worker is asked, since
+    /// they depend on what the driver's threads did when.
+    ///
+    /// # Errors
+    ///
+    /// What the last worker says, or that the program's memory points where a variable lay.
+    pub fn rebuild(
+        address: &Address,
+        session: &str,
+        plan: &Rebuild<'_>,
+        progress: &Progress,
+    ) -> Result<Self, CompanionError> {
+        let mut left = WORKERS;
+        loop {
+            let mut companion = Self::connect(address, SessionKey::NONE, session)?;
+            left -= 1;
+            let mut restored = companion.restore(plan, progress);
+            if let Err(CompanionError::Anew { .. }) = restored {
+                let key = companion.key;
+                drop(companion);
+                companion = Self::connect(address, key, session)?;
+                restored = companion.restore(plan, progress);
+            }
+            match restored.and_then(|()| companion.check_moved(plan)) {
+                Err(CompanionError::Elsewhere { .. }) if left > 0 => {}
+                done => return done.map(|()| companion),
+            }
+        }
+    }
+
+    /// The same in the worker in which the session's outline was rebuilt; if what it made is of no use for that, or it is gone, in
+    /// another one.
+    ///
+    /// # Errors
+    ///
+    /// As above.
+    pub fn rebuild_on(
+        rehearsed: Option<Self>,
+        address: &Address,
+        session: &str,
+        plan: &Rebuild<'_>,
+        progress: &Progress,
+    ) -> Result<Self, CompanionError> {
+        let Some(mut companion) = rehearsed else { return Self::rebuild(address, session, plan, progress) };
+        match companion.restore(plan, progress).and_then(|()| companion.check_moved(plan)) {
+            Err(CompanionError::Elsewhere { .. } | CompanionError::Talk { .. }) => {
+                drop(companion);
+                Self::rebuild(address, session, plan, progress)
+            }
+            done => done.map(|()| companion),
+        }
+    }
+
+    /// Passes when the program's saved memory points to no variable that lies elsewhere now.
+    fn check_moved(&self, plan: &Rebuild<'_>) -> Result<(), CompanionError> {
+        let session = || self.session.clone();
+        let Some(memory) = plan.memory.filter(|_| !self.moved.is_empty()) else { return Ok(()) };
+        let found = saved_pointers::find(memory, &self.moved);
+        match found.map_err(|source| CompanionError::Memory { session: session(), source })? {
+            None => Ok(()),
+            Some(Pointer { file, offset, word, variable }) => {
+                let text = format!(
+                    "{} lay at {:#x} and lies elsewhere now, and the program's own memory holds {word:#x}, which pointed \
+                     there (byte {offset} of {file}): restore with the driver and GPU that the image was made with",
+                    variable.name, variable.address
+                );
+                Err(CompanionError::Elsewhere { session: session(), text })
+            }
+        }
+    }
+
+    fn restore(&mut self, plan: &Rebuild<'_>, progress: &Progress) -> Result<(), CompanionError> {
+        let directory = plan.directory.filter(|_| self.is_local);
+        let CheckpointNumber(checkpoint) = plan.catalogue.reader.number();
+        let order = ToWorker::Restore {
+            store: if directory.is_some() { Store::DIRECTORY } else { Store::STREAM },
+            session: self.session.clone(),
+            checkpoint,
+            device_only: u32::from(plan.device_only),
+            incarnations: plan.incarnations.encode(),
+            devices: plan.devices.to_owned(),
+            rehearsal: u32::from(plan.rehearsal),
+        };
+        match self.order(&order, directory, SILENCE, Questions::Read(plan.catalogue), Some(progress))? {
+            FromWorker::Restored { moved, .. } => {
+                let moved = MovedVariable::decode(&moved);
+                let session = || self.session.clone();
+                self.moved =
+                    moved.map_err(|error| CompanionError::Breach { session: session(), what: error.to_string() })?;
+                Ok(())
+            }
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Answers what the worker of a rebuilt session asks while its program comes back, which is when it reads what lies
+    /// in the program's memory. Ends when the program is there, or when `is_over`.
+    ///
+    /// # Errors
+    ///
+    /// The worker is gone, or broke the protocol.
+    pub fn attend(
+        &mut self,
+        catalogue: &Catalogue<'_>,
+        is_over: &(dyn Fn() -> bool + Sync),
+    ) -> Result<(), CompanionError> {
+        while !is_over() {
+            let word = match self.talk.receive(LOOK) {
+                Err(TalkError::Deadline(_)) => continue,
+                other => other.map_err(|error| self.broken(error))?,
+            };
+            let word = FromWorker::decode(&word.bytes).map_err(|error: EnvelopeError| self.broken(error.into()))?;
+            if matches!(word, FromWorker::Attached {}) {
+                return Ok(());
+            }
+            if let Some(other) = self.aside(word, Questions::Read(catalogue), None)? {
+                return Err(self.unexpected(&other));
+            }
+        }
+        Ok(())
+    }
+
+    fn order(
+        &mut self,
+        order: &ToWorker,
+        fd: Option<BorrowedFd<'_>>,
+        patience: Duration,
+        questions: Questions<'_>,
+        progress: Option<&Progress>,
+    ) -> Result<FromWorker, CompanionError> {
+        self.send(order, fd)?;
+        loop {
+            let word = self.receive(patience)?;
+            match self.aside(word, questions, progress)? {
+                None => {}
+                Some(FromWorker::Failed { text }) => {
+                    return Err(CompanionError::Refused { session: self.session.clone(), text });
+                }
+                Some(FromWorker::Elsewhere { text }) => {
+                    return Err(CompanionError::Elsewhere { session: self.session.clone(), text });
+                }
+                Some(FromWorker::NoRoom { text }) => {
+                    return Err(CompanionError::NoRoom { session: self.session.clone(), text });
+                }
+                Some(FromWorker::Anew { .. }) => return Err(CompanionError::Anew { session: self.session.clone() }),
+                Some(answer) => return Ok(answer),
+            }
+        }
+    }
+
+    /// Deals with what may come between an order and its answer; gives back anything else.
+    fn aside(
+        &mut self,
+        word: FromWorker,
+        questions: Questions<'_>,
+        progress: Option<&Progress>,
+    ) -> Result<Option<FromWorker>, CompanionError> {
+        let answer = match word {
+            FromWorker::Progress { done, total, written } => {
+                if let Some(progress) = progress {
+                    progress.done.store(done, Relaxed);
+                    progress.total.store(total, Relaxed);
+                    progress.written.store(written, Relaxed);
+                }
+                return Ok(None);
+            }
+            FromWorker::Written { part } => {
+                self.ended = Some(Ok(part));
+                return Ok(None);
+            }
+            FromWorker::Unwritten { text } => {
+                self.ended = Some(Err(text));
+                return Ok(None);
+            }
+            FromWorker::Attached {} => return Ok(None),
+            FromWorker::Has { .. } | FromWorker::Put { .. } | FromWorker::PutState { .. } => {
+                self.answer_write(word, questions)
+            }
+            FromWorker::Get { .. } | FromWorker::GetState { .. } => self.answer_read(&word, questions),
+            other => return Ok(Some(other)),
+        };
+        let answer = answer.unwrap_or_else(|text| ToWorker::StoreFailed { text });
+        self.send(&answer, None)?;
+        Ok(None)
+    }
+
+    /// Answers a question of a worker that writes.
+    fn answer_write(&mut self, word: FromWorker, questions: Questions<'_>) -> Result<ToWorker, String> {
+        let Questions::Write(writer) = questions else { return Err("nothing is being written".to_owned()) };
+        match word {
+            FromWorker::Has { hashes } => {
+                if hashes.len() % HASH != 0 || hashes.len() / HASH > MAX_HASHES {
+                    return Err("a question of no whole hashes".to_owned());
+                }
+                let ids = hashes.chunks_exact(HASH).filter_map(|hash| hash.try_into().ok());
+                let known = ids.map(|hash| u8::from(writer.has(&ChunkId::from_bytes(hash)))).collect();
+                Ok(ToWorker::Known { known })
+            }
+            FromWorker::Put { data } => {
+                writer.put(&data).map(|_| ToWorker::Stored {}).map_err(|error| error.to_string())
+            }
+            FromWorker::PutState { name, data, last } => self.take_piece(writer, name, &data, last != 0),
+            _ => Err("no question".to_owned()),
+        }
+    }
+
+    fn take_piece(&mut self, writer: &Writer, name: String, data: &[u8], last: bool) -> Result<ToWorker, String> {
+        // Whoever sends the pieces of several files mixed holds each of them here: the bound is on their sum.
+        let held: usize = self.pieces.values().map(Vec::len).sum();
+        if held + data.len() > MAX_STATE {
+            return Err(format!("{name} is larger than a state file may be"));
+        }
+        self.pieces.entry(name.clone()).or_default().extend_from_slice(data);
+        if last {
+            let bytes = self.pieces.remove(&name).unwrap_or_default();
+            writer.session_state(&name, &bytes).map_err(|error| error.to_string())?;
+        }
+        Ok(ToWorker::Stored {})
+    }
+
+    /// Answers a question of a worker that reads.
+    fn answer_read(&mut self, word: &FromWorker, questions: Questions<'_>) -> Result<ToWorker, String> {
+        let Questions::Read(catalogue) = questions else { return Err("nothing is being read".to_owned()) };
+        match word {
+            FromWorker::Get { hash } => {
+                let hash = hash.as_slice().try_into().map_err(|_| "that is no hash".to_owned())?;
+                let id = ChunkId::from_bytes(hash);
+                let length = catalogue.lengths.get(&id).ok_or_else(|| format!("the checkpoint has no chunk {id}"))?;
+                let mut data = vec![0; *length];
+                catalogue.reader.read(&id, &mut data).map_err(|error| error.to_string())?;
+                Ok(ToWorker::Chunk { data })
+            }
+            FromWorker::GetState { name, offset } => self.state.piece(catalogue, name, *offset),
+            _ => Err("no question".to_owned()),
+        }
+    }
+
+    fn send(&self, order: &ToWorker, fd: Option<BorrowedFd<'_>>) -> Result<(), CompanionError> {
+        let message = order.encode().map_err(|error| self.broken(error.into()))?;
+        self.talk.send(&message, fd.as_slice()).map_err(|error| self.broken(error))
+    }
+
+    fn receive(&self, patience: Duration) -> Result<FromWorker, CompanionError> {
+        let word = self.talk.receive(patience).map_err(|error| self.broken(error))?;
+        FromWorker::decode(&word.bytes).map_err(|error: EnvelopeError| self.broken(error.into()))
+    }
+
+    fn broken(&self, source: TalkError) -> CompanionError {
+        CompanionError::Talk { session: self.session.clone(), source }
+    }
+
+    fn unexpected(&self, word: &FromWorker) -> CompanionError {
+        let name = format!("{word:?}");
+        let what = format!("{} was not asked for", name.split(' ').next().unwrap_or_default());
+        CompanionError::Breach { session: self.session.clone(), what }
+    }
+}
+
+/// What a snapshot is to be like.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Contents that CRIU would save are saved too.
+    pub device_only: bool,
+    /// Nothing is taken to be unchanged.
+    pub full: bool,
+    /// zstd level.
+    pub level: u32,
+    /// How objects were made alone, of a session of OpenCL that runs.
+    pub outline: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use katydid_image::{Image, Manifest, Options, Which};
+    use katydid_transport::Pending;
+    use katydid_wire::SPEC_HASH;
+    use katydid_wire::companion::MAX_MESSAGE;
+    use katydid_wire::handshake::{Build, Ready};
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    /// A server whose workers answer so, each once.
+    fn serve(listener: &UnixListener, answers: Vec<FromWorker>) {
+        let build = Build::current(SPEC_HASH);
+        for answer in answers {
+            let (socket, _) = listener.accept().unwrap();
+            let visitor = Pending::accept(socket.into(), &build, SOON).unwrap();
+            let ready =
+                Ready { worker_pid: 1, key: SessionKey::NONE, driver: "softcuda".to_owned(), arenas: Vec::new() };
+            let talk = Talk::over(visitor.consent(&build, &ready).unwrap(), MAX_MESSAGE).unwrap();
+            let order = ToWorker::decode(&talk.receive(SOON).unwrap().bytes).unwrap();
+            assert!(matches!(order, ToWorker::Restore { session, .. } if session == "p1"));
+            talk.send(&answer.encode().unwrap(), &[]).unwrap();
+        }
+    }
+
+    /// What comes of a rebuild by workers that answer so; all of them must have been asked.
+    fn rebuilt_by(answers: Vec<FromWorker>) -> Result<Companion, CompanionError> {
+        let folder = tempfile::tempdir().unwrap();
+        let image = Image::create_or_open(folder.path().join("image")).unwrap();
+        image.begin(Options::default()).unwrap().commit(Manifest::default()).unwrap();
+        let reader = image.checkpoint(Which::Latest).unwrap();
+        let catalogue = Catalogue::new(&reader);
+        let plan = Rebuild {
+            catalogue: &catalogue,
+            directory: None,
+            device_only: true,
+            rehearsal: false,
+            memory: None,
+            incarnations: &Incarnations::default(),
+            devices: "",
+        };
+        let address = Address::Unix(folder.path().join("server"));
+        let listener = UnixListener::bind(folder.path().join("server")).unwrap();
+        thread::scope(|scope| {
+            let server = scope.spawn(|| serve(&listener, answers));
+            let outcome = Companion::rebuild(&address, "p1", &plan, &Progress::default());
+            server.join().unwrap();
+            outcome
+        })
+    }
+
+    fn elsewhere(number: u32) -> FromWorker {
+        FromWorker::Elsewhere { text: format!("attempt {number}") }
+    }
+
+    #[test]
+    fn another_worker_is_asked_while_addresses_are_others() {
+        let companion = rebuilt_by(vec![
+            elsewhere(1),
+            elsewhere(2),
+            FromWorker::Restored { frames: 5, moved: MovedVariable::encode(&[]) },
+        ])
+        .unwrap();
+        assert_eq!(companion.session, "p1");
+    }
+
+    #[test]
+    fn a_state_is_read_once_for_all_its_pieces() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        let image = Image::create_or_open(&path).unwrap();
+        let writer = image.begin(Options::default()).unwrap();
+        let bytes: Vec<u8> = (0..2 * STATE_PIECE + 3).map(|at| at as u8).collect();
+        let entry = writer.session_state("journal", &bytes).unwrap();
+        let states = [("journal".to_owned(), entry.clone())].into();
+        let sessions = vec![katydid_image::Session { states, ..Default::default() }];
+        writer.commit(Manifest { sessions, ..Manifest::default() }).unwrap();
+        let reader = image.checkpoint(Which::Latest).unwrap();
+        let catalogue = Catalogue::new(&reader);
+        let (mut state, mut read) = (StateRead::default(), Vec::new());
+        while read.len() < bytes.len() {
+            let ToWorker::State { total, data } = state.piece(&catalogue, &entry.name, read.len() as u64).unwrap()
+            else {
+                unreachable!()
+            };
+            assert_eq!(total, bytes.len() as u64);
+            read.extend(data);
+            // It could not be read once more.
+            let _ = std::fs::remove_file(path.join("checkpoints/000001").join(&entry.name));
+        }
+        assert!(read == bytes && state.0.is_none());
+        assert!(state.piece(&catalogue, &entry.name, 0).is_err());
+    }
+
+    #[test]
+    fn the_last_worker_s_words_are_the_reason() {
+        let refused = rebuilt_by((1..=WORKERS).map(elsewhere).collect()).unwrap_err();
+        assert_eq!(refused.to_string(), format!("p1: attempt {WORKERS}"));
+    }
+
+    #[test]
+    fn any_other_refusal_is_final() {
+        let refused = rebuilt_by(vec![FromWorker::Failed { text: "no memory".to_owned() }]).unwrap_err();
+        assert_eq!(refused.to_string(), "p1: no memory");
+    }
+}

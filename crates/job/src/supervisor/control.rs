@@ -1,0 +1,59 @@
+//! The control socket of a job: HTTP/JSON on a unix socket of mode 0600.
+//!
+//! | request                | answer                                                                       |
+//! |------------------------|------------------------------------------------------------------------------|
+//! | `GET /v1/job`          | [`JobView`](crate::supervisor::view::JobView)                                            |
+//! | `POST /v1/checkpoints` | takes a [`Request`]; [`Step`]s, one JSON object a line, the last one the end |
+//! | `POST /v1/migrations`  | takes a [`Migration`]; the same                                              |
+//!
+//! Anything else is answered with a JSON object whose `error` says what exists. A client that goes away, or reads nothing,
+//! neither ends nor delays the checkpoint that it asked for. `docs/admin-api.md` is the manual.
+
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, Weak};
+
+use katydid_http::{Answer, HttpServer, Limits, Lines};
+use serde::de::DeserializeOwned;
+
+use crate::supervisor::state::Inner;
+use crate::supervisor::view::{Migration, Request, Step};
+
+/// Answers requests for the job from now on.
+pub(crate) fn open(listener: UnixListener, job: &Arc<Inner>) -> io::Result<HttpServer> {
+    let job = Arc::downgrade(job);
+    // What the system refuses now it may not refuse later; nobody reads what a supervisor would say of it.
+    HttpServer::start(listener, "control", Limits::default(), move |request| route(request, &job), |_| {})
+}
+
+fn route(request: &katydid_http::Request, job: &Weak<Inner>) -> Answer {
+    let Some(job) = job.upgrade() else { return Answer::problem(503, "the job is over") };
+    match (request.method.as_str(), request.path.as_str()) {
+        ("GET", "/v1/job") => Answer::json(200, &job.view()),
+        ("POST", "/v1/checkpoints") => stepwise(&request.body, move |wanted: &Request, lines| {
+            // How it ended is the last line.
+            drop(job.checkpoint(wanted, &|step| tell(lines, step)));
+        }),
+        ("POST", "/v1/migrations") => stepwise(&request.body, move |wanted: &Migration, lines| {
+            drop(job.migrate(wanted, &|step| tell(lines, step)));
+        }),
+        (_, "/v1/job") => Answer::problem(405, "only GET works here"),
+        (_, "/v1/checkpoints" | "/v1/migrations") => Answer::problem(405, "only POST works here"),
+        _ => Answer::problem(404, "no such resource; there are /v1/job, /v1/checkpoints and /v1/migrations"),
+    }
+}
+
+/// Does what the body wants.
+fn stepwise<T>(body: &[u8], work: impl FnOnce(&T, &Lines) + Send + 'static) -> Answer
+where
+    T: DeserializeOwned + Send + 'static,
+{
+    match serde_json::from_slice(body) {
+        Ok(wanted) => Answer::lines(move |lines| work(&wanted, lines)),
+        Err(error) => Answer::problem(400, format_args!("invalid request: {error}; see docs/admin-api.md")),
+    }
+}
+
+fn tell(lines: &Lines, step: &Step) {
+    if step.is_last() { lines.finish(step) } else { lines.tell(step) }
+}

@@ -1,0 +1,695 @@
+//! The folder of a job, and how a job is found by its name or by the id of one of its processes.
+//!
+//! ```text
+//! $XDG_RUNTIME_DIR/katydid/jobs/      or /tmp/katydid-UID/jobs/, both of mode 0700 and ours; see below
+//!   NAME/lock                         locked as long as the job's supervisor lives
+//!   NAME/job.json                     who it is
+//!   NAME/control                      the control socket (HTTP/JSON)
+//!   NAME/shims                        the job socket, for the shims of the job's programs
+//!   NAME/libraries                    libraries that its programs were started with, and that are installed no more
+//! ```
+//!
+//! The second place is for a user without `XDG_RUNTIME_DIR`, and where that is not there, belongs to another user (as after
+//! `su`), or is too long for a socket in it. Jobs are looked for in both, since the asker's variable may differ.
+//!
+//! The rule: whoever holds the lock owns the folder, and has its process id in it. A folder whose lock is free is debris and may be
+//! taken; an owner is never waited for, but whoever only looks, or takes debris away, has the lock for a moment. Whoever makes a
+//! job removes the debris of others, and so does the guard of a supervisor that was killed (`supervisor/guard.rs`), together with what is
+//! nobody's among temporary files. Programs remember the path of the job socket, so a restored job wants the very same folder.
+//! An owner that goes removes the lock last: until then nobody else takes the folder, and from then on it touches nothing in it.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::thread;
+use std::time::Duration;
+
+use katydid_scratch::private;
+use katydid_wire::job::VARIABLE;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+
+use crate::process::tree;
+use crate::supervisor::members::out_of_sight;
+
+/// Longest name; with the folders above it a socket's path stays below the 107 bytes that the kernel takes.
+const MAX_NAME: usize = 40;
+/// Longest path of a socket.
+const MAX_SOCKET: usize = 107;
+/// Longest name of a socket in a job's folder, with the slash in front.
+const LONGEST_SOCKET: usize = "/control".len();
+/// The folder of jobs, below one of [`places`].
+pub(crate) const JOBS: &str = "jobs";
+/// Most bytes of a `job.json` that are read.
+const MAX_ENTRY: u64 = 64 << 10;
+/// Jobs of one name at once.
+const MAX_NAMESAKES: u32 = 10_000;
+
+/// Attempts to take a folder whose owner is about to go, or that somebody looks at.
+const MAX_TRIES: u32 = 1000;
+/// A pause between two of them.
+const MOMENT: Duration = Duration::from_millis(1);
+/// Name of the folder of libraries.
+pub(crate) const LIBRARIES: &str = "libraries";
+/// Name of the lock.
+const LOCK: &str = "lock";
+
+/// A job folder that this process owns. Dropped: the folder goes.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    /// It ends with this value.
+    lock: File,
+    /// Done when the folder is ours no more.
+    gone: Once,
+}
+
+/// What `job.json` says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The folder's name.
+    pub name: String,
+    /// The supervisor.
+    pub supervisor: u32,
+    /// The program at the root of the tree, as the supervisor sees it; 0 until it is started.
+    pub program: u32,
+    /// Its file name.
+    pub command: String,
+}
+
+/// Why there is no job folder, or no job.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// The folder above all jobs cannot be used.
+    #[error("{}: {problem}; set XDG_RUNTIME_DIR to a folder of yours", path.display())]
+    Place {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A name that is none.
+    #[error(
+        "{name:?} cannot be the name of a job: at most {MAX_NAME} of letters, digits, '.', '_' and '-', not first '.' or '-'"
+    )]
+    Name {
+        /// As given.
+        name: String,
+    },
+    /// Somebody has this very folder.
+    #[error("{}: another job has it", path.display())]
+    Taken {
+        /// Which.
+        path: PathBuf,
+    },
+    /// No such job.
+    #[error("no job {wanted}: there {present}")]
+    Unknown {
+        /// As given.
+        wanted: String,
+        /// `are a, b` or `is none`.
+        present: String,
+    },
+    /// A job in a container, or the like.
+    #[error(
+        "process {pid} belongs to a job in another mount namespace, such as a container's: give this command there, for instance behind `nsenter --target {pid} --mount --pid` or `podman exec`, with {} as the job and an image path of that namespace",
+        job.display()
+    )]
+    Elsewhere {
+        /// As given.
+        pid: u32,
+        /// The job's name.
+        job: PathBuf,
+    },
+    /// Jobs of other users.
+    #[error("several users have a job {wanted}: give the process id of its supervisor, one of {supervisors}")]
+    Several {
+        /// As given.
+        wanted: String,
+        /// Their supervisors.
+        supervisors: String,
+    },
+    /// The system refused.
+    #[error("{}: {source}", path.display())]
+    System {
+        /// What.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+impl Folder {
+    /// Takes a folder for a job called `name`; one with a number behind it when others have that name.
+    ///
+    /// # Errors
+    ///
+    /// See [`FolderError`].
+    pub fn take(name: &str) -> Result<Self, FolderError> {
+        let jobs = jobs()?;
+        let folder = Self::take_below(&jobs, name);
+        clear_below(&jobs);
+        folder
+    }
+
+    /// As [`Folder::take`], in a folder of the caller's.
+    pub(crate) fn take_below(jobs: &Path, name: &str) -> Result<Self, FolderError> {
+        let name = tidy(name);
+        for number in 1..=MAX_NAMESAKES {
+            let path = jobs.join(if number == 1 { name.clone() } else { format!("{name}-{number}") });
+            match Self::take_at(&path) {
+                Err(FolderError::Taken { .. }) => {}
+                other => return other,
+            }
+        }
+        Err(FolderError::Taken { path: jobs.join(name) })
+    }
+
+    /// Takes exactly this folder.
+    ///
+    /// # Errors
+    ///
+    /// [`FolderError::Taken`] when a job has it.
+    pub fn take_at(path: &Path) -> Result<Self, FolderError> {
+        let folder = Self::claim(path)?;
+        let mut lock = &folder.lock;
+        let noted = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+        noted.map_err(|source| FolderError::System { path: path.join(LOCK), source })?;
+        Ok(folder)
+    }
+
+    /// The same of who has no use for it.
+    fn claim(path: &Path) -> Result<Self, FolderError> {
+        let system = |source| FolderError::System { path: path.to_owned(), source };
+        if path.join("control").as_os_str().len() > MAX_SOCKET {
+            let problem = "its path is too long for a socket".to_owned();
+            return Err(FolderError::Place { path: path.to_owned(), problem });
+        }
+        for _ in 0..MAX_TRIES {
+            if let Some(lock) = lock_of(path)? {
+                let folder = Self { path: path.to_owned(), lock, gone: Once::new() };
+                for socket in [folder.control(), folder.shims(), out_of_sight(&folder.shims())] {
+                    remove(&socket).map_err(system)?;
+                }
+                return Ok(folder);
+            }
+        }
+        Err(FolderError::Taken { path: path.to_owned() })
+    }
+
+    /// Gives the folder up, and removes it.
+    pub fn leave(&self) {
+        self.gone.call_once(|| {
+            // Debris that stays is taken over by the next job of the name.
+            let inside = fs::read_dir(&self.path).into_iter().flatten().flatten();
+            for entry in inside.filter(|entry| entry.file_name() != LOCK) {
+                let _ = fs::remove_file(entry.path());
+            }
+            let _ = fs::remove_dir_all(self.path.join(LIBRARIES));
+            let _ = fs::remove_file(self.path.join(LOCK));
+            // It may be another job's by now, and is not empty then.
+            let _ = fs::remove_dir(&self.path);
+        });
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The job's name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    }
+
+    /// The control socket.
+    #[must_use]
+    pub fn control(&self) -> PathBuf {
+        self.path.join("control")
+    }
+
+    /// The job socket.
+    #[must_use]
+    pub fn shims(&self) -> PathBuf {
+        self.path.join("shims")
+    }
+
+    /// Says who the job is.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn describe(&self, program: u32, command: &str) -> Result<(), FolderError> {
+        let entry = Entry { name: self.name(), supervisor: std::process::id(), program, command: command.to_owned() };
+        let path = self.path.join("job.json");
+        let system = |source| FolderError::System { path: path.clone(), source };
+        let fresh = self.path.join(".job.json");
+        let text = serde_json::to_vec(&entry).map_err(|error| system(error.into()))?;
+        private::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)).map_err(system)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Makes the folder and takes its lock; none if another owner removed them meanwhile.
+fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
+    let system = |source| FolderError::System { path: path.to_owned(), source };
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(system(error)),
+        _ => {}
+    }
+    let place = path.join(LOCK);
+    let open = || File::options().create(true).append(true).read(true).mode(0o600).open(&place).map_err(system);
+    let lock = match check(path).and_then(|()| open()) {
+        Err(FolderError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        lock => lock?,
+    };
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) if has_owner(&lock) => return Err(FolderError::Taken { path: path.to_owned() }),
+        Err(Errno::WOULDBLOCK) => {
+            thread::sleep(MOMENT);
+            return Ok(None);
+        }
+        Err(error) => return Err(system(error.into())),
+        Ok(()) => {}
+    }
+    let number = |stat: io::Result<fs::Metadata>| stat.ok().map(|stat| stat.ino());
+    let (ours, there) = (number(lock.metadata()), number(fs::metadata(&place)));
+    Ok((ours.is_some() && ours == there).then_some(lock))
+}
+
+/// Whether the lock is held by its owner, as far as can be told: nobody but an owner notes a process in it.
+fn has_owner(mut lock: &File) -> bool {
+    let mut text = String::new();
+    // One that cannot be read is not known to be anybody's for a moment.
+    lock.read_to_string(&mut text).is_err() || text.trim().parse().is_ok_and(|pid| !tree::has_ended(pid))
+}
+
+/// The jobs of this user that run now, by name.
+///
+/// # Errors
+///
+/// The folder of the jobs cannot be used.
+pub fn running() -> Result<Vec<Entry>, FolderError> {
+    // Says what is wrong with that of new jobs.
+    jobs()?;
+    let mut entries = Vec::new();
+    for jobs in all_jobs() {
+        entries.extend(running_below(&jobs)?);
+    }
+    Ok(entries)
+}
+
+fn running_below(jobs: &Path) -> Result<Vec<Entry>, FolderError> {
+    let system = |source| FolderError::System { path: jobs.to_owned(), source };
+    let mut entries = Vec::new();
+    for folder in fs::read_dir(jobs).map_err(system)? {
+        entries.extend(alive(&folder.map_err(system)?.path()));
+    }
+    entries.sort_by(|a: &Entry, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+/// The job of a folder, if its supervisor lives.
+pub(crate) fn alive(folder: &Path) -> Option<Entry> {
+    if !folder.join(LOCK).exists() || is_debris(folder) {
+        return None;
+    }
+    let mut text = Vec::new();
+    // The folder may be another user's, who may put anything there.
+    open_file(&folder.join("job.json")).ok()?.take(MAX_ENTRY).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Opens what is no link, and without waiting for somebody at the other end.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, OFlags::RDONLY | flags, Mode::empty())?.into())
+}
+
+/// The control socket of the job that `wanted` names: its name, or the id of its supervisor, its program or a process
+/// below that. Root finds the jobs of other users too.
+///
+/// # Errors
+///
+/// [`FolderError::Unknown`] names the jobs that there are.
+pub fn find(wanted: &str) -> Result<(Entry, PathBuf), FolderError> {
+    jobs()?;
+    let others = if geteuid().is_root() { of_other_users() } else { Vec::new() };
+    match find_among(&all_jobs(), &others, wanted) {
+        Err(unknown @ FolderError::Unknown { .. }) => {
+            let told = wanted.parse().map_or(Ok(None), of_environment)?;
+            told.ok_or(unknown)
+        }
+        found => found,
+    }
+}
+
+/// The job that a process was told of when it began. It may lie in another place than the asker's, and be another user's.
+fn of_environment(pid: u32) -> Result<Option<(Entry, PathBuf)>, FolderError> {
+    let Some(folder) = told_of(&fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()) else { return Ok(None) };
+    let mounts = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    if mounts("self") != mounts(&pid.to_string()) {
+        let job = folder.file_name().unwrap_or_default().into();
+        return Err(FolderError::Elsewhere { pid, job });
+    }
+    Ok(alive(&folder).map(|entry| (entry, folder.join("control"))))
+}
+
+/// The folder of the job, in the environment of a process.
+pub(crate) fn told_of(environment: &[u8]) -> Option<PathBuf> {
+    let mut variables = environment.split(|byte| *byte == 0);
+    let socket = variables.find_map(|one| one.strip_prefix(VARIABLE.as_bytes())?.strip_prefix(b"="))?;
+    Path::new(OsStr::from_bytes(socket)).parent().filter(|folder| folder.is_absolute()).map(Path::to_owned)
+}
+
+fn find_among(own: &[PathBuf], others: &[PathBuf], wanted: &str) -> Result<(Entry, PathBuf), FolderError> {
+    let mut found = Vec::new();
+    for jobs in own.iter().chain(others) {
+        let entries = match running_below(jobs) {
+            // That of another user may be gone by now.
+            Err(_) if others.contains(jobs) => continue,
+            entries => entries?,
+        };
+        found.extend(entries.into_iter().map(|entry| (jobs.to_owned(), entry)));
+    }
+    let named: Vec<&(PathBuf, Entry)> = found.iter().filter(|(_, entry)| entry.name == wanted).collect();
+    let chosen = match named[..] {
+        // A job of one's own comes first.
+        [first, ..] if own.contains(&first.0) || named.len() == 1 => Some(first),
+        [] => wanted.parse().ok().and_then(|pid| found.iter().find(|(_, entry)| has_process(entry, pid))),
+        _ => {
+            let supervisors: Vec<String> = named.iter().map(|(_, entry)| entry.supervisor.to_string()).collect();
+            return Err(FolderError::Several { wanted: wanted.to_owned(), supervisors: supervisors.join(", ") });
+        }
+    };
+    if let Some((jobs, entry)) = chosen {
+        return Ok((entry.clone(), jobs.join(&entry.name).join("control")));
+    }
+    let names: Vec<&str> = found.iter().map(|(_, entry)| entry.name.as_str()).collect();
+    let present = if names.is_empty() { "is none".to_owned() } else { format!("are {}", names.join(", ")) };
+    Err(FolderError::Unknown { wanted: wanted.to_owned(), present })
+}
+
+/// The folders of other users' jobs, where these have them unless their XDG_RUNTIME_DIR is another one.
+fn of_other_users() -> Vec<PathBuf> {
+    places_of_others().into_iter().map(|place| place.join(JOBS)).filter(|jobs| jobs.is_dir()).collect()
+}
+
+/// Where other users have their folders of jobs.
+fn places_of_others() -> Vec<PathBuf> {
+    let us = geteuid().as_raw();
+    let below = |place: &str, prefix: &'static str, rest: &'static str| {
+        let entries = fs::read_dir(place).into_iter().flatten().flatten();
+        entries.filter_map(move |entry| {
+            let user: u32 = entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()?;
+            let ours = if rest.is_empty() { entry.path() } else { entry.path().join(rest) };
+            // Nobody else has made it look like that user's.
+            let is_theirs = fs::symlink_metadata(&ours).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
+            (user != us && is_theirs).then_some(ours)
+        })
+    };
+    below("/run/user", "", "katydid").chain(below("/tmp", "katydid-", "")).collect()
+}
+
+/// Where folders of jobs and notes of servers are that the asker may look into: its own, and everybody's for root.
+pub(crate) fn all_places() -> Vec<PathBuf> {
+    let own = places().into_iter().filter(|place| check(place).is_ok());
+    let others = if geteuid().is_root() { places_of_others() } else { Vec::new() };
+    own.chain(others).collect()
+}
+
+/// Whether a process belongs to a job.
+fn has_process(entry: &Entry, pid: u32) -> bool {
+    let holds = |root: u32| root == pid || tree::tree(root).is_ok_and(|tree| tree.iter().any(|one| one.pid == pid));
+    entry.supervisor == pid || (entry.program != 0 && holds(entry.program))
+}
+
+/// Removes what supervisors of this user's left that are gone: folders of jobs, and temporary ones.
+pub fn clear_away() {
+    all_jobs().iter().for_each(|jobs| clear_below(jobs));
+    katydid_scratch::clear_away(&std::env::temp_dir());
+}
+
+fn clear_below(jobs: &Path) {
+    let entries = fs::read_dir(jobs).into_iter().flatten().flatten();
+    for debris in entries.map(|entry| entry.path()).filter(|folder| is_debris(folder)) {
+        // Dropped, it goes; whoever was quicker has a use for it.
+        let _ = Folder::claim(&debris);
+    }
+}
+
+/// Whether this folder has a lock, and nobody holds it; one that can be had is given back at once.
+fn is_debris(folder: &Path) -> bool {
+    let Ok(lock) = open_file(&folder.join(LOCK)) else { return false };
+    let is_free = flock(&lock, FlockOperation::NonBlockingLockShared).is_ok();
+    // Closing it is not enough: a child that another thread has just forked has a copy.
+    let _ = flock(&lock, FlockOperation::Unlock);
+    is_free
+}
+
+/// Where what was found out about this machine is kept until it starts anew; none where there is no place for it.
+pub(crate) fn cache() -> Option<PathBuf> {
+    jobs().ok()?.parent().map(Path::to_owned)
+}
+
+/// The folder of new jobs of this user, made if it is not there.
+pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
+    let above = places().swap_remove(0);
+    let jobs = above.join(JOBS);
+    for folder in [&above, &jobs] {
+        match DirBuilder::new().mode(0o700).create(folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(FolderError::Place { path: folder.clone(), problem: error.to_string() });
+            }
+            _ => check(folder)?,
+        }
+    }
+    Ok(jobs)
+}
+
+/// The folders of jobs of this user that are there, that of new ones first.
+fn all_jobs() -> Vec<PathBuf> {
+    let jobs = places().into_iter().map(|above| above.join(JOBS));
+    jobs.filter(|jobs| check(jobs).is_ok()).collect()
+}
+
+/// Where folders of jobs may be, that of new ones first.
+fn places() -> Vec<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    places_of(runtime.as_deref(), geteuid().as_raw())
+}
+
+fn places_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
+    let is_ours = |folder: &&Path| fs::metadata(folder).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
+    let fits = |above: &PathBuf| above.join(JOBS).as_os_str().len() + 1 + MAX_NAME + LONGEST_SOCKET <= MAX_SOCKET;
+    let own = runtime.filter(|folder| folder.is_absolute()).filter(is_ours).map(|folder| folder.join("katydid"));
+    let own = own.filter(fits);
+    own.into_iter().chain([PathBuf::from(format!("/tmp/katydid-{user}"))]).collect()
+}
+
+/// Others must be able neither to read it nor to have made it.
+fn check(folder: &Path) -> Result<(), FolderError> {
+    let problem = match fs::symlink_metadata(folder) {
+        Err(source) => return Err(FolderError::System { path: folder.to_owned(), source }),
+        Ok(stat) if !stat.is_dir() => "is no folder".to_owned(),
+        Ok(stat) if stat.uid() != geteuid().as_raw() => "belongs to another user".to_owned(),
+        Ok(stat) if stat.mode() & 0o077 != 0 => "others may enter it".to_owned(),
+        Ok(_) => return Ok(()),
+    };
+    Err(FolderError::Place { path: folder.to_owned(), problem })
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Checks a name that the user chose.
+///
+/// # Errors
+///
+/// [`FolderError::Name`].
+pub fn check_name(name: &str) -> Result<(), FolderError> {
+    if tidy(name) == name { Ok(()) } else { Err(FolderError::Name { name: name.to_owned() }) }
+}
+
+/// A file name out of any name: what it cannot have becomes '_'.
+fn tidy(name: &str) -> String {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    let tidy: String = name.chars().take(MAX_NAME).map(|letter| if fits(letter) { letter } else { '_' }).collect();
+    match tidy.chars().next() {
+        None => "job".to_owned(),
+        Some('.' | '-') => format!("_{}", &tidy[1..]),
+        Some(_) => tidy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn namesakes_get_numbers_and_the_dead_make_room() {
+        let jobs = tempfile::tempdir().unwrap();
+        let first = Folder::take_below(jobs.path(), "train").unwrap();
+        let second = Folder::take_below(jobs.path(), "train").unwrap();
+        assert_eq!((first.name().as_str(), second.name().as_str()), ("train", "train-2"));
+        first.describe(1, "a").unwrap();
+        second.describe(1, "b").unwrap();
+        assert_eq!(running_below(jobs.path()).unwrap().len(), 2);
+        drop(first);
+        assert_eq!(Folder::take_below(jobs.path(), "train").unwrap().name(), "train");
+    }
+
+    #[test]
+    fn jobs_of_other_users_are_found_behind_one_s_own() {
+        let [own, one, two] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let others = [one.path().to_owned(), two.path().to_owned(), own.path().join("none")];
+        let find = |wanted: &str| find_among(&[own.path().to_owned()], &others, wanted);
+        let job = |jobs: &tempfile::TempDir, name: &str| {
+            let folder = Folder::take_below(jobs.path(), name).unwrap();
+            folder.describe(0, "").unwrap();
+            folder
+        };
+        let _first = job(&one, "train");
+        assert_eq!(find("train").unwrap().1, one.path().join("train/control"));
+        let _second = job(&two, "train");
+        let several = find("train").unwrap_err().to_string();
+        assert!(several.contains(&format!("one of {0}, {0}", std::process::id())), "{several}");
+        let _ours = job(&own, "train");
+        assert_eq!(find("train").unwrap().1, own.path().join("train/control"));
+        let unknown = find("other").unwrap_err().to_string();
+        assert!(unknown.contains("no job other: there are train, train, train"), "{unknown}");
+    }
+
+    #[test]
+    fn whoever_goes_takes_nothing_of_the_next_owner_away() {
+        let jobs = tempfile::tempdir().unwrap();
+        let path = jobs.path().join("relay");
+        let one = || {
+            for _ in 0..200 {
+                let Ok(folder) = Folder::take_at(&path) else { continue };
+                fs::write(folder.shims(), "").unwrap();
+                std::thread::yield_now();
+                assert!(folder.shims().exists());
+                folder.leave();
+                folder.leave();
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(one))));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn whoever_looks_for_jobs_and_debris_keeps_nobody_from_a_folder() {
+        let (jobs, over) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
+        let looks = || {
+            while !over.load(Ordering::Relaxed) {
+                clear_below(jobs.path());
+                // A folder that goes while it is looked at is none.
+                let _ = running_below(jobs.path());
+            }
+        };
+        let names: Vec<_> = std::thread::scope(|scope| {
+            (0..2).for_each(|_| drop(scope.spawn(looks)));
+            let names = (0..2000).map(|_| Folder::take_below(jobs.path(), "train").map(|folder| folder.name()));
+            let names = names.collect();
+            over.store(true, Ordering::Relaxed);
+            names
+        });
+        let others: Vec<_> = names.iter().filter(|name| !name.as_ref().is_ok_and(|name| name == "train")).collect();
+        assert!(others.is_empty(), "{} of {}: {others:?}", others.len(), names.len());
+    }
+
+    #[test]
+    fn debris_of_a_killed_supervisor_is_no_job_and_may_be_taken() {
+        let jobs = tempfile::tempdir().unwrap();
+        let path = jobs.path().join("gone");
+        DirBuilder::new().mode(0o700).create(&path).unwrap();
+        for file in ["lock", "control", "shims", "job.json"] {
+            fs::write(path.join(file), "{}").unwrap();
+        }
+        assert!(running_below(jobs.path()).unwrap().is_empty());
+        let folder = Folder::take_at(&path).unwrap();
+        assert!(!folder.control().exists());
+        assert!(matches!(Folder::take_at(&path), Err(FolderError::Taken { .. })));
+    }
+
+    #[test]
+    fn debris_goes_when_somebody_makes_a_job_and_the_living_stay() {
+        let jobs = tempfile::tempdir().unwrap();
+        let living = Folder::take_below(jobs.path(), "living").unwrap();
+        DirBuilder::new().mode(0o700).create(jobs.path().join("gone")).unwrap();
+        for file in ["lock", "control", "shims", "job.json"] {
+            fs::write(jobs.path().join("gone").join(file), "{}").unwrap();
+        }
+        clear_below(jobs.path());
+        assert!(!jobs.path().join("gone").exists() && living.path().join(LOCK).exists());
+    }
+
+    #[test]
+    fn a_folder_that_others_may_enter_is_refused() {
+        let jobs = tempfile::tempdir().unwrap();
+        let path = jobs.path().join("open");
+        DirBuilder::new().mode(0o755).create(&path).unwrap();
+        assert!(matches!(Folder::take_at(&path), Err(FolderError::Place { .. })));
+    }
+
+    #[test]
+    fn a_runtime_folder_that_cannot_be_used_is_passed_over() {
+        let user = geteuid().as_raw();
+        let other = PathBuf::from(format!("/tmp/katydid-{user}"));
+        let folder = tempfile::Builder::new().prefix("r").tempdir_in("/tmp").unwrap();
+        let own = folder.path().join("katydid");
+        assert_eq!(places_of(Some(folder.path()), user), [own, other.clone()]);
+        let long = folder.path().join("x".repeat(MAX_SOCKET));
+        fs::create_dir(&long).unwrap();
+        for unfit in [None, Some(Path::new("run")), Some(Path::new("/no/such")), Some(long.as_path())] {
+            assert_eq!(places_of(unfit, user), std::slice::from_ref(&other), "{unfit:?}");
+        }
+        assert_eq!(places_of(Some(folder.path()), user + 1), [PathBuf::from(format!("/tmp/katydid-{}", user + 1))]);
+    }
+
+    #[test]
+    fn a_process_was_told_of_its_job() {
+        let environment = b"A=b\0KATYDID_JOB=/run/user/5/katydid/jobs/train/shims\0C=d\0";
+        assert_eq!(told_of(environment).unwrap(), Path::new("/run/user/5/katydid/jobs/train"));
+        assert_eq!(told_of(b"KATYDID_JOBS=/a/b\0KATYDID_JOB=a/b\0"), None);
+        assert_eq!(of_environment(std::process::id()).unwrap(), None);
+        let elsewhere = FolderError::Elsewhere { pid: 7, job: "train".into() }.to_string();
+        assert!(elsewhere.contains("nsenter --target 7") && elsewhere.contains("with train as the job"), "{elsewhere}");
+    }
+
+    #[test]
+    fn any_name_becomes_one_for_a_folder() {
+        for (name, tidied) in [("", "job"), ("a b/c", "a_b_c"), ("../x", "_._x"), ("ok-1.2", "ok-1.2"), ("--", "_-")] {
+            assert_eq!(tidy(name), tidied);
+        }
+        assert!(check_name("train").is_ok() && check_name("a/b").is_err());
+    }
+
+    #[test]
+    fn a_process_below_the_program_belongs_to_the_job() {
+        let parent = tree::tree(std::process::id()).unwrap()[0].parent;
+        let entry = Entry { name: "a".into(), supervisor: 1, program: parent, command: String::new() };
+        assert!(has_process(&entry, std::process::id()));
+        assert!(!has_process(&entry, u32::MAX));
+    }
+}

@@ -1,0 +1,537 @@
+//! The guard of a job: a process between the supervisor and all processes of the job, which ends them when the supervisor
+//! is killed.
+//!
+//! ```text
+//! supervisor ── guard ── program ── its children       orphans of the job fall to the guard
+//! ```
+//!
+//! A supervisor that is killed outright can clean nothing up. What it leaves may stand still, in CRIU's hand or just made
+//! by it, for ever, and the kernel ends such processes only in some cases. So the guard is an ancestor: who belongs to the
+//! job is who is below it, which no id, session or group could tell as surely. It is told by the end of its link that the
+//! supervisor is gone.
+//!
+//! The rule: the guard ends only when the supervisor releases it, or when nobody is left below it; and it holds nothing
+//! open meanwhile but its link. Should somebody kill it, the kernel kills the program, and whoever else was below it falls to
+//! the supervisor, which kills them.
+//!
+//! | packet | from | means |
+//! |---|---|---|
+//! | `started PID` | guard | the command that it was given runs |
+//! | `failed ERRNO` | guard | it could not be started |
+//! | `ended PID STATUS` | guard | a child of the guard was reaped; the status is `wait`'s |
+//! | `restored` | supervisor | the names that files had for a restore are taken away |
+//! | `release` | supervisor | the job has come to its end: whoever is left goes on without a guard |
+//! | `end` | supervisor | whoever is left is to be killed |
+//!
+//! A restore may need names of files that nobody is to find later (`criu/link_remap.rs`). The guard knows them until they are taken
+//! away, and does that itself should the supervisor be killed before. What else a killed supervisor leaves, its folder and
+//! what it has among temporary files, is nobody's from then on: the guard clears that away, like anybody (`supervisor/folder.rs`).
+
+#![expect(unsafe_code, reason = "descriptors are taken over from, and passed to, another process by their numbers")]
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::process::{
+    Signal, WaitOptions, getpid, getppid, set_child_subreaper, set_parent_process_death_signal, setpgid, wait,
+};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+
+use crate::criu::link_remap_lock::Turn;
+use crate::process::{inherited_fds, tree, unix_session};
+use crate::supervisor::folder;
+
+/// The hidden command whose body is [`keep`].
+const COMMAND: &str = "job-guard";
+const RELEASE: &[u8] = b"release";
+const END: &[u8] = b"end";
+const RESTORED: &[u8] = b"restored";
+/// Longest packet.
+const MOST: usize = 64;
+/// Between two looks whether everybody is gone.
+const LOOK: Duration = Duration::from_millis(1);
+/// For a process that is about to be gone to be so.
+const PASSING: Duration = Duration::from_secs(10);
+
+/// A job's guard. Dropped: all processes of the job are killed, and are gone.
+#[derive(Debug)]
+pub struct Guard {
+    /// None: the guard was released, or is gone.
+    link: Option<OwnedFd>,
+    process: Child,
+    first: u32,
+    /// Children of the guard that have ended, and were not asked for yet.
+    ended: HashMap<u32, ExitStatus>,
+}
+
+/// What the guard says.
+#[derive(Debug, PartialEq, Eq)]
+enum Word {
+    Started(u32),
+    Failed(i32),
+    Ended(u32, ExitStatus),
+}
+
+impl Guard {
+    /// Starts a guard that starts `command`, with its arguments and environment, and waits until that runs. Standard streams
+    /// are for `streams` to choose: the guard passes them on, and does not keep them. Files have `names` until
+    /// [`Guard::restored`] is told.
+    ///
+    /// # Errors
+    ///
+    /// What the system said of the command, or of the guard itself.
+    pub fn spawn(
+        katydid: &Path,
+        command: &Command,
+        names: &[&Path],
+        streams: impl FnOnce(&mut Command),
+    ) -> io::Result<Self> {
+        set_child_subreaper(Some(getpid()))?;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let mut guard = Command::new(katydid);
+        let number = theirs.as_raw_fd();
+        guard.args([COMMAND, "--link", &number.to_string(), "--supervisor", &std::process::id().to_string()]);
+        guard.args(names.iter().flat_map(|name| [OsStr::new("--name"), name.as_os_str()]));
+        guard.arg("--").arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => guard.env(name, value),
+                None => guard.env_remove(name),
+            };
+        }
+        streams(&mut guard);
+        // SAFETY: between fork and exec it makes one system call, on a descriptor that is open in the child as here, and
+        // allocates nothing.
+        unsafe { guard.pre_exec(move || pass_on(number)) };
+        let process = guard.spawn()?;
+        drop(theirs);
+        let mut guard = Self { link: Some(ours), process, first: 0, ended: HashMap::new() };
+        // A signal that reaches us meanwhile interrupts the wait: it is passed on later.
+        let word = loop {
+            if let Some(word) = guard.hear(None)? {
+                break word;
+            }
+        };
+        match word {
+            Word::Started(pid) => guard.first = pid,
+            Word::Failed(code) => return Err(io::Error::from_raw_os_error(code)),
+            _ => return Err(io::Error::other("the guard of its processes has ended")),
+        }
+        Ok(guard)
+    }
+
+    /// The process that was started first.
+    #[must_use]
+    pub fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// The guard's own process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The names that files had for a restore are gone: others may have them from here on.
+    pub(crate) fn restored(&self) {
+        self.tell(RESTORED);
+    }
+
+    /// A guard that is gone does what it is told already, and knows no names.
+    fn tell(&self, word: &[u8]) {
+        if let Some(link) = &self.link {
+            let _ = send(link, word, SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// The end of a pipe to which what was started writes, if it was given one.
+    pub fn stdout(&mut self) -> Option<ChildStdout> {
+        self.process.stdout.take()
+    }
+
+    /// The same of standard error.
+    pub fn stderr(&mut self) -> Option<ChildStderr> {
+        self.process.stderr.take()
+    }
+
+    /// Waits for the end of a child of the guard. A guard that was killed took its child with it.
+    ///
+    /// # Errors
+    ///
+    /// The link cannot be read.
+    pub fn wait(&mut self, pid: u32) -> io::Result<ExitStatus> {
+        loop {
+            if let Some(status) = self.wait_until(pid, None)? {
+                return Ok(status);
+            }
+        }
+    }
+
+    /// The same until a `deadline`, if there is one; none when it has not ended by then.
+    ///
+    /// # Errors
+    ///
+    /// See [`Guard::wait`].
+    pub(crate) fn wait_until(&mut self, pid: u32, deadline: Option<Instant>) -> io::Result<Option<ExitStatus>> {
+        loop {
+            if let Some(status) = self.ended.remove(&pid) {
+                return Ok(Some(status));
+            }
+            if self.link.is_none() {
+                return Ok(Some(ExitStatus::from_raw(Signal::KILL.as_raw())));
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            match self.hear(left)? {
+                Some(Word::Ended(ended, status)) => drop(self.ended.insert(ended, status)),
+                Some(_) => {}
+                None if left.is_some_and(|left| left.is_zero()) => return Ok(None),
+                None => {}
+            }
+        }
+    }
+
+    /// The job has come to its end: whoever it has left behind goes on.
+    pub fn release(mut self) {
+        self.tell(RELEASE);
+        self.link = None;
+        let _ = self.process.wait();
+    }
+
+    /// The next word; none when it does not come within `limit`, and when the link ends: that is the end of everybody.
+    fn hear(&mut self, limit: Option<Duration>) -> io::Result<Option<Word>> {
+        let Some(link) = &self.link else { return Err(io::Error::other("the guard of its processes has ended")) };
+        let limit = limit.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(link, PollFlags::IN)], limit.as_ref()) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut packet = [0; MOST];
+        let length = match recv(link, packet.as_mut_slice(), RecvFlags::empty()) {
+            Ok((length, _)) => length,
+            // It had not read all that it was told.
+            Err(rustix::io::Errno::CONNRESET) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        match packet.get(..length).filter(|packet| !packet.is_empty()) {
+            Some(packet) => Ok(Word::read(packet)),
+            None => {
+                self.link = None;
+                self.has_ended();
+                Ok(None)
+            }
+        }
+    }
+
+    /// Reaps the guard. One that was killed has left its job to us.
+    fn has_ended(&mut self) {
+        // The kernel has given us its children by the time it can be waited for.
+        if self.process.wait().is_ok_and(|status| status.signal().is_some()) {
+            end_orphans();
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.tell(END);
+        self.link = None;
+        self.has_ended();
+    }
+}
+
+/// Kills those children of this process, and whoever is below them, that are not katydid itself: what it starts besides, such
+/// as a server of the program's own, is that. They stay to be reaped, by whoever started them or with our end.
+fn end_orphans() {
+    let us = fs::read_link(OWN);
+    loop {
+        let children = tree::children(std::process::id()).into_iter().filter(|pid| !tree::has_ended(*pid));
+        let orphans: Vec<u32> = children.filter(|pid| !us.as_ref().is_ok_and(|us| runs(*pid, us))).collect();
+        if orphans.is_empty() {
+            return;
+        }
+        for below in orphans.into_iter().filter_map(|orphan| tree::tree(orphan).ok()) {
+            tree::signal(&below, Signal::KILL);
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// The file that this process runs.
+const OWN: &str = "/proc/self/exe";
+
+/// Whether a process runs this file.
+fn runs(pid: u32, file: &Path) -> bool {
+    fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|found| found == file)
+}
+
+impl Word {
+    fn written(&self) -> String {
+        match self {
+            Self::Started(pid) => format!("started {pid}"),
+            Self::Failed(code) => format!("failed {code}"),
+            Self::Ended(pid, status) => format!("ended {pid} {}", status.into_raw()),
+        }
+    }
+
+    /// None for what no guard of this release says.
+    fn read(packet: &[u8]) -> Option<Self> {
+        let mut words = std::str::from_utf8(packet).ok()?.split(' ');
+        let (kind, number) = (words.next()?, words.next()?);
+        match kind {
+            "started" => Some(Self::Started(number.parse().ok()?)),
+            "failed" => Some(Self::Failed(number.parse().ok()?)),
+            "ended" => Some(Self::Ended(number.parse().ok()?, ExitStatus::from_raw(words.next()?.parse().ok()?))),
+            _ => None,
+        }
+    }
+}
+
+/// Runs in the child, between fork and exec.
+fn pass_on(link: RawFd) -> io::Result<()> {
+    // SAFETY: it is open, and stays so until exec.
+    Ok(fcntl_setfd(unsafe { BorrowedFd::borrow_raw(link) }, FdFlags::empty())?)
+}
+
+/// What a guard was given open: its link, and all that is meant for what it starts.
+#[derive(Debug)]
+pub struct Given {
+    link: OwnedFd,
+    others: Vec<OwnedFd>,
+}
+
+impl Given {
+    /// Takes over all descriptors of this process but the standard streams.
+    ///
+    /// # Errors
+    ///
+    /// `link` is not open: nobody but a supervisor starts guards. Or `/proc` cannot be read.
+    ///
+    /// # Safety
+    ///
+    /// Nobody in this process owns a descriptor.
+    pub unsafe fn take(link: RawFd) -> io::Result<Self> {
+        // SAFETY: the same contract.
+        let (mut links, others): (Vec<OwnedFd>, Vec<OwnedFd>) =
+            unsafe { inherited_fds::take() }?.into_iter().partition(|fd| fd.as_raw_fd() == link);
+        let link =
+            links.pop().ok_or_else(|| io::Error::other("`katydid run` and `katydid restore` start this command"))?;
+        fcntl_setfd(&link, FdFlags::CLOEXEC)?;
+        Ok(Self { link, others })
+    }
+}
+
+/// The guard of the process `supervisor`: starts `command`, says so, and looks after all that comes of it. `ended` becomes readable
+/// with the end of a child. `names` of files go with the job, if that ends before it is restored.
+///
+/// # Errors
+///
+/// The system refuses what a guard needs; nothing runs below it then.
+pub fn keep(
+    given: Given,
+    supervisor: u32,
+    mut command: Command,
+    mut names: Vec<PathBuf>,
+    ended: &OwnedFd,
+) -> io::Result<()> {
+    let Given { link, others } = given;
+    set_child_subreaper(Some(getpid()))?;
+    unix_session::make_own_if_outside(&mut command);
+    dies_with_us(&mut command);
+    let child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return say(&link, &Word::Failed(error.raw_os_error().unwrap_or(EIO))),
+    };
+    drop((others, command));
+    let _ = leave_group();
+    // The supervisor may be gone already.
+    let begun = say(&link, &Word::Started(child.id())).and_then(|()| let_go_of_streams());
+    let end = if begun.is_ok() { attended(&link, ended, &mut names) } else { End::Alone };
+    if end == End::Released {
+        return Ok(());
+    }
+    end_all()?;
+    if end == End::Alone {
+        take_away(&names);
+        outlive(supervisor);
+        folder::clear_away();
+    }
+    Ok(())
+}
+
+/// How the supervisor has left the guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Released,
+    /// It has the job ended, and removes itself what it has made: it may have the turn where that is, and waits for us.
+    Told,
+    /// It is gone.
+    Alone,
+}
+
+/// Waits until the kernel has closed everything of a process that is dying, and with it the locks that it had: then its
+/// children have another parent. One that was gone before we looked is not waited for, nor is one of another namespace.
+fn outlive(supervisor: u32) {
+    let deadline = Instant::now() + PASSING;
+    while is_our_parent(supervisor) && Instant::now() < deadline {
+        thread::sleep(LOOK);
+    }
+}
+
+fn is_our_parent(pid: u32) -> bool {
+    tree::raw(pid).is_some_and(|pid| getppid() == Some(pid))
+}
+
+/// Takes names away that a restore needed. If others do not give way, they are gone with the next turn there.
+fn take_away(names: &[PathBuf]) {
+    if !names.is_empty() {
+        let _ = Turn::remove(&names.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+    }
+}
+
+/// As the system numbers it: an error without a number.
+const EIO: i32 = 5;
+
+/// Has the kernel kill the command when the guard ends: should the guard be killed, then the program is too.
+fn dies_with_us(command: &mut Command) {
+    let us = getpid();
+    let before = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // We may have been killed before the kernel knew.
+        if getppid() == Some(us) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    };
+    // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
+    unsafe { command.pre_exec(before) };
+}
+
+/// Whoever kills the supervisor with its group, as `timeout` does, leaves us to our work: CRIU's processes have groups of their own.
+/// The command, which was started before, stays in the group: what a terminal or a shell sends there is meant for it.
+fn leave_group() -> io::Result<()> {
+    // The first of a session is alone in its group already.
+    Ok(setpgid(None, None)?)
+}
+
+/// Whoever reads what the program writes waits for its end, not for ours.
+fn let_go_of_streams() -> io::Result<()> {
+    let nothing = File::options().read(true).write(true).open("/dev/null")?;
+    dup2_stdin(&nothing)?;
+    dup2_stdout(&nothing)?;
+    Ok(dup2_stderr(&nothing)?)
+}
+
+/// Reaps, and tells, until the supervisor says or is gone.
+fn attended(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> End {
+    loop {
+        let mut either = [PollFd::new(link, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
+        if poll(&mut either, None).is_err() {
+            continue;
+        }
+        let (is_told, has_ended) = (!either[0].revents().is_empty(), !either[1].revents().is_empty());
+        if is_told {
+            let mut packet = [0; MOST];
+            match heard(link, &mut packet) {
+                Some(RESTORED) => names.clear(),
+                Some(RELEASE) => return End::Released,
+                Some(END) => return End::Told,
+                _ => return End::Alone,
+            }
+        }
+        if has_ended {
+            reaped(link, ended);
+        }
+    }
+}
+
+/// What the supervisor says; none when it is gone. One that has left without hearing all that we said has the kernel say that
+/// first, and then what it said itself.
+fn heard<'a>(link: &OwnedFd, packet: &'a mut [u8; MOST]) -> Option<&'a [u8]> {
+    loop {
+        match recv(link, packet.as_mut_slice(), RecvFlags::empty()) {
+            Ok((length, _)) => return packet.get(..length).filter(|packet| !packet.is_empty()),
+            Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Reaps who has ended, and tells. A supervisor that does not listen any more has said why, or is gone: the link tells.
+fn reaped(link: &OwnedFd, ended: &OwnedFd) {
+    // What is in there says only that somebody has ended, and one reading may stand for several.
+    let _ = rustix::io::read(ended, &mut [0; MOST][..]);
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) => {
+                let pid = pid.as_raw_nonzero().get().unsigned_abs();
+                let _ = say(link, &Word::Ended(pid, ExitStatus::from_raw(status.as_raw())));
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(None) | Err(_) => return,
+        }
+    }
+}
+
+/// Kills whoever is below us, running or not, until nobody is.
+fn end_all() -> io::Result<()> {
+    loop {
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        let everybody = tree::tree(std::process::id())?;
+        let Some((_, below)) = everybody.split_first().filter(|(_, below)| !below.is_empty()) else { return Ok(()) };
+        tree::signal(below, Signal::KILL);
+        thread::sleep(LOOK);
+    }
+}
+
+fn say(link: &OwnedFd, word: &Word) -> io::Result<()> {
+    send(link, word.written().as_bytes(), SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a guard makes of its supervisor's last word, if that has not heard its own.
+    fn end_of(word: &[u8]) -> End {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (ended, _tells) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+        say(&theirs, &Word::Ended(9, ExitStatus::from_raw(0))).unwrap();
+        if !word.is_empty() {
+            send(&ours, word, SendFlags::NOSIGNAL).unwrap();
+        }
+        drop(ours);
+        attended(&theirs, &ended, &mut Vec::new())
+    }
+
+    #[test]
+    fn the_last_word_counts_though_nobody_listens_any_more() {
+        assert_eq!((end_of(RELEASE), end_of(END), end_of(b"")), (End::Released, End::Told, End::Alone));
+    }
+
+    #[test]
+    fn a_supervisor_that_is_gone_is_not_our_parent() {
+        let parent = getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
+        assert_eq!([parent, std::process::id(), 0].map(is_our_parent), [parent != 0, false, false]);
+    }
+
+    #[test]
+    fn a_word_is_read_as_it_was_written() {
+        for word in [Word::Started(7), Word::Failed(2), Word::Ended(9, ExitStatus::from_raw(0x700))] {
+            assert_eq!(Word::read(word.written().as_bytes()), Some(word));
+        }
+        for other in ["", "ended", "ended 9", "started x", "goodbye 1"] {
+            assert_eq!(Word::read(other.as_bytes()), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! A job that runs: what its supervisor knows of it, and the one checkpoint at a time that it takes.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+
+use katydid_scratch::private;
+use rustix::system::uname;
+
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::locked_processes::Parked;
+use crate::checkpoint::process_checkpoint;
+use crate::process::stdio::Standard;
+use crate::process::stopped::Stopped;
+use crate::supervisor::control;
+use crate::supervisor::folder::{Folder, FolderError};
+use crate::supervisor::generations::Incarnations;
+use crate::supervisor::members::{Event, Members};
+use crate::supervisor::ranks::Task;
+use crate::supervisor::state::{Inner, Root, Start};
+use crate::supervisor::view::{Report, Request, Step};
+use crate::sync::lock;
+
+/// What a job is made of.
+#[derive(Debug)]
+pub struct Settings {
+    /// Its folder.
+    pub folder: Folder,
+    /// The folder as the job's programs know it: another one for a job in namespaces of its own.
+    pub known_folder: PathBuf,
+    /// Command and arguments.
+    pub command: Vec<String>,
+    /// Where our own CRIU would be.
+    pub private_criu: PathBuf,
+    /// Servers that its programs may have been told of, the last one first.
+    pub servers: Vec<String>,
+    /// The one that begins with it, and those before.
+    pub incarnations: Incarnations,
+    /// What runs a command among the job's processes: nothing, or a command that enters their namespaces.
+    pub enter: Vec<OsString>,
+    /// Where its root reads and writes.
+    pub stdio: [Standard; 3],
+    /// It is one task of several that were started together.
+    pub task: Option<Task>,
+}
+
+/// Why a job cannot be supervised.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// Its folder.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// Its sockets.
+    #[error("{}: {source}", path.display())]
+    Socket {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A running job. Dropped: its folder goes.
+#[derive(Debug, Clone)]
+pub struct Job(pub(crate) Arc<Inner>);
+
+impl Job {
+    /// Opens the job's sockets.
+    ///
+    /// # Errors
+    ///
+    /// See [`JobError`].
+    pub fn open(settings: Settings) -> Result<Self, JobError> {
+        let Settings { folder, known_folder, command, private_criu, servers, incarnations, enter, stdio, task } =
+            settings;
+        let (events, heard) = mpsc::channel();
+        let socket = |path: PathBuf| move |source| JobError::Socket { path, source };
+        incarnations.note(folder.path()).map_err(socket(folder.path().to_owned()))?;
+        let members = Members::listen(&folder.shims(), events).map_err(socket(folder.shims()))?;
+        folder.describe(0, &command.join(" "))?;
+        let path = folder.control();
+        let inner = Arc::new(Inner {
+            folder,
+            known_folder,
+            command,
+            host: uname().nodename().to_string_lossy().into_owned(),
+            members,
+            stdio,
+            enter,
+            servers: Mutex::new(servers),
+            incarnations,
+            task,
+            root: Root::default(),
+            private_criu,
+            criu: Mutex::new(None),
+            turn: Mutex::new(()),
+            checkpointer: Mutex::new(()),
+            recovery: Mutex::new(None),
+            parked: Parked::default(),
+            step: Mutex::new(None),
+            last: Mutex::new(None),
+            torn: AtomicBool::new(false),
+            stopped: Stopped::default(),
+            was_put_away: AtomicBool::new(false),
+            control: Mutex::new(None),
+        });
+        let listener = UnixListener::bind(&path).map_err(socket(path.clone()))?;
+        private::close(&path).map_err(socket(path.clone()))?;
+        let opened = control::open(listener, &inner).map_err(socket(path))?;
+        *lock(&inner.control) = Some(opened);
+        process_checkpoint::answer(&inner);
+        let job = Self(inner);
+        job.listen(heard);
+        Ok(job)
+    }
+
+    /// The job's name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.0.folder.name()
+    }
+
+    /// What the program's environment must say of the job socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.0.known_folder.join("shims")
+    }
+
+    /// Its programs, as far as they have a GPU side.
+    #[must_use]
+    pub fn members(&self) -> &Members {
+        &self.0.members
+    }
+
+    /// Notes the server that the job's programs are to use. One that begins later than a restore looks there, because
+    /// its environment names a server that was.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn set_server(&self, address: &str) -> io::Result<()> {
+        self.0.set_server(address)
+    }
+
+    /// The program has been started.
+    pub fn started(&self, root: u32) {
+        self.0.root.set(Start::Done(root));
+        // Only look-ups by process id need it, and they say that there is no such job.
+        let _ = self.0.folder.describe(root, &self.0.command.join(" "));
+    }
+
+    /// Takes a checkpoint and tells each step, from `prepare` to `done` or `failed`.
+    ///
+    /// # Errors
+    ///
+    /// See [`CheckpointError`]; the program goes on as if nothing had been asked for.
+    pub fn checkpoint(&self, request: &Request, tell: &(dyn Fn(&Step) + Sync)) -> Result<Report, CheckpointError> {
+        self.0.checkpoint(request, tell)
+    }
+
+    /// The program has ended, or will not be started: waits for a checkpoint at hand.
+    pub fn settle(&self) {
+        self.0.root.set(Start::Never);
+        self.0.members.close();
+        drop(lock(&self.0.turn));
+        self.0.parked.clear();
+    }
+
+    /// The program has ended: waits for a checkpoint at hand, and says whether the program is in an image and was
+    /// killed for that reason.
+    #[must_use]
+    pub fn ended(&self) -> Option<Report> {
+        self.settle();
+        if let Some(control) = lock(&self.0.control).take() {
+            control.close();
+        }
+        // Whoever else still has a hand on the job may not live to the end of this process.
+        self.0.folder.leave();
+        lock(&self.0.last).clone().filter(|_| self.0.was_put_away.load(SeqCst))
+    }
+
+    /// Whether a CRIU was killed while it had a hand in the program, and may have left a breakpoint there.
+    #[must_use]
+    pub fn is_torn(&self) -> bool {
+        self.0.torn.load(SeqCst)
+    }
+
+    /// Answers what members say without being asked.
+    fn listen(&self, heard: mpsc::Receiver<Event>) {
+        let weak = Arc::downgrade(&self.0);
+        // Without a thread, programs whose worker died wait until the job ends.
+        let _ = thread::Builder::new().name("events".into()).spawn(move || {
+            for event in heard {
+                let Some(inner) = weak.upgrade() else { return };
+                match event {
+                    Event::Lost { id } => inner.bereft(id),
+                    Event::Reached { id } => inner.reached(id),
+                }
+            }
+        });
+    }
+}

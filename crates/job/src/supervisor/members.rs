@@ -1,0 +1,990 @@
+//! The programs of a job that have a GPU side, as they present themselves at the job socket, and the orders they take.
+//!
+//! A thread accepts connections, another one reads each. The rule: what is known of a member changes only under one lock,
+//! and whoever waits for an answer waits there too, until it comes, the member is gone, or the time is up. A member that
+//! left stays in the list without a connection; one whose connection ends otherwise is no member any more.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_scratch::private;
+use katydid_wire::envelope::{self, EnvelopeError, HEAD};
+use katydid_wire::handshake::SessionKind;
+use katydid_wire::job::{FromProgram, HIDDEN, MAX_MESSAGE, PROTOCOL, ToProgram};
+use katydid_wire::key::SessionKey;
+use rustix::net::sockopt::socket_peercred;
+use serde::{Deserialize, Serialize};
+
+use crate::process::tree;
+use crate::supervisor::question::{Answerer, Question};
+
+/// Most programs in one job.
+const MAX_MEMBERS: usize = 4096;
+/// Most connections on which nobody has said yet who it is.
+const MAX_STRANGERS: usize = 1024;
+/// How long a program may take to say who it is: it announces itself first, and then connects to its server.
+const GREETING: Duration = Duration::from_secs(60);
+
+/// How long whoever has its answer may take to hang up.
+const PARTING: Duration = Duration::from_secs(10);
+
+/// Between two looks whether a process that is waited for has ended.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Whether a member can be spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Connected to its worker.
+    Present,
+    /// It has let go of its worker, and its connection has ended or will.
+    Away,
+    /// It is back and waits for `Resume`.
+    Back,
+    /// It lost its worker and waits for `Resume` or `GiveUp`.
+    Bereft,
+}
+
+/// A program with a GPU side.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// Its number here.
+    pub id: u64,
+    /// Its process, as it sees itself.
+    pub pid: u32,
+    /// Which API its session speaks: a process may be a member twice.
+    pub session: SessionKind,
+    /// Its session.
+    pub key: SessionKey,
+    /// The server of its session.
+    pub address: String,
+    /// 1 shared memory, 2 stream.
+    pub link: u32,
+    /// Its file name.
+    pub program: String,
+    /// What can be said to it.
+    pub standing: Standing,
+    /// Frames it had sent when it last said so.
+    pub frames: u64,
+    /// The frame at which it holds itself, as it was told to.
+    pub reached: Option<u64>,
+}
+
+/// What a member says without being asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It holds itself at a frame that it was told to stop at.
+    Reached {
+        /// Which member.
+        id: u64,
+    },
+    /// Its worker is gone.
+    Lost {
+        /// Which member.
+        id: u64,
+    },
+}
+
+/// Why an order was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum MemberError {
+    /// In the program's words.
+    #[error("{program} (process {pid}): {reason}")]
+    Refused {
+        /// Who.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// Why.
+        reason: String,
+    },
+    /// It ended.
+    #[error("{program} (process {pid}) has ended meanwhile")]
+    Gone {
+        /// Who.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// It is gone from its worker, and its connection is still there.
+    #[error(
+        "{program} (process {pid}) has let go of its worker, but after {} s somebody still has its connection to this job",
+        patience.as_secs()
+    )]
+    Lingers {
+        /// Who.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// The time it had.
+        patience: Duration,
+    },
+    /// No answer in time.
+    #[error("{program} (process {pid}) did not answer within {} s", patience.as_secs())]
+    Silent {
+        /// Who.
+        program: String,
+        /// Its process.
+        pid: u32,
+        /// The time it had.
+        patience: Duration,
+    },
+}
+
+/// All members of a job.
+#[derive(Debug, Clone)]
+pub struct Members(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    state: Mutex<State>,
+    /// Notified at every change.
+    changed: Condvar,
+    events: Mutex<Sender<Event>>,
+    /// None before the job is open.
+    answerer: OnceLock<Answerer>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    seats: Vec<Seat>,
+    /// Connections on which nobody has said yet who it is, with their processes, as we see them.
+    strangers: BTreeMap<u64, u32>,
+    /// The program has ended.
+    is_closed: bool,
+    /// Members that ever came with a session of their own: tells whether one came between two moments.
+    arrivals: u64,
+    /// Orders under way by member, and their answers: a member may answer and end before the answer is looked at.
+    answers: HashMap<u64, Option<FromProgram>>,
+}
+
+/// A member and its connection.
+#[derive(Debug)]
+struct Seat {
+    member: Member,
+    stream: Option<Arc<UnixStream>>,
+    /// Which connection this is: an old one's end does not count.
+    connection: u64,
+    /// Held by whoever gives it an order and waits for the answer: one at a time.
+    turn: Arc<Mutex<()>>,
+    /// It owes the answer to an order, and is told nothing more over this connection.
+    is_owing: bool,
+}
+
+impl Members {
+    /// Takes members at `path` from now on, for as long as the process lives.
+    ///
+    /// # Errors
+    ///
+    /// The socket cannot be made.
+    pub fn listen(path: &Path, events: Sender<Event>) -> io::Result<Self> {
+        let listener = UnixListener::bind(path)?;
+        private::close(path)?;
+        let shared = Shared {
+            path: path.to_owned(),
+            state: Mutex::new(State::default()),
+            changed: Condvar::new(),
+            events: Mutex::new(events),
+            answerer: OnceLock::new(),
+        };
+        let members = Self(Arc::new(shared));
+        let ours = members.clone();
+        thread::Builder::new().name("job".into()).spawn(move || ours.accept(&listener))?;
+        Ok(members)
+    }
+
+    /// Has questions about the job's processes answered from now on.
+    pub(crate) fn answer_with(&self, answerer: Answerer) {
+        // A job is opened once.
+        let _ = self.0.answerer.set(answerer);
+    }
+
+    /// Takes the socket out of sight until the guard is dropped: nobody connects meanwhile, so that a dump finds no
+    /// connection of ours in a program.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be renamed.
+    pub fn hide(&self) -> io::Result<Hidden> {
+        let path = self.0.path.clone();
+        fs::rename(&path, out_of_sight(&path)).map(|()| Hidden(path))
+    }
+
+    /// Waits until everybody who has connected has said who it is, or has gone away: after that, and while the socket is
+    /// hidden, no program has a connection that is not known.
+    ///
+    /// # Errors
+    ///
+    /// Somebody stays silent, or the socket cannot be reached.
+    pub fn wait_introduced(&self) -> io::Result<()> {
+        let path = [self.0.path.clone(), out_of_sight(&self.0.path)].into_iter().find(|path| path.exists());
+        // Connections are accepted in their order: when this one has been closed, those before it are counted.
+        let probe = UnixStream::connect(path.ok_or(io::ErrorKind::NotFound)?)?;
+        probe.shutdown(Shutdown::Write)?;
+        // Nothing is ever sent to it: it ends.
+        let _ = (&probe).read(&mut [0])?;
+        let deadline = Instant::now() + GREETING;
+        let mut state = self.lock();
+        while !state.strangers.is_empty() && !state.is_closed {
+            let left = deadline.checked_duration_since(Instant::now()).ok_or_else(|| silent(&state.strangers))?;
+            state = self.0.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    /// Waits until the connection of a member that left has ended.
+    ///
+    /// # Errors
+    ///
+    /// It did not in time.
+    pub fn wait_silent(&self, id: u64, patience: Duration) -> Result<(), MemberError> {
+        match self.wait_for(id, patience, |seat| seat.stream.is_none().then_some(())) {
+            Err(MemberError::Silent { program, pid, patience }) => Err(MemberError::Lingers { program, pid, patience }),
+            other => other,
+        }
+    }
+
+    /// Everybody, in the order in which they came.
+    #[must_use]
+    pub fn list(&self) -> Vec<Member> {
+        self.lock().seats.iter().map(|seat| seat.member.clone()).collect()
+    }
+
+    /// How many members have ever come. Unchanged: nobody new has come since.
+    #[must_use]
+    pub fn arrivals(&self) -> u64 {
+        self.lock().arrivals
+    }
+
+    /// Gives an order and waits for its answer. Without one our side of the connection ends: a program that comes to the
+    /// order later carries it out, finds no supervisor, goes on, and comes back to us.
+    ///
+    /// # Errors
+    ///
+    /// See [`MemberError`]; after `Refused` the member is as it was before.
+    pub fn order(&self, id: u64, order: &ToProgram, patience: Duration) -> Result<FromProgram, MemberError> {
+        let turn = self.lock().seats.iter().find(|seat| seat.member.id == id).map(|seat| Arc::clone(&seat.turn));
+        let turn = turn.ok_or_else(|| self.gone(id))?;
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.lock().seats.iter().any(|seat| seat.member.id == id && seat.is_owing) {
+            let (program, pid) = self.named(id);
+            return Err(MemberError::Silent { program, pid, patience });
+        }
+        self.lock().answers.insert(id, None);
+        let answer = self.send(id, order).and_then(|()| self.answer(id, patience));
+        self.lock().answers.remove(&id);
+        if matches!(answer, Err(MemberError::Silent { .. })) {
+            self.end_orders(id);
+        }
+        match answer? {
+            FromProgram::Failed { text } => Err(self.refused(id, text)),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Says nothing more over a member's connection, and goes on to listen: the member is one until it hangs up.
+    fn end_orders(&self, id: u64) {
+        let mut state = self.lock();
+        let Some(seat) = state.seats.iter_mut().find(|seat| seat.member.id == id) else { return };
+        seat.is_owing = true;
+        if let Some(stream) = &seat.stream {
+            // A connection that has ended meanwhile is what is wanted.
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// Gives an order that has no answer.
+    ///
+    /// # Errors
+    ///
+    /// The member is gone.
+    pub fn send(&self, id: u64, order: &ToProgram) -> Result<(), MemberError> {
+        let bytes = order.encode().map_err(|error| self.refused(id, error.to_string()))?;
+        let stream = self.lock().seats.iter().find(|seat| seat.member.id == id).and_then(|seat| seat.stream.clone());
+        let sent = stream.ok_or(io::ErrorKind::NotConnected.into()).and_then(|stream| (&*stream).write_all(&bytes));
+        sent.map_err(|_| self.gone(id))
+    }
+
+    /// Notes that the member lets go of its worker: the end of its connection is expected. One that has lost its worker has
+    /// nothing to let go of.
+    pub fn set_away(&self, id: u64) {
+        self.pass(id, Standing::Present, Standing::Away);
+    }
+
+    /// Drops a member that will not come back.
+    pub fn forget(&self, id: u64) {
+        self.lock().seats.retain(|seat| seat.member.id != id);
+        self.0.changed.notify_all();
+    }
+
+    /// The program has ended: nobody is waited for any more.
+    pub fn close(&self) {
+        self.lock().is_closed = true;
+        self.0.changed.notify_all();
+    }
+
+    /// Notes where the session of a member that has resumed it is now. How the member stands is not changed: it may have
+    /// lost the worker again.
+    pub fn set_home(&self, id: u64, address: &str, key: SessionKey) {
+        self.change(id, |member| {
+            member.address = address.to_owned();
+            member.key = key;
+        });
+        self.forget_silent(id);
+    }
+
+    /// A member that was to leave has stayed, unless it has lost its worker meanwhile.
+    pub fn set_present(&self, id: u64) {
+        self.pass(id, Standing::Away, Standing::Present);
+        self.forget_silent(id);
+    }
+
+    /// Has a member that stands as `from` says stand as `to` says.
+    fn pass(&self, id: u64, from: Standing, to: Standing) {
+        self.change(id, |member| {
+            if member.standing == from {
+                member.standing = to;
+            }
+        });
+    }
+
+    /// Its connection may have ended while that was expected.
+    fn forget_silent(&self, id: u64) {
+        self.lock().seats.retain(|seat| seat.member.id != id || seat.stream.is_some());
+    }
+
+    /// Waits until the member waits for a worker, or `is_over`: it has ended while it was away.
+    ///
+    /// # Errors
+    ///
+    /// It is gone, or the time is up.
+    pub fn wait_back(&self, id: u64, patience: Duration, is_over: &dyn Fn() -> bool) -> Result<(), MemberError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let is_back = |seat: &Seat| matches!(seat.member.standing, Standing::Back | Standing::Bereft).then_some(());
+            match self.wait_for(id, left.min(LOOK), is_back) {
+                Err(MemberError::Silent { program, pid, .. }) if is_over() => {
+                    return Err(MemberError::Gone { program, pid });
+                }
+                Err(MemberError::Silent { program, pid, .. }) if left <= LOOK => {
+                    return Err(MemberError::Silent { program, pid, patience });
+                }
+                Err(MemberError::Silent { .. }) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Waits for the member with this process id and kind of session to be back; none when `is_over` before it came.
+    ///
+    /// # Errors
+    ///
+    /// It did not come in time.
+    pub fn wait_pid(
+        &self,
+        (pid, session): (u32, SessionKind),
+        patience: Duration,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Option<Member>, MemberError> {
+        let is_it = |member: &Member| (member.pid, member.session) == (pid, session);
+        let waits = |seat: &&Seat| is_it(&seat.member) && seat.member.standing == Standing::Back;
+        let deadline = Instant::now() + patience;
+        let mut state = self.lock();
+        loop {
+            if let Some(seat) = state.seats.iter().find(waits) {
+                return Ok(Some(seat.member.clone()));
+            }
+            if is_over() {
+                return Ok(None);
+            }
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+                return Err(MemberError::Silent { program: "a restored program".to_owned(), pid, patience });
+            };
+            state = self.0.changed.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits for the answer to the order that the member was given.
+    fn answer(&self, id: u64, patience: Duration) -> Result<FromProgram, MemberError> {
+        self.wait(id, patience, |state| state.answers.get_mut(&id).and_then(Option::take))
+    }
+
+    /// Waits for a member to be as `look` wants it.
+    fn wait_for<T>(&self, id: u64, patience: Duration, look: impl Fn(&Seat) -> Option<T>) -> Result<T, MemberError> {
+        self.wait(id, patience, |state| state.seats.iter().find(|seat| seat.member.id == id).and_then(&look))
+    }
+
+    /// Waits until `look` finds something, for as long as the member is there. When the job's program has ended, whoever is
+    /// connected is heard to the end of the connection: its last word may not have been read yet. Nobody else is waited for.
+    fn wait<T>(
+        &self,
+        id: u64,
+        patience: Duration,
+        mut look: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, MemberError> {
+        let deadline = Instant::now() + patience;
+        // It may be gone when it has to be named.
+        let (program, pid) = self.named(id);
+        let mut state = self.lock();
+        loop {
+            if let Some(found) = look(&mut state) {
+                return Ok(found);
+            }
+            let seat = state.seats.iter().find(|seat| seat.member.id == id);
+            if !seat.is_some_and(|seat| seat.stream.is_some() || !state.is_closed) {
+                return Err(MemberError::Gone { program, pid });
+            }
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+                return Err(MemberError::Silent { program, pid, patience });
+            };
+            state = self.0.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn accept(&self, listener: &UnixListener) {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else {
+                // All descriptors are in use, or the connection is gone again.
+                thread::sleep(LOOK);
+                continue;
+            };
+            // Whoever is turned away tries again, as without a thread.
+            let Some(stranger) = Stranger::new(self, &stream) else { continue };
+            // Without a thread the connection is dropped, and the program tries again.
+            let _ = thread::Builder::new().name("member".into()).spawn(move || attend(stranger, &Arc::new(stream)));
+        }
+    }
+
+    /// Gives a newcomer a seat, or one that comes back its own.
+    fn seat(&self, member: Member, stream: &Arc<UnixStream>) -> Option<(u64, u64)> {
+        let mut state = self.lock();
+        state.next += 1;
+        let connection = state.next;
+        let known = state.seats.iter().position(|seat| {
+            seat.member.standing == Standing::Away
+                && seat.member.pid == member.pid
+                && seat.member.key.matches(&member.key)
+        });
+        if known.is_none() && state.seats.len() >= MAX_MEMBERS {
+            return None;
+        }
+        let id = known.map_or(connection, |at| state.seats[at].member.id);
+        let turn = known.map_or_else(Arc::default, |at| Arc::clone(&state.seats[at].turn));
+        let seat =
+            Seat { member: Member { id, ..member }, stream: Some(stream.clone()), connection, turn, is_owing: false };
+        match known {
+            Some(at) => state.seats[at] = seat,
+            None => {
+                state.arrivals += 1;
+                state.seats.push(seat);
+            }
+        }
+        self.0.changed.notify_all();
+        Some((id, connection))
+    }
+
+    /// Takes a word in.
+    fn hear(&self, id: u64, connection: u64, word: FromProgram) {
+        let mut state = self.lock();
+        let Some(seat) = state.seats.iter_mut().find(|seat| seat.connection == connection) else { return };
+        let event = match &word {
+            FromProgram::Reached { frames } => {
+                seat.member.frames = *frames;
+                seat.member.reached = Some(*frames);
+                Some(Event::Reached { id })
+            }
+            FromProgram::Lost { frames } => {
+                seat.member.frames = *frames;
+                seat.member.standing = Standing::Bereft;
+                Some(Event::Lost { id })
+            }
+            FromProgram::Held { frames } | FromProgram::Left { frames } => {
+                seat.member.frames = *frames;
+                None
+            }
+            FromProgram::Released {} => {
+                seat.member.reached = None;
+                None
+            }
+            // With its new worker from this moment on: the next word may be that it has come to a frame.
+            FromProgram::Resumed {} | FromProgram::Rejoined {} => {
+                (seat.member.standing, seat.member.reached) = (Standing::Present, None);
+                None
+            }
+            _ => None,
+        };
+        if event.is_none()
+            && let Some(answer) = state.answers.get_mut(&id)
+        {
+            *answer = Some(word);
+        }
+        self.0.changed.notify_all();
+        drop(state);
+        if let Some(event) = event {
+            // Nobody listens once the job ends.
+            let _ = self.0.events.lock().unwrap_or_else(PoisonError::into_inner).send(event);
+        }
+    }
+
+    /// The connection has ended.
+    fn leave(&self, id: u64, connection: u64) {
+        let mut state = self.lock();
+        state.seats.retain_mut(|seat| {
+            if seat.member.id != id || seat.connection != connection {
+                return true;
+            }
+            seat.stream = None;
+            seat.member.standing == Standing::Away
+        });
+        self.0.changed.notify_all();
+    }
+
+    fn change(&self, id: u64, change: impl FnOnce(&mut Member)) {
+        let mut state = self.lock();
+        if let Some(seat) = state.seats.iter_mut().find(|seat| seat.member.id == id) {
+            change(&mut seat.member);
+        }
+        self.0.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No thread leaves the state half changed, so one that died under the lock left it whole.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn named(&self, id: u64) -> (String, u32) {
+        let state = self.lock();
+        let seat = state.seats.iter().find(|seat| seat.member.id == id);
+        seat.map_or_else(|| ("a program".to_owned(), 0), |seat| (seat.member.program.clone(), seat.member.pid))
+    }
+
+    fn gone(&self, id: u64) -> MemberError {
+        let (program, pid) = self.named(id);
+        MemberError::Gone { program, pid }
+    }
+
+    fn refused(&self, id: u64, reason: String) -> MemberError {
+        let (program, pid) = self.named(id);
+        MemberError::Refused { program, pid, reason }
+    }
+}
+
+/// A connection on which nobody has said yet who it is, counted as long as this lives.
+struct Stranger(Members, u64);
+
+/// Whoever has announced itself and did not come.
+fn silent(strangers: &BTreeMap<u64, u32>) -> io::Error {
+    let named = strangers.values().map(|pid| format!("process {pid} ({})", tree::name(*pid)));
+    let named: Vec<String> = named.collect();
+    let text = format!("nothing was heard for {} s of {}", GREETING.as_secs(), named.join(", "));
+    io::Error::new(io::ErrorKind::TimedOut, text)
+}
+
+impl Stranger {
+    /// None while as many have said nothing as there may be.
+    fn new(members: &Members, stream: &UnixStream) -> Option<Self> {
+        // One that cannot be named counts all the same.
+        let pid = socket_peercred(stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
+        let mut state = members.lock();
+        if state.strangers.len() >= MAX_STRANGERS {
+            return None;
+        }
+        state.next += 1;
+        let number = state.next;
+        state.strangers.insert(number, pid);
+        Some(Self(members.clone(), number))
+    }
+
+    /// Listens until it is known who this is; a number for the member and one for the connection. Whoever only asks gets its
+    /// answer, and is no member.
+    fn introduced(self, stream: &Arc<UnixStream>) -> Option<(Members, u64, u64)> {
+        stream.set_read_timeout(Some(GREETING)).ok()?;
+        let word = read(stream).ok()??;
+        if let FromProgram::Ask { protocol: PROTOCOL, process, what, patience, gpus } = word {
+            let patience = Duration::from_millis(patience.into());
+            self.answer(stream, &Question { process, what, patience, gpus });
+            return None;
+        }
+        let FromProgram::Member { protocol: PROTOCOL, session, pid, key, address, link, state, frames, program } = word
+        else {
+            return None;
+        };
+        let standing = match state {
+            0 => Standing::Present,
+            1 => Standing::Back,
+            _ => Standing::Bereft,
+        };
+        stream.set_read_timeout(None).ok()?;
+        // A program that reads nothing is not waited for.
+        stream.set_write_timeout(Some(GREETING)).ok()?;
+        let session = SessionKind(session);
+        let member = Member { id: 0, pid, session, key, address, link, program, standing, frames, reached: None };
+        let (id, connection) = self.0.seat(member, stream)?;
+        Some((self.0.clone(), id, connection))
+    }
+
+    /// Answers a question, and waits until whoever asked has hung up: it may be a program of the job, which is not dumped
+    /// before.
+    fn answer(&self, mut stream: &UnixStream, question: &Question) {
+        let told = self.0.0.answerer.get().map(|answerer| (answerer.0)(question));
+        let Some(bytes) = told.and_then(|told| told.encode().ok()) else { return };
+        if stream.write_all(&bytes).is_ok() {
+            // It says nothing more: the end is what comes.
+            let _ = stream.set_read_timeout(Some(PARTING)).and_then(|()| stream.read(&mut [0]));
+        }
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.0.lock().strangers.remove(&self.1);
+        self.0.0.changed.notify_all();
+    }
+}
+
+/// Reads one connection to its end.
+fn attend(stranger: Stranger, stream: &Arc<UnixStream>) {
+    let Some((members, id, connection)) = stranger.introduced(stream) else { return };
+    while let Ok(Some(word)) = read(stream) {
+        members.hear(id, connection, word);
+    }
+    members.leave(id, connection);
+}
+
+/// A job socket that nobody can see.
+#[derive(Debug)]
+pub struct Hidden(PathBuf);
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        // The folder is ours alone; if it is gone, so is the job.
+        let _ = fs::rename(out_of_sight(&self.0), &self.0);
+    }
+}
+
+/// Where a hidden socket is.
+pub(crate) fn out_of_sight(path: &Path) -> PathBuf {
+    path.with_extension(HIDDEN)
+}
+
+/// Reads one message; none at the end of the connection.
+fn read(mut stream: &UnixStream) -> io::Result<Option<FromProgram>> {
+    let breach = |error: EnvelopeError| io::Error::new(io::ErrorKind::InvalidData, error);
+    let mut head = [0; HEAD];
+    match stream.read_exact(&mut head) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    }
+    let length = envelope::length(&head, MAX_MESSAGE).map_err(breach)?;
+    let mut message = head.to_vec();
+    message.resize(length, 0);
+    stream.read_exact(&mut message[HEAD..])?;
+    FromProgram::decode(&message).map(Some).map_err(breach)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const KEY: SessionKey = SessionKey([7; 16]);
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A job socket, and where its events are heard.
+    fn socket() -> (tempfile::TempDir, Members, mpsc::Receiver<Event>) {
+        let folder = tempfile::tempdir().unwrap();
+        let (events, heard) = mpsc::channel();
+        let members = Members::listen(&folder.path().join("shims"), events).unwrap();
+        (folder, members, heard)
+    }
+
+    fn say(mut stream: &UnixStream, word: &FromProgram) {
+        stream.write_all(&word.encode().unwrap()).unwrap();
+    }
+
+    /// A shim's connection, greeted; `state` as in [`FromProgram::Member`].
+    fn shim(folder: &tempfile::TempDir, pid: u32, state: u32) -> UnixStream {
+        let stream = UnixStream::connect(folder.path().join("shims")).unwrap();
+        introduce(&stream, pid, state);
+        stream
+    }
+
+    fn introduce(stream: &UnixStream, pid: u32, state: u32) {
+        let (address, program) = ("unix:/s".to_owned(), "app".to_owned());
+        let member = FromProgram::Member {
+            protocol: PROTOCOL,
+            session: 1,
+            pid,
+            key: KEY,
+            address,
+            link: 1,
+            state,
+            frames: 3,
+            program,
+        };
+        say(stream, &member);
+    }
+
+    fn order_of(mut stream: &UnixStream) -> ToProgram {
+        let mut head = [0; HEAD];
+        stream.read_exact(&mut head).unwrap();
+        let mut message = head.to_vec();
+        message.resize(envelope::length(&head, MAX_MESSAGE).unwrap(), 0);
+        stream.read_exact(&mut message[HEAD..]).unwrap();
+        ToProgram::decode(&message).unwrap()
+    }
+
+    /// Waits until the members are as `wanted` wants them.
+    fn until(members: &Members, wanted: impl Fn(&[Member]) -> bool) -> Vec<Member> {
+        let mut state = members.lock();
+        loop {
+            let list: Vec<Member> = state.seats.iter().map(|seat| seat.member.clone()).collect();
+            if wanted(&list) {
+                return list;
+            }
+            state = members.0.changed.wait(state).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_order_is_answered_by_the_one_it_was_given_to() {
+        let (folder, members, _heard) = socket();
+        let shims = [shim(&folder, 1, 0), shim(&folder, 2, 0)];
+        let list = until(&members, |list| list.len() == 2);
+        for member in list {
+            let theirs = shims[member.pid as usize - 1].try_clone().unwrap();
+            let thread = thread::spawn(move || {
+                assert_eq!(order_of(&theirs), ToProgram::Hold {});
+                say(&theirs, &FromProgram::Held { frames: 40 + u64::from(member.pid) });
+            });
+            let answer = members.order(member.id, &ToProgram::Hold {}, PATIENCE).unwrap();
+            assert_eq!(answer, FromProgram::Held { frames: 40 + u64::from(member.pid) });
+            thread.join().unwrap();
+        }
+        assert_eq!(members.arrivals(), 2);
+    }
+
+    #[test]
+    fn whoever_does_not_answer_is_told_nothing_more_until_it_has_come_back() {
+        let (folder, members, _heard) = socket();
+        let theirs = shim(&folder, 7, 0);
+        theirs.set_read_timeout(Some(PATIENCE)).unwrap();
+        let id = until(&members, |list| list.len() == 1)[0].id;
+        let hold = |id, patience| members.order(id, &ToProgram::Hold {}, patience);
+        assert!(matches!(hold(id, Duration::from_millis(1)), Err(MemberError::Silent { pid: 7, .. })));
+        // A late answer is that to no other order.
+        assert_eq!(order_of(&theirs), ToProgram::Hold {});
+        say(&theirs, &FromProgram::Held { frames: 41 });
+        until(&members, |list| list[0].frames == 41);
+        assert!(matches!(hold(id, PATIENCE), Err(MemberError::Silent { pid: 7, .. })));
+        // It learns that nobody will release it, and comes back.
+        assert_eq!((&theirs).read(&mut [0; 1]).unwrap(), 0);
+        drop(theirs);
+        until(&members, <[Member]>::is_empty);
+        let theirs = shim(&folder, 7, 0);
+        let id = until(&members, |list| list.len() == 1)[0].id;
+        let thread = thread::spawn(move || {
+            assert_eq!(order_of(&theirs), ToProgram::Hold {});
+            say(&theirs, &FromProgram::Held { frames: 4 });
+            theirs
+        });
+        assert_eq!(hold(id, PATIENCE).unwrap(), FromProgram::Held { frames: 4 });
+        drop(thread.join().unwrap());
+    }
+
+    #[test]
+    fn a_refusal_and_an_end_are_errors_that_name_the_program() {
+        let (folder, members, _heard) = socket();
+        let theirs = shim(&folder, 9, 0);
+        let id = until(&members, |list| list.len() == 1)[0].id;
+        let ours = members.clone();
+        let thread = thread::spawn(move || ours.order(id, &ToProgram::Leave {}, PATIENCE));
+        assert_eq!(order_of(&theirs), ToProgram::Leave {});
+        say(&theirs, &FromProgram::Failed { text: "a descriptor is gone".into() });
+        let error = thread.join().unwrap().unwrap_err().to_string();
+        assert!(error.contains("app (process 9)") && error.ends_with("a descriptor is gone"), "{error}");
+        drop(theirs);
+        until(&members, <[Member]>::is_empty);
+        assert!(matches!(members.order(id, &ToProgram::Hold {}, PATIENCE), Err(MemberError::Gone { .. })));
+    }
+
+    #[test]
+    fn whoever_left_comes_back_to_the_same_seat() {
+        let (folder, members, _heard) = socket();
+        let theirs = shim(&folder, 5, 0);
+        let id = until(&members, |list| list.len() == 1)[0].id;
+        members.set_away(id);
+        say(&theirs, &FromProgram::Left { frames: 8 });
+        drop(theirs);
+        let theirs = shim(&folder, 5, 1);
+        members.wait_back(id, PATIENCE, &|| false).unwrap();
+        assert_eq!((members.list().len(), members.arrivals()), (1, 1));
+        members.set_home(id, "unix:/elsewhere", KEY);
+        assert_eq!(members.list()[0].address, "unix:/elsewhere");
+        // Another process with that id is another member.
+        let _other = shim(&folder, 5, 0);
+        until(&members, |list| list.len() == 2);
+        drop(theirs);
+        until(&members, |list| list.len() == 1 && list[0].id != id);
+    }
+
+    #[test]
+    fn an_answer_is_heard_though_its_member_has_ended_since() {
+        let (folder, members, _heard) = socket();
+        let _theirs = shim(&folder, 5, 0);
+        let id = until(&members, |list| list.len() == 1)[0].id;
+        members.lock().answers.insert(id, None);
+        members.hear(id, id, FromProgram::Released {});
+        members.leave(id, id);
+        assert_eq!(members.answer(id, PATIENCE).unwrap(), FromProgram::Released {});
+        assert!(matches!(members.answer(id, PATIENCE), Err(MemberError::Gone { .. })));
+    }
+
+    #[test]
+    fn an_answer_is_heard_though_the_program_is_known_to_have_ended_before_it_is_read() {
+        let (folder, members, _heard) = socket();
+        let theirs = shim(&folder, 5, 0);
+        let id = until(&members, |list| list.len() == 1)[0].id;
+        members.close();
+        let ours = members.clone();
+        let thread = thread::spawn(move || ours.order(id, &ToProgram::Release {}, PATIENCE));
+        assert_eq!(order_of(&theirs), ToProgram::Release {});
+        say(&theirs, &FromProgram::Released {});
+        drop(theirs);
+        assert_eq!(thread.join().unwrap().unwrap(), FromProgram::Released {});
+        assert!(matches!(members.answer(id, PATIENCE), Err(MemberError::Gone { .. })));
+    }
+
+    #[test]
+    fn whoever_has_resumed_is_present_before_its_next_word() {
+        let (folder, members, heard) = socket();
+        let theirs = shim(&folder, 5, 1);
+        until(&members, |list| list.len() == 1);
+        say(&theirs, &FromProgram::Resumed {});
+        say(&theirs, &FromProgram::Reached { frames: 12 });
+        heard.recv().unwrap();
+        let Member { standing, reached, .. } = members.list().remove(0);
+        assert_eq!((standing, reached), (Standing::Present, Some(12)));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_program_that_has_ended() {
+        let (folder, members, _heard) = socket();
+        let theirs = shim(&folder, 5, 0);
+        let id = until(&members, |list| list.len() == 1)[0].id;
+        members.set_away(id);
+        drop(theirs);
+        let ours = members.clone();
+        let thread = thread::spawn(move || ours.wait_back(id, PATIENCE, &|| false));
+        members.close();
+        assert!(matches!(thread.join().unwrap(), Err(MemberError::Gone { .. })));
+        members.forget(id);
+        assert!(members.list().is_empty());
+    }
+
+    #[test]
+    fn nobody_waits_for_a_process_that_has_ended_while_it_was_away() {
+        let (folder, members, _heard) = socket();
+        let theirs = shim(&folder, 5, 0);
+        let id = until(&members, |list| list.len() == 1)[0].id;
+        members.set_away(id);
+        drop(theirs);
+        assert!(matches!(members.wait_back(id, PATIENCE, &|| true), Err(MemberError::Gone { pid: 5, .. })));
+        let short = Duration::from_millis(1);
+        assert!(matches!(members.wait_back(id, short, &|| false), Err(MemberError::Silent { pid: 5, .. })));
+    }
+
+    #[test]
+    fn what_a_program_says_unasked_is_an_event() {
+        let (folder, members, heard) = socket();
+        let theirs = shim(&folder, 5, 0);
+        say(&theirs, &FromProgram::Reached { frames: 12 });
+        let Event::Reached { id } = heard.recv().unwrap() else { unreachable!() };
+        assert_eq!(members.list()[0].reached, Some(12));
+        say(&theirs, &FromProgram::Lost { frames: 13 });
+        assert_eq!(heard.recv().unwrap(), Event::Lost { id });
+        assert_eq!(members.list()[0].standing, Standing::Bereft);
+        // It cannot let go of it any more, nor stay with it.
+        members.set_away(id);
+        members.set_present(id);
+        assert_eq!(members.list()[0].standing, Standing::Bereft);
+        members.wait_back(id, PATIENCE, &|| false).unwrap();
+    }
+
+    #[test]
+    fn a_hidden_socket_is_found_by_nobody() {
+        let (folder, members, _heard) = socket();
+        let hidden = members.hide().unwrap();
+        assert!(UnixStream::connect(folder.path().join("shims")).is_err());
+        drop(hidden);
+        let theirs = shim(&folder, 5, 0);
+        let id = until(&members, |list| list.len() == 1)[0].id;
+        members.set_away(id);
+        drop(theirs);
+        members.wait_silent(id, PATIENCE).unwrap();
+    }
+
+    #[test]
+    fn whoever_has_connected_is_waited_for() {
+        let (folder, members, _heard) = socket();
+        let early = UnixStream::connect(folder.path().join("shims")).unwrap();
+        let _hidden = members.hide().unwrap();
+        let ours = members.clone();
+        let waiting = thread::spawn(move || ours.wait_introduced().map(|()| ours.arrivals()));
+        let mut state = members.lock();
+        // Itself, and whoever asks: the latter goes at once.
+        while state.strangers.is_empty() {
+            state = members.0.changed.wait_timeout(state, Duration::from_millis(1)).unwrap().0;
+        }
+        drop(state);
+        introduce(&early, 7, 0);
+        assert_eq!(waiting.join().unwrap().unwrap(), 1);
+        drop(early);
+    }
+
+    #[test]
+    fn whoever_asks_is_answered_and_is_no_member() {
+        let (folder, members, _heard) = socket();
+        let ask = FromProgram::Ask { protocol: PROTOCOL, process: 5, what: 3, patience: 250, gpus: vec![1; 32] };
+        let mut early = UnixStream::connect(folder.path().join("shims")).unwrap();
+        say(&early, &ask);
+        assert_eq!(early.read(&mut [0; 1]).unwrap(), 0, "nobody answers before the job is open");
+        members.answer_with(Answerer(Box::new(|question| ToProgram::Told {
+            code: question.process,
+            state: question.what,
+            text: format!("{} {:?}", question.gpus.len(), question.patience),
+        })));
+        let theirs = UnixStream::connect(folder.path().join("shims")).unwrap();
+        say(&theirs, &ask);
+        assert_eq!(order_of(&theirs), ToProgram::Told { code: 5, state: 3, text: "32 250ms".into() });
+        assert_eq!(members.lock().strangers.len(), 1, "a dump waits for it to hang up");
+        drop(theirs);
+        let mut state = members.lock();
+        while !state.strangers.is_empty() {
+            state = members.0.changed.wait(state).unwrap();
+        }
+        assert!(state.seats.is_empty());
+    }
+
+    #[test]
+    fn a_stranger_is_no_member() {
+        let (folder, members, _heard) = socket();
+        let mut stranger = UnixStream::connect(folder.path().join("shims")).unwrap();
+        stranger.write_all(&[0xff; 64]).unwrap();
+        // The connection is closed, which is how it learns.
+        assert!(matches!(stranger.read(&mut [0; 1]), Ok(0) | Err(_)));
+        assert!(members.list().is_empty());
+    }
+}

@@ -1,0 +1,239 @@
+//! Namespaces of a job's own, for a program whose process ids, job folder, or pseudo-terminals somebody else has.
+//!
+//! ```text
+//! supervisor ── keeper     new namespaces for its children; the job's folder mounted where the programs look for it
+//!                 └─ init  process 1: restores the program, reaps orphans, ends as the program ends
+//!                     └─ program, with the ids that it had
+//! ```
+//!
+//! [`keep`], [`init`] and [`enter`] are the bodies of three hidden commands, because each takes a process of its own. The
+//! rule: the file system is the same but for the folder of jobs, `/proc`, and what of the job's own lies in `/dev/shm` and
+//! `/dev/pts`, and nothing stays behind when init has ended.
+
+#![expect(unsafe_code, reason = "rustix marks the making of namespaces as unsafe, for a flag that is not used here")]
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use katydid_scratch::private;
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
+use rustix::process::{Signal, WaitOptions, set_parent_process_death_signal, setsid, wait};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use crate::criu::watchdog::{STANDSTILL, patiently, signs};
+use crate::process::shared_memory::Segment;
+use crate::process::{shared_memory, terminals, tree};
+
+/// What fails where an ordinary user restores a job a second time.
+const NAMESPACES: &str = "make namespaces (which takes CAP_SYS_ADMIN; the job needs them because one of its process ids, its folder or its terminal is taken)";
+
+/// What a keeper sets up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Space {
+    /// Where the programs look for the job's folder.
+    pub known_folder: PathBuf,
+    /// The job's folder.
+    pub folder: PathBuf,
+    /// Where CRIU leaves the program's id.
+    pub note: PathBuf,
+    /// A process id above all that the program needs: others are taken from there on.
+    pub last_id: u32,
+    /// CRIU's files, with copies of the job's shared memory.
+    pub files: PathBuf,
+    /// A list of that shared memory, as JSON.
+    pub shared: PathBuf,
+    /// Numbers of the job's pseudo-terminals.
+    pub terminals: Vec<u32>,
+}
+
+/// What failed, and what the system said.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {doing}: {source}")]
+pub struct SpaceError {
+    /// What.
+    doing: &'static str,
+    /// What it said.
+    source: io::Error,
+}
+
+fn failed<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> SpaceError {
+    move |source| SpaceError { doing, source: source.into() }
+}
+
+/// The keeper: makes the namespaces and starts `init` in them; ends as it ends.
+///
+/// # Errors
+///
+/// The namespaces cannot be made; this takes the rights of an administrator.
+pub fn keep(space: &Space, mut init: Command) -> Result<u8, SpaceError> {
+    die_with_parent()?;
+    // SAFETY: of all flags only that for the table of descriptors is dangerous, and it is not given.
+    unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }.map_err(failed(NAMESPACES))?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).map_err(failed("make mounts private"))?;
+    if space.folder != space.known_folder {
+        show(&space.folder, &space.known_folder).map_err(failed("mount the job's folder"))?;
+    }
+    make_shared(space)?;
+    if !space.terminals.is_empty() {
+        terminals::mount_own().map_err(failed("mount /dev/pts"))?;
+    }
+    let status = init.status().map_err(failed("start the namespaces' first process"))?;
+    Ok(code(status))
+}
+
+/// Mounts the job's `folder` where its programs look for it, among no others: the folder that lies there for everybody else
+/// is another job's, and would take a mount on it along when it goes.
+fn show(folder: &Path, known: &Path) -> io::Result<()> {
+    let ours = File::open(folder)?;
+    let above = known.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("none", above, "tmpfs", flags, Some(c"mode=0700"))?;
+    private::folder(known)?;
+    Ok(mount_bind(format!("/proc/self/fd/{}", ours.as_raw_fd()), known)?)
+}
+
+/// Makes the job's shared memory anew, where nobody else sees it.
+fn make_shared(space: &Space) -> Result<(), SpaceError> {
+    let list = fs::read(&space.shared).and_then(|text| Ok(serde_json::from_slice::<Vec<Segment>>(&text)?));
+    let list = list.map_err(failed("read the list of the job's shared memory"))?;
+    if shared_memory::is_posix(&list) {
+        mount_shared(space).map_err(failed("mount /dev/shm"))?;
+    }
+    let made = shared_memory::make(&list, &space.files);
+    made.map_err(|(_, source)| source).map_err(failed("make the job's shared memory anew"))?.keep();
+    Ok(())
+}
+
+/// Mounts an empty `/dev/shm`, with nothing in it but what CRIU needs, if that lies there.
+fn mount_shared(space: &Space) -> io::Result<()> {
+    let needed = [Some(space.files.as_path()), space.note.parent()].into_iter().flatten();
+    let needed: Vec<&Path> = needed.filter(|path| path.starts_with(shared_memory::PLACE)).collect();
+    let opened = needed.iter().map(File::open).collect::<io::Result<Vec<File>>>()?;
+    mount("tmpfs", shared_memory::PLACE, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, c"mode=1777")?;
+    for (path, file) in needed.into_iter().zip(opened) {
+        private::folders(path)?;
+        mount_bind(format!("/proc/self/fd/{}", file.as_raw_fd()), path)?;
+    }
+    Ok(())
+}
+
+/// Process 1: runs CRIU's `restore`, writes the id of the program to standard output and ends as the program does.
+///
+/// # Errors
+///
+/// Nothing was restored: CRIU's log says why.
+pub fn init(space: &Space, restore: &[OsString]) -> Result<u8, SpaceError> {
+    die_with_parent()?;
+    // The program is in our session, and CRIU dumps nobody whose session is that of a process outside.
+    setsid().map_err(failed("make a session"))?;
+    mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)
+        .map_err(failed("mount /proc"))?;
+    // Without this, CRIU or a helper of it might have an id that the program wants.
+    fs::write("/proc/sys/kernel/ns_last_pid", space.last_id.to_string()).map_err(failed("set ids apart"))?;
+    let (program, arguments) = restore.split_first().ok_or(io::ErrorKind::InvalidInput).map_err(failed("run CRIU"))?;
+    let mut command = Command::new(program);
+    let filled = terminals::fill_up(&space.terminals).map_err(failed("make terminals"))?;
+    let spawned = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let status = spawned.and_then(|mut child| {
+        let work = space.note.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        // Everybody here is CRIU, or made by it.
+        let everybody = || tree::tree(std::process::id()).unwrap_or_default();
+        patiently(&mut child, STANDSTILL, &|| signs(work, &everybody()))
+    });
+    if !status.map_err(failed("run CRIU"))?.is_some_and(|status| status.success()) {
+        return Err(SpaceError { doing: "restore the program", source: io::Error::other("CRIU has failed") });
+    }
+    drop(filled);
+    let root = fs::read_to_string(&space.note).map_err(failed("read the program's id"))?;
+    let root: i32 = root.trim().parse().map_err(io::Error::other).map_err(failed("read the program's id"))?;
+    writeln!(io::stdout(), "{root}").map_err(failed("tell the program's id"))?;
+    reap_until(root)
+}
+
+/// Has the kernel kill this process when its parent ends: with the supervisor the keeper, with the keeper process 1, and with
+/// that all processes of the namespace.
+fn die_with_parent() -> Result<(), SpaceError> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed("tie the job to its supervisor"))
+}
+
+/// Reaps whoever ends, as process 1 has to, until the program is among them.
+fn reap_until(root: i32) -> Result<u8, SpaceError> {
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == root => {
+                return Ok(code(ExitStatus::from_raw(status.as_raw())));
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(failed("wait for the program")(error)),
+        }
+    }
+}
+
+/// Runs a command in the namespaces that the keeper `pid` made.
+///
+/// # Errors
+///
+/// The namespaces cannot be entered, or the command not started.
+pub fn enter(pid: u32, command: &[OsString]) -> Result<u8, SpaceError> {
+    let open = |name: &str| File::open(format!("/proc/{pid}/ns/{name}")).map_err(failed("find the job's namespaces"));
+    let (ids, mounts) = (open("pid_for_children")?, open("mnt")?);
+    let to = |namespace: &File, kind| {
+        move_into_link_name_space(namespace.as_fd(), Some(kind)).map_err(failed("enter the job's namespaces"))
+    };
+    to(&ids, LinkNameSpaceType::ProcessID)?;
+    to(&mounts, LinkNameSpaceType::Mount)?;
+    let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput).map_err(failed("run CRIU"))?;
+    let status = Command::new(program).args(arguments).status().map_err(failed("run CRIU"))?;
+    Ok(code(status))
+}
+
+/// The command line of a keeper: `katydid job-space …`, which starts `katydid job-init …`.
+#[must_use]
+pub fn keeper(katydid: &Path, space: &Space, restore: &Command) -> Command {
+    let mut command = Command::new(katydid);
+    command.arg("job-space").args(space.arguments()).arg("--").arg(restore.get_program()).args(restore.get_args());
+    command
+}
+
+/// The beginning of a command line that runs a command in the namespaces of the keeper `pid`.
+#[must_use]
+pub fn entering(katydid: &Path, pid: u32) -> Vec<OsString> {
+    vec![katydid.into(), "job-enter".into(), "--pid".into(), pid.to_string().into(), "--".into()]
+}
+
+impl Space {
+    /// As the hidden commands take them.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        let last_id = self.last_id.to_string();
+        let pairs: [(&str, &OsStr); 6] = [
+            ("--known-folder", self.known_folder.as_os_str()),
+            ("--folder", self.folder.as_os_str()),
+            ("--note", self.note.as_os_str()),
+            ("--last-id", last_id.as_ref()),
+            ("--files", self.files.as_os_str()),
+            ("--shared", self.shared.as_os_str()),
+        ];
+        for (name, value) in pairs {
+            arguments.push(name.into());
+            arguments.push(value.into());
+        }
+        for number in &self.terminals {
+            arguments.push(format!("--terminal={number}").into());
+        }
+        arguments
+    }
+}
+
+/// The status as a shell gives it: 128 + N for signal N.
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+}

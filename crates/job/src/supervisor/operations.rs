@@ -1,0 +1,99 @@
+//! The one checkpoint or move at a time that a job takes.
+
+use std::sync::TryLockError;
+use std::sync::atomic::Ordering::SeqCst;
+
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::{migrate, run};
+use crate::process::tree;
+use crate::supervisor::state::Inner;
+use crate::supervisor::view::{JobView, Migration, Moved, Report, Request, Step};
+use crate::sync::lock;
+
+impl Inner {
+    /// Does `work` unless a checkpoint or a migration is at hand already.
+    fn in_turn<T>(&self, work: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
+        let only = match self.checkpointer.try_lock() {
+            Ok(only) => Some(only),
+            Err(TryLockError::Poisoned(only)) => Some(only.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        only.ok_or(CheckpointError::Busy).and_then(|_only| {
+            let _turn = lock(&self.turn);
+            work()
+        })
+    }
+
+    /// Moves the job's sessions, and tells each step.
+    pub(crate) fn migrate(&self, request: &Migration, tell: &(dyn Fn(&Step) + Sync)) -> Result<Moved, CheckpointError> {
+        let outcome =
+            self.in_turn(|| self.or_release(|| self.attended(tell, |tell| migrate::migrate(self, request, tell))));
+        match &outcome {
+            Ok(moved) => tell(&Step::Moved(moved.clone())),
+            Err(error) => tell(&Step::Failed { error: error.to_string() }),
+        }
+        outcome
+    }
+
+    /// Does `work`, whose steps are in the job's view meanwhile.
+    fn attended<T>(&self, tell: &(dyn Fn(&Step) + Sync), work: impl FnOnce(&(dyn Fn(&Step) + Sync)) -> T) -> T {
+        let outcome = work(&|step| {
+            *lock(&self.step) = Some(step.clone());
+            tell(step);
+        });
+        *lock(&self.step) = None;
+        outcome
+    }
+
+    pub(crate) fn checkpoint(
+        &self,
+        request: &Request,
+        tell: &(dyn Fn(&Step) + Sync),
+    ) -> Result<Report, CheckpointError> {
+        let outcome = self.in_turn(|| self.take(request, tell));
+        // Whoever hears this may ask for the next one at once.
+        match &outcome {
+            Ok(report) => tell(&Step::Done(report.clone())),
+            Err(error) => tell(&Step::Failed { error: error.to_string() }),
+        }
+        outcome
+    }
+
+    /// Takes one, in its turn.
+    fn take(&self, request: &Request, tell: &(dyn Fn(&Step) + Sync)) -> Result<Report, CheckpointError> {
+        let outcome = self.or_release(|| self.attended(tell, |tell| run::take(self, request, tell)));
+        if let Ok(report) = &outcome {
+            *lock(&self.last) = Some(report.clone());
+            self.was_put_away.store(!report.running, SeqCst);
+        }
+        outcome
+    }
+
+    /// Does `work`. If it fails, perhaps before it came to the programs, those that held themselves for it go on; but not
+    /// one that it has let go, and that has come to its next point since.
+    fn or_release<T>(&self, work: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
+        let waiting: Vec<(u64, Option<u64>)> =
+            self.members.list().iter().map(|member| (member.id, member.reached)).collect();
+        let done = self.parked.refuse(&self.members).and_then(|()| {
+            let sees = |pid| self.members.list().iter().any(|member| member.pid == pid);
+            let root = self.root.now().and_then(|root| tree::tree(root).ok());
+            self.stopped.go_on(&root.unwrap_or_default(), sees);
+            work()
+        });
+        self.stopped.stop();
+        done.inspect_err(|_| self.release_reached(|member| waiting.contains(&(member.id, member.reached))))
+    }
+
+    pub(crate) fn view(&self) -> JobView {
+        JobView {
+            name: self.folder.name(),
+            supervisor: std::process::id(),
+            program: self.root.now().unwrap_or(0),
+            command: self.command.clone(),
+            host: self.host.clone(),
+            members: self.members.list().into_iter().map(Into::into).collect(),
+            checkpoint: lock(&self.step).clone(),
+            last: lock(&self.last).clone(),
+        }
+    }
+}

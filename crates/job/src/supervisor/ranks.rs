@@ -1,0 +1,286 @@
+//! Ranks of MPI that each begin by `katydid run`, while what launches them did not: `mpirun -n 4 katydid run ./program`.
+//!
+//! ```text
+//! shell ── mpirun ─┬─ katydid run, which becomes the program        ┐
+//!                  └─ katydid run, …                                ┘ one job, with mpirun at its root
+//! process 1 ── supervisor, which the first of them has started: it sees to the job until mpirun ends
+//! ```
+//!
+//! They are connected to each other and to their launcher, so that no checkpoint of one alone could bring it back. The supervisor
+//! is no descendant of the launcher, since it would be in its own dumps then, and no ancestor either: unlike one that has
+//! started its job it takes nobody along when it is killed. The rule: a launcher has one supervisor at most, which is ready
+//! before a rank becomes its program.
+//!
+//! Of ranks on several machines, and of tasks of other launchers, each is a job of its own: a checkpoint of one could not be
+//! restored beside the others, and is refused ([`Task`]).
+
+use std::env;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::iter;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
+
+use crate::process::stdio::Standard;
+use crate::process::tree;
+use crate::supervisor::folder;
+use crate::supervisor::folder::FolderError;
+
+/// What Open MPI's launchers are called, but for what Debian adds behind a dot.
+const LAUNCHERS: [&str; 4] = ["mpirun", "mpiexec", "orterun", "prterun"];
+/// By which it tells a rank how many there are, and how many of these on this machine.
+const RANKS: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"];
+/// So far above a rank its launcher is looked for: scripts may be between them.
+const MOST_ABOVE: usize = 16;
+
+/// The process that has launched all ranks of a program, on this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launcher {
+    pid: u32,
+}
+
+/// Where a job is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The job socket.
+    pub socket: PathBuf,
+    /// The server of its programs.
+    pub server: String,
+}
+
+/// A launcher's end, which can be waited for.
+#[derive(Debug)]
+pub struct End(OwnedFd);
+
+/// By which launchers tell a task how many of it there are: the first one that is there counts. Of Slurm's, `SLURM_NTASKS` says
+/// no more than what a batch script may start.
+const SIZES: [&str; 5] = [RANKS[0], "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_STEP_NUM_TASKS"];
+/// By which a launcher tells a task its number, where none of the above is there.
+const NUMBERS: [&str; 2] = ["PMIX_RANK", "PMI_RANK"];
+/// What Slurm tells tasks of a step, and a batch script, whose number is 0 and which is in no step.
+const SLURM: [&str; 4] = ["SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID"];
+
+/// What says that a process is one task of several which were started together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// A variable of its environment.
+    pub variable: &'static str,
+    /// What that says.
+    pub value: String,
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}={}", self.variable, self.value)
+    }
+}
+
+impl Task {
+    /// Of this process.
+    #[must_use]
+    pub fn ours() -> Option<Self> {
+        Self::of(|variable| env::var(variable).ok())
+    }
+
+    fn of(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let number = |variable| get(variable).and_then(|value| value.trim().parse::<u64>().ok());
+        let task = |variable: &'static str| Some(Self { variable, value: get(variable)? });
+        let sized = SIZES.into_iter().find_map(|variable| Some((variable, number(variable)?)));
+        match (sized, NUMBERS.into_iter().find(|variable| number(variable).is_some())) {
+            (Some((variable, 2..)), _) => return task(variable),
+            // A size of 1 may be that of what has started the launcher.
+            (Some(_), Some(variable)) if number(variable) > Some(0) => return task(variable),
+            (Some(_), _) => return None,
+            (None, Some(variable)) => return task(variable),
+            (None, None) => {}
+        }
+        let [tasks, steps @ .., place] = SLURM;
+        let is_in_step = steps.into_iter().any(|step| number(step).is_some()) || number(place) > Some(0);
+        if is_in_step && number(tasks) > Some(1) { task(tasks) } else { None }
+    }
+}
+
+/// Whether this process is a rank of MPI, as are none on other machines.
+#[must_use]
+pub fn are_here() -> bool {
+    let [all, here] = RANKS.map(|name| env::var(name).ok());
+    all.is_some() && all == here
+}
+
+impl Launcher {
+    /// That of this process, which is a rank.
+    #[must_use]
+    pub fn ours() -> Option<Self> {
+        let mut above = iter::successors(tree::parent(std::process::id()), |pid| tree::parent(*pid)).take(MOST_ABOVE);
+        let is_launcher = |pid: &u32| LAUNCHERS.contains(&tree::name(*pid).split('.').next().unwrap_or_default());
+        above.find(is_launcher).map(Self::at)
+    }
+
+    /// Whether this process is below it, as every orphan is below process 1.
+    #[must_use]
+    pub fn has_us(self) -> bool {
+        tree::tree(self.pid).is_ok_and(|tree| tree.iter().any(|process| process.pid == std::process::id()))
+    }
+
+    /// That with this process id.
+    #[must_use]
+    pub fn at(pid: u32) -> Self {
+        Self { pid }
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(self) -> u32 {
+        self.pid
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> String {
+        tree::name(self.pid)
+    }
+
+    /// Command and arguments.
+    #[must_use]
+    pub fn command(self) -> Vec<String> {
+        let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let words = line.strip_suffix(&[0]).unwrap_or(&line).split(|byte| *byte == 0);
+        words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    }
+
+    /// Where it reads and writes.
+    #[must_use]
+    pub fn stdio(self) -> [Standard; 3] {
+        Standard::of_process(self.pid)
+    }
+
+    /// Its standard error.
+    ///
+    /// # Errors
+    ///
+    /// It is gone or has none; or it is a socket, and the system does not lend us descriptors of others.
+    pub fn words(self) -> io::Result<OwnedFd> {
+        // Opened anew, a file would have another position, and a socket cannot be.
+        let lent = self.end().and_then(|end| pidfd_getfd(&end.0, 2, PidfdGetfdFlags::empty()));
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::CLOEXEC;
+        Ok(lent.or_else(|_| open(format!("/proc/{}/fd/2", self.pid), flags, Mode::empty()))?)
+    }
+
+    /// Gives this thread, and those that it starts, the processors of the launcher: a rank may be bound to one of them.
+    ///
+    /// # Errors
+    ///
+    /// It is gone, or the system refuses.
+    pub fn share_processors(self) -> rustix::io::Result<()> {
+        sched_setaffinity(None, &sched_getaffinity(tree::raw(self.pid))?)
+    }
+
+    /// Its end.
+    ///
+    /// # Errors
+    ///
+    /// It is gone.
+    pub fn end(self) -> rustix::io::Result<End> {
+        let pid = tree::raw(self.pid).ok_or(Errno::SRCH)?;
+        pidfd_open(pid, PidfdFlags::empty()).map(End)
+    }
+
+    /// The job with this launcher at its root; `start` starts its supervisor if there is none, while no other rank does.
+    ///
+    /// # Errors
+    ///
+    /// The folder of jobs cannot be used, or what `start` says. There is no job if nobody has made one by then.
+    pub fn job<E: From<FolderError>>(self, start: impl FnOnce() -> Result<(), E>) -> Result<Option<Place>, E> {
+        let jobs = folder::jobs()?;
+        let system = |source| FolderError::System { path: jobs.clone(), source };
+        let turn = File::open(&jobs).map_err(system)?;
+        flock(&turn, FlockOperation::LockExclusive).map_err(|error| system(error.into()))?;
+        if self.place(&jobs)?.is_none() {
+            start()?;
+        }
+        Ok(self.place(&jobs)?)
+    }
+
+    fn place(self, jobs: &Path) -> Result<Option<Place>, FolderError> {
+        let entry = folder::running()?.into_iter().find(|entry| entry.program == self.pid);
+        Ok(entry.map(|entry| {
+            let folder = jobs.join(entry.name);
+            let servers = fs::read_to_string(folder.join("server")).unwrap_or_default();
+            let server = servers.lines().next().unwrap_or_default().to_owned();
+            Place { socket: folder.join("shims"), server }
+        }))
+    }
+}
+
+impl End {
+    /// Waits for it.
+    pub fn wait(&self) {
+        // Nothing but a signal interrupts this.
+        while poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None) == Err(Errno::INTR) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// The variable that tells that there are several tasks.
+    fn told(environment: &[(&str, &str)]) -> Option<&'static str> {
+        let get =
+            |name: &str| environment.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).into());
+        Task::of(get).map(|task| task.variable)
+    }
+
+    #[test]
+    fn one_task_of_several_is_told_by_its_launcher() {
+        let step =
+            [("SLURM_NTASKS", "4"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4"), ("SLURM_PROCID", "0")];
+        assert_eq!(told(&step), Some("SLURM_STEP_NUM_TASKS"));
+        assert_eq!(told(&[("SLURM_NTASKS", "4"), ("SLURM_STEP_ID", "0")]), Some("SLURM_NTASKS"));
+        assert_eq!(told(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "3")]), Some("SLURM_NTASKS"));
+        for size in SIZES {
+            assert_eq!(told(&[(size, "2")]), Some(size));
+        }
+        assert_eq!(told(&[("PMIX_RANK", "0")]), Some("PMIX_RANK"));
+        assert_eq!(told(&[("SLURM_STEP_NUM_TASKS", "1"), ("PMI_RANK", "1")]), Some("PMI_RANK"));
+    }
+
+    #[test]
+    fn a_batch_script_and_a_single_task_are_none() {
+        assert_eq!(told(&[]), None);
+        assert_eq!(told(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0"), ("SLURM_JOB_ID", "7")]), None);
+        let single = [("SLURM_NTASKS", "1"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1"), ("PMIX_RANK", "0")];
+        assert_eq!(told(&single), None);
+        for size in SIZES {
+            assert_eq!(told(&[(size, "1"), ("SLURM_NTASKS", "4")]), None, "{size}");
+        }
+        assert_eq!(told(&[("PMI_SIZE", "many")]), None);
+    }
+
+    #[test]
+    fn a_launcher_is_known_by_its_process_until_its_end() {
+        let mut sleep = Command::new("/bin/sleep");
+        let sleep = sleep.arg("1000").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = sleep.spawn().unwrap();
+        let launcher = Launcher::at(child.id());
+        // It counts as started when its process begins to be that program, which then gets its name, and its arguments last.
+        while !launcher.command().concat().starts_with("/bin/sleep") {}
+        assert_eq!(launcher.name(), "sleep");
+        assert_eq!(launcher.command(), ["/bin/sleep", "1000"]);
+        assert_eq!(launcher.stdio(), [const { Standard::Other }; 3]);
+        let end = launcher.end().unwrap();
+        child.kill().unwrap();
+        end.wait();
+        child.wait().unwrap();
+        assert!(launcher.end().is_err());
+    }
+}

@@ -1,0 +1,191 @@
+//! Which servers and jobs there are on this machine, as far as the asker may know: a user's own, and everybody's for root.
+//!
+//! A server notes its admin socket in a file of its user's folder, whose lock it holds as long as it lives: a note that can be
+//! locked is nobody's any more. Jobs have their folders (`supervisor/folder.rs`). Who has another `XDG_RUNTIME_DIR` is found by what its
+//! processes were told when they began.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use katydid_scratch::private;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
+
+use crate::supervisor::folder;
+use crate::supervisor::folder::Entry;
+
+/// The folder of servers' notes, beside that of jobs.
+const SERVERS: &str = "servers";
+/// Longest path of a socket that is believed.
+const MAX_NOTE: u64 = 4096;
+/// Names that are tried for one process, which may have several servers.
+const MOST_OF_ONE: u32 = 1000;
+
+/// The note of a server. Dropped: it goes.
+#[derive(Debug)]
+pub struct Registered {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Registered {
+    /// Notes that a server of this process answers at `admin`.
+    ///
+    /// # Errors
+    ///
+    /// What the system said; the server can do without.
+    pub fn new(admin: &Path) -> io::Result<Self> {
+        let above = folder::cache().ok_or(io::ErrorKind::NotFound)?.join(SERVERS);
+        match private::folder(&above) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let admin = std::path::absolute(admin)?;
+        for number in 0..MOST_OF_ONE {
+            let path = above.join(format!("{}.{number}", std::process::id()));
+            let mut options = File::options();
+            let mut lock = match options.write(true).create_new(true).mode(0o600).open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    // Left by one that had our number before us.
+                    clear(&path);
+                    continue;
+                }
+                lock => lock?,
+            };
+            // Who looks whether it is held has it for a moment.
+            flock(&lock, FlockOperation::LockExclusive)?;
+            lock.write_all(admin.as_os_str().as_bytes())?;
+            return Ok(Self { path, _lock: lock });
+        }
+        Err(io::ErrorKind::ResourceBusy.into())
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // One that stays is noticed by its lock.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Removes a note of nobody's.
+fn clear(path: &Path) {
+    if admin_of(path).is_none() {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// The admin sockets of servers that live.
+pub fn servers() -> Vec<PathBuf> {
+    let above = folder::all_places().into_iter().map(|place| place.join(SERVERS));
+    let notes = above.flat_map(|above| fs::read_dir(above).into_iter().flatten().flatten());
+    let mut admins: Vec<PathBuf> = notes.filter_map(|note| admin_of(&note.path())).collect();
+    admins.sort();
+    admins.dedup();
+    admins
+}
+
+/// What a note says whose server lives. The folder may be another user's, who may put anything there.
+fn admin_of(note: &Path) -> Option<PathBuf> {
+    let file = folder::open_file(note).ok()?;
+    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+        let _ = flock(&file, FlockOperation::Unlock);
+        return None;
+    }
+    let mut text = Vec::new();
+    file.take(MAX_NOTE).read_to_end(&mut text).ok()?;
+    Some(PathBuf::from(std::ffi::OsString::from_vec(text))).filter(|path| path.is_absolute())
+}
+
+/// A job that runs, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// What it says of itself.
+    pub entry: Entry,
+    /// Whose it is.
+    pub user: u32,
+    /// Its folder.
+    pub folder: PathBuf,
+}
+
+impl Found {
+    /// Where its supervisor answers.
+    #[must_use]
+    pub fn control(&self) -> PathBuf {
+        self.folder.join("control")
+    }
+
+    /// The servers that its programs were told of, that of now first.
+    #[must_use]
+    pub fn servers(&self) -> Vec<String> {
+        let opened = folder::open_file(&self.folder.join("server"));
+        let mut text = String::new();
+        let read = opened.and_then(|file| file.take(MAX_NOTE).read_to_string(&mut text));
+        if read.is_ok() { text.lines().map(str::to_owned).collect() } else { Vec::new() }
+    }
+}
+
+/// All jobs, by user and name.
+pub fn jobs() -> Vec<Found> {
+    let below = |jobs: PathBuf| fs::read_dir(jobs).into_iter().flatten().flatten().map(|entry| entry.path());
+    let known = folder::all_places().into_iter().flat_map(|place| below(place.join(folder::JOBS)));
+    // By the folder itself: a place may have two names.
+    let mut found = BTreeMap::new();
+    for path in known.chain(told()) {
+        let Ok(stat) = fs::symlink_metadata(&path) else { continue };
+        let (user, us) = (stat.uid(), geteuid());
+        if !stat.is_dir() || (user != us.as_raw() && !us.is_root()) {
+            continue;
+        }
+        if let Some(entry) = folder::alive(&path) {
+            found.entry((stat.dev(), stat.ino())).or_insert(Found { entry, user, folder: path });
+        }
+    }
+    let mut all: Vec<Found> = found.into_values().collect();
+    all.sort_by(|one, other| (one.user, &one.entry.name).cmp(&(other.user, &other.entry.name)));
+    all
+}
+
+/// The folders of jobs that processes were told of when they began, of those whose environment may be read and who see the
+/// same files.
+fn told() -> Vec<PathBuf> {
+    let ours = fs::read_link("/proc/self/ns/mnt").ok();
+    let processes = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| entry.file_name().as_bytes().iter().all(u8::is_ascii_digit));
+    let told = processes.filter_map(|process| {
+        let folder = folder::told_of(&fs::read(process.path().join("environ")).ok()?)?;
+        (fs::read_link(process.path().join("ns/mnt")).ok() == ours).then_some(folder)
+    });
+    let mut folders: Vec<PathBuf> = told.collect();
+    folders.sort();
+    folders.dedup();
+    folders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_believed_as_long_as_its_maker_holds_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let note = folder.path().join("7.0");
+        fs::write(&note, "/run/k.admin").unwrap();
+        assert_eq!(admin_of(&note), None);
+        let lock = File::open(&note).unwrap();
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert_eq!(admin_of(&note), Some("/run/k.admin".into()));
+        fs::write(&note, "relative").unwrap();
+        assert_eq!(admin_of(&note), None);
+        drop(lock);
+        clear(&note);
+        assert!(!note.exists());
+    }
+}

@@ -1,0 +1,138 @@
+//! What a supervisor knows of its job.
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use katydid_http::HttpServer;
+use katydid_scratch::private;
+use katydid_wire::job::ToProgram;
+
+use crate::checkpoint::locked_processes::Parked;
+use crate::checkpoint::quiesce::PROMPT;
+use crate::checkpoint::recovery::Recovery;
+use crate::criu::tool::{Criu, CriuError};
+use crate::process::stdio::Standard;
+use crate::process::stopped::Stopped;
+use crate::supervisor::folder;
+use crate::supervisor::folder::Folder;
+use crate::supervisor::generations::Incarnations;
+use crate::supervisor::members::{Member, Members, Standing};
+use crate::supervisor::ranks::Task;
+use crate::supervisor::view::{Report, Step};
+use crate::sync::lock;
+
+/// Set: somebody asks for a checkpoint wherever a program holds itself.
+const POINTS: &str = "KATYDID_CHECKPOINT_AT";
+
+/// Whether the program runs.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) enum Start {
+    /// Not yet, as far as we know: it may be quick to ask for a checkpoint of itself.
+    #[default]
+    Awaited,
+    /// It is this process, as we see it.
+    Done(u32),
+    /// It has ended by now, or could not be started.
+    Never,
+}
+
+/// The program of a job.
+#[derive(Debug, Default)]
+pub(crate) struct Root(Mutex<Start>, Condvar);
+
+impl Root {
+    pub(crate) fn set(&self, start: Start) {
+        *lock(&self.0) = start;
+        self.1.notify_all();
+    }
+
+    /// Its process, if it runs.
+    pub(crate) fn now(&self) -> Option<u32> {
+        if let Start::Done(pid) = *lock(&self.0) { Some(pid) } else { None }
+    }
+
+    /// The same, once it is known whether it runs.
+    pub(crate) fn awaited(&self) -> Option<u32> {
+        let is_awaited = |start: &mut Start| matches!(start, Start::Awaited);
+        drop(self.1.wait_while(lock(&self.0), is_awaited).unwrap_or_else(PoisonError::into_inner));
+        self.now()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) folder: Folder,
+    pub(crate) known_folder: PathBuf,
+    pub(crate) command: Vec<String>,
+    pub(crate) host: String,
+    pub(crate) members: Members,
+    pub(crate) stdio: [Standard; 3],
+    pub(crate) enter: Vec<OsString>,
+    /// Where its programs' server is, and was before.
+    pub(crate) servers: Mutex<Vec<String>>,
+    pub(crate) incarnations: Incarnations,
+    pub(crate) task: Option<Task>,
+    pub(crate) root: Root,
+    pub(crate) private_criu: PathBuf,
+    pub(crate) criu: Mutex<Option<Criu>>,
+    /// Held while a checkpoint is taken, a worker replaced, or a program let go.
+    pub(crate) turn: Mutex<()>,
+    /// Held by whoever takes a checkpoint, or waits for the turn to.
+    pub(crate) checkpointer: Mutex<()>,
+    /// What a session that loses its worker may be rebuilt from.
+    pub(crate) recovery: Mutex<Option<Recovery>>,
+    /// Processes that are locked or checkpointed one by one.
+    pub(crate) parked: Parked,
+    pub(crate) step: Mutex<Option<Step>>,
+    pub(crate) last: Mutex<Option<Report>>,
+    /// A CRIU was killed while it had a hand in the program.
+    pub(crate) torn: AtomicBool,
+    /// Programs that a signal had stopped before the checkpoint or the move at hand.
+    pub(crate) stopped: Stopped,
+    /// The program was killed because it is in an image.
+    pub(crate) was_put_away: AtomicBool,
+    pub(crate) control: Mutex<Option<HttpServer>>,
+}
+
+impl Inner {
+    pub(crate) fn set_server(&self, address: &str) -> io::Result<()> {
+        let mut servers = lock(&self.servers);
+        servers.retain(|server| server != address);
+        servers.insert(0, address.to_owned());
+        private::write(&self.folder.path().join("server"), servers.join("\n"))
+    }
+
+    /// The CRIU to use, looked for once.
+    pub(crate) fn criu(&self) -> Result<Criu, CriuError> {
+        let mut found = lock(&self.criu);
+        if found.is_none() {
+            *found = Some(Criu::find(&self.private_criu, folder::cache().as_deref())?.through(&self.enter));
+        }
+        found.clone().ok_or_else(|| CriuError::Missing { private: self.private_criu.clone() })
+    }
+
+    /// A program holds itself. It is let go unless somebody will ask for a checkpoint. One that is being taken lets it go
+    /// by itself, or has passed it already.
+    pub(crate) fn reached(&self, id: u64) {
+        if env::var_os(POINTS).is_none() {
+            let _turn = lock(&self.turn);
+            self.release_reached(|member| member.id == id);
+        }
+    }
+
+    /// Lets go those that `which` means of the programs that hold themselves.
+    pub(crate) fn release_reached(&self, which: impl Fn(&Member) -> bool) {
+        // One that is not with its worker goes on when it is brought back to one.
+        let holds = |member: &Member| {
+            member.reached.is_some() && member.standing == Standing::Present && !self.parked.has(member.id)
+        };
+        for member in self.members.list().into_iter().filter(|member| holds(member) && which(member)) {
+            // One that has ended meanwhile needs no order.
+            let _ = self.members.order(member.id, &ToProgram::Release {}, PROMPT);
+        }
+    }
+}

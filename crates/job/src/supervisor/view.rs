@@ -1,0 +1,260 @@
+//! What the control socket says and takes, as JSON (`docs/admin-api.md`).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use katydid_wire::handshake::SessionKind;
+use serde::{Deserialize, Serialize};
+
+use crate::supervisor::members::{Member, Standing};
+
+/// `GET /v1/job`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobView {
+    /// Its name.
+    pub name: String,
+    /// The supervisor.
+    pub supervisor: u32,
+    /// The program at the root of the tree; 0 until it is started.
+    pub program: u32,
+    /// Command and arguments.
+    pub command: Vec<String>,
+    /// The machine.
+    pub host: String,
+    /// Programs with a GPU side.
+    pub members: Vec<MemberView>,
+    /// The step of the checkpoint that is being taken; null: none.
+    pub checkpoint: Option<Step>,
+    /// The last checkpoint that was completed.
+    pub last: Option<Report>,
+}
+
+/// A program with a GPU side.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberView {
+    /// Its process, as it sees itself.
+    pub pid: u32,
+    /// Its file name.
+    pub program: String,
+    /// `cuda` or `opencl`: what its session speaks.
+    pub api: String,
+    /// `present`, `away`, `back` or `bereft`.
+    pub standing: Standing,
+    /// Frames it had sent when it last said so.
+    pub frames: u64,
+    /// The frame at which it holds itself, as `KATYDID_CHECKPOINT_AT` told it; null: none.
+    pub reached: Option<u64>,
+    /// `shm` or `stream`.
+    pub link: String,
+    /// The server of its session.
+    pub address: String,
+}
+
+impl From<Member> for MemberView {
+    fn from(member: Member) -> Self {
+        let link = if member.link == 1 { "shm" } else { "stream" };
+        Self {
+            pid: member.pid,
+            program: member.program,
+            api: if member.session == SessionKind::OPENCL { "opencl" } else { "cuda" }.to_owned(),
+            standing: member.standing,
+            frames: member.frames,
+            reached: member.reached,
+            link: link.to_owned(),
+            address: member.address,
+        }
+    }
+}
+
+/// `POST /v1/checkpoints`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// Where the image is or will be: an absolute path.
+    pub image: PathBuf,
+    /// The program goes on after it; else it is killed once the checkpoint is complete.
+    #[serde(default)]
+    pub leave_running: bool,
+    /// Only the GPU side; the program goes on.
+    #[serde(default)]
+    pub device_only: bool,
+    /// Nothing is taken to be unchanged since an earlier checkpoint.
+    #[serde(default)]
+    pub full: bool,
+    /// How many checkpoints the image keeps, this one counted; null: all.
+    #[serde(default)]
+    pub keep: Option<u32>,
+    /// zstd level of chunks, 0: not compressed; null: the usual one.
+    #[serde(default)]
+    pub level: Option<u32>,
+    /// How long the GPU may take to come to rest, in milliseconds; null: 30 s.
+    #[serde(default)]
+    pub patience_ms: Option<u32>,
+    /// It is taken although a rehearsal of the restore failed.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// `POST /v1/migrations`: the sessions of the job go on elsewhere, its processes stay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Migration {
+    /// The server: `unix:/path` or `tcp://host:port`.
+    pub to: String,
+    /// Devices of OpenCL to use in place of those that the sessions have: `NEW` or `OLD=NEW`, each a number, a type
+    /// (`cpu`, `gpu`, `accelerator`) or a part of a name.
+    #[serde(default)]
+    pub devices: Vec<String>,
+    /// Where the checkpoint on the way is kept, by an absolute path; null: it is removed.
+    #[serde(default)]
+    pub image: Option<PathBuf>,
+    /// How long the GPU may take to come to rest, in milliseconds; null: 30 s.
+    #[serde(default)]
+    pub patience_ms: Option<u32>,
+}
+
+/// A migration that was completed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// The job's name.
+    pub job: String,
+    /// The server that its sessions have now.
+    pub to: String,
+    /// Workers of its sessions there.
+    pub workers: Vec<u32>,
+    /// How many of these had made a session's objects while the program still ran.
+    #[serde(default)]
+    pub rehearsed: usize,
+    /// Bytes of GPU memory that went along.
+    pub bytes_content: u64,
+    /// How long the program stood still, in microseconds.
+    pub stopped_us: u64,
+    /// How long all of it took, in microseconds.
+    pub took_us: u64,
+    /// How long each of its stages took, in microseconds.
+    #[serde(default)]
+    pub stages_us: BTreeMap<String, u64>,
+}
+
+/// A line of the answer to `POST /v1/checkpoints` and `/v1/migrations`: what is being done. The last one is `done`, `moved`
+/// or `failed`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "stage", rename_all = "snake_case")]
+pub enum Step {
+    /// Looking for CRIU, opening the image, connecting to the workers. The program runs.
+    Prepare,
+    /// Its calls are held from now on.
+    Hold,
+    /// The GPU comes to rest.
+    Pause,
+    /// Memory of the GPU is copied aside.
+    Capture,
+    /// The programs let go of their workers.
+    Leave,
+    /// CRIU copies the processes.
+    Dump {
+        /// Bytes of files that it has written.
+        #[serde(default)]
+        done: u64,
+        /// Bytes of memory that the processes have, about as many as will be written.
+        #[serde(default)]
+        total: u64,
+    },
+    /// The programs take their sessions up again.
+    Resume,
+    /// The image is written.
+    Write {
+        /// Bytes of GPU memory looked at.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+        /// Bytes that the image took.
+        written: u64,
+    },
+    /// Other workers find out whether the sessions come back.
+    Rehearse,
+    /// What makes the checkpoint complete is written.
+    Commit,
+    /// Sessions are rebuilt on another server.
+    Rebuild,
+    /// The processes are killed.
+    Kill,
+    /// It is there.
+    Done(Report),
+    /// The job's sessions are on the other server.
+    Moved(Moved),
+    /// It is not, and everything is as it was before.
+    Failed {
+        /// Why.
+        error: String,
+    },
+}
+
+impl Step {
+    /// The name of its stage, as the control socket says it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let step = serde_json::to_value(self).unwrap_or_default();
+        step["stage"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Whether no line follows.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        matches!(self, Self::Done(_) | Self::Moved(_) | Self::Failed { .. })
+    }
+}
+
+/// A checkpoint that was completed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Its number in the image.
+    pub checkpoint: u32,
+    /// The image.
+    pub image: PathBuf,
+    /// The job's name.
+    pub job: String,
+    /// Processes of the job, the program first, as the supervisor sees them.
+    pub pids: Vec<u32>,
+    /// Workers of its sessions; 0 where they are on another machine.
+    pub workers: Vec<u32>,
+    /// Bytes of GPU memory in the checkpoint.
+    pub bytes_content: u64,
+    /// Bytes of it that were written now, the rest being in the image already.
+    pub bytes_added: u64,
+    /// Bytes of the processes' images and of the journals.
+    pub bytes_files: u64,
+    /// How long the program stood still, in microseconds.
+    pub stopped_us: u64,
+    /// How long all of it took, in microseconds.
+    pub took_us: u64,
+    /// How long each of its stages took, in microseconds.
+    #[serde(default)]
+    pub stages_us: BTreeMap<String, u64>,
+    /// Whether the program goes on.
+    pub running: bool,
+    /// What failed once the checkpoint was there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_a_flat_object() {
+        let json = serde_json::to_value(Step::Write { done: 1, total: 2, written: 3 }).unwrap();
+        assert_eq!(json, serde_json::json!({"stage": "write", "done": 1, "total": 2, "written": 3}));
+        let failed = Step::Failed { error: "no".into() };
+        assert_eq!(serde_json::from_value::<Step>(serde_json::to_value(&failed).unwrap()).unwrap(), failed);
+        assert!(failed.is_last() && !Step::Hold.is_last());
+    }
+
+    #[test]
+    fn only_the_image_must_be_said_and_nothing_unknown_may() {
+        let request: Request = serde_json::from_str(r#"{"image":"/i"}"#).unwrap();
+        assert!(!request.leave_running && request.keep.is_none());
+        assert!(serde_json::from_str::<Request>(r#"{"image":"/i","leaverunning":true}"#).is_err());
+    }
+}
