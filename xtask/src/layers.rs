@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::modules;
 use crate::output::step;
 use crate::shell;
 use crate::tree::Tree;
@@ -64,13 +65,22 @@ struct Edge {
 
 /// Fails on every edge that is not allowed, and on every crate that is not listed.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
-    step("layers: crates depend on each other in the allowed directions only");
+    check(tree, false)
+}
+
+/// The same; with `shows_edges`, prints each use inside a cycle of modules.
+pub(crate) fn check(tree: &Tree, shows_edges: bool) -> Result<()> {
+    step("layers: crates and modules depend on each other in one direction only");
     let metadata = shell::read(&mut shell::cargo(&tree.root, &["metadata", "--format-version", "1", "--no-deps"]))?;
     let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata is no JSON")?;
     let (crates, edges) = read(&metadata)?;
     let faults = faults(&crates, &edges);
     if !faults.is_empty() {
         bail!("{}\nThe allowed arrows are in xtask/src/layers.rs", faults.join("\n"));
+    }
+    let faults = modules::faults(&tree.root, shows_edges)?;
+    if !faults.is_empty() {
+        bail!("{}\nThe rules are in xtask/src/modules.rs", faults.join("\n"));
     }
     Ok(())
 }

@@ -23,6 +23,7 @@ mod frameworks;
 mod gpu;
 mod jobs;
 mod layers;
+mod modules;
 mod opencl;
 mod opencl_gpu;
 mod opencl_intel;
@@ -93,8 +94,12 @@ enum Command {
     Coverage,
     /// Fetches each minor version of CUDA's shared runtime, and runs every program with each; takes half an hour.
     Cudart,
-    /// Checks that crates depend on each other in the allowed directions only.
-    Layers,
+    /// Checks that crates and modules depend on each other in the allowed directions only.
+    Layers {
+        /// Prints each use inside a cycle of modules.
+        #[arg(long)]
+        edges: bool,
+    },
     /// Checks licences, sources and known weaknesses of dependencies, with cargo-deny where that is installed.
     Deny,
     /// Measures the sources against the targets of style; fails at the hard limits.
@@ -157,7 +162,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Vsock { measure } => vsock::run(&tree, measure)?,
         Command::Coverage => coverage::run(&tree)?,
         Command::Cudart => cudart::run(&tree)?,
-        Command::Layers => layers::run(&tree)?,
+        Command::Layers { edges } => layers::check(&tree, edges)?,
         Command::Deny => deny::run(&tree)?,
         Command::Style => style::run(&tree)?,
         Command::Pages { write } => pages::check(&tree, write)?,

@@ -150,7 +150,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
 }
 
 /// Whether an item is compiled for tests only.
-fn is_test(attributes: &[syn::Attribute]) -> bool {
+pub(crate) fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let mut found = attribute.path().is_ident("test");
         if attribute.path().is_ident("cfg") {

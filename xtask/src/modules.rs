@@ -1,0 +1,741 @@
+//! Modules of a crate may use each other in one direction, and a directory holds a number of files that a reader can survey.
+//!
+//! A module is a file; an inline `mod x { .. }` belongs to its file, and code that is compiled for tests only is left out. What is included
+//! from generated files is left out too.
+//!
+//! A module uses another where a path names the other or an item of it: through `crate::`, `self::`, `super::`, an imported module or a
+//! child's name. What a module re-exports counts as a use of the module that defines it, not of the one that re-exports it. Between parent
+//! and child:
+//!
+//! - a declaration (`mod x;`) and a re-export (`pub use x::Y`, also `pub(crate)`) are no use;
+//! - every other use of a child by its parent is one, and so is every use of an item of the parent by its child.
+//!
+//! Parents therefore either coordinate their children or offer what the children share, but not both.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use proc_macro2::{Span, TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+use syn::{Item, UseTree};
+
+use crate::output::line;
+use crate::style::is_test;
+
+/// The most `.rs` files in one directory of a source tree, tests aside.
+const FILES_PER_DIRECTORY: usize = 20;
+
+/// Crates that have cycles, and the number of modules in them. Numbers and rows may only shrink.
+const EXEMPT: &[(&str, usize)] = &[
+    ("api-codegen", 4),
+    ("cli", 43),
+    ("client", 3),
+    ("daemon", 7),
+    ("export-table", 13),
+    ("fatbin", 3),
+    ("graph", 9),
+    ("http", 3),
+    ("image", 7),
+    ("job", 19),
+    ("keep", 2),
+    ("memo", 2),
+    ("ptx", 2),
+    ("ptx-exec", 68),
+    ("ptx-forms", 2),
+    ("session", 42),
+    ("session-opencl", 30),
+    ("shim-cuda", 53),
+    ("shim-opencl", 28),
+    ("softcuda", 47),
+    ("tests", 3),
+    ("worker", 16),
+    ("xtask", 14),
+];
+
+/// Directories that hold more files, and how many. Numbers and rows may only shrink.
+const EXEMPT_DIRECTORIES: &[(&str, usize)] = &[
+    ("crates/cli/src", 39),
+    ("crates/job/src", 56),
+    ("crates/ptx-exec/src", 45),
+    ("crates/ptx-exec/src/decode", 34),
+    ("crates/session-opencl/src", 31),
+    ("crates/session/src", 38),
+    ("crates/session/src/handlers", 30),
+    ("crates/shim-cuda/src", 68),
+    ("crates/shim-opencl/src", 33),
+    ("crates/softcuda/src", 60),
+    ("crates/softcuda/src/api", 31),
+    ("crates/wire/src", 21),
+    ("crates/worker/src", 22),
+    ("xtask/src", 38),
+];
+
+/// How many re-exports one name is followed through.
+const REEXPORT_DEPTH: usize = 8;
+
+/// The modules on the way from a crate's root, such as `["memory", "pool"]`.
+type ModulePath = Vec<String>;
+
+/// A place where one module uses another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Site {
+    file: PathBuf,
+    line: usize,
+}
+
+/// One module: its file, and what other modules find in it.
+struct Module {
+    file: PathBuf,
+    syntax: syn::File,
+    /// Names of the modules that it declares.
+    children: BTreeSet<String>,
+    /// Names that it defines itself.
+    items: BTreeSet<String>,
+    /// Names that it re-exports, and the paths behind them as written.
+    reexports: BTreeMap<String, Vec<String>>,
+    /// Paths whose every name it re-exports.
+    globs: Vec<Vec<String>>,
+}
+
+/// All modules of one crate.
+#[derive(Default)]
+struct Crate {
+    modules: BTreeMap<ModulePath, Module>,
+}
+
+/// The first place where each module uses each other one.
+type Uses = BTreeMap<(ModulePath, ModulePath), Site>;
+
+/// Every fault of the checkout: cycles of modules, and directories with too many files.
+///
+/// With `shows_edges`, prints each use inside a cycle.
+pub(crate) fn faults(root: &Path, shows_edges: bool) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for (name, folder) in crates(root)? {
+        let mut in_cycles = 0;
+        let mut cycles = Vec::new();
+        for file in roots(&folder.join("src"))? {
+            let uses = Crate::read(&file)?.uses();
+            for members in components(&uses) {
+                in_cycles += members.len();
+                cycles.push(describe(root, &name, &members, &uses));
+                if shows_edges {
+                    show_edges(root, &members, &uses);
+                }
+            }
+        }
+        faults.extend(judged(&name, in_cycles, cycles));
+        count_files(root, &folder.join("src"), &mut faults)?;
+    }
+    Ok(faults)
+}
+
+/// The crates of the checkout by name, with their folders.
+fn crates(root: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let folder = root.join("crates");
+    let mut found = vec![("tests".to_owned(), root.join("tests")), ("xtask".to_owned(), root.join("xtask"))];
+    for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        if path.join("Cargo.toml").is_file() {
+            found.push((path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The files that a crate's library and programs begin with.
+fn roots(source: &Path) -> Result<Vec<PathBuf>> {
+    let mut roots: Vec<PathBuf> =
+        ["lib.rs", "main.rs"].iter().map(|name| source.join(name)).filter(|path| path.is_file()).collect();
+    let programs = source.join("bin");
+    if programs.is_dir() {
+        for entry in fs::read_dir(&programs)? {
+            roots.extend(Some(entry?.path()).filter(|path| path.extension().is_some_and(|end| end == "rs")));
+        }
+    }
+    Ok(roots)
+}
+
+/// What a crate's cycles come to, in view of its row.
+fn judged(name: &str, in_cycles: usize, cycles: Vec<String>) -> Vec<String> {
+    let exempt = EXEMPT.iter().find(|(other, _)| *other == name).map(|(_, count)| *count);
+    match exempt {
+        None | Some(0) => cycles,
+        Some(_) if in_cycles == 0 => vec![format!("{name} has no cycles any more: remove its row in EXEMPT")],
+        Some(count) if in_cycles > count => cycles,
+        Some(count) => {
+            line(&format!("    {name}: {in_cycles} modules in cycles, {count} are exempt"));
+            Vec::new()
+        }
+    }
+}
+
+/// A cycle of modules: all that take part, and a shortest way round.
+fn describe(root: &Path, name: &str, members: &BTreeSet<ModulePath>, uses: &Uses) -> String {
+    let names: Vec<String> = members.iter().map(|path| shown(path)).collect();
+    let mut text = format!("{name}: {} modules use each other in a cycle: {}", members.len(), names.join(", "));
+    for edge in shortest_cycle(members, uses) {
+        text.push_str(&format!("\n    {}", edge_line(root, &edge.0, &edge.1, &uses[&edge])));
+    }
+    text
+}
+
+fn show_edges(root: &Path, members: &BTreeSet<ModulePath>, uses: &Uses) {
+    for ((from, to), site) in uses.iter().filter(|((from, to), _)| members.contains(from) && members.contains(to)) {
+        line(&edge_line(root, from, to, site));
+    }
+}
+
+fn edge_line(root: &Path, from: &ModulePath, to: &ModulePath, site: &Site) -> String {
+    let file = site.file.strip_prefix(root).unwrap_or(&site.file);
+    format!("{} uses {} at {}:{}", shown(from), shown(to), file.display(), site.line)
+}
+
+fn shown(path: &ModulePath) -> String {
+    if path.is_empty() { "the crate's root".to_owned() } else { path.join("::") }
+}
+
+impl Crate {
+    /// Reads a crate from its first file.
+    fn read(root: &Path) -> Result<Self> {
+        let mut result = Self::default();
+        let folder = root.parent().unwrap_or(Path::new(""));
+        result.add(ModulePath::new(), root.to_owned(), folder)?;
+        Ok(result)
+    }
+
+    /// Reads a module and its children, which lie in `folder`.
+    fn add(&mut self, path: ModulePath, file: PathBuf, folder: &Path) -> Result<()> {
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let module = Module::parse(&text, file)?;
+        let children = module.children.clone();
+        self.modules.insert(path.clone(), module);
+        for child in children {
+            let flat = folder.join(format!("{child}.rs"));
+            let file = if flat.is_file() { flat } else { folder.join(&child).join("mod.rs") };
+            let path = path.iter().cloned().chain([child.clone()]).collect();
+            self.add(path, file, &folder.join(child))?;
+        }
+        Ok(())
+    }
+
+    /// Every use of one module by another.
+    fn uses(&self) -> Uses {
+        let mut uses = Uses::new();
+        for (path, module) in &self.modules {
+            let mut reader =
+                Reader { modules: self, path, module, depth: 0, aliases: BTreeMap::new(), uses: &mut uses };
+            reader.aliases = module.children.iter().map(|child| (child.clone(), joined(path, child))).collect();
+            // Imports first: a module may be named above the `use` that a block holds.
+            Imports(&mut reader).visit_file(&module.syntax);
+            reader.visit_file(&module.syntax);
+        }
+        uses
+    }
+
+    /// The module that defines what `names` leads to from `start`, and whether the names lead to that module itself.
+    fn resolve(&self, start: &ModulePath, names: &[String], depth: usize) -> Option<(ModulePath, bool)> {
+        let mut at = start.clone();
+        for (index, name) in names.iter().enumerate() {
+            let module = self.modules.get(&at)?;
+            if module.children.contains(name) {
+                at.push(name.clone());
+                continue;
+            }
+            if depth < REEXPORT_DEPTH
+                && let Some(found) = self.follow(&at, module, name, &names[index + 1..], depth)
+            {
+                return Some(found);
+            }
+            return Some((at, false));
+        }
+        Some((at, true))
+    }
+
+    /// Follows a re-export of `name` by the module `at`.
+    fn follow(
+        &self,
+        at: &ModulePath,
+        module: &Module,
+        name: &str,
+        rest: &[String],
+        depth: usize,
+    ) -> Option<(ModulePath, bool)> {
+        if let Some(target) = module.reexports.get(name) {
+            let target: Vec<String> = target.iter().chain(rest).cloned().collect();
+            return self.resolve_written(at, &target, depth + 1);
+        }
+        if module.items.contains(name) {
+            return None;
+        }
+        module.globs.iter().find_map(|glob| {
+            let (target, is_module) = self.resolve_written(at, glob, depth + 1)?;
+            let holder = self.modules.get(&target).filter(|_| is_module)?;
+            let has = holder.items.contains(name) || holder.reexports.contains_key(name);
+            let names: Vec<String> = [name.to_owned()].into_iter().chain(rest.iter().cloned()).collect();
+            has.then(|| self.resolve(&target, &names, depth + 1)).flatten()
+        })
+    }
+
+    /// Resolves a path as module `at` writes it; none for other crates.
+    fn resolve_written(&self, at: &ModulePath, names: &[String], depth: usize) -> Option<(ModulePath, bool)> {
+        let (start, rest) = self.start(at, names, 0)?;
+        self.resolve(&start, rest, depth)
+    }
+
+    /// Where a written path begins, and the names behind that; `inline` modules of the file are around it.
+    fn start<'a>(&self, at: &ModulePath, names: &'a [String], inline: usize) -> Option<(ModulePath, &'a [String])> {
+        let first = names.first()?;
+        let mut start = at.clone();
+        match first.as_str() {
+            "crate" => return Some((ModulePath::new(), &names[1..])),
+            "self" => return Some((start, &names[1..])),
+            "super" => {}
+            name if self.modules.get(at)?.children.contains(name) => return Some((start, names)),
+            _ => return None,
+        }
+        let up = names.iter().take_while(|name| *name == "super").count();
+        for _ in inline..up {
+            start.pop()?;
+        }
+        Some((start, &names[up..]))
+    }
+}
+
+fn joined(path: &ModulePath, child: &str) -> ModulePath {
+    path.iter().cloned().chain([child.to_owned()]).collect()
+}
+
+impl Module {
+    fn parse(text: &str, file: PathBuf) -> Result<Self> {
+        let syntax = syn::parse_file(text).with_context(|| format!("{} is no Rust", file.display()))?;
+        let mut module = Self {
+            file,
+            syntax,
+            children: BTreeSet::new(),
+            items: BTreeSet::new(),
+            reexports: BTreeMap::new(),
+            globs: Vec::new(),
+        };
+        let items = std::mem::take(&mut module.syntax.items);
+        items.iter().for_each(|item| module.note(item));
+        module.syntax.items = items;
+        Ok(module)
+    }
+
+    fn note(&mut self, item: &Item) {
+        match item {
+            Item::Mod(child) if child.content.is_none() && !is_test(&child.attrs) => {
+                self.children.insert(child.ident.to_string());
+            }
+            Item::Use(import) if is_reexport(import) => {
+                for leaf in leaves(&import.tree) {
+                    match leaf.name {
+                        Some(name) => drop(self.reexports.insert(name, leaf.path)),
+                        None => self.globs.push(leaf.path),
+                    }
+                }
+            }
+            other => self.items.extend(name_of(other)),
+        }
+    }
+}
+
+fn name_of(item: &Item) -> Option<String> {
+    let name = match item {
+        Item::Const(item) => &item.ident,
+        Item::Enum(item) => &item.ident,
+        Item::Fn(item) => &item.sig.ident,
+        Item::Mod(item) => &item.ident,
+        Item::Static(item) => &item.ident,
+        Item::Struct(item) => &item.ident,
+        Item::Trait(item) => &item.ident,
+        Item::Type(item) => &item.ident,
+        Item::Union(item) => &item.ident,
+        Item::Macro(item) => item.ident.as_ref()?,
+        _ => return None,
+    };
+    Some(name.to_string())
+}
+
+fn is_reexport(import: &syn::ItemUse) -> bool {
+    !matches!(import.vis, syn::Visibility::Inherited)
+}
+
+/// One name that a `use` brings in.
+struct Leaf {
+    path: Vec<String>,
+    /// The name in the importing module; none for `*`, and `_` for a trait without one.
+    name: Option<String>,
+    span: Span,
+}
+
+fn leaves(tree: &UseTree) -> Vec<Leaf> {
+    let mut found = Vec::new();
+    spread(tree, &mut Vec::new(), &mut found);
+    found
+}
+
+fn spread(tree: &UseTree, before: &mut Vec<String>, found: &mut Vec<Leaf>) {
+    let mut add = |ident: &syn::Ident, name: String, before: &[String]| {
+        // `a::{self}` is `a`.
+        let own = Some(ident.to_string()).filter(|text| text != "self" || before.is_empty());
+        let path: Vec<String> = before.iter().cloned().chain(own).collect();
+        let name = if name == "self" { path.last().cloned().unwrap_or_default() } else { name };
+        found.push(Leaf { path, name: Some(name), span: ident.span() });
+    };
+    match tree {
+        UseTree::Name(leaf) => add(&leaf.ident, leaf.ident.to_string(), before),
+        UseTree::Rename(leaf) => add(&leaf.ident, leaf.rename.to_string(), before),
+        UseTree::Glob(leaf) => {
+            found.push(Leaf { path: before.clone(), name: None, span: leaf.star_token.spans[0] });
+        }
+        UseTree::Group(group) => group.items.iter().for_each(|item| spread(item, before, found)),
+        UseTree::Path(path) => {
+            before.push(path.ident.to_string());
+            spread(&path.tree, before, found);
+            before.pop();
+        }
+    }
+}
+
+/// Finds what one module uses.
+struct Reader<'a> {
+    modules: &'a Crate,
+    path: &'a ModulePath,
+    module: &'a Module,
+    /// How many inline modules are around the item that is read.
+    depth: usize,
+    /// Modules that the file names without a path.
+    aliases: BTreeMap<String, ModulePath>,
+    uses: &'a mut Uses,
+}
+
+impl Reader<'_> {
+    /// Notes the use of what a path names.
+    fn note(&mut self, names: &[String], span: Span) {
+        let found = self.find(names);
+        if let Some((target, _)) = found.filter(|(target, _)| target != self.path) {
+            let site = || Site { file: self.module.file.clone(), line: span.start().line };
+            self.uses.entry((self.path.clone(), target)).or_insert_with(site);
+        }
+    }
+
+    fn find(&self, names: &[String]) -> Option<(ModulePath, bool)> {
+        let first = names.first()?;
+        if let Some(module) = self.aliases.get(first) {
+            return self.modules.resolve(module, &names[1..], 0);
+        }
+        let (start, rest) = self.modules.start(self.path, names, self.depth)?;
+        self.modules.resolve(&start, rest, 0)
+    }
+
+    /// Notes paths among the tokens of a macro.
+    fn scan(&mut self, tokens: TokenStream) {
+        let mut names: Vec<String> = Vec::new();
+        let mut begin: Option<Span> = None;
+        let mut colons = 0;
+        for token in tokens {
+            match &token {
+                TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
+                TokenTree::Ident(ident) => {
+                    if colons != 2 {
+                        self.flush(&mut names, begin);
+                    }
+                    if names.is_empty() {
+                        begin = Some(ident.span());
+                    }
+                    names.push(ident.to_string());
+                    colons = 0;
+                }
+                other => {
+                    self.flush(&mut names, begin);
+                    colons = 0;
+                    if let TokenTree::Group(group) = other {
+                        self.scan(group.stream());
+                    }
+                }
+            }
+        }
+        self.flush(&mut names, begin);
+    }
+
+    fn flush(&mut self, names: &mut Vec<String>, span: Option<Span>) {
+        if let (true, Some(span)) = (names.len() > 1, span) {
+            self.note(names, span);
+        }
+        names.clear();
+    }
+}
+
+/// Reads the imports of a file: a module becomes an alias, an item is a use of its module.
+struct Imports<'a, 'b>(&'a mut Reader<'b>);
+
+impl<'ast> Visit<'ast> for Imports<'_, '_> {
+    fn visit_item_use(&mut self, import: &'ast syn::ItemUse) {
+        if is_test(&import.attrs) {
+            return;
+        }
+        for leaf in leaves(&import.tree) {
+            match (self.0.find(&leaf.path), leaf.name) {
+                (Some((module, true)), Some(name)) => drop(self.0.aliases.insert(name, module)),
+                (Some(_), _) if !is_reexport(import) => self.0.note(&leaf.path, leaf.span),
+                // A module of another crate by the name of a child, say.
+                (None, Some(name)) => drop(self.0.aliases.remove(&name)),
+                _ => {}
+            }
+        }
+    }
+
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if !is_test(&module.attrs) {
+            self.0.depth += 1;
+            visit::visit_item_mod(self, module);
+            self.0.depth -= 1;
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Reader<'_> {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let attributes = match item {
+            Item::Fn(item) => &item.attrs,
+            Item::Impl(item) => &item.attrs,
+            Item::Static(item) => &item.attrs,
+            Item::Const(item) => &item.attrs,
+            Item::Struct(item) => &item.attrs,
+            _ => return visit::visit_item(self, item),
+        };
+        if !is_test(attributes) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if !is_test(&module.attrs) {
+            self.depth += 1;
+            visit::visit_item_mod(self, module);
+            self.depth -= 1;
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
+        if !is_test(&function.attrs) {
+            visit::visit_impl_item_fn(self, function);
+        }
+    }
+
+    fn visit_item_use(&mut self, _: &'ast syn::ItemUse) {}
+
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
+
+    fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let names: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        if names.len() > 1
+            && path.leading_colon.is_none()
+            && let Some(first) = path.segments.first()
+        {
+            self.note(&names, first.ident.span());
+        }
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
+        self.visit_path(&invocation.path);
+        self.scan(invocation.tokens.clone());
+    }
+}
+
+/// Sets of modules that use each other in a cycle.
+fn components(uses: &Uses) -> Vec<BTreeSet<ModulePath>> {
+    let mut found: Vec<BTreeSet<ModulePath>> = Vec::new();
+    let modules: BTreeSet<&ModulePath> = uses.keys().flat_map(|(from, to)| [from, to]).collect();
+    let reached: BTreeMap<&ModulePath, BTreeSet<&ModulePath>> =
+        modules.iter().map(|module| (*module, reached(module, uses))).collect();
+    for module in modules {
+        if found.iter().any(|members| members.contains(module)) {
+            continue;
+        }
+        let members: BTreeSet<ModulePath> = reached[module]
+            .iter()
+            .filter(|other| reached[**other].contains(module))
+            .map(|other| (*other).clone())
+            .collect();
+        if members.len() > 1 {
+            found.push(members);
+        }
+    }
+    found
+}
+
+/// All modules that `start` uses, directly or through others.
+fn reached<'a>(start: &ModulePath, uses: &'a Uses) -> BTreeSet<&'a ModulePath> {
+    let mut found = BTreeSet::new();
+    let mut left: Vec<&ModulePath> = users(start, uses).collect();
+    while let Some(module) = left.pop() {
+        if found.insert(module) {
+            left.extend(users(module, uses));
+        }
+    }
+    found
+}
+
+/// The modules that `module` uses itself.
+fn users<'a>(module: &ModulePath, uses: &'a Uses) -> impl Iterator<Item = &'a ModulePath> {
+    let first = (module.clone(), ModulePath::new());
+    let module = module.clone();
+    uses.range(first..).take_while(move |((from, _), _)| *from == module).map(|((_, to), _)| to)
+}
+
+/// The edges of a shortest cycle among `members`.
+fn shortest_cycle(members: &BTreeSet<ModulePath>, uses: &Uses) -> Vec<(ModulePath, ModulePath)> {
+    let cycles = members.iter().filter_map(|start| cycle_from(start, members, uses));
+    let shortest = cycles.min_by_key(Vec::len).unwrap_or_default();
+    let next = shortest.iter().skip(1).chain(shortest.first());
+    shortest.iter().cloned().zip(next.cloned()).collect()
+}
+
+/// The modules of a shortest cycle through `start`.
+fn cycle_from(start: &ModulePath, members: &BTreeSet<ModulePath>, uses: &Uses) -> Option<Vec<ModulePath>> {
+    let mut before: BTreeMap<&ModulePath, &ModulePath> = BTreeMap::new();
+    let mut left: VecDeque<&ModulePath> = [start].into();
+    while let Some(module) = left.pop_front() {
+        for next in users(module, uses).filter(|next| members.contains(*next)) {
+            if next == start {
+                let mut way = vec![module.clone()];
+                let mut at = module;
+                while at != start {
+                    at = before[at];
+                    way.insert(0, at.clone());
+                }
+                return Some(way);
+            }
+            if !before.contains_key(next) {
+                before.insert(next, module);
+                left.push_back(next);
+            }
+        }
+    }
+    None
+}
+
+/// Adds a fault for each directory below `folder` that holds too many files.
+fn count_files(root: &Path, folder: &Path, faults: &mut Vec<String>) -> Result<()> {
+    let mut count = 0;
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && name != "tests" {
+            count_files(root, &path, faults)?;
+        } else if name.ends_with(".rs") && name != "tests.rs" {
+            count += 1;
+        }
+    }
+    let shown = folder.strip_prefix(root).unwrap_or(folder).to_string_lossy().into_owned();
+    let exempt = EXEMPT_DIRECTORIES.iter().find(|(other, _)| *other == shown).map(|(_, count)| *count);
+    if exempt.is_some() && count <= FILES_PER_DIRECTORY {
+        faults.push(format!("{shown} holds {count} files: remove its row in EXEMPT_DIRECTORIES"));
+    } else if count > exempt.unwrap_or(FILES_PER_DIRECTORY) {
+        faults.push(format!(
+            "{shown} holds {count} files, the limit is {FILES_PER_DIRECTORY}: group them in directories"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A crate of made-up files; the first is its root.
+    fn uses(files: &[(&str, &str)]) -> Vec<String> {
+        let mut made = Crate::default();
+        for (name, text) in files {
+            let path = name.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect();
+            made.modules.insert(path, Module::parse(text, PathBuf::from("x.rs")).unwrap());
+        }
+        made.uses().keys().map(|(from, to)| format!("{} -> {}", from.join("::"), to.join("::"))).collect()
+    }
+
+    #[test]
+    fn paths_and_imports_are_uses() {
+        let root = ("", "mod a; mod b; mod c;");
+        let a = ("a", "use crate::{b, c::Thing};\nfn f() { b::g(); self::h(); }");
+        assert_eq!(uses(&[root, a, ("b", ""), ("c", "")]), ["a -> b", "a -> c"]);
+        let a = ("a", "fn f() { super::b::g(); println!(\"{}\", crate::c::X); }");
+        assert_eq!(uses(&[root, a, ("b", ""), ("c", "")]), ["a -> b", "a -> c"]);
+    }
+
+    #[test]
+    fn an_imported_module_is_used_only_where_a_path_says_so() {
+        let root = ("", "mod a; mod b;");
+        let files = [root, ("a", "use crate::b;\nfn f() { b::c::g(); }"), ("b", "mod c;"), ("b::c", "")];
+        assert_eq!(uses(&files), ["a -> b::c"]);
+    }
+
+    #[test]
+    fn tests_are_no_uses() {
+        let root = ("", "mod a; mod b;");
+        let a = ("a", "#[cfg(test)]\nmod tests { use crate::b::X; }\n#[cfg(test)]\nfn f() { crate::b::g(); }");
+        assert!(uses(&[root, a, ("b", "")]).is_empty());
+    }
+
+    #[test]
+    fn a_reexport_leads_to_the_module_that_defines() {
+        let root = ("", "mod a; mod b;");
+        let b = ("b", "mod c; pub(crate) use c::X; pub(crate) use self::c::*;");
+        let files = [root, ("a", "use crate::b::{X, Y};"), b, ("b::c", "pub struct X; pub struct Y;")];
+        assert_eq!(uses(&files), ["a -> b::c"]);
+    }
+
+    #[test]
+    fn parent_and_child_count_both_ways() {
+        let files = [("", "mod a;"), ("a", "mod b;\nfn f() { b::g(); }"), ("a::b", "use super::f;")];
+        assert_eq!(uses(&files), ["a -> a::b", "a::b -> a"]);
+        let files = [("", "mod a;"), ("a", "mod b;"), ("a::b", "mod inner { use super::X; use super::super::f; }")];
+        assert_eq!(uses(&files), ["a::b -> a"]);
+    }
+
+    fn made(edges: &[(&str, &str)]) -> Uses {
+        let site = |line| Site { file: PathBuf::from("crates/x/src/a.rs"), line };
+        let path = |name: &str| vec![name.to_owned()];
+        edges.iter().enumerate().map(|(line, (from, to))| ((path(from), path(to)), site(line + 1))).collect()
+    }
+
+    #[test]
+    fn a_cycle_names_its_modules_and_the_shortest_way_round() {
+        let uses = made(&[("a", "b"), ("b", "c"), ("c", "a"), ("b", "a"), ("c", "d")]);
+        let found = components(&uses);
+        assert_eq!(found.len(), 1);
+        let text = describe(Path::new(""), "x", &found[0], &uses);
+        assert_eq!(
+            text,
+            "x: 3 modules use each other in a cycle: a, b, c\n    a uses b at crates/x/src/a.rs:1\n    b uses a at crates/x/src/a.rs:4"
+        );
+    }
+
+    #[test]
+    fn modules_in_one_direction_are_no_cycle() {
+        assert!(components(&made(&[("a", "b"), ("b", "c"), ("a", "c")])).is_empty());
+    }
+
+    #[test]
+    fn a_directory_with_too_many_files_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..=FILES_PER_DIRECTORY {
+            fs::write(folder.path().join(format!("a{number}.rs")), "").unwrap();
+        }
+        let mut faults = Vec::new();
+        count_files(folder.path().parent().unwrap(), folder.path(), &mut faults).unwrap();
+        assert_eq!(faults.len(), 1);
+        fs::rename(folder.path().join("a0.rs"), folder.path().join("tests.rs")).unwrap();
+        faults.clear();
+        count_files(folder.path().parent().unwrap(), folder.path(), &mut faults).unwrap();
+        assert!(faults.is_empty());
+    }
+}
