@@ -9,63 +9,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
 
-use katydid_arena::{ArenaError, Offers, Reservation, Settled};
-use katydid_cuda_sys::CUresult;
+use katydid_arena::{Offers, Reservation, Settled};
 use katydid_ledger::{settings, units};
 use katydid_transport::compression::Packing;
 use katydid_transport::connect;
-use katydid_transport::{Address, AddressError, ConnectError, ProgramLink};
+use katydid_transport::{Address, ProgramLink};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, SOFTCUDA, SessionKind};
 
+use crate::environment::OpenError;
+use crate::environment::program_name;
+use crate::environment::variable;
 use crate::session::{FaultHandler, Session};
 use crate::{mark, packing, threads};
 
 /// A worker that has to start its driver first takes a second or two; more than this is a fault.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Why this program has no session.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// Nobody said where the server is.
-    #[error(
-        "no server is known: start the program with `katydid run`, or set KATYDID_SERVER to unix:/path, tcp://host:port or \
-         tls://host:port"
-    )]
-    NoServer,
-    /// What was said is no address.
-    #[error("KATYDID_SERVER: {0}")]
-    Address(#[from] AddressError),
-    /// A setting of the session cannot be read.
-    #[error("{0}")]
-    Setting(String),
-    /// The address ranges that device memory needs are taken.
-    #[error(transparent)]
-    Arena(#[from] ArenaError),
-    /// The server has no GPU, and the program must have one.
-    #[error(
-        "{address}: its driver is softcuda, and KATYDID_REQUIRE_GPU=1 (--require-gpu) wants a GPU's; use a server that has one"
-    )]
-    NoGpu {
-        /// The server.
-        address: Address,
-    },
-    /// The server could not be reached, or refused.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-}
-
-impl OpenError {
-    /// What `cuInit` returns: a program without a server has no device, one whose server fails has one that is not
-    /// ready.
-    pub fn code(&self) -> CUresult {
-        match self {
-            Self::NoServer | Self::NoGpu { .. } => CUresult::ERROR_NO_DEVICE,
-            _ => CUresult::ERROR_SYSTEM_NOT_READY,
-        }
-    }
-}
 
 /// A session that has begun, and what was agreed on.
 pub struct Opened {
@@ -251,18 +210,6 @@ pub fn open_nvml() -> Result<Box<dyn ProgramLink>, OpenError> {
     let link = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?.link;
     adjust(&*link)?;
     Ok(link)
-}
-
-/// File name of the running program, bounded for the handshake.
-pub fn program_name() -> String {
-    let path = std::env::current_exe().unwrap_or_default();
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.chars().take(64).collect()
-}
-
-/// An environment variable that is set and not empty.
-pub fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 fn link_kind(address: &Address) -> Result<LinkKind, OpenError> {

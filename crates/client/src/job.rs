@@ -27,10 +27,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, AtFlags, CWD, FlockOperation, accessat, flock};
 use rustix::io::Errno;
 
-use crate::connect::{OpenError, program_name, variable};
-use crate::fork::{self, Own};
+use crate::environment::{OpenError, program_name, variable};
+use crate::fork::Own;
 use crate::output::say;
-use crate::threads;
+use crate::{fork, threads};
 
 /// Names frames at which the program holds itself for a checkpoint, ascending, counted from 1: for tests that must come
 /// out the same every time.

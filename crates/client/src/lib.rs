@@ -1,14 +1,14 @@
 //! The program's side of a session, shared by the shims: connection, handle records, cached facts, memory books.
 //!
 //! Nothing here knows a function of CUDA's; the shim composes those from these parts. [`session`] carries messages,
-//! [`connect`] opens it, [`life`] says what fork and exit allow, [`fork`] what children get. [`slab`] makes handles, [`stack`] keeps a thread's
+//! [`connect`] opens it as [`environment`] says, [`life`] says what fork and exit allow, [`fork`] what children get. [`slab`] makes handles, [`stack`] keeps a thread's
 //! contexts, [`memory`] hands out addresses and [`regions`] knows what they belong to. [`params`] packs launches, [`packing`] bulk,
 //! [`trace`] records calls, and is read by `katydid trace`; [`threads`] are ours in the program, [`job`] keeps it for its
-//! supervisor, [`mark`] shows it that there is a session, [`asking`] asks supervisors about other programs.
+//! supervisor, [`mark`] shows it that there is a session, [`process_request`] asks supervisors about other programs.
 
-pub mod asking;
 pub mod cache;
 pub mod connect;
+pub mod environment;
 pub mod fork;
 pub mod job;
 pub mod life;
@@ -17,6 +17,7 @@ pub mod memory;
 pub mod output;
 pub mod packing;
 pub mod params;
+pub mod process_request;
 pub mod regions;
 pub mod session;
 pub mod slab;

@@ -8,20 +8,20 @@ use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use crate::chunks::{Chunks, Options, Written};
 use crate::error::{ImageError, Result};
 use crate::files::Files;
 use crate::gc;
+use crate::gc::alone;
+use crate::gc::clear_leftovers;
 use crate::id::{CheckpointNumber, ChunkId};
-use crate::image::{CHECKPOINTS, Image, LATEST, MANIFEST, folder_of, read_whole};
+use crate::image::latest;
+use crate::image::{CHECKPOINTS, Image, LATEST, MANIFEST, folder_of};
 use crate::index::{Index, PACKS, located};
 use crate::manifest::{FileEntry, Identity, Manifest, PackUse, Session, Sizes, seal};
 use crate::reader::Reader;
-use crate::store::local::PART;
-use crate::store::{Guard, Lock, Store};
+use crate::store::{Guard, Lock};
 
 /// Where chunks and states of a session go: an image, or a connection to whoever writes it.
 pub trait Sink: Send + Sync {
@@ -35,10 +35,17 @@ pub trait Sink: Send + Sync {
     fn session_state(&self, name: &str, bytes: &[u8]) -> Result<FileEntry>;
 }
 
-/// How long a part of an earlier checkpoint may take to remove what it wrote.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks whether it has.
-const LOOK: Duration = Duration::from_millis(20);
+impl Image {
+    /// Begins a checkpoint; nobody else can until the writer is dropped.
+    pub fn begin(&self, options: Options) -> Result<Writer> {
+        Writer::begin(self, options)
+    }
+
+    /// Takes part in a checkpoint that another process has begun.
+    pub fn join(&self, number: CheckpointNumber, options: Options) -> Result<Part> {
+        Part::join(self, number, options)
+    }
+}
 
 /// A checkpoint being written, with the lock of its image.
 #[derive(Debug)]
@@ -302,41 +309,3 @@ macro_rules! sink {
 
 sink!(Writer);
 sink!(Part);
-
-/// The number in `latest`: none if there is no such file, or if it holds no number.
-pub(crate) fn latest(store: &dyn Store) -> Option<Option<u32>> {
-    let file = store.open(LATEST).ok().flatten()?;
-    let text = read_whole(&*file, LATEST, 16).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    Some(text.and_then(|text| text.trim().parse().ok()))
-}
-
-/// Waits until nobody writes a part of an earlier checkpoint, or removes one: its writer may have ended before it, or be killed.
-pub(crate) fn alone(store: &dyn Store) -> Result<Guard> {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match store.lock(Lock::Alone) {
-            Err(ImageError::Locked { .. }) if Instant::now() < end => thread::sleep(LOOK),
-            locked => return locked,
-        }
-    }
-}
-
-/// Removes what an earlier writer left when it was ended in the middle. The caller has the locks of a writer, and of who is
-/// alone.
-pub(crate) fn clear_leftovers(image: &Image) -> Result<()> {
-    let complete = image.checkpoints()?;
-    let mut any = false;
-    for number in image.folders()? {
-        if complete.binary_search(&number).is_err() {
-            image.store.remove_folder(&folder_of(number))?;
-            any = true;
-        }
-    }
-    for name in image.store.list(PACKS)? {
-        if name.ends_with(PART) {
-            image.store.remove(&format!("{PACKS}/{name}"))?;
-            any = true;
-        }
-    }
-    if any { gc::sweep(image).map(drop) } else { Ok(()) }
-}

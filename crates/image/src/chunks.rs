@@ -10,10 +10,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::codec::{Compression, Packer, Stored, check_of, is_zero, zero_id};
 use crate::error::{ImageError, Result};
-use crate::format::{self, Codec, Entry, MAX_CHUNK, Trailer, UNIT};
+use crate::format::{Codec, Entry, MAX_CHUNK, Trailer, UNIT};
 use crate::id::{ChunkId, ImageId};
-use crate::index::{self, Found, Index, MAX_ENTRIES, PACKS, pack_name};
+use crate::index::{Found, Index, MAX_ENTRIES, PACKS, pack_name};
 use crate::store::{Output, Store};
+use crate::{format, index};
 
 /// How chunks are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

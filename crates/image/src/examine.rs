@@ -8,7 +8,8 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use crate::error::{ImageError, Result};
-use crate::format::{self, Trailer, UNIT};
+use crate::format;
+use crate::format::{Trailer, UNIT};
 use crate::id::{ChunkId, ImageId};
 use crate::index::{Found, Pack, read_index};
 use crate::manifest::{Manifest, Session, seal, unseal};

@@ -5,20 +5,27 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::checkpoint::{alone, clear_leftovers};
 use crate::chunks::{Chunks, Options};
 use crate::error::{ImageError, Result};
 use crate::id::{CheckpointNumber, ChunkId};
 use crate::image::{Image, MANIFEST, folder_of};
 use crate::index::{Found, Index, PACKS, pack_name, pack_numbers};
 use crate::reader::read_manifest;
-use crate::store::Lock;
+use crate::store::local::PART;
+use crate::store::{Guard, Lock, Store};
 
 /// A pack shorter than this is small; many small ones are joined.
 const SMALL_PACK: u64 = 64 << 20;
 /// As many small packs may stay as they are.
 const SMALL_PACKS: usize = 32;
+
+/// How long a part of an earlier checkpoint may take to remove what it wrote.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks whether it has.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Which checkpoints go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -101,7 +108,7 @@ fn divided(
 ) -> Result<(Vec<CheckpointNumber>, Vec<CheckpointNumber>)> {
     let first_kept = all.len().saturating_sub(keep.newest.unwrap_or(all.len()).max(1));
     for number in &keep.remove {
-        image.resolve(crate::Which::Number(*number))?;
+        image.resolve(crate::image::Which::Number(*number))?;
     }
     let goes = |(at, number): &(usize, CheckpointNumber)| *at < first_kept || keep.remove.contains(number);
     let (gone, stay): (Vec<_>, Vec<_>) = all.iter().copied().enumerate().partition(goes);
@@ -220,4 +227,35 @@ pub(crate) fn sweep(image: &Image) -> Result<usize> {
     }
     image.store.sync_folder(PACKS)?;
     Ok(removed)
+}
+
+/// Waits until nobody writes a part of an earlier checkpoint, or removes one: its writer may have ended before it, or be killed.
+pub(crate) fn alone(store: &dyn Store) -> Result<Guard> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match store.lock(Lock::Alone) {
+            Err(ImageError::Locked { .. }) if Instant::now() < end => thread::sleep(LOOK),
+            locked => return locked,
+        }
+    }
+}
+
+/// Removes what an earlier writer left when it was ended in the middle. The caller has the locks of a writer, and of who is
+/// alone.
+pub(crate) fn clear_leftovers(image: &Image) -> Result<()> {
+    let complete = image.checkpoints()?;
+    let mut any = false;
+    for number in image.folders()? {
+        if complete.binary_search(&number).is_err() {
+            image.store.remove_folder(&folder_of(number))?;
+            any = true;
+        }
+    }
+    for name in image.store.list(PACKS)? {
+        if name.ends_with(PART) {
+            image.store.remove(&format!("{PACKS}/{name}"))?;
+            any = true;
+        }
+    }
+    if any { sweep(image).map(drop) } else { Ok(()) }
 }

@@ -15,20 +15,17 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::checkpoint::{Part, Writer, latest};
-use crate::chunks::Options;
 use crate::error::{ImageError, Result};
-use crate::format::{self, UNIT};
+use crate::format;
+use crate::format::UNIT;
 use crate::id::{CheckpointNumber, ImageId};
 use crate::index::{PACKS, located, pack_name, pack_numbers};
-use crate::manifest::Manifest;
-use crate::reader::{Reader, read_manifest};
 use crate::store::faults::Faults;
 #[cfg(feature = "objects")]
-use crate::store::lease::Terms;
+use crate::store::lease_terms::Terms;
 use crate::store::local::Local;
-#[cfg(feature = "objects")]
 use crate::store::object::Objects;
+#[cfg(feature = "objects")]
 use crate::store::{Input, Lock, Store};
 
 /// The file that makes a folder an image.
@@ -182,26 +179,6 @@ impl Image {
         Ok(numbers)
     }
 
-    /// Begins a checkpoint; nobody else can until the writer is dropped.
-    pub fn begin(&self, options: Options) -> Result<Writer> {
-        Writer::begin(self, options)
-    }
-
-    /// Takes part in a checkpoint that another process has begun.
-    pub fn join(&self, number: CheckpointNumber, options: Options) -> Result<Part> {
-        Part::join(self, number, options)
-    }
-
-    /// Opens a checkpoint for reading.
-    pub fn checkpoint(&self, which: Which) -> Result<Reader> {
-        Reader::open(self, which)
-    }
-
-    /// What a checkpoint consists of; whether its chunks are there is not looked at.
-    pub fn manifest(&self, which: Which) -> Result<Manifest> {
-        read_manifest(self, self.resolve(which)?)
-    }
-
     /// Bytes of all packs.
     pub fn stored(&self) -> Result<u64> {
         let mut bytes = 0;
@@ -262,4 +239,11 @@ pub(crate) fn read_whole(input: &dyn Input, place: &str, most: u64) -> Result<Ve
     }
     let mut bytes = vec![0; size as usize];
     input.read(0, &mut bytes).map(|()| bytes)
+}
+
+/// The number in `latest`: none if there is no such file, or if it holds no number.
+pub(crate) fn latest(store: &dyn Store) -> Option<Option<u32>> {
+    let file = store.open(LATEST).ok().flatten()?;
+    let text = read_whole(&*file, LATEST, 16).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    Some(text.and_then(|text| text.trim().parse().ok()))
 }

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::error::{ImageError, Result};
-use crate::format::{self, Entry, Fault, Trailer, UNIT};
+use crate::format;
+use crate::format::{Entry, Fault, Trailer, UNIT};
 use crate::id::{ChunkId, ImageId};
 use crate::store::{Input, Store};
 

@@ -45,5 +45,5 @@ pub use manifest::{
 pub use reader::{Reader, Source};
 pub use store::faults::{Fault, Faults};
 #[cfg(feature = "objects")]
-pub use store::lease::Terms;
+pub use store::lease_terms::Terms;
 pub use verify::{Progress, Report};

@@ -24,6 +24,18 @@ pub trait Source: Send + Sync {
     fn state(&self, entry: &FileEntry) -> Result<Vec<u8>>;
 }
 
+impl Image {
+    /// Opens a checkpoint for reading.
+    pub fn checkpoint(&self, which: Which) -> Result<Reader> {
+        Reader::open(self, which)
+    }
+
+    /// What a checkpoint consists of; whether its chunks are there is not looked at.
+    pub fn manifest(&self, which: Which) -> Result<Manifest> {
+        read_manifest(self, self.resolve(which)?)
+    }
+}
+
 /// A checkpoint, all of whose chunks are there; what it needs is not cleared away while it is open.
 #[derive(Debug)]
 pub struct Reader {

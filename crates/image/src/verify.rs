@@ -5,11 +5,10 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::checkpoint::latest;
 use crate::error::{ImageError, Result};
 use crate::format::UNIT;
 use crate::id::{CheckpointNumber, ChunkId};
-use crate::image::{Image, LATEST, Which};
+use crate::image::{Image, LATEST, Which, latest};
 use crate::index::Found;
 use crate::reader::{Reader, read_chunk};
 

@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use katydid_client::connect::variable;
+use katydid_client::environment::variable;
 use katydid_client::trace::{CallId, TraceWriter, now};
 use katydid_cuda_sys::{CUevent, CUresult, CUstream};
 

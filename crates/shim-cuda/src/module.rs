@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use katydid_client::connect::variable;
+use katydid_client::environment::variable;
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUdeviceptr, CUfunction, CUmodule, CUresult};
 use katydid_wire::facts::{JitOption, decode_names, encode_options};

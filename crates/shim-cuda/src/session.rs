@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use katydid_arena::Settled;
-use katydid_client::connect::{self, OpenError, variable};
+use katydid_client::connect;
+use katydid_client::environment::{OpenError, variable};
 use katydid_client::fork::{self, NoFork};
 use katydid_client::job::{self, Job};
 use katydid_client::output::say;

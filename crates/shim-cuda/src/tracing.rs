@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use katydid_client::connect::{program_name, variable};
+use katydid_client::environment::{program_name, variable};
 use katydid_client::life::{self, Life};
 use katydid_client::output::say;
 use katydid_client::session::round_trips;

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use katydid_client::connect::{OpenError, PinnedMemory, Plain, has_server, open_plain};
+use katydid_client::connect::{PinnedMemory, Plain, has_server, open_plain};
+use katydid_client::environment::OpenError;
 use katydid_client::fork::{self, NoFork};
 use katydid_client::job::{self, Job};
 use katydid_client::life;

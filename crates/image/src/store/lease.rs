@@ -4,22 +4,22 @@
 //! the store alone says, whose clock stamps each object: clocks of machines are never compared. Taking and renewing put the
 //! object only if it is the one that was seen.
 //!
-//! The rule: two never write at once. A holder whose last renewal is older than [`Terms::trusted`] changes nothing any more,
+//! The rule: two never write at once. A holder whose last renewal is older than [`super::lease_terms::Terms::trusted`] changes nothing any more,
 //! by the greater of two measures of its own, of which one goes on while the machine sleeps. What it asked for before may come
 //! late: such a request is tried again for three minutes, and S3 refuses it 15 minutes after it was signed, by a clock that
-//! may be 15 minutes ahead. [`Terms::orphaned`] is more than all that.
+//! may be 15 minutes ahead. [`super::lease_terms::Terms::orphaned`] is more than all that.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use object_store::{
     Error, ObjectMeta, ObjectStore as _, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, UpdateVersion,
 };
-use rustix::time::{ClockId, clock_gettime};
 
-use super::object::{Shared, failed};
+use super::bucket::{Bucket, failed};
+use super::lease_terms::{Moment, State};
 use crate::error::{ImageError, Result};
 
 /// The object.
@@ -28,75 +28,6 @@ pub(super) const LOCK: &str = "lock";
 const CLOCK: &str = "lock-clock";
 /// Begins the second line of a lock that its holder renews. Older builds did not: those are removed by hand.
 const MARK: &str = "renewed ";
-
-/// How long a lock lasts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
-    /// Between two renewals.
-    pub renewed: Duration,
-    /// Its holder relies on it for so long after a renewal.
-    pub trusted: Duration,
-    /// After so long without a renewal it is another's to take.
-    pub orphaned: Duration,
-}
-
-impl Default for Terms {
-    fn default() -> Self {
-        let minutes = |count: u64| Duration::from_secs(60 * count);
-        Self { renewed: Duration::from_secs(30), trusted: minutes(5), orphaned: minutes(40) }
-    }
-}
-
-/// What a place in a store knows of its lock.
-#[derive(Debug, Default)]
-pub(super) struct Hold(Mutex<State>);
-
-#[derive(Debug, Default, Clone, Copy)]
-enum State {
-    /// This process has none.
-    #[default]
-    Free,
-    /// It was renewed then.
-    Renewed(Moment),
-    /// Somebody else has it.
-    Lost,
-}
-
-impl Hold {
-    fn set(&self, state: State) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
-    }
-
-    /// Whether a holder may change what lies there.
-    pub(super) fn may_change(&self, terms: &Terms) -> bool {
-        match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Free => true,
-            State::Renewed(then) => then.age() < terms.trusted,
-            State::Lost => false,
-        }
-    }
-}
-
-/// A moment by two clocks: one may stand still with the machine, the other one be set.
-#[derive(Debug, Clone, Copy)]
-struct Moment {
-    since_boot: Duration,
-    wall: SystemTime,
-}
-
-impl Moment {
-    fn now() -> Self {
-        let boot = clock_gettime(ClockId::Boottime);
-        let since_boot = Duration::try_from(boot).unwrap_or_default();
-        Self { since_boot, wall: SystemTime::now() }
-    }
-
-    fn age(&self) -> Duration {
-        let now = Self::now();
-        let wall = now.wall.duration_since(self.wall).unwrap_or_default();
-        now.since_boot.saturating_sub(self.since_boot).max(wall)
-    }
-}
 
 /// What a lock says.
 #[derive(Debug)]
@@ -133,7 +64,7 @@ impl Found {
     }
 
     /// Who has it, as that one wrote it, made printable; and what is to be done if that has ended.
-    pub(super) fn holder(&self, shared: &Shared) -> String {
+    pub(super) fn holder(&self, shared: &Bucket) -> String {
         let first = self.text.lines().next().unwrap_or_default();
         let shown: String = first.chars().filter(|c| !c.is_control()).take(100).collect();
         if !self.is_renewed() {
@@ -147,7 +78,7 @@ impl Found {
     }
 }
 
-impl Shared {
+impl Bucket {
     /// The lock, if there is one.
     pub(super) fn found(&self) -> Result<Option<Found>, Error> {
         let read = async {
@@ -221,7 +152,7 @@ impl Shared {
 
 /// The writer's lock, until it is dropped.
 pub(super) struct Lease {
-    shared: Arc<Shared>,
+    shared: Arc<Bucket>,
     ticket: Arc<Ticket>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -243,7 +174,7 @@ impl Drop for Lease {
 
 /// Renews a lock.
 struct Renewing {
-    shared: Arc<Shared>,
+    shared: Arc<Bucket>,
     ticket: Arc<Ticket>,
     version: UpdateVersion,
 }

@@ -3,9 +3,13 @@
 //! A file appears under its name when it is finished, whole and lasting, or not at all. Names are relative, with `/`
 //! between their parts, and chosen by this crate. Nothing here knows what is in the files.
 
+#[cfg(feature = "objects")]
+mod bucket;
 pub(crate) mod faults;
 #[cfg(feature = "objects")]
 pub(crate) mod lease;
+#[cfg(feature = "objects")]
+pub(crate) mod lease_terms;
 pub(crate) mod local;
 #[cfg(feature = "objects")]
 pub(crate) mod object;

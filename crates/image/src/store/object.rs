@@ -6,7 +6,6 @@
 //! [`PIECES`] + 1 pieces of memory. Clearing up does not wait for readers: those of an object that goes away get an error.
 
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -15,10 +14,11 @@ use std::sync::Arc;
 use katydid_scratch::{Scratch, private};
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
-use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, WriteMultipart};
-use tokio::runtime::Runtime;
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart};
 
-use super::lease::{Hold, LOCK, Terms};
+use super::bucket::{Bucket, failed};
+use super::lease::LOCK;
+use super::lease_terms::{Hold, Terms};
 use super::local::PART;
 use super::{Guard, Input, Lock, Output, Store};
 use crate::error::{ImageError, Result};
@@ -32,20 +32,7 @@ const SIDE_BY_SIDE: usize = 4;
 
 /// A place in an object store.
 #[derive(Clone)]
-pub(crate) struct Objects(Arc<Shared>);
-
-pub(super) struct Shared {
-    pub(super) objects: Arc<dyn ObjectStore>,
-    prefix: Path,
-    /// As the user has named it.
-    address: String,
-    /// Requests run here; whoever calls waits.
-    runtime: Runtime,
-    /// Files of other programs.
-    scratch: Scratch,
-    pub(super) terms: Terms,
-    pub(super) hold: Hold,
-}
+pub(crate) struct Objects(Arc<Bucket>);
 
 impl fmt::Debug for Objects {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,81 +63,14 @@ impl Objects {
         let prefix = Path::parse(prefix.trim_matches('/'));
         let prefix = prefix.map_err(|_| ImageError::unfit(&address, "its prefix has an empty part"))?;
         let hold = Hold::default();
-        Ok(Self(Arc::new(Shared { objects, prefix, address, runtime, scratch, terms, hold })))
+        Ok(Self(Arc::new(Bucket { objects, prefix, address, runtime, scratch, terms, hold })))
     }
 }
 
-/// An error of the client, which has tried again by itself whatever may be tried again.
-pub(super) fn failed(place: &str, action: &'static str, error: Error) -> ImageError {
-    ImageError::io(place, action, io::Error::other(error))
-}
-
-impl Shared {
-    /// The key of a name; `.` is the place itself.
-    pub(super) fn path(&self, name: &str) -> Path {
-        name.split('/').filter(|part| *part != ".").fold(self.prefix.clone(), |path, part| path.join(part))
-    }
-
-    /// Only for messages.
-    pub(super) fn place(&self, name: &str) -> String {
-        format!("{}/{name}", self.address.trim_end_matches('/'))
-    }
-
-    /// Waits for requests: the callers are threads that have nothing else to do.
-    pub(super) fn wait<T>(&self, request: impl Future<Output = T>) -> T {
-        self.runtime.block_on(request)
-    }
-
-    /// Refuses to change an object for a writer that may have lost its lock.
-    pub(super) fn may_change(&self, name: &str) -> Result<()> {
-        let lost = || ImageError::LockLost { place: self.place(name) };
-        self.hold.may_change(&self.terms).then_some(()).ok_or_else(lost)
-    }
-
-    /// Makes an object that nobody has made; false when somebody has.
-    fn make(&self, name: &str, contents: String) -> Result<bool> {
-        self.may_change(name)?;
-        let options = PutOptions::from(PutMode::Create);
-        match self.wait(self.objects.put_opts(&self.path(name), contents.into(), options)) {
-            Ok(_) => Ok(true),
-            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
-            Err(error) => Err(failed(&self.place(name), "make this object", error)),
-        }
-    }
-
-    /// The length of an object that is there.
-    fn exists(&self, name: &str) -> Result<Option<u64>> {
-        match self.wait(self.objects.head(&self.path(name))) {
-            Ok(meta) => Ok(Some(meta.size)),
-            Err(Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(failed(&self.place(name), "look at this object", error)),
-        }
-    }
-
-    /// Removes an object; one that is not there has been removed.
-    pub(super) fn remove(&self, name: &str) -> Result<()> {
-        self.may_change(name)?;
-        match self.wait(self.objects.delete(&self.path(name))) {
-            Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(failed(&self.place(name), "remove this object", error)),
-        }
-    }
-
-    /// Names of the objects and of the folders right below a folder.
-    fn entries(&self, folder: &str) -> Result<(Vec<String>, Vec<String>)> {
-        let path = self.path(folder);
-        let listed = self.wait(self.objects.list_with_delimiter(Some(&path)));
-        let listed = listed.map_err(|error| failed(&self.place(folder), "list this place", error))?;
-        let name = |path: &Path| path.filename().unwrap_or_default().to_owned();
-        let objects = listed.objects.iter().map(|meta| name(&meta.location)).collect();
-        Ok((objects, listed.common_prefixes.iter().map(name).collect()))
-    }
-
-    /// An object that does not exist before it is finished.
-    fn writing(self: &Arc<Self>, name: &str, reserved: bool) -> Box<dyn Output> {
-        let upload = Upload::Small(Vec::new());
-        Box::new(Writing { shared: Arc::clone(self), name: name.to_owned(), upload, reserved })
-    }
+/// An object that does not exist before it is finished.
+fn writing(bucket: &Arc<Bucket>, name: &str, reserved: bool) -> Box<dyn Output> {
+    let upload = Upload::Small(Vec::new());
+    Box::new(Writing { bucket: Arc::clone(bucket), name: name.to_owned(), upload, reserved })
 }
 
 impl Store for Objects {
@@ -159,7 +79,7 @@ impl Store for Objects {
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn Output>> {
-        Ok(self.0.writing(name, false))
+        Ok(writing(&self.0, name, false))
     }
 
     fn create_new(&self, name: &str) -> Result<Option<Box<dyn Output>>> {
@@ -168,13 +88,13 @@ impl Store for Objects {
             return Ok(None);
         }
         // Dropped when the name is taken, which removes the reservation.
-        let writing = self.0.writing(name, true);
+        let writing = writing(&self.0, name, true);
         Ok(if self.0.exists(name)?.is_some() { None } else { Some(writing) })
     }
 
     fn open(&self, name: &str) -> Result<Option<Arc<dyn Input>>> {
         let reading =
-            |size| -> Arc<dyn Input> { Arc::new(Reading { shared: Arc::clone(&self.0), name: name.to_owned(), size }) };
+            |size| -> Arc<dyn Input> { Arc::new(Reading { bucket: Arc::clone(&self.0), name: name.to_owned(), size }) };
         Ok(self.0.exists(name)?.map(reading))
     }
 
@@ -288,7 +208,7 @@ fn copy(
 
 /// An object being written.
 struct Writing {
-    shared: Arc<Shared>,
+    bucket: Arc<Bucket>,
     name: String,
     upload: Upload,
     /// Whether the name is reserved by an object of ours.
@@ -310,7 +230,7 @@ impl fmt::Debug for Writing {
 
 impl Writing {
     fn failed(&self, error: Error) -> ImageError {
-        failed(&self.shared.place(&self.name), "write this object", error)
+        failed(&self.bucket.place(&self.name), "write this object", error)
     }
 
     /// Begins to send what no longer is small.
@@ -318,12 +238,12 @@ impl Writing {
         if let Upload::Small(buffer) = &mut self.upload
             && buffer.len() >= PIECE
         {
-            self.shared.may_change(&self.name)?;
-            let begun = self.shared.wait(self.shared.objects.put_multipart(&self.shared.path(&self.name)));
+            self.bucket.may_change(&self.name)?;
+            let begun = self.bucket.wait(self.bucket.objects.put_multipart(&self.bucket.path(&self.name)));
             let mut upload = WriteMultipart::new_with_chunk_size(begun.map_err(|error| self.failed(error))?, PIECE);
             if let Upload::Small(buffer) = std::mem::replace(&mut self.upload, Upload::Finished) {
                 // Sending needs the runtime, although nothing is waited for.
-                let _inside = self.shared.runtime.enter();
+                let _inside = self.bucket.runtime.enter();
                 upload.write(&buffer);
             }
             self.upload = Upload::Large(Box::new(upload));
@@ -341,7 +261,7 @@ impl Output for Writing {
                     Ok(())
                 }
                 // Waits for earlier pieces first, which bounds the memory.
-                Upload::Large(upload) => self.shared.wait(async {
+                Upload::Large(upload) => self.bucket.wait(async {
                     upload.wait_for_capacity(PIECES).await?;
                     upload.write(part);
                     Ok(())
@@ -355,13 +275,13 @@ impl Output for Writing {
     }
 
     fn finish(mut self: Box<Self>) -> Result<()> {
-        self.shared.may_change(&self.name)?;
-        let path = self.shared.path(&self.name);
+        self.bucket.may_change(&self.name)?;
+        let path = self.bucket.path(&self.name);
         let finished = match std::mem::replace(&mut self.upload, Upload::Finished) {
             Upload::Small(buffer) => {
-                self.shared.wait(self.shared.objects.put(&path, PutPayload::from(buffer))).map(drop)
+                self.bucket.wait(self.bucket.objects.put(&path, PutPayload::from(buffer))).map(drop)
             }
-            Upload::Large(upload) => self.shared.wait(upload.finish()).map(drop),
+            Upload::Large(upload) => self.bucket.wait(upload.finish()).map(drop),
             Upload::Finished => Ok(()),
         };
         finished.map_err(|error| self.failed(error))
@@ -372,17 +292,17 @@ impl Drop for Writing {
     fn drop(&mut self) {
         // What cannot be taken back is no part of any checkpoint.
         if let Upload::Large(upload) = std::mem::replace(&mut self.upload, Upload::Finished) {
-            let _ = self.shared.wait(upload.abort());
+            let _ = self.bucket.wait(upload.abort());
         }
         if self.reserved {
-            let _ = self.shared.remove(&format!("{}{PART}", self.name));
+            let _ = self.bucket.remove(&format!("{}{PART}", self.name));
         }
     }
 }
 
 /// An object.
 struct Reading {
-    shared: Arc<Shared>,
+    bucket: Arc<Bucket>,
     name: String,
     size: u64,
 }
@@ -399,14 +319,14 @@ impl Input for Reading {
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let place = || self.shared.place(&self.name);
+        let place = || self.bucket.place(&self.name);
         let cut_off = || ImageError::damaged(&place(), "it is cut off");
         let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.size).ok_or_else(cut_off)?;
         if buffer.is_empty() {
             return Ok(());
         }
-        let path = self.shared.path(&self.name);
-        let bytes = self.shared.wait(self.shared.objects.get_range(&path, offset..end));
+        let path = self.bucket.path(&self.name);
+        let bytes = self.bucket.wait(self.bucket.objects.get_range(&path, offset..end));
         let bytes = bytes.map_err(|error| failed(&place(), "read this object", error))?;
         if bytes.len() != buffer.len() {
             return Err(cut_off());

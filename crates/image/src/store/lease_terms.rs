@@ -1,0 +1,75 @@
+//! How long the lock of a writer in an object store lasts, and whether this process still has it.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// How long a lock lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// Between two renewals.
+    pub renewed: Duration,
+    /// Its holder relies on it for so long after a renewal.
+    pub trusted: Duration,
+    /// After so long without a renewal it is another's to take.
+    pub orphaned: Duration,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        let minutes = |count: u64| Duration::from_secs(60 * count);
+        Self { renewed: Duration::from_secs(30), trusted: minutes(5), orphaned: minutes(40) }
+    }
+}
+
+/// What a place in a store knows of its lock.
+#[derive(Debug, Default)]
+pub(super) struct Hold(Mutex<State>);
+
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) enum State {
+    /// This process has none.
+    #[default]
+    Free,
+    /// It was renewed then.
+    Renewed(Moment),
+    /// Somebody else has it.
+    Lost,
+}
+
+impl Hold {
+    pub(super) fn set(&self, state: State) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    /// Whether a holder may change what lies there.
+    pub(super) fn may_change(&self, terms: &Terms) -> bool {
+        match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Free => true,
+            State::Renewed(then) => then.age() < terms.trusted,
+            State::Lost => false,
+        }
+    }
+}
+
+/// A moment by two clocks: one may stand still with the machine, the other one be set.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment {
+    since_boot: Duration,
+    wall: SystemTime,
+}
+
+impl Moment {
+    pub(super) fn now() -> Self {
+        let boot = clock_gettime(ClockId::Boottime);
+        let since_boot = Duration::try_from(boot).unwrap_or_default();
+        Self { since_boot, wall: SystemTime::now() }
+    }
+
+    fn age(&self) -> Duration {
+        let now = Self::now();
+        let wall = now.wall.duration_since(self.wall).unwrap_or_default();
+        now.since_boot.saturating_sub(self.since_boot).max(wall)
+    }
+}
