@@ -14,7 +14,7 @@
 //! | what ended while younger code lives on | a ghost ([`ghosts`]), so that the driver places that code as before |
 //! | executable graphs that a restore made later than the program | a sketch: what takes their room at their first place |
 //!
-//! `docs/checkpoint.md` lists where each part of a session's state is kept.
+//! `docs/reference/checkpoint-state.md` lists where each part of a session's state is kept.
 
 mod alone;
 mod briefs;

@@ -88,7 +88,7 @@ fn criu() -> Finding {
     let layout = Layout::find();
     let how = layout.as_ref().map(|layout| Criu::how_to_grant(&layout.criu())).unwrap_or_default();
     let remedy = format!(
-        "`cargo xtask setup` and `dist` fetch one, or install CRIU 4.2 or later; it needs root, or for an ordinary user {how} as root (docs/checkpoint.md, Rights)"
+        "`cargo xtask setup` and `dist` fetch one, or install CRIU 4.2 or later; it needs root, or for an ordinary user {how} as root (docs/how-to/checkpoint-rights.md)"
     );
     match layout.map(|layout| Criu::find(&layout.criu(), None)) {
         Ok(Ok(criu)) => {
