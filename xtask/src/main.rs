@@ -7,6 +7,7 @@ mod apps;
 mod archive;
 mod bless;
 mod book;
+mod changelog;
 mod check;
 mod checkpoints;
 mod coverage;

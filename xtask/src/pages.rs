@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::changelog;
 use crate::evidence::{self, Evidence};
 use crate::output::{line, step};
 use crate::tree::Tree;
@@ -19,8 +20,6 @@ const NEARLY_ALL: usize = 30;
 const LIMIT: usize = 45;
 /// Folders of pages whose sentences are measured.
 const FOR_USERS: [&str; 3] = ["docs/tutorials", "docs/how-to", "docs/reference"];
-/// A page of the repository's root that is no page of ours to check: it quotes names that were removed since.
-const HISTORY: &str = "CHANGELOG.md";
 /// Where Katydid's variables are listed, and how their names begin.
 const VARIABLES: &str = "crates/ledger/src/settings.rs";
 const VARIABLE: &str = "KATYDID_";
@@ -76,6 +75,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
         }
     }
     faults.extend(unlisted(&pages));
+    faults.extend(changelog::faults(&tree.root)?);
     faults.extend(judged(&mut lengths));
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
@@ -93,7 +93,7 @@ fn read(root: &Path) -> Result<Vec<Page>> {
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Page { path: path.strip_prefix(root).unwrap_or(&path).to_owned(), text })
     };
-    paths.into_iter().filter(|path| !path.ends_with(HISTORY)).map(page).collect()
+    paths.into_iter().map(page).collect()
 }
 
 fn collect(folder: &Path, is_deep: bool, paths: &mut Vec<PathBuf>) -> Result<()> {

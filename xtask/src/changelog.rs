@@ -1,0 +1,78 @@
+//! Checks the form of `CHANGELOG.md`: that of Keep a Changelog, with short entries.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// The page, from the root.
+const PAGE: &str = "CHANGELOG.md";
+/// What a section of a release may be called.
+const SECTIONS: [&str; 6] = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"];
+/// Lines of an entry.
+const ENTRY_LINES: usize = 2;
+
+/// What is wrong with the page.
+pub(crate) fn faults(root: &Path) -> Result<Vec<String>> {
+    let text = fs::read_to_string(root.join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
+    Ok(of_text(&text))
+}
+
+fn of_text(text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut releases = Vec::new();
+    let mut entry_lines = 0;
+    for (number, line) in text.lines().enumerate().map(|(index, line)| (index + 1, line)) {
+        let mut fault = |what: &str| faults.push(format!("{PAGE}:{number}: {what}"));
+        if let Some(release) = line.strip_prefix("## ") {
+            if !(release == "[Unreleased]" || is_release(release)) {
+                fault("a release is [Unreleased] or [X.Y.Z] - YYYY-MM-DD");
+            }
+            releases.push(release);
+        } else if let Some(section) = line.strip_prefix("### ")
+            && !SECTIONS.contains(&section)
+        {
+            fault(&format!("a section is one of {}", SECTIONS.join(", ")));
+        }
+        entry_lines = match line {
+            entry if entry.starts_with("- ") => 1,
+            more if more.starts_with("  ") && entry_lines > 0 => entry_lines + 1,
+            _ => 0,
+        };
+        if entry_lines == ENTRY_LINES + 1 {
+            fault(&format!("an entry has {ENTRY_LINES} lines at most; a page under docs has room for more"));
+        }
+    }
+    if releases.first() != Some(&"[Unreleased]") {
+        faults.push(format!("{PAGE}: the first release is no [Unreleased]"));
+    }
+    faults
+}
+
+/// Whether a heading is `[X.Y.Z] - YYYY-MM-DD`.
+fn is_release(heading: &str) -> bool {
+    let Some((version, date)) = heading.strip_prefix('[').and_then(|rest| rest.split_once("] - ")) else {
+        return false;
+    };
+    let are_numbers = |text: &str, separator: char| {
+        text.split(separator).filter(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())).count()
+    };
+    are_numbers(version, '.') == 3 && are_numbers(date, '-') == 3 && date.len() == "YYYY-MM-DD".len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_of_keep_a_changelog_passes() {
+        let text = "# Changelog\n\n## [Unreleased]\n\n## [0.1.0] - 2026-11-28\n\n### Added\n\n#### Links\n\n- One\n  two.\n- Three.\n";
+        assert_eq!(of_text(text), Vec::<String>::new());
+    }
+
+    #[test]
+    fn other_headings_and_long_entries_are_named() {
+        let text = "## [0.1] - 2026-11-28\n### News\n- One\n  two\n  three.\n";
+        assert_eq!(of_text(text).len(), 4);
+    }
+}
