@@ -9,7 +9,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use katydid_advice::{Advice, Book, Target};
+use katydid_mem_advise::{Advice, Book, Target};
 use katydid_client::output::say;
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, attach_flags, device_attribute};

@@ -1,7 +1,7 @@
 //! Prefetching and discarding managed memory in groups: all ranges are checked before anything is noted.
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
-use katydid_advice::Target;
+use katydid_mem_advise::Target;
 use katydid_cuda_sys::{CUdeviceptr, CUmemLocation, CUresult, CUstream};
 
 use crate::{managed, stream};

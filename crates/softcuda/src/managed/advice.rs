@@ -1,7 +1,7 @@
 //! Advice about managed memory: checked against the space, kept in a book.
 
-use katydid_advice::Book;
-pub(crate) use katydid_advice::{Advice, Target};
+use katydid_mem_advise::Book;
+pub(crate) use katydid_mem_advise::{Advice, Target};
 use katydid_cuda_sys::CUresult;
 
 use crate::border::Outcome;
