@@ -21,7 +21,7 @@ const LIMIT: usize = 45;
 /// Folders of pages whose sentences are measured.
 const FOR_USERS: [&str; 3] = ["docs/tutorials", "docs/how-to", "docs/reference"];
 /// Where Katydid's variables are listed, and how their names begin.
-const VARIABLES: &str = "crates/ledger/src/settings.rs";
+const VARIABLES: &str = "crates/driver-state/src/settings.rs";
 const VARIABLE: &str = "KATYDID_";
 /// What a span of code becomes where words are counted.
 const SPAN: &str = "code";

@@ -1,9 +1,9 @@
 //! Katydid's own variables of the environment: those that do not exist are named, and those that hold what they cannot are
-//! refused before anything is started. The list is `katydid_ledger::settings`.
+//! refused before anything is started. The list is `katydid_driver_state::settings`.
 
 use std::env;
 
-use katydid_ledger::settings;
+use katydid_driver_state::settings;
 
 use crate::failure::{Failure, say};
 

@@ -10,7 +10,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use katydid_arena::{Offers, Reservation, Settled};
-use katydid_ledger::{settings, units};
+use katydid_driver_state::{settings, units};
 use katydid_transport::compression::Packing;
 use katydid_transport::connect;
 use katydid_transport::{Address, ProgramLink};

@@ -11,7 +11,7 @@ use katydid_client::life::{self, Life};
 use katydid_client::output::say;
 use katydid_client::session::LOST;
 use katydid_cuda_sys::{CUresult, Function};
-use katydid_ledger::log;
+use katydid_driver_state::log;
 use katydid_wire::codec::Message;
 
 use crate::session::shim;

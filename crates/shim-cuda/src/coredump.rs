@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 
 use katydid_cuda_sys::CUresult;
-use katydid_ledger::coredump;
+use katydid_driver_state::coredump;
 
 use crate::current;
 

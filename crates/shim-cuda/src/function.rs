@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUfunction, CUmodule, CUresult};
-use katydid_ledger::launch::OldLaunch;
+use katydid_driver_state::launch::OldLaunch;
 use katydid_wire::message::{kdFunctionSetAttribute, kdFunctionSetCacheConfig};
 
 use crate::border::{enqueue, out};

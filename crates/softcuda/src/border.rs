@@ -27,7 +27,7 @@ pub(crate) fn entry(function: sys::Function, body: impl FnOnce() -> CUresult) ->
     });
     if code != CUresult::SUCCESS {
         // Whoever listens may call anything.
-        crate::stream::outside_of_call(|| katydid_ledger::log::note(function.name(), code));
+        crate::stream::outside_of_call(|| katydid_driver_state::log::note(function.name(), code));
     }
     code
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use katydid_cuda_sys::{CUfunction, CUresult, function_attribute as id};
-use katydid_ledger::launch::OldLaunch;
+use katydid_driver_state::launch::OldLaunch;
 use katydid_ptx_exec::Kernel;
 
 use crate::attributes::{CAPABILITY, SHARED_DEFAULT, SHARED_OPT_IN};

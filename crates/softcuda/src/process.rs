@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use katydid_cuda_sys::CUresult;
-use katydid_ledger::wiped::WipedByte;
+use katydid_driver_state::wiped::WipedByte;
 
 use crate::device;
 use crate::facts;

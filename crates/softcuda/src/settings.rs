@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use katydid_cuda_sys::CUuuid;
-use katydid_ledger::environment;
+use katydid_driver_state::environment;
 
 use crate::border::say;
 use crate::device;

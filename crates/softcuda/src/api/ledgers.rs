@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use katydid_cuda_sys::{CUlogsCallback, CUlogsCallbackHandle, CUresult};
-use katydid_ledger::{coredump, log};
+use katydid_driver_state::{coredump, log};
 
 use crate::border::{Out, Outcome, Text, api};
 use crate::{current, process};

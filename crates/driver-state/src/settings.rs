@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     /// What stands around the table.
-    const BEGIN: &str = "<!-- made from crates/ledger/src/settings.rs -->\n\n";
+    const BEGIN: &str = "<!-- made from crates/driver-state/src/settings.rs -->\n\n";
     const END: &str = "\n<!-- end -->";
 
     fn named(name: &str) -> Vec<Unknown> {
