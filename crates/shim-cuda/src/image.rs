@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use katydid_client::cache;
 use katydid_cuda_sys::{CUresult, device_attribute as attribute_id};
 use katydid_fatbin::{Image, ImageError, ImageKind, SELECTION_RULES, Selection, image_at};
-use katydid_memo::{Asked, Kept, Memo};
+use katydid_hash_cache::{HashCache, ImageHash, Lookup};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::message::{kdImagePiece, kdImageRecall};
 
@@ -58,9 +58,9 @@ fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
     let devices = architectures(shim);
     managed::note_code(image, &devices);
     // Memory that both sides see takes an image faster than it can be hashed, unless one hash serves all programs after this one.
-    let asked = ask_memo(image, &devices);
+    let asked = look_up(image, &devices);
     let may_ask = asked.is_some() || session.staging().is_none();
-    let kept = asked.as_ref().and_then(Asked::kept);
+    let kept = asked.as_ref().and_then(Lookup::kept);
     if let Some(kept) = kept
         && is_there(context, &kept)?
     {
@@ -70,7 +70,7 @@ fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
     let table = selection.table();
     let total = (table.len() + selection.pieces().map(<[u8]>::len).sum::<usize>()) as u64;
     if may_ask && total >= WORTH_ASKING {
-        let found = Kept { length: total, hash: hash(&selection, &table) };
+        let found = ImageHash { length: total, hash: hash(&selection, &table) };
         if let Some(asked) = asked {
             asked.keep(found);
         }
@@ -86,22 +86,22 @@ fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
 }
 
 /// What was kept of an image that lies in a file; none for others, and for those that are hashed as fast.
-fn ask_memo(image: &Image<'_>, devices: &[u32]) -> Option<Asked<'static>> {
-    static MEMO: OnceLock<Option<Memo>> = OnceLock::new();
+fn look_up(image: &Image<'_>, devices: &[u32]) -> Option<Lookup<'static>> {
+    static HASHES: OnceLock<Option<HashCache>> = OnceLock::new();
     let length: usize = image.parts().iter().map(|part| part.len()).sum();
     // All of a text has been read already, to find its end.
-    if length < katydid_memo::worth_asking() || image.kind() == ImageKind::Ptx {
+    if length < katydid_hash_cache::worth_asking() || image.kind() == ImageKind::Ptx {
         return None;
     }
-    let folder = || cache::folder(|name| env::var_os(name)).map(|cache| Memo::new(cache.join("hashes")));
-    let memo = MEMO.get_or_init(folder).as_ref()?;
+    let folder = || cache::folder(|name| env::var_os(name)).map(|cache| HashCache::new(cache.join("hashes")));
+    let hashes = HASHES.get_or_init(folder).as_ref()?;
     let addresses = image.parts().iter().map(|part| {
         let bytes = part.as_ptr_range();
         bytes.start.addr() as u64..bytes.end.addr() as u64
     });
     let numbers = [&[SELECTION_RULES, image.kind() as u32], devices].concat();
     let about = SPEC_HASH.into_iter().chain(numbers.into_iter().flat_map(u32::to_le_bytes));
-    memo.ask(addresses.collect(), about.collect())
+    hashes.ask(addresses.collect(), about.collect())
 }
 
 /// What the program's devices are, such as 90; nothing where another worker's may be others than the program was told of.
@@ -116,7 +116,7 @@ fn architectures(shim: &Shim) -> Vec<u32> {
 }
 
 /// Whether the server has the image from a program before: then the worker takes it for sent.
-fn is_there(context: u32, image: &Kept) -> Result<bool, CUresult> {
+fn is_there(context: u32, image: &ImageHash) -> Result<bool, CUresult> {
     let message = kdImageRecall { total: image.length, hash: &image.hash };
     // The program is told of an earlier call's failure by its own call, or what the worker has found would be left over.
     Ok(shim()?.session.ask(context, &message)?.known != 0)

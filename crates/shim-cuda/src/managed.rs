@@ -9,11 +9,11 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use katydid_mem_advise::{Advice, Book, Target};
 use katydid_client::output::say;
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, attach_flags, device_attribute};
 use katydid_fatbin::Image;
+use katydid_mem_advise::{Advice, Book, Target};
 use katydid_wire::message::{kdManagedDrop, kdManagedHold};
 
 use crate::border::out;

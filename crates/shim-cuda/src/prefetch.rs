@@ -1,8 +1,8 @@
 //! Prefetching and discarding managed memory in groups: all ranges are checked before anything is noted.
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
-use katydid_mem_advise::Target;
 use katydid_cuda_sys::{CUdeviceptr, CUmemLocation, CUresult, CUstream};
+use katydid_mem_advise::Target;
 
 use crate::{managed, stream};
 

@@ -14,14 +14,14 @@ use rustix::ioctl::{Updater, ioctl, opcode};
 use crate::maps::Mapping;
 
 /// Longest name, with its NUL.
-const NAME: usize = 4096;
+const MAX_PATH_BYTES: usize = 4096;
 /// A right of memory: what is written there reaches the file.
-const SHARED: u64 = 8;
+const VMA_SHARED: u64 = 8;
 
 /// As the kernel has it.
 #[repr(C)]
 #[derive(Debug, Default)]
-struct Question {
+struct ProcmapQuery {
     size: u64,
     flags: u64,
     address: u64,
@@ -41,29 +41,30 @@ struct Question {
 
 /// The system does not answer this.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Unanswered;
+pub(crate) struct Unsupported;
 
 /// The private mapping of a file at an address; none if there is something else or nothing. `maps` is `/proc/self/maps`.
-pub(crate) fn mapping_at(maps: &File, address: u64) -> Result<Option<Mapping>, Unanswered> {
-    let mut name = [0_u8; NAME];
-    let mut question = Question {
-        size: size_of::<Question>() as u64,
+pub(crate) fn mapping_at(maps: &File, address: u64) -> Result<Option<Mapping>, Unsupported> {
+    let mut name = [0_u8; MAX_PATH_BYTES];
+    let mut question = ProcmapQuery {
+        size: size_of::<ProcmapQuery>() as u64,
         address,
-        name_size: NAME as u32,
+        name_size: MAX_PATH_BYTES as u32,
         name: name.as_mut_ptr().expose_provenance() as u64,
-        ..Question::default()
+        ..ProcmapQuery::default()
     };
     // SAFETY: the number is that of this question, whose form the kernel has had since it has the question.
-    let asked = unsafe { Updater::<{ opcode::read_write::<Question>(b'f', 17) }, Question>::new(&mut question) };
+    let asked =
+        unsafe { Updater::<{ opcode::read_write::<ProcmapQuery>(b'f', 17) }, ProcmapQuery>::new(&mut question) };
     // SAFETY: the kernel writes to the question and, `name_size` bytes at most, to the name; both outlive the call.
     match unsafe { ioctl(maps, asked) } {
         Ok(()) => {}
         Err(Errno::NOENT | Errno::NAMETOOLONG) => return Ok(None),
-        Err(_) => return Err(Unanswered),
+        Err(_) => return Err(Unsupported),
     }
-    let length = (question.name_size as usize).saturating_sub(1).min(NAME);
+    let length = (question.name_size as usize).saturating_sub(1).min(MAX_PATH_BYTES);
     let name = &name[..length];
-    let is_private_file = question.rights & SHARED == 0 && name.starts_with(b"/");
+    let is_private_file = question.rights & VMA_SHARED == 0 && name.starts_with(b"/");
     Ok(is_private_file.then(|| Mapping {
         range: question.start..question.end,
         offset: question.offset,

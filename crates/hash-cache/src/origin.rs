@@ -10,21 +10,21 @@ use rustix::fs::{major, minor};
 use crate::maps::{self, Mapping};
 
 /// The coarsest times of change that file systems keep.
-const COARSE: Duration = Duration::from_secs(2);
+const COARSEST_TIMESTAMP: Duration = Duration::from_secs(2);
 /// Bytes of an entry of `/proc/self/pagemap`, one a page.
-const ENTRY: usize = 8;
+const ENTRY_BYTES: usize = 8;
 /// Entries that are looked at together.
 const ENTRIES: usize = 4096;
 /// The page is in memory.
-const PRESENT: u64 = 1 << 63;
+const PAGE_PRESENT: u64 = 1 << 63;
 /// It has been written out of memory, so somebody had written to it; also while it moves.
-const SWAPPED: u64 = 1 << 62;
+const PAGE_SWAPPED: u64 = 1 << 62;
 /// It is the file's own page, not a copy that somebody has written to.
-const OF_FILE: u64 = 1 << 61;
+const PAGE_IS_FILE: u64 = 1 << 61;
 
 /// Bytes of a file, as long as it stays the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct FileRange {
     /// Device, number there, size.
     file: [u64; 3],
     /// Seconds and nanoseconds: when its bytes last changed, and when anything of it last did.
@@ -35,13 +35,13 @@ struct Place {
 
 /// Where the bytes of some parts of memory come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Origin(Vec<Place>);
+pub(crate) struct Origin(Vec<FileRange>);
 
 impl Origin {
     /// Of parts of this process's memory; none unless all are bytes of files, unchanged in memory.
     pub(crate) fn of(parts: &[Range<u64>]) -> Option<Self> {
         let mappings = maps::of_parts(parts)?;
-        let places: Option<Vec<Place>> = parts.iter().map(|part| place(part, &mappings)).collect();
+        let places: Option<Vec<FileRange>> = parts.iter().map(|part| place(part, &mappings)).collect();
         let origin = Self(places?);
         let pagemap = File::open("/proc/self/pagemap").ok()?;
         parts.iter().all(|part| is_unchanged(&pagemap, part) == Some(true)).then_some(origin)
@@ -54,7 +54,7 @@ impl Origin {
         let is_old = |[seconds, nanoseconds]: [i64; 2]| {
             let (seconds, nanoseconds) = (u64::try_from(seconds).ok()?, u64::try_from(nanoseconds).ok()?);
             let changed = Duration::from_secs(seconds).checked_add(Duration::from_nanos(nanoseconds))?;
-            now.duration_since(UNIX_EPOCH).ok()?.checked_sub(changed)?.checked_sub(COARSE)
+            now.duration_since(UNIX_EPOCH).ok()?.checked_sub(changed)?.checked_sub(COARSEST_TIMESTAMP)
         };
         self.0.iter().all(|place| {
             let [bytes @ .., seconds, nanoseconds] = place.changed;
@@ -75,7 +75,7 @@ impl Origin {
 }
 
 /// The bytes of a file that a part shows, through one mapping or several that follow each other.
-fn place(part: &Range<u64>, mappings: &[Mapping]) -> Option<Place> {
+fn place(part: &Range<u64>, mappings: &[Mapping]) -> Option<FileRange> {
     let mut here = mappings.iter().skip_while(|mapping| mapping.range.end <= part.start);
     let first = here.next().filter(|first| first.range.start <= part.start)?;
     let mut last = first;
@@ -87,7 +87,7 @@ fn place(part: &Range<u64>, mappings: &[Mapping]) -> Option<Place> {
         last = goes_on.then_some(next)?;
     }
     let found = file_of(first)?;
-    Some(Place {
+    Some(FileRange {
         file: [found.dev(), found.ino(), found.size()],
         changed: [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()],
         offset: first.offset.checked_add(part.start - first.range.start)?,
@@ -106,12 +106,13 @@ fn file_of(mapping: &Mapping) -> Option<Metadata> {
 fn is_unchanged(pagemap: &File, part: &Range<u64>) -> Option<bool> {
     let size = rustix::param::page_size() as u64;
     let pages = part.start / size..part.end.div_ceil(size);
-    let mut entries = vec![0; ENTRY * ENTRIES];
+    let mut entries = vec![0; ENTRY_BYTES * ENTRIES];
     for first in pages.clone().step_by(ENTRIES) {
         let count = usize::try_from(pages.end - first).map_or(ENTRIES, |left| left.min(ENTRIES));
-        let entries = &mut entries[..count * ENTRY];
-        pagemap.read_exact_at(entries, first * ENTRY as u64).ok()?;
-        let was_written = |entry: u64| entry & SWAPPED != 0 || entry & (PRESENT | OF_FILE) == PRESENT;
+        let entries = &mut entries[..count * ENTRY_BYTES];
+        pagemap.read_exact_at(entries, first * ENTRY_BYTES as u64).ok()?;
+        let was_written =
+            |entry: u64| entry & PAGE_SWAPPED != 0 || entry & (PAGE_PRESENT | PAGE_IS_FILE) == PAGE_PRESENT;
         if entries.as_chunks().0.iter().any(|entry| was_written(u64::from_le_bytes(*entry))) {
             return Some(false);
         }
@@ -126,7 +127,7 @@ mod tests {
     #[test]
     fn times_of_change_that_tell_nothing_are_not_believed() {
         let is_settled = |changed: [i64; 4], now: u64| {
-            let place = Place { file: [1, 2, 3], changed, offset: 0, length: 3 };
+            let place = FileRange { file: [1, 2, 3], changed, offset: 0, length: 3 };
             Origin(vec![place]).is_settled(UNIX_EPOCH + Duration::from_millis(now))
         };
         assert!(is_settled([5, 7, 1000, 500_000_000], 1_002_500));

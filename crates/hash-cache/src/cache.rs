@@ -1,4 +1,4 @@
-//! The memo itself: a folder of small files, one for each image, named by the hash of what is known of where it comes from.
+//! The cache itself: a folder of small files, one for each image, named by the hash of what is known of where it comes from.
 //!
 //! | offset | bytes | field |
 //! |-------:|------:|-------|
@@ -28,21 +28,21 @@ use crate::origin::Origin;
 /// Changes with everything that a name stands for, and with the form of entries.
 const VERSION: &[u8] = b"katydid memo 1";
 /// Most entries, but for those that processes have added since they last looked.
-const MOST: usize = 4096;
+const MAX_ENTRIES: usize = 4096;
 /// A process looks whether there are too many whenever it has added so many.
-const LOOK_EVERY: u64 = 64;
+const PRUNE_INTERVAL: u64 = 64;
 /// Bytes of an entry.
-const ENTRY: usize = 72;
+const ENTRY_BYTES: usize = 72;
 /// How the names of entries that are being written begin.
-const UNFINISHED: &str = "new-";
+const UNFINISHED_PREFIX: &str = "new-";
 /// One that is so old was left by somebody who was killed.
-const LEFT: Duration = Duration::from_secs(3600);
+const STALE_AGE: Duration = Duration::from_secs(3600);
 /// An entry that was used is not marked so again before.
-const MARK: Duration = Duration::from_secs(3600);
+const MARK_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// What is known of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kept {
+pub struct ImageHash {
     /// Bytes.
     pub length: u64,
     /// Of these bytes.
@@ -51,22 +51,22 @@ pub struct Kept {
 
 /// A folder of what is known, which need not be there.
 #[derive(Debug)]
-pub struct Memo {
+pub struct HashCache {
     folder: PathBuf,
     added: AtomicU64,
 }
 
-/// What the memo was asked for.
+/// What the cache was asked for.
 #[derive(Debug)]
-pub struct Asked<'m> {
-    memo: &'m Memo,
+pub struct Lookup<'m> {
+    cache: &'m HashCache,
     parts: Vec<Range<u64>>,
     about: Vec<u8>,
     origin: Origin,
-    kept: Option<Kept>,
+    kept: Option<ImageHash>,
 }
 
-impl Memo {
+impl HashCache {
     /// In a folder of its own.
     #[must_use]
     pub fn new(folder: PathBuf) -> Self {
@@ -75,35 +75,35 @@ impl Memo {
 
     /// What is known of parts of this process's memory, which stay as they are while the answer lives; `about` is all else
     /// that decides it. None where these are not bytes of files.
-    pub fn ask(&self, parts: Vec<Range<u64>>, about: Vec<u8>) -> Option<Asked<'_>> {
+    pub fn ask(&self, parts: Vec<Range<u64>>, about: Vec<u8>) -> Option<Lookup<'_>> {
         let origin = Origin::of(&parts)?;
         let kept = self.get(&whole(&origin, &about));
-        Some(Asked { memo: self, parts, about, origin, kept })
+        Some(Lookup { cache: self, parts, about, origin, kept })
     }
 
-    fn get(&self, whole: &[u8]) -> Option<Kept> {
+    fn get(&self, whole: &[u8]) -> Option<ImageHash> {
         let folder = self.open()?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let mut file = File::from(openat(&folder, name(whole), flags, Mode::empty()).ok()?);
         let found = file.metadata().ok()?;
-        if !found.is_file() || found.uid() != geteuid().as_raw() || found.len() != ENTRY as u64 {
+        if !found.is_file() || found.uid() != geteuid().as_raw() || found.len() != ENTRY_BYTES as u64 {
             return None;
         }
-        let mut entry = [0; ENTRY];
+        let mut entry = [0; ENTRY_BYTES];
         file.read_exact(&mut entry).ok()?;
         let kept = decode(&entry, whole)?;
-        if found.modified().is_ok_and(|marked| marked.elapsed().is_ok_and(|age| age > MARK)) {
+        if found.modified().is_ok_and(|marked| marked.elapsed().is_ok_and(|age| age > MARK_INTERVAL)) {
             // One whose time cannot be set goes sooner, and nothing else.
             let _ = file.set_modified(SystemTime::now());
         }
         Some(kept)
     }
 
-    fn put(&self, whole: &[u8], kept: &Kept) -> io::Result<()> {
+    fn put(&self, whole: &[u8], kept: &ImageHash) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         let Some(folder) = self.open() else { return Ok(()) };
         let count = self.added.fetch_add(1, Ordering::Relaxed);
-        let beside = format!("{UNFINISHED}{}-{count}", process::id());
+        let beside = format!("{UNFINISHED_PREFIX}{}-{count}", process::id());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(openat(&folder, &beside, flags, Mode::RUSR | Mode::WUSR)?);
         let written = file.write_all(&encode(kept, whole));
@@ -111,7 +111,7 @@ impl Memo {
             let _ = unlinkat(&folder, &beside, AtFlags::empty());
             return Err(error);
         }
-        if count.is_multiple_of(LOOK_EVERY) { make_room(&folder) } else { Ok(()) }
+        if count.is_multiple_of(PRUNE_INTERVAL) { make_room(&folder) } else { Ok(()) }
     }
 
     /// The folder, if it is there and only this user can use it.
@@ -123,23 +123,23 @@ impl Memo {
     }
 }
 
-impl Asked<'_> {
+impl Lookup<'_> {
     /// What is known, if anything.
     #[must_use]
-    pub fn kept(&self) -> Option<Kept> {
+    pub fn kept(&self) -> Option<ImageHash> {
         self.kept
     }
 
-    /// Keeps what was found out since, if the files have stayed what they were. A memo that cannot be written to stays as
+    /// Keeps what was found out since, if the files have stayed what they were. A cache that cannot be written to stays as
     /// it is: it only saves time.
-    pub fn keep(&self, found: Kept) {
+    pub fn keep(&self, found: ImageHash) {
         self.keep_at(found, SystemTime::now());
     }
 
-    fn keep_at(&self, found: Kept, now: SystemTime) {
+    fn keep_at(&self, found: ImageHash, now: SystemTime) {
         let is_new = self.kept != Some(found);
         if is_new && self.origin.is_settled(now) && Origin::of(&self.parts).as_ref() == Some(&self.origin) {
-            let _ = self.memo.put(&whole(&self.origin, &self.about), &found);
+            let _ = self.cache.put(&whole(&self.origin, &self.about), &found);
         }
     }
 }
@@ -154,16 +154,16 @@ fn name(whole: &[u8]) -> String {
     blake3::hash(whole).to_hex().to_string()
 }
 
-fn encode(kept: &Kept, whole: &[u8]) -> Vec<u8> {
+fn encode(kept: &ImageHash, whole: &[u8]) -> Vec<u8> {
     let fields = [&kept.length.to_le_bytes()[..], &kept.hash].concat();
     [&fields[..], check(&fields, whole).as_bytes()].concat()
 }
 
-fn decode(entry: &[u8; ENTRY], whole: &[u8]) -> Option<Kept> {
+fn decode(entry: &[u8; ENTRY_BYTES], whole: &[u8]) -> Option<ImageHash> {
     let (fields, found) = entry.split_last_chunk::<32>()?;
     let (length, hash) = fields.split_first_chunk::<8>()?;
     let is_whole = check(fields, whole).as_bytes() == found;
-    is_whole.then_some(Kept { length: u64::from_le_bytes(*length), hash: hash.try_into().ok()? })
+    is_whole.then_some(ImageHash { length: u64::from_le_bytes(*length), hash: hash.try_into().ok()? })
 }
 
 fn check(fields: &[u8], whole: &[u8]) -> blake3::Hash {
@@ -178,15 +178,15 @@ fn make_room(folder: &OwnedFd) -> io::Result<()> {
         // What is gone by now takes no room.
         let Ok(found) = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
         let used = Duration::from_secs(u64::try_from(found.st_mtime).unwrap_or(0));
-        let is_old = SystemTime::UNIX_EPOCH.elapsed().is_ok_and(|now| now.saturating_sub(used) > LEFT);
-        if name.to_bytes().starts_with(UNFINISHED.as_bytes()) && is_old {
+        let is_old = SystemTime::UNIX_EPOCH.elapsed().is_ok_and(|now| now.saturating_sub(used) > STALE_AGE);
+        if name.to_bytes().starts_with(UNFINISHED_PREFIX.as_bytes()) && is_old {
             let _ = unlinkat(folder, &name, AtFlags::empty());
         } else if name.to_str().is_ok_and(|name| blake3::Hash::from_hex(name).is_ok()) {
             kept.push((used, found.st_mtime_nsec, name));
         }
     }
     kept.sort_unstable();
-    let excess = kept.len().saturating_sub(MOST);
+    let excess = kept.len().saturating_sub(MAX_ENTRIES);
     for (.., name) in &kept[..excess] {
         // Another process may have been quicker.
         let _ = unlinkat(folder, name, AtFlags::empty());
@@ -207,12 +207,12 @@ mod tests {
     use super::*;
 
     const LENGTH: usize = 5 * 4096 + 100;
-    const FOUND: Kept = Kept { length: 7, hash: [9; 32] };
+    const FOUND: ImageHash = ImageHash { length: 7, hash: [9; 32] };
 
     /// A file in memory, privately.
-    struct Shown(*mut u8);
+    struct MappedFile(*mut u8);
 
-    impl Shown {
+    impl MappedFile {
         fn new(path: &Path) -> Self {
             let file = File::open(path).unwrap();
             // SAFETY: a new mapping, where the system has room.
@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    impl Drop for Shown {
+    impl Drop for MappedFile {
         fn drop(&mut self) {
             // SAFETY: the mapping is ours, and goes once.
             unsafe { munmap(with_exposed_provenance_mut(self.0.expose_provenance()), LENGTH) }.unwrap();
@@ -253,56 +253,56 @@ mod tests {
         start..end
     }
 
-    /// A memo and a file.
-    struct Bench {
+    /// A cache and a file.
+    struct TestFolder {
         above: tempfile::TempDir,
-        memo: Memo,
+        cache: HashCache,
         file: PathBuf,
     }
 
-    impl Bench {
+    impl TestFolder {
         fn new() -> Self {
             let above = tempfile::tempdir().unwrap();
-            let (memo, file) = (Memo::new(above.path().join("a/hashes")), above.path().join("file"));
+            let (cache, file) = (HashCache::new(above.path().join("a/hashes")), above.path().join("file"));
             fs::write(&file, [3; LENGTH]).unwrap();
-            Self { above, memo, file }
+            Self { above, cache, file }
         }
 
-        fn known(&self, shown: &Shown) -> Option<Kept> {
-            self.memo.ask(vec![shown.range()], vec![1]).unwrap().kept()
+        fn known(&self, shown: &MappedFile) -> Option<ImageHash> {
+            self.cache.ask(vec![shown.range()], vec![1]).unwrap().kept()
         }
 
         /// Found out by one process.
-        fn find(&self, shown: &Shown) {
+        fn find(&self, shown: &MappedFile) {
             let later = SystemTime::now() + Duration::from_secs(10);
-            self.memo.ask(vec![shown.range()], vec![1]).unwrap().keep_at(FOUND, later);
+            self.cache.ask(vec![shown.range()], vec![1]).unwrap().keep_at(FOUND, later);
         }
 
         fn entries(&self) -> Vec<PathBuf> {
-            let folder = fs::read_dir(&self.memo.folder).unwrap();
+            let folder = fs::read_dir(&self.cache.folder).unwrap();
             folder.map(|entry| entry.unwrap().path()).collect()
         }
     }
 
     #[test]
     fn what_was_found_out_is_known_without_reading_the_file() {
-        let bench = Bench::new();
-        let first = Shown::new(&bench.file);
+        let bench = TestFolder::new();
+        let first = MappedFile::new(&bench.file);
         assert_eq!(bench.known(&first), None);
         first.read(3 * 4096);
         bench.find(&first);
-        let second = Shown::new(&bench.file);
+        let second = MappedFile::new(&bench.file);
         second.hide();
         assert_eq!((bench.known(&first), bench.known(&second)), (Some(FOUND), Some(FOUND)));
     }
 
     #[test]
     fn it_is_known_of_the_same_bytes_for_the_same_purpose_alone() {
-        let bench = Bench::new();
-        let shown = Shown::new(&bench.file);
+        let bench = TestFolder::new();
+        let shown = MappedFile::new(&bench.file);
         bench.find(&shown);
         let Range { start, end } = shown.range();
-        let kept = |parts: &[Range<u64>], about: u8| bench.memo.ask(parts.to_vec(), vec![about]).unwrap().kept();
+        let kept = |parts: &[Range<u64>], about: u8| bench.cache.ask(parts.to_vec(), vec![about]).unwrap().kept();
         assert_eq!(kept(&[range(start, end)], 1), Some(FOUND));
         assert_eq!(kept(&[range(start, end)], 2), None);
         for parts in [&[range(start + 1, end)][..], &[range(start, end - 1)], &[start..start + 8, start + 8..end], &[]]
@@ -313,8 +313,8 @@ mod tests {
 
     #[test]
     fn a_file_that_was_changed_is_another_one_whatever_its_times_say() {
-        let bench = Bench::new();
-        bench.find(&Shown::new(&bench.file));
+        let bench = TestFolder::new();
+        bench.find(&MappedFile::new(&bench.file));
         let before = fs::metadata(&bench.file).unwrap().modified().unwrap();
         let file = File::options().write(true).open(&bench.file).unwrap();
         // The times of file systems go in steps, and this file was new.
@@ -322,7 +322,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(2));
             file.write_all_at(&[4; LENGTH], 0).unwrap();
             file.set_modified(before).unwrap();
-            if bench.known(&Shown::new(&bench.file)).is_none() {
+            if bench.known(&MappedFile::new(&bench.file)).is_none() {
                 return;
             }
         }
@@ -331,9 +331,9 @@ mod tests {
 
     #[test]
     fn a_file_that_was_changed_lately_is_not_kept() {
-        let bench = Bench::new();
-        let shown = Shown::new(&bench.file);
-        bench.memo.ask(vec![shown.range()], vec![1]).unwrap().keep(FOUND);
+        let bench = TestFolder::new();
+        let shown = MappedFile::new(&bench.file);
+        bench.cache.ask(vec![shown.range()], vec![1]).unwrap().keep(FOUND);
         assert_eq!(bench.known(&shown), None);
         bench.find(&shown);
         assert_eq!(bench.known(&shown), Some(FOUND));
@@ -341,20 +341,20 @@ mod tests {
 
     #[test]
     fn what_changes_while_it_is_read_is_not_kept() {
-        let bench = Bench::new();
-        let (shown, later) = (Shown::new(&bench.file), SystemTime::now() + Duration::from_secs(10));
-        let asked = bench.memo.ask(vec![shown.range()], vec![1]).unwrap();
+        let bench = TestFolder::new();
+        let (shown, later) = (MappedFile::new(&bench.file), SystemTime::now() + Duration::from_secs(10));
+        let asked = bench.cache.ask(vec![shown.range()], vec![1]).unwrap();
         shown.write(LENGTH - 1);
         asked.keep_at(FOUND, later);
-        assert!(!bench.memo.folder.exists());
+        assert!(!bench.cache.folder.exists());
     }
 
     #[test]
     fn what_is_not_in_a_file_is_not_asked_for() {
-        let bench = Bench::new();
-        let shown = Shown::new(&bench.file);
+        let bench = TestFolder::new();
+        let shown = MappedFile::new(&bench.file);
         bench.find(&shown);
-        let is_asked = |range: Range<u64>| bench.memo.ask(vec![range], vec![1]).is_some();
+        let is_asked = |range: Range<u64>| bench.cache.ask(vec![range], vec![1]).is_some();
         let Range { start, end } = shown.range();
         let heap = vec![0_u8; LENGTH].leak().as_ptr_range();
         assert!(is_asked(start..end) && !is_asked(heap.start.addr() as u64..heap.end.addr() as u64));
@@ -365,7 +365,7 @@ mod tests {
         // Nobody can tell what a file without a name has become.
         fs::rename(&bench.file, bench.above.path().join("elsewhere")).unwrap();
         fs::write(&bench.file, [3; LENGTH]).unwrap();
-        let renamed = Shown::new(&bench.above.path().join("elsewhere"));
+        let renamed = MappedFile::new(&bench.above.path().join("elsewhere"));
         assert_eq!(bench.known(&renamed), None);
         fs::remove_file(bench.above.path().join("elsewhere")).unwrap();
         let Range { start, end } = renamed.range();
@@ -374,13 +374,13 @@ mod tests {
 
     #[test]
     fn damaged_entries_are_nothing_and_are_written_anew() {
-        let bench = Bench::new();
-        let shown = Shown::new(&bench.file);
+        let bench = TestFolder::new();
+        let shown = MappedFile::new(&bench.file);
         bench.find(&shown);
         let entry = bench.entries().pop().unwrap();
         let sound = fs::read(&entry).unwrap();
-        let mut damaged: Vec<Vec<u8>> = vec![vec![], sound[..ENTRY - 1].to_vec(), [&sound[..], &[0]].concat()];
-        for at in 0..ENTRY {
+        let mut damaged: Vec<Vec<u8>> = vec![vec![], sound[..ENTRY_BYTES - 1].to_vec(), [&sound[..], &[0]].concat()];
+        for at in 0..ENTRY_BYTES {
             damaged.push(sound.clone());
             damaged[at + 3][at] ^= 4;
         }
@@ -391,11 +391,11 @@ mod tests {
         bench.find(&shown);
         assert_eq!((bench.known(&shown), bench.entries()), (Some(FOUND), vec![entry.clone()]));
         // One that stands there under another's name is not that one's.
-        let other = Shown::new(&bench.file);
-        bench.memo.ask(vec![other.range()], vec![2]).unwrap();
+        let other = MappedFile::new(&bench.file);
+        bench.cache.ask(vec![other.range()], vec![2]).unwrap();
         let Range { start, end } = other.range();
-        fs::rename(&entry, bench.memo.folder.join(name(&whole_of(start..end)))).unwrap();
-        assert_eq!(bench.memo.ask(vec![range(start, end)], vec![2]).unwrap().kept(), None);
+        fs::rename(&entry, bench.cache.folder.join(name(&whole_of(start..end)))).unwrap();
+        assert_eq!(bench.cache.ask(vec![range(start, end)], vec![2]).unwrap().kept(), None);
     }
 
     fn whole_of(range: Range<u64>) -> Vec<u8> {
@@ -404,10 +404,10 @@ mod tests {
 
     #[test]
     fn what_others_could_have_written_is_left_alone() {
-        let bench = Bench::new();
-        let shown = Shown::new(&bench.file);
+        let bench = TestFolder::new();
+        let shown = MappedFile::new(&bench.file);
         bench.find(&shown);
-        let folder = &bench.memo.folder;
+        let folder = &bench.cache.folder;
         assert_eq!(fs::metadata(folder).unwrap().mode() & 0o777, 0o700);
         for mode in [0o701, 0o720, 0o755] {
             fs::set_permissions(folder, Permissions::from_mode(mode)).unwrap();
@@ -434,65 +434,65 @@ mod tests {
 
     #[test]
     fn a_folder_that_cannot_be_had_is_no_memo() {
-        let bench = Bench::new();
-        let shown = Shown::new(&bench.file);
-        let memo = Memo::new(bench.file.join("below a file"));
+        let bench = TestFolder::new();
+        let shown = MappedFile::new(&bench.file);
+        let cache = HashCache::new(bench.file.join("below a file"));
         let later = SystemTime::now() + Duration::from_secs(10);
-        memo.ask(vec![shown.range()], vec![1]).unwrap().keep_at(FOUND, later);
-        assert_eq!(memo.ask(vec![shown.range()], vec![1]).unwrap().kept(), None);
+        cache.ask(vec![shown.range()], vec![1]).unwrap().keep_at(FOUND, later);
+        assert_eq!(cache.ask(vec![shown.range()], vec![1]).unwrap().kept(), None);
     }
 
     #[test]
     fn those_who_find_out_at_the_same_time_leave_whole_entries() {
-        let bench = Bench::new();
-        let shown = Shown::new(&bench.file);
+        let bench = TestFolder::new();
+        let shown = MappedFile::new(&bench.file);
         let (range, later) = (shown.range(), SystemTime::now() + Duration::from_secs(10));
         std::thread::scope(|scope| {
             for thread in 0..8_u8 {
-                let (range, folder) = (range.clone(), bench.memo.folder.clone());
+                let (range, folder) = (range.clone(), bench.cache.folder.clone());
                 scope.spawn(move || {
-                    let memo = Memo { folder, added: AtomicU64::new(1000 * u64::from(thread) + 1) };
+                    let cache = HashCache { folder, added: AtomicU64::new(1000 * u64::from(thread) + 1) };
                     for about in 0..20 {
-                        memo.ask(vec![range.clone()], vec![about]).unwrap().keep_at(FOUND, later);
+                        cache.ask(vec![range.clone()], vec![about]).unwrap().keep_at(FOUND, later);
                     }
                 });
             }
         });
-        let is_known = |about: u8| bench.memo.ask(vec![range.clone()], vec![about]).unwrap().kept() == Some(FOUND);
+        let is_known = |about: u8| bench.cache.ask(vec![range.clone()], vec![about]).unwrap().kept() == Some(FOUND);
         assert!((0..20).all(is_known));
         assert_eq!(bench.entries().len(), 20);
     }
 
     #[test]
     fn what_was_not_used_for_the_longest_goes_and_what_the_killed_left() {
-        let bench = Bench::new();
-        let shown = Shown::new(&bench.file);
-        DirBuilder::new().recursive(true).mode(0o700).create(&bench.memo.folder).unwrap();
+        let bench = TestFolder::new();
+        let shown = MappedFile::new(&bench.file);
+        DirBuilder::new().recursive(true).mode(0o700).create(&bench.cache.folder).unwrap();
         let aged = |name: &str, seconds: u64| {
-            let path = bench.memo.folder.join(name);
+            let path = bench.cache.folder.join(name);
             fs::write(&path, "").unwrap();
             let time = SystemTime::now() - Duration::from_secs(seconds);
             File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
             path
         };
-        for entry in 0..MOST as u64 - 1 {
+        for entry in 0..MAX_ENTRIES as u64 - 1 {
             aged(&name(&entry.to_le_bytes()), 10_000 + entry);
         }
         let (oldest, left, goes_on) = (aged(&name(b"oldest"), 1 << 20), aged("new-1-2", 4000), aged("new-3-4", 100));
         bench.find(&shown);
         assert_eq!(bench.known(&shown), Some(FOUND));
         assert!(!oldest.exists() && !left.exists() && goes_on.exists());
-        assert_eq!(bench.entries().len(), MOST + 1);
+        assert_eq!(bench.entries().len(), MAX_ENTRIES + 1);
     }
 
     #[test]
     fn an_entry_that_is_used_stays() {
-        let bench = Bench::new();
-        let shown = Shown::new(&bench.file);
+        let bench = TestFolder::new();
+        let shown = MappedFile::new(&bench.file);
         bench.find(&shown);
         let entry = File::options().write(true).open(bench.entries().pop().unwrap()).unwrap();
-        entry.set_modified(SystemTime::now() - 2 * MARK).unwrap();
+        entry.set_modified(SystemTime::now() - 2 * MARK_INTERVAL).unwrap();
         assert_eq!(bench.known(&shown), Some(FOUND));
-        assert!(entry.metadata().unwrap().modified().unwrap().elapsed().unwrap() < MARK);
+        assert!(entry.metadata().unwrap().modified().unwrap().elapsed().unwrap() < MARK_INTERVAL);
     }
 }

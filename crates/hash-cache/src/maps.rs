@@ -13,11 +13,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::query::{Unanswered, mapping_at};
+use crate::query::{Unsupported, mapping_at};
 
 const MAPS: &str = "/proc/self/maps";
 /// Longest text that is looked at: a line has some hundred bytes, and the system allows 65,530 of them.
-const LONGEST: u64 = 64 << 20;
+const MAX_MAPS_BYTES: u64 = 64 << 20;
 
 /// A stretch of memory that shows a file, privately: what is written there does not reach the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(crate) fn of_parts(parts: &[Range<u64>]) -> Option<Vec<Mapping>> {
         return Some(found);
     }
     let mut text = Vec::new();
-    (&mut maps).take(LONGEST).read_to_end(&mut text).ok()?;
+    (&mut maps).take(MAX_MAPS_BYTES).read_to_end(&mut text).ok()?;
     Some(in_text(&text, parts))
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn are_answered() -> bool {
     *ANSWERED.get_or_init(|| File::open(MAPS).is_ok_and(|maps| mapping_at(&maps, 0).is_ok()))
 }
 
-fn answered(maps: &File, parts: &[Range<u64>]) -> Result<Vec<Mapping>, Unanswered> {
+fn answered(maps: &File, parts: &[Range<u64>]) -> Result<Vec<Mapping>, Unsupported> {
     let mut found = Vec::new();
     for part in parts {
         let mut address = part.start;

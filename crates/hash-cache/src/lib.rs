@@ -1,7 +1,7 @@
 //! Hashes of what programs load, kept from one process to the next, so that the second one reads nothing of it.
 //!
 //! ```text
-//! memory ── query.rs, maps.rs ──▶ bytes of files ── origin.rs ──▶ which ones, unchanged in memory ── memo.rs ──▶ length and hash
+//! memory ── query.rs, maps.rs ──▶ bytes of files ── origin.rs ──▶ which ones, unchanged in memory ── cache.rs ──▶ length and hash
 //! ```
 //!
 //! A part of memory that shows a file, and that nobody has written to, is known by that file (device, number, size, times of
@@ -9,14 +9,14 @@
 //! change (`ctime`), which no program can set. A file that has changed within the last two seconds is not kept, since it can
 //! change once more without another time.
 //!
-//! The rule: whatever is wrong, missing, damaged or somebody else's is as if there were no memo. Nothing here is an error.
+//! The rule: whatever is wrong, missing, damaged or somebody else's is as if there were no cache. Nothing here is an error.
 
+mod cache;
 mod maps;
-mod memo;
 mod origin;
 mod query;
 
-pub use memo::{Asked, Kept, Memo};
+pub use cache::{HashCache, ImageHash, Lookup};
 
 /// Bytes from which an image is worth asking for: to hash a smaller one takes no longer than to find out where its bytes come
 /// from, which takes milliseconds in a process with thousands of mappings unless the kernel answers for single addresses.
