@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use katydid_keep::{Capture, Kept, RestError};
+use katydid_session_core::{Capture, Checkpointable, QuiesceError};
 use katydid_session_opencl::{HostMemory, Session, SessionError, Usage};
 use katydid_transport::{Answer, Event, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
 use katydid_wire::codec::{Field, Message, Reply};
@@ -443,7 +443,8 @@ impl<'a> Program<'a> {
 
     /// Waits until what was lent is given back, which may happen in memory that goes with the session here. A worker's stays.
     fn settle(&mut self) {
-        let is_lent = |session: &mut Session| matches!(Kept::look(session), Err(RestError::Calls { .. }));
+        let is_lent =
+            |session: &mut Session| matches!(Checkpointable::check_idle(session), Err(QuiesceError::Calls { .. }));
         for _ in 0..PATIENCE.as_millis() {
             if !self.maker.lends || !is_lent(&mut self.session) {
                 return;

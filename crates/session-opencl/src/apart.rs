@@ -24,8 +24,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use katydid_image::Sink;
-use katydid_keep::{Ahead, Failure};
 use katydid_opencl_sys::{cl_mem, void};
+use katydid_session_core::{Failure, Precopy};
 use katydid_wire::opencl::SHELF_LEAST;
 use katydid_wire::opencl::message::{kdclBuffer, kdclSubBuffer};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -270,7 +270,7 @@ impl Getting {
     }
 }
 
-impl Ahead for Getting {
+impl Precopy for Getting {
     fn run(&mut self, _: &dyn Sink) -> std::result::Result<u64, Failure> {
         self.get();
         Ok(0)
@@ -293,9 +293,9 @@ impl Session {
     }
 
     /// What has pages ready for them; none where there is no such buffer.
-    pub(crate) fn get_ready(&self) -> Option<Box<dyn Ahead>> {
+    pub(crate) fn get_ready(&self) -> Option<Box<dyn Precopy>> {
         let pieces = self.to_be_parted().iter().flat_map(|(_, block)| pieces(block)).count();
-        (pieces > 0).then(|| Box::new(Getting { ready: Arc::clone(&self.ready), pieces }) as Box<dyn Ahead>)
+        (pieces > 0).then(|| Box::new(Getting { ready: Arc::clone(&self.ready), pieces }) as Box<dyn Precopy>)
     }
 
     /// Parts buffers from the program that it has not mapped. The session is at rest.

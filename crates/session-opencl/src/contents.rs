@@ -25,11 +25,11 @@ use std::slice;
 use std::sync::Arc;
 
 use katydid_image::{Region, Source};
-use katydid_keep::{CHUNK, ChunkError, Progress, read_all};
 use katydid_opencl_sys::constant::{
     DEVICE_TYPE_CPU, MEM_HOST_NO_ACCESS, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_OBJECT_IMAGE1D_ARRAY,
 };
 use katydid_opencl_sys::{Code, Dispatch, cl_context, cl_device_id, cl_mem, void};
+use katydid_session_core::{CHUNK_BYTES, ChunkError, Progress, read_all};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::kind;
 use katydid_wire::opencl::message::{kdclBuffer, kdclImage, kdclSvmAlloc};
@@ -226,8 +226,8 @@ impl Session {
         for area in &areas {
             let is_its = |region: &&Region| {
                 (region.kind.as_str(), region.object, region.bytes) == (area.kind, Some(area.object), area.bytes)
-                    && region.chunk_bytes == CHUNK as u32
-                    && region.chunks.len() as u64 == area.bytes.div_ceil(CHUNK)
+                    && region.chunk_bytes == CHUNK_BYTES as u32
+                    && region.chunks.len() as u64 == area.bytes.div_ceil(CHUNK_BYTES)
             };
             let Some(region) = regions.iter().find(is_its) else {
                 if self.is_kept_by_program(area) {
@@ -237,7 +237,7 @@ impl Session {
             };
             let copier = copiers.get(&area.context).map(Arc::as_ref);
             let fill = |bytes: &mut [u8]| {
-                let places = bytes.chunks_mut(CHUNK as usize);
+                let places = bytes.chunks_mut(CHUNK_BYTES as usize);
                 read_all(region.chunks.iter().copied().zip(places).collect(), source, progress)
             };
             if let Some(lent) = area.lend(copier, false) {
@@ -374,7 +374,7 @@ impl Area {
             gpu: None,
             address,
             bytes: self.bytes,
-            chunk_bytes: CHUNK as u32,
+            chunk_bytes: CHUNK_BYTES as u32,
             chunks: Vec::new(),
         }
     }
@@ -389,8 +389,8 @@ impl Area {
         if let Place::Landing(landing) = &self.place {
             let Landed::Own(target) = &landing.place else { return Ok(()) };
             let bytes = spare.bytes_mut();
-            for (number, chunk) in bytes.chunks_mut(CHUNK as usize).enumerate() {
-                let copied = target.copy(number as u64 * CHUNK, chunk.len() as u32);
+            for (number, chunk) in bytes.chunks_mut(CHUNK_BYTES as usize).enumerate() {
+                let copied = target.copy(number as u64 * CHUNK_BYTES, chunk.len() as u32);
                 chunk.copy_from_slice(&copied.ok_or_else(|| self.failed()(Code::INVALID_VALUE))?);
             }
             return Ok(());

@@ -3,8 +3,8 @@
 //! A [`Fault::Cl`] goes back to the program as the code of its call. A [`SessionError`] ends the session with one line
 //! in the server's log; what the program sent is never repaired or guessed.
 
-use katydid_keep::UploadError;
 use katydid_opencl_sys::Code;
+use katydid_session_core::UploadError;
 use katydid_transport::LinkError;
 use katydid_wire::codec::CodecError;
 

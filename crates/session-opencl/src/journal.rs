@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use katydid_keep::Frame;
 use katydid_opencl_sys::Code;
+use katydid_session_core::Frame;
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{

@@ -241,7 +241,7 @@ pub(crate) unsafe extern "C" fn build(program: cl_program, data: *mut void) {
 
 #[cfg(test)]
 mod tests {
-    use katydid_keep::Capture;
+    use katydid_session_core::Capture;
 
     use super::*;
     use crate::usage::Usage;

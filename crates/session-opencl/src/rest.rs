@@ -1,4 +1,4 @@
-//! What of a session of OpenCL is in flight, and how a worker keeps it ([`Kept`], [`Restored`]).
+//! What of a session of OpenCL is in flight, and how a worker keeps it ([`Checkpointable`], [`Restorable`]).
 //!
 //! At rest, every queue is empty: a marker behind everything that it has is at its end. No call waits, but for the
 //! program's upcall thread; every callback that is due has come from the lookout. Those that nobody has fetched are kept.
@@ -8,10 +8,11 @@ use std::ptr;
 use std::sync::Arc;
 
 use katydid_image::{Session as SessionPart, Sink, Source};
-use katydid_keep::{
-    Ahead, CaptureOptions, Control, Failure, Kept, Orders, Progress, RestError, RestoreOptions, Restored, Taken,
-};
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event};
+use katydid_session_core::{
+    CaptureOptions, Checkpointable, Control, Failure, Orders, PendingSnapshot, Precopy, Progress, QuiesceError,
+    Restorable, RestoreOptions,
+};
 use katydid_transport::{Switch, WorkerLink};
 use katydid_wire::opencl::KIND_SHIFT;
 
@@ -38,7 +39,7 @@ fn number(id: u32) -> u32 {
 
 impl Session {
     /// A marker in every queue.
-    fn place_markers(&self) -> Result<Vec<Marker>, RestError> {
+    fn place_markers(&self) -> Result<Vec<Marker>, QuiesceError> {
         let mut markers = Vec::new();
         for (id, queue) in self.shared.objects.of::<cl_command_queue>() {
             let hold = self.shared.objects.hold::<cl_command_queue>(id);
@@ -47,7 +48,10 @@ impl Session {
                 // Kernels enqueue to it; its work is part of theirs.
                 Err(Code::INVALID_COMMAND_QUEUE) => {}
                 Err(code) => {
-                    return Err(RestError::Ruined { what: format!("queue {}", number(id)), error: code.to_string() });
+                    return Err(QuiesceError::Ruined {
+                        what: format!("queue {}", number(id)),
+                        error: code.to_string(),
+                    });
                 }
             }
         }
@@ -99,8 +103,8 @@ pub(crate) fn mark(queue: &Object<cl_command_queue>, hold: &Hold) -> Result<Held
     Ok(HeldEvent::own(event, queue.api, hold))
 }
 
-impl Kept for Session {
-    fn look(&mut self) -> Result<(), RestError> {
+impl Checkpointable for Session {
+    fn check_idle(&mut self) -> Result<(), QuiesceError> {
         if self.markers.is_none() {
             self.markers = Some(self.place_markers()?);
         }
@@ -110,9 +114,9 @@ impl Kept for Session {
                 Ok(status) if status <= 0 => {}
                 Ok(_) => {
                     let why = "a kernel in it runs on, or it waits for an event that the program sets later";
-                    return Err(RestError::Busy { what: what(), why });
+                    return Err(QuiesceError::Busy { what: what(), why });
                 }
-                Err(code) => return Err(RestError::Ruined { what: what(), error: code.to_string() }),
+                Err(code) => return Err(QuiesceError::Ruined { what: what(), error: code.to_string() }),
             }
         }
         // A command that has ended gives what it read back in a moment.
@@ -120,26 +124,26 @@ impl Kept for Session {
         let waiting = u64::from(self.shared.upcalls.waiting().is_some());
         let calls = self.shared.calls.in_flight().saturating_sub(waiting) + held as u64;
         let rests = if calls > 0 {
-            Err(RestError::Calls { calls })
+            Err(QuiesceError::Calls { calls })
         } else if self.awaits_callbacks() {
-            Err(RestError::Upcall)
+            Err(QuiesceError::Upcall)
         } else {
             Ok(())
         };
         rests.inspect_err(|_| self.lookout.hurry())
     }
 
-    fn synchronize(&mut self) -> Result<(), RestError> {
+    fn synchronize(&mut self) -> Result<(), QuiesceError> {
         // Before the program is dumped, which would have to take these along.
         self.part_from_program();
         Ok(())
     }
 
-    fn look_ahead(&mut self, _: bool) -> Option<Box<dyn Ahead>> {
+    fn precopy(&mut self, _: bool) -> Option<Box<dyn Precopy>> {
         self.get_ready()
     }
 
-    fn tidy(&mut self) -> bool {
+    fn release_snapshot(&mut self) -> bool {
         self.ready.clear();
         true
     }
@@ -160,7 +164,7 @@ impl Kept for Session {
         options: CaptureOptions,
         sink: &dyn Sink,
         progress: &Arc<Progress>,
-    ) -> Result<Box<dyn Taken>, Failure> {
+    ) -> Result<Box<dyn PendingSnapshot>, Failure> {
         if options.outline {
             return Ok(Box::new(self.outline(name)?));
         }
@@ -181,7 +185,7 @@ impl Kept for Session {
     }
 }
 
-impl Restored for Session {
+impl Restorable for Session {
     fn restore(
         &mut self,
         part: &SessionPart,
@@ -224,7 +228,7 @@ impl Restored for Session {
         self.frames
     }
 
-    fn begin(&'static mut self) -> &'static mut dyn Kept {
+    fn begin(&'static mut self) -> &'static mut dyn Checkpointable {
         self
     }
 }

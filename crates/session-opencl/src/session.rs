@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use katydid_keep::{Capture, Orders, Pumped, Uploads};
 use katydid_opencl_sys::Code;
+use katydid_session_core::{Capture, Orders, Pumped, Uploads};
 use katydid_transport::{Event, Replier, WorkerLink};
 use katydid_wire::codec::Reply;
 use katydid_wire::frame::FrameHead;
@@ -217,16 +217,16 @@ impl Session {
                     self.look(|| link.has_news())?;
                     self.watch(|| link.has_news());
                 }
-                Event::Interrupted => self.obey()?,
+                Event::Interrupted => self.execute_orders()?,
                 Event::Closed => return Ok(()),
             }
         }
     }
 
     /// Obeys until the session may go on. Nothing comes from the program meanwhile.
-    fn obey(&mut self) -> Result<(), SessionError> {
+    fn execute_orders(&mut self) -> Result<(), SessionError> {
         let Some(mut orders) = self.orders.take() else { return Ok(()) };
-        let outcome = orders.obey(self, &mut |_| Ok(Pumped::Frames(0)));
+        let outcome = orders.execute(self, &mut |_| Ok(Pumped::Frames(0)));
         self.orders = Some(orders);
         outcome.map(drop)
     }

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use katydid_keep::{Calls, Capture, Printed};
 use katydid_opencl_sys::Code;
+use katydid_session_core::{Calls, Capture, Printed};
 use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::codec::Reply;
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD, Output};

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use katydid_image::{Device, Session as SessionPart, Sink, Source};
-use katydid_keep::{Elsewhere, Failure, Progress, StateError};
+use katydid_session_core::{AddressMismatch, Failure, Progress, StateError};
 use katydid_wire::handshake::PROTOCOL;
 
 use crate::contents::Captured;
@@ -90,7 +90,7 @@ impl Session {
         name: &str,
         sink: &dyn Sink,
         progress: &Arc<Progress>,
-    ) -> Result<impl katydid_keep::Taken + use<>, Failure> {
+    ) -> Result<impl katydid_session_core::PendingSnapshot + use<>, Failure> {
         let state = self.state()?;
         let shelf = self.clear_shelf();
         let captured = self.capture(sink, progress)?;
@@ -103,7 +103,10 @@ impl Session {
     /// # Errors
     ///
     /// What can be no part of a checkpoint.
-    pub(crate) fn outline(&mut self, name: &str) -> Result<impl katydid_keep::Taken + use<>, Failure> {
+    pub(crate) fn outline(
+        &mut self,
+        name: &str,
+    ) -> Result<impl katydid_session_core::PendingSnapshot + use<>, Failure> {
         let state = self.made()?;
         let mut part = self.part(name, &state.platforms);
         part.notes.insert(OUTLINE.to_owned(), true.into());
@@ -130,7 +133,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Why it cannot be that; it is then of no use. [`Elsewhere`]: what was made of the outline is not what the image has.
+    /// Why it cannot be that; it is then of no use. [`AddressMismatch`]: what was made of the outline is not what the image has.
     pub(crate) fn restore_snapshot(
         &mut self,
         part: &SessionPart,
@@ -159,12 +162,12 @@ impl Session {
 fn elsewhere(error: RebuildError) -> Failure {
     match error {
         // A worker in which nothing has happened may be given the address.
-        RebuildError::Another | RebuildError::Moved { .. } => Elsewhere(error.to_string()).into(),
+        RebuildError::Another | RebuildError::Moved { .. } => AddressMismatch(error.to_string()).into(),
         other => other.into(),
     }
 }
 
-impl katydid_keep::Taken for Snapshot {
+impl katydid_session_core::PendingSnapshot for Snapshot {
     fn bytes(&self) -> u64 {
         self.captured.bytes()
     }

@@ -4,12 +4,12 @@
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use katydid_keep::{Capture, Kept, RestError};
 use katydid_opencl_sys::constant::DEVICE_TYPE_ALL;
 use katydid_opencl_sys::{
     Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_platform_id,
     cl_program, void,
 };
+use katydid_session_core::{Capture, Checkpointable, QuiesceError};
 use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::codec::Message;
 use katydid_wire::frame::FrameHead;
@@ -434,9 +434,9 @@ fn a_session_is_not_at_rest_while_commands_of_a_released_queue_run() {
     let handle = cl_command_queue(std::ptr::without_provenance_mut(128));
     session.shared.objects.set(queue, Object { handle, api: Box::leak(Box::new(api)), size: 0 }, Vec::new()).unwrap();
     run(&mut session, 1, &message::kdclRelease { object: queue });
-    assert!(matches!(Kept::look(&mut session), Err(RestError::Busy { .. })));
+    assert!(matches!(Checkpointable::check_idle(&mut session), Err(QuiesceError::Busy { .. })));
     MARKER.store(0, Ordering::Release);
-    assert!(Kept::look(&mut session).is_ok());
+    assert!(Checkpointable::check_idle(&mut session).is_ok());
     session.forget_ended_queues();
     assert!(session.ending.is_empty());
 }

@@ -4,7 +4,7 @@
 //! line in the server's log; what the program sent is never repaired or guessed.
 
 use katydid_cuda_sys::CUresult;
-use katydid_keep::UploadError;
+use katydid_session_core::UploadError;
 use katydid_transport::LinkError;
 use katydid_wire::codec::CodecError;
 

@@ -35,7 +35,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use katydid_fatbin::OwnedImage;
-pub(crate) use katydid_keep::Frame;
+pub(crate) use katydid_session_core::Frame;
 
 pub use alone::Noted;
 use briefs::Briefs;

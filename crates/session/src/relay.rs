@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_cuda_sys::CUresult;
-use katydid_keep::Pumped;
+use katydid_session_core::Pumped;
 use katydid_transport::{Event, Switch, WorkerLink};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
@@ -93,7 +93,7 @@ impl Relay {
                 self.budget.give(payload.len());
                 Ok(Pumped::Frames(1))
             }
-            Relayed::Interrupted => session.obey(&mut |session| self.pump(session)),
+            Relayed::Interrupted => session.execute_orders(&mut |session| self.pump(session)),
             Relayed::End(outcome) => outcome.map(|()| Pumped::End),
         }
     }

@@ -1,4 +1,4 @@
-//! What of a session of CUDA is in flight, and how a worker keeps it ([`Kept`], [`Restored`]).
+//! What of a session of CUDA is in flight, and how a worker keeps it ([`Checkpointable`], [`Restorable`]).
 //!
 //! At rest, every stream is at its end, and no call waits; the program's upcall thread may (`upcalls`). A stream that does
 //! not come to its end is named.
@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CU_STREAM_LEGACY, CUresult, CUstream};
 use katydid_image::{Session as SessionPart, Sink, Source};
-use katydid_keep::{
-    Ahead, CaptureOptions, Control, Elsewhere, Failure, Kept, NoRoom, Orders, Progress, Pump, Pumped, RestError,
-    RestoreOptions, Restored, Taken,
+use katydid_session_core::{
+    AddressMismatch, CaptureOptions, Checkpointable, Control, Failure, FramePump, Orders, OutOfMemory, PendingSnapshot,
+    Precopy, Progress, Pumped, QuiesceError, Restorable, RestoreOptions,
 };
 use katydid_transport::{Switch, WorkerLink};
 use katydid_wire::companion::MovedVariable;
@@ -22,9 +22,9 @@ use crate::journal::RebuildError;
 use crate::session::Session;
 use crate::snapshot::SnapshotError;
 
-impl Kept for Session {
+impl Checkpointable for Session {
     /// Whether anything is in flight at this moment.
-    fn look(&mut self) -> Result<(), RestError> {
+    fn check_idle(&mut self) -> Result<(), QuiesceError> {
         for (context, stream, handle) in self.all_streams() {
             let handle = self.in_context(context, handle)?;
             // SAFETY: the driver made the handle, or it is the default stream's, and the context is current.
@@ -38,16 +38,16 @@ impl Kept for Session {
         let waiting = u64::from(self.shared.upcalls.waiting().is_some());
         let calls = self.shared.calls.in_flight().saturating_sub(waiting);
         if calls > 0 {
-            return Err(RestError::Calls { calls });
+            return Err(QuiesceError::Calls { calls });
         }
         // A program that has announced functions asks for the next one, if not at once: that is awaited, or it would be a
         // frame on its way.
         let is_awaited = self.is_relayed && self.shared.upcalls.waiting().is_none();
-        if is_awaited || self.shared.upcalls.is_busy() { Err(RestError::Upcall) } else { Ok(()) }
+        if is_awaited || self.shared.upcalls.is_busy() { Err(QuiesceError::Upcall) } else { Ok(()) }
     }
 
     /// What streams do not show: errors of the context, and text that the device printed.
-    fn synchronize(&mut self) -> Result<(), RestError> {
+    fn synchronize(&mut self) -> Result<(), QuiesceError> {
         let contexts: Vec<u32> = self.tables.contexts.iter().map(|(context, _, _)| context).collect();
         for context in contexts {
             self.in_context(context, CUstream::NULL)?;
@@ -68,12 +68,12 @@ impl Kept for Session {
         Self::prepare_snapshot(self);
     }
 
-    fn tidy(&mut self) -> bool {
+    fn release_snapshot(&mut self) -> bool {
         // A snapshot that is being written will leave more.
         self.make_way().is_ok() && !self.snapshots.hold_some()
     }
 
-    fn look_ahead(&mut self, full: bool) -> Option<Box<dyn Ahead>> {
+    fn precopy(&mut self, full: bool) -> Option<Box<dyn Precopy>> {
         let ahead = Self::look_ahead(self, full);
         self.reenter();
         Some(Box::new(ahead?))
@@ -85,7 +85,7 @@ impl Kept for Session {
         options: CaptureOptions,
         sink: &dyn Sink,
         progress: &Arc<Progress>,
-    ) -> Result<Box<dyn Taken>, Failure> {
+    ) -> Result<Box<dyn PendingSnapshot>, Failure> {
         if options.outline {
             return Err("a session of CUDA has no outline: it can only be kept as a whole".into());
         }
@@ -103,7 +103,7 @@ impl Kept for Session {
     }
 }
 
-impl Restored for Session {
+impl Restorable for Session {
     fn restore(
         &mut self,
         part: &SessionPart,
@@ -115,8 +115,8 @@ impl Restored for Session {
             SnapshotError::Moved { .. }
             | SnapshotError::Pointed { .. }
             | SnapshotError::MovedFunctions { .. }
-            | SnapshotError::Rebuild(RebuildError::Moved { .. }) => Elsewhere(error.to_string()).into(),
-            SnapshotError::Rebuild(RebuildError::NoMemory { .. }) => NoRoom(error.to_string()).into(),
+            | SnapshotError::Rebuild(RebuildError::Moved { .. }) => AddressMismatch(error.to_string()).into(),
+            SnapshotError::Rebuild(RebuildError::NoMemory { .. }) => OutOfMemory(error.to_string()).into(),
             other => other.into(),
         })
     }
@@ -143,7 +143,7 @@ impl Restored for Session {
         self.frames
     }
 
-    fn begin(&'static mut self) -> &'static mut dyn Kept {
+    fn begin(&'static mut self) -> &'static mut dyn Checkpointable {
         self
     }
 }
@@ -160,15 +160,15 @@ impl Session {
         if !self.snapshots.hold_some() {
             return Ok(false);
         }
-        let is_at_rest = Kept::look(self).is_ok();
+        let is_at_rest = Checkpointable::check_idle(self).is_ok();
         self.reenter();
         if is_at_rest && self.snapshots.give_back() { Ok(true) } else { Err(CUresult::ERROR_NOT_READY) }
     }
 
     /// Obeys until the session may go on. The link was interrupted for an order, which may have been obeyed by now.
-    pub(crate) fn obey(&mut self, pump: Pump<'_, Self, SessionError>) -> Result<Pumped, SessionError> {
+    pub(crate) fn execute_orders(&mut self, pump: FramePump<'_, Self, SessionError>) -> Result<Pumped, SessionError> {
         let Some(mut orders) = self.orders.take() else { return Ok(Pumped::Frames(0)) };
-        let outcome = orders.obey(self, pump);
+        let outcome = orders.execute(self, pump);
         self.orders = Some(orders);
         // Whoever wants to borrow something waits since a snapshot was taken.
         self.shares.go_on();
@@ -188,21 +188,21 @@ impl Session {
     }
 
     /// `handle`, after its context was made current.
-    fn in_context(&mut self, context: u32, handle: CUstream) -> Result<CUstream, RestError> {
+    fn in_context(&mut self, context: u32, handle: CUstream) -> Result<CUstream, QuiesceError> {
         self.enter_context(context).map(|()| handle).map_err(|fault| match fault {
             crate::fault::Fault::Cuda(code) => ruined(context, code),
-            crate::fault::Fault::Fatal(_) => RestError::Ended,
+            crate::fault::Fault::Fatal(_) => QuiesceError::Ended,
         })
     }
 }
 
 /// The error that a context is in.
-fn ruined(context: u32, code: CUresult) -> RestError {
-    RestError::Ruined { what: format!("context {context}"), error: code.0.to_string() }
+fn ruined(context: u32, code: CUresult) -> QuiesceError {
+    QuiesceError::Ruined { what: format!("context {context}"), error: code.0.to_string() }
 }
 
 /// A stream that is not at its end; 1 is the default stream, 2 the default streams of threads.
-fn busy(context: u32, stream: u32) -> RestError {
+fn busy(context: u32, stream: u32) -> QuiesceError {
     let why = "a kernel in it runs on, or it waits for a value that nobody writes";
-    RestError::Busy { what: format!("stream {stream} of context {context}"), why }
+    QuiesceError::Busy { what: format!("stream {stream} of context {context}"), why }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use katydid_arena::{AddressMap, ReserveError};
 use katydid_cuda_sys::{CUcontext, CUlaunchAttribute, CUresult, CUstream};
 use katydid_driver::Driver;
-use katydid_keep::{Capture, Orders, Pumped, Uploads};
+use katydid_session_core::{Capture, Orders, Pumped, Uploads};
 #[cfg(test)]
 use katydid_transport::Replier;
 use katydid_transport::compression::Judge;
@@ -282,7 +282,7 @@ impl Session {
                 }
                 Event::Interrupted => {
                     // Without a relay there was no host function, so that nothing comes while orders are obeyed.
-                    self.obey(&mut |_| Ok(Pumped::Frames(0)))?;
+                    self.execute_orders(&mut |_| Ok(Pumped::Frames(0)))?;
                     continue;
                 }
                 Event::Closed => return Ok(()),

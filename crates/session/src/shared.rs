@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
-use katydid_keep::{Calls, Capture, Printed};
+use katydid_session_core::{Calls, Capture, Printed};
 use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD, Output};
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use katydid_keep::{CaptureOptions, Control};
+use katydid_session_core::{CaptureOptions, Control};
 use katydid_transport::{Line, Pending, Talk, TalkError, Word};
 use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
@@ -200,7 +200,7 @@ impl Serving {
         Some(match order {
             ToWorker::Pause { .. } if self.is_paused => failed("the session is paused already"),
             ToWorker::Pause { frames, patience } => {
-                match control.rest(frames, Duration::from_millis(patience.into())) {
+                match control.quiesce(frames, Duration::from_millis(patience.into())) {
                     Ok(frames) => {
                         self.is_paused = true;
                         FromWorker::Paused { frames }
@@ -247,7 +247,7 @@ impl Serving {
     /// Takes an image at hand, and does what can be done before the session stands still.
     fn prepare(&mut self, control: &Control, output: katydid_image::Result<Output>, full: bool) -> io::Result<()> {
         // Nobody looks ahead in a session that stands still already, nor for an image that is not there.
-        let ahead = if self.is_paused || output.is_err() { None } else { control.look_ahead(full) };
+        let ahead = if self.is_paused || output.is_err() { None } else { control.precopy(full) };
         self.has_leftovers |= ahead.is_some();
         self.preparation = Some(Preparation::begin(&self.companion.voice, ahead, output)?);
         Ok(())
@@ -258,7 +258,7 @@ impl Serving {
         if std::mem::take(&mut self.has_leftovers) {
             let control = control.clone();
             let tidy = move || {
-                while !control.tidy() {
+                while !control.release_snapshot() {
                     thread::sleep(PERIOD);
                 }
             };
@@ -280,7 +280,7 @@ impl Serving {
 
     fn go_on(&mut self, control: &Control) {
         if std::mem::take(&mut self.is_paused) {
-            control.go();
+            control.resume();
         }
     }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 
-use katydid_keep::Control;
+use katydid_session_core::Control;
 use katydid_transport::{Delivery, Pending};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, Role};
 

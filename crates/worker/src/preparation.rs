@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread::{Builder, JoinHandle};
 
 use katydid_image::Result;
-use katydid_keep::{Ahead, Failure};
+use katydid_session_core::{Failure, Precopy};
 use katydid_wire::companion::FromWorker;
 
 use crate::companion::{Voice, failed};
@@ -24,7 +24,11 @@ pub(crate) struct Preparation {
 
 impl Preparation {
     /// Takes an image at hand after what there is to be done ahead; the companion hears `Prepared` or `Failed`.
-    pub(crate) fn begin(voice: &Arc<Voice>, ahead: Option<Box<dyn Ahead>>, output: Result<Output>) -> io::Result<Self> {
+    pub(crate) fn begin(
+        voice: &Arc<Voice>,
+        ahead: Option<Box<dyn Precopy>>,
+        output: Result<Output>,
+    ) -> io::Result<Self> {
         let (voice, is_done) = (Arc::clone(voice), Arc::new(AtomicBool::new(false)));
         let done = Arc::clone(&is_done);
         let thread = Builder::new().name("prepare".into()).spawn(move || {
@@ -52,7 +56,7 @@ impl Preparation {
     }
 }
 
-fn prepare(ahead: Option<Box<dyn Ahead>>, output: Output) -> result::Result<Output, Failure> {
+fn prepare(ahead: Option<Box<dyn Precopy>>, output: Output) -> result::Result<Output, Failure> {
     if let Some(mut ahead) = ahead {
         output.make_room(ahead.run(output.sink())?)?;
     }
@@ -78,7 +82,7 @@ mod tests {
     /// Asks for what the image has.
     struct Curious;
 
-    impl Ahead for Curious {
+    impl Precopy for Curious {
         fn run(&mut self, sink: &dyn Sink) -> result::Result<u64, Failure> {
             sink.put(b"chunk")?;
             Ok(0)

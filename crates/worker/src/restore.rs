@@ -17,9 +17,11 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_image::Session as Part;
-use katydid_keep::{Capture, Control, Elsewhere, Failure, NoRoom, Progress, RestoreOptions, Restored};
 use katydid_session::device_memory::DeviceMemory;
 use katydid_session::{Opening, Session, Setup, Usage, journal_of};
+use katydid_session_core::{
+    AddressMismatch, Capture, Control, Failure, OutOfMemory, Progress, Restorable, RestoreOptions,
+};
 use katydid_transport::{Delivery, Pending};
 use katydid_wire::companion::{FromWorker, MovedVariable, ToWorker};
 use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused, Role};
@@ -177,7 +179,7 @@ fn hear(
 
 /// A session that waits for its program.
 struct Rebuilt {
-    session: &'static mut dyn Restored,
+    session: &'static mut dyn Restorable,
     part: Part,
     input: Input,
     name: String,
@@ -190,7 +192,7 @@ struct Rebuilt {
 /// A session in which nothing has happened, and what comes with it. As any it is never dropped: of one that cannot be rebuilt the
 /// driver may be copying contents yet.
 pub(crate) struct Blank {
-    pub(crate) session: &'static mut dyn Restored,
+    pub(crate) session: &'static mut dyn Restorable,
     pub(crate) ranges: Vec<ArenaRange>,
     /// What its driver calls itself.
     pub(crate) driver: String,
@@ -280,13 +282,13 @@ fn blank(warm: Warm, note: &Note, part: &Part, input: &Input, incarnations: &[u8
 }
 
 /// What the companion is told once that is done.
-fn restored(session: &dyn Restored) -> FromWorker {
+fn restored(session: &dyn Restorable) -> FromWorker {
     FromWorker::Restored { frames: session.frames(), moved: MovedVariable::encode(session.moved()) }
 }
 
 /// Restores, with words on how far that is.
 fn restore(
-    session: &mut dyn Restored,
+    session: &mut dyn Restorable,
     (part, input): (&Part, &Input),
     options: RestoreOptions,
     voice: &Voice,
@@ -312,11 +314,11 @@ fn restore(
 }
 
 fn refusal(failure: Failure) -> FromWorker {
-    let failure = match failure.downcast::<Elsewhere>() {
+    let failure = match failure.downcast::<AddressMismatch>() {
         Ok(elsewhere) => return FromWorker::Elsewhere { text: elsewhere.0 },
         Err(other) => other,
     };
-    match failure.downcast::<NoRoom>() {
+    match failure.downcast::<OutOfMemory>() {
         Ok(no_room) => FromWorker::NoRoom { text: no_room.0 },
         Err(other) => failed(other),
     }

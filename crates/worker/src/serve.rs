@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use katydid_keep::{Capture, Control, Failure, Kept};
 use katydid_session::device_memory::DeviceMemory;
 use katydid_session::{Session, Setup, Usage};
+use katydid_session_core::{Capture, Checkpointable, Control, Failure};
 use katydid_transport::{AcceptError, Pending, WorkerLink};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, SessionKind};
 use katydid_wire::note::Note;
@@ -111,7 +111,7 @@ pub(crate) struct Concerns {
 
 /// A session with its program, and what accompanies it. It is never dropped: the driver may use its memory until the process ends.
 pub(crate) struct Begun {
-    session: &'static mut dyn Kept,
+    session: &'static mut dyn Checkpointable,
     link: Box<dyn WorkerLink>,
     log: Arc<Log>,
     under_way: UnderWay,
@@ -127,7 +127,7 @@ pub(crate) struct Begun {
 /// What the system refuses.
 #[expect(clippy::too_many_arguments, reason = "the parts of a worker come together here")]
 pub(crate) fn accompany(
-    session: &'static mut dyn Kept,
+    session: &'static mut dyn Checkpointable,
     link: Box<dyn WorkerLink>,
     ready: Ready,
     build: &Build,

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_image::Session as Part;
-use katydid_keep::{CaptureOptions, Control, Failure, Kept, Progress, Taken};
+use katydid_session_core::{CaptureOptions, Checkpointable, Control, Failure, PendingSnapshot, Progress};
 use katydid_wire::companion::FromWorker;
 
 use crate::companion::Voice;
@@ -168,15 +168,20 @@ impl Work {
     }
 
     /// Has the main loop take it.
-    fn take(&self, session: String, options: CaptureOptions, output: &Arc<Output>) -> Result<Box<dyn Taken>, String> {
+    fn take(
+        &self,
+        session: String,
+        options: CaptureOptions,
+        output: &Arc<Output>,
+    ) -> Result<Box<dyn PendingSnapshot>, String> {
         let (output, progress) = (Arc::clone(output), Arc::clone(&self.progress));
-        let take = move |it: &mut dyn Kept| it.snapshot(&session, options, output.sink(), &progress);
-        let taken = if options.outline { self.control.between(take) } else { self.control.with(take) };
+        let take = move |it: &mut dyn Checkpointable| it.snapshot(&session, options, output.sink(), &progress);
+        let taken = if options.outline { self.control.with_running(take) } else { self.control.with(take) };
         taken.ok_or("the session has ended")?.map_err(|error| error.to_string())
     }
 
     /// Writes it in another thread, and says from time to time how far that is.
-    fn write(&self, taken: &mut dyn Taken, output: &Arc<Output>) -> Result<Part, String> {
+    fn write(&self, taken: &mut dyn PendingSnapshot, output: &Arc<Output>) -> Result<Part, String> {
         thread::scope(|scope| {
             let (answer, answered) = sync_channel::<Result<Part, Failure>>(1);
             let writer = thread::Builder::new().name("write".into()).spawn_scoped(scope, move || {

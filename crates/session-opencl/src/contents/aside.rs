@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use katydid_image::{Region, Sink};
-use katydid_keep::{CHUNK, ChunkError, Load, Progress, put_each};
+use katydid_session_core::{CHUNK_BYTES, ChunkError, Load, Progress, put_each};
 
 use super::copier::{Copier, Scratch};
 use super::frozen::{Frozen, Private, pages};
@@ -190,7 +190,7 @@ impl Item<'_> {
         if let Some(lent) = &self.lent {
             let address = lent.address;
             let load = |index: usize, out: &mut [u8]| {
-                let from = ptr::with_exposed_provenance::<u8>((address + index as u64 * CHUNK) as usize);
+                let from = ptr::with_exposed_provenance::<u8>((address + index as u64 * CHUNK_BYTES) as usize);
                 // SAFETY: a chunk of the area, which is mapped, and which nobody writes while the program stands still.
                 unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
                 Ok(())
@@ -200,14 +200,14 @@ impl Item<'_> {
         let mut spare = Spare::new(self.area.bytes)?;
         self.area.read(self.copier.map(Arc::as_ref), &mut spare)?;
         let aside = Aside::Spare(spare);
-        let load = |index: usize, out: &mut [u8]| aside.load(index as u64 * CHUNK, out);
+        let load = |index: usize, out: &mut [u8]| aside.load(index as u64 * CHUNK_BYTES, out);
         Ok(put_each(&lengths(self.area.bytes), &load, sink, progress)?)
     }
 }
 
 /// Lengths of the chunks of so many bytes.
 fn lengths(bytes: u64) -> Vec<usize> {
-    (0..bytes.div_ceil(CHUNK)).map(|index| CHUNK.min(bytes - index * CHUNK) as usize).collect()
+    (0..bytes.div_ceil(CHUNK_BYTES)).map(|index| CHUNK_BYTES.min(bytes - index * CHUNK_BYTES) as usize).collect()
 }
 
 impl Captured {
@@ -227,7 +227,7 @@ impl Captured {
             let Some(aside) = aside else { continue };
             for (index, length) in lengths(region.bytes).into_iter().enumerate() {
                 all.push(length);
-                places.push((aside, index as u64 * CHUNK));
+                places.push((aside, index as u64 * CHUNK_BYTES));
             }
         }
         let load: &Load<'_> = &|index, out| places[index].0.load(places[index].1, out);
@@ -235,7 +235,7 @@ impl Captured {
         drop(places);
         let named = |(mut region, aside): (Region, Option<Aside>)| {
             if aside.is_some() {
-                region.chunks = names.by_ref().take(region.bytes.div_ceil(CHUNK) as usize).collect();
+                region.chunks = names.by_ref().take(region.bytes.div_ceil(CHUNK_BYTES) as usize).collect();
             }
             region
         };

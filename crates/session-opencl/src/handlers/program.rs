@@ -328,7 +328,7 @@ pub(crate) fn kdclSpecialize(
 mod tests {
     use std::sync::Mutex;
 
-    use katydid_keep::Capture;
+    use katydid_session_core::Capture;
     use katydid_transport::{Answer, LinkError, Replier};
     use katydid_wire::codec::{Message, Reply};
     use katydid_wire::opencl::{id, kind, list};

@@ -9,8 +9,8 @@
 use std::collections::HashSet;
 use std::ptr;
 
-use katydid_keep::{Frame, Record, StateError};
 use katydid_opencl_sys::{Code, cl_device_id, cl_kernel, cl_program};
+use katydid_session_core::{Frame, Record, StateError};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{

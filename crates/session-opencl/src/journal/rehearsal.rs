@@ -11,7 +11,7 @@
 
 use std::collections::HashSet;
 
-use katydid_keep::Record;
+use katydid_session_core::Record;
 use katydid_wire::codec::Message as _;
 use katydid_wire::opencl::message::{
     kdclBuffer, kdclCloneKernel, kdclDefaultQueue, kdclImage, kdclKernel, kdclPipe, kdclQueue, kdclSampler,
@@ -127,7 +127,7 @@ fn value(record: &Record) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use katydid_keep::Step;
+    use katydid_session_core::Step;
     use katydid_wire::opencl::message::{kdclMemoryCallback, kdclProgram};
 
     use super::*;

@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ptr;
 
-use katydid_keep::{Record, Step};
 use katydid_opencl_sys::constant::{EVENT_COMMAND_EXECUTION_STATUS, EVENT_CONTEXT, KERNEL_EXEC_INFO_SVM_PTRS};
 use katydid_opencl_sys::{Code, cl_context, cl_event};
+use katydid_session_core::{Record, Step};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::opencl::message::{
     kdclBuild, kdclContext, kdclDefaultQueue, kdclLink, kdclRelease, kdclSetArgument, kdclSetExecInfo, kdclSubDevices,
@@ -400,7 +400,7 @@ pub(crate) fn devices_of(context: &Entry) -> Vec<u32> {
 mod tests {
     use std::sync::atomic::{AtomicI32, Ordering};
 
-    use katydid_keep::Frame;
+    use katydid_session_core::Frame;
     use katydid_wire::frame::FrameHead;
     use katydid_wire::opencl::message::{kdclProgram, kdclSpecialize};
 

@@ -9,7 +9,7 @@
 //!             the waiting upcall thread: u8, then thread u32, sequence u64
 //!             callbacks that are due: count u32, then token u64, status i32, text
 //! names       count u32, then name and layout u64 of each message
-//! records     count u32, then those of `katydid_keep`
+//! records     count u32, then those of `katydid_session_core`
 //! events      count u32, then id u32, context u32, status i32, times: count u32, then parameter u32, value u64
 //! callbacks   count u32, then event u32, state i32, token u64
 //! mapped      count u32, then address u64, size u64, flags u64: shared virtual memory that is the host's
@@ -23,7 +23,7 @@
 
 use std::collections::BTreeMap;
 
-use katydid_keep::{Messages, Names, Record, StateError};
+use katydid_session_core::{MessageTable, Messages, Record, StateError};
 use katydid_wire::codec::{Field, Reader};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{kdclUpcallNext, message_layout, message_name};
@@ -153,7 +153,7 @@ impl Platform {
 
 impl State {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let (mut names, mut records) = (Names::new(MESSAGES), Vec::new());
+        let (mut names, mut records) = (MessageTable::new(MESSAGES), Vec::new());
         put_all(&mut records, self.records.iter(), |record, out| record.put(&mut names, out));
         let mut out = MAGIC.to_vec();
         VERSION.put(&mut out);
@@ -236,7 +236,7 @@ impl State {
         }
         let mut state = Self { platforms: take_all(&mut reader, Platform::take)?, ..Self::default() };
         state.take_pending(&mut reader)?;
-        let names = Names::take(MESSAGES, &mut reader)?;
+        let names = MessageTable::take(MESSAGES, &mut reader)?;
         state.records = take_all(&mut reader, |reader| Record::take(&names, reader))?;
         state.events = take_all(&mut reader, |reader| {
             let (id, context, status) = (reader.take()?, reader.take()?, reader.take()?);
@@ -290,7 +290,7 @@ fn upcall(thread: u32, sequence: u64) -> Result<FrameHead, StateError> {
 mod tests {
     use std::sync::Arc;
 
-    use katydid_keep::Step;
+    use katydid_session_core::Step;
     use katydid_wire::codec::Message as _;
     use katydid_wire::opencl::message::kdclProgram;
 

@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 
 use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags};
 use katydid_driver::Driver;
-use katydid_keep::StateError;
+use katydid_session_core::StateError;
 use katydid_wire::codec::{Field as _, Message as _, Reader};
 use katydid_wire::message::cuEventCreate;
 

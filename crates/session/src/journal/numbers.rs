@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use katydid_cuda_sys::{CUcontext, CUgraph, CUresult};
-use katydid_keep::Record;
+use katydid_session_core::Record;
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdGraphCondition, kdTextureCreate};

@@ -8,7 +8,7 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use katydid_cuda_sys::{CUresult, CUstream, stream_flags};
-use katydid_keep::{Record, StateError};
+use katydid_session_core::{Record, StateError};
 
 use super::rebuild::{RebuildError, used};
 use super::{Journal, Kind};

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
-use katydid_keep::{Record, StateError, Step, Uploads};
+use katydid_session_core::{Record, StateError, Step, Uploads};
 use katydid_wire::codec::Message as _;
 use katydid_wire::facts::{FunctionFacts, GraphFacts};
 use katydid_wire::frame::FrameHead;

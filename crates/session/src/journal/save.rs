@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUmemLocation, CUresult, location_type};
 use katydid_fatbin::OwnedImage;
-use katydid_keep::{Record, Step};
+use katydid_session_core::{Record, Step};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::message::{
     kdHostRegister, kdKernelFunction, kdLibraryKernel, kdLibraryModule, kdMemoryMap, kdMemorySetAccess, kdMipmapLevel,

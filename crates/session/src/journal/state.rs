@@ -22,7 +22,7 @@
 use std::collections::BTreeMap;
 
 use katydid_arena::AddressMap;
-use katydid_keep::{Messages, Names, Record, StateError};
+use katydid_session_core::{MessageTable, Messages, Record, StateError};
 use katydid_wire::codec::{Field as _, Reader};
 use katydid_wire::facts::Facts;
 use katydid_wire::frame::FrameHead;
@@ -236,7 +236,7 @@ impl Loans {
 
 impl State {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let (mut names, mut records) = (Names::new(MESSAGES), Vec::new());
+        let (mut names, mut records) = (MessageTable::new(MESSAGES), Vec::new());
         for list in [&self.first, &self.second] {
             (list.len() as u32).put(&mut records);
             list.iter().for_each(|record| record.put(&mut names, &mut records));
@@ -259,7 +259,7 @@ impl State {
         let (mut reader, version) = begin(bytes)?;
         let opening = Opening::take(&mut reader)?;
         let pending = Pending::take(&mut reader)?;
-        let names = Names::take(MESSAGES, &mut reader)?;
+        let names = MessageTable::take(MESSAGES, &mut reader)?;
         let mut list = || -> Result<Vec<Record>, StateError> {
             let count = reader.take::<u32>()?;
             (0..count).map(|_| Record::take(&names, &mut reader)).collect()

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use katydid_driver::Driver;
 use katydid_image::{Region, Sink};
-use katydid_keep::{Failure, Progress};
+use katydid_session_core::{Failure, Progress};
 
-use super::area::{Area, CHUNK, Place};
+use super::area::{Area, CHUNK_BYTES, Place};
 use super::areas::Retained;
 use super::capture::{free, hash_pieces, room_to_hash};
 use super::carrier::Carrier;
@@ -150,7 +150,7 @@ impl Session {
     }
 
     /// The same, by what devices have left.
-    pub(crate) fn look_ahead(&self, full: bool) -> Option<impl katydid_keep::Ahead + use<>> {
+    pub(crate) fn look_ahead(&self, full: bool) -> Option<impl katydid_session_core::Precopy + use<>> {
         let ahead = self.look_ahead_to(full, &|carrier| free(&self.shared.driver, carrier).ok());
         // Devices were asked in their contexts.
         self.reenter();
@@ -167,7 +167,7 @@ impl Device {
     /// Takes as much memory as a snapshot may want; bytes.
     fn take_spare(&self, driver: &Arc<Driver>, aside: &Aside) -> u64 {
         // Beside the contents, room to hash them; there may be more pieces than whole chunks.
-        let pieces = 2 * (self.held / CHUNK) as usize + 1024;
+        let pieces = 2 * (self.held / CHUNK_BYTES) as usize + 1024;
         let room = self.free.min(self.held + room_to_hash(pieces));
         let spare = (room > 0).then(|| Scratch::up_to(driver, self.carrier.device, room).ok()).flatten();
         let size = spare.as_ref().map_or(0, Scratch::size);
@@ -222,7 +222,7 @@ impl Ahead {
         let mut full = self.devices.iter_mut().filter(|device| device.is_full());
         let Some(device) = full.find(|device| device.carrier.device == number) else { return };
         let Ok(view) = Scratch::view(&self.driver, number, memory.handle(), size) else { return };
-        let region = Region { bytes: size, chunk_bytes: CHUNK as u32, ..Region::default() };
+        let region = Region { bytes: size, chunk_bytes: CHUNK_BYTES as u32, ..Region::default() };
         device.views.push(Area { region, context: device.carrier.context, place: Place::Linear(view.start()) });
         self.aside.lock().used.push(view);
     }
@@ -264,7 +264,7 @@ impl Ahead {
     }
 }
 
-impl katydid_keep::Ahead for Ahead {
+impl katydid_session_core::Precopy for Ahead {
     fn run(&mut self, sink: &dyn Sink) -> Result<u64, Failure> {
         let mut left = 0;
         for device in &self.devices {

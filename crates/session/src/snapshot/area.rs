@@ -12,7 +12,7 @@ use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, CUcontext, CUresult, CUstream, me
 use katydid_driver::Driver;
 use katydid_image::Region;
 
-pub(super) use katydid_keep::CHUNK;
+pub(super) use katydid_session_core::CHUNK_BYTES;
 
 /// Where the bytes of an area lie.
 #[derive(Debug, Clone)]
@@ -210,7 +210,7 @@ unsafe fn variables(
 impl Texels {
     /// Bytes of a chunk: whole rows.
     pub(super) fn chunk_bytes(&self) -> u64 {
-        self.width * (CHUNK / self.width.max(1)).max(1)
+        self.width * (CHUNK_BYTES / self.width.max(1)).max(1)
     }
 
     /// # Safety
@@ -304,6 +304,6 @@ mod tests {
     #[test]
     fn chunks_of_arrays_are_whole_rows() {
         let chunk = |width| Texels { array: CUarray::NULL, width, height: 1 }.chunk_bytes();
-        assert_eq!((chunk(16), chunk(3000), chunk(CHUNK)), (CHUNK, 3000 * 699, CHUNK));
+        assert_eq!((chunk(16), chunk(3000), chunk(CHUNK_BYTES)), (CHUNK_BYTES, 3000 * 699, CHUNK_BYTES));
     }
 }

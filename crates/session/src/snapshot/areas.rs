@@ -23,7 +23,7 @@ use katydid_driver::Driver;
 use katydid_image::Region;
 use serde::{Deserialize, Serialize};
 
-use super::area::{Area, CHUNK, Place, Texels};
+use super::area::{Area, CHUNK_BYTES, Place, Texels};
 use super::code::{self, Found, Loaded};
 use super::contexts::{Contexts, architecture};
 use super::declared::Named;
@@ -140,7 +140,7 @@ impl<'a> Finder<'a> {
     ) {
         let chunk_bytes = match &place {
             Place::Texels(texels) => texels.chunk_bytes(),
-            _ => CHUNK,
+            _ => CHUNK_BYTES,
         };
         let address = match place {
             Place::Linear(address) if kind == "arena" => address,
@@ -235,7 +235,7 @@ impl<'a> Finder<'a> {
         if it.Flags & MAPPED_TEXELS != 0 {
             return Err(SnapshotError::Array { array: id, reason: "its memory is mapped piece by piece" });
         }
-        if width == 0 || width > CHUNK {
+        if width == 0 || width > CHUNK_BYTES {
             return Err(SnapshotError::Array { array: id, reason: "its rows are longer than a chunk of an image" });
         }
         let (height, depth) = (it.Height.max(1) as u64, it.Depth.max(1) as u64);

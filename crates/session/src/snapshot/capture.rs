@@ -14,7 +14,7 @@ use std::sync::Arc;
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
 use katydid_image::{ChunkId, FileEntry, Region, Sink};
-use katydid_keep::{CaptureOptions, Progress};
+use katydid_session_core::{CaptureOptions, Progress};
 
 use super::ahead::{Aside, Ready};
 use super::area::{Area, Other, Place, Way};

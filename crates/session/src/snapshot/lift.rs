@@ -18,11 +18,11 @@ use std::thread;
 use katydid_cuda_sys::{CU_STREAM_PER_THREAD, CUcontext, CUstream};
 use katydid_driver::Driver;
 use katydid_image::{ChunkId, ImageError, Sink, Source};
-use katydid_keep::Progress;
+use katydid_session_core::Progress;
 
 use super::Names;
 use super::ahead::Aside;
-use super::area::{Area, CHUNK, Other, Place, Way};
+use super::area::{Area, CHUNK_BYTES, Other, Place, Way};
 use super::carrier::{Carrier, Streams};
 use super::error::{SnapshotError, refused};
 use crate::own_pages::OwnPages;
@@ -33,7 +33,7 @@ const MOST_THREADS: usize = 16;
 /// (`worker/src/layout.rs`).
 const PLACE: usize = 0x4b00_0000_0000;
 /// Bytes between two places, as many as one can have.
-const APART: usize = MOST_THREADS * HALVES * CHUNK as usize;
+const APART: usize = MOST_THREADS * HALVES * CHUNK_BYTES as usize;
 /// Places; then they begin anew.
 const PLACES: usize = 256;
 /// Chunks a thread.
@@ -245,7 +245,7 @@ impl Half<'_> {
         self.wait()?;
         let start = std::ptr::with_exposed_provenance::<u8>(self.buffer as usize);
         // SAFETY: a chunk of the mapping, initialised by the system, used by this thread alone; no copy is under way.
-        Ok(unsafe { std::slice::from_raw_parts(start, length.min(CHUNK) as usize) })
+        Ok(unsafe { std::slice::from_raw_parts(start, length.min(CHUNK_BYTES) as usize) })
     }
 
     /// The buffer, to be filled.
@@ -253,7 +253,7 @@ impl Half<'_> {
         self.wait()?;
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.buffer as usize);
         // SAFETY: as above.
-        Ok(unsafe { std::slice::from_raw_parts_mut(start, length.min(CHUNK) as usize) })
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, length.min(CHUNK_BYTES) as usize) })
     }
 }
 
@@ -281,19 +281,19 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 impl Buffers {
     fn make(driver: &Arc<Driver>, count: usize) -> Result<Self, SnapshotError> {
         let place = PLACE + NEXT.fetch_add(1, Ordering::Relaxed) % PLACES * APART;
-        let pages = OwnPages::map(driver, place, count * CHUNK as usize);
+        let pages = OwnPages::map(driver, place, count * CHUNK_BYTES as usize);
         let pages = pages.map_err(|source| SnapshotError::System { what: "map memory", source: source.into() })?;
         let _ = pages.register();
         Ok(Self(pages))
     }
 
     fn chunk(&self, number: usize) -> u64 {
-        self.0.start().expose_provenance() as u64 + number as u64 * CHUNK
+        self.0.start().expose_provenance() as u64 + number as u64 * CHUNK_BYTES
     }
 
     /// How many it is.
     pub(super) fn count(&self) -> usize {
-        self.0.size() / CHUNK as usize
+        self.0.size() / CHUNK_BYTES as usize
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use katydid_image::{ChunkId, Region, Source};
-use katydid_keep::{Record, Step};
+use katydid_session_core::{Record, Step};
 use katydid_wire::codec::Message as _;
 use katydid_wire::companion::MovedVariable;
 use katydid_wire::message::{kdForeignMap, kdMemoryBorrow, message_name};

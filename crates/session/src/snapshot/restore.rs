@@ -12,7 +12,7 @@ use std::sync::Arc;
 use katydid_cuda_sys::CUstream;
 use katydid_driver::Driver;
 use katydid_image::{ChunkId, FileEntry, Region, Session as SessionPart, Source};
-use katydid_keep::{Progress, RestoreOptions};
+use katydid_session_core::{Progress, RestoreOptions};
 
 use super::area::{Area, Place};
 use super::areas::{Areas, Entered, PINNED, Records, Wanted, areas, code_areas, code_of};

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use katydid_cuda_sys::device_attribute;
 use katydid_fatbin::OwnedImage;
 use katydid_image::{Arena, ChunkId, Device, Region, Session as SessionPart, Sink, Source};
-use katydid_keep::{CaptureOptions, Failure, Progress, RestoreOptions};
+use katydid_session_core::{CaptureOptions, Failure, Progress, RestoreOptions};
 use katydid_wire::facts::DeviceFacts;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, PROTOCOL};
 use katydid_wire::sharing::{LENDS, Sharing};
 
-use super::area::CHUNK;
+use super::area::CHUNK_BYTES;
 use super::capture::Captured;
 use super::error::SnapshotError;
 use super::restore::{Image, Share};
@@ -32,7 +32,7 @@ const FRAMES: &str = "frames";
 /// Key of the file with the journal.
 const JOURNAL: &str = "journal";
 /// Largest image of code that is read back: as large as one may come.
-const MOST_CODE: u64 = katydid_keep::MAX_IMAGE;
+const MAX_CODE_BYTES: u64 = katydid_session_core::MAX_IMAGE_BYTES;
 
 /// A session as it was at one moment; [`Taken::write`] brings it to the image.
 pub struct Taken {
@@ -151,7 +151,7 @@ fn code_of(part: &SessionPart, source: &dyn Source, number: u32) -> Result<Vec<u
     let damaged = |reason: &str| SnapshotError::Damaged { what: "code", reason: format!("image {number} {reason}") };
     let is_it = |region: &&Region| region.kind == CODE && region.object == Some(number.into());
     let region = part.regions.iter().find(is_it).ok_or_else(|| damaged("is not there"))?;
-    if region.bytes > MOST_CODE {
+    if region.bytes > MAX_CODE_BYTES {
         return Err(damaged("is larger than any"));
     }
     let mut flat = vec![0; region.bytes as usize];
@@ -167,7 +167,7 @@ fn code_of(part: &SessionPart, source: &dyn Source, number: u32) -> Result<Vec<u
 /// Puts the code into the image; what it has already costs a hash.
 fn write_code(number: usize, image: &OwnedImage, sink: &dyn Sink) -> Result<Region, SnapshotError> {
     let flat = image.image().encode();
-    let chunks = flat.chunks(CHUNK as usize).map(|chunk| sink.put(chunk)).collect::<Result<Vec<ChunkId>, _>>()?;
+    let chunks = flat.chunks(CHUNK_BYTES as usize).map(|chunk| sink.put(chunk)).collect::<Result<Vec<ChunkId>, _>>()?;
     Ok(Region {
         kind: CODE.to_owned(),
         name: format!("image {number}"),
@@ -175,7 +175,7 @@ fn write_code(number: usize, image: &OwnedImage, sink: &dyn Sink) -> Result<Regi
         gpu: None,
         address: 0,
         bytes: flat.len() as u64,
-        chunk_bytes: CHUNK as u32,
+        chunk_bytes: CHUNK_BYTES as u32,
         chunks,
     })
 }
@@ -200,7 +200,7 @@ impl Taken {
     }
 }
 
-impl katydid_keep::Taken for Taken {
+impl katydid_session_core::PendingSnapshot for Taken {
     fn bytes(&self) -> u64 {
         self.captured.bytes()
     }

@@ -9,7 +9,7 @@ use katydid_arena::{AddressMap, Reservation};
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
 use katydid_image::{CheckpointNumber, Image, Manifest, Options, Reader, Session as Part, Which, Writer};
-use katydid_keep::{Ahead, CaptureOptions, Progress, RestoreOptions, Taken as _};
+use katydid_session_core::{CaptureOptions, PendingSnapshot as _, Precopy, Progress, RestoreOptions};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{
     cuStreamCreate, cuStreamWaitValue32_v2, cuStreamWriteValue32_v2, kdAddressFree, kdAddressReserve, kdArrayCreate,
@@ -236,10 +236,11 @@ impl Stage {
 
     /// What a snapshot has used goes only when it is written and the GPU at rest.
     fn give_back(&mut self, taken: impl Sized) {
-        let tidy = |stage: &mut Self| katydid_keep::Kept::tidy(&mut stage.session);
-        assert!(!tidy(self), "a snapshot is under way");
+        let release_snapshot =
+            |stage: &mut Self| katydid_session_core::Checkpointable::release_snapshot(&mut stage.session);
+        assert!(!release_snapshot(self), "a snapshot is under way");
         drop(taken);
-        assert!(tidy(self));
+        assert!(release_snapshot(self));
         assert_eq!(self.session.snapshots.held(), 0);
     }
 
@@ -297,7 +298,7 @@ fn furnished(house: &House, seed: Option<u64>) -> (TempDir, Image, Stage) {
 }
 
 /// Looks ahead to a snapshot for which there is as much memory as it takes: nothing is brought to the image.
-fn with_room(stage: &mut Stage, writer: &Writer) -> impl Ahead + use<> {
+fn with_room(stage: &mut Stage, writer: &Writer) -> impl Precopy + use<> {
     let mut ahead = stage.session.look_ahead_to(false, &|_| Some(u64::MAX)).unwrap();
     assert_eq!(ahead.run(writer).unwrap(), 0);
     ahead
@@ -373,7 +374,7 @@ fn memory_that_was_taken_for_a_snapshot_is_given_back_when_nobody_takes_one() {
     drop(ahead);
     assert!(stage.session.snapshots.held() > 0);
     assert!(stage.session.look_ahead_to(false, &|_| Some(u64::MAX)).is_none());
-    assert!(katydid_keep::Kept::tidy(&mut stage.session));
+    assert!(katydid_session_core::Checkpointable::release_snapshot(&mut stage.session));
     assert_eq!(stage.session.snapshots.held(), 0);
     stage.clear();
 }

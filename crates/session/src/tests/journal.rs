@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use katydid_fatbin::Image;
-use katydid_keep::StateError;
+use katydid_session_core::StateError;
 use katydid_wire::message::{
     cuEventCreate, cuEventDestroy_v2, cuModuleUnload, cuStreamCopyAttributes, cuStreamCreate, cuStreamDestroy_v2,
     cuStreamQuery, kdAddressReserve, kdArrayCreate, kdContextRelease, kdContextSetLimit, kdDeviceGrow, kdDeviceShrink,

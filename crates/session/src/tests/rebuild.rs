@@ -16,7 +16,7 @@ use std::{env, fs};
 use katydid_arena::AddressMap;
 use katydid_driver::{Driver, DriverChoice, open};
 use katydid_fatbin::Image;
-use katydid_keep::Step;
+use katydid_session_core::Step;
 use katydid_wire::codec::{Message, Reply as _};
 use katydid_wire::facts::{EdgeFacts, FunctionFacts, GraphFacts, StepFacts, Work};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use katydid_arena::{AddressMap, Reservation};
 use katydid_driver::Driver;
-use katydid_keep::Capture;
+use katydid_session_core::Capture;
 use katydid_transport::{Answer, Buffer, Buffers, Event, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::facts::{DeviceFacts, Facts, PeerFacts};

@@ -1,8 +1,8 @@
 //! Advice about managed memory: checked against the space, kept in a book.
 
+use katydid_cuda_sys::CUresult;
 use katydid_mem_advise::Book;
 pub(crate) use katydid_mem_advise::{Advice, Target};
-use katydid_cuda_sys::CUresult;
 
 use crate::border::Outcome;
 use crate::space::{self, Region};

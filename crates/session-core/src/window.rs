@@ -14,11 +14,11 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Resource, getrlimit};
 
 /// Bytes that are mapped at a time: a multiple of the size of pages.
-const LENGTH: u64 = 64 << 10;
+const WINDOW_BYTES: u64 = 64 << 10;
 /// Bytes that are looked at.
-const LOOK: u64 = 8;
+const PROBE_BYTES: u64 = 8;
 /// The file's size from the beginning, so that all that is ever mapped lies inside it. Nothing lies behind what was written.
-const SIZE: u64 = 1 << 40;
+const FILE_BYTES: u64 = 1 << 40;
 
 /// The mapped part of a file that grows by what others write to it, at the file's position.
 #[derive(Debug)]
@@ -36,37 +36,38 @@ impl Window {
     pub(crate) fn open(file: &File) -> Option<Self> {
         // Beyond its limit a file would end the process by a signal.
         let limit = getrlimit(Resource::Fsize).current;
-        if limit.is_some_and(|limit| limit < SIZE) {
+        if limit.is_some_and(|limit| limit < FILE_BYTES) {
             return None;
         }
-        ftruncate(file, SIZE).ok()?;
+        ftruncate(file, FILE_BYTES).ok()?;
         Self::map(file, 0)
     }
 
     fn map(file: &File, base: u64) -> Option<Self> {
         // SAFETY: a mapping at a place of the system's choice takes nobody's memory.
-        let start = unsafe { mmap(null_mut(), LENGTH as usize, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), base) };
+        let start =
+            unsafe { mmap(null_mut(), WINDOW_BYTES as usize, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), base) };
         Some(Self { start: NonNull::new(start.ok()?.cast())?, base })
     }
 
     /// The same further on, if `offset` is not in it; none if the system does not map it.
     pub(crate) fn moved(self, file: &File, offset: u64) -> Option<Self> {
-        let is_in_it = offset >= self.base && offset + LOOK <= self.base + LENGTH;
-        if is_in_it { Some(self) } else { Self::map(file, offset - offset % (LENGTH / 2)) }
+        let is_in_it = offset >= self.base && offset + PROBE_BYTES <= self.base + WINDOW_BYTES;
+        if is_in_it { Some(self) } else { Self::map(file, offset - offset % (WINDOW_BYTES / 2)) }
     }
 
     /// Whether the bytes at `offset`, which lies in it, are as if nobody had written them.
     pub(crate) fn is_blank_at(&self, offset: u64) -> bool {
         let within = (offset - self.base) as usize;
         // SAFETY: inside the mapping, which is inside the file; read as memory that somebody else may write meanwhile.
-        (within..within + LOOK as usize).all(|at| unsafe { self.start.add(at).read_volatile() } == 0)
+        (within..within + PROBE_BYTES as usize).all(|at| unsafe { self.start.add(at).read_volatile() } == 0)
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
         // SAFETY: our own mapping, which nobody looks at any more.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), LENGTH as usize) };
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), WINDOW_BYTES as usize) };
     }
 }
 
@@ -82,7 +83,9 @@ mod tests {
     fn what_is_written_is_seen_wherever_it_lies() {
         let mut file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
         let mut window = Window::open(&file).unwrap();
-        for offset in [0, 5, LENGTH - 9, LENGTH - 8, LENGTH - 7, LENGTH, 5 * LENGTH + 1, 1 << 33] {
+        for offset in
+            [0, 5, WINDOW_BYTES - 9, WINDOW_BYTES - 8, WINDOW_BYTES - 7, WINDOW_BYTES, 5 * WINDOW_BYTES + 1, 1 << 33]
+        {
             window = window.moved(&file, offset).unwrap();
             assert!(window.is_blank_at(offset), "{offset}");
             file.seek(SeekFrom::Start(offset)).unwrap();

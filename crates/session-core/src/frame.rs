@@ -62,7 +62,7 @@ impl Frame {
     /// The `u32` at a place of the payload; 0 where there is none.
     #[must_use]
     pub fn word(&self, at: usize) -> u32 {
-        self.payload().get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
+        self.payload().get(at..).and_then(|quiesce| quiesce.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
     }
 }
 

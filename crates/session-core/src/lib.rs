@@ -6,14 +6,14 @@
 //!                                                                         └─ session of OpenCL
 //! ```
 //!
-//! The rule: nothing here knows an object, a message or a code of any API. A worker speaks to a session through [`Kept`]
-//! and [`Restored`] alone.
+//! The rule: nothing here knows an object, a message or a code of any API. A worker speaks to a session through [`Checkpointable`]
+//! and [`Restorable`] alone.
 
 mod calls;
+mod checkpointable;
 mod chunks;
 mod control;
 mod frame;
-mod kept;
 mod output;
 mod progress;
 mod record;
@@ -22,11 +22,14 @@ mod uploads;
 mod window;
 
 pub use calls::Calls;
-pub use chunks::{CHUNK, ChunkError, Load, put_each, read_all};
-pub use control::{Control, Orders, Pump, Pumped, RestError};
+pub use checkpointable::{
+    AddressMismatch, CaptureOptions, Checkpointable, Failure, OutOfMemory, PendingSnapshot, Precopy, Restorable,
+    RestoreOptions,
+};
+pub use chunks::{CHUNK_BYTES, ChunkError, Load, put_each, read_all};
+pub use control::{Control, FramePump, Orders, Pumped, QuiesceError};
 pub use frame::Frame;
-pub use kept::{Ahead, CaptureOptions, Elsewhere, Failure, Kept, NoRoom, RestoreOptions, Restored, Taken};
 pub use output::{Capture, Printed};
 pub use progress::Progress;
-pub use record::{Messages, Names, Record, StateError, Step};
-pub use uploads::{MAX_IMAGE, UploadError, Uploads};
+pub use record::{MessageTable, Messages, Record, StateError, Step};
+pub use uploads::{MAX_IMAGE_BYTES, UploadError, Uploads};

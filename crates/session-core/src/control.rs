@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 
 use katydid_transport::Switch;
 
-use crate::kept::{Ahead, Kept};
+use crate::checkpointable::{Checkpointable, Precopy};
 
 /// Shortest and longest pause between two looks at work that does not end.
-const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+const POLL_PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 /// Why a session is not at rest. It goes on as before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RestError {
+pub enum QuiesceError {
     /// Frames that were announced have not come, or not been executed.
     #[error("{executed} of the program's {sent} frames were executed in the time given; try again, or give more time")]
     Behind {
@@ -61,16 +61,16 @@ pub enum RestError {
 }
 
 /// What somebody wants of a session at rest.
-type Work = Box<dyn FnOnce(&mut dyn Kept) + Send>;
+type Work = Box<dyn FnOnce(&mut dyn Checkpointable) + Send>;
 
 /// What the main loop is to do.
 enum Order {
     /// Come to rest when `frames` frames were executed, and stay there.
-    Rest { frames: u64, deadline: Instant, answer: SyncSender<Result<u64, RestError>> },
+    Quiesce { frames: u64, deadline: Instant, answer: SyncSender<Result<u64, QuiesceError>> },
     /// Something that needs a session at rest.
     Work(Work),
     /// Execute frames again.
-    Go,
+    Resume,
 }
 
 /// Gives orders to the main loop of a session. Those of one session come from one thread at a time.
@@ -86,39 +86,48 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// [`RestError`]; the session goes on then.
-    pub fn rest(&self, frames: u64, patience: Duration) -> Result<u64, RestError> {
+    /// [`QuiesceError`]; the session goes on then.
+    pub fn quiesce(&self, frames: u64, patience: Duration) -> Result<u64, QuiesceError> {
         let (answer, answered) = sync_channel(1);
-        let order = Order::Rest { frames, deadline: Instant::now() + patience, answer };
-        self.orders.send(order).map_err(|_| RestError::Ended)?;
+        let order = Order::Quiesce { frames, deadline: Instant::now() + patience, answer };
+        self.orders.send(order).map_err(|_| QuiesceError::Ended)?;
         self.switch.interrupt(frames);
         match answered.recv_timeout(patience) {
             Ok(result) => result,
             Err(RecvTimeoutError::Timeout) => {
                 // The main loop takes the order now, and says how far it is.
                 self.switch.interrupt(0);
-                answered.recv().unwrap_or(Err(RestError::Ended))
+                answered.recv().unwrap_or(Err(QuiesceError::Ended))
             }
-            Err(RecvTimeoutError::Disconnected) => Err(RestError::Ended),
+            Err(RecvTimeoutError::Disconnected) => Err(QuiesceError::Ended),
         }
     }
 
     /// Has the main loop of a session at rest do `work`, and waits for its outcome; none if the session has ended.
-    pub fn with<R: Send + 'static>(&self, work: impl FnOnce(&mut dyn Kept) -> R + Send + 'static) -> Option<R> {
+    pub fn with<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut dyn Checkpointable) -> R + Send + 'static,
+    ) -> Option<R> {
         self.order(work)?.recv().ok()
     }
 
     /// The same with a session that runs: between two frames.
-    pub fn between<R: Send + 'static>(&self, work: impl FnOnce(&mut dyn Kept) -> R + Send + 'static) -> Option<R> {
+    pub fn with_running<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut dyn Checkpointable) -> R + Send + 'static,
+    ) -> Option<R> {
         let answered = self.order(work)?;
         self.switch.interrupt(0);
         answered.recv().ok()
     }
 
     /// Orders `work`, whose outcome will be received; none if the session has ended.
-    fn order<R: Send + 'static>(&self, work: impl FnOnce(&mut dyn Kept) -> R + Send + 'static) -> Option<Receiver<R>> {
+    fn order<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut dyn Checkpointable) -> R + Send + 'static,
+    ) -> Option<Receiver<R>> {
         let (answer, answered) = sync_channel(1);
-        let work = move |session: &mut dyn Kept| {
+        let work = move |session: &mut dyn Checkpointable| {
             // Not everybody waits for the answer.
             let _ = answer.send(work(session));
         };
@@ -133,22 +142,22 @@ impl Control {
         }
     }
 
-    /// What [`Kept::look_ahead`] of a session that runs gives; nothing if it has ended.
+    /// What [`Checkpointable::precopy`] of a session that runs gives; nothing if it has ended.
     #[must_use]
-    pub fn look_ahead(&self, full: bool) -> Option<Box<dyn Ahead>> {
-        self.between(move |session| session.look_ahead(full))?
+    pub fn precopy(&self, full: bool) -> Option<Box<dyn Precopy>> {
+        self.with_running(move |session| session.precopy(full))?
     }
 
-    /// What [`Kept::tidy`] of a session that runs says; true if it has ended.
+    /// What [`Checkpointable::release_snapshot`] of a session that runs says; true if it has ended.
     #[must_use]
-    pub fn tidy(&self) -> bool {
-        self.between(|session| session.tidy()).unwrap_or(true)
+    pub fn release_snapshot(&self) -> bool {
+        self.with_running(|session| session.release_snapshot()).unwrap_or(true)
     }
 
     /// Has a session at rest go on.
-    pub fn go(&self) {
+    pub fn resume(&self) {
         // A session that has ended needs no order.
-        let _ = self.orders.send(Order::Go);
+        let _ = self.orders.send(Order::Resume);
     }
 
     /// The session's link.
@@ -168,7 +177,7 @@ pub enum Pumped {
 }
 
 /// Executes what has come from the program meanwhile, for sessions that execute frames while they come to rest.
-pub type Pump<'a, S, E> = &'a mut dyn FnMut(&mut S) -> Result<Pumped, E>;
+pub type FramePump<'a, S, E> = &'a mut dyn FnMut(&mut S) -> Result<Pumped, E>;
 
 /// The main loop's end of a [`Control`].
 pub struct Orders {
@@ -191,7 +200,7 @@ impl Orders {
     /// # Errors
     ///
     /// The pump's.
-    pub fn obey<S: Kept, E>(&mut self, session: &mut S, pump: Pump<'_, S, E>) -> Result<Pumped, E> {
+    pub fn execute<S: Checkpointable, E>(&mut self, session: &mut S, pump: FramePump<'_, S, E>) -> Result<Pumped, E> {
         let mut is_at_rest = false;
         loop {
             let order = match self.later.take() {
@@ -201,21 +210,21 @@ impl Orders {
             };
             match order {
                 // The link was interrupted for another order: this one's turn comes with its frames, or in the end.
-                Some(order @ Order::Rest { frames, deadline, .. })
+                Some(order @ Order::Quiesce { frames, deadline, .. })
                     if self.switch.frames() < frames && Instant::now() < deadline =>
                 {
                     self.later = Some(order);
                     self.switch.interrupt(frames);
                     return Ok(Pumped::Frames(0));
                 }
-                Some(Order::Rest { frames, deadline, answer }) => {
+                Some(Order::Quiesce { frames, deadline, answer }) => {
                     let executed = self.switch.frames();
-                    let behind = RestError::Behind { sent: frames, executed };
-                    let result = if executed < frames { Err(behind) } else { come_to_rest(session, deadline, pump)? };
+                    let behind = QuiesceError::Behind { sent: frames, executed };
+                    let result = if executed < frames { Err(behind) } else { quiesce(session, deadline, pump)? };
                     let executed = self.switch.frames();
                     session.note_frames(executed);
                     is_at_rest = result.is_ok();
-                    let ended = matches!(result, Err(RestError::Ended));
+                    let ended = matches!(result, Err(QuiesceError::Ended));
                     // A companion that is gone has been answered in another way.
                     let _ = answer.send(result.map(|()| executed));
                     if !is_at_rest {
@@ -223,7 +232,7 @@ impl Orders {
                     }
                 }
                 Some(Order::Work(work)) => work(session),
-                Some(Order::Go) | None => return Ok(Pumped::Frames(0)),
+                Some(Order::Resume) | None => return Ok(Pumped::Frames(0)),
             }
         }
     }
@@ -231,28 +240,28 @@ impl Orders {
 
 /// Waits until nothing is in flight. What it finds twice in a row, with no frame between, stays so: nobody but
 /// work in flight sends anything.
-fn come_to_rest<S: Kept, E>(
+fn quiesce<S: Checkpointable, E>(
     session: &mut S,
     deadline: Instant,
-    pump: Pump<'_, S, E>,
-) -> Result<Result<(), RestError>, E> {
-    let (mut nap, mut clean) = (NAPS.0, 0);
+    pump: FramePump<'_, S, E>,
+) -> Result<Result<(), QuiesceError>, E> {
+    let (mut nap, mut clean) = (POLL_PAUSES.0, 0);
     while clean < 2 {
         match pump(session)? {
-            Pumped::End => return Ok(Err(RestError::Ended)),
+            Pumped::End => return Ok(Err(QuiesceError::Ended)),
             Pumped::Frames(0) => {}
             Pumped::Frames(_) => clean = 0,
         }
-        let Err(busy) = session.look() else {
+        let Err(busy) = session.check_idle() else {
             clean += 1;
             continue;
         };
         clean = 0;
-        if matches!(busy, RestError::Ruined { .. }) || Instant::now() >= deadline {
+        if matches!(busy, QuiesceError::Ruined { .. }) || Instant::now() >= deadline {
             return Ok(Err(busy));
         }
         thread::sleep(nap);
-        nap = (nap * 2).min(NAPS.1);
+        nap = (nap * 2).min(POLL_PAUSES.1);
     }
     Ok(session.synchronize())
 }

@@ -101,12 +101,12 @@ pub struct Messages {
 
 /// The messages that records name.
 #[derive(Debug)]
-pub struct Names {
+pub struct MessageTable {
     messages: Messages,
     opcodes: Vec<u16>,
 }
 
-impl Names {
+impl MessageTable {
     /// None yet, of these messages.
     #[must_use]
     pub fn new(messages: Messages) -> Self {
@@ -153,7 +153,7 @@ impl Names {
 
 impl Record {
     /// Writes it, and notes its message.
-    pub fn put(&self, names: &mut Names, out: &mut Vec<u8>) {
+    pub fn put(&self, names: &mut MessageTable, out: &mut Vec<u8>) {
         (self.step as u8).put(out);
         self.order.put(out);
         self.thread.put(out);
@@ -172,7 +172,7 @@ impl Record {
     /// # Errors
     ///
     /// Damaged bytes.
-    pub fn take(names: &Names, reader: &mut Reader<'_>) -> Result<Self, StateError> {
+    pub fn take(names: &MessageTable, reader: &mut Reader<'_>) -> Result<Self, StateError> {
         let damaged = |what| StateError::Damaged { what };
         let step = Step::from_number(reader.take()?).ok_or(damaged("the kind of a record"))?;
         let (order, thread, context) = (reader.take()?, reader.take()?, reader.take()?);

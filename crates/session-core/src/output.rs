@@ -20,7 +20,7 @@ use crate::streams;
 use crate::window::Window;
 
 /// Consumed bytes are given back in steps of this many.
-const GIVE_BACK: u64 = 1 << 20;
+const PUNCH_STEP_BYTES: u64 = 1 << 20;
 
 /// Text taken for one reply.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Source {
 
     /// Punches a hole over what was read, now and then.
     fn give_back(&mut self) {
-        let whole = self.read - self.read % GIVE_BACK;
+        let whole = self.read - self.read % PUNCH_STEP_BYTES;
         if whole > self.given_back {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             // Without the hole the bytes stay until the session ends: a cost, no error.
@@ -153,8 +153,8 @@ impl Capture {
 
 /// The first bytes of a text, at most `room`, which it loses.
 fn cut(text: &mut Vec<u8>, room: usize) -> Vec<u8> {
-    let rest = text.split_off(room.min(text.len()));
-    std::mem::replace(text, rest)
+    let quiesce = text.split_off(room.min(text.len()));
+    std::mem::replace(text, quiesce)
 }
 
 /// Makes descriptor `number` another name of `file`.

@@ -9,7 +9,7 @@ use katydid_transport::{Switch, WorkerLink};
 use katydid_wire::companion::MovedVariable;
 use katydid_wire::sharing::Sharing;
 
-use crate::control::{Control, RestError};
+use crate::control::{Control, QuiesceError};
 use crate::progress::Progress;
 
 /// Why a session could not do what it was asked for, in its own words.
@@ -19,12 +19,12 @@ pub type Failure = Box<dyn Error + Send + Sync>;
 /// process it may come out right.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Elsewhere(pub String);
+pub struct AddressMismatch(pub String);
 
 /// The device has too little free memory for what the session had, now.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct NoRoom(pub String);
+pub struct OutOfMemory(pub String);
 
 /// How a session is rebuilt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -48,20 +48,20 @@ pub struct CaptureOptions {
 }
 
 /// A session that can be brought to rest and kept. Its main loop calls these.
-pub trait Kept {
+pub trait Checkpointable {
     /// Whether anything is in flight at this moment.
     ///
     /// # Errors
     ///
     /// What is.
-    fn look(&mut self) -> Result<(), RestError>;
+    fn check_idle(&mut self) -> Result<(), QuiesceError>;
 
     /// What a look does not show, once nothing is in flight: devices in error, text that they printed.
     ///
     /// # Errors
     ///
-    /// [`RestError::Ruined`].
-    fn synchronize(&mut self) -> Result<(), RestError>;
+    /// [`QuiesceError::Ruined`].
+    fn synchronize(&mut self) -> Result<(), QuiesceError>;
 
     /// So many frames were executed when it came to rest.
     fn note_frames(&mut self, frames: u64);
@@ -71,13 +71,13 @@ pub trait Kept {
 
     /// What can be done for a snapshot before the program stands still; none where there is nothing. `full` as in
     /// [`CaptureOptions`].
-    fn look_ahead(&mut self, _full: bool) -> Option<Box<dyn Ahead>> {
+    fn precopy(&mut self, _full: bool) -> Option<Box<dyn Precopy>> {
         None
     }
 
-    /// Gives back what [`Ahead::run`] has left for a snapshot that is not taken, and what one that was taken has used, if that
+    /// Gives back what [`Precopy::run`] has left for a snapshot that is not taken, and what one that was taken has used, if that
     /// can be done at this moment; else false.
-    fn tidy(&mut self) -> bool {
+    fn release_snapshot(&mut self) -> bool {
         true
     }
 
@@ -92,7 +92,7 @@ pub trait Kept {
         options: CaptureOptions,
         sink: &dyn Sink,
         progress: &Arc<Progress>,
-    ) -> Result<Box<dyn Taken>, Failure>;
+    ) -> Result<Box<dyn PendingSnapshot>, Failure>;
 
     /// Lets a companion control this session, whose link is `switch`'s.
     fn control(&mut self, switch: Switch) -> Control;
@@ -109,8 +109,8 @@ pub trait Kept {
 }
 
 /// What is done for a snapshot while the program runs, by a thread of the worker's own. What it holds then the next snapshot
-/// uses up, or [`Kept::tidy`] gives back.
-pub trait Ahead: Send {
+/// uses up, or [`Checkpointable::release_snapshot`] gives back.
+pub trait Precopy: Send {
     /// Does it, once. Returns how many bytes the snapshot will bring to the image while the program stands still all the
     /// same, as far as that can be told.
     ///
@@ -122,7 +122,7 @@ pub trait Ahead: Send {
 
 /// A snapshot that was taken, and has to be brought to the image. Dropped, it gives back what it holds: a driver may wait
 /// with that for streams of the program, which runs again, so nobody is to wait for it.
-pub trait Taken: Send {
+pub trait PendingSnapshot: Send {
     /// Bytes that the session holds.
     fn bytes(&self) -> u64;
 
@@ -143,12 +143,12 @@ pub trait Taken: Send {
 }
 
 /// A session in which nothing has happened yet, and that is to become one of an image.
-pub trait Restored: Kept {
+pub trait Restorable: Checkpointable {
     /// Rebuilds all that needs nothing of the program: of an image, or first of an outline and then of an image.
     ///
     /// # Errors
     ///
-    /// Why it cannot be that; it is then of no use. [`Elsewhere`]: here, but perhaps in another process. [`NoRoom`]: not now.
+    /// Why it cannot be that; it is then of no use. [`AddressMismatch`]: here, but perhaps in another process. [`OutOfMemory`]: not now.
     fn restore(
         &mut self,
         part: &SessionPart,
@@ -166,7 +166,7 @@ pub trait Restored: Kept {
     ///
     /// # Errors
     ///
-    /// As [`Restored::restore`].
+    /// As [`Restorable::restore`].
     fn restore_host(
         &mut self,
         pinned: Option<BorrowedFd<'_>>,
@@ -181,5 +181,5 @@ pub trait Restored: Kept {
     fn frames(&self) -> u64;
 
     /// The same session, for its main loop.
-    fn begin(&'static mut self) -> &'static mut dyn Kept;
+    fn begin(&'static mut self) -> &'static mut dyn Checkpointable;
 }
