@@ -42,6 +42,7 @@ mod style;
 mod test;
 mod tree;
 mod vsock;
+mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

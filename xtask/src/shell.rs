@@ -39,6 +39,11 @@ pub(crate) fn works(program: impl AsRef<OsStr>, arguments: &[&str]) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
+/// What git says of the checkout.
+pub(crate) fn git(root: &Path, arguments: &[&str]) -> Result<String> {
+    read(Command::new("git").current_dir(root).args(arguments))
+}
+
 /// The cargo that runs us, in the checkout.
 pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -14,6 +14,7 @@ use syn::visit::{self, Visit};
 
 use crate::output::{line, step};
 use crate::tree::Tree;
+use crate::words;
 
 const FILE_LIMIT: usize = 1000;
 const FUNCTION_LIMIT: usize = 80;
@@ -30,7 +31,7 @@ struct Measured {
 
 /// Prints the figures, and fails where a hard limit is passed.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
-    step("style: sizes, comments and headers");
+    step("style: sizes, comments, headers, words");
     let mut files = Vec::new();
     for folder in ["crates", "tests/src", "xtask/src"] {
         collect(&tree.root.join(folder), &mut files)?;
@@ -42,7 +43,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
     }
-    Ok(())
+    words::check(tree)
 }
 
 /// All Rust files below `folder` that are neither tests nor built.

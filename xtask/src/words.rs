@@ -1,0 +1,196 @@
+//! Words that the project gave up for the field's terms stay gone.
+//!
+//! A row of the table names a word, what to write instead, and where the word is refused: everywhere, or only as the name of a module, a
+//! type or a constant, where the word has ordinary meanings too. Code, pages and subjects of commits are checked. The changelog and
+//! docs/evidence may keep old words, and so may the folders of [`UNFINISHED`] for now.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell;
+use crate::tree::Tree;
+
+/// Where a word is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// In prose, messages and names alike, whatever the case.
+    Everywhere,
+    /// Only where a module, a type, a constant or a variable of that name is declared; the case counts.
+    Names,
+}
+
+use Scope::{Everywhere, Names};
+
+/// The old word, the term instead, and where the word is refused. Add a row when a word is gone.
+const WORDS: &[(&str, &str, Scope)] = &[
+    ("whoever", "the actor's name: the caller, the peer, the thread", Everywhere),
+    ("somebody", "the actor's name: another process, a user, a thread", Everywhere),
+    ("nobody", "the actor's name: no process, no caller, no thread", Everywhere),
+    ("behind", "backpressure", Names),
+    ("border", "ffi", Names),
+    ("greens", "green_ctx", Names),
+    ("hosts", "host_memory", Names),
+    ("ledgers", "process_state", Names),
+    ("manageds", "managed", Names),
+    ("olds", "legacy_launch", Names),
+    ("MOST", "a constant with a subject and a unit, such as MAX_NAME_BYTES", Names),
+    ("PATIENCE", "a constant with a subject, such as CONNECT_TIMEOUT", Names),
+    ("LOOK", "a constant with a subject, such as POLL_INTERVAL", Names),
+];
+
+/// Folders and files whose old words are still to be replaced. Rows may only go.
+const UNFINISHED: &[&str] = &[
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "SPECIFICATION.md",
+    "crates/advice/",
+    "crates/api-codegen/",
+    "crates/arena/",
+    "crates/cli/",
+    "crates/client/",
+    "crates/criu-launcher/",
+    "crates/cuda-sys/",
+    "crates/daemon/",
+    "crates/export-table/",
+    "crates/fatbin/",
+    "crates/graph/",
+    "crates/http/",
+    "crates/image/",
+    "crates/job/",
+    "crates/keep/",
+    "crates/ledger/",
+    "crates/memo/",
+    "crates/opencl-sys/",
+    "crates/ptx-exec/",
+    "crates/ptx-forms/",
+    "crates/scratch/",
+    "crates/session/",
+    "crates/session-opencl/",
+    "crates/shim-cuda/",
+    "crates/shim-nvml/",
+    "crates/shim-opencl/",
+    "crates/softcuda/",
+    "crates/transport/",
+    "crates/wire/",
+    "crates/worker/",
+    "deny.toml",
+    "docs/",
+    "fuzz/",
+    "spec/",
+    "tests/apps/",
+    "tests/apps-opencl/",
+    "tests/src/",
+    "tests/tests/",
+    "xtask/",
+];
+
+/// Paths that may keep old words for good: what they tell is history, or, as here, the table itself.
+const HISTORY: [&str; 3] = ["CHANGELOG.md", "docs/evidence/", "xtask/src/words.rs"];
+
+/// Ends of the names of files that people read.
+const READ: [&str; 11] = [".rs", ".md", ".toml", ".cu", ".cuh", ".c", ".h", ".cpp", ".py", ".sh", ".api"];
+
+/// The commit whose descendants have to keep to the table.
+const SINCE: &str = "775b905a";
+
+/// Keywords before a name that is declared.
+const DECLARE: [&str; 8] = ["mod", "struct", "enum", "trait", "type", "const", "static", "union"];
+
+/// Fails where an old word is back.
+pub(crate) fn check(tree: &Tree) -> Result<()> {
+    let mut faults = Vec::new();
+    let files = shell::git(&tree.root, &["ls-files"])?;
+    for path in files.lines().filter(|path| is_checked(path)) {
+        // A file may be gone from the checkout before it is gone from the index.
+        let Ok(bytes) = fs::read(tree.root.join(path)) else { continue };
+        faults.extend(found(&String::from_utf8_lossy(&bytes), path));
+    }
+    faults.extend(subjects(&tree.root)?);
+    if !faults.is_empty() {
+        bail!("{}\nThe table is in xtask/src/words.rs", faults.join("\n"));
+    }
+    Ok(())
+}
+
+fn is_checked(path: &str) -> bool {
+    let is_left_out = HISTORY.iter().chain(UNFINISHED).any(|start| path.starts_with(start));
+    !is_left_out && READ.iter().any(|end| path.ends_with(end))
+}
+
+/// Old words in the subjects of commits since the table began; none where the history is not at hand.
+fn subjects(root: &Path) -> Result<Vec<String>> {
+    if shell::git(root, &["cat-file", "-e", SINCE]).is_err() {
+        return Ok(Vec::new());
+    }
+    let log = shell::git(root, &["log", "--format=%h %s", &format!("{SINCE}..HEAD")])
+        .context("cannot read the subjects of commits")?;
+    let lines = log.lines().filter_map(|line| line.split_once(' '));
+    Ok(lines.flat_map(|(commit, subject)| found(subject, &format!("commit {commit}"))).collect())
+}
+
+/// The old words of a text, each with its line and the term instead.
+fn found(text: &str, place: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        for (word, term, scope) in WORDS {
+            let is_there = match scope {
+                Everywhere => says(line, word),
+                Names => place.ends_with(".rs") && declares(line, word),
+            };
+            if is_there {
+                faults.push(format!("{place}:{}: \"{word}\" is not used any more: {term}", index + 1));
+            }
+        }
+    }
+    faults
+}
+
+/// Whether a line has the word between letters of none, such as in `nobody_waits`.
+fn says(line: &str, word: &str) -> bool {
+    line.split(|letter: char| !letter.is_ascii_alphabetic()).any(|part| part.eq_ignore_ascii_case(word))
+}
+
+/// Whether a line declares something of that name.
+fn declares(line: &str, word: &str) -> bool {
+    let code = line.trim_start();
+    if code.starts_with("//") {
+        return false;
+    }
+    let mut tokens =
+        code.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').filter(|part| !part.is_empty());
+    let mut before = "";
+    tokens.any(|token| {
+        let is_declared = token == word && DECLARE.contains(&before);
+        before = token;
+        is_declared
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_found_with_its_line_and_term() {
+        let faults = found("fine\n// Nobody waits.\n", "crates/x/src/a.rs");
+        assert_eq!(
+            faults,
+            [
+                "crates/x/src/a.rs:2: \"nobody\" is not used any more: the actor's name: no process, no caller, no thread"
+            ]
+        );
+        assert_eq!(found("fn nobody_waits() {}", "a.rs").len(), 1);
+        assert!(found("antibodybuilder", "a.md").is_empty());
+    }
+
+    #[test]
+    fn a_name_is_refused_only_where_it_is_declared() {
+        assert_eq!(found("pub(crate) mod behind;", "a.rs").len(), 1);
+        assert_eq!(found("    const MOST: usize = 3;", "a.rs").len(), 1);
+        assert!(found("// The mod behind it.\nlet behind = 3;", "a.rs").is_empty());
+        assert!(found("mod behind;", "a.md").is_empty());
+    }
+}
