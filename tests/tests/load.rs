@@ -22,7 +22,7 @@ use katydid_tests::server::{Server, ask};
 use katydid_tests::watch::{PATIENCE, children, descriptors, runs, threads, until};
 use katydid_tests::way::Way;
 use katydid_transport::connect;
-use katydid_transport::{Address, ConnectError, Connection, ProgramLink, companion};
+use katydid_transport::{Address, ConnectError, ConnectedLink, ProgramLink, companion};
 use katydid_wire::handshake::{Claim, HandshakeError, RefusalCode, Role, SessionKind};
 use katydid_wire::key::SessionKey;
 
@@ -294,7 +294,7 @@ fn a_request_that_announces_too_much_is_refused_and_ends_nothing() -> Result<()>
 
 fn nvml(address: &Address, patience: Duration) -> Result<Box<dyn ProgramLink>, ConnectError> {
     connect(address, &peer::hello(SessionKind::NVML, Claim::NEW), &peer::build(), patience)
-        .map(|Connection { link, .. }| link)
+        .map(|ConnectedLink { link, .. }| link)
 }
 
 fn is_crowded(error: &ConnectError) -> bool {

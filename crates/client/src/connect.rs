@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use katydid_arena::{Offers, Reservation, Settled};
 use katydid_driver_state::{settings, units};
-use katydid_transport::compression::Packing;
+use katydid_transport::compression::CompressionMode;
 use katydid_transport::connect;
 use katydid_transport::{Address, ProgramLink};
 use katydid_wire::SPEC_HASH;
@@ -21,10 +21,10 @@ use crate::environment::OpenError;
 use crate::environment::program_name;
 use crate::environment::variable;
 use crate::session::{FaultHandler, Session};
-use crate::{mark, packing, threads};
+use crate::{compression, session_mark, threads};
 
 /// A worker that has to start its driver first takes a second or two; more than this is a fault.
-const PATIENCE: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A session that has begun, and what was agreed on.
 pub struct Opened {
@@ -90,14 +90,14 @@ pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
         arenas: offers.arenas(),
         link_timeout: link_timeout()?,
     };
-    let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?;
+    let connection = connect(&address, &hello, &Build::current(SPEC_HASH), CONNECT_TIMEOUT)?;
     if connection.ready.driver == SOFTCUDA && variable("KATYDID_REQUIRE_GPU").is_some_and(|value| value != "0") {
         return Err(OpenError::NoGpu { address });
     }
     adjust(&*connection.link)?;
     let arenas = offers.settle(&connection.ready.arenas)?;
     let session = Session::new(connection.link, on_fault);
-    mark::set();
+    session_mark::set();
     Ok(Opened { session, arenas, pinned: connection.pinned, address, link: hello.link })
 }
 
@@ -138,17 +138,17 @@ pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
         arenas: offers.as_ref().map(Offers::arenas).unwrap_or_default(),
         link_timeout: link_timeout()?,
     };
-    let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?;
+    let connection = connect(&address, &hello, &Build::current(SPEC_HASH), CONNECT_TIMEOUT)?;
     adjust(&*connection.link)?;
     let chosen = &connection.ready.arenas;
     let range = offers.map_or(Ok(None), |offers| offers.settle_pinned(chosen))?;
-    mark::set();
+    session_mark::set();
     Ok(Plain { link: connection.link, address, kind, pinned: range.zip(connection.pinned) })
 }
 
 /// Most connections for bulk beside the first one, unless the environment says otherwise: on an H200's machine 8 carry
 /// 64 MiB in a sixth of the time that one takes.
-const LANES: usize = 8;
+const MAX_BULK_CONNECTIONS: usize = 8;
 
 /// How long a link may give no sign of life; nothing: no limit.
 fn silence() -> Result<Duration, OpenError> {
@@ -165,16 +165,16 @@ fn link_timeout() -> Result<u32, OpenError> {
 fn adjust(link: &dyn ProgramLink) -> Result<(), OpenError> {
     // A connection that is gone again is told of by the first call.
     let _ = link.limit_silence(silence()?);
-    let wish = setting("KATYDID_PACKING")?.and_then(|word| Packing::named(&word));
-    packing::choose(wish.unwrap_or_default());
+    let wish = setting("KATYDID_PACKING")?.and_then(|word| CompressionMode::named(&word));
+    compression::choose(wish.unwrap_or_default());
     let lanes = setting("KATYDID_LANES")?.and_then(|number| number.parse().ok());
-    link.allow_lanes(lanes.unwrap_or_else(lanes_here));
+    link.allow_bulk_connections(lanes.unwrap_or_else(bulk_connections_here));
     Ok(())
 }
 
 /// Each connection keeps a processor busy on either side; four were a gain on two busy processors, too.
-fn lanes_here() -> usize {
-    (threads::processors() / 2).clamp(LANES / 2, LANES)
+fn bulk_connections_here() -> usize {
+    (threads::processors() / 2).clamp(MAX_BULK_CONNECTIONS / 2, MAX_BULK_CONNECTIONS)
 }
 
 /// What a variable is set to, if it takes that.
@@ -207,7 +207,7 @@ pub fn open_nvml() -> Result<Box<dyn ProgramLink>, OpenError> {
         arenas: Vec::new(),
         link_timeout: link_timeout()?,
     };
-    let link = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE)?.link;
+    let link = connect(&address, &hello, &Build::current(SPEC_HASH), CONNECT_TIMEOUT)?.link;
     adjust(&*link)?;
     Ok(link)
 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use katydid_transport::{Address, Holding, LinkError, Talk, TalkError};
+use katydid_transport::{Address, ControlChannel, ControlError, LinkError, QuiesceGate};
 use katydid_wire::handshake::{LinkKind, SessionKind};
 use katydid_wire::job::{FromProgram, HIDDEN, INCARNATIONS, MAX_MESSAGE, PROTOCOL, ToProgram, VARIABLE};
 use katydid_wire::key::SessionKey;
@@ -34,17 +34,17 @@ use crate::{fork, threads};
 
 /// Names frames at which the program holds itself for a checkpoint, ascending, counted from 1: for tests that must come
 /// out the same every time.
-const STOPS: &str = "KATYDID_CHECKPOINT_AT";
+const STOPS_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
 /// Between two attempts of a program that waits to be taken up again.
-const EAGER: Duration = Duration::from_millis(2);
+const REJOIN_INTERVAL: Duration = Duration::from_millis(2);
 /// Between two attempts of a program that does well without a supervisor.
-const CALM: Duration = Duration::from_secs(1);
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// Attempts between two looks whether there is a supervisor at all.
-const ATTEMPTS: u32 = 250;
+const ATTEMPTS_BETWEEN_CHECKS: u32 = 250;
 /// A connection to the supervisor, one to the worker, and the memory that this one lends.
-const WAY_BACK: usize = 3;
+const SPARE_DESCRIPTORS: usize = 3;
 /// How long a worker may take to take the program back.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RESUME_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a program of a job knows of it.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub struct Job {
     path: PathBuf,
     stops: Vec<u64>,
     /// The supervisor, while it does not know more than that there is a program.
-    announced: Option<Own<Talk>>,
+    announced: Option<Own<ControlChannel>>,
 }
 
 impl Job {
@@ -69,11 +69,11 @@ impl Job {
     /// [`OpenError::Setting`].
     pub fn from_environment() -> Result<Option<Self>, OpenError> {
         let Some(path) = variable(VARIABLE) else { return Ok(None) };
-        let stops = match variable(STOPS) {
+        let stops = match variable(STOPS_VARIABLE) {
             None => Vec::new(),
             Some(value) => read_stops(&value).ok_or_else(|| {
                 let expected = "ascending numbers of frames, from 1, with commas between";
-                OpenError::Setting(format!("{STOPS}={value:?} is not {expected}"))
+                OpenError::Setting(format!("{STOPS_VARIABLE}={value:?} is not {expected}"))
             })?,
         };
         Ok(Some(Self::new(path.into(), stops)))
@@ -87,8 +87,8 @@ impl Job {
             match reach(&self.path) {
                 Ok(talk) => self.announced = Some(talk),
                 Err(error) if error.kind() != ErrorKind::NotFound || is_absent(&self.path) => return,
-                Err(_) if u32::is_multiple_of(attempts, ATTEMPTS) && is_forsaken(&self.path) => return,
-                Err(_) => thread::sleep(EAGER),
+                Err(_) if u32::is_multiple_of(attempts, ATTEMPTS_BETWEEN_CHECKS) && is_forsaken(&self.path) => return,
+                Err(_) => thread::sleep(REJOIN_INTERVAL),
             }
             attempts += 1;
         }
@@ -124,12 +124,12 @@ enum Standing {
 }
 
 /// A session as the keeper of its program's job needs it.
-pub trait Kept: Sync {
+pub trait SupervisedSession: Sync {
     /// Which API it speaks.
     fn kind(&self) -> SessionKind;
 
     /// Its link; none if that cannot be held.
-    fn holding(&self) -> Option<&dyn Holding>;
+    fn quiesce_gate(&self) -> Option<&dyn QuiesceGate>;
 
     /// Whether its worker is gone for good.
     fn is_lost(&self) -> bool;
@@ -149,8 +149,8 @@ pub trait Kept: Sync {
 
 /// The job thread of one session.
 pub struct Keeper<'a> {
-    session: &'a dyn Kept,
-    link: &'a dyn Holding,
+    session: &'a dyn SupervisedSession,
+    link: &'a dyn QuiesceGate,
     job: Job,
     address: String,
     kind: LinkKind,
@@ -158,16 +158,25 @@ pub struct Keeper<'a> {
     is_held: bool,
     attempts: u32,
     /// For the way back, while the program is away.
-    spare: Spare,
+    spare: SpareDescriptors,
 }
 
 impl<'a> Keeper<'a> {
     /// For a session at `address`; none if its link cannot be held.
-    pub fn new(session: &'a dyn Kept, job: Job, address: &Address, kind: LinkKind) -> Option<Self> {
-        let link = session.holding()?;
+    pub fn new(session: &'a dyn SupervisedSession, job: Job, address: &Address, kind: LinkKind) -> Option<Self> {
+        let link = session.quiesce_gate()?;
         let (address, standing) = (address.to_string(), Standing::Present);
-        let mut keeper =
-            Self { session, link, job, address, kind, standing, is_held: false, attempts: 0, spare: Spare::default() };
+        let mut keeper = Self {
+            session,
+            link,
+            job,
+            address,
+            kind,
+            standing,
+            is_held: false,
+            attempts: 0,
+            spare: SpareDescriptors::default(),
+        };
         keeper.arm();
         Some(keeper)
     }
@@ -177,10 +186,10 @@ impl<'a> Keeper<'a> {
         while !self.session.is_lost() {
             match self.job.announced.take().or_else(|| self.reach()) {
                 Some(talk) => {
-                    self.spare = Spare::default();
+                    self.spare = SpareDescriptors::default();
                     self.serve(&talk);
                 }
-                None if self.standing == Standing::Present => thread::sleep(CALM),
+                None if self.standing == Standing::Present => thread::sleep(RECONNECT_INTERVAL),
                 None => self.wait_eagerly(),
             }
             self.do_without();
@@ -188,7 +197,7 @@ impl<'a> Keeper<'a> {
     }
 
     /// The supervisor, if it is there. Nothing is opened while it is not: the program may be dumped at any moment.
-    fn reach(&mut self) -> Option<Own<Talk>> {
+    fn reach(&mut self) -> Option<Own<ControlChannel>> {
         self.job.path.symlink_metadata().ok()?;
         // The connection takes the place of one.
         self.spare.give_one();
@@ -197,9 +206,9 @@ impl<'a> Keeper<'a> {
 
     /// Pauses before the next attempt of a program that left. Now and then it looks whether anybody will come.
     fn wait_eagerly(&mut self) {
-        thread::sleep(EAGER);
+        thread::sleep(REJOIN_INTERVAL);
         self.attempts += 1;
-        if self.attempts.is_multiple_of(ATTEMPTS) && is_forsaken(&self.job.path) {
+        if self.attempts.is_multiple_of(ATTEMPTS_BETWEEN_CHECKS) && is_forsaken(&self.job.path) {
             self.give_up("the supervisor of its job has ended while the program was away from its worker");
         }
     }
@@ -208,8 +217,8 @@ impl<'a> Keeper<'a> {
     fn arm(&mut self) {
         if !self.job.stops.is_empty() {
             let stop = self.job.stops.remove(0);
-            if let Err(error) = self.link.hold_at(stop) {
-                say(format_args!("{STOPS}: {error}"));
+            if let Err(error) = self.link.set_stop_at(stop) {
+                say(format_args!("{STOPS_VARIABLE}: {error}"));
             }
         }
     }
@@ -225,8 +234,8 @@ impl<'a> Keeper<'a> {
     }
 
     /// Obeys one supervisor until it is gone, or the program has left.
-    fn serve(&mut self, talk: &Talk) {
-        // Without a bell the loss of a worker is noticed by the next call, and is the end.
+    fn serve(&mut self, talk: &ControlChannel) {
+        // Without a notify_fd the loss of a worker is noticed by the next call, and is the end.
         let _ = self.link.keep();
         let outcome = self.tell(talk, &self.introduction()).and_then(|()| {
             loop {
@@ -248,7 +257,7 @@ impl<'a> Keeper<'a> {
                 }
             }
         });
-        if let Err(TalkError::Envelope(error)) = outcome {
+        if let Err(ControlError::Envelope(error)) = outcome {
             say(format_args!("the supervisor of this job sent what makes no sense: {error}"));
         }
     }
@@ -271,22 +280,22 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    fn tell(&self, talk: &Talk, word: &FromProgram) -> Result<(), TalkError> {
+    fn tell(&self, talk: &ControlChannel, word: &FromProgram) -> Result<(), ControlError> {
         talk.send(&word.encode()?, &[])
     }
 
     /// Waits for an order, and reports what happens meanwhile; true when an order is there.
-    fn wait(&mut self, talk: &Talk) -> Result<bool, TalkError> {
+    fn wait(&mut self, talk: &ControlChannel) -> Result<bool, ControlError> {
         let supervisor = PollFd::from_borrowed_fd(talk.as_fd(), PollFlags::IN);
-        let bell = self.link.bell().map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN));
+        let notify_fd = self.link.notify_fd().map(|notify_fd| PollFd::from_borrowed_fd(notify_fd, PollFlags::IN));
         let watched = self.link.socket().filter(|_| self.standing == Standing::Present);
         let worker = watched.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::RDHUP));
-        let mut all: Vec<PollFd<'_>> = [Some(supervisor), bell, worker].into_iter().flatten().collect();
+        let mut all: Vec<PollFd<'_>> = [Some(supervisor), notify_fd, worker].into_iter().flatten().collect();
         // An interrupted wait is repeated by the caller.
         let _ = poll(&mut all, None::<&Timespec>);
         let has_order = !all[0].revents().is_empty();
-        if let Some(bell) = self.link.bell() {
-            quiet(bell);
+        if let Some(notify_fd) = self.link.notify_fd() {
+            quiet(notify_fd);
         }
         if self.standing == Standing::Present && self.link.is_lost() {
             self.standing = Standing::Bereft;
@@ -332,7 +341,7 @@ impl<'a> Keeper<'a> {
         let server = address.parse::<Address>().map_err(|error| error.to_string())?;
         // No child is to have the new connection before it is where the old one was.
         let forks = fork::hold();
-        self.link.resume(&server, key, PATIENCE).map_err(|error| error.to_string())?;
+        self.link.resume(&server, key, RESUME_TIMEOUT).map_err(|error| error.to_string())?;
         drop(forks);
         (self.address, self.standing) = (address, Standing::Present);
         self.session.resumed();
@@ -340,7 +349,7 @@ impl<'a> Keeper<'a> {
     }
 
     fn leave(&mut self) -> FromProgram {
-        let spare = match can_return(&self.job.path, &self.address).and_then(|()| Spare::take()) {
+        let spare = match can_return(&self.job.path, &self.address).and_then(|()| SpareDescriptors::take()) {
             Ok(spare) => spare,
             Err(text) => return FromProgram::Failed { text },
         };
@@ -374,21 +383,21 @@ impl<'a> Keeper<'a> {
 /// The name of the job thread of a session of CUDA.
 pub(crate) const THREAD: &str = "katydid-job";
 /// The job thread calls nothing of the program's.
-const STACK: usize = 1 << 20;
+const THREAD_STACK_BYTES: usize = 1 << 20;
 
 /// Starts the thread that does what the supervisor of the program's job asks for.
-pub fn keep(session: &'static dyn Kept, job: Job, address: &Address, kind: LinkKind) {
+pub fn keep(session: &'static dyn SupervisedSession, job: Job, address: &Address, kind: LinkKind) {
     let Some(keeper) = Keeper::new(session, job, address, kind) else { return };
     let name = if session.kind() == SessionKind::CUDA { THREAD } else { "katydid-job-cl" };
-    if threads::start(name, STACK, move || keeper.run()).is_err() {
+    if threads::start(name, THREAD_STACK_BYTES, move || keeper.run()).is_err() {
         say("there is no thread to keep the job with: it cannot be checkpointed");
     }
 }
 
 /// Connects to the supervisor whose socket is at `path`.
-pub(crate) fn reach(path: &Path) -> std::io::Result<Own<Talk>> {
+pub(crate) fn reach(path: &Path) -> std::io::Result<Own<ControlChannel>> {
     path.symlink_metadata()?;
-    Own::open(|| Talk::new(UnixStream::connect(path)?.into(), MAX_MESSAGE))
+    Own::open(|| ControlChannel::new(UnixStream::connect(path)?.into(), MAX_MESSAGE))
 }
 
 /// Refuses to let a program leave that could not come back: it may have changed its user, its root directory or its namespaces
@@ -429,12 +438,12 @@ fn may_connect(path: &Path) -> rustix::io::Result<()> {
 /// Descriptors that a program keeps for its way back while it is away from its worker, when it may open as many files as its
 /// limit allows.
 #[derive(Default)]
-struct Spare(Vec<OwnedFd>);
+struct SpareDescriptors(Vec<OwnedFd>);
 
-impl Spare {
+impl SpareDescriptors {
     /// As many as the way back takes at a time beyond what a program has open that is with its worker.
     fn take() -> Result<Self, String> {
-        let spare: rustix::io::Result<_> = (0..WAY_BACK).map(|_| eventfd(0, EventfdFlags::CLOEXEC)).collect();
+        let spare: rustix::io::Result<_> = (0..SPARE_DESCRIPTORS).map(|_| eventfd(0, EventfdFlags::CLOEXEC)).collect();
         spare.map(Self).map_err(|error| {
             format!("it has no descriptors left for its way back: {error}; raise its limit of open files (ulimit -n)")
         })
@@ -447,7 +456,7 @@ impl Spare {
     }
 }
 
-impl Drop for Spare {
+impl Drop for SpareDescriptors {
     fn drop(&mut self) {
         self.0.drain(..).for_each(close_if_ours);
     }
@@ -476,10 +485,10 @@ pub(crate) fn is_forsaken(path: &Path) -> bool {
     flock(&lock, FlockOperation::NonBlockingLockShared).is_ok()
 }
 
-/// Takes a bell's ringing away.
-fn quiet(bell: BorrowedFd<'_>) {
+/// Takes a notify_fd's ringing away.
+fn quiet(notify_fd: BorrowedFd<'_>) {
     // Nothing there to be read is as good.
-    let _ = rustix::io::read(bell, &mut [0; 8]);
+    let _ = rustix::io::read(notify_fd, &mut [0; 8]);
 }
 
 #[cfg(test)]
@@ -501,9 +510,9 @@ mod tests {
             drop(listener);
             std::fs::remove_file(name).unwrap();
         }
-        let mut spare = Spare::take().unwrap();
+        let mut spare = SpareDescriptors::take().unwrap();
         spare.give_one();
-        assert_eq!(spare.0.len(), WAY_BACK - 1);
+        assert_eq!(spare.0.len(), SPARE_DESCRIPTORS - 1);
     }
 
     #[test]

@@ -2,24 +2,24 @@
 //!
 //! Nothing here knows a function of CUDA's; the shim composes those from these parts. [`session`] carries messages,
 //! [`connect`] opens it as [`environment`] says, [`life`] says what fork and exit allow, [`fork`] what children get. [`slab`] makes handles, [`stack`] keeps a thread's
-//! contexts, [`memory`] hands out addresses and [`regions`] knows what they belong to. [`params`] packs launches, [`packing`] bulk,
+//! contexts, [`memory`] hands out addresses and [`regions`] knows what they belong to. [`params`] packs launches, [`compression`] bulk,
 //! [`trace`] records calls, and is read by `katydid trace`; [`threads`] are ours in the program, [`job`] keeps it for its
-//! supervisor, [`mark`] shows it that there is a session, [`process_request`] asks supervisors about other programs.
+//! supervisor, [`session_mark`] shows it that there is a session, [`process_request`] asks supervisors about other programs.
 
 pub mod cache;
+pub mod compression;
 pub mod connect;
 pub mod environment;
 pub mod fork;
 pub mod job;
 pub mod life;
-pub mod mark;
 pub mod memory;
 pub mod output;
-pub mod packing;
 pub mod params;
 pub mod process_request;
 pub mod regions;
 pub mod session;
+pub mod session_mark;
 pub mod slab;
 pub mod stack;
 pub mod threads;

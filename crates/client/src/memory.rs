@@ -31,7 +31,7 @@ pub trait Backing {
     fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult>;
 
     /// Has other programs give back what they hold idle, so that there may be so many bytes; whether that may have helped.
-    fn plead(&self, bytes: u64) -> bool {
+    fn request_reclaim(&self, bytes: u64) -> bool {
         let _ = bytes;
         false
     }
@@ -76,9 +76,9 @@ enum Growth {
 }
 
 /// Between two tries to have memory that will be there soon.
-const NEXT_TRY: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 /// As long as this a worker may take to bring the contents of a full GPU to an image, before it has memory again.
-const LONGEST: Duration = Duration::from_secs(300);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Tries to have memory until there is some, or none to come: the worker answers `ERROR_NOT_READY` while a snapshot has what
 /// it will give back.
@@ -86,11 +86,11 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// # Errors
 ///
 /// What `attempt` came to; `ERROR_OUT_OF_MEMORY` where nothing was given back for so long.
-pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T, CUresult>) -> Result<T, CUresult> {
-    let deadline = Instant::now() + LONGEST;
+pub fn retry_until_timeout<T>(mut attempt: impl FnMut() -> Result<T, CUresult>) -> Result<T, CUresult> {
+    let deadline = Instant::now() + RETRY_TIMEOUT;
     loop {
         match attempt() {
-            Err(CUresult::ERROR_NOT_READY) if Instant::now() < deadline => thread::sleep(NEXT_TRY),
+            Err(CUresult::ERROR_NOT_READY) if Instant::now() < deadline => thread::sleep(RETRY_INTERVAL),
             Err(CUresult::ERROR_NOT_READY) => return Err(CUresult::ERROR_OUT_OF_MEMORY),
             outcome => return outcome,
         }
@@ -126,9 +126,9 @@ impl Arena {
     pub fn allocate(&self, size: u64, align: u64, backing: &dyn Backing) -> Result<u64, CUresult> {
         // Others may allocate and free while it is waited, and the thread that gives back what lies idle here: who is pleaded
         // with may be pleading too.
-        let attempt = || patiently(|| self.lock().allocate((size, align), self.growth, backing));
+        let attempt = || retry_until_timeout(|| self.lock().allocate((size, align), self.growth, backing));
         match attempt() {
-            Err(CUresult::ERROR_OUT_OF_MEMORY) if backing.plead(size) => attempt(),
+            Err(CUresult::ERROR_OUT_OF_MEMORY) if backing.request_reclaim(size) => attempt(),
             outcome => outcome,
         }
     }
@@ -357,7 +357,7 @@ mod tests {
             Ok(())
         }
 
-        fn plead(&self, bytes: u64) -> bool {
+        fn request_reclaim(&self, bytes: u64) -> bool {
             self.pleas.borrow_mut().push(bytes);
             self.lent.set(if self.is_idle_elsewhere.get() { 0 } else { self.lent.get() });
             true

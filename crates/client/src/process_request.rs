@@ -15,18 +15,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::CUresult;
-use katydid_transport::TalkError;
+use katydid_transport::ControlError;
 use katydid_wire::job::{FromProgram, PROTOCOL, ToProgram, VARIABLE, ask};
 
 use crate::job::{THREAD, is_forsaken, reach};
 
 /// How long the device may take to come to rest when it is asked for the first time, and at most; in between twice as long
 /// each time. A program goes on between two attempts.
-const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
+const REST_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
 /// Between two attempts to speak to a supervisor that does something else.
-const PAUSE: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// The longest path that fits the address of a unix socket.
-const LONGEST: usize = 107;
+const MAX_SOCKET_PATH: usize = 107;
 
 /// Why a process cannot be asked for, or did not do it.
 #[derive(Debug, thiserror::Error)]
@@ -56,11 +56,11 @@ pub enum AskError {
     },
     /// The conversation broke.
     #[error("the supervisor of process {process}'s job: {source}")]
-    Talk {
+    ControlChannel {
         /// Whose.
         process: i32,
         /// What happened.
-        source: TalkError,
+        source: ControlError,
     },
     /// The system.
     #[error("process {process}: {source}")]
@@ -81,7 +81,7 @@ impl AskError {
             Self::WithoutCuda(_) => CUresult::ERROR_NOT_INITIALIZED,
             Self::NoJob(_) => CUresult::ERROR_NOT_SUPPORTED,
             Self::Refused { code, .. } => *code,
-            Self::Forsaken(_) | Self::Talk { .. } | Self::System { .. } => CUresult::ERROR_OPERATING_SYSTEM,
+            Self::Forsaken(_) | Self::ControlChannel { .. } | Self::System { .. } => CUresult::ERROR_OPERATING_SYSTEM,
         }
     }
 }
@@ -111,7 +111,7 @@ impl Target {
             return Err(if uses_cuda(&folder) { AskError::NoJob(process) } else { AskError::WithoutCuda(process) });
         };
         let within = folder.join("root").join(job.trim_start_matches('/'));
-        let fits = within.as_os_str().len() + ".hidden".len() <= LONGEST;
+        let fits = within.as_os_str().len() + ".hidden".len() <= MAX_SOCKET_PATH;
         Ok(Self { process, own_id, socket: if fits { within } else { job.into() } })
     }
 
@@ -160,23 +160,25 @@ impl Target {
     /// Asks until the answer is another than "not now", or the time is up.
     fn persist(&self, what: u32, gpus: Vec<u8>, limit: Option<Duration>) -> Result<u32, AskError> {
         let deadline = limit.map(|limit| Instant::now() + limit);
-        let mut patience = PATIENCE.0;
+        let mut patience = REST_TIMEOUTS.0;
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let time = left.map_or(patience, |left| patience.min(left));
             let answer = self.ask(what, &gpus, time);
             let is_over = left.is_some_and(|left| left <= time);
             match answer {
-                Err(AskError::Refused { code: CUresult::ERROR_NOT_READY, .. }) if !is_over => thread::sleep(PAUSE),
+                Err(AskError::Refused { code: CUresult::ERROR_NOT_READY, .. }) if !is_over => {
+                    thread::sleep(RETRY_INTERVAL)
+                }
                 other => return other,
             }
-            patience = (patience * 2).min(PATIENCE.1);
+            patience = (patience * 2).min(REST_TIMEOUTS.1);
         }
     }
 
     /// Asks once. The socket is out of sight at times, while the job's processes are being dumped.
     fn ask(&self, what: u32, gpus: &[u8], patience: Duration) -> Result<u32, AskError> {
-        let broken = |source| AskError::Talk { process: self.process, source };
+        let broken = |source| AskError::ControlChannel { process: self.process, source };
         let talk = match reach(&self.socket) {
             Ok(talk) => talk,
             Err(_) if is_forsaken(&self.socket) => return Err(AskError::Forsaken(self.process)),
@@ -187,7 +189,7 @@ impl Target {
         };
         let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         let word = FromProgram::Ask { protocol: PROTOCOL, process: self.own_id, what, patience, gpus: gpus.to_vec() };
-        let sent = word.encode().map_err(TalkError::from).and_then(|bytes| talk.send(&bytes, &[]));
+        let sent = word.encode().map_err(ControlError::from).and_then(|bytes| talk.send(&bytes, &[]));
         let heard = sent.and_then(|()| talk.listen());
         let told = heard.and_then(|word| Ok(ToProgram::decode(&word.bytes)?)).map_err(broken)?;
         match told {

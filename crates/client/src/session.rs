@@ -8,14 +8,16 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use katydid_cuda_sys::CUresult;
-use katydid_transport::{Holding, Landing, LinkError, Place, ProgramLink, Rules, Staging, aboard};
+use katydid_transport::{
+    LinkError, OrderingRules, ProgramLink, QuiesceGate, ReplyBuffer, Staging, StreamKey, in_batch,
+};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::frame::{MAX_PAYLOAD, ReplyHead};
 use katydid_wire::handshake::SessionKind;
 use katydid_wire::message::kdOutput;
 
-use crate::job::Kept;
-use crate::{life, mark, output};
+use crate::job::SupervisedSession;
+use crate::{life, output, session_mark};
 
 /// What calls return once the worker is gone. The driver knows no "connection lost"; of the errors that programs
 /// treat as "this GPU cannot be used any more, by no fault of mine", this is the one that does not blame a kernel.
@@ -115,21 +117,21 @@ impl Session {
         reply.ok_or_else(|| self.broken(M::NAME))
     }
 
-    /// As [`Session::call`], for a reply that is bytes and nothing else, exactly as many as there is room for at `landing`.
+    /// As [`Session::call`], for a reply that is bytes and nothing else, exactly as many as there is room for at `buffer`.
     ///
     /// # Errors
     ///
     /// As [`Session::call`].
-    pub fn call_landing<M: Message>(&self, context: u32, message: &M, landing: Landing) -> Result<(), CUresult> {
+    pub fn call_into<M: Message>(&self, context: u32, message: &M, buffer: ReplyBuffer) -> Result<(), CUresult> {
         self.check()?;
         with_buffers(|request, reply| {
             message.encode(request);
             count_round_trip();
             let (head, landed) = self
                 .link
-                .call_landing(M::OPCODE, context, &[request, message.tail()], reply, landing)
+                .call_into(M::OPCODE, context, &[request, message.tail()], reply, buffer)
                 .map_err(|error| self.fail(M::NAME, &error))?;
-            let elsewhere = if landed { landing.size() } else { 0 };
+            let elsewhere = if landed { buffer.size() } else { 0 };
             let (status, _) = self.receive((context, M::NAME), &head, (reply, elsewhere), !M::CHANGES_OBJECTS)?;
             status.ok()?;
             if landed { Ok(()) } else { Err(self.broken(M::NAME)) }
@@ -234,15 +236,15 @@ impl Session {
         self.link.enqueued()
     }
 
-    /// Has work of a place be in one piece: until the value is dropped, other threads do not send what would come between
+    /// Has work of a stream_key be in one piece: until the value is dropped, other threads do not send what would come between
     /// two messages of it.
     ///
     /// # Errors
     ///
     /// [`LOST`] when the worker is gone.
-    pub fn train(&self, place: Place, rules: Rules) -> Result<Train<'_>, CUresult> {
-        let number = self.link.begin_train(place, rules).map_err(|error| self.fail("a copy", &error))?;
-        Ok(Train { session: self, number })
+    pub fn batch(&self, stream_key: StreamKey, rules: OrderingRules) -> Result<Batch<'_>, CUresult> {
+        let number = self.link.begin_batch(stream_key, rules).map_err(|error| self.fail("a copy", &error))?;
+        Ok(Batch { session: self, number })
     }
 
     /// Waits until the calling thread's messages are sent at once.
@@ -250,19 +252,19 @@ impl Session {
     /// # Errors
     ///
     /// [`LOST`] when the worker is gone.
-    pub fn stand(&self) -> Result<(), CUresult> {
+    pub fn wait_until_open(&self) -> Result<(), CUresult> {
         self.check()?;
-        self.link.stand().map_err(|error| self.fail("a pause", &error))
+        self.link.wait_until_open().map_err(|error| self.fail("a pause", &error))
     }
 
     /// From now on threads that wait sleep at once.
-    pub fn calm(&self) {
-        self.link.calm();
+    pub fn disable_spin(&self) {
+        self.link.disable_spin();
     }
 
     /// Whether other threads than one send messages.
-    pub fn has_company(&self) -> bool {
-        self.link.has_company()
+    pub fn is_multithreaded(&self) -> bool {
+        self.link.is_multithreaded()
     }
 
     /// Memory that both sides see, for bulk copies.
@@ -271,8 +273,8 @@ impl Session {
     }
 
     /// How many threads a copy of `bytes` may be divided among for connections of their own; 0: it is not worth it.
-    pub fn lanes_for(&self, bytes: u64) -> usize {
-        self.link.lanes_for(bytes)
+    pub fn bulk_connections_for(&self, bytes: u64) -> usize {
+        self.link.bulk_connections_for(bytes)
     }
 
     /// Has at least `length` bytes of memory behind the pinned arena, if the sides share some.
@@ -283,19 +285,19 @@ impl Session {
         self.link.lengthen_pinned(length)
     }
 
-    /// As [`ProgramLink::next_appeal`].
+    /// As [`ProgramLink::next_reclaim_request`].
     ///
     /// # Errors
     ///
     /// [`LOST`]; the program is told by its own calls.
-    pub fn next_appeal(&self) -> Result<u32, CUresult> {
+    pub fn next_reclaim_request(&self) -> Result<u32, CUresult> {
         self.check()?;
-        self.link.next_appeal().map_err(|_| LOST)
+        self.link.next_reclaim_request().map_err(|_| LOST)
     }
 
-    /// As [`ProgramLink::quicken`].
-    pub fn quicken(&self) {
-        self.link.quicken();
+    /// As [`ProgramLink::enable_fast_path`].
+    pub fn enable_fast_path(&self) {
+        self.link.enable_fast_path();
     }
 
     /// Whether the worker is gone.
@@ -335,7 +337,7 @@ impl Session {
     fn lose(&self, why: &str) -> CUresult {
         // While the process exits, the worker may well go first; nobody wants to hear of it then.
         self.lost.store(true, Ordering::Relaxed);
-        mark::remove();
+        session_mark::remove();
         if life::lose() {
             output::say(format_args!("{why}; every further CUDA call returns {LOST}"));
         }
@@ -343,33 +345,33 @@ impl Session {
     }
 }
 
-/// Messages that are in one piece ([`Session::train`]).
-pub struct Train<'a> {
+/// Messages that are in one piece ([`Session::batch`]).
+pub struct Batch<'a> {
     session: &'a Session,
     number: u64,
 }
 
-impl Train<'_> {
+impl Batch<'_> {
     /// Runs `body`, whose messages belong to it, by any thread. Nothing in there waits for what another thread may hold while it
     /// sends.
-    pub fn carry<T>(&self, body: impl FnOnce() -> T) -> T {
-        aboard(self.number, body)
+    pub fn run<T>(&self, body: impl FnOnce() -> T) -> T {
+        in_batch(self.number, body)
     }
 }
 
-impl Drop for Train<'_> {
+impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        self.session.link.end_train(self.number);
+        self.session.link.end_batch(self.number);
     }
 }
 
-impl Kept for Session {
+impl SupervisedSession for Session {
     fn kind(&self) -> SessionKind {
         SessionKind::CUDA
     }
 
-    fn holding(&self) -> Option<&dyn Holding> {
-        self.link.holding()
+    fn quiesce_gate(&self) -> Option<&dyn QuiesceGate> {
+        self.link.quiesce_gate()
     }
 
     fn is_lost(&self) -> bool {
@@ -386,8 +388,8 @@ impl Kept for Session {
 
     fn give_up(&self, why: &str) {
         let _ = self.lose(&format!("the session has ended: {why}"));
-        if let Some(holding) = self.holding() {
-            holding.give_up();
+        if let Some(gate) = self.quiesce_gate() {
+            gate.give_up();
         }
     }
 }

@@ -33,15 +33,15 @@ pub fn start_in<'scope, T: Send + 'scope>(
     with_signals_blocked(|| builder.spawn_scoped(scope, body))
 }
 
-/// Has a link send without locked instructions, which `quicken` does: at once where that takes no time; else by a thread that ends
+/// Has a link send without locked instructions, which `enable_fast_path` does: at once where that takes no time; else by a thread that ends
 /// with it.
-pub fn quicken(quicken: impl FnOnce() + Send + 'static) {
+pub fn enable_fast_path(enable_fast_path: impl FnOnce() + Send + 'static) {
     const STACK: usize = 64 << 10;
     if is_only_one() {
-        quicken();
+        enable_fast_path();
     } else {
         // Without it, calls are as they were before.
-        let _ = start("katydid-quicken", STACK, quicken);
+        let _ = start("katydid-enable_fast_path", STACK, enable_fast_path);
     }
 }
 

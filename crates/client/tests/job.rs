@@ -13,7 +13,7 @@ use std::time::Duration;
 use katydid_client::job::{Job, Keeper};
 use katydid_client::session::{LOST, Session};
 use katydid_transport::connect;
-use katydid_transport::{Address, Answer, Event, Pending, Switch, Talk};
+use katydid_transport::{Address, Answer, ControlChannel, Event, LinkControl, Pending};
 use katydid_wire::frame::Output;
 use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionKind};
 use katydid_wire::job::{FromProgram, MAX_MESSAGE, ToProgram};
@@ -32,7 +32,7 @@ struct Stage {
     folder: TempDir,
     session: &'static Session,
     server: UnixListener,
-    switch: Switch,
+    link_control: LinkControl,
     /// Frames that the worker has taken.
     taken: Mutex<Receiver<u64>>,
     listener: Option<UnixListener>,
@@ -72,7 +72,7 @@ impl Stage {
             });
             (connect(&address, &hello, &build(), PATIENCE).unwrap(), worker.join().unwrap())
         });
-        let switch = worker.switch().unwrap();
+        let link_control = worker.link_control().unwrap();
         let (tell, taken) = channel();
         thread::spawn(move || work(worker, &tell));
         let session: &'static Session = Box::leak(Box::new(Session::new(connection.link, |_, _| ())));
@@ -81,7 +81,7 @@ impl Stage {
         flock(lock.as_ref().unwrap(), FlockOperation::NonBlockingLockExclusive).unwrap();
         let keeper = Keeper::new(session, Job::new(folder.path().join("job"), stops), &address, kind).unwrap();
         thread::spawn(move || keeper.run());
-        Self { folder, session, server, switch, taken: Mutex::new(taken), listener, lock }
+        Self { folder, session, server, link_control, taken: Mutex::new(taken), listener, lock }
     }
 
     fn path(&self) -> PathBuf {
@@ -91,7 +91,7 @@ impl Stage {
     /// The program's next connection, and how it introduces itself: state and frames.
     fn member(&self) -> (Supervisor, u32, u64) {
         let socket = self.listener.as_ref().unwrap().accept().unwrap().0;
-        let supervisor = Supervisor(Talk::new(socket.into(), MAX_MESSAGE).unwrap());
+        let supervisor = Supervisor(ControlChannel::new(socket.into(), MAX_MESSAGE).unwrap());
         match supervisor.hear() {
             FromProgram::Member { state, frames, key, .. } if key.matches(&KEY) => (supervisor, state, frames),
             other => panic!("{other:?}"),
@@ -101,7 +101,7 @@ impl Stage {
     /// Takes the program back.
     fn take_back(&self) {
         let pending = Pending::accept(self.server.accept().unwrap().0.into(), &build(), PATIENCE).unwrap();
-        self.switch.attach(pending, &build(), &ready()).unwrap();
+        self.link_control.attach(pending, &build(), &ready()).unwrap();
     }
 
     fn enqueue(&self) {
@@ -125,7 +125,7 @@ fn work(mut link: Box<dyn katydid_transport::WorkerLink>, tell: &Sender<u64>) {
 }
 
 /// The supervisor's end.
-struct Supervisor(Talk);
+struct Supervisor(ControlChannel);
 
 impl Supervisor {
     fn hear(&self) -> FromProgram {
@@ -163,7 +163,7 @@ fn a_program_is_held_leaves_and_is_resumed() {
             let session = stage.session;
             move || session.enqueue(0, &NOTHING)
         });
-        stage.switch.detach();
+        stage.link_control.detach();
         assert_eq!(supervisor.order(&ToProgram::Leave {}), FromProgram::Left { frames: 1 });
         drop(supervisor);
         let (supervisor, state, frames) = stage.member();
@@ -206,7 +206,7 @@ fn a_program_that_is_away_waits_for_a_supervisor_as_long_as_one_may_come() {
         let mut stage = Stage::new(kind, vec![]);
         let (supervisor, _, _) = stage.member();
         supervisor.order(&ToProgram::Hold {});
-        stage.switch.detach();
+        stage.link_control.detach();
         supervisor.order(&ToProgram::Leave {});
         // Nobody listens, but the lock says that somebody will.
         std::fs::remove_file(stage.path()).unwrap();
@@ -230,7 +230,7 @@ fn a_program_that_lost_its_worker_waits_for_the_supervisors_word() {
         let (supervisor, _, _) = stage.member();
         // The order is answered after the link was told to wait for another worker.
         supervisor.order(&ToProgram::Release {});
-        shutdown(&*stage.switch.socket().unwrap(), Shutdown::Both).unwrap();
+        shutdown(&*stage.link_control.socket().unwrap(), Shutdown::Both).unwrap();
         assert_eq!(supervisor.hear(), FromProgram::Lost { frames: 0 });
         let waiting = thread::spawn({
             let session = stage.session;

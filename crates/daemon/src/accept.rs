@@ -148,7 +148,7 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: Place, share
         // Read each time, so that a certificate can be renewed while the server runs.
         Some(folder) => Identity::read(folder)
             .map_err(AcceptError::from)
-            .and_then(|identity| Pending::accept_sealed(socket, &shared.build, identity, shared.hello_patience)),
+            .and_then(|identity| Pending::accept_encrypted(socket, &shared.build, identity, shared.hello_patience)),
     };
     let pending = match accepted {
         Ok(pending) => pending,

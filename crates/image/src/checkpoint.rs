@@ -13,8 +13,8 @@ use crate::chunks::{Chunks, Options, Written};
 use crate::error::{ImageError, Result};
 use crate::files::Files;
 use crate::gc;
-use crate::gc::alone;
 use crate::gc::clear_leftovers;
+use crate::gc::wait_until_alone;
 use crate::id::{CheckpointNumber, ChunkId};
 use crate::image::latest;
 use crate::image::{CHECKPOINTS, Image, LATEST, MANIFEST, folder_of};
@@ -86,7 +86,7 @@ impl Writer {
         let store = Arc::clone(&image.store);
         let guard = store.lock(Lock::Writer)?;
         // Parts of this one cannot join before it is let go.
-        let _alone = alone(&*store)?;
+        let _alone = wait_until_alone(&*store)?;
         clear_leftovers(image)?;
         let parent = image.checkpoints()?.last().copied();
         // `latest` counts too: the newest checkpoint may have been removed, and its number is not given again.

@@ -23,9 +23,9 @@ const SMALL_PACK: u64 = 64 << 20;
 const SMALL_PACKS: usize = 32;
 
 /// How long a part of an earlier checkpoint may take to remove what it wrote.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WRITERS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks whether it has.
-const LOOK: Duration = Duration::from_millis(20);
+const WRITERS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Which checkpoints go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Image {
     pub fn collect(&self, keep: &Keep) -> Result<Cleared> {
         let _writer = self.store.lock(Lock::Writer)?;
         let _sweeper = self.store.lock(Lock::Sweeper)?;
-        let _alone = alone(&*self.store)?;
+        let _alone = wait_until_alone(&*self.store)?;
         let all = self.checkpoints()?;
         let (gone, stay) = divided(self, &all, keep)?;
         if !keep.dry_run {
@@ -230,18 +230,18 @@ pub(crate) fn sweep(image: &Image) -> Result<usize> {
 }
 
 /// Waits until nobody writes a part of an earlier checkpoint, or removes one: its writer may have ended before it, or be killed.
-pub(crate) fn alone(store: &dyn Store) -> Result<Guard> {
-    let end = Instant::now() + PATIENCE;
+pub(crate) fn wait_until_alone(store: &dyn Store) -> Result<Guard> {
+    let end = Instant::now() + WRITERS_TIMEOUT;
     loop {
         match store.lock(Lock::Alone) {
-            Err(ImageError::Locked { .. }) if Instant::now() < end => thread::sleep(LOOK),
+            Err(ImageError::Locked { .. }) if Instant::now() < end => thread::sleep(WRITERS_POLL_INTERVAL),
             locked => return locked,
         }
     }
 }
 
 /// Removes what an earlier writer left when it was ended in the middle. The caller has the locks of a writer, and of who is
-/// alone.
+/// wait_until_alone.
 pub(crate) fn clear_leftovers(image: &Image) -> Result<()> {
     let complete = image.checkpoints()?;
     let mut any = false;

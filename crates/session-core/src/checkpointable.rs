@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use katydid_image::{Session as SessionPart, Sink, Source};
-use katydid_transport::{Switch, WorkerLink};
+use katydid_transport::{LinkControl, WorkerLink};
 use katydid_wire::companion::MovedVariable;
 use katydid_wire::sharing::Sharing;
 
@@ -94,8 +94,8 @@ pub trait Checkpointable {
         progress: &Arc<Progress>,
     ) -> Result<Box<dyn PendingSnapshot>, Failure>;
 
-    /// Lets a companion control this session, whose link is `switch`'s.
-    fn control(&mut self, switch: Switch) -> Control;
+    /// Lets a companion control this session, whose link is `link_control`'s.
+    fn control(&mut self, link_control: LinkControl) -> Control;
 
     /// Executes frames until the program closes its end.
     ///

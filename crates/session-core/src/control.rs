@@ -4,14 +4,14 @@
 //! end. One thing may go on: the program's upcall thread waits for a function that is not due. Work that does not come
 //! to its end in time is named, and the session goes on as if nobody had asked.
 //!
-//! Orders reach the main loop by interrupting the link ([`Switch::interrupt`]), so that a session which nobody keeps pays
+//! Orders reach the main loop by interrupting the link ([`LinkControl::interrupt`]), so that a session which nobody keeps pays
 //! for one comparison a frame.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_transport::Switch;
+use katydid_transport::LinkControl;
 
 use crate::checkpointable::{Checkpointable, Precopy};
 
@@ -77,7 +77,7 @@ enum Order {
 #[derive(Clone)]
 pub struct Control {
     orders: Sender<Order>,
-    switch: Switch,
+    link_control: LinkControl,
 }
 
 impl Control {
@@ -91,12 +91,12 @@ impl Control {
         let (answer, answered) = sync_channel(1);
         let order = Order::Quiesce { frames, deadline: Instant::now() + patience, answer };
         self.orders.send(order).map_err(|_| QuiesceError::Ended)?;
-        self.switch.interrupt(frames);
+        self.link_control.interrupt(frames);
         match answered.recv_timeout(patience) {
             Ok(result) => result,
             Err(RecvTimeoutError::Timeout) => {
                 // The main loop takes the order now, and says how far it is.
-                self.switch.interrupt(0);
+                self.link_control.interrupt(0);
                 answered.recv().unwrap_or(Err(QuiesceError::Ended))
             }
             Err(RecvTimeoutError::Disconnected) => Err(QuiesceError::Ended),
@@ -117,7 +117,7 @@ impl Control {
         work: impl FnOnce(&mut dyn Checkpointable) -> R + Send + 'static,
     ) -> Option<R> {
         let answered = self.order(work)?;
-        self.switch.interrupt(0);
+        self.link_control.interrupt(0);
         answered.recv().ok()
     }
 
@@ -138,7 +138,7 @@ impl Control {
     /// Says that a snapshot of the session will be wanted soon: what can be found out while the program runs is.
     pub fn prepare(&self) {
         if self.order(|session| session.prepare_snapshot()).is_some() {
-            self.switch.interrupt(0);
+            self.link_control.interrupt(0);
         }
     }
 
@@ -162,8 +162,8 @@ impl Control {
 
     /// The session's link.
     #[must_use]
-    pub fn switch(&self) -> &Switch {
-        &self.switch
+    pub fn link_control(&self) -> &LinkControl {
+        &self.link_control
     }
 }
 
@@ -184,15 +184,15 @@ pub struct Orders {
     received: Receiver<Order>,
     /// Taken from there too early.
     later: Option<Order>,
-    switch: Switch,
+    link_control: LinkControl,
 }
 
 impl Orders {
-    /// Both ends, for the session whose link is `switch`'s.
+    /// Both ends, for the session whose link is `link_control`'s.
     #[must_use]
-    pub fn new(switch: Switch) -> (Self, Control) {
+    pub fn new(link_control: LinkControl) -> (Self, Control) {
         let (orders, received) = channel();
-        (Self { received, later: None, switch: switch.clone() }, Control { orders, switch })
+        (Self { received, later: None, link_control: link_control.clone() }, Control { orders, link_control })
     }
 
     /// Obeys until the session may go on. The link was interrupted for an order, which may have been obeyed by now.
@@ -211,17 +211,17 @@ impl Orders {
             match order {
                 // The link was interrupted for another order: this one's turn comes with its frames, or in the end.
                 Some(order @ Order::Quiesce { frames, deadline, .. })
-                    if self.switch.frames() < frames && Instant::now() < deadline =>
+                    if self.link_control.frames() < frames && Instant::now() < deadline =>
                 {
                     self.later = Some(order);
-                    self.switch.interrupt(frames);
+                    self.link_control.interrupt(frames);
                     return Ok(Pumped::Frames(0));
                 }
                 Some(Order::Quiesce { frames, deadline, answer }) => {
-                    let executed = self.switch.frames();
+                    let executed = self.link_control.frames();
                     let behind = QuiesceError::Behind { sent: frames, executed };
                     let result = if executed < frames { Err(behind) } else { quiesce(session, deadline, pump)? };
-                    let executed = self.switch.frames();
+                    let executed = self.link_control.frames();
                     session.note_frames(executed);
                     is_at_rest = result.is_ok();
                     let ended = matches!(result, Err(QuiesceError::Ended));

@@ -99,13 +99,13 @@ impl Session {
         None
     }
 
-    /// Finishes the call that waits to be looked at, here or by its executor. `has_news` tells whether the link has
+    /// Finishes the call that waits to be looked at, here or by its executor. `has_pending` tells whether the link has
     /// something for the main loop.
     ///
     /// # Errors
     ///
     /// As when the call is given to an executor.
-    pub(crate) fn look(&mut self, mut has_news: impl FnMut() -> bool) -> Result<(), SessionError> {
+    pub(crate) fn look(&mut self, mut has_pending: impl FnMut() -> bool) -> Result<(), SessionError> {
         self.looking.is_on = false;
         // Events of a call that failed before it came to wait.
         self.looking.events.clear();
@@ -117,7 +117,7 @@ impl Session {
         while let Some(event) = look.events.last() {
             match event.status() {
                 Ok(status) if status <= 0 => drop(look.events.pop()),
-                Ok(_) if begun.elapsed() < most && !has_news() => match self.looking.yields {
+                Ok(_) if begun.elapsed() < most && !has_pending() => match self.looking.yields {
                     true => std::thread::yield_now(),
                     false => std::hint::spin_loop(),
                 },
@@ -129,13 +129,13 @@ impl Session {
     }
 
     /// Stays awake until executors have done what they wait for, or the link has something for the main loop.
-    pub(crate) fn watch(&self, mut has_news: impl FnMut() -> bool) {
+    pub(crate) fn watch(&self, mut has_pending: impl FnMut() -> bool) {
         if !self.looking.may_watch || !self.looking.leaves_processors {
             return;
         }
         // Who waits for a callback to be due waits for no device.
         let others = u64::from(self.shared.upcalls.waiting().is_some());
-        self.looking.watch.until(|| (has_news() || self.shared.calls.in_flight() <= others).then_some(()));
+        self.looking.watch.until(|| (has_pending() || self.shared.calls.in_flight() <= others).then_some(()));
     }
 
     /// Whether the devices of these events are no processors.
@@ -172,11 +172,11 @@ mod tests {
     }
 
     /// The name of the thread that made the call.
-    fn looked(events: Vec<HeldEvent>, has_news: bool) -> Option<String> {
-        looked_with(true, events, has_news)
+    fn looked(events: Vec<HeldEvent>, has_pending: bool) -> Option<String> {
+        looked_with(true, events, has_pending)
     }
 
-    fn looked_with(is_worth_it: bool, events: Vec<HeldEvent>, has_news: bool) -> Option<String> {
+    fn looked_with(is_worth_it: bool, events: Vec<HeldEvent>, has_pending: bool) -> Option<String> {
         let (mut session, _) = session();
         session.looking = Looking { is_worth_it, is_on: true, ..Looking::default() };
         assert!(session.may_look() == is_worth_it && session.may_glance());
@@ -191,7 +191,7 @@ mod tests {
                 assert!(session.looking.next.is_none());
                 drop(ManuallyDrop::into_inner(task));
             }
-            None => session.look(|| has_news).unwrap(),
+            None => session.look(|| has_pending).unwrap(),
         }
         told.recv().ok().flatten()
     }

@@ -13,7 +13,7 @@ use katydid_session_core::{
     CaptureOptions, Checkpointable, Control, Failure, Orders, PendingSnapshot, Precopy, Progress, QuiesceError,
     Restorable, RestoreOptions,
 };
-use katydid_transport::{Switch, WorkerLink};
+use katydid_transport::{LinkControl, WorkerLink};
 use katydid_wire::opencl::KIND_SHIFT;
 
 use crate::data::HeldEvent;
@@ -171,8 +171,8 @@ impl Checkpointable for Session {
         Ok(Box::new(self.take_snapshot(name, sink, progress)?))
     }
 
-    fn control(&mut self, switch: Switch) -> Control {
-        let (orders, control) = Orders::new(switch);
+    fn control(&mut self, link_control: LinkControl) -> Control {
+        let (orders, control) = Orders::new(link_control);
         self.orders = Some(orders);
         control
     }

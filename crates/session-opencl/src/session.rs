@@ -214,8 +214,8 @@ impl Session {
                 Event::Frame(frame) => {
                     self.looking.is_on = true;
                     self.execute(&frame.head, frame.payload)?;
-                    self.look(|| link.has_news())?;
-                    self.watch(|| link.has_news());
+                    self.look(|| link.has_pending())?;
+                    self.watch(|| link.has_pending());
                 }
                 Event::Interrupted => self.execute_orders()?,
                 Event::Closed => return Ok(()),

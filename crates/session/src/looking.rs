@@ -165,13 +165,13 @@ impl Session {
         (all.len() <= MOST_STREAMS).then_some(all)
     }
 
-    /// Finishes the call that waits to be looked at, here or by its executor. `has_news` tells whether the link has
+    /// Finishes the call that waits to be looked at, here or by its executor. `has_pending` tells whether the link has
     /// something for the main loop.
     ///
     /// # Errors
     ///
     /// As when the call is given to an executor.
-    pub(crate) fn look(&mut self, mut has_news: impl FnMut() -> bool) -> Result<(), SessionError> {
+    pub(crate) fn look(&mut self, mut has_pending: impl FnMut() -> bool) -> Result<(), SessionError> {
         let Some(mut look) = self.looking.next.take() else { return Ok(()) };
         let begun = Instant::now();
         loop {
@@ -186,7 +186,7 @@ impl Session {
                         Ok(())
                     };
                 }
-                CUresult::ERROR_NOT_READY if !has_news() && begun.elapsed() < MOST => {}
+                CUresult::ERROR_NOT_READY if !has_pending() && begun.elapsed() < MOST => {}
                 _ => break,
             }
         }
@@ -195,9 +195,9 @@ impl Session {
 
     /// While an executor waits for the GPU the main loop stays awake, since the program's next call comes as soon as that is
     /// done: until then, or until the link has something for it.
-    pub(crate) fn watch(&self, mut has_news: impl FnMut() -> bool) {
+    pub(crate) fn watch(&self, mut has_pending: impl FnMut() -> bool) {
         if self.looking.may_rouse && self.shared.calls.in_flight() > 0 {
-            self.looking.watch.until(|| (has_news() || self.shared.calls.in_flight() == 0).then_some(()));
+            self.looking.watch.until(|| (has_pending() || self.shared.calls.in_flight() == 0).then_some(()));
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use katydid_cuda_sys::CUresult;
 use katydid_session_core::Pumped;
-use katydid_transport::{Event, Switch, WorkerLink};
+use katydid_transport::{Event, LinkControl, WorkerLink};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
@@ -74,7 +74,7 @@ impl Relay {
         let budget = Arc::new(Budget::default());
         let mut reader = Reader { shared, executors: Executors::default(), sender, budget: Arc::clone(&budget) };
         if let Some(head) = waiting {
-            link.switch().inspect(Switch::owe);
+            link.link_control().inspect(LinkControl::owe);
             let task = crate::handlers::upcall_task(&reader.shared, head, kdUpcallNext { done: 0 });
             reader.executors.run(&reader.shared, head.thread, Place::ANYWHERE, task)?;
         }

@@ -14,7 +14,7 @@ use katydid_session_core::{
     AddressMismatch, CaptureOptions, Checkpointable, Control, Failure, FramePump, Orders, OutOfMemory, PendingSnapshot,
     Precopy, Progress, Pumped, QuiesceError, Restorable, RestoreOptions,
 };
-use katydid_transport::{Switch, WorkerLink};
+use katydid_transport::{LinkControl, WorkerLink};
 use katydid_wire::companion::MovedVariable;
 
 use crate::fault::SessionError;
@@ -92,8 +92,8 @@ impl Checkpointable for Session {
         Ok(Box::new(Self::snapshot(self, name, options, sink, progress)?))
     }
 
-    fn control(&mut self, switch: Switch) -> Control {
-        let (orders, control) = Orders::new(switch);
+    fn control(&mut self, link_control: LinkControl) -> Control {
+        let (orders, control) = Orders::new(link_control);
         self.orders = Some(orders);
         control
     }

@@ -14,7 +14,7 @@ use katydid_driver::Driver;
 use katydid_session_core::{Capture, Orders, Pumped, Uploads};
 #[cfg(test)]
 use katydid_transport::Replier;
-use katydid_transport::compression::Judge;
+use katydid_transport::compression::CompressionPolicy;
 use katydid_transport::{Buffers, Event, Spin, WorkerLink};
 use katydid_wire::codec::Reply;
 use katydid_wire::facts::Facts;
@@ -98,7 +98,7 @@ pub struct Session {
     /// The buffer that the payload of the frame at hand lies in.
     pub(crate) payload_buffer: Option<usize>,
     /// What packing bulk for the program takes.
-    pub(crate) packer: Arc<Judge>,
+    pub(crate) packer: Arc<CompressionPolicy>,
     pub(crate) uploads: Uploads,
     pub(crate) images: Images,
     /// Images that programs have sent to servers like this one, where it keeps them.
@@ -287,8 +287,8 @@ impl Session {
                 }
                 Event::Closed => return Ok(()),
             };
-            self.look(|| link.has_news())?;
-            self.watch(|| link.has_news());
+            self.look(|| link.has_pending())?;
+            self.watch(|| link.has_pending());
             if relay::begins_with(opcode) {
                 return self.serve_relayed(link);
             }

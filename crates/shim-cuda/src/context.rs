@@ -368,7 +368,7 @@ pub(crate) fn or_current(handle: usize) -> Result<Arc<Context>, CUresult> {
 /// A program of which one context is to wait asleep does so in all of them.
 fn heed(flags: u32) -> Result<(), CUresult> {
     if flags & SCHEDULING == BLOCKING {
-        shim()?.session.calm();
+        shim()?.session.disable_spin();
     }
     Ok(())
 }

@@ -60,7 +60,7 @@ fn announce(device: &Device) -> Result<(), CUresult> {
 
 /// Does what the worker asks for until the session ends.
 fn serve(shim: &Shim) {
-    while let Ok(number) = shim.session.next_appeal() {
+    while let Ok(number) = shim.session.next_reclaim_request() {
         let Ok(wanted) = shim.session.ask(0, &kdWanted {}) else { return };
         for (ordinal, device) in shim.devices.iter().enumerate() {
             if wanted.devices & 1_u32.checked_shl(device.position as u32).unwrap_or(0) != 0 {

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use katydid_client::memory::{Backing, patiently};
+use katydid_client::memory::{Backing, retry_until_timeout};
 use katydid_client::regions::Place;
 use katydid_cuda_sys::{CUdeviceptr, CUresult, device_attribute};
 use katydid_wire::message::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdPlea};
@@ -39,9 +39,10 @@ impl Backing for DeviceBacking {
         shrink(self.position()?, range)
     }
 
-    fn plead(&self, bytes: u64) -> bool {
-        let plead = || shim()?.session.ask(current::wire()?, &kdPlea { device: self.position()?, size: bytes });
-        plead().is_ok()
+    fn request_reclaim(&self, bytes: u64) -> bool {
+        let request_reclaim =
+            || shim()?.session.ask(current::wire()?, &kdPlea { device: self.position()?, size: bytes });
+        request_reclaim().is_ok()
     }
 
     fn settle(&self) -> Result<u64, CUresult> {
@@ -62,12 +63,12 @@ pub(crate) const UNKNOWN: u64 = u64::MAX;
 /// back, here and then elsewhere.
 pub(crate) fn in_need<T>(ordinal: u32, bytes: u64, attempt: impl Fn() -> Result<T, CUresult>) -> Result<T, CUresult> {
     let is_refused = |outcome: &Result<T, CUresult>| matches!(outcome, Err(CUresult::ERROR_OUT_OF_MEMORY));
-    let mut outcome = patiently(&attempt);
+    let mut outcome = retry_until_timeout(&attempt);
     if is_refused(&outcome) && idle::give_back(ordinal)? > 0 {
-        outcome = patiently(&attempt);
+        outcome = retry_until_timeout(&attempt);
     }
-    if is_refused(&outcome) && (DeviceBacking { ordinal }).plead(bytes) {
-        outcome = patiently(&attempt);
+    if is_refused(&outcome) && (DeviceBacking { ordinal }).request_reclaim(bytes) {
+        outcome = retry_until_timeout(&attempt);
     }
     outcome
 }

@@ -130,8 +130,8 @@ fn each_part(
     if let [one] = parts[..] {
         return step(one);
     }
-    in_one_piece(shim, way, (direction, bytes), |train| {
-        let carried = |index| train.carry(|| step(parts[index as usize]));
+    in_one_piece(shim, way, (direction, bytes), |batch| {
+        let carried = |index| batch.run(|| step(parts[index as usize]));
         Helpers::take(helpers).run(parts.len() as u64, CUresult::ERROR_UNKNOWN, &carried)
     })
 }

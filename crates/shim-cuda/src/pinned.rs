@@ -23,7 +23,7 @@ use katydid_client::memory::{Arena, Backing};
 use katydid_client::regions::{Place, Region};
 use katydid_client::session::HELD;
 use katydid_cuda_sys::CUresult;
-use katydid_transport::laden;
+use katydid_transport::with_lock_held;
 use katydid_wire::message::{kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister};
 
 use crate::pull::{self, Help, Part};
@@ -422,8 +422,8 @@ fn push(
 /// needs the books meanwhile: it lets go of them, and does all that is left once frames flow.
 fn with_books(shim: &Shim, mut work: impl FnMut() -> Result<(), CUresult>) -> Result<(), CUresult> {
     loop {
-        match laden(true, &mut work) {
-            Err(HELD) => shim.session.stand()?,
+        match with_lock_held(true, &mut work) {
+            Err(HELD) => shim.session.wait_until_open()?,
             done => return done,
         }
     }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use katydid_client::threads::Helpers;
 use katydid_cuda_sys::CUresult;
-use katydid_transport::{is_laden, laden};
+use katydid_transport::{holds_lock, with_lock_held};
 use katydid_wire::codec::Message;
 use katydid_wire::message::kdHostPull;
 use katydid_wire::ranges;
@@ -45,12 +45,12 @@ pub(crate) fn each(
 ) -> Result<(), CUresult> {
     let size = parts.iter().map(|part| part.bytes.len() as u64).sum();
     let helpers = if help == Help::Welcome { Helpers::worth(size, askers(shim, size)) } else { 0 };
-    let (context, groups, is_laden) = (current::wire().unwrap_or(0), grouped(parts), is_laden());
+    let (context, groups, holds_lock) = (current::wire().unwrap_or(0), grouped(parts), holds_lock());
     let take = |index: u64| {
         let Some(group) = groups.get(index as usize) else { return Ok(()) };
         // Each is one thread's.
         let mut group = group.lock().unwrap_or_else(PoisonError::into_inner);
-        laden(is_laden, || fetch(shim, context, &mut group, step))
+        with_lock_held(holds_lock, || fetch(shim, context, &mut group, step))
     };
     Helpers::take(helpers).run(groups.len() as u64, CUresult::ERROR_UNKNOWN, &take)
 }

@@ -125,7 +125,7 @@ pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
     let shim = SHIM.get_or_init(|| shim);
     export_table::install();
     life::start(after_fork, at_exit);
-    threads::quicken(|| shim.session.quicken());
+    threads::enable_fast_path(|| shim.session.enable_fast_path());
     if let Some((kept, address, kind)) = job {
         job::keep(&shim.session, kept, &address, kind);
     }

@@ -7,12 +7,12 @@
 
 use std::time::Duration;
 
-use katydid_client::packing::{self, INWARDS, OUTWARDS};
-use katydid_client::session::Train;
+use katydid_client::compression::{self, RECEIVING, SENDING};
+use katydid_client::session::Batch;
 use katydid_client::threads::{Helpers, processors};
 use katydid_cuda_sys::CUresult;
-use katydid_transport::compression::{LEAST, Pace, Packing, unpack};
-use katydid_transport::{Landing, PIECE, PIECES, Piece, Rules, Staging};
+use katydid_transport::compression::{CompressionMode, MIN_COMPRESSED_BYTES, Pace, unpack};
+use katydid_transport::{OrderingRules, PIECE, PIECES, Piece, ReplyBuffer, Staging};
 use katydid_wire::codec::Message;
 use katydid_wire::message::{
     cuStreamSynchronize, kdCopyIn, kdCopyInPacked, kdCopyInStaged, kdCopyOut, kdCopyOutPacked, kdCopyOutStaged,
@@ -53,7 +53,7 @@ impl Road {
     pub(crate) fn inwards(shim: &'static Shim, size: u64) -> (Self, usize) {
         match shim.session.staging() {
             Some(staging) if size > INLINE_IN => (Self::Staged(staging), processors()),
-            _ => (Self::Frames, shim.session.lanes_for(size)),
+            _ => (Self::Frames, shim.session.bulk_connections_for(size)),
         }
     }
 
@@ -77,7 +77,7 @@ impl Road {
 
 /// How many threads may ask for `size` bytes in frames.
 pub(crate) fn askers(shim: &Shim, size: u64) -> usize {
-    match shim.session.lanes_for(size) {
+    match shim.session.bulk_connections_for(size) {
         0 => processors(),
         lanes => lanes,
     }
@@ -150,8 +150,8 @@ fn send(shim: &Shim, way: Way, destination: u64, data: &[u8]) -> Result<(), CUre
     if !may_pack(shim, data.len()) {
         return shim.session.enqueue(context, &plain);
     }
-    let packed = INWARDS.pack(packing::chosen(), data);
-    INWARDS.begin();
+    let packed = RECEIVING.pack(compression::chosen(), data);
+    RECEIVING.begin();
     let went = match &packed {
         Some(packed) => {
             let message = kdCopyInPacked { destination, stream, size: data.len() as u32, data: packed };
@@ -159,13 +159,13 @@ fn send(shim: &Shim, way: Way, destination: u64, data: &[u8]) -> Result<(), CUre
         }
         None => shim.session.enqueue(context, &plain),
     };
-    INWARDS.end(data.len(), packed.map_or(data.len(), |packed| packed.len()), Duration::ZERO);
+    RECEIVING.end(data.len(), packed.map_or(data.len(), |packed| packed.len()), Duration::ZERO);
     went
 }
 
 /// Whether so many bytes may be packed: not where both sides see the same memory.
 fn may_pack(shim: &Shim, bytes: usize) -> bool {
-    bytes >= LEAST && packing::chosen() != Packing::Off && shim.session.staging().is_none()
+    bytes >= MIN_COMPRESSED_BYTES && compression::chosen() != CompressionMode::Off && shim.session.staging().is_none()
 }
 
 /// Copies from the GPU to the program's memory, and waits for it.
@@ -199,7 +199,7 @@ unsafe fn copy_out_inline(shim: &Shim, way: Way, target: *mut u8, source: u64, s
         // SAFETY: as this function says.
         return unsafe { copy_out_plain(shim, way, target, source, size) };
     }
-    let Some(pace) = OUTWARDS.wish(packing::chosen()) else {
+    let Some(pace) = SENDING.requested_pace(compression::chosen()) else {
         // SAFETY: as this function says.
         return unsafe { copy_out_plain(shim, way, target, source, size) };
     };
@@ -214,8 +214,8 @@ unsafe fn copy_out_inline(shim: &Shim, way: Way, target: *mut u8, source: u64, s
 unsafe fn copy_out_plain(shim: &Shim, way: Way, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
     let message = kdCopyOut { source, size, stream: way.stream };
     // SAFETY: writable, by the contract; a program that touches the target of a copy under way gets what it asked for.
-    let landing = unsafe { Landing::new(target, size as usize, COUNT) };
-    shim.session.call_landing(way.context, &message, landing)
+    let landing = unsafe { ReplyBuffer::new(target, size as usize, COUNT) };
+    shim.session.call_into(way.context, &message, landing)
 }
 
 /// Asks for bytes that may come packed, and notes what that took beside the worker's own time.
@@ -225,14 +225,14 @@ unsafe fn copy_out_plain(shim: &Shim, way: Way, target: *mut u8, source: u64, si
 /// `target` is valid for writing as many bytes as the message asks for.
 unsafe fn copy_out_packed(shim: &Shim, way: Way, target: *mut u8, message: &kdCopyOutPacked) -> Result<(), CUresult> {
     let size = message.size as usize;
-    OUTWARDS.begin();
+    SENDING.begin();
     let reply = shim.session.call(way.context, message);
     let facts = reply.as_ref().map(|reply| (reply.data.len(), Duration::from_micros(reply.waited.into())));
     let (sent, waited) = facts.unwrap_or_default();
-    OUTWARDS.end(size, sent, waited);
+    SENDING.end(size, sent, waited);
     let reply = reply?;
     if reply.packerPace != 0 {
-        OUTWARDS.packs(Pace(reply.packerPace));
+        SENDING.packs(Pace(reply.packerPace));
     }
     let mut whole = Vec::new();
     let bytes = if reply.isPacked != 0 {
@@ -301,14 +301,14 @@ pub(crate) fn in_one_piece<T>(
     shim: &Shim,
     way: Way,
     (direction, size): (Direction, u64),
-    copy: impl FnOnce(&Train<'_>) -> Result<T, CUresult>,
+    copy: impl FnOnce(&Batch<'_>) -> Result<T, CUresult>,
 ) -> Result<T, CUresult> {
     let waits = direction == Direction::Out || size > (PIECES * PIECE) as u64;
-    if waits && shim.session.has_company() {
+    if waits && shim.session.is_multithreaded() {
         shim.session.call(way.context, &cuStreamSynchronize { hStream: way.stream })?;
     }
-    let rules = Rules { stream: message_stream, meet: stream::are_in_order };
-    copy(&shim.session.train((way.context, way.stream), rules)?)
+    let rules = OrderingRules { stream: message_stream, are_ordered: stream::are_in_order };
+    copy(&shim.session.batch((way.context, way.stream), rules)?)
 }
 
 /// Runs `step` for each part of a copy, none larger than `most`: by this thread and as many others as pay, up to `threads` in
@@ -324,8 +324,8 @@ fn shared_out(
     if helpers == 0 && size <= most {
         return step(0, size);
     }
-    in_one_piece(shim, way, (direction, size), |train| {
-        let carried = |at, length| train.carry(|| step(at, length));
+    in_one_piece(shim, way, (direction, size), |batch| {
+        let carried = |at, length| batch.run(|| step(at, length));
         Helpers::take(helpers).share_out((size, most), CUresult::ERROR_UNKNOWN, &carried)
     })
 }

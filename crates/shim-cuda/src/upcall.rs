@@ -11,7 +11,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use katydid_client::threads;
 use katydid_cuda_sys::{CUhostFn, CUresult, CUstream, CUstreamCallback};
-use katydid_transport::pass_holds;
+use katydid_transport::bypass_gate;
 use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUpcallsBegin};
 
 use crate::border::enqueue;
@@ -235,7 +235,7 @@ impl Sent {
 /// Asks for what is due until the session ends.
 fn serve(shim: &Shim) {
     SENT.wait();
-    pass_holds();
+    bypass_gate();
     let mut done = 0;
     while let Ok(next) = shim.session.ask(0, &kdUpcallNext { done }) {
         // On stream links, what the GPU wrote before this point has to be in the program's memory.

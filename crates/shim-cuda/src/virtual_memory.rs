@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_arena::{RESERVATION_UNIT, RangeMap, Reservation};
-use katydid_client::memory::patiently;
+use katydid_client::memory::retry_until_timeout;
 use katydid_client::regions::Place;
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{
@@ -383,7 +383,7 @@ pub(crate) unsafe fn create(
     let device = Some(properties.location).filter(|place| place.type_ == location_type::DEVICE);
     let allocation = match device.and_then(|place| u32::try_from(place.id).ok()) {
         Some(ordinal) => in_need(ordinal, size, make),
-        None => patiently(make),
+        None => retry_until_timeout(make),
     }?;
     target.write(allocation.slot.handle as u64);
     Ok(())

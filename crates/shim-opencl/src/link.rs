@@ -7,10 +7,10 @@
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use katydid_client::job::Kept;
-use katydid_client::{life, mark, output};
+use katydid_client::job::SupervisedSession;
+use katydid_client::{life, output, session_mark};
 use katydid_opencl_sys::Code;
-use katydid_transport::{Holding, LinkError, ProgramLink, Staging};
+use katydid_transport::{LinkError, ProgramLink, QuiesceGate, Staging};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::frame::{MAX_PAYLOAD, ReplyHead};
 use katydid_wire::handshake::SessionKind;
@@ -146,9 +146,9 @@ impl Link {
         self.link.lengthen_pinned(length)
     }
 
-    /// As [`ProgramLink::quicken`].
-    pub(crate) fn quicken(&self) {
-        self.link.quicken();
+    /// As [`ProgramLink::enable_fast_path`].
+    pub(crate) fn enable_fast_path(&self) {
+        self.link.enable_fast_path();
     }
 
     /// In the child of a fork: lets go of the connection without a word to the worker.
@@ -180,7 +180,7 @@ impl Link {
 
     fn lose(&self, why: &str) -> Code {
         self.lost.store(true, Ordering::Relaxed);
-        mark::remove();
+        session_mark::remove();
         if life::lose() {
             output::say(format_args!("{why}; every further OpenCL call returns {LOST}"));
         }
@@ -188,13 +188,13 @@ impl Link {
     }
 }
 
-impl Kept for Link {
+impl SupervisedSession for Link {
     fn kind(&self) -> SessionKind {
         SessionKind::OPENCL
     }
 
-    fn holding(&self) -> Option<&dyn Holding> {
-        self.link.holding()
+    fn quiesce_gate(&self) -> Option<&dyn QuiesceGate> {
+        self.link.quiesce_gate()
     }
 
     fn is_lost(&self) -> bool {
@@ -214,8 +214,8 @@ impl Kept for Link {
 
     fn give_up(&self, why: &str) {
         let _ = self.lose(&format!("the session has ended: {why}"));
-        if let Some(holding) = self.holding() {
-            holding.give_up();
+        if let Some(gate) = self.quiesce_gate() {
+            gate.give_up();
         }
     }
 }

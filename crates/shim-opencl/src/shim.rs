@@ -94,7 +94,7 @@ pub(crate) fn start() -> Result<&'static Shim, Code> {
     };
     let shim = SHIM.get_or_init(|| shim);
     life::start(after_fork, at_exit);
-    threads::quicken(|| shim.link.quicken());
+    threads::enable_fast_path(|| shim.link.enable_fast_path());
     if let Some((kept, address, kind)) = kept {
         job::keep(&shim.link, kept, &address, kind);
     }

@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 
 use katydid_wire::frame::{FrameHead, HEAD, MAX_PAYLOAD, Output, padded};
 
-use crate::ipc::connection::Line;
+use crate::ipc::connection::Connection;
 use crate::link::worker::{Answer, WorkerLink};
 use crate::shm::channel::create;
-use crate::shm::layout::{CHANNEL_PLACE, HEAD_COUNTER, LENGTH, PAGE, RING, RING_LENGTH, TAIL};
-use crate::shm::shared::Shared;
+use crate::shm::layout::{CHANNEL_ADDRESS, CHANNEL_LENGTH, HEAD_COUNTER, PAGE, RING, RING_LENGTH, TAIL};
+use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::worker::ShmWorker;
 pub use crate::tls::examine::records;
 
@@ -35,10 +35,10 @@ const HONEST: usize = 1 << 12;
 ///
 /// The system refuses memory.
 pub fn ring(script: &[u8]) -> io::Result<usize> {
-    let channel = create("katydid-examined", LENGTH as u64)?;
+    let channel = create("katydid-examined", CHANNEL_LENGTH as u64)?;
     let (_ours, theirs) = UnixStream::pair()?;
-    let shared = Shared::map(&channel, LENGTH, CHANNEL_PLACE)?;
-    let line = Line::new(OwnedFd::from(theirs), None);
+    let shared = SharedMapping::map(&channel, CHANNEL_LENGTH, CHANNEL_ADDRESS)?;
+    let line = Connection::new(OwnedFd::from(theirs), None);
     let worker = ShmWorker::new(line, &[channel], 0).map_err(io::Error::other)?;
     let mut peer = Peer { shared, worker, tail: 0, sent: 0, taken: 0, is_honest: true };
     let (steps, _) = script.as_chunks::<STEP>();
@@ -63,7 +63,7 @@ enum Taken {
 
 /// A program that does as it likes, and its worker.
 struct Peer {
-    shared: Shared,
+    shared: SharedMapping,
     worker: ShmWorker,
     /// The program's counter, as it was published last.
     tail: u64,

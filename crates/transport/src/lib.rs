@@ -14,7 +14,7 @@
 //! pieces, which no dump of the program is to hold. From then on the socket of a
 //! shared-memory link stays silent: it only tells each side when the other one is gone.
 //!
-//! Rules kept in this crate:
+//! OrderingRules kept in this crate:
 //! - no thread is made in the program, and no signal can reach it from here (no `SIGPIPE`);
 //! - whatever a peer may write is bounded, copied out, and checked before it means anything ([`LinkError::Protocol`]);
 //! - memory shared with a peer is touched in the module `shared` alone, by atomics and by copies, never by reference.
@@ -30,19 +30,19 @@ mod stream;
 mod sync;
 mod tls;
 
-pub use ipc::connection::Line;
-pub use ipc::control_channel::{Talk, TalkError, Word};
+pub use ipc::connection::Connection;
+pub use ipc::control_channel::{ControlChannel, ControlError, ControlMessage};
 pub use ipc::share;
 pub use link::address::{Address, AddressError};
-pub use link::batch::{Place, Rules, aboard};
+pub use link::batch::{OrderingRules, StreamKey, in_batch};
 pub use link::compression;
-pub use link::connect::{Connection, companion, connect, driver_at};
+pub use link::connect::{ConnectedLink, companion, connect, driver_at};
 pub use link::error::{ConnectError, LinkError};
-pub use link::gate::{Holding, is_laden, laden, pass_holds};
-pub use link::link_control::{AttachError, Switch};
+pub use link::gate::{QuiesceGate, bypass_gate, holds_lock, with_lock_held};
+pub use link::link_control::{AttachError, LinkControl};
 pub use link::pending::{AcceptError, Delivery, Hangup, Pending};
 pub use link::program::ProgramLink;
-pub use link::reply_buffer::Landing;
+pub use link::reply_buffer::ReplyBuffer;
 pub use link::worker::{Answer, Event, Frame, Replier, WorkerLink};
 pub use os::vsock::{bind_vsock, vsock_peer, vsock_port};
 pub use shm::layout::{PIECE, PIECES};

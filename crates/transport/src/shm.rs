@@ -2,12 +2,12 @@
 
 pub(crate) mod channel;
 pub(crate) mod layout;
-pub(crate) mod mapped;
+pub(crate) mod mapped_fd;
 pub(crate) mod piece;
 pub(crate) mod program;
 pub(crate) mod reply;
 pub(crate) mod ring;
-pub(crate) mod shared;
+pub(crate) mod shared_mapping;
 pub(crate) mod staging;
 pub(crate) mod staging_map;
 pub(crate) mod worker;

@@ -4,9 +4,9 @@
 //! waiting thread comes first; it hands the others theirs, and the task on when it has its own.
 
 pub(crate) mod bulk;
+pub(crate) mod bulk_connections;
 pub(crate) mod frame_reader;
-pub(crate) mod joined;
-pub(crate) mod lanes;
+pub(crate) mod joined_connections;
 pub(crate) mod program;
 pub(crate) mod reply_desk;
 pub(crate) mod worker;

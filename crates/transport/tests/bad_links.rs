@@ -14,7 +14,7 @@ use std::time::Duration;
 use common::proxy::Proxy;
 use common::{ADD, ECHO, EXIT, PATIENCE, Path, SUM, Server, answer, answer_in_parts, build, hello, work};
 use katydid_transport::connect;
-use katydid_transport::{Landing, LinkError, ProgramLink, Switch, WorkerLink};
+use katydid_transport::{LinkControl, LinkError, ProgramLink, ReplyBuffer, WorkerLink};
 use katydid_wire::frame::HEAD;
 use katydid_wire::handshake::LinkKind;
 
@@ -36,8 +36,8 @@ fn link_over(server: &Server) -> (Proxy, Box<dyn ProgramLink>, Box<dyn WorkerLin
 fn bulk(link: &dyn ProgramLink, sent: &[u8]) -> Result<Vec<u8>, LinkError> {
     let mut data = vec![0; sent.len() - 4];
     // SAFETY: the vector's own bytes, which nobody else knows until the call is over.
-    let landing = unsafe { Landing::new(data.as_mut_ptr(), data.len(), 4) };
-    let (_, landed) = link.call_landing(ECHO, 0, &[sent], &mut Vec::new(), landing)?;
+    let landing = unsafe { ReplyBuffer::new(data.as_mut_ptr(), data.len(), 4) };
+    let (_, landed) = link.call_into(ECHO, 0, &[sent], &mut Vec::new(), landing)?;
     assert!(landed, "a reply came that is not the one that was asked for");
     Ok(data)
 }
@@ -249,9 +249,9 @@ const SILENCE: Duration = Duration::from_millis(600);
 const LONG: Duration = Duration::from_millis(1500);
 
 /// Gives signs of life until told to stop.
-fn beat_until(switch: &Switch, done: &AtomicBool) {
+fn beat_until(link_control: &LinkControl, done: &AtomicBool) {
     while !done.load(Ordering::Relaxed) {
-        switch.beat();
+        link_control.beat();
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -269,10 +269,10 @@ impl Drop for Done<'_> {
 fn busy_worker(server: &Server) -> (Result<(), LinkError>, Result<(), LinkError>) {
     let (_proxy, link, mut worker) = link_over(server);
     link.limit_silence(SILENCE).unwrap();
-    let (replier, switch, done) = (worker.replier(), worker.switch().unwrap(), AtomicBool::new(false));
+    let (replier, link_control, done) = (worker.replier(), worker.link_control().unwrap(), AtomicBool::new(false));
     thread::scope(|scope| {
         let beats = Done(&done);
-        scope.spawn(|| beat_until(&switch, &done));
+        scope.spawn(|| beat_until(&link_control, &done));
         let waits = scope.spawn(|| link.call(ECHO, 0, &[b"a long kernel"], &mut Vec::new()).map(|_| ()));
         let frame = worker.next().unwrap().frame().unwrap();
         let (thread, sequence) = (frame.head.thread, frame.head.sequence);
@@ -307,10 +307,10 @@ fn requests_that_do_not_arrive_are_noticed_although_the_worker_gives_signs() {
         let server = Server::new(path);
         let (proxy, link, mut worker) = link_over(&server);
         link.limit_silence(Duration::from_millis(200)).unwrap();
-        let (switch, done) = (worker.switch().unwrap(), AtomicBool::new(false));
+        let (link_control, done) = (worker.link_control().unwrap(), AtomicBool::new(false));
         thread::scope(|scope| {
             let _done = Done(&done);
-            scope.spawn(|| beat_until(&switch, &done));
+            scope.spawn(|| beat_until(&link_control, &done));
             let owed = scope.spawn(|| link.call(ECHO, 0, &[b"for ever"], &mut Vec::new()).map(|_| ()));
             assert!(worker.next().unwrap().frame().is_some());
             proxy.there.hold_after(bytes);
@@ -330,9 +330,9 @@ fn requests_that_do_not_arrive_are_noticed_although_the_worker_gives_signs() {
 fn an_idle_link_is_silent() {
     let server = Server::new(Path::Tcp);
     let (_proxy, link, mut worker) = link_over(&server);
-    let (replier, switch) = (worker.replier(), worker.switch().unwrap());
+    let (replier, link_control) = (worker.replier(), worker.link_control().unwrap());
     let (answered, answers) = mpsc::channel();
-    assert!(switch.beat(), "a worker that does not wait for a frame says that it is there");
+    assert!(link_control.beat(), "a worker that does not wait for a frame says that it is there");
     thread::scope(|scope| {
         scope.spawn(move || {
             while let Some(frame) = worker.next().unwrap().frame() {
@@ -343,10 +343,10 @@ fn an_idle_link_is_silent() {
         link.call(SUM, 0, &[], &mut Vec::new()).unwrap();
         // While it sends it says nothing else. Then it says so until it waits for the next frame.
         answers.recv().unwrap();
-        while switch.beat() {
+        while link_control.beat() {
             thread::sleep(Duration::from_millis(1));
         }
-        assert!((0..50).all(|_| !switch.beat()));
+        assert!((0..50).all(|_| !link_control.beat()));
         link.call(SUM, 0, &[], &mut Vec::new()).unwrap();
         drop(link);
     });

@@ -11,8 +11,8 @@ use std::thread::{self, ScopedJoinHandle};
 use common::{ADD, ECHO, EXIT, PATIENCE, Path, SUM, Server, build, hello, work};
 use katydid_transport::connect;
 use katydid_transport::{
-    AttachError, ConnectError, Connection, Event, LinkError, Pending, Piece, ProgramLink, Switch, WorkerLink, laden,
-    pass_holds,
+    AttachError, ConnectError, ConnectedLink, Event, LinkControl, LinkError, Pending, Piece, ProgramLink, WorkerLink,
+    bypass_gate, with_lock_held,
 };
 use katydid_wire::handshake::{Hello, LinkKind, Ready};
 use katydid_wire::key::SessionKey;
@@ -44,7 +44,7 @@ impl Host {
         (pending, Ready { worker_pid: 1, key: KEY, driver: "none".into(), arenas })
     }
 
-    fn link(&self) -> (Connection, Box<dyn WorkerLink>) {
+    fn link(&self) -> (ConnectedLink, Box<dyn WorkerLink>) {
         thread::scope(|scope| {
             let worker = scope.spawn(|| {
                 let (pending, ready) = self.accept();
@@ -56,27 +56,27 @@ impl Host {
     }
 
     /// Lets the program go and takes it back; the worker is the same all the time, and so is `program`.
-    fn round<T>(&self, connection: &Connection, switch: &Switch, program: &ScopedJoinHandle<'_, T>) {
+    fn round<T>(&self, connection: &ConnectedLink, link_control: &LinkControl, program: &ScopedJoinHandle<'_, T>) {
         assert!(!program.is_finished());
-        let holding = connection.link.holding().unwrap();
-        let frames = holding.hold();
-        switch.detach();
-        assert_eq!(holding.leave().unwrap(), frames);
+        let gate = connection.link.quiesce_gate().unwrap();
+        let frames = gate.hold();
+        link_control.detach();
+        assert_eq!(gate.leave().unwrap(), frames);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let (pending, ready) = self.accept();
                 assert_eq!((pending.hello().claim.key, pending.hello().claim.frames), (KEY, frames));
-                switch.attach(pending, &build(), &ready).unwrap();
+                link_control.attach(pending, &build(), &ready).unwrap();
             });
-            holding.resume(&self.server.address, KEY, PATIENCE).unwrap();
+            gate.resume(&self.server.address, KEY, PATIENCE).unwrap();
         });
-        assert_eq!(holding.frames(), frames);
-        holding.release();
+        assert_eq!(gate.frames(), frames);
+        gate.release();
     }
 }
 
 /// Four threads that add and echo until it is over; returns what they added.
-fn busy(connection: &Connection, over: &AtomicBool) -> u64 {
+fn busy(connection: &ConnectedLink, over: &AtomicBool) -> u64 {
     let added = AtomicU64::new(0);
     thread::scope(|scope| {
         for number in 0..4_u8 {
@@ -100,12 +100,12 @@ fn threads_do_not_notice_that_their_program_leaves_and_comes_back() {
     for path in PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
-        let switch = worker.switch().unwrap();
+        let link_control = worker.link_control().unwrap();
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             let worker = scope.spawn(|| work(worker));
             let program = scope.spawn(|| busy(&connection, &over));
-            (0..50).for_each(|_| host.round(&connection, &switch, &program));
+            (0..50).for_each(|_| host.round(&connection, &link_control, &program));
             over.store(true, Ordering::Relaxed);
             let added = program.join().unwrap();
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
@@ -120,7 +120,7 @@ fn a_thread_that_waits_for_its_reply_waits_on() {
     for path in PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
-        let switch = worker.switch().unwrap();
+        let link_control = worker.link_control().unwrap();
         let due = Arc::new(Barrier::new(2));
         thread::scope(|scope| {
             let held = Arc::clone(&due);
@@ -130,11 +130,11 @@ fn a_thread_that_waits_for_its_reply_waits_on() {
                 connection.link.call(ECHO, 0, &[b"late"], &mut reply).unwrap();
                 reply
             });
-            while connection.link.holding().unwrap().frames() == 0 {
+            while connection.link.quiesce_gate().unwrap().frames() == 0 {
                 thread::yield_now();
             }
             for _ in 0..3 {
-                host.round(&connection, &switch, &caller);
+                host.round(&connection, &link_control, &caller);
             }
             assert!(!caller.is_finished());
             due.wait();
@@ -169,20 +169,20 @@ fn a_held_link_sends_nothing_but_what_passes_holds() {
         let (connection, worker) = host.link();
         thread::scope(|scope| {
             let worker = scope.spawn(|| work(worker));
-            let holding = connection.link.holding().unwrap();
+            let gate = connection.link.quiesce_gate().unwrap();
             connection.link.enqueue(ADD, 0, &[&[1]]).unwrap();
-            assert_eq!(holding.hold(), 1);
+            assert_eq!(gate.hold(), 1);
             let late = scope.spawn(|| connection.link.enqueue(ADD, 0, &[&[2]]).unwrap());
             let passing = scope.spawn(|| {
-                pass_holds();
+                bypass_gate();
                 let mut sum = Vec::new();
                 connection.link.call(SUM, 0, &[], &mut sum).unwrap();
                 sum
             });
             assert_eq!(passing.join().unwrap(), 1_u64.to_le_bytes());
             assert!(!late.is_finished());
-            assert_eq!(holding.frames(), 2);
-            holding.release();
+            assert_eq!(gate.frames(), 2);
+            gate.release();
             late.join().unwrap();
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
             assert_eq!(worker.join().unwrap(), 3);
@@ -195,25 +195,28 @@ fn whoever_is_laden_is_told_that_a_link_is_held_and_waits_when_it_likes() {
     for path in PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
-        let add = || laden(true, || connection.link.enqueue(ADD, 0, &[&[1]]));
+        let add = || with_lock_held(true, || connection.link.enqueue(ADD, 0, &[&[1]]));
         thread::scope(|scope| {
             let worker = scope.spawn(|| work(worker));
-            let holding = connection.link.holding().unwrap();
+            let gate = connection.link.quiesce_gate().unwrap();
             add().unwrap();
-            assert_eq!(holding.hold(), 1);
+            assert_eq!(gate.hold(), 1);
             let mut sum = Vec::new();
             assert!(matches!(add(), Err(LinkError::Held)));
-            assert!(matches!(laden(true, || connection.link.call(SUM, 0, &[], &mut sum)), Err(LinkError::Held)));
+            assert!(matches!(
+                with_lock_held(true, || connection.link.call(SUM, 0, &[], &mut sum)),
+                Err(LinkError::Held)
+            ));
             let passing = scope.spawn(|| {
-                pass_holds();
+                bypass_gate();
                 add()
             });
             passing.join().unwrap().unwrap();
-            let waiting = scope.spawn(|| connection.link.stand());
+            let waiting = scope.spawn(|| connection.link.wait_until_open());
             assert!(!waiting.is_finished());
-            holding.release();
+            gate.release();
             waiting.join().unwrap().unwrap();
-            connection.link.stand().unwrap();
+            connection.link.wait_until_open().unwrap();
             connection.link.call(SUM, 0, &[], &mut sum).unwrap();
             assert_eq!(sum, 2_u64.to_le_bytes());
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
@@ -229,14 +232,14 @@ fn a_link_stops_at_the_frame_that_was_wished_and_rings() {
         let (connection, worker) = host.link();
         thread::scope(|scope| {
             let worker = scope.spawn(|| work(worker));
-            let holding = connection.link.holding().unwrap();
-            holding.hold_at(5).unwrap();
+            let gate = connection.link.quiesce_gate().unwrap();
+            gate.set_stop_at(5).unwrap();
             let program = scope.spawn(|| (0..9).for_each(|_| connection.link.enqueue(ADD, 0, &[&[1]]).unwrap()));
-            let bell = holding.bell().unwrap();
+            let bell = gate.notify_fd().unwrap();
             poll(&mut [PollFd::from_borrowed_fd(bell, PollFlags::IN)], None).unwrap();
-            assert_eq!((holding.reached(), holding.reached(), holding.hold()), (Some(5), None, 5));
+            assert_eq!((gate.reached(), gate.reached(), gate.hold()), (Some(5), None, 5));
             assert!(!program.is_finished());
-            holding.release();
+            gate.release();
             program.join().unwrap();
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
             assert_eq!(worker.join().unwrap(), 9);
@@ -249,19 +252,19 @@ fn a_reader_can_ask_whether_anything_waits_for_it() {
     for path in PATHS {
         let host = Host::new(path);
         let (connection, mut worker) = host.link();
-        assert!(!worker.has_news(), "{path:?}");
+        assert!(!worker.has_pending(), "{path:?}");
         (0..2).for_each(|_| connection.link.enqueue(ADD, 0, &[b"some bytes"]).unwrap());
         // What was sent over a network arrives a moment later.
-        while !worker.has_news() {
+        while !worker.has_pending() {
             thread::yield_now();
         }
         assert!(worker.next().unwrap().frame().is_some(), "{path:?}");
         assert!(worker.next().unwrap().frame().is_some(), "{path:?}");
-        assert!(!worker.has_news(), "{path:?}");
-        worker.switch().unwrap().interrupt(2);
-        assert!(worker.has_news(), "{path:?}");
+        assert!(!worker.has_pending(), "{path:?}");
+        worker.link_control().unwrap().interrupt(2);
+        assert!(worker.has_pending(), "{path:?}");
         assert!(matches!(worker.next().unwrap(), Event::Interrupted), "{path:?}");
-        assert!(!worker.has_news(), "{path:?}");
+        assert!(!worker.has_pending(), "{path:?}");
     }
 }
 
@@ -270,7 +273,7 @@ fn a_reading_thread_is_interrupted_at_the_frame_that_was_said() {
     for path in PATHS {
         let host = Host::new(path);
         let (connection, mut worker) = host.link();
-        let switch = worker.switch().unwrap();
+        let link_control = worker.link_control().unwrap();
         let reader = thread::spawn(move || {
             let mut before = 0;
             loop {
@@ -281,13 +284,13 @@ fn a_reading_thread_is_interrupted_at_the_frame_that_was_said() {
                 }
             }
         });
-        switch.interrupt(3);
+        link_control.interrupt(3);
         (0..3).for_each(|_| connection.link.enqueue(ADD, 0, &[]).unwrap());
         let (before, mut worker) = reader.join().unwrap();
         assert_eq!(before, 3, "{path:?}");
         // Asleep with nothing to read, and told at once.
         let reader = thread::spawn(move || matches!(worker.next().unwrap(), Event::Interrupted));
-        switch.interrupt(3);
+        link_control.interrupt(3);
         assert!(reader.join().unwrap(), "{path:?}");
     }
 }
@@ -297,18 +300,18 @@ fn a_worker_that_was_lost_is_replaced_by_one_like_it() {
     for path in PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
-        let holding = connection.link.holding().unwrap();
-        holding.keep().unwrap();
+        let gate = connection.link.quiesce_gate().unwrap();
+        gate.keep().unwrap();
         thread::scope(|scope| {
             let first = scope.spawn(|| work(worker));
             (0..5).for_each(|_| connection.link.enqueue(ADD, 0, &[&[1]]).unwrap());
             connection.link.call(ECHO, 0, &[b"all done"], &mut Vec::new()).unwrap();
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
             assert_eq!(first.join().unwrap(), 5);
-            while !holding.is_lost() {
+            while !gate.is_lost() {
                 thread::yield_now();
             }
-            let frames = holding.hold();
+            let frames = gate.hold();
             let late = scope.spawn(|| {
                 let mut sum = Vec::new();
                 connection.link.call(SUM, 0, &[], &mut sum).unwrap();
@@ -319,9 +322,9 @@ fn a_worker_that_was_lost_is_replaced_by_one_like_it() {
                 let (pending, ready) = host.accept();
                 work(pending.open(&build(), &ready, frames).unwrap())
             });
-            holding.resume(&host.server.address, KEY, PATIENCE).unwrap();
+            gate.resume(&host.server.address, KEY, PATIENCE).unwrap();
             assert!(!late.is_finished());
-            holding.release();
+            gate.release();
             assert_eq!(late.join().unwrap(), 0_u64.to_le_bytes());
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
         });
@@ -343,10 +346,10 @@ fn whoever_is_held_hears_that_the_link_is_useless() {
         };
         call();
         let head = worker.next().unwrap().frame().unwrap().head;
-        let holding = link.holding().unwrap();
-        holding.hold_at(1).unwrap();
+        let gate = link.quiesce_gate().unwrap();
+        gate.set_stop_at(1).unwrap();
         call();
-        while holding.reached().is_none() {
+        while gate.reached().is_none() {
             thread::yield_now();
         }
         common::answer(&worker.replier(), head.thread, head.sequence + 7, b"!");
@@ -357,7 +360,7 @@ fn whoever_is_held_hears_that_the_link_is_useless() {
 }
 
 /// Takes pieces, writes to them and names them in frames until it is over; returns what the bytes add up to.
-fn copy(connection: &Connection, over: &AtomicBool) -> u64 {
+fn copy(connection: &ConnectedLink, over: &AtomicBool) -> u64 {
     let staging = connection.link.staging().unwrap();
     let added = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -394,19 +397,19 @@ fn add_up(mut link: Box<dyn WorkerLink>) -> u64 {
 }
 
 /// Whether a file is mapped where the program has this piece.
-fn has_piece(connection: &Connection, piece: Piece) -> bool {
+fn has_piece(connection: &ConnectedLink, piece: Piece) -> bool {
     mapping_of(connection, piece)[0].contains("katydid-staging")
 }
 
 /// Whether neither forked children nor core dumps get it.
-fn is_kept_from_others(connection: &Connection, piece: Piece) -> bool {
+fn is_kept_from_others(connection: &ConnectedLink, piece: Piece) -> bool {
     let lines = mapping_of(connection, piece);
     let flags = lines.iter().find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
     ["dc", "dd"].iter().all(|flag| flags.split_whitespace().any(|found| found == *flag))
 }
 
 /// What the system says of the mapping where the program has this piece; its range is on the first line.
-fn mapping_of(connection: &Connection, piece: Piece) -> Vec<String> {
+fn mapping_of(connection: &ConnectedLink, piece: Piece) -> Vec<String> {
     let at = connection.link.staging().unwrap().pointer(piece).addr();
     let holds = |line: &&str| {
         let range = line.split_whitespace().next().and_then(|range| range.split_once('-'));
@@ -426,12 +429,12 @@ fn mapping_of(connection: &Connection, piece: Piece) -> Vec<String> {
 fn copies_do_not_notice_that_their_program_is_without_the_pieces_for_a_while() {
     let host = Host::new(Path::Shm);
     let (connection, worker) = host.link();
-    let switch = worker.switch().unwrap();
+    let link_control = worker.link_control().unwrap();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let worker = scope.spawn(|| add_up(worker));
         let program = scope.spawn(|| copy(&connection, &over));
-        (0..50).for_each(|_| host.round(&connection, &switch, &program));
+        (0..50).for_each(|_| host.round(&connection, &link_control, &program));
         over.store(true, Ordering::Relaxed);
         let added = program.join().unwrap();
         connection.link.enqueue(EXIT, 0, &[]).unwrap();
@@ -444,29 +447,29 @@ fn another_worker_finds_in_its_pieces_what_was_in_use() {
     for how in ["left", "lost"] {
         let host = Host::new(Path::Shm);
         let (connection, worker) = host.link();
-        let (holding, staging) = (connection.link.holding().unwrap(), connection.link.staging().unwrap());
-        holding.keep().unwrap();
+        let (gate, staging) = (connection.link.quiesce_gate().unwrap(), connection.link.staging().unwrap());
+        gate.keep().unwrap();
         let piece = staging.take(SOME).unwrap();
         assert!(staging.write(piece, 0, &[7; SOME]) && is_kept_from_others(&connection, piece));
-        let switch = worker.switch().unwrap();
+        let link_control = worker.link_control().unwrap();
         if how == "left" {
-            switch.detach();
-            holding.hold();
-            holding.leave().unwrap();
+            link_control.detach();
+            gate.hold();
+            gate.leave().unwrap();
             assert!(!has_piece(&connection, piece));
         }
-        drop((worker, switch));
+        drop((worker, link_control));
         thread::scope(|scope| {
             let host = &host;
             let other = scope.spawn(move || {
                 let (pending, ready) = host.accept();
                 add_up(pending.open(&build(), &ready, 0).unwrap())
             });
-            while how == "lost" && !holding.is_lost() {
+            while how == "lost" && !gate.is_lost() {
                 thread::yield_now();
             }
-            holding.resume(&host.server.address, KEY, PATIENCE).unwrap();
-            holding.release();
+            gate.resume(&host.server.address, KEY, PATIENCE).unwrap();
+            gate.release();
             assert!(has_piece(&connection, piece) && is_kept_from_others(&connection, piece));
             connection.link.enqueue(PIECE, 0, &[&piece.number().to_le_bytes()]).unwrap();
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
@@ -479,14 +482,14 @@ fn another_worker_finds_in_its_pieces_what_was_in_use() {
 fn copies_of_a_session_that_is_given_up_end() {
     let host = Host::new(Path::Shm);
     let (connection, worker) = host.link();
-    let (holding, staging) = (connection.link.holding().unwrap(), connection.link.staging().unwrap());
+    let (gate, staging) = (connection.link.quiesce_gate().unwrap(), connection.link.staging().unwrap());
     let piece = staging.take(SOME).unwrap();
-    worker.switch().unwrap().detach();
-    holding.hold();
-    holding.leave().unwrap();
+    worker.link_control().unwrap().detach();
+    gate.hold();
+    gate.leave().unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| staging.with(piece, |_| ()));
-        holding.give_up();
+        gate.give_up();
         assert!(matches!(waiting.join().unwrap(), Err(LinkError::Closed)));
     });
 }
@@ -496,16 +499,16 @@ fn a_session_that_is_given_up_fails_those_who_wait() {
     for path in PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
-        let holding = connection.link.holding().unwrap();
-        holding.keep().unwrap();
+        let gate = connection.link.quiesce_gate().unwrap();
+        gate.keep().unwrap();
         drop(worker);
-        while !holding.is_lost() {
+        while !gate.is_lost() {
             thread::yield_now();
         }
         thread::scope(|scope| {
             let call = scope.spawn(|| connection.link.call(ECHO, 0, &[], &mut Vec::new()));
             let enqueued = scope.spawn(|| connection.link.enqueue(ADD, 0, &[]));
-            holding.give_up();
+            gate.give_up();
             assert!(matches!(call.join().unwrap(), Err(LinkError::Closed)), "{path:?}");
             assert!(matches!(enqueued.join().unwrap(), Err(LinkError::Closed)), "{path:?}");
         });
@@ -517,23 +520,23 @@ fn a_program_that_has_not_left_or_is_another_one_is_refused() {
     for path in PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
-        let switch = worker.switch().unwrap();
+        let link_control = worker.link_control().unwrap();
         let visit = |expected: fn(&AttachError) -> bool| {
             thread::scope(|scope| {
                 let stranger = scope.spawn(|| connect(&host.server.address, &host.hello(), &build(), PATIENCE));
                 let (pending, ready) = host.accept();
-                let refused = switch.attach(pending, &build(), &ready).unwrap_err();
+                let refused = link_control.attach(pending, &build(), &ready).unwrap_err();
                 assert!(expected(&refused), "{path:?}: {refused}");
                 assert!(matches!(stranger.join().unwrap(), Err(ConnectError::Handshake { .. })));
             });
         };
         visit(|refused| matches!(refused, AttachError::NotAway));
         if matches!(path, Path::Shm) {
-            let socket = switch.socket().unwrap();
-            connection.link.holding().unwrap().hold();
-            switch.detach();
-            connection.link.holding().unwrap().leave().unwrap();
-            assert!(switch.ended(&socket));
+            let socket = link_control.socket().unwrap();
+            connection.link.quiesce_gate().unwrap().hold();
+            link_control.detach();
+            connection.link.quiesce_gate().unwrap().leave().unwrap();
+            assert!(link_control.ended(&socket));
             visit(|refused| matches!(refused, AttachError::OtherLink));
         }
     }

@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 
 use common::{ECHO, PATIENCE, Path, Server, build, hello};
 use katydid_transport::connect;
-use katydid_transport::{ConnectError, Connection, LinkError, Pending, WorkerLink};
+use katydid_transport::{ConnectError, ConnectedLink, LinkError, Pending, WorkerLink};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{LinkKind, Ready};
 use katydid_wire::key::SessionKey;
@@ -153,14 +153,17 @@ fn a_worker_that_is_cut_off_within_a_frame_says_so() {
 }
 
 /// A program's end whose worker is this test: the worker's socket, and the channel if there is one.
-fn program_of(link: LinkKind) -> (Connection, UnixStream, Option<OwnedFd>) {
+fn program_of(link: LinkKind) -> (ConnectedLink, UnixStream, Option<OwnedFd>) {
     let pieces = (link == LinkKind::SHM).then(|| sealed(PIECES));
     let (connection, socket, channel) = answered_with(link, pieces.as_slice());
     (connection.unwrap(), socket, channel)
 }
 
 /// What becomes of a program whose worker answers with these descriptors.
-fn answered_with(link: LinkKind, fds: &[OwnedFd]) -> (Result<Connection, ConnectError>, UnixStream, Option<OwnedFd>) {
+fn answered_with(
+    link: LinkKind,
+    fds: &[OwnedFd],
+) -> (Result<ConnectedLink, ConnectError>, UnixStream, Option<OwnedFd>) {
     let server = Server::new(Path::Unix);
     std::thread::scope(|scope| {
         let program = scope.spawn(|| connect(&server.address, &hello(link), &build(), PATIENCE));

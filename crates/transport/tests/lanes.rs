@@ -16,7 +16,9 @@ use std::time::Duration;
 use common::proxy::{Network, Ways};
 use common::{ADD, ECHO, EXIT, PATIENCE, Path, SUM, Server, answer, answer_in_parts, build, hello};
 use katydid_transport::connect;
-use katydid_transport::{Address, Connection, Event, Landing, LinkError, Pending, ProgramLink, Switch, WorkerLink};
+use katydid_transport::{
+    Address, ConnectedLink, Event, LinkControl, LinkError, Pending, ProgramLink, ReplyBuffer, WorkerLink,
+};
 use katydid_wire::frame::{FrameHead, HEAD, Lanes};
 use katydid_wire::handshake::{Claim, Hello, LinkKind, Ready, Role};
 use katydid_wire::key::SessionKey;
@@ -37,23 +39,23 @@ fn ready() -> Ready {
 struct Host {
     address: Address,
     programs: Receiver<Pending>,
-    present: Arc<Mutex<Option<Switch>>>,
+    present: Arc<Mutex<Option<LinkControl>>>,
 }
 
 impl Host {
     fn new(path: Path) -> Self {
         let server = Server::new(path);
         let (sender, programs) = channel();
-        let (address, present) = (server.address.clone(), Arc::new(Mutex::new(None::<Switch>)));
-        let switch = Arc::clone(&present);
+        let (address, present) = (server.address.clone(), Arc::new(Mutex::new(None::<LinkControl>)));
+        let link_control = Arc::clone(&present);
         thread::spawn(move || {
             loop {
                 // Connections that a network cuts are none.
                 let Ok(visitor) = server.greet() else { continue };
                 if visitor.hello().claim.role == Role::PROGRAM {
                     let _ = sender.send(visitor);
-                } else if let Some(switch) = switch.lock().unwrap().clone() {
-                    let _ = switch.join(visitor, &build(), &ready());
+                } else if let Some(link_control) = link_control.lock().unwrap().clone() {
+                    let _ = link_control.join(visitor, &build(), &ready());
                 }
             }
         });
@@ -61,21 +63,21 @@ impl Host {
     }
 
     /// A link over `network`, if there is one, that may have lanes.
-    fn link(&self, network: Option<&Network>) -> (Connection, Box<dyn WorkerLink>) {
+    fn link(&self, network: Option<&Network>) -> (ConnectedLink, Box<dyn WorkerLink>) {
         let address = network.map_or(&self.address, |network| &network.address).clone();
         let hello = Hello { arenas: vec![], ..hello(LinkKind::STREAM) };
         let program = thread::spawn(move || connect(&address, &hello, &build(), PATIENCE).unwrap());
         let worker = self.programs.recv().unwrap().open(&build(), &ready(), 0).unwrap();
-        *self.present.lock().unwrap() = worker.switch();
+        *self.present.lock().unwrap() = worker.link_control();
         let connection = program.join().unwrap();
-        connection.link.allow_lanes(LANES);
+        connection.link.allow_bulk_connections(LANES);
         (connection, worker)
     }
 
     /// The same, where bulk is expected; and the worker at its work.
-    fn work(&self, network: Option<&Network>) -> (Connection, Work) {
+    fn work(&self, network: Option<&Network>) -> (ConnectedLink, Work) {
         let (connection, worker) = self.link(network);
-        assert_eq!(connection.link.lanes_for(MUCH), LANES);
+        assert_eq!(connection.link.bulk_connections_for(MUCH), LANES);
         (connection, self.serve(worker))
     }
 
@@ -109,8 +111,8 @@ fn pattern(number: u64) -> Vec<u8> {
 fn fetch(link: &dyn ProgramLink, number: u64) -> Result<Vec<u8>, LinkError> {
     let mut data = vec![0; BULK - 4];
     // SAFETY: the vector's own bytes, which nobody else knows until the call is over.
-    let landing = unsafe { Landing::new(data.as_mut_ptr(), data.len(), 4) };
-    let (_, landed) = link.call_landing(ECHO, 0, &[&number.to_le_bytes()], &mut Vec::new(), landing)?;
+    let landing = unsafe { ReplyBuffer::new(data.as_mut_ptr(), data.len(), 4) };
+    let (_, landed) = link.call_into(ECHO, 0, &[&number.to_le_bytes()], &mut Vec::new(), landing)?;
     assert!(landed, "a reply came that is not the one that was asked for");
     Ok(data)
 }
@@ -171,7 +173,7 @@ fn use_all(link: &dyn ProgramLink, network: &Network) -> u64 {
         mix(link, LANES as u64 + 2, first);
         first += ROUND;
         // One that could not be opened in time is not tried again.
-        assert_eq!(link.lanes_for(MUCH), LANES);
+        assert_eq!(link.bulk_connections_for(MUCH), LANES);
         let ways = network.ways();
         let is_used = |(there, back): &Ways| there.passed() + back.passed() > BULK as u64;
         if ways.len() == 1 + LANES && ways.iter().all(is_used) {
@@ -212,7 +214,7 @@ fn programs_that_copy_little_open_nothing() {
     let network = plain_network(&host);
     let (connection, worker) = host.link(Some(&network));
     let work = host.serve(worker);
-    assert_eq!(connection.link.lanes_for(1 << 20), 0);
+    assert_eq!(connection.link.bulk_connections_for(1 << 20), 0);
     (0..3).for_each(|number| drop(fetch(&*connection.link, number).unwrap()));
     assert_eq!(network.ways().len(), 1);
     drop(connection);
@@ -231,13 +233,13 @@ fn a_link_without_further_connections_goes_on_with_the_first() {
     let (connection, work) = host.work(Some(&network));
     mix(&*connection.link, 3, 0);
     assert!(network.ways().len() > 1);
-    assert_eq!(connection.link.lanes_for(MUCH), 0);
+    assert_eq!(connection.link.bulk_connections_for(MUCH), 0);
     drop(connection);
     work.join().unwrap().1.unwrap();
 }
 
 /// A link with one lane, which has carried bulk 1, and its worker.
-fn one_lane(host: &Host, network: &Network) -> (Connection, Work) {
+fn one_lane(host: &Host, network: &Network) -> (ConnectedLink, Work) {
     let (connection, work) = host.work(Some(network));
     connection.link.enqueue(ADD, 0, &[&pattern(1)]).unwrap();
     let mut reply = Vec::new();
@@ -301,16 +303,16 @@ fn a_lane_that_stalls_is_an_error_for_all_who_wait() {
         for (is_back, bytes) in [(true, 0), (true, 300_000), (false, 0), (false, 300_000)] {
             let network = plain_network(&host);
             let (connection, worker) = host.link(Some(&network));
-            let (switch, done) = (worker.switch().unwrap(), Arc::new(AtomicBool::new(false)));
+            let (link_control, done) = (worker.link_control().unwrap(), Arc::new(AtomicBool::new(false)));
             let work = host.serve(worker);
             let link = &*connection.link;
             link.limit_silence(Duration::from_millis(300)).unwrap();
-            link.lanes_for(MUCH);
+            link.bulk_connections_for(MUCH);
             let beats = thread::spawn({
                 let done = Arc::clone(&done);
                 move || {
                     while !done.load(Ordering::Relaxed) {
-                        switch.beat();
+                        link_control.beat();
                         thread::sleep(Duration::from_millis(20));
                     }
                 }
@@ -347,24 +349,24 @@ fn lanes_are_closed_when_the_program_leaves_and_opened_anew() {
         let host = Host::new(path);
         let network = plain_network(&host);
         let (connection, worker) = host.link(Some(&network));
-        let switch = worker.switch().unwrap();
+        let link_control = worker.link_control().unwrap();
         let work = host.serve(worker);
-        connection.link.lanes_for(MUCH);
-        let holding = connection.link.holding().unwrap();
+        connection.link.bulk_connections_for(MUCH);
+        let gate = connection.link.quiesce_gate().unwrap();
         for _ in 0..3 {
             let before = network.ways().len();
             mix(&*connection.link, LANES as u64, 0);
             assert!(network.ways().len() > before, "{path:?}");
-            let frames = holding.hold();
-            switch.detach();
-            assert_eq!(holding.leave().unwrap(), frames);
+            let frames = gate.hold();
+            link_control.detach();
+            assert_eq!(gate.leave().unwrap(), frames);
             thread::scope(|scope| {
-                scope.spawn(|| holding.resume(&network.address, KEY, PATIENCE).unwrap());
-                switch.attach(host.programs.recv().unwrap(), &build(), &ready()).unwrap();
+                scope.spawn(|| gate.resume(&network.address, KEY, PATIENCE).unwrap());
+                link_control.attach(host.programs.recv().unwrap(), &build(), &ready()).unwrap();
             });
-            holding.release();
+            gate.release();
         }
-        drop(switch);
+        drop(link_control);
         connection.link.enqueue(EXIT, 0, &[]).unwrap();
         work.join().unwrap().1.unwrap();
     }
@@ -416,7 +418,7 @@ fn frames_over_lanes_that_are_not_there_or_carry_others_are_refused() {
         let mut program = greeting(&server, Role::PROGRAM);
         let mut worker = server.greet().unwrap().open(&build(), &ready(), 0).unwrap();
         let mut beside = greeting(&server, Role::LANE);
-        worker.switch().unwrap().join(server.greet().unwrap(), &build(), &ready()).unwrap();
+        worker.link_control().unwrap().join(server.greet().unwrap(), &build(), &ready()).unwrap();
         program.write_all(&[&first[..], &[0; 8]].concat()).unwrap();
         beside.write_all(&[&lane.unwrap_or(good)[..], &[0; 8]].concat()).unwrap();
         assert!(worker.next().is_err(), "{first:?} {lane:?}");

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use common::{ADD, ECHO, EXIT, PATIENCE, PRINT, Path, SLOW_ECHO, SUM, link, work};
-use katydid_transport::{Landing, LinkError, ProgramLink, Switch};
+use katydid_transport::{LinkControl, LinkError, ProgramLink, ReplyBuffer};
 use katydid_wire::frame::{FrameError, MAX_PAYLOAD, ReplyHead};
 use rustix::thread::{Pid, gettid};
 
@@ -23,7 +23,7 @@ macro_rules! on_every_path {
             #[test]
             fn shm() { with_worker(Path::Shm, body); }
             #[test]
-            fn shm_quickened() { with_worker(Path::Shm, |link| { link.quicken(); body(link) }); }
+            fn shm_quickened() { with_worker(Path::Shm, |link| { link.enable_fast_path(); body(link) }); }
             #[test]
             fn unix() { with_worker(Path::Unix, body); }
             #[test]
@@ -190,8 +190,8 @@ fn land(
 ) -> (ReplyHead, bool, Vec<u8>) {
     let mut data = vec![0; size];
     // SAFETY: the vector's own bytes, which nobody else knows.
-    let landing = unsafe { Landing::new(data.as_mut_ptr(), size, 4) };
-    let (head, landed) = link.call_landing(opcode, 0, &[sent], reply, landing).unwrap();
+    let landing = unsafe { ReplyBuffer::new(data.as_mut_ptr(), size, 4) };
+    let (head, landed) = link.call_into(opcode, 0, &[sent], reply, landing).unwrap();
     (head, landed, data)
 }
 
@@ -216,8 +216,8 @@ fn data_lands_in_memory_that_a_handler_of_faults_opens() {
     with_worker(Path::Tcp, |link| {
         let sent = vec![7; size + 4];
         // SAFETY: the mapping from above.
-        let landing = unsafe { Landing::new(at, size, 4) };
-        let (_, landed) = link.call_landing(ECHO, 0, &[&sent], &mut Vec::new(), landing).unwrap();
+        let landing = unsafe { ReplyBuffer::new(at, size, 4) };
+        let (_, landed) = link.call_into(ECHO, 0, &[&sent], &mut Vec::new(), landing).unwrap();
         // SAFETY: the mapping from above.
         assert!(landed && unsafe { std::slice::from_raw_parts(at, size) } == &sent[4..]);
     });
@@ -282,12 +282,12 @@ fn sleeps(thread: Pid) -> u64 {
 fn a_thread_that_listens_does_not_wake_for_each_reply() {
     /// To go to sleep so often a second is not to wake for each reply; with looks every 20 ms it would be 100 times.
     const MOST: f64 = 20.0;
-    let listens = |worker: Switch, link: &dyn ProgramLink| {
+    let listens = |worker: LinkControl, link: &dyn ProgramLink| {
         let (tell, told) = channel();
         std::thread::scope(|scope| {
             let listener = scope.spawn(move || {
                 tell.send(gettid()).unwrap();
-                [link.next_appeal().unwrap(), link.next_appeal().unwrap()]
+                [link.next_reclaim_request().unwrap(), link.next_reclaim_request().unwrap()]
             });
             let thread = told.recv().unwrap();
             let busy = || {
@@ -299,20 +299,20 @@ fn a_thread_that_listens_does_not_wake_for_each_reply() {
                 busy();
             }
             let (slept, took) = (sleeps(thread) - before, began.elapsed().as_secs_f64());
-            let first = worker.appeal().unwrap();
+            let first = worker.request_reclaim().unwrap();
             (0..50).for_each(|_| busy());
-            let second = worker.appeal().unwrap();
+            let second = worker.request_reclaim().unwrap();
             assert_eq!(listener.join().unwrap(), [first, second]);
             assert!((slept as f64) < MOST * (1.0 + took), "{slept} times in {took} s");
         });
     };
     for path in [Path::Unix, Path::Tcp, Path::Tls] {
         let (connection, worker) = link(path);
-        let switch = worker.switch().unwrap();
+        let link_control = worker.link_control().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| work(worker));
             let link = connection.link;
-            listens(switch, &*link);
+            listens(link_control, &*link);
         });
     }
 }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_session_core::{CaptureOptions, Control};
-use katydid_transport::{Line, Pending, Talk, TalkError, Word};
+use katydid_transport::{Connection, ControlChannel, ControlError, ControlMessage, Pending};
 use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
 
@@ -52,35 +52,35 @@ impl Seat {
 
 /// A connection whose words several threads may say; one listens.
 pub(crate) struct Voice {
-    talk: Talk,
+    talk: ControlChannel,
     speaking: Mutex<()>,
 }
 
 impl Voice {
     /// Over a connection that was let in.
-    pub(crate) fn new(line: Line) -> io::Result<Self> {
-        Ok(Self { talk: Talk::over(line, MAX_MESSAGE)?, speaking: Mutex::new(()) })
+    pub(crate) fn new(line: Connection) -> io::Result<Self> {
+        Ok(Self { talk: ControlChannel::over(line, MAX_MESSAGE)?, speaking: Mutex::new(()) })
     }
 
     /// Says one thing.
-    pub(crate) fn say(&self, word: &FromWorker) -> Result<(), TalkError> {
+    pub(crate) fn say(&self, word: &FromWorker) -> Result<(), ControlError> {
         let bytes = word.encode()?;
         let _turn = self.speaking.lock().unwrap_or_else(PoisonError::into_inner);
         self.talk.send(&bytes, &[])
     }
 
     /// The next order, with the descriptor that came with it.
-    pub(crate) fn hear(&self) -> Result<(ToWorker, Option<OwnedFd>), TalkError> {
+    pub(crate) fn hear(&self) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
         decode(self.talk.listen()?)
     }
 
     /// The same, if it comes in time.
-    pub(crate) fn hear_within(&self, patience: Duration) -> Result<(ToWorker, Option<OwnedFd>), TalkError> {
+    pub(crate) fn hear_within(&self, patience: Duration) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
         decode(self.talk.receive(patience)?)
     }
 }
 
-fn decode(mut word: Word) -> Result<(ToWorker, Option<OwnedFd>), TalkError> {
+fn decode(mut word: ControlMessage) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
     Ok((ToWorker::decode(&word.bytes)?, word.fds.pop()))
 }
 
@@ -210,13 +210,13 @@ impl Serving {
             }
             ToWorker::Continue {} => {
                 // A program that has left is waited for all the same.
-                control.switch().stay();
+                control.link_control().stay();
                 self.go_on(control);
                 FromWorker::Continued {}
             }
             ToWorker::Detach {} if !self.is_paused => failed("a program may leave a session only while it is paused"),
             ToWorker::Detach {} => {
-                control.switch().detach();
+                control.link_control().detach();
                 FromWorker::Detached {}
             }
             ToWorker::Snapshot { outline: 0, .. } if !self.is_paused => {
@@ -299,8 +299,8 @@ impl Serving {
             }
             leave(0)
         };
-        let switch = control.switch();
-        if switch.may_leave() && !switch.stay() {
+        let link_control = control.link_control();
+        if link_control.may_leave() && !link_control.stay() {
             leave(0);
         }
         self.go_on(&control);

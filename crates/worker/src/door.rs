@@ -48,8 +48,8 @@ impl Door {
                     control::visited(self.control.as_fd());
                     self.let_in(*visitor);
                 }
-                Ok(Some(Delivery::Word(line))) => {
-                    self.neighbourhood.hear(&line, &self.control, self.session.switch());
+                Ok(Some(Delivery::Text(line))) => {
+                    self.neighbourhood.hear(&line, &self.control, self.session.link_control());
                 }
                 // The daemon is gone, and the session with it.
                 Ok(None) => leave(0),
@@ -63,13 +63,13 @@ impl Door {
 
     fn let_in(&self, visitor: Pending) {
         match visitor.hello().claim.role {
-            Role::PROGRAM => match self.session.switch().attach(visitor, &self.build, &self.ready) {
+            Role::PROGRAM => match self.session.link_control().attach(visitor, &self.build, &self.ready) {
                 Ok(()) => self.seat.program_is_back(),
                 Err(error) => self.log.line(format_args!("a program was not taken back: {error}")),
             },
             Role::COMPANION => companion::admit(visitor, &self.build, &self.ready, &self.seat, &self.session),
             Role::LANE => {
-                if let Err(error) = self.session.switch().join(visitor, &self.build, &self.ready) {
+                if let Err(error) = self.session.link_control().join(visitor, &self.build, &self.ready) {
                     self.log.line(format_args!("a connection for bulk was not let in: {error}"));
                 }
             }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
-use katydid_transport::Switch;
+use katydid_transport::LinkControl;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control;
@@ -62,7 +62,7 @@ impl Meter {
 /// # Errors
 ///
 /// When the system gives no thread.
-pub(crate) fn start(program: Switch, meter: Meter, settle: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+pub(crate) fn start(program: LinkControl, meter: Meter, settle: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     thread::Builder::new()
         .name("monitor".into())
         .stack_size(64 << 10)
@@ -70,7 +70,7 @@ pub(crate) fn start(program: Switch, meter: Meter, settle: impl FnOnce() + Send 
     Ok(())
 }
 
-fn watch(program: &Switch, meter: &Meter, settle: impl FnOnce()) {
+fn watch(program: &LinkControl, meter: &Meter, settle: impl FnOnce()) {
     let mut told = (0, 0);
     let end = loop {
         if let Some(end) = look(program, &meter.control) {
@@ -95,7 +95,7 @@ enum Gone {
 }
 
 /// Waits a period for either peer to go away for good. A program that may leave is let go of.
-fn look(program: &Switch, control: &OwnedFd) -> Option<Gone> {
+fn look(program: &LinkControl, control: &OwnedFd) -> Option<Gone> {
     let socket = program.socket();
     let [control_gone, program_gone] = hung_up(control.as_fd(), socket.as_ref().map(|socket| socket.as_fd()));
     let is_over = || program_gone && socket.is_some_and(|socket| !program.ended(&socket));

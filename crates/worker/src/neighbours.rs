@@ -4,7 +4,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use katydid_session::{Neighbours, Plea, Shortage};
-use katydid_transport::Switch;
+use katydid_transport::LinkControl;
 use katydid_wire::facts::Facts;
 
 use crate::control::{self, Word};
@@ -55,7 +55,7 @@ impl Neighbourhood {
     }
 
     /// Does what the daemon says.
-    pub(crate) fn hear(&self, line: &[u8], control: &OwnedFd, switch: &Switch) {
+    pub(crate) fn hear(&self, line: &[u8], control: &OwnedFd, link_control: &LinkControl) {
         let Some(word) = control::hear(line) else { return };
         match (word, &self.shortage) {
             (Word::Answered(number), Some(shortage)) => shortage.answered(number),
@@ -63,7 +63,9 @@ impl Neighbourhood {
             (Word::Give(plea, device), shortage) => {
                 let ordinal = self.devices.iter().position(|known| *known == device);
                 match shortage.as_ref().zip(ordinal) {
-                    Some((shortage, ordinal)) => shortage.asked(plea, ordinal as u32, || switch.appeal()),
+                    Some((shortage, ordinal)) => {
+                        shortage.asked(plea, ordinal as u32, || link_control.request_reclaim())
+                    }
                     None => control::given(control.as_fd(), plea),
                 }
             }

@@ -71,7 +71,7 @@ mod tests {
     use std::time::Duration;
 
     use katydid_image::{ChunkId, Sink};
-    use katydid_transport::Talk;
+    use katydid_transport::ControlChannel;
     use katydid_wire::companion::{MAX_MESSAGE, Store, ToWorker};
 
     use super::*;
@@ -90,7 +90,7 @@ mod tests {
     }
 
     /// A preparation with an image over the connection, who hands answers out there, and the supervisor's end.
-    fn begun() -> (Preparation, Arc<Asker>, Talk) {
+    fn begun() -> (Preparation, Arc<Asker>, ControlChannel) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let voice = Arc::new(Voice::new(OwnedFd::from(ours).into()).unwrap());
         let asker = Arc::new(Asker::new(Arc::clone(&voice)));
@@ -103,10 +103,10 @@ mod tests {
             }
             listener.end();
         });
-        (preparation, asker, Talk::over(OwnedFd::from(theirs).into(), MAX_MESSAGE).unwrap())
+        (preparation, asker, ControlChannel::over(OwnedFd::from(theirs).into(), MAX_MESSAGE).unwrap())
     }
 
-    fn heard(talk: &Talk) -> FromWorker {
+    fn heard(talk: &ControlChannel) -> FromWorker {
         FromWorker::decode(&talk.receive(SOON).unwrap().bytes).unwrap()
     }
 

@@ -391,7 +391,7 @@ impl Door<'_> {
                 self.refuse(*visitor);
             }
             // Nothing lies idle in a session that has no program yet.
-            Ok(Some(Delivery::Word(line))) => {
+            Ok(Some(Delivery::Text(line))) => {
                 if let Some(Word::Give(plea, _)) = control::hear(&line) {
                     control::given(self.control.as_fd(), plea);
                 }

@@ -141,12 +141,12 @@ pub(crate) fn accompany(
     let log = Arc::new(log);
     let under_way = seat.under_way.clone();
     let mut session_control = None;
-    if let Some(switch) = link.switch() {
+    if let Some(link_control) = link.link_control() {
         let again = || control.try_clone().map_err(failed("watch the server"));
         let settle = under_way.clone();
         let meter = Meter::new(again()?, Arc::clone(&usage));
-        monitor::start(switch.clone(), meter, move || settle.settle()).map_err(failed("start a thread"))?;
-        let (control, build, controlled) = (again()?, build.clone(), session.control(switch));
+        monitor::start(link_control.clone(), meter, move || settle.settle()).map_err(failed("start a thread"))?;
+        let (control, build, controlled) = (again()?, build.clone(), session.control(link_control));
         session_control = Some(controlled.clone());
         neighbourhood.connect(again()?);
         let door = Door { control, build, ready, session: controlled, seat, neighbourhood, log: Arc::clone(&log) };

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use katydid_transport::{ProgramLink, Talk, companion, pass_holds};
+use katydid_transport::{ControlChannel, ProgramLink, bypass_gate, companion};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::companion::{FromWorker, ToWorker};
 use katydid_wire::message::{
@@ -53,7 +53,7 @@ impl Caller<'_> {
 /// A supervisor of one session.
 struct Supervisor<'a> {
     program: &'a Program,
-    talk: Talk,
+    talk: ControlChannel,
 }
 
 impl<'a> Supervisor<'a> {
@@ -70,7 +70,7 @@ impl<'a> Supervisor<'a> {
 
     /// Brings the session to rest; the answer is the number of frames then.
     fn pause(&self) -> u64 {
-        let frames = self.program.link.holding().unwrap().hold();
+        let frames = self.program.link.quiesce_gate().unwrap().hold();
         match self.order(&ToWorker::Pause { frames, patience: 30_000 }) {
             FromWorker::Paused { frames: executed } => executed,
             other => panic!("{other:?}"),
@@ -83,15 +83,15 @@ impl<'a> Supervisor<'a> {
 
     /// The whole way: hold, rest, leave, come back.
     fn round(&self) {
-        let holding = self.program.link.holding().unwrap();
+        let gate = self.program.link.quiesce_gate().unwrap();
         let executed = self.pause();
         assert_eq!(self.order(&ToWorker::Detach {}), FromWorker::Detached {});
-        assert_eq!(holding.leave().unwrap(), executed);
+        assert_eq!(gate.leave().unwrap(), executed);
         self.go_on();
-        holding.resume(&self.program.address, KEY, PATIENCE).unwrap();
+        gate.resume(&self.program.address, KEY, PATIENCE).unwrap();
         let word = FromWorker::decode(&self.talk.receive(PATIENCE).unwrap().bytes).unwrap();
         assert_eq!(word, FromWorker::Attached {});
-        holding.release();
+        gate.release();
     }
 }
 
@@ -141,7 +141,7 @@ const LAST: u64 = 1 << 40;
 /// Runs host functions as a shim does.
 fn upcalls(caller: Caller<'_>, ran: &AtomicU32, sent: &Barrier) {
     sent.wait();
-    pass_holds();
+    bypass_gate();
     let mut done = 0;
     loop {
         let next = caller.call(&kdUpcallNext { done });
@@ -184,7 +184,7 @@ on_every_way! {
         let busy = companion(&program.address, KEY, PATIENCE).unwrap_err().to_string();
         assert!(busy.contains("has a companion already"), "{busy}");
         drop(supervisor);
-        program.link.holding().unwrap().release();
+        program.link.quiesce_gate().unwrap().release();
         let data = caller.call(&kdCopyOut { source: address, size: 10, stream: 0 }).data;
         assert_eq!(data.len(), 10);
     }
@@ -196,7 +196,7 @@ on_every_way! {
         // Both have been executed when this one is answered: what does not end is the stream.
         caller.call(&kdFacts {});
         let supervisor = Supervisor::new(&program);
-        let frames = program.link.holding().unwrap().hold();
+        let frames = program.link.quiesce_gate().unwrap().hold();
         let refused = supervisor.order(&ToWorker::Pause { frames, patience: 50 });
         let FromWorker::Failed { text } = refused else { panic!("{refused:?}") };
         assert!(text.contains("stream 5 of context 1 did not come to its end"), "{text}");
@@ -205,7 +205,7 @@ on_every_way! {
         let late = supervisor.order(&ToWorker::Pause { frames: frames + 1000, patience: 50 });
         let FromWorker::Failed { text } = late else { panic!("{late:?}") };
         assert!(text.contains("frames were executed in the time given"), "{text}");
-        program.link.holding().unwrap().release();
+        program.link.quiesce_gate().unwrap().release();
         assert_eq!(caller.call(&kdUpcallNext { done: 0 }).token, 9);
     }
 }
@@ -216,7 +216,7 @@ fn a_detached_session_ends_with_its_companion() {
     let supervisor = Supervisor::new(&program);
     supervisor.pause();
     assert_eq!(supervisor.order(&ToWorker::Detach {}), FromWorker::Detached {});
-    program.link.holding().unwrap().leave().unwrap();
+    program.link.quiesce_gate().unwrap().leave().unwrap();
     drop(supervisor);
     assert!(program.worker.wait().unwrap().success());
 }

@@ -1,4 +1,4 @@
-//! Talk with a CRIU that was started to serve (`criu … swrk FD`): one packet a message, in protocol buffers' encoding.
+//! ControlChannel with a CRIU that was started to serve (`criu … swrk FD`): one packet a message, in protocol buffers' encoding.
 //!
 //! It is told what to dump, and then asks whether it may go on at each of its steps, where it would run scripts of its
 //! user. Two of them matter here: `pre-dump`, when it has found out all that it needs to know and nothing stands still

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use katydid_image::{CheckpointNumber, ChunkId, FileEntry, Reader, Session, Sink, Source, Writer};
-use katydid_transport::{Address, ConnectError, Talk, TalkError, companion};
+use katydid_transport::{Address, ConnectError, ControlChannel, ControlError, companion};
 use katydid_wire::codec::CodecError;
 use katydid_wire::companion::{FromWorker, HASH, MAX_HASHES, MovedVariable, STATE_PIECE, Store, ToWorker};
 use katydid_wire::envelope::EnvelopeError;
@@ -118,11 +118,11 @@ pub enum CompanionError {
     Connect(#[from] ConnectError),
     /// The connection ended or broke.
     #[error("the worker of {session}: {source}")]
-    Talk {
+    ControlChannel {
         /// Which session.
         session: String,
         /// What happened.
-        source: TalkError,
+        source: ControlError,
     },
     /// The worker refused; the text is its own.
     #[error("{session}: {text}")]
@@ -176,7 +176,7 @@ pub enum CompanionError {
 /// A connection to the worker of a session.
 #[derive(Debug)]
 pub struct Companion {
-    talk: Talk,
+    talk: ControlChannel,
     /// Name of the session in the image.
     pub session: String,
     /// Whether descriptors can be passed.
@@ -396,7 +396,7 @@ impl Companion {
     ) -> Result<Self, CompanionError> {
         let Some(mut companion) = rehearsed else { return Self::rebuild(address, session, plan, progress) };
         match companion.restore(plan, progress).and_then(|()| companion.check_moved(plan)) {
-            Err(CompanionError::Elsewhere { .. } | CompanionError::Talk { .. }) => {
+            Err(CompanionError::Elsewhere { .. } | CompanionError::ControlChannel { .. }) => {
                 drop(companion);
                 Self::rebuild(address, session, plan, progress)
             }
@@ -459,7 +459,7 @@ impl Companion {
     ) -> Result<(), CompanionError> {
         while !is_over() {
             let word = match self.talk.receive(LOOK) {
-                Err(TalkError::Deadline(_)) => continue,
+                Err(ControlError::Deadline(_)) => continue,
                 other => other.map_err(|error| self.broken(error))?,
             };
             let word = FromWorker::decode(&word.bytes).map_err(|error: EnvelopeError| self.broken(error.into()))?;
@@ -598,8 +598,8 @@ impl Companion {
         FromWorker::decode(&word.bytes).map_err(|error: EnvelopeError| self.broken(error.into()))
     }
 
-    fn broken(&self, source: TalkError) -> CompanionError {
-        CompanionError::Talk { session: self.session.clone(), source }
+    fn broken(&self, source: ControlError) -> CompanionError {
+        CompanionError::ControlChannel { session: self.session.clone(), source }
     }
 
     fn unexpected(&self, word: &FromWorker) -> CompanionError {
@@ -645,7 +645,7 @@ mod tests {
             let visitor = Pending::accept(socket.into(), &build, SOON).unwrap();
             let ready =
                 Ready { worker_pid: 1, key: SessionKey::NONE, driver: "softcuda".to_owned(), arenas: Vec::new() };
-            let talk = Talk::over(visitor.consent(&build, &ready).unwrap(), MAX_MESSAGE).unwrap();
+            let talk = ControlChannel::over(visitor.consent(&build, &ready).unwrap(), MAX_MESSAGE).unwrap();
             let order = ToWorker::decode(&talk.receive(SOON).unwrap().bytes).unwrap();
             assert!(matches!(order, ToWorker::Restore { session, .. } if session == "p1"));
             talk.send(&answer.encode().unwrap(), &[]).unwrap();

@@ -1,7 +1,7 @@
 //! Copies whose bytes travel packed: what the driver is asked for, and what peers say that is not true.
 
 use katydid_cuda_sys::CUresult;
-use katydid_transport::compression::{Judge, Pace, Packing, unpack};
+use katydid_transport::compression::{CompressionMode, CompressionPolicy, Pace, unpack};
 use katydid_wire::frame::MAX_PAYLOAD;
 use katydid_wire::message::{cuEventCreate, cuEventRecord, kdCopyInPacked, kdCopyOutPacked};
 
@@ -12,7 +12,7 @@ const SIZE: u32 = 200_000;
 
 fn packed() -> Vec<u8> {
     let text: Vec<u8> = (0..SIZE).map(|at| (at / 9) as u8).collect();
-    Judge::new().pack(Packing::Always, &text).unwrap()
+    CompressionPolicy::new().pack(CompressionMode::Always, &text).unwrap()
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::tls::record::{Opener, Sealer, Seals};
 
 /// A connection. Sending and receiving do not disturb each other.
 #[derive(Debug)]
-pub struct Line {
+pub struct Connection {
     fd: OwnedFd,
     /// The directions of a sealed one; the receiving one is whoever's takes it.
     sealed: Option<Sealed>,
@@ -41,19 +41,19 @@ impl Sealed {
     }
 }
 
-impl From<OwnedFd> for Line {
+impl From<OwnedFd> for Connection {
     fn from(fd: OwnedFd) -> Self {
         Self { fd, sealed: None }
     }
 }
 
-impl AsFd for Line {
+impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Line {
+impl Connection {
     pub(crate) fn new(fd: OwnedFd, seals: Option<Seals>) -> Self {
         let sealed =
             seals.map(|seals| Sealed { sealer: Mutex::new(seals.sealer), opener: Mutex::new(Some(seals.opener)) });

@@ -14,16 +14,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use crate::ipc::connection::Line;
+use crate::ipc::connection::Connection;
 use crate::os::socket::{Deadline, tune};
 
 /// How long a peer may take to send the rest of a message that it has begun.
-const REST: Duration = Duration::from_secs(60);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a conversation cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum TalkError {
+pub enum ControlError {
     /// The peer said nothing in time.
     #[error("no answer within {} s", .0.as_secs_f32())]
     Deadline(Duration),
@@ -38,7 +38,7 @@ pub enum TalkError {
     System(io::Error),
 }
 
-impl From<io::Error> for TalkError {
+impl From<io::Error> for ControlError {
     fn from(error: io::Error) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         match error.kind() {
@@ -50,55 +50,55 @@ impl From<io::Error> for TalkError {
 
 /// A message and the descriptors that came with it.
 #[derive(Debug)]
-pub struct Word {
+pub struct ControlMessage {
     /// Head and fields.
     pub bytes: Vec<u8>,
-    /// At most four.
+    /// At max_length four.
     pub fds: Vec<OwnedFd>,
 }
 
 /// One end of a connection that carries messages. Sending and receiving do not disturb each other; of either, one
 /// thread does it at a time.
 #[derive(Debug)]
-pub struct Talk {
-    line: Line,
+pub struct ControlChannel {
+    connection: Connection,
     /// Bytes of the largest message.
-    most: usize,
+    max_length: usize,
 }
 
-impl Talk {
-    /// Over a connected socket, with messages of at most `most` bytes.
+impl ControlChannel {
+    /// Over a connected socket, with messages of at max_length `max_length` bytes.
     ///
     /// # Errors
     /// The system refused to prepare it.
-    pub fn new(socket: OwnedFd, most: usize) -> io::Result<Self> {
-        Self::over(socket.into(), most)
+    pub fn new(socket: OwnedFd, max_length: usize) -> io::Result<Self> {
+        Self::over(socket.into(), max_length)
     }
 
     /// The same over a connection that may be sealed.
     ///
     /// # Errors
-    /// As [`Talk::new`].
-    pub fn over(line: Line, most: usize) -> io::Result<Self> {
-        tune(&line, LINK_TIMEOUT)?;
-        Ok(Self { line, most })
+    /// As [`ControlChannel::new`].
+    pub fn over(connection: Connection, max_length: usize) -> io::Result<Self> {
+        tune(&connection, LINK_TIMEOUT)?;
+        Ok(Self { connection, max_length })
     }
 
     /// Sends a whole message, `fds` with its first byte.
     ///
     /// # Errors
-    /// What the system said; [`TalkError::Closed`] without a signal.
-    pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), TalkError> {
-        Ok(self.line.send_with(message, fds)?)
+    /// What the system said; [`ControlError::Closed`] without a signal.
+    pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
+        Ok(self.connection.send_with(message, fds)?)
     }
 
-    /// Waits for a message, at most `patience` until it begins.
+    /// Waits for a message, at max_length `patience` until it begins.
     ///
     /// # Errors
-    /// There is none; [`TalkError::Deadline`] leaves the conversation as it was.
-    pub fn receive(&self, patience: Duration) -> Result<Word, TalkError> {
+    /// There is none; [`ControlError::Deadline`] leaves the conversation as it was.
+    pub fn receive(&self, patience: Duration) -> Result<ControlMessage, ControlError> {
         if !self.wait(Some(patience))? {
-            return Err(TalkError::Deadline(patience));
+            return Err(ControlError::Deadline(patience));
         }
         self.receive_now()
     }
@@ -107,60 +107,60 @@ impl Talk {
     ///
     /// # Errors
     /// There will be none.
-    pub fn listen(&self) -> Result<Word, TalkError> {
+    pub fn listen(&self) -> Result<ControlMessage, ControlError> {
         self.wait(None)?;
         self.receive_now()
     }
 
     /// Says nothing more, and waits until the other side has closed the connection as well, which tells that it is done
-    /// with it; at most `patience` long. What it still says is for nobody.
+    /// with it; at max_length `patience` long. What it still says is for nobody.
     pub fn part(&self, patience: Duration) {
         let end = Instant::now() + patience;
         // A connection that is broken has ended on both sides.
-        let _ = rustix::net::shutdown(&self.line, Shutdown::Write);
+        let _ = rustix::net::shutdown(&self.connection, Shutdown::Write);
         while self.receive(end.saturating_duration_since(Instant::now())).is_ok() {}
     }
 
     /// Closes the connection, whoever else may still have it.
     pub fn close(&self) {
         // One that has ended is closed.
-        let _ = rustix::net::shutdown(&self.line, Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.connection, Shutdown::Both);
     }
 
     /// Whether something can be received, or the end was reached, within `patience`.
-    fn wait(&self, patience: Option<Duration>) -> Result<bool, TalkError> {
+    fn wait(&self, patience: Option<Duration>) -> Result<bool, ControlError> {
         let end = patience.map(|patience| Instant::now() + patience);
-        while !self.line.has_some() {
+        while !self.connection.has_some() {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-            match poll(&mut [PollFd::new(&self.line, PollFlags::IN)], timeout.as_ref()) {
+            match poll(&mut [PollFd::new(&self.connection, PollFlags::IN)], timeout.as_ref()) {
                 Ok(0) => return Ok(false),
                 Ok(_) => return Ok(true),
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(TalkError::System(error.into())),
+                Err(error) => return Err(ControlError::System(error.into())),
             }
         }
         Ok(true)
     }
 
-    fn receive_now(&self) -> Result<Word, TalkError> {
-        let deadline = Deadline::after(REST);
+    fn receive_now(&self) -> Result<ControlMessage, ControlError> {
+        let deadline = Deadline::after(MESSAGE_TIMEOUT);
         let mut head = [0; HEAD];
-        let (begun, fds) = self.line.receive_first(&mut head, deadline)?;
+        let (begun, fds) = self.connection.receive_first(&mut head, deadline)?;
         if begun == 0 {
-            return Err(TalkError::Closed);
+            return Err(ControlError::Closed);
         }
-        self.line.receive_by(&mut head[begun..], deadline)?;
+        self.connection.receive_by(&mut head[begun..], deadline)?;
         let mut bytes = head.to_vec();
-        bytes.resize(envelope::length(&head, self.most)?, 0);
-        self.line.receive_by(&mut bytes[HEAD..], deadline)?;
-        Ok(Word { bytes, fds })
+        bytes.resize(envelope::length(&head, self.max_length)?, 0);
+        self.connection.receive_by(&mut bytes[HEAD..], deadline)?;
+        Ok(ControlMessage { bytes, fds })
     }
 }
 
-impl AsFd for Talk {
+impl AsFd for ControlChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.line.as_fd()
+        self.connection.as_fd()
     }
 }
 
@@ -175,9 +175,12 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    fn pair() -> (Talk, Talk) {
+    fn pair() -> (ControlChannel, ControlChannel) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (Talk::new(ours.into(), MAX_MESSAGE).unwrap(), Talk::new(theirs.into(), MAX_MESSAGE).unwrap())
+        (
+            ControlChannel::new(ours.into(), MAX_MESSAGE).unwrap(),
+            ControlChannel::new(theirs.into(), MAX_MESSAGE).unwrap(),
+        )
     }
 
     #[test]
@@ -191,14 +194,14 @@ mod tests {
         let second = theirs.listen().unwrap();
         assert!(matches!(ToProgram::decode(&second.bytes), Ok(ToProgram::GiveUp { text }) if text.len() == 40_000));
         drop(ours);
-        assert!(matches!(theirs.listen(), Err(TalkError::Closed)));
-        assert!(matches!(theirs.send(&FromProgram::Resumed {}.encode().unwrap(), &[]), Err(TalkError::Closed)));
+        assert!(matches!(theirs.listen(), Err(ControlError::Closed)));
+        assert!(matches!(theirs.send(&FromProgram::Resumed {}.encode().unwrap(), &[]), Err(ControlError::Closed)));
     }
 
     #[test]
     fn silence_ends_with_the_patience_and_changes_nothing() {
         let (ours, theirs) = pair();
-        assert!(matches!(theirs.receive(Duration::from_millis(5)), Err(TalkError::Deadline(_))));
+        assert!(matches!(theirs.receive(Duration::from_millis(5)), Err(ControlError::Deadline(_))));
         ours.send(&ToProgram::Release {}.encode().unwrap(), &[]).unwrap();
         assert_eq!(ToProgram::decode(&theirs.receive(PATIENCE).unwrap().bytes), Ok(ToProgram::Release {}));
     }
@@ -208,25 +211,25 @@ mod tests {
         let (ours, theirs) = pair();
         let other = std::thread::spawn(move || {
             theirs.send(&FromProgram::Released {}.encode().unwrap(), &[]).unwrap();
-            assert!(matches!(theirs.listen(), Err(TalkError::Closed)));
+            assert!(matches!(theirs.listen(), Err(ControlError::Closed)));
             theirs.close();
             theirs
         });
         ours.part(PATIENCE);
-        assert!(matches!(ours.receive(Duration::ZERO), Err(TalkError::Closed)));
+        assert!(matches!(ours.receive(Duration::ZERO), Err(ControlError::Closed)));
         drop(other.join().unwrap());
     }
 
     #[test]
     fn a_message_that_breaks_off_or_is_too_long_is_refused() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let talk = Talk::new(theirs.into(), MAX_MESSAGE).unwrap();
+        let talk = ControlChannel::new(theirs.into(), MAX_MESSAGE).unwrap();
         (&ours).write_all(&[100, 0, 0, 0, 1, 0]).unwrap();
         drop(ours);
-        assert!(matches!(talk.listen(), Err(TalkError::Closed)));
+        assert!(matches!(talk.listen(), Err(ControlError::Closed)));
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let talk = Talk::new(theirs.into(), MAX_MESSAGE).unwrap();
+        let talk = ControlChannel::new(theirs.into(), MAX_MESSAGE).unwrap();
         (&ours).write_all(&[0xff; 8]).unwrap();
-        assert!(matches!(talk.listen(), Err(TalkError::Envelope(EnvelopeError::Length { .. }))));
+        assert!(matches!(talk.listen(), Err(ControlError::Envelope(EnvelopeError::Length { .. }))));
     }
 }

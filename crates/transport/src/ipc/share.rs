@@ -34,13 +34,13 @@ pub const NAME: usize = DOOR + INCARNATION + SECRET;
 /// Of them, those of the incarnation, a little-endian number; 0 outside of jobs.
 pub const INCARNATION: usize = 8;
 /// Pieces that one name may stand for.
-const MOST: u32 = 4096;
+const MAX_BORROWERS: u32 = 4096;
 /// In place of their number: the lender knows no such name.
 const UNKNOWN: u32 = u32::MAX;
 /// How long either side waits for the other's next bytes.
-const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 5 });
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 5 });
 /// How long a borrower waits for a lender that stands still, or has hung up and may open its door elsewhere.
-const STANDSTILL: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a borrower looks for a door that it finds closed: between two workers of one session nobody has it open.
 const CLOSED: Duration = Duration::from_secs(1);
 /// Between two attempts to open a door that another worker has, to find one open, or to let a borrower in.
@@ -229,7 +229,7 @@ pub fn borrow(name: &[u8; NAME], may_move: bool) -> io::Result<Borrowed> {
         let outcome = UnixStream::connect_addr(&address).and_then(|connection| borrow_over(connection, borrowing));
         match outcome.as_ref().map_err(io::Error::kind) {
             // The worker has ended without an answer: its session may go on in another one.
-            Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => limit = STANDSTILL,
+            Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => limit = IDLE_TIMEOUT,
             Err(ErrorKind::ConnectionRefused) => {}
             _ => return outcome,
         }
@@ -242,14 +242,14 @@ pub fn borrow(name: &[u8; NAME], may_move: bool) -> io::Result<Borrowed> {
 
 fn borrow_over(mut connection: UnixStream, borrowing: Borrowing) -> io::Result<Borrowed> {
     check_user(connection.as_fd())?;
-    connection.set_read_timeout(Some(STANDSTILL))?;
+    connection.set_read_timeout(Some(IDLE_TIMEOUT))?;
     connection.write_all(&borrowing.secret)?;
     let mut count = [0; 4];
     connection.read_exact(&mut count)?;
-    connection.set_read_timeout(Some(PATIENCE))?;
+    connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let count = match u32::from_le_bytes(count) {
         UNKNOWN => return Err(ErrorKind::NotFound.into()),
-        count if count > MOST => return Err(ErrorKind::InvalidData.into()),
+        count if count > MAX_BORROWERS => return Err(ErrorKind::InvalidData.into()),
         count => count,
     };
     let one = |_| {
@@ -326,7 +326,7 @@ fn next(listener: &UnixListener) -> Option<UnixStream> {
 /// Hands over what is asked for, and stays until the borrower is done with it.
 fn serve(mut connection: &UnixStream, state: &State) -> io::Result<()> {
     check_user(connection.as_fd())?;
-    connection.set_read_timeout(Some(PATIENCE))?;
+    connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let mut secret = [0; SECRET];
     connection.read_exact(&mut secret)?;
     let taken = state.take(secret, connection.try_clone()?);

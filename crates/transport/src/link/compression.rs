@@ -1,6 +1,6 @@
 //! Packed bulk: LZ4 in place of bytes that repeat themselves, over links slower than the compressor.
 //!
-//! Whether a piece is packed goes by what the link and the compressor were seen to take for a byte, never by what one would
+//! Whether a piece is packed goes by what the link and the compressor were measured to take for a byte, never by what one would
 //! think of them. The link's time is that of sends, which wait for room once the socket's own memory is full, or of calls
 //! that bring bulk, without what the other side says that it waited itself: the time in which any thread did so, for what all
 //! of them moved, so that threads which only wait for each other's processors do not look like a slow link. The compressor's
@@ -18,29 +18,29 @@ use std::time::{Duration, Instant};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
 /// Least bytes that are looked at.
-pub const LEAST: usize = 64 << 10;
+pub const MIN_COMPRESSED_BYTES: usize = 64 << 10;
 /// Bytes of a piece that are tried, in parts of which none is the next one's neighbour.
-const SAMPLE: usize = 24 << 10;
-const PARTS: usize = 3;
+const SAMPLE_BYTES: usize = 24 << 10;
+const SAMPLE_PARTS: usize = 3;
 /// Bytes that must have gone over a link before its pace is believed: a socket swallows the first ones.
-const ENOUGH: u64 = 4 << 20;
-/// What was seen counts half as much after so many more bytes.
-const MEMORY: u64 = 32 << 20;
-/// Packing has to save this share of the time: what was measured is not what will be.
-const GAIN: f64 = 0.35;
+const MIN_MEASURED_BYTES: u64 = 4 << 20;
+/// What was measured counts half as much after so many more bytes.
+const MEASUREMENT_HALF_LIFE: u64 = 32 << 20;
+/// CompressionMode has to save this share of the time: what was measured is not what will be.
+const MIN_TIME_SAVED: f64 = 0.35;
 /// After so many bytes that went packed, the link is measured anew.
-const AGAIN: u64 = 512 << 20;
+const REMEASURE_AFTER_BYTES: u64 = 512 << 20;
 /// A packed piece is shorter by this share at least.
-const SHORTER: f64 = 0.2;
+const MIN_SIZE_SAVED: f64 = 0.2;
 /// Most pieces that are sent as they are before the next sample.
-const MOST_SKIPPED: u32 = 64;
+const MAX_SKIPPED_PIECES: u32 = 64;
 
 /// Between two measurements of a link that was fast.
-const RARELY: u32 = 64;
+const PIECES_BETWEEN_MEASUREMENTS: u32 = 64;
 
 /// Whether a program packs bulk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Packing {
+pub enum CompressionMode {
     /// Never.
     #[default]
     Off,
@@ -50,7 +50,7 @@ pub enum Packing {
     Always,
 }
 
-impl Packing {
+impl CompressionMode {
     /// The value of this name, which people write.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
@@ -82,7 +82,7 @@ impl Pace {
 /// Why packed bytes were refused: the peer is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{packed} packed bytes do not become the {announced} that were announced")]
-pub struct PackingError {
+pub struct DecompressError {
     /// Bytes that there should be.
     pub announced: usize,
     /// Packed bytes that came.
@@ -93,26 +93,26 @@ pub struct PackingError {
 ///
 /// # Errors
 ///
-/// [`PackingError`]: the block is damaged, becomes more or less, or was not worth packing, as no sender's is.
-pub fn unpack(packed: &[u8], bytes: &mut [u8]) -> Result<(), PackingError> {
-    let error = PackingError { announced: bytes.len(), packed: packed.len() };
+/// [`DecompressError`]: the block is damaged, becomes more or less, or was not worth packing, as no sender's is.
+pub fn unpack(packed: &[u8], bytes: &mut [u8]) -> Result<(), DecompressError> {
+    let error = DecompressError { announced: bytes.len(), packed: packed.len() };
     let becomes_all = |bytes: &mut [u8]| decompress_into(packed, bytes).is_ok_and(|written| written == bytes.len());
     if packed.len() < bytes.len() && becomes_all(bytes) { Ok(()) } else { Err(error) }
 }
 
 thread_local! {
     /// The memory that packing takes, which each thread keeps.
-    static PACKER: RefCell<Packer> = RefCell::default();
+    static COMPRESSOR: RefCell<Compressor> = RefCell::default();
 }
 
 /// Packs one piece after the other.
 #[derive(Default)]
-struct Packer {
+struct Compressor {
     table: CompressTable,
     packed: Vec<u8>,
 }
 
-impl Packer {
+impl Compressor {
     /// The packed form of `bytes`; none if it is not shorter.
     fn pack(&mut self, bytes: &[u8]) -> Option<&[u8]> {
         self.packed.resize(get_maximum_output_size(bytes.len()), 0);
@@ -122,20 +122,20 @@ impl Packer {
 }
 
 /// Runs `work` with this thread's packer, and says how long it took.
-fn timed<T>(work: impl FnOnce(&mut Packer) -> T) -> (T, Duration) {
+fn timed<T>(work: impl FnOnce(&mut Compressor) -> T) -> (T, Duration) {
     let begun = Instant::now();
-    let result = PACKER.with_borrow_mut(work);
+    let result = COMPRESSOR.with_borrow_mut(work);
     (result, begun.elapsed())
 }
 
 /// What is known of one direction of a link, and of the compressor at its beginning.
 #[derive(Debug)]
-pub struct Judge {
-    seen: Mutex<Seen>,
+pub struct CompressionPolicy {
+    measured: Mutex<Measurements>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct Measurements {
     link: Sum,
     packer: Sum,
     /// Pieces to be sent without a sample, and how many it were the last time.
@@ -162,7 +162,7 @@ impl Sum {
 
     fn note(&mut self, bytes: usize, took: Duration) {
         (self.bytes, self.time) = (self.bytes + bytes as u64, self.time + took);
-        if self.bytes > MEMORY {
+        if self.bytes > MEASUREMENT_HALF_LIFE {
             (self.bytes, self.time) = (self.bytes / 2, self.time / 2);
         }
     }
@@ -175,135 +175,139 @@ impl Sum {
 
 /// Whether bytes of which `share` is left are sooner there when they are packed.
 fn pays(link: Pace, packer: Pace, share: f64) -> bool {
-    f64::from(packer.0) + share * f64::from(link.0) < (1.0 - GAIN) * f64::from(link.0)
+    f64::from(packer.0) + share * f64::from(link.0) < (1.0 - MIN_TIME_SAVED) * f64::from(link.0)
 }
 
-impl Default for Judge {
+impl Default for CompressionPolicy {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Judge {
-    /// Nothing was seen yet.
+impl CompressionPolicy {
+    /// Nothing was measured yet.
     #[must_use]
     pub const fn new() -> Self {
         let (link, packer) = (Sum::NOTHING, Sum::NOTHING);
-        let seen = Seen { link, packer, to_skip: 0, skipped: 0, unmeasured: 0, moving: 0, since: None, packed: 0 };
-        Self { seen: Mutex::new(seen) }
+        let measured =
+            Measurements { link, packer, to_skip: 0, skipped: 0, unmeasured: 0, moving: 0, since: None, packed: 0 };
+        Self { measured: Mutex::new(measured) }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn measured(&self) -> MutexGuard<'_, Measurements> {
         // No code under this lock panics.
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.measured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The calling thread begins to move a piece over the link.
     pub fn begin(&self) {
-        let mut seen = self.seen();
-        seen.moving += 1;
-        seen.since.get_or_insert_with(Instant::now);
+        let mut measured = self.measured();
+        measured.moving += 1;
+        measured.since.get_or_insert_with(Instant::now);
     }
 
     /// It has moved a piece of so many bytes, `sent` of them over the link; the other side waited so long for something else.
     /// A piece that was not moved has none.
     pub fn end(&self, bytes: usize, sent: usize, waited: Duration) {
-        let mut seen = self.seen();
+        let mut measured = self.measured();
         let now = Instant::now();
-        let took = seen.since.map_or(Duration::ZERO, |since| now.duration_since(since));
-        seen.moving = seen.moving.saturating_sub(1);
-        seen.since = (seen.moving > 0).then_some(now);
+        let took = measured.since.map_or(Duration::ZERO, |since| now.duration_since(since));
+        measured.moving = measured.moving.saturating_sub(1);
+        measured.since = (measured.moving > 0).then_some(now);
         if sent == bytes {
-            seen.link.note(bytes, took.saturating_sub(waited));
+            measured.link.note(bytes, took.saturating_sub(waited));
         } else if sent > 0 {
-            seen.note_packed(bytes);
+            measured.note_packed(bytes);
         }
     }
 
-    /// The compressor of the other side was seen to take so long.
+    /// The compressor of the other side was measured to take so long.
     pub fn packs(&self, pace: Pace) {
-        self.seen().packer = Sum { bytes: 1 << 20, time: Duration::from_nanos((u64::from(pace.0) << 20) / 1000) };
+        self.measured().packer = Sum { bytes: 1 << 20, time: Duration::from_nanos((u64::from(pace.0) << 20) / 1000) };
     }
 
     /// What a byte takes on the link, if packing could make up for it at all.
     fn slow_link(&self) -> Option<Pace> {
-        let seen = self.seen();
-        let link = seen.link.pace(ENOUGH)?;
-        seen.could_pay(link).then_some(link)
+        let measured = self.measured();
+        let link = measured.link.pace(MIN_MEASURED_BYTES)?;
+        measured.could_pay(link).then_some(link)
     }
 
     /// With what to ask the other side for a piece that it may pack; none: for the piece as it is, which is quicker where the
     /// link is.
-    pub fn wish(&self, packing: Packing) -> Option<Pace> {
+    pub fn requested_pace(&self, packing: CompressionMode) -> Option<Pace> {
         match packing {
-            Packing::Off => return None,
-            Packing::Always => return Some(Pace::ENDLESS),
-            Packing::Auto => {}
+            CompressionMode::Off => return None,
+            CompressionMode::Always => return Some(Pace::ENDLESS),
+            CompressionMode::Auto => {}
         }
-        let mut seen = self.seen();
-        let Some(link) = seen.link.pace(ENOUGH) else { return Some(Pace::UNKNOWN) };
-        if seen.could_pay(link) {
+        let mut measured = self.measured();
+        let Some(link) = measured.link.pace(MIN_MEASURED_BYTES) else { return Some(Pace::UNKNOWN) };
+        if measured.could_pay(link) {
             return Some(link);
         }
-        seen.unmeasured = (seen.unmeasured + 1) % RARELY;
-        (seen.unmeasured == 0).then_some(Pace::UNKNOWN)
+        measured.unmeasured = (measured.unmeasured + 1) % PIECES_BETWEEN_MEASUREMENTS;
+        (measured.unmeasured == 0).then_some(Pace::UNKNOWN)
     }
 
-    /// What a byte takes the compressor here, if it was seen at work.
+    /// What a byte takes the compressor here, if it was measured at work.
     pub fn packer(&self) -> Option<Pace> {
-        self.seen().packer.pace(1)
+        self.measured().packer.pace(1)
     }
 
     /// The packed form of `bytes`, if it is to be sent instead.
-    pub fn pack(&self, packing: Packing, bytes: &[u8]) -> Option<Vec<u8>> {
+    pub fn pack(&self, packing: CompressionMode, bytes: &[u8]) -> Option<Vec<u8>> {
         let link = match packing {
-            Packing::Off => None,
-            Packing::Auto => self.slow_link(),
-            Packing::Always => Some(Pace::ENDLESS),
+            CompressionMode::Off => None,
+            CompressionMode::Auto => self.slow_link(),
+            CompressionMode::Always => Some(Pace::ENDLESS),
         };
         self.pack_over(link?, bytes)
     }
 
     /// The same over a link of which the other side says what a byte takes.
     pub fn pack_over(&self, link: Pace, bytes: &[u8]) -> Option<Vec<u8>> {
-        if bytes.len() < LEAST || link == Pace::UNKNOWN || (link != Pace::ENDLESS && !self.is_worth_it(link, bytes)) {
+        if bytes.len() < MIN_COMPRESSED_BYTES
+            || link == Pace::UNKNOWN
+            || (link != Pace::ENDLESS && !self.is_worth_it(link, bytes))
+        {
             return None;
         }
         let (packed, took) = timed(|packer| packer.pack(bytes).map(<[u8]>::to_vec));
-        let mut seen = self.seen();
-        seen.packer.note(bytes.len(), took);
-        let most = (1.0 - SHORTER) * bytes.len() as f64;
+        let mut measured = self.measured();
+        measured.packer.note(bytes.len(), took);
+        let most = (1.0 - MIN_SIZE_SAVED) * bytes.len() as f64;
         let is_shorter = packed.as_ref().is_some_and(|packed| (packed.len() as f64) < most);
-        seen.learn(is_shorter);
+        measured.learn(is_shorter);
         packed.filter(|_| is_shorter || link == Pace::ENDLESS)
     }
 
     /// Whether packing brings `bytes` to the other side sooner, by all that is known and a sample of them.
     fn is_worth_it(&self, link: Pace, bytes: &[u8]) -> bool {
         {
-            let mut seen = self.seen();
-            if !seen.could_pay(link) {
+            let mut measured = self.measured();
+            if !measured.could_pay(link) {
                 return false;
             }
-            if seen.to_skip > 0 {
-                seen.to_skip -= 1;
+            if measured.to_skip > 0 {
+                measured.to_skip -= 1;
                 return false;
             }
         }
         let sample = sample(bytes);
         let (packed, took) = timed(|packer| packer.pack(&sample).map_or(sample.len(), <[u8]>::len));
-        let mut seen = self.seen();
-        seen.packer.note(sample.len(), took);
+        let mut measured = self.measured();
+        measured.packer.note(sample.len(), took);
         let share = packed as f64 / sample.len().max(1) as f64;
-        let is_worth_it = seen.packer.pace(1).is_some_and(|packer| pays(link, packer, share));
+        let is_worth_it = measured.packer.pace(1).is_some_and(|packer| pays(link, packer, share));
         if !is_worth_it {
-            seen.learn(false);
+            measured.learn(false);
         }
         is_worth_it
     }
 }
 
-impl Seen {
+impl Measurements {
     /// Whether packing could ever bring something over the link sooner.
     fn could_pay(&self, link: Pace) -> bool {
         self.packer.pace(1).is_none_or(|packer| pays(link, packer, 0.0))
@@ -312,23 +316,23 @@ impl Seen {
     /// Much that went packed says nothing of the link.
     fn note_packed(&mut self, bytes: usize) {
         self.packed += bytes as u64;
-        if self.packed >= AGAIN {
+        if self.packed >= REMEASURE_AFTER_BYTES {
             (self.packed, self.link) = (0, Sum::NOTHING);
         }
     }
 
     /// The contents become shorter, or do not.
     fn learn(&mut self, is_shorter: bool) {
-        self.skipped = if is_shorter { 0 } else { (2 * self.skipped + 1).min(MOST_SKIPPED) };
+        self.skipped = if is_shorter { 0 } else { (2 * self.skipped + 1).min(MAX_SKIPPED_PIECES) };
         self.to_skip = self.skipped;
     }
 }
 
 /// Bytes from the beginning, the middle and the end.
 fn sample(bytes: &[u8]) -> Vec<u8> {
-    let each = (SAMPLE / PARTS).min(bytes.len() / PARTS);
-    let part = |number| &bytes[number * (bytes.len() - each) / (PARTS - 1)..][..each];
-    (0..PARTS).flat_map(part).copied().collect()
+    let each = (SAMPLE_BYTES / SAMPLE_PARTS).min(bytes.len() / SAMPLE_PARTS);
+    let part = |number| &bytes[number * (bytes.len() - each) / (SAMPLE_PARTS - 1)..][..each];
+    (0..SAMPLE_PARTS).flat_map(part).copied().collect()
 }
 
 #[cfg(test)]
@@ -340,10 +344,11 @@ mod tests {
     const SLOW: Pace = Pace(1_000_000);
     const FAST: Pace = Pace(1000);
 
-    /// A judge whose compressor was seen to take so long for very much: no test goes by how fast a machine is.
-    fn judge(packer: Pace) -> Judge {
-        let judge = Judge::new();
-        judge.seen().packer = Sum { bytes: 1 << 30, time: Duration::from_nanos((u64::from(packer.0) << 30) / 1000) };
+    /// A judge whose compressor was measured to take so long for very much: no test goes by how fast a machine is.
+    fn judge(packer: Pace) -> CompressionPolicy {
+        let judge = CompressionPolicy::new();
+        judge.measured().packer =
+            Sum { bytes: 1 << 30, time: Duration::from_nanos((u64::from(packer.0) << 30) / 1000) };
         judge
     }
 
@@ -363,26 +368,26 @@ mod tests {
         std::iter::repeat_with(next).take(length).collect()
     }
 
-    fn unpacked(packed: &[u8], announced: usize) -> Result<Vec<u8>, PackingError> {
+    fn unpacked(packed: &[u8], announced: usize) -> Result<Vec<u8>, DecompressError> {
         let mut bytes = vec![0; announced];
         unpack(packed, &mut bytes).map(|()| bytes)
     }
 
     #[test]
     fn what_was_packed_comes_back_whatever_was_packed_before() {
-        let judge = Judge::new();
-        for length in [LEAST, PIECE, LEAST + 1, 3 * PIECE] {
+        let judge = CompressionPolicy::new();
+        for length in [MIN_COMPRESSED_BYTES, PIECE, MIN_COMPRESSED_BYTES + 1, 3 * PIECE] {
             let bytes: Vec<u8> = (0..length).map(|at| (at / 7 % 251) as u8).collect();
-            let packed = judge.pack(Packing::Always, &bytes).unwrap();
+            let packed = judge.pack(CompressionMode::Always, &bytes).unwrap();
             assert!(packed.len() < length && unpacked(&packed, length).unwrap() == bytes, "{length}");
         }
     }
 
     #[test]
     fn a_block_that_becomes_more_or_less_than_announced_is_refused() {
-        let packed = Judge::new().pack(Packing::Always, &repeating()).unwrap();
+        let packed = CompressionPolicy::new().pack(CompressionMode::Always, &repeating()).unwrap();
         for announced in [0, 1, packed.len(), PIECE - 1, PIECE + 1, 2 * PIECE] {
-            let error = PackingError { announced, packed: packed.len() };
+            let error = DecompressError { announced, packed: packed.len() };
             assert_eq!(unpacked(&packed, announced).err(), Some(error));
         }
         for cut in (0..packed.len() - 1).step_by(61) {
@@ -393,7 +398,7 @@ mod tests {
     #[test]
     fn damaged_blocks_never_panic_nor_become_more() {
         let text = noise(600).repeat(120);
-        let packed = Judge::new().pack(Packing::Always, &text).unwrap();
+        let packed = CompressionPolicy::new().pack(CompressionMode::Always, &text).unwrap();
         for (round, byte) in noise(2000).into_iter().enumerate() {
             let mut damaged = packed.clone();
             damaged[round * 31 % packed.len()] ^= byte | 1;
@@ -417,34 +422,39 @@ mod tests {
     #[test]
     fn nothing_is_packed_before_the_link_was_seen_or_where_it_is_off_or_for_little() {
         let bytes = repeating();
-        assert_eq!(Judge::new().pack(Packing::Auto, &bytes), None);
+        assert_eq!(CompressionPolicy::new().pack(CompressionMode::Auto, &bytes), None);
         let slow = || {
             let judge = judge(FAST);
-            judge.seen().link.note(ENOUGH as usize, Duration::from_secs(60));
+            judge.measured().link.note(MIN_MEASURED_BYTES as usize, Duration::from_secs(60));
             judge
         };
-        assert!(slow().pack(Packing::Auto, &bytes).is_some());
-        assert_eq!(slow().pack(Packing::Off, &bytes), None);
-        assert_eq!(slow().pack(Packing::Always, &bytes[..LEAST - 1]), None);
+        assert!(slow().pack(CompressionMode::Auto, &bytes).is_some());
+        assert_eq!(slow().pack(CompressionMode::Off, &bytes), None);
+        assert_eq!(slow().pack(CompressionMode::Always, &bytes[..MIN_COMPRESSED_BYTES - 1]), None);
         let unsure = judge(FAST);
-        unsure.seen().link.note(ENOUGH as usize - 1, Duration::from_secs(60));
-        assert_eq!(unsure.pack(Packing::Auto, &bytes), None);
+        unsure.measured().link.note(MIN_MEASURED_BYTES as usize - 1, Duration::from_secs(60));
+        assert_eq!(unsure.pack(CompressionMode::Auto, &bytes), None);
     }
 
     #[test]
     fn a_link_that_no_compressor_makes_up_for_is_not_slow() {
-        let judge = Judge::new();
-        assert_eq!(judge.wish(Packing::Auto), Some(Pace::UNKNOWN));
-        judge.seen().link.note(1 << 30, Duration::from_secs(1));
+        let judge = CompressionPolicy::new();
+        assert_eq!(judge.requested_pace(CompressionMode::Auto), Some(Pace::UNKNOWN));
+        judge.measured().link.note(1 << 30, Duration::from_secs(1));
         let link = judge.slow_link();
-        assert!(link.is_some(), "nobody has seen the compressor yet");
+        assert!(link.is_some(), "nobody has measured the compressor yet");
         judge.packs(FAST);
         assert_eq!((judge.packer(), judge.slow_link()), (Some(FAST), None));
-        let measured = (0..2 * RARELY).filter_map(|_| judge.wish(Packing::Auto)).collect::<Vec<_>>();
+        let measured = (0..2 * PIECES_BETWEEN_MEASUREMENTS)
+            .filter_map(|_| judge.requested_pace(CompressionMode::Auto))
+            .collect::<Vec<_>>();
         assert_eq!(measured, [Pace::UNKNOWN; 2]);
         judge.packs(Pace(10));
-        assert_eq!((judge.wish(Packing::Auto), judge.wish(Packing::Off)), (link, None));
-        assert_eq!(judge.wish(Packing::Always), Some(Pace::ENDLESS));
+        assert_eq!(
+            (judge.requested_pace(CompressionMode::Auto), judge.requested_pace(CompressionMode::Off)),
+            (link, None)
+        );
+        assert_eq!(judge.requested_pace(CompressionMode::Always), Some(Pace::ENDLESS));
         assert_eq!(judge.pack_over(Pace::UNKNOWN, &repeating()), None);
     }
 
@@ -453,7 +463,7 @@ mod tests {
         let (noise, judge) = (noise(PIECE), judge(FAST));
         let mut samples = Vec::new();
         for piece in 0..40 {
-            let before = judge.seen().to_skip;
+            let before = judge.measured().to_skip;
             assert_eq!(judge.pack_over(SLOW, &noise), None);
             if before == 0 {
                 samples.push(piece);
@@ -461,49 +471,52 @@ mod tests {
         }
         assert_eq!(samples, [0, 2, 6, 14, 30]);
         // Contents that become shorter again are found.
-        judge.seen().to_skip = 1;
+        judge.measured().to_skip = 1;
         let bytes = repeating();
         let sent: Vec<bool> = (0..3).map(|_| judge.pack_over(SLOW, &bytes).is_some()).collect();
         assert_eq!(sent, [false, true, true]);
-        assert_eq!(judge.pack(Packing::Always, &noise), None);
+        assert_eq!(judge.pack(CompressionMode::Always, &noise), None);
     }
 
     #[test]
     fn a_link_has_the_time_in_which_anybody_moved_something() {
-        let judge = Judge::new();
+        let judge = CompressionPolicy::new();
         let begun = Instant::now();
         (0..4).for_each(|_| judge.begin());
         (0..4).for_each(|_| judge.end(PIECE, PIECE, Duration::ZERO));
         let all = begun.elapsed();
-        let link = judge.seen().link;
+        let link = judge.measured().link;
         assert!(link.bytes == 4 * PIECE as u64 && link.time <= all, "{link:?}");
         // The other side waited longer than all of it can have taken; then one went packed, and one not at all.
         for (sent, waited) in [(PIECE, Duration::MAX), (9, Duration::ZERO), (0, Duration::ZERO)] {
             judge.begin();
             judge.end(PIECE, sent, waited);
         }
-        let later = judge.seen().link;
+        let later = judge.measured().link;
         assert_eq!((later.bytes, later.time), (5 * PIECE as u64, link.time));
-        assert!(judge.seen().since.is_none() && judge.seen().packed == PIECE as u64);
+        assert!(judge.measured().since.is_none() && judge.measured().packed == PIECE as u64);
     }
 
     #[test]
     fn a_link_is_measured_anew_after_much_that_went_packed() {
         let judge = judge(FAST);
-        judge.seen().link.note(ENOUGH as usize, Duration::from_secs(60));
-        for went in 0..AGAIN / PIECE as u64 {
+        judge.measured().link.note(MIN_MEASURED_BYTES as usize, Duration::from_secs(60));
+        for went in 0..REMEASURE_AFTER_BYTES / PIECE as u64 {
             assert!(judge.slow_link().is_some(), "{went}");
             judge.begin();
             judge.end(PIECE, PIECE / 9, Duration::ZERO);
         }
-        assert_eq!((judge.slow_link(), judge.wish(Packing::Auto)), (None, Some(Pace::UNKNOWN)));
+        assert_eq!((judge.slow_link(), judge.requested_pace(CompressionMode::Auto)), (None, Some(Pace::UNKNOWN)));
     }
 
     #[test]
     fn a_sample_is_of_all_of_a_piece() {
         let bytes: Vec<u8> = (0..PIECE).map(|at| (at >> 12) as u8).collect();
         let sample = sample(&bytes);
-        assert_eq!((sample.len(), sample[0], sample[SAMPLE / 2], sample.last()), (SAMPLE, 0, 128, Some(&255)));
+        assert_eq!(
+            (sample.len(), sample[0], sample[SAMPLE_BYTES / 2], sample.last()),
+            (SAMPLE_BYTES, 0, 128, Some(&255))
+        );
     }
 
     #[test]
@@ -514,6 +527,6 @@ mod tests {
         assert!((900..1100).contains(&sum.pace(1).unwrap().0), "{sum:?}");
         assert_eq!(Sum::NOTHING.pace(1), None);
         assert_eq!((Pace::of(1, Duration::MAX), Pace::of(0, Duration::ZERO)), (Pace::ENDLESS, Pace(0)));
-        assert_eq!(Packing::named("auto").zip(Packing::named("never")), None);
+        assert_eq!(CompressionMode::named("auto").zip(CompressionMode::named("never")), None);
     }
 }

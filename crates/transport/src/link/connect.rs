@@ -8,19 +8,19 @@ use katydid_wire::companion::MAX_MESSAGE;
 use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, Role, SessionKind};
 use katydid_wire::key::SessionKey;
 
-use crate::ipc::control_channel::Talk;
+use crate::ipc::control_channel::ControlChannel;
 use crate::link::address::Address;
 use crate::link::error::{ConnectError, LinkError};
-use crate::link::greeting::{Consent, greet, pinned_length};
+use crate::link::greeting::{Accepted, greet, pinned_length};
 use crate::link::program::ProgramLink;
-use crate::link::reconnect::Home;
+use crate::link::reconnect::Reconnect;
 use crate::shm::channel;
-use crate::shm::layout::{LENGTH, PINNED};
+use crate::shm::layout::{CHANNEL_LENGTH, INITIAL_PINNED};
 use crate::shm::program::ShmProgram;
 use crate::stream::program::StreamProgram;
 
 /// A session that has begun.
-pub struct Connection {
+pub struct ConnectedLink {
     /// The program's end.
     pub link: Box<dyn ProgramLink>,
     /// What the worker answered; its arenas are a choice out of the hello's.
@@ -36,7 +36,12 @@ pub struct Connection {
 ///
 /// # Errors
 /// A [`ConnectError`] that names the address and the remedy.
-pub fn connect(address: &Address, hello: &Hello, build: &Build, timeout: Duration) -> Result<Connection, ConnectError> {
+pub fn connect(
+    address: &Address,
+    hello: &Hello,
+    build: &Build,
+    timeout: Duration,
+) -> Result<ConnectedLink, ConnectError> {
     let memory = Memory::create(address, hello)?;
     let consent = greet(address, hello, build, &memory.descriptors(), timeout)?;
     let ready = consent.ready.clone();
@@ -44,7 +49,7 @@ pub fn connect(address: &Address, hello: &Hello, build: &Build, timeout: Duratio
     let pinned = memory.pinned.as_ref().map(|pinned| pinned.try_clone()).transpose();
     let pinned = pinned.map_err(LinkError::system("keep the shared memory")).map_err(failed)?;
     let link = memory.into_link(consent, address, hello, build).map_err(failed)?;
-    Ok(Connection { link, ready, pinned })
+    Ok(ConnectedLink { link, ready, pinned })
 }
 
 /// The shared memory of a link to be: none of a stream link.
@@ -65,8 +70,8 @@ impl Memory {
             let source = LinkError::System { doing: "make shared memory", source };
             ConnectError::Link { address: address.clone(), source }
         };
-        let channel = channel::create("katydid-channel", LENGTH as u64).map_err(failed)?;
-        let pinned = pinned_length(hello).map(|length| length.min(PINNED));
+        let channel = channel::create("katydid-channel", CHANNEL_LENGTH as u64).map_err(failed)?;
+        let pinned = pinned_length(hello).map(|length| length.min(INITIAL_PINNED));
         let pinned = pinned.map(|length| channel::create_growing("katydid-pinned", length)).transpose();
         Ok(Self { channel: Some(channel), pinned: pinned.map_err(failed)? })
     }
@@ -77,17 +82,17 @@ impl Memory {
 
     fn into_link(
         self,
-        consent: Consent,
+        consent: Accepted,
         address: &Address,
         hello: &Hello,
         build: &Build,
     ) -> Result<Box<dyn ProgramLink>, LinkError> {
-        let home = Home::new(address, hello, build, &consent.ready);
+        let reconnect = Reconnect::new(address, hello, build, &consent.ready);
         Ok(match (self.channel, consent.pieces) {
             (Some(channel), Some(pieces)) => {
-                Box::new(ShmProgram::new(consent.line.into_parts().0, channel, self.pinned, &pieces, home)?)
+                Box::new(ShmProgram::new(consent.line.into_parts().0, channel, self.pinned, &pieces, reconnect)?)
             }
-            _ => Box::new(StreamProgram::new(consent.line, home)?),
+            _ => Box::new(StreamProgram::new(consent.line, reconnect)?),
         })
     }
 }
@@ -121,10 +126,14 @@ fn hello_without_session(role: Role, key: SessionKey) -> Hello {
 ///
 /// # Errors
 /// As [`connect`].
-pub fn companion(address: &Address, key: SessionKey, timeout: Duration) -> Result<(Talk, Ready), ConnectError> {
+pub fn companion(
+    address: &Address,
+    key: SessionKey,
+    timeout: Duration,
+) -> Result<(ControlChannel, Ready), ConnectError> {
     let hello = hello_without_session(Role::COMPANION, key);
-    let Consent { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
-    let talk = Talk::over(line, MAX_MESSAGE).map_err(|source| {
+    let Accepted { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
+    let talk = ControlChannel::over(line, MAX_MESSAGE).map_err(|source| {
         let source = LinkError::System { doing: "prepare the connection", source };
         ConnectError::Link { address: address.clone(), source }
     })?;

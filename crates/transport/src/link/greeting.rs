@@ -11,7 +11,7 @@ use katydid_wire::handshake::{ArenaKind, Build, HandshakeError, Hello, LinkKind,
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
-use crate::ipc::connection::Line;
+use crate::ipc::connection::Connection;
 use crate::link::address::Address;
 use crate::link::error::{ConnectError, LinkError};
 use crate::os::socket::{Deadline, tune};
@@ -19,13 +19,13 @@ use crate::os::vsock;
 use crate::shm::channel;
 use crate::shm::layout::STAGING_LENGTH;
 use crate::tls::handshake;
-use crate::tls::handshake::Unsealed;
+use crate::tls::handshake::NoEncryption;
 use crate::tls::identity::{Identity, TlsError};
 use crate::tls::record::Alert;
 
 /// What a worker answers.
-pub(crate) struct Consent {
-    pub(crate) line: Line,
+pub(crate) struct Accepted {
+    pub(crate) line: Connection,
     pub(crate) ready: Ready,
     /// The memory of the staging pieces, on links that have one.
     pub(crate) pieces: Option<OwnedFd>,
@@ -39,8 +39,8 @@ pub(crate) fn greet(
     build: &Build,
     fds: &[BorrowedFd<'_>],
     timeout: Duration,
-) -> Result<Consent, ConnectError> {
-    let (deadline, mut again) = (Deadline::after(timeout), Again::default());
+) -> Result<Accepted, ConnectError> {
+    let (deadline, mut again) = (Deadline::after(timeout), Retry::default());
     loop {
         let error = match greet_once(address, hello, build, fds, (deadline, timeout)) {
             Err(error) if again.is_wanted(&error) => error,
@@ -56,18 +56,18 @@ pub(crate) fn greet(
 
 /// Whether a server is asked again, and when.
 #[derive(Debug, Default)]
-struct Again {
+struct Retry {
     tries: u32,
     /// Connections that ended without a word.
     cut: u32,
 }
 
-impl Again {
+impl Retry {
     /// Before the second try, and at most.
-    const FIRST: Duration = Duration::from_millis(20);
-    const LAST: Duration = Duration::from_secs(1);
+    const FIRST_PAUSE: Duration = Duration::from_millis(20);
+    const MAX_PAUSE: Duration = Duration::from_secs(1);
     /// A server that closes connections without a word may be none of ours.
-    const MOST_CUT: u32 = 4;
+    const MAX_CUTS: u32 = 4;
 
     fn is_wanted(&mut self, error: &ConnectError) -> bool {
         let is_cut =
@@ -87,12 +87,12 @@ impl Again {
             _ => false,
         };
         self.cut += u32::from(is_without_a_word);
-        is_without_a_word && self.cut < Self::MOST_CUT
+        is_without_a_word && self.cut < Self::MAX_CUTS
     }
 
     /// Programs that were refused at the same moment do not come back at the same moment.
     fn pause(&mut self) -> Duration {
-        let pause = Self::LAST.min(Self::FIRST * 2_u32.saturating_pow(self.tries));
+        let pause = Self::MAX_PAUSE.min(Self::FIRST_PAUSE * 2_u32.saturating_pow(self.tries));
         self.tries += 1;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
         let spread = now.wrapping_mul(2_654_435_761).wrapping_add(std::process::id().wrapping_mul(40_503)) % 512;
@@ -106,7 +106,7 @@ fn greet_once(
     build: &Build,
     fds: &[BorrowedFd<'_>],
     (deadline, timeout): (Deadline, Duration),
-) -> Result<Consent, ConnectError> {
+) -> Result<Accepted, ConnectError> {
     let at = address.clone();
     let handshake = |source| ConnectError::Handshake { address: at.clone(), source };
     let link = |source| ConnectError::Link { address: at.clone(), source };
@@ -129,8 +129,8 @@ fn greet_once(
         },
     };
     let unsealed = |unsealed| match unsealed {
-        Unsealed::Failed(error) => sealing(error),
-        Unsealed::Plain(socket) => match receive_message(&socket.into(), deadline) {
+        NoEncryption::Failed(error) => sealing(error),
+        NoEncryption::Plain(socket) => match receive_message(&socket.into(), deadline) {
             Ok((answer, _)) => Ready::decode(&answer, build).err().map_or(sealing(TlsError::Plain), handshake),
             Err(unread) => failed(unread),
         },
@@ -142,7 +142,7 @@ fn greet_once(
     let (answer, fds) = answered.map_err(|unread| failed(sent.err().unwrap_or(unread)))?;
     let ready = Ready::decode(&answer, build).map_err(handshake)?;
     let pieces = check_pieces(hello.link, fds).map_err(|what| link(LinkError::Protocol { what }))?;
-    Ok(Consent { line, ready, pieces })
+    Ok(Accepted { line, ready, pieces })
 }
 
 /// The descriptor that comes with the consent to a link by shared memory, and with no other.
@@ -156,7 +156,7 @@ fn check_pieces(link: LinkKind, mut fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>
 }
 
 /// Makes the connection one that speaks TLS, if its address says so.
-fn seal(address: &Address, socket: OwnedFd, deadline: Deadline) -> Result<Line, Unsealed> {
+fn seal(address: &Address, socket: OwnedFd, deadline: Deadline) -> Result<Connection, NoEncryption> {
     let Address::Tls { host, certs, .. } = address else { return Ok(socket.into()) };
     let identity = Identity::read(certs.as_ref().ok_or(TlsError::NoFolder)?)?;
     identity.check()?;
@@ -169,7 +169,7 @@ pub(crate) fn pinned_length(hello: &Hello) -> Option<u64> {
 }
 
 /// Receives one handshake message of any kind, and the descriptors that came with its first byte.
-pub(crate) fn receive_message(line: &Line, deadline: Deadline) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+pub(crate) fn receive_message(line: &Connection, deadline: Deadline) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut message = vec![0; PREFIX];
     let (begun, fds) = line.receive_first(&mut message, deadline)?;
     if begun == 0 {
@@ -230,10 +230,10 @@ mod tests {
     fn a_connection_that_ends_without_a_word_is_tried_again_behind_tls_alone() {
         let closed =
             |address: &str| ConnectError::Link { address: address.parse().unwrap(), source: LinkError::Closed };
-        let mut again = Again::default();
+        let mut again = Retry::default();
         let wanted = [0; 4].map(|_| again.is_wanted(&closed("tls://gpu:9923")));
         assert_eq!(wanted, [true, true, true, false], "it may be no server of ours");
-        assert!(!Again::default().is_wanted(&closed("tcp://gpu:9923")));
+        assert!(!Retry::default().is_wanted(&closed("tcp://gpu:9923")));
     }
 
     #[test]

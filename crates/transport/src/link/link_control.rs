@@ -1,9 +1,9 @@
 //! The worker's control over its link, beside the thread that reads it: interrupt that thread, let the program go, and
 //! take it back on another connection.
 //!
-//! The rule: a link is its frames, not its connection. Once a program is allowed to leave ([`Switch::detach`]), the end
+//! The rule: a link is its frames, not its connection. Once a program is allowed to leave ([`LinkControl::detach`]), the end
 //! of the connection is not the end of the link; numbers of frames, ring, replies and staging stay, and the reading
-//! thread waits until the program is back ([`Switch::attach`]) with the very memory that it left with.
+//! thread waits until the program is back ([`LinkControl::attach`]) with the very memory that it left with.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,19 +18,19 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fs::fstat;
 use rustix::net::{Shutdown, shutdown};
 
-use crate::ipc::connection::Line;
+use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
 use crate::link::pending::{AcceptError, Pending};
 use crate::os::descriptor::is_hung_up;
 use crate::os::socket::has_room;
-use crate::stream::joined::Joined;
+use crate::stream::joined_connections::JoinedConnections;
 
 /// No frame has this number.
-const NEVER: u64 = u64::MAX;
+const NO_FRAME: u64 = u64::MAX;
 
 /// How long an appeal waits for what is being sent, and between two looks at that.
-const APPEAL_PATIENCE: Duration = Duration::from_millis(50);
-const NAP: Duration = Duration::from_millis(1);
+const RECLAIM_SEND_TIMEOUT: Duration = Duration::from_millis(50);
+const SEND_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Why a program could not be taken back. It has been told.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +58,7 @@ pub enum AttachError {
 
 /// A handle on a link; all handles of one link are the same.
 #[derive(Clone)]
-pub struct Switch {
+pub struct LinkControl {
     state: Arc<State>,
 }
 
@@ -68,7 +68,7 @@ struct State {
     memory: Vec<(u64, u64)>,
     /// What the program gets each time it comes.
     pieces: Option<OwnedFd>,
-    visit: Mutex<Visit>,
+    attachment: Mutex<Attachment>,
     changed: Condvar,
     /// The reading thread is interrupted when it has handed out this many frames.
     interrupt_at: AtomicU64,
@@ -85,10 +85,10 @@ struct State {
     /// Held while something is sent on a stream link's first connection.
     outlet: Mutex<()>,
     /// A stream link's further connections.
-    lanes: Joined,
+    lanes: JoinedConnections,
     signals: Signals,
     /// Appeals sent on a stream link.
-    appeals: AtomicU32,
+    reclaim_requests: AtomicU32,
 }
 
 /// How a link tells of what is no frame.
@@ -111,24 +111,24 @@ pub(crate) enum Reading {
 }
 
 /// The program's connection.
-struct Visit {
-    socket: Option<Arc<Line>>,
+struct Attachment {
+    socket: Option<Arc<Connection>>,
     /// The end of the connection is not the end of the link.
     may_leave: bool,
 }
 
-impl Visit {
+impl Attachment {
     /// Whether the program is there: the reading thread may not have noticed yet that it has left.
     fn is_here(&self) -> bool {
         self.socket.as_ref().is_some_and(|socket| !is_hung_up(socket.as_fd(), Some(&Timespec::default())))
     }
 }
 
-impl Switch {
+impl LinkControl {
     /// Of a link whose program is there. `fds` are the memory that it came with, `pieces` that of the staging pieces.
     pub(crate) fn new(
         kind: LinkKind,
-        socket: Line,
+        socket: Connection,
         fds: &[OwnedFd],
         pieces: Option<OwnedFd>,
         signals: Signals,
@@ -136,8 +136,8 @@ impl Switch {
         let failed = LinkError::system("make an event descriptor");
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         let memory = identities(fds).map_err(LinkError::system("look at the program's memory"))?;
-        let visit = Mutex::new(Visit { socket: Some(Arc::new(socket)), may_leave: false });
-        let (changed, interrupt_at, frames) = (Condvar::new(), AtomicU64::new(NEVER), AtomicU64::new(0));
+        let attachment = Mutex::new(Attachment { socket: Some(Arc::new(socket)), may_leave: false });
+        let (changed, interrupt_at, frames) = (Condvar::new(), AtomicU64::new(NO_FRAME), AtomicU64::new(0));
         let (owed, reading) = (AtomicI64::new(0), AtomicU8::new(Reading::Not as u8));
         let (told, outlet) = (AtomicU64::new(0), Mutex::new(()));
         Ok(Self {
@@ -145,7 +145,7 @@ impl Switch {
                 kind,
                 memory,
                 pieces,
-                visit,
+                attachment,
                 changed,
                 interrupt_at,
                 frames,
@@ -154,9 +154,9 @@ impl Switch {
                 reading,
                 told,
                 outlet,
-                lanes: Joined::default(),
+                lanes: JoinedConnections::default(),
                 signals,
-                appeals: AtomicU32::new(0),
+                reclaim_requests: AtomicU32::new(0),
             }),
         })
     }
@@ -176,27 +176,27 @@ impl Switch {
 
     /// From now on the end of the connection is not the end of the link.
     pub fn detach(&self) {
-        self.visit().may_leave = true;
+        self.attachment().may_leave = true;
     }
 
-    /// Takes back [`Switch::detach`]. False if the program has left.
+    /// Takes back [`LinkControl::detach`]. False if the program has left.
     pub fn stay(&self) -> bool {
-        let mut visit = self.visit();
-        let is_here = visit.is_here();
-        visit.may_leave &= !is_here;
+        let mut attachment = self.attachment();
+        let is_here = attachment.is_here();
+        attachment.may_leave &= !is_here;
         is_here
     }
 
     /// Whether the program may leave, or has.
     #[must_use]
     pub fn may_leave(&self) -> bool {
-        self.visit().may_leave
+        self.attachment().may_leave
     }
 
     /// The connection; none while the program is away.
     #[must_use]
-    pub fn socket(&self) -> Option<Arc<Line>> {
-        self.visit().socket.clone()
+    pub fn socket(&self) -> Option<Arc<Connection>> {
+        self.attachment().socket.clone()
     }
 
     /// Takes the program back and tells it that the session goes on.
@@ -205,9 +205,9 @@ impl Switch {
     ///
     /// Why not; the program has been told, and things are as before.
     pub fn attach(&self, program: Pending, build: &Build, ready: &Ready) -> Result<(), AttachError> {
-        let mut visit = self.visit();
-        if visit.may_leave && !visit.is_here() {
-            visit.socket = None;
+        let mut attachment = self.attachment();
+        if attachment.may_leave && !attachment.is_here() {
+            attachment.socket = None;
             self.state.lanes.clear();
         }
         let fits = || {
@@ -215,7 +215,7 @@ impl Switch {
             program.hello().link == self.state.kind && same
         };
         let refusal = match () {
-            () if visit.socket.is_some() => Some(AttachError::NotAway),
+            () if attachment.socket.is_some() => Some(AttachError::NotAway),
             () if !fits() => Some(AttachError::OtherLink),
             () => None,
         };
@@ -224,25 +224,25 @@ impl Switch {
             return Err(refusal);
         }
         let socket = program.consent_with(build, ready, self.pieces())?;
-        *visit = Visit { socket: Some(Arc::new(socket)), may_leave: false };
-        drop(visit);
+        *attachment = Attachment { socket: Some(Arc::new(socket)), may_leave: false };
+        drop(attachment);
         self.state.changed.notify_all();
         self.look_up();
         Ok(())
     }
 
     /// The program has closed `socket`. True if it may come back: then our end is closed as well, after what was sent.
-    pub fn ended(&self, socket: &Arc<Line>) -> bool {
-        let mut visit = self.visit();
-        let is_current = visit.socket.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket));
-        if is_current && visit.may_leave {
-            visit.socket = None;
+    pub fn ended(&self, socket: &Arc<Connection>) -> bool {
+        let mut attachment = self.attachment();
+        let is_current = attachment.socket.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket));
+        if is_current && attachment.may_leave {
+            attachment.socket = None;
             self.state.lanes.clear();
             // Others may hold the descriptor for a moment; the program need not wait for them.
             let _ = shutdown(&**socket, Shutdown::Both);
             self.state.changed.notify_all();
         }
-        !is_current || visit.may_leave
+        !is_current || attachment.may_leave
     }
 
     /// Tells the program that the worker is there, if it owes it something or is busy otherwise; to be called about once a
@@ -261,20 +261,20 @@ impl Switch {
     /// Has the program give back what it holds idle of devices; the number with which it will say that it has. None if it
     /// cannot be told: it is away, or does not read what is being sent to it.
     #[must_use]
-    pub fn appeal(&self) -> Option<u32> {
+    pub fn request_reclaim(&self) -> Option<u32> {
         let line = self.socket().filter(|_| !self.may_leave())?;
         if let Some(appeal) = &self.state.signals.appeal {
             return Some(appeal());
         }
-        let deadline = Instant::now() + APPEAL_PATIENCE;
+        let deadline = Instant::now() + RECLAIM_SEND_TIMEOUT;
         let whole = loop {
             match self.state.outlet.try_lock() {
                 Ok(whole) if has_room(&line) => break whole,
                 _ if Instant::now() >= deadline => return None,
-                _ => thread::sleep(NAP),
+                _ => thread::sleep(SEND_POLL_INTERVAL),
             }
         };
-        let number = self.state.appeals.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let number = self.state.reclaim_requests.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let head = ReplyHead::from(Appeal { number }).encode(0).ok()?;
         let sent = line.send(&mut [IoSlice::new(&head)]);
         drop(whole);
@@ -329,7 +329,7 @@ impl Switch {
     }
 
     /// The lanes.
-    pub(crate) fn lanes(&self) -> &Joined {
+    pub(crate) fn lanes(&self) -> &JoinedConnections {
         &self.state.lanes
     }
 
@@ -342,7 +342,7 @@ impl Switch {
         let number = lane.hello().claim.frames;
         let fits =
             self.state.kind == LinkKind::STREAM && lane.hello().link == LinkKind::STREAM && lane.fds().is_empty();
-        let (mut lane, is_here) = (Some(lane), self.visit().is_here());
+        let (mut lane, is_here) = (Some(lane), self.attachment().is_here());
         let welcome = || match lane.take() {
             Some(lane) => Ok(lane.consent(build, ready)?),
             None => Err(AttachError::NoPlace),
@@ -359,27 +359,27 @@ impl Switch {
 
     /// Waits until the program is there; none if the reading thread, which has handed out `frames` frames, is to be
     /// interrupted first.
-    pub(crate) fn wait_for_program(&self, frames: u64) -> Option<Arc<Line>> {
-        let mut visit = self.visit();
+    pub(crate) fn wait_for_program(&self, frames: u64) -> Option<Arc<Connection>> {
+        let mut attachment = self.attachment();
         loop {
-            if let Some(socket) = &visit.socket {
+            if let Some(socket) = &attachment.socket {
                 return Some(Arc::clone(socket));
             }
             if self.is_due(frames) {
                 return None;
             }
-            visit = self.state.changed.wait(visit).unwrap_or_else(PoisonError::into_inner);
+            attachment = self.state.changed.wait(attachment).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// The connection, waiting for the program if it is away.
-    pub(crate) fn wait_for_socket(&self) -> Arc<Line> {
-        let mut visit = self.visit();
+    pub(crate) fn wait_for_socket(&self) -> Arc<Connection> {
+        let mut attachment = self.attachment();
         loop {
-            if let Some(socket) = &visit.socket {
+            if let Some(socket) = &attachment.socket {
                 return Arc::clone(socket);
             }
-            visit = self.state.changed.wait(visit).unwrap_or_else(PoisonError::into_inner);
+            attachment = self.state.changed.wait(attachment).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -402,7 +402,7 @@ impl Switch {
     pub(crate) fn take_interrupt(&self, frames: u64) -> bool {
         let due = self.is_due(frames);
         if due {
-            self.state.interrupt_at.store(NEVER, Ordering::Release);
+            self.state.interrupt_at.store(NO_FRAME, Ordering::Release);
         }
         due
     }
@@ -423,13 +423,13 @@ impl Switch {
         let _ = rustix::io::write(&self.state.wake, &1u64.to_le_bytes());
         (self.state.signals.nudge)();
         // Under the lock, so that a thread which has just found nothing to do is not missed.
-        let _visit = self.visit();
+        let _visit = self.attachment();
         self.state.changed.notify_all();
     }
 
-    fn visit(&self) -> MutexGuard<'_, Visit> {
+    fn attachment(&self) -> MutexGuard<'_, Attachment> {
         // No code under this lock panics.
-        self.state.visit.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.attachment.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

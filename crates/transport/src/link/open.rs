@@ -2,7 +2,7 @@
 
 use katydid_wire::handshake::{Build, Ready};
 
-use crate::link::link_control::Switch;
+use crate::link::link_control::LinkControl;
 use crate::link::pending::{AcceptError, Pending, check_link, refusal};
 use crate::link::worker::WorkerLink;
 use crate::os::socket::tune;
@@ -29,9 +29,9 @@ impl Pending {
         } else {
             Box::new(ShmWorker::new(socket, &fds, sequence)?)
         };
-        let switch = link.switch();
-        let pieces = switch.as_ref().and_then(Switch::pieces);
-        if let Some(line) = switch.as_ref().and_then(Switch::socket) {
+        let link_control = link.link_control();
+        let pieces = link_control.as_ref().and_then(LinkControl::pieces);
+        if let Some(line) = link_control.as_ref().and_then(LinkControl::socket) {
             line.send_with(&ready.encode(build)?, pieces.as_slice()).map_err(failed)?;
         }
         Ok(link)

@@ -11,14 +11,14 @@ use katydid_wire::handshake::{
 use rustix::net::{RecvFlags, SendFlags};
 use thiserror::Error;
 
-use crate::ipc::connection::Line;
+use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
 use crate::link::greeting::{pinned_length, receive_message};
 use crate::os::descriptor::is_hung_up;
 use crate::os::fdpass;
 use crate::os::socket::{Deadline, tune};
 use crate::shm::channel;
-use crate::shm::layout::LENGTH;
+use crate::shm::layout::CHANNEL_LENGTH;
 use crate::tls::handshake;
 use crate::tls::identity::{Identity, TlsError};
 use crate::tls::record::{SEALS, Seals};
@@ -64,7 +64,7 @@ pub enum AcceptError {
     Tls(#[from] TlsError),
     /// It speaks TLS where that is not spoken, or does not where it is.
     #[error("it was told: {text}")]
-    OtherSpeech {
+    WrongProtocol {
         /// What it was told.
         text: &'static str,
     },
@@ -73,7 +73,7 @@ pub enum AcceptError {
 /// A program that said hello and waits for its answer. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Pending {
-    socket: Line,
+    socket: Connection,
     hello: Hello,
     fds: Vec<OwnedFd>,
 }
@@ -84,7 +84,7 @@ pub enum Delivery {
     /// A program or another visitor, with the daemon's note.
     Program(Box<Pending>, Vec<u8>),
     /// A line of text.
-    Word(Vec<u8>),
+    Text(Vec<u8>),
 }
 
 impl Pending {
@@ -95,7 +95,7 @@ impl Pending {
     pub fn accept(socket: OwnedFd, build: &Build, timeout: Duration) -> Result<Self, AcceptError> {
         let deadline = Deadline::after(timeout);
         match handshake::first_byte(socket.as_fd(), deadline).map_err(|source| unread(source, timeout))? {
-            Some(handshake::HANDSHAKE) => Err(turn_away(&socket, build, SPEAKS_PLAINLY)),
+            Some(handshake::HANDSHAKE) => Err(refuse_protocol(&socket, build, PLAINTEXT_ONLY)),
             _ => Self::read(socket.into(), build, deadline, timeout),
         }
     }
@@ -104,7 +104,7 @@ impl Pending {
     ///
     /// # Errors
     /// As [`Pending::accept`]; [`AcceptError::Tls`].
-    pub fn accept_sealed(
+    pub fn accept_encrypted(
         socket: OwnedFd,
         build: &Build,
         identity: Identity,
@@ -114,14 +114,14 @@ impl Pending {
         match handshake::first_byte(socket.as_fd(), deadline).map_err(|source| unread(source, timeout))? {
             Some(handshake::HANDSHAKE) => {}
             None => return Err(AcceptError::Closed),
-            Some(_) => return Err(turn_away(&socket, build, SPEAKS_TLS)),
+            Some(_) => return Err(refuse_protocol(&socket, build, TLS_ONLY)),
         }
         let seals = handshake::accept(socket.as_fd(), identity, deadline)?;
-        Self::read(Line::new(socket, Some(seals)), build, deadline, timeout)
+        Self::read(Connection::new(socket, Some(seals)), build, deadline, timeout)
     }
 
     /// Reads the hello.
-    fn read(socket: Line, build: &Build, deadline: Deadline, timeout: Duration) -> Result<Self, AcceptError> {
+    fn read(socket: Connection, build: &Build, deadline: Deadline, timeout: Duration) -> Result<Self, AcceptError> {
         let (message, fds) = receive_message(&socket, deadline).map_err(|source| unread(source, timeout))?;
         let decoded = Hello::decode(&message, build).map_err(AcceptError::from);
         match decoded.and_then(|hello| check_link(&hello, &fds).map(|()| hello)) {
@@ -184,7 +184,7 @@ impl Pending {
     pub fn receive(daemon: impl AsFd, build: &Build) -> Result<Option<(Self, Vec<u8>)>, AcceptError> {
         match Self::receive_any(&daemon, build)? {
             Some(Delivery::Program(program, note)) => Ok(Some((*program, note))),
-            Some(Delivery::Word(_)) => Err(HandshakeError::Damaged { what: "the hand-over has no program" }.into()),
+            Some(Delivery::Text(_)) => Err(HandshakeError::Damaged { what: "the hand-over has no program" }.into()),
             None => Ok(None),
         }
     }
@@ -202,7 +202,7 @@ impl Pending {
         }
         packet.truncate(length);
         if fds.is_empty() {
-            return Ok(Some(Delivery::Word(packet)));
+            return Ok(Some(Delivery::Text(packet)));
         }
         let damaged = HandshakeError::Damaged { what: "the hand-over is not whole" };
         let prefix = packet.first_chunk().map(Prefix::decode).transpose()?;
@@ -211,7 +211,7 @@ impl Pending {
         let hello = Hello::decode(&packet, build)?;
         let (secrets, note) = rest.split_first_chunk::<SEALS>().ok_or(damaged.clone())?;
         let seals = (secrets[0] != 0).then(|| Seals::decode(secrets).ok_or(damaged)).transpose()?;
-        let (socket, note) = (Line::new(fds.remove(0), seals), note.to_vec());
+        let (socket, note) = (Connection::new(fds.remove(0), seals), note.to_vec());
         Ok(Some(Delivery::Program(Box::new(Self { socket, hello, fds }), note)))
     }
 
@@ -219,7 +219,7 @@ impl Pending {
     ///
     /// # Errors
     /// The peer is gone.
-    pub fn consent(self, build: &Build, ready: &Ready) -> Result<Line, AcceptError> {
+    pub fn consent(self, build: &Build, ready: &Ready) -> Result<Connection, AcceptError> {
         self.consent_with(build, ready, None)
     }
 
@@ -229,7 +229,7 @@ impl Pending {
         build: &Build,
         ready: &Ready,
         pieces: Option<BorrowedFd<'_>>,
-    ) -> Result<Line, AcceptError> {
+    ) -> Result<Connection, AcceptError> {
         let failed = |source| AcceptError::System { doing: "answer the program", source };
         let message = ready.encode(build)?;
         tune(&self.socket, self.hello.link_timeout).map_err(failed)?;
@@ -238,7 +238,7 @@ impl Pending {
     }
 
     /// Connection, hello, and what came with it.
-    pub(crate) fn into_parts(self) -> (Line, Hello, Vec<OwnedFd>) {
+    pub(crate) fn into_parts(self) -> (Connection, Hello, Vec<OwnedFd>) {
         (self.socket, self.hello, self.fds)
     }
 
@@ -251,11 +251,11 @@ impl Pending {
 /// Tells when the program is gone.
 #[derive(Debug)]
 pub struct Hangup {
-    socket: Arc<Line>,
+    socket: Arc<Connection>,
 }
 
 impl Hangup {
-    pub(crate) fn new(socket: Arc<Line>) -> Self {
+    pub(crate) fn new(socket: Arc<Connection>) -> Self {
         Self { socket }
     }
 
@@ -272,7 +272,7 @@ pub(crate) fn check_link(hello: &Hello, fds: &[OwnedFd]) -> Result<(), AcceptErr
     match (hello.link, fds) {
         (LinkKind::STREAM, []) => Ok(()),
         (LinkKind::SHM, [channel, rest @ ..]) if rest.len() == usize::from(has_pinned) => {
-            channel::check(channel, LENGTH as u64).map_err(unusable)?;
+            channel::check(channel, CHANNEL_LENGTH as u64).map_err(unusable)?;
             rest.iter().try_for_each(channel::check_growing).map_err(unusable)
         }
         (LinkKind::SHM | LinkKind::STREAM, _) => Err(unusable("not the descriptors that such a link has")),
@@ -288,24 +288,24 @@ pub(crate) fn refusal(error: &AcceptError) -> Refused {
 }
 
 /// A program that is gone, or does not read, is not waited for.
-fn refuse(socket: &Line, build: &Build, refused: &Refused) {
+fn refuse(socket: &Connection, build: &Build, refused: &Refused) {
     if let Ok(message) = refused.encode(build) {
         socket.send_at_once(&message);
     }
 }
 
-const SPEAKS_TLS: &str = "this address takes TLS only: use tls://HOST:PORT and --certs DIR";
-const SPEAKS_PLAINLY: &str = "this address does not speak TLS: use tcp://HOST:PORT, or a server that listens on tls://";
+const TLS_ONLY: &str = "this address takes TLS only: use tls://HOST:PORT and --certs DIR";
+const PLAINTEXT_ONLY: &str = "this address does not speak TLS: use tcp://HOST:PORT, or a server that listens on tls://";
 
 /// Tells a program that speaks TLS where that is not spoken, or the other way round, in a plain answer.
-fn turn_away(socket: &OwnedFd, build: &Build, text: &'static str) -> AcceptError {
+fn refuse_protocol(socket: &OwnedFd, build: &Build, text: &'static str) -> AcceptError {
     if let Ok(message) = Refused::new(RefusalCode::NOT_ALLOWED, text).encode(build) {
         let sent = rustix::net::send(socket, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         if sent.is_ok() {
             handshake::part(socket.as_fd());
         }
     }
-    AcceptError::OtherSpeech { text }
+    AcceptError::WrongProtocol { text }
 }
 
 /// Why a hello could not be read.

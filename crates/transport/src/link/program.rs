@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use katydid_wire::frame::ReplyHead;
 
-use crate::link::batch::{Place, Rules};
+use crate::link::batch::{OrderingRules, StreamKey};
 use crate::link::error::LinkError;
-use crate::link::gate::Holding;
-use crate::link::reply_buffer::Landing;
+use crate::link::gate::QuiesceGate;
+use crate::link::reply_buffer::ReplyBuffer;
 use crate::shm::staging::Staging;
 
 /// The program's end of a link, shared by all its threads.
@@ -31,24 +31,24 @@ pub trait ProgramLink: Send + Sync {
     /// As [`ProgramLink::enqueue`].
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError>;
 
-    /// As [`ProgramLink::call`], for a reply with much data, which goes to `landing` at once where it fits there exactly:
+    /// As [`ProgramLink::call`], for a reply with much data, which goes to `buffer` at once where it fits there exactly:
     /// then `reply` gets what lies around it, and the second value is true.
     ///
     /// # Errors
-    /// As [`ProgramLink::enqueue`]. What the landing holds then is anybody's guess.
-    fn call_landing(
+    /// As [`ProgramLink::enqueue`]. What the buffer holds then is anybody's guess.
+    fn call_into(
         &self,
         opcode: u16,
         context: u32,
         parts: &[&[u8]],
         reply: &mut Vec<u8>,
-        landing: Landing,
+        buffer: ReplyBuffer,
     ) -> Result<(ReplyHead, bool), LinkError> {
         let head = self.call(opcode, context, parts, reply)?;
-        let fits = landing.fits(&head, reply.len());
+        let fits = buffer.fits(&head, reply.len());
         if fits {
-            let data = landing.skip()..landing.skip() + landing.size();
-            landing.write(0, &reply[data.clone()]);
+            let data = buffer.skip()..buffer.skip() + buffer.size();
+            buffer.write(0, &reply[data.clone()]);
             reply.drain(data);
         }
         Ok((head, fits))
@@ -68,18 +68,18 @@ pub trait ProgramLink: Send + Sync {
         Ok(())
     }
 
-    /// Begins a train ([`train`]) of work for a place, and waits until there is none that it meets; its number is for [`aboard`].
+    /// Begins a train ([`train`]) of work for a place, and waits until there is none that it meets; its number is for [`in_batch`].
     /// Whoever begins one ends it.
     ///
     /// # Errors
     /// As [`ProgramLink::enqueue`].
-    fn begin_train(&self, place: Place, rules: Rules) -> Result<u64, LinkError> {
-        let _ = (place, rules);
+    fn begin_batch(&self, stream_key: StreamKey, rules: OrderingRules) -> Result<u64, LinkError> {
+        let _ = (stream_key, rules);
         Ok(0)
     }
 
     /// Ends a train.
-    fn end_train(&self, number: u64) {
+    fn end_batch(&self, number: u64) {
         let _ = number;
     }
 
@@ -87,21 +87,21 @@ pub trait ProgramLink: Send + Sync {
     ///
     /// # Errors
     /// As [`ProgramLink::enqueue`].
-    fn stand(&self) -> Result<(), LinkError> {
+    fn wait_until_open(&self) -> Result<(), LinkError> {
         Ok(())
     }
 
     /// From now on threads that wait sleep at once.
-    fn calm(&self) {}
+    fn disable_spin(&self) {}
 
     /// Whether threads have sent frames, and still live, besides one.
-    fn has_company(&self) -> bool {
+    fn is_multithreaded(&self) -> bool {
         false
     }
 
     /// Has the system prepare what makes frames cheaper to queue. With several threads this takes it milliseconds; nobody has to
     /// wait for it.
-    fn quicken(&self) {}
+    fn enable_fast_path(&self) {}
 
     /// In the child of a fork: closes the descriptors and touches nothing that is shared. Every later use of the link
     /// is [`LinkError::Forked`]; the parent's end lives on.
@@ -120,13 +120,13 @@ pub trait ProgramLink: Send + Sync {
 
     /// Lets bulk go over as many as `most` connections beside the first, which are opened when there is bulk; nothing on
     /// links that share memory.
-    fn allow_lanes(&self, most: usize) {
+    fn allow_bulk_connections(&self, most: usize) {
         let _ = most;
     }
 
     /// How many such connections `bytes` of bulk, which are about to be sent or received, can use at a time: that many
     /// threads do it faster than one. 0: there are none, or it is too little.
-    fn lanes_for(&self, bytes: u64) -> usize {
+    fn bulk_connections_for(&self, bytes: u64) -> usize {
         let _ = bytes;
         0
     }
@@ -136,12 +136,12 @@ pub trait ProgramLink: Send + Sync {
     ///
     /// # Errors
     /// As [`ProgramLink::enqueue`].
-    fn next_appeal(&self) -> Result<u32, LinkError> {
+    fn next_reclaim_request(&self) -> Result<u32, LinkError> {
         Err(LinkError::Closed)
     }
 
     /// For the keeper of the program's job; none where a link cannot be held.
-    fn holding(&self) -> Option<&dyn Holding> {
+    fn quiesce_gate(&self) -> Option<&dyn QuiesceGate> {
         None
     }
 }

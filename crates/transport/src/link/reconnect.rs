@@ -11,14 +11,14 @@ use std::time::Duration;
 use katydid_wire::handshake::{ArenaKind, Build, Claim, HandshakeError, Hello, Ready, Role};
 use katydid_wire::key::SessionKey;
 
-use crate::ipc::connection::Line;
+use crate::ipc::connection::Connection;
 use crate::link::address::Address;
 use crate::link::error::ConnectError;
-use crate::link::greeting::{Consent, greet};
+use crate::link::greeting::{Accepted, greet};
 
 /// What a link says of itself when it comes back.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct Reconnect {
     hello: Hello,
     build: Build,
     key: Mutex<SessionKey>,
@@ -26,7 +26,7 @@ pub(crate) struct Home {
     address: Mutex<Address>,
 }
 
-impl Home {
+impl Reconnect {
     /// Notes what program and worker have agreed on.
     pub(crate) fn new(address: &Address, hello: &Hello, build: &Build, ready: &Ready) -> Self {
         let hello = Hello { arenas: ready.arenas.clone(), ..hello.clone() };
@@ -44,14 +44,14 @@ impl Home {
     }
 
     /// Asks for the session `key`, having sent `frames` frames. `fds` are those of the link's memory.
-    pub(crate) fn return_to(
+    pub(crate) fn reconnect(
         &self,
         address: &Address,
         key: SessionKey,
         frames: u64,
         fds: &[BorrowedFd<'_>],
         timeout: Duration,
-    ) -> Result<Consent, ConnectError> {
+    ) -> Result<Accepted, ConnectError> {
         let claim = Claim { role: Role::PROGRAM, key, frames };
         let hello = Hello { claim, ..self.hello.clone() };
         let consent = greet(address, &hello, &self.build, fds, timeout)?;
@@ -65,7 +65,7 @@ impl Home {
     }
 
     /// Connects another connection of the link, lane `number`.
-    pub(crate) fn join(&self, number: u16, timeout: Duration) -> Result<Line, ConnectError> {
+    pub(crate) fn open_bulk_connection(&self, number: u16, timeout: Duration) -> Result<Connection, ConnectError> {
         let claim = Claim { role: Role::LANE, key: self.key(), frames: number.into() };
         let hello = Hello { claim, arenas: Vec::new(), ..self.hello.clone() };
         let address = self.address.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -11,16 +11,16 @@ use katydid_wire::frame::ReplyHead;
 ///
 /// The rule: nobody writes there before the request is sent, nor after the call that it was given to has returned.
 #[derive(Debug, Clone, Copy)]
-pub struct Landing {
+pub struct ReplyBuffer {
     at: *mut u8,
     size: usize,
     skip: usize,
 }
 
 // SAFETY: `new`'s contract holds for whoever writes, in whatever thread, as long as the call lasts.
-unsafe impl Send for Landing {}
+unsafe impl Send for ReplyBuffer {}
 
-impl Landing {
+impl ReplyBuffer {
     /// The `size` bytes at `at`, for what follows the first `skip` bytes of the reply's payload.
     ///
     /// # Safety

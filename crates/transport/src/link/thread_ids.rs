@@ -1,7 +1,7 @@
 //! Which thread of the program is which on the wire.
 //!
-//! A thread takes the lowest free seat at its first use of a link and keeps it until it ends; the seat's number, from
-//! 1, is its `thread` in frames. Seats are a bitmap of atomics: a lock could be held by another thread during a fork,
+//! A thread takes the lowest free id at its first use of a link and keeps it until it ends; the id's number, from
+//! 1, is its `thread` in frames. ThreadIds are a bitmap of atomics: a lock could be held by another thread during a fork,
 //! and the child's own thread ends with the same destructor as its parent's.
 
 use std::cell::RefCell;
@@ -9,35 +9,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::link::error::LinkError;
-use crate::shm::layout::SEATS;
+use crate::shm::layout::MAX_THREADS;
 
-/// The seats of one link.
+/// The ids of one link.
 #[derive(Debug)]
-pub(crate) struct Seats {
-    taken: [AtomicU64; SEATS / 64],
+pub(crate) struct ThreadIds {
+    taken: [AtomicU64; MAX_THREADS / 64],
     /// Of calls that were left, and whose replies are still due.
     left: Mutex<Vec<u32>>,
 }
 
-/// A seat of this thread.
-struct Seat {
-    seats: Weak<Seats>,
+/// A id of this thread.
+struct ThreadId {
+    ids: Weak<ThreadIds>,
     number: u32,
     in_call: bool,
 }
 
 thread_local! {
-    static MINE: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
+    static OWN_IDS: RefCell<Vec<ThreadId>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Seats {
+impl ThreadIds {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self { taken: std::array::from_fn(|_| AtomicU64::new(0)), left: Mutex::default() })
     }
 
     /// This thread's number, for a frame without a reply.
     pub(crate) fn number(self: &Arc<Self>) -> Result<u32, LinkError> {
-        match self.sit(|seat| seat.number) {
+        match self.with_own(|id| id.number) {
             Some(number) => number,
             None => Ok(self.take()?.number),
         }
@@ -50,42 +50,42 @@ impl Seats {
 
     /// Runs `send` with this thread's number, which no other thread has meanwhile.
     pub(crate) fn send<R>(self: &Arc<Self>, send: impl FnOnce(u32) -> Result<R, LinkError>) -> Result<R, LinkError> {
-        match self.sit(|seat| seat.number) {
+        match self.with_own(|id| id.number) {
             Some(number) => send(number?),
             None => {
-                let seat = self.take()?;
-                send(seat.number)
+                let id = self.take()?;
+                send(id.number)
             }
         }
     }
 
     /// Runs `call` with this thread's number, on which a reply will come in.
     ///
-    /// A thread that is in a call already has left that by `longjmp` out of a handler of a signal. It takes another seat, and
+    /// A thread that is in a call already has left that by `longjmp` out of a handler of a signal. It takes another id, and
     /// the old one stays taken until `is_over` says of it that the reply has come.
     pub(crate) fn call<R>(
         self: &Arc<Self>,
         is_over: impl Fn(u32) -> bool,
         call: impl FnOnce(u32) -> Result<R, LinkError>,
     ) -> Result<R, LinkError> {
-        let begun = self.sit(|seat| {
-            if seat.in_call {
-                self.leave(seat.number, &is_over);
-                *seat = self.take()?;
+        let begun = self.with_own(|id| {
+            if id.in_call {
+                self.leave(id.number, &is_over);
+                *id = self.take()?;
             }
-            seat.in_call = true;
-            Ok::<u32, LinkError>(seat.number)
+            id.in_call = true;
+            Ok::<u32, LinkError>(id.number)
         });
         let Some(number) = begun else { return self.call_once(call) };
         let number = number??;
         let result = call(number);
-        // The seat is there, since the lines above found it; only the thread's end takes it away. It is another one if the
+        // The id is there, since the lines above found it; only the thread's end takes it away. It is another one if the
         // thread has called in a handler meanwhile.
-        let _ = self.sit(|seat| seat.in_call &= seat.number != number);
+        let _ = self.with_own(|id| id.in_call &= id.number != number);
         result
     }
 
-    /// Keeps the seat of a call that was left, and frees those that are over.
+    /// Keeps the id of a call that was left, and frees those that are over.
     #[cold]
     fn leave(&self, number: u32, is_over: impl Fn(u32) -> bool) {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,63 +100,63 @@ impl Seats {
     }
 
     fn free(&self, number: u32) {
-        let seat = number - 1;
-        self.taken[seat as usize / 64].fetch_and(!(1 << (seat % 64)), Ordering::Release);
+        let id = number - 1;
+        self.taken[id as usize / 64].fetch_and(!(1 << (id % 64)), Ordering::Release);
     }
 
-    /// For a thread without seat: takes one for this call alone.
+    /// For a thread without id: takes one for this call alone.
     fn call_once<R>(self: &Arc<Self>, call: impl FnOnce(u32) -> Result<R, LinkError>) -> Result<R, LinkError> {
-        let mut seat = self.take()?;
-        seat.in_call = true;
-        let result = call(seat.number);
-        seat.in_call = false;
+        let mut id = self.take()?;
+        id.in_call = true;
+        let result = call(id.number);
+        id.in_call = false;
         result
     }
 
-    /// Finds this thread's seat, or takes one. None if the thread is ending and its seats are gone already: libraries
+    /// Finds this thread's id, or takes one. None if the thread is ending and its ids are gone already: libraries
     /// free their GPU objects in destructors of thread-locals, which may run after ours.
-    fn sit<R>(self: &Arc<Self>, with: impl FnOnce(&mut Seat) -> R) -> Option<Result<R, LinkError>> {
-        let sit = |mine: &RefCell<Vec<Seat>>| {
+    fn with_own<R>(self: &Arc<Self>, with: impl FnOnce(&mut ThreadId) -> R) -> Option<Result<R, LinkError>> {
+        let with_own = |mine: &RefCell<Vec<ThreadId>>| {
             let mut mine = mine.borrow_mut();
-            let known = mine.iter().position(|seat| std::ptr::eq(seat.seats.as_ptr(), Arc::as_ptr(self)));
+            let known = mine.iter().position(|id| std::ptr::eq(id.ids.as_ptr(), Arc::as_ptr(self)));
             let at = match known {
                 Some(at) => at,
                 None => {
-                    mine.retain(|seat| seat.seats.strong_count() > 0);
+                    mine.retain(|id| id.ids.strong_count() > 0);
                     mine.push(self.take()?);
                     mine.len() - 1
                 }
             };
             Ok(with(&mut mine[at]))
         };
-        MINE.try_with(sit).ok()
+        OWN_IDS.try_with(with_own).ok()
     }
 
-    /// Takes the lowest free seat.
-    fn take(self: &Arc<Self>) -> Result<Seat, LinkError> {
+    /// Takes the lowest free id.
+    fn take(self: &Arc<Self>) -> Result<ThreadId, LinkError> {
         for (index, word) in self.taken.iter().enumerate() {
             let mut bits = word.load(Ordering::Relaxed);
             while bits != u64::MAX {
                 let free = bits.trailing_ones();
-                // Acquire: what the seat's last owner did with its place happened before.
+                // Acquire: what the id's last owner did with its place happened before.
                 match word.compare_exchange_weak(bits, bits | 1 << free, Ordering::Acquire, Ordering::Relaxed) {
                     Ok(_) => {
                         let number = index as u32 * 64 + free + 1;
-                        return Ok(Seat { seats: Arc::downgrade(self), number, in_call: false });
+                        return Ok(ThreadId { ids: Arc::downgrade(self), number, in_call: false });
                     }
                     Err(now) => bits = now,
                 }
             }
         }
-        Err(LinkError::TooManyThreads { limit: SEATS })
+        Err(LinkError::TooManyThreads { limit: MAX_THREADS })
     }
 }
 
-impl Drop for Seat {
-    /// A seat whose reply is still due (the thread was cancelled) stays taken, so that no other thread gets the reply.
+impl Drop for ThreadId {
+    /// A id whose reply is still due (the thread was cancelled) stays taken, so that no other thread gets the reply.
     fn drop(&mut self) {
-        if let (false, Some(seats)) = (self.in_call, self.seats.upgrade()) {
-            seats.free(self.number);
+        if let (false, Some(ids)) = (self.in_call, self.ids.upgrade()) {
+            ids.free(self.number);
         }
     }
 }
@@ -165,54 +165,54 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
-    fn number_in_a_new_thread(seats: &Arc<Seats>) -> u32 {
-        std::thread::scope(|scope| scope.spawn(|| seats.number()).join().unwrap()).unwrap()
+    fn number_in_a_new_thread(ids: &Arc<ThreadIds>) -> u32 {
+        std::thread::scope(|scope| scope.spawn(|| ids.number()).join().unwrap()).unwrap()
     }
 
     #[test]
     fn a_thread_keeps_its_seat_and_a_later_one_gets_it() {
-        let seats = Seats::new();
-        assert_eq!((seats.number().unwrap(), seats.number().unwrap()), (1, 1));
-        assert_eq!(number_in_a_new_thread(&seats), 2);
-        assert_eq!(number_in_a_new_thread(&seats), 2);
+        let ids = ThreadIds::new();
+        assert_eq!((ids.number().unwrap(), ids.number().unwrap()), (1, 1));
+        assert_eq!(number_in_a_new_thread(&ids), 2);
+        assert_eq!(number_in_a_new_thread(&ids), 2);
     }
 
     #[test]
     fn links_do_not_mix() {
-        let (one, other) = (Seats::new(), Seats::new());
+        let (one, other) = (ThreadIds::new(), ThreadIds::new());
         let _someone = other.take().unwrap();
         assert_eq!((one.number().unwrap(), other.number().unwrap(), one.number().unwrap()), (1, 2, 1));
         drop(one);
-        let third = Seats::new();
+        let third = ThreadIds::new();
         assert_eq!((third.number().unwrap(), other.number().unwrap()), (1, 2));
     }
 
     #[test]
     fn the_last_seat_is_the_limit() {
-        let seats = Seats::new();
-        let mut all: Vec<Seat> = std::iter::from_fn(|| seats.take().ok()).collect();
-        assert_eq!((all.len(), all.last().unwrap().number), (SEATS, SEATS as u32));
-        assert!(matches!(seats.number(), Err(LinkError::TooManyThreads { limit: SEATS })));
+        let ids = ThreadIds::new();
+        let mut all: Vec<ThreadId> = std::iter::from_fn(|| ids.take().ok()).collect();
+        assert_eq!((all.len(), all.last().unwrap().number), (MAX_THREADS, MAX_THREADS as u32));
+        assert!(matches!(ids.number(), Err(LinkError::TooManyThreads { limit: MAX_THREADS })));
         drop(all.remove(699));
-        assert_eq!(seats.number().unwrap(), 700);
+        assert_eq!(ids.number().unwrap(), 700);
     }
 
     #[test]
     fn a_seat_whose_reply_is_due_is_not_given_to_others() {
-        let seats = Seats::new();
-        let mut seat = seats.take().unwrap();
-        seat.in_call = true;
-        drop(seat);
-        assert_eq!(seats.number().unwrap(), 2);
+        let ids = ThreadIds::new();
+        let mut id = ids.take().unwrap();
+        id.in_call = true;
+        drop(id);
+        assert_eq!(ids.number().unwrap(), 2);
     }
 
     /// Calls when it is dropped, as libraries do that free objects of their thread.
-    struct Late(Arc<Seats>);
+    struct Late(Arc<ThreadIds>);
 
     impl Drop for Late {
         fn drop(&mut self) {
             let numbers = self.0.call(|_| false, |number| Ok((number, self.0.number()?)));
-            assert!(MINE.try_with(|_| ()).is_err(), "this test is about seats that are gone");
+            assert!(OWN_IDS.try_with(|_| ()).is_err(), "this test is about ids that are gone");
             assert_eq!(numbers.unwrap(), (1, 2));
         }
     }
@@ -223,42 +223,42 @@ mod tests {
 
     #[test]
     fn a_destructor_that_runs_after_ours_can_still_call() {
-        let seats = Seats::new();
+        let ids = ThreadIds::new();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 // What was made first is destroyed last.
-                LATE.set(Some(Late(Arc::clone(&seats))));
-                assert_eq!(seats.number().unwrap(), 1);
+                LATE.set(Some(Late(Arc::clone(&ids))));
+                assert_eq!(ids.number().unwrap(), 1);
             });
             thread.join().unwrap();
         });
-        assert_eq!(seats.number().unwrap(), 1);
+        assert_eq!(ids.number().unwrap(), 1);
     }
 
     /// As `longjmp` leaves a call.
-    fn leave_call(seats: &Arc<Seats>) {
-        seats.sit(|seat| seat.in_call = true).unwrap().unwrap();
+    fn leave_call(ids: &Arc<ThreadIds>) {
+        ids.with_own(|id| id.in_call = true).unwrap().unwrap();
     }
 
     #[test]
     fn a_call_that_was_left_keeps_its_seat_until_its_reply_has_come() {
-        let seats = Seats::new();
-        assert_eq!(seats.call(|_| false, Ok).unwrap(), 1);
-        leave_call(&seats);
-        assert_eq!((seats.call(|_| false, Ok).unwrap(), number_in_a_new_thread(&seats)), (2, 3));
-        leave_call(&seats);
+        let ids = ThreadIds::new();
+        assert_eq!(ids.call(|_| false, Ok).unwrap(), 1);
+        leave_call(&ids);
+        assert_eq!((ids.call(|_| false, Ok).unwrap(), number_in_a_new_thread(&ids)), (2, 3));
+        leave_call(&ids);
         // The first reply has come by now.
-        assert_eq!((seats.call(|number| number == 1, Ok).unwrap(), number_in_a_new_thread(&seats)), (1, 3));
-        leave_call(&seats);
-        assert_eq!(seats.call(|_| true, Ok).unwrap(), 1);
-        assert_eq!(number_in_a_new_thread(&seats), 2);
+        assert_eq!((ids.call(|number| number == 1, Ok).unwrap(), number_in_a_new_thread(&ids)), (1, 3));
+        leave_call(&ids);
+        assert_eq!(ids.call(|_| true, Ok).unwrap(), 1);
+        assert_eq!(number_in_a_new_thread(&ids), 2);
     }
 
     #[test]
     fn a_call_ends_with_its_result() {
-        let seats = Seats::new();
-        assert_eq!(seats.call(|_| false, |number| Ok(number + 10)).unwrap(), 11);
-        assert!(matches!(seats.call(|_| false, |_| Err::<(), _>(LinkError::Closed)), Err(LinkError::Closed)));
-        assert_eq!(seats.number().unwrap(), 1);
+        let ids = ThreadIds::new();
+        assert_eq!(ids.call(|_| false, |number| Ok(number + 10)).unwrap(), 11);
+        assert!(matches!(ids.call(|_| false, |_| Err::<(), _>(LinkError::Closed)), Err(LinkError::Closed)));
+        assert_eq!(ids.number().unwrap(), 1);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use katydid_wire::frame::{FrameError, FrameHead, HEAD, Output, ReplyHead};
 
 use crate::link::error::LinkError;
-use crate::link::link_control::Switch;
+use crate::link::link_control::LinkControl;
 use crate::link::pending::Hangup;
 use crate::shm::staging::{ShelfMemory, Staging};
 use crate::stream::bulk::Buffers;
@@ -26,7 +26,7 @@ pub struct Frame<'a> {
 pub enum Event<'a> {
     /// The next frame.
     Frame(Frame<'a>),
-    /// As many frames were handed out as [`Switch::interrupt`] said; told once.
+    /// As many frames were handed out as [`LinkControl::interrupt`] said; told once.
     Interrupted,
     /// The program has closed, and everything it queued was handed out.
     Closed,
@@ -50,7 +50,7 @@ pub trait WorkerLink: Send {
 
     /// Whether [`WorkerLink::next`] may have something to tell at once. False while it would wait; for a reader that has
     /// something to do meanwhile.
-    fn has_news(&mut self) -> bool {
+    fn has_pending(&mut self) -> bool {
         true
     }
 
@@ -74,7 +74,7 @@ pub trait WorkerLink: Send {
     fn hangup(&self) -> Hangup;
 
     /// For whoever controls the link beside the thread that reads it; none where a link cannot be controlled.
-    fn switch(&self) -> Option<Switch> {
+    fn link_control(&self) -> Option<LinkControl> {
         None
     }
 }

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 
 use crate::shm::layout::{
-    HEAD_COUNTER, PROGRAM_ASLEEP, REPLIES, REPLY, REPLY_SLEEPER, RING, RING_LENGTH, SEATS, TAIL, WINDOW, WORKER_ASLEEP,
-    WORKER_BARRIERS,
+    HEAD_COUNTER, MAX_THREADS, PROGRAM_ASLEEP, REPLY_PLACE_LENGTH, REPLY_PLACES, REPLY_SLEEPER, RING, RING_LENGTH,
+    RING_WINDOW, TAIL, WORKER_ASLEEP, WORKER_BARRIERS,
 };
 use crate::shm::reply::Words;
 use crate::shm::ring::{Memory, Side};
-use crate::shm::shared::Shared;
+use crate::shm::shared_mapping::SharedMapping;
 use crate::sync::{barrier, wait};
 
 /// State of a place: the reply has not arrived.
@@ -26,19 +26,19 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Where the reply for a thread is put; threads count from 1.
 pub(crate) fn reply_place(thread: u32) -> Option<usize> {
-    let seat = (thread as usize).checked_sub(1).filter(|seat| *seat < SEATS)?;
-    Some(REPLIES + seat * REPLY)
+    let seat = (thread as usize).checked_sub(1).filter(|seat| *seat < MAX_THREADS)?;
+    Some(REPLY_PLACES + seat * REPLY_PLACE_LENGTH)
 }
 
 /// The place of a reply as the sides see it that tell each other of it.
 #[derive(Debug)]
 pub(crate) struct ReplyWords<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedMapping,
     place: usize,
 }
 
 impl<'a> ReplyWords<'a> {
-    pub(crate) fn new(shared: &'a Shared, place: usize) -> Self {
+    pub(crate) fn new(shared: &'a SharedMapping, place: usize) -> Self {
         Self { shared, place }
     }
 
@@ -129,13 +129,13 @@ fn check_seals(fd: impl AsFd, seals: SealFlags) -> Result<(), &'static str> {
 /// The shared memory as a ring.
 #[derive(Debug)]
 pub(crate) struct RingMemory {
-    shared: Arc<Shared>,
+    shared: Arc<SharedMapping>,
     /// This process takes part in barriers of the worker's.
     is_registered: AtomicBool,
 }
 
 impl RingMemory {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<SharedMapping>) -> Self {
         Self { shared, is_registered: AtomicBool::new(false) }
     }
 
@@ -175,7 +175,7 @@ impl Memory for RingMemory {
     }
 
     fn window(&self) -> u64 {
-        WINDOW as u64
+        RING_WINDOW as u64
     }
 
     fn counter(&self, side: Side) -> u64 {
@@ -223,8 +223,8 @@ impl Memory for RingMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::layout::BUSY;
-    use crate::shm::layout::LENGTH;
+    use crate::shm::layout::BUSY_WORDS;
+    use crate::shm::layout::CHANNEL_LENGTH;
 
     #[test]
     fn memory_that_can_shrink_is_refused() {
@@ -252,9 +252,12 @@ mod tests {
 
     #[test]
     fn places_are_as_documented() {
-        assert_eq!((RING, BUSY, REPLIES), (0x1000, 0x40_1000, 0x40_2000));
-        assert_eq!((REPLY, LENGTH), (0x10_2000, 0x40c0_2000));
-        assert_eq!((reply_place(0), reply_place(1), reply_place(1024)), (None, Some(REPLIES), Some(LENGTH - REPLY)));
+        assert_eq!((RING, BUSY_WORDS, REPLY_PLACES), (0x1000, 0x40_1000, 0x40_2000));
+        assert_eq!((REPLY_PLACE_LENGTH, CHANNEL_LENGTH), (0x10_2000, 0x40c0_2000));
+        assert_eq!(
+            (reply_place(0), reply_place(1), reply_place(1024)),
+            (None, Some(REPLY_PLACES), Some(CHANNEL_LENGTH - REPLY_PLACE_LENGTH))
+        );
         assert_eq!((reply_place(1025), reply_place(u32::MAX)), (None, None));
     }
 }

@@ -7,10 +7,10 @@
 //! | [`WORKER_ASLEEP`]     |                 4 | 1: the worker sleeps on this word                             |
 //! | [`WORKER_BARRIERS`]   |                 4 | 1: the worker runs barriers (`sync/barrier.rs`) before it sleeps   |
 //! | [`PROGRAM_ASLEEP`]    |                 4 | 1: a program thread sleeps here until the ring has room       |
-//! | [`APPEALS`]           |                 4 | how often the worker wanted memory back; a thread sleeps on it |
+//! | [`RECLAIM_REQUESTS`]           |                 4 | how often the worker wanted memory back; a thread sleeps on it |
 //! | [`RING`]              |             4 MiB | frames                                                        |
-//! | [`BUSY`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
-//! | [`REPLIES`]           | 1024 x [`REPLY`]  | a place for each thread of the program; see below             |
+//! | [`BUSY_WORDS`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
+//! | [`REPLY_PLACES`]           | 1024 x [`REPLY_PLACE_LENGTH`]  | a place for each thread of the program; see below             |
 //!
 //! A program has the places closed of which no thread has made a call: `mlockall` fills what is open.
 //!
@@ -27,44 +27,44 @@ use katydid_wire::frame::MAX_REPLY;
 /// Of memory; what is registered with a driver begins at one.
 pub(crate) const PAGE: usize = 4096;
 /// Distance of words that different processors write.
-pub(crate) const LINE: usize = 64;
+pub(crate) const CACHE_LINE: usize = 64;
 /// The same of those that are written often: processors fetch lines in pairs, and ahead.
-pub(crate) const APART: usize = 4 * LINE;
+pub(crate) const WORD_DISTANCE: usize = 4 * CACHE_LINE;
 
 /// The program's counter.
 pub(crate) const TAIL: usize = 0;
 /// The worker's counter.
-pub(crate) const HEAD_COUNTER: usize = APART;
+pub(crate) const HEAD_COUNTER: usize = WORD_DISTANCE;
 /// Where the worker sleeps.
-pub(crate) const WORKER_ASLEEP: usize = 2 * APART;
+pub(crate) const WORKER_ASLEEP: usize = 2 * WORD_DISTANCE;
 /// Whether the worker runs barriers.
 pub(crate) const WORKER_BARRIERS: usize = WORKER_ASLEEP + 4;
 /// Where the program sleeps.
-pub(crate) const PROGRAM_ASLEEP: usize = 3 * APART;
+pub(crate) const PROGRAM_ASLEEP: usize = 3 * WORD_DISTANCE;
 /// Where the program's thread sleeps that gives back what lies idle.
-pub(crate) const APPEALS: usize = 4 * APART;
+pub(crate) const RECLAIM_REQUESTS: usize = 4 * WORD_DISTANCE;
 /// The frames.
 pub(crate) const RING: usize = PAGE;
 /// Bytes of the ring.
 pub(crate) const RING_LENGTH: usize = 4 << 20;
 /// Bytes of it that a program uses that does not run far ahead of its worker: a thousand launches.
-pub(crate) const WINDOW: usize = 128 << 10;
+pub(crate) const RING_WINDOW: usize = 128 << 10;
 /// The words of the staging pieces.
-pub(crate) const BUSY: usize = RING + RING_LENGTH;
+pub(crate) const BUSY_WORDS: usize = RING + RING_LENGTH;
 /// Distance of those words.
-pub(crate) const BUSY_STRIDE: usize = LINE;
+pub(crate) const BUSY_STRIDE: usize = CACHE_LINE;
 /// The places for replies.
-pub(crate) const REPLIES: usize = BUSY + PAGE;
+pub(crate) const REPLY_PLACES: usize = BUSY_WORDS + PAGE;
 /// How many there are: threads of the program that may use the link at once.
-pub(crate) const SEATS: usize = 1024;
+pub(crate) const MAX_THREADS: usize = 1024;
 /// The word within a place that tells whether the thread sleeps.
 pub(crate) const REPLY_SLEEPER: usize = 4;
 /// The frame within a place.
 pub(crate) const REPLY_FRAME: usize = 8;
 /// Bytes of a place.
-pub(crate) const REPLY: usize = (REPLY_FRAME + MAX_REPLY).next_multiple_of(PAGE);
+pub(crate) const REPLY_PLACE_LENGTH: usize = (REPLY_FRAME + MAX_REPLY).next_multiple_of(PAGE);
 /// Bytes of it all.
-pub(crate) const LENGTH: usize = REPLIES + SEATS * REPLY;
+pub(crate) const CHANNEL_LENGTH: usize = REPLY_PLACES + MAX_THREADS * REPLY_PLACE_LENGTH;
 
 /// Bytes of a piece.
 pub const PIECE: usize = 4 << 20;
@@ -80,14 +80,15 @@ pub(crate) const STAGING_LENGTH: usize = SHELF + SHELF_LENGTH;
 
 /// Where the channel is asked for: far from where the system would put it, since what is free there decides where a driver
 /// puts its own, which a restored worker has to find again (`worker/src/layout.rs`).
-pub(crate) const CHANNEL_PLACE: usize = 0x4c00_0000_0000;
+pub(crate) const CHANNEL_ADDRESS: usize = 0x4c00_0000_0000;
 /// The same for the staging pieces and the shelf, behind the channel; and for the buffers of a stream link, behind these.
-pub(crate) const PIECES_PLACE: usize = CHANNEL_PLACE + (1 << 32);
-/// See [`PIECES_PLACE`].
-pub(crate) const BULK_PLACE: usize = CHANNEL_PLACE + (1 << 40);
+pub(crate) const PIECES_ADDRESS: usize = CHANNEL_ADDRESS + (1 << 32);
+/// See [`PIECES_ADDRESS`].
+pub(crate) const BULK_ADDRESS: usize = CHANNEL_ADDRESS + (1 << 40);
 
-const _: () = assert!(CHANNEL_PLACE + LENGTH <= PIECES_PLACE && PIECES_PLACE + STAGING_LENGTH <= BULK_PLACE);
+const _: () =
+    assert!(CHANNEL_ADDRESS + CHANNEL_LENGTH <= PIECES_ADDRESS && PIECES_ADDRESS + STAGING_LENGTH <= BULK_ADDRESS);
 
 /// Bytes that the pinned memory has at first. More is made as the program pins it: CRIU looks at every page of a memory
 /// file, holes too, and `mlockall` fills all of them.
-pub(crate) const PINNED: u64 = 16 << 20;
+pub(crate) const INITIAL_PINNED: u64 = 16 << 20;

@@ -1,6 +1,6 @@
 //! Pieces of the staging memory, by their numbers.
 
-use crate::shm::layout::{BUSY, BUSY_STRIDE, PIECE, PIECES};
+use crate::shm::layout::{BUSY_STRIDE, BUSY_WORDS, PIECE, PIECES};
 
 /// A piece's number, below [`PIECES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ impl Piece {
     }
 
     pub(crate) fn busy(self) -> usize {
-        BUSY + self.0 as usize * BUSY_STRIDE
+        BUSY_WORDS + self.0 as usize * BUSY_STRIDE
     }
 
     /// Offset in the memory of the pieces, if the bytes lie in this one.

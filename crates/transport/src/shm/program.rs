@@ -12,23 +12,26 @@ use katydid_wire::key::SessionKey;
 use rustix::fs::ftruncate;
 
 use crate::link::address::Address;
-use crate::link::batch::{Place, Rules, Wagon};
+use crate::link::batch::{FrameInfo, OrderingRules, StreamKey};
 use crate::link::error::{ConnectError, LinkError};
-use crate::link::gate::{Bell, Holding, Limit, may_wait};
+use crate::link::gate::{Gate, NotifyFd, QuiesceGate, may_wait};
 use crate::link::program::ProgramLink;
-use crate::link::reconnect::{Home, borrowed};
-use crate::link::thread_ids::Seats;
+use crate::link::reconnect::{Reconnect, borrowed};
+use crate::link::thread_ids::ThreadIds;
 use crate::os::descriptor::{Descriptor, Placeholder, above_standard};
 use crate::shm::channel::{ReplyWords, RingMemory, reply_place};
-use crate::shm::layout::{APPEALS, CHANNEL_PLACE, LENGTH, PINNED, REPLIES, REPLY, REPLY_FRAME, RING, WINDOW};
-use crate::shm::mapped::Kept;
+use crate::shm::layout::{
+    CHANNEL_ADDRESS, CHANNEL_LENGTH, INITIAL_PINNED, RECLAIM_REQUESTS, REPLY_FRAME, REPLY_PLACE_LENGTH, REPLY_PLACES,
+    RING, RING_WINDOW,
+};
+use crate::shm::mapped_fd::MappedFd;
 use crate::shm::reply;
 use crate::shm::reply::Words as _;
 use crate::shm::ring::{Broken, Producer};
-use crate::shm::shared::Shared;
+use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::staging::Staging;
-use crate::shm::staging_map::Area;
-use crate::sync::biased_lock::{Taken, Turn};
+use crate::shm::staging_map::StagingMap;
+use crate::sync::biased_lock::{BiasedLock, BiasedLockGuard};
 use crate::sync::wait::Spin;
 use crate::sync::{barrier, wait};
 
@@ -36,32 +39,32 @@ use crate::sync::{barrier, wait};
 const HEAD_MOVED: LinkError = LinkError::Protocol { what: "the ring's read counter has an impossible value" };
 const WRONG_REPLY: LinkError = LinkError::Protocol { what: "a reply is for another thread or request" };
 /// How long a worker may take to close its end of a connection that is left.
-const FAREWELL: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks of a thread whose frame finds no room in a ring that nobody reads.
-const PAUSE: Duration = Duration::from_millis(1);
+const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The program's end of a shared-memory link.
 pub(crate) struct ShmProgram {
-    shared: Arc<Shared>,
+    shared: Arc<SharedMapping>,
     ring: RingMemory,
-    queue: Turn<Queue>,
+    queue: BiasedLock<Queue>,
     /// As [`ProgramLink::enqueued`] says; written under the lock of `queue`, by plain instructions.
     enqueued: AtomicU64,
     /// The limit was moved, or the worker is back or gone for good. Who waits for that looks at the queue under the lock.
     opened: Condvar,
     waiting: Mutex<()>,
-    bell: Bell,
-    seats: Arc<Seats>,
+    notify_fd: NotifyFd,
+    thread_ids: Arc<ThreadIds>,
     staging: Staging,
     socket: Arc<Descriptor>,
     spin: Spin,
     room: Spin,
-    home: Home,
+    reconnect: Reconnect,
     /// Channel and, if the sides share one, pinned memory.
-    memory: Vec<Kept>,
+    memory: Vec<MappedFd>,
     /// Bytes that the latter has.
     pinned_length: Mutex<u64>,
-    /// [`ProgramLink::quicken`] was called.
+    /// [`ProgramLink::enable_fast_path`] was called.
     is_quick: AtomicBool,
     /// What stood in the word of appeals when it was looked at last.
     appeals_heard: AtomicU32,
@@ -74,7 +77,7 @@ pub(crate) struct ShmProgram {
 struct Queue {
     producer: Producer,
     sequence: u64,
-    limit: Limit,
+    gate: Gate,
 }
 
 impl ShmProgram {
@@ -84,40 +87,41 @@ impl ShmProgram {
         channel: OwnedFd,
         pinned: Option<OwnedFd>,
         pieces: &OwnedFd,
-        home: Home,
+        reconnect: Reconnect,
     ) -> Result<Self, LinkError> {
         let failed = LinkError::system("map the shared memory");
-        let mapped = Shared::map(&channel, LENGTH, CHANNEL_PLACE).and_then(|shared| Ok((shared, Area::new(pieces)?)));
-        let (shared, area) = mapped.map_err(failed)?;
-        for memory in [&shared, area.memory()] {
+        let mapped = SharedMapping::map(&channel, CHANNEL_LENGTH, CHANNEL_ADDRESS)
+            .and_then(|shared| Ok((shared, StagingMap::new(pieces)?)));
+        let (shared, map) = mapped.map_err(failed)?;
+        for memory in [&shared, map.memory()] {
             memory.keep_from_children().map_err(LinkError::system("keep the shared memory from forked children"))?;
         }
         shared
-            .set_access(REPLIES, LENGTH - REPLIES, false)
+            .set_access(REPLY_PLACES, CHANNEL_LENGTH - REPLY_PLACES, false)
             .map_err(LinkError::system("close the places for replies"))?;
-        shared.populate(RING, WINDOW);
-        area.close_shelf().map_err(LinkError::system("close the shelf"))?;
+        shared.populate(RING, RING_WINDOW);
+        map.close_shelf().map_err(LinkError::system("close the shelf"))?;
         let shared = Arc::new(shared);
         let socket = Arc::new(Descriptor::new(socket).map_err(LinkError::system("keep the connection"))?);
-        let keep = |fd, name, address| Ok(Kept::new(above_standard(fd)?, name, address));
+        let keep = |fd, name, address| Ok(MappedFd::new(above_standard(fd)?, name, address));
         let mut memory = vec![keep(channel, "channel", shared.pointer(0).addr() as u64)];
-        memory.extend(pinned.zip(home.pinned_base()).map(|(fd, base)| keep(fd, "pinned memory", base)));
+        memory.extend(pinned.zip(reconnect.pinned_base()).map(|(fd, base)| keep(fd, "pinned memory", base)));
         let memory = memory.into_iter().collect::<io::Result<_>>();
-        let pinned_length = Mutex::new(PINNED);
+        let pinned_length = Mutex::new(INITIAL_PINNED);
         Ok(Self {
             ring: RingMemory::new(Arc::clone(&shared)),
-            queue: Turn::new(Queue::default()),
+            queue: BiasedLock::new(Queue::default()),
             enqueued: AtomicU64::new(0),
             opened: Condvar::new(),
             waiting: Mutex::default(),
-            bell: Bell::default(),
-            seats: Seats::new(),
-            staging: Staging::new(Arc::clone(&shared), area, Some(Arc::clone(&socket))),
+            notify_fd: NotifyFd::default(),
+            thread_ids: ThreadIds::new(),
+            staging: Staging::new(Arc::clone(&shared), map, Some(Arc::clone(&socket))),
             shared,
             socket,
             spin: Spin::for_work(),
             room: Spin::new(wait::MEMORY),
-            home,
+            reconnect,
             memory: memory.map_err(LinkError::system("keep the shared memory"))?,
             pinned_length,
             is_quick: AtomicBool::new(false),
@@ -127,15 +131,15 @@ impl ShmProgram {
     }
 
     /// The queue, for a thread that sends nothing.
-    fn lock(&self) -> Taken<'_, Queue> {
+    fn lock(&self) -> BiasedLockGuard<'_, Queue> {
         self.queue.take(0)
     }
 
     /// The queue, once this frame may go into it.
     #[inline]
-    fn admitted(&self, head: &FrameHead, parts: &[&[u8]]) -> Result<Taken<'_, Queue>, LinkError> {
+    fn admitted(&self, head: &FrameHead, parts: &[&[u8]]) -> Result<BiasedLockGuard<'_, Queue>, LinkError> {
         let queue = self.queue.take(head.thread);
-        if queue.limit.is_open(queue.sequence) && self.socket.is_connected() {
+        if queue.gate.is_open(queue.sequence) && self.socket.is_connected() {
             return Ok(queue);
         }
         drop(queue);
@@ -143,17 +147,17 @@ impl ShmProgram {
     }
 
     #[cold]
-    fn wait_for_admission(&self, head: &FrameHead, parts: &[&[u8]]) -> Result<Taken<'_, Queue>, LinkError> {
+    fn wait_for_admission(&self, head: &FrameHead, parts: &[&[u8]]) -> Result<BiasedLockGuard<'_, Queue>, LinkError> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let mut queue = self.queue.take(head.thread);
             let number = queue.sequence;
-            if queue.limit.admit(number, Wagon::of(head, parts)) && self.socket.is_connected() {
+            if queue.gate.admit(number, FrameInfo::of(head, parts)) && self.socket.is_connected() {
                 return Ok(queue);
             }
             self.socket.get()?;
-            if queue.limit.note(number) {
-                self.bell.ring();
+            if queue.gate.note_waiting(number) {
+                self.notify_fd.notify();
             }
             drop(queue);
             may_wait()?;
@@ -182,7 +186,7 @@ impl ShmProgram {
     fn tell_all(&self) {
         self.staging.give_up();
         self.look_again();
-        let appeals = self.shared.word(APPEALS);
+        let appeals = self.shared.word(RECLAIM_REQUESTS);
         // Who is about to sleep on it does not.
         appeals.fetch_add(1, Ordering::Release);
         wait::wake(appeals);
@@ -201,7 +205,7 @@ impl ShmProgram {
             }
             // Whoever looks after the loss needs the queue.
             drop(queue);
-            thread::sleep(PAUSE);
+            thread::sleep(CLOSE_POLL_INTERVAL);
         };
         head.sequence = queue.sequence;
         let bytes = head.encode(payload)?;
@@ -255,7 +259,7 @@ impl ShmProgram {
     /// Threads have the lowest numbers that are free, so the places before this one are in use as well.
     #[cold]
     fn open_places_up_to(&self, thread: u32) -> Result<(), LinkError> {
-        let opened = self.shared.set_access(REPLIES, thread as usize * REPLY, true);
+        let opened = self.shared.set_access(REPLY_PLACES, thread as usize * REPLY_PLACE_LENGTH, true);
         opened.map_err(LinkError::system("open a place for replies"))?;
         self.open_places.fetch_max(thread, Ordering::AcqRel);
         Ok(())
@@ -295,7 +299,7 @@ impl ShmProgram {
 impl ProgramLink for ShmProgram {
     fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError> {
         self.socket.get()?;
-        self.telling(self.seats.send(|thread| {
+        self.telling(self.thread_ids.send(|thread| {
             self.put(FrameHead { opcode, wants_reply: false, thread, context, sequence: 0 }, parts).map(|_| ())
         }))
     }
@@ -304,7 +308,7 @@ impl ProgramLink for ShmProgram {
         self.socket.get()?;
         let is_over =
             |thread| reply_place(thread).is_some_and(|place| ReplyWords::new(&self.shared, place).has_arrived());
-        self.telling(self.seats.call(is_over, |thread| {
+        self.telling(self.thread_ids.call(is_over, |thread| {
             let place = self.place(thread)?;
             ReplyWords::new(&self.shared, place).clear();
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
@@ -332,11 +336,11 @@ impl ProgramLink for ShmProgram {
         Ok(())
     }
 
-    fn begin_train(&self, place: Place, rules: Rules) -> Result<u64, LinkError> {
-        self.seats.send(|thread| {
+    fn begin_batch(&self, stream_key: StreamKey, rules: OrderingRules) -> Result<u64, LinkError> {
+        self.thread_ids.send(|thread| {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             loop {
-                if let Some(number) = self.queue.take(thread).limit.begin_train(place, rules) {
+                if let Some(number) = self.queue.take(thread).gate.begin_batch(stream_key, rules) {
                     return Ok(number);
                 }
                 self.socket.get()?;
@@ -345,25 +349,25 @@ impl ProgramLink for ShmProgram {
         })
     }
 
-    fn end_train(&self, number: u64) {
-        let end = |thread| self.queue.take(thread).limit.end_train(number);
-        // Where all seats are taken, 0 is anybody's.
-        if self.seats.send(|thread| Ok(end(thread))).unwrap_or_else(|_| end(0)) {
+    fn end_batch(&self, number: u64) {
+        let end = |thread| self.queue.take(thread).gate.end_batch(number);
+        // Where all thread_ids are taken, 0 is anybody's.
+        if self.thread_ids.send(|thread| Ok(end(thread))).unwrap_or_else(|_| end(0)) {
             self.look_again();
         }
     }
 
-    fn stand(&self) -> Result<(), LinkError> {
+    fn wait_until_open(&self) -> Result<(), LinkError> {
         let head = FrameHead { opcode: 0, wants_reply: false, thread: 0, context: 0, sequence: 0 };
         self.admitted(&head, &[]).map(drop)
     }
 
-    fn calm(&self) {
-        self.spin.calm();
+    fn disable_spin(&self) {
+        self.spin.disable_spin();
     }
 
-    fn next_appeal(&self) -> Result<u32, LinkError> {
-        let word = self.shared.word(APPEALS);
+    fn next_reclaim_request(&self) -> Result<u32, LinkError> {
+        let word = self.shared.word(RECLAIM_REQUESTS);
         loop {
             self.socket.get()?;
             let number = word.load(Ordering::Acquire);
@@ -374,16 +378,16 @@ impl ProgramLink for ShmProgram {
         }
     }
 
-    fn has_company(&self) -> bool {
-        self.seats.are_several()
+    fn is_multithreaded(&self) -> bool {
+        self.thread_ids.are_several()
     }
 
-    fn quicken(&self) {
+    fn enable_fast_path(&self) {
         self.is_quick.store(true, Ordering::Relaxed);
         let is_registered = barrier::register();
         self.ring.set_registered(is_registered);
         if is_registered {
-            self.queue.favour();
+            self.queue.enable_bias();
         }
     }
 
@@ -393,35 +397,35 @@ impl ProgramLink for ShmProgram {
         self.staging.abandon();
     }
 
-    fn holding(&self) -> Option<&dyn Holding> {
+    fn quiesce_gate(&self) -> Option<&dyn QuiesceGate> {
         Some(self)
     }
 }
 
-impl Holding for ShmProgram {
+impl QuiesceGate for ShmProgram {
     fn hold(&self) -> u64 {
         let mut queue = self.lock();
-        queue.limit.hold();
+        queue.gate.hold();
         queue.sequence
     }
 
     fn release(&self) {
-        self.lock().limit.open();
+        self.lock().gate.open();
         self.look_again();
         // After a restore this process has to be registered again; while it is one, that is nothing.
         if self.is_quick.load(Ordering::Relaxed) {
-            self.quicken();
+            self.enable_fast_path();
         }
     }
 
-    fn hold_at(&self, frame: u64) -> io::Result<()> {
-        self.bell.install()?;
-        self.lock().limit.wish(frame);
+    fn set_stop_at(&self, frame: u64) -> io::Result<()> {
+        self.notify_fd.install()?;
+        self.lock().gate.set_stop_at(frame);
         Ok(())
     }
 
     fn reached(&self) -> Option<u64> {
-        self.lock().limit.take_reached()
+        self.lock().gate.take_reached()
     }
 
     /// Ring and replies stay as they are, and their memory stays open for the next worker. That of the pieces is the
@@ -433,7 +437,7 @@ impl Holding for ShmProgram {
         self.staging.put_away().map_err(LinkError::system("put the memory of copies away"))?;
         let frames = {
             let mut queue = self.lock();
-            queue.limit.close();
+            queue.gate.close();
             queue.sequence
         };
         if !self.socket.expect_end() {
@@ -443,7 +447,7 @@ impl Holding for ShmProgram {
         }
         // A child that was made without `fork` has a copy of the connection: nobody could dump the child while the worker's end
         // is open.
-        self.socket.part(FAREWELL);
+        self.socket.part(CLOSE_TIMEOUT);
         self.socket.close(&placeholder).map_err(LinkError::system("close the connection"))?;
         Ok(frames)
     }
@@ -452,23 +456,23 @@ impl Holding for ShmProgram {
         let failed = |source| ConnectError::Link { address: address.clone(), source };
         // A process that was restored may have lost it.
         self.ring.set_registered(false);
-        let memory: io::Result<Vec<_>> = self.memory.iter().map(Kept::get).collect();
+        let memory: io::Result<Vec<_>> = self.memory.iter().map(MappedFd::get).collect();
         let memory = memory.map_err(LinkError::system("pass the session's memory on")).map_err(failed)?;
         // A worker that was lost left its pieces here.
         self.staging.put_away().map_err(LinkError::system("put the memory of copies away")).map_err(failed)?;
-        let consent = self.home.return_to(address, key, self.frames(), &borrowed(memory), timeout)?;
+        let consent = self.reconnect.reconnect(address, key, self.frames(), &borrowed(memory), timeout)?;
         let back = consent.pieces.map_or(Ok(()), |pieces| self.staging.bring_back(pieces));
         back.map_err(LinkError::system("map the memory of copies")).map_err(failed)?;
         self.socket
             .replace(&consent.line.into_parts().0)
             .map_err(LinkError::system("keep the connection"))
             .map_err(failed)?;
-        self.lock().limit.hold();
+        self.lock().gate.hold();
         Ok(())
     }
 
     fn keep(&self) -> io::Result<()> {
-        self.bell.install()?;
+        self.notify_fd.install()?;
         self.socket.keep();
         Ok(())
     }
@@ -485,15 +489,15 @@ impl Holding for ShmProgram {
     }
 
     fn key(&self) -> SessionKey {
-        self.home.key()
+        self.reconnect.key()
     }
 
     fn frames(&self) -> u64 {
         self.lock().sequence
     }
 
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
-        self.bell.fd()
+    fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.notify_fd.fd()
     }
 
     fn socket(&self) -> Option<BorrowedFd<'_>> {

@@ -1,4 +1,4 @@
-//! The staging area: memory that both sides see, in pieces that change hands for bulk copies.
+//! The staging map: memory that both sides see, in pieces that change hands for bulk copies.
 //!
 //! The program takes a piece, and whoever is done with it gives it back: the worker by [`Staging::release`], or the
 //! GPU itself by writing 0 to the piece's busy word. The GPU wakes nobody, so a program that waits for a piece looks
@@ -16,19 +16,19 @@ use std::time::{Duration, Instant};
 use crate::link::batch;
 use crate::link::error::LinkError;
 use crate::os::descriptor::Descriptor;
-use crate::shm::layout::{BUSY, PAGE, PIECE, PIECES, SHELF, SHELF_LENGTH};
+use crate::shm::layout::{BUSY_WORDS, PAGE, PIECE, PIECES, SHELF, SHELF_LENGTH};
 use crate::shm::piece::Piece;
-use crate::shm::shared::Shared;
-use crate::shm::staging_map::Area;
+use crate::shm::shared_mapping::SharedMapping;
+use crate::shm::staging_map::StagingMap;
 use crate::sync::wait;
 use crate::sync::wait::Spin;
 
 /// Of these, those that only trains wait for ([`crate::link::batch`]): others may wait for a train while they have one.
-const OF_TRAINS: usize = 4;
+const PIECES_FOR_BATCHES: usize = 4;
 /// Between two looks of a program that waits for a piece; copying one takes some 80 µs.
-const NAP: Duration = Duration::from_micros(20);
+const PIECE_WAIT: Duration = Duration::from_micros(20);
 /// Between two looks whether the worker is still there.
-const CHECK: Duration = Duration::from_millis(100);
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The shelf in a worker: memory of its own making that its program maps too, and may read ([`Staging::look`]). Nothing lies
 /// there before the worker says so.
@@ -57,20 +57,20 @@ fn on_shelf(offset: u64, length: usize) -> Option<usize> {
     fits.then(|| SHELF + start)
 }
 
-/// One side's view of the staging area.
+/// One side's view of the staging map.
 #[derive(Debug)]
 pub struct Staging {
-    channel: Arc<Shared>,
-    area: Area,
+    channel: Arc<SharedMapping>,
+    map: StagingMap,
     /// Whom a waiting program depends on; none in the worker, which takes no pieces.
     peer: Option<Arc<Descriptor>>,
     spin: Spin,
 }
 
 impl Staging {
-    /// Busy words in `channel`, pieces in `area`.
-    pub(crate) fn new(channel: Arc<Shared>, area: Area, peer: Option<Arc<Descriptor>>) -> Self {
-        Self { channel, area, peer, spin: Spin::new(wait::MEMORY) }
+    /// Busy words in `channel`, pieces in `map`.
+    pub(crate) fn new(channel: Arc<SharedMapping>, map: StagingMap, peer: Option<Arc<Descriptor>>) -> Self {
+        Self { channel, map, peer, spin: Spin::new(wait::MEMORY) }
     }
 
     /// Takes a free piece for its first `length` bytes, which are 1 to [`PIECE`]; none if all are in use.
@@ -94,7 +94,7 @@ impl Staging {
     /// # Errors
     /// [`LinkError::Closed`] if the worker ends meanwhile.
     pub fn take(&self, length: usize) -> Result<Piece, LinkError> {
-        let most = if batch::is_aboard() { PIECES } else { PIECES - OF_TRAINS };
+        let most = if batch::is_in_batch() { PIECES } else { PIECES - PIECES_FOR_BATCHES };
         if let Some(piece) = self.spin.until(|| self.try_take_of(most, length)) {
             return Ok(piece);
         }
@@ -103,8 +103,8 @@ impl Staging {
             if let Some(piece) = self.try_take_of(most, length) {
                 return Ok(piece);
             }
-            std::thread::sleep(NAP);
-            if checked.elapsed() >= CHECK {
+            std::thread::sleep(PIECE_WAIT);
+            if checked.elapsed() >= PEER_CHECK_INTERVAL {
                 self.peer.as_ref().map_or(Ok(()), |peer| peer.check())?;
                 checked = Instant::now();
             }
@@ -126,14 +126,14 @@ impl Staging {
     #[must_use]
     pub fn write(&self, piece: Piece, offset: usize, bytes: &[u8]) -> bool {
         let place = piece.place(offset, bytes.len());
-        place.is_some_and(|place| self.area.with(|memory| memory.copy_in(place, bytes)).is_ok())
+        place.is_some_and(|place| self.map.with(|memory| memory.copy_in(place, bytes)).is_ok())
     }
 
     /// Copies out of the piece; false (and nothing copied) if that passes its end, or the link has ended.
     #[must_use]
     pub fn read(&self, piece: Piece, offset: usize, bytes: &mut [u8]) -> bool {
         let place = piece.place(offset, bytes.len());
-        place.is_some_and(|place| self.area.with(|memory| memory.copy_out(place, bytes)).is_ok())
+        place.is_some_and(|place| self.map.with(|memory| memory.copy_out(place, bytes)).is_ok())
     }
 
     /// Program: runs `copy` with the start of the piece's [`PIECE`] bytes, for raw copies: the peer may write them at any
@@ -143,13 +143,13 @@ impl Staging {
     /// # Errors
     /// [`LinkError::Closed`] if the program has left its worker and there will be no other.
     pub fn with<T>(&self, piece: Piece, copy: impl FnOnce(*mut u8) -> T) -> Result<T, LinkError> {
-        self.area.with(|memory| copy(memory.pointer(piece.start())))
+        self.map.with(|memory| copy(memory.pointer(piece.start())))
     }
 
     /// Program: a number that changes whenever what the worker had on its shelf is there no more.
     #[must_use]
     pub fn absences(&self) -> u64 {
-        self.area.absences()
+        self.map.absences()
     }
 
     /// Program: runs `copy` with the place on the shelf where `length` bytes begin that were there when [`Staging::absences`]
@@ -165,7 +165,7 @@ impl Staging {
         copy: impl FnOnce(*const u8) -> T,
     ) -> Result<Option<T>, LinkError> {
         let Some(start) = on_shelf(offset, length) else { return Ok(None) };
-        self.area.with_shelf(absences, start..start + length, |memory| copy(memory.pointer(start)))
+        self.map.with_shelf(absences, start..start + length, |memory| copy(memory.pointer(start)))
     }
 
     /// Program: the same for a copy to the shelf, whose worker has said which turn it is: none also if that has passed. The
@@ -180,7 +180,7 @@ impl Staging {
         copy: impl FnOnce(*mut u8) -> T,
     ) -> Result<Option<T>, LinkError> {
         let Some(start) = on_shelf(offset, length) else { return Ok(None) };
-        let within = self.area.with_shelf(absences, start..start + length, |memory| {
+        let within = self.map.with_shelf(absences, start..start + length, |memory| {
             let writers = memory.word(SHELF + SHELF_WRITERS);
             // Either the worker sees this thread, or this thread the next turn: both are in one order for all.
             writers.fetch_add(1, Ordering::SeqCst);
@@ -194,13 +194,13 @@ impl Staging {
 
     /// Worker: the shelf as this process has it, behind the pieces in `file`.
     pub(crate) fn shelf(&self, file: OwnedFd) -> ShelfMemory {
-        ShelfMemory { file, offset: SHELF as u64, start: self.area.memory().pointer(SHELF), length: SHELF_LENGTH }
+        ShelfMemory { file, offset: SHELF as u64, start: self.map.memory().pointer(SHELF), length: SHELF_LENGTH }
     }
 
     /// Worker: start of the piece's [`PIECE`] bytes in this process, for the driver. Valid as long as the link.
     #[must_use]
     pub fn pointer(&self, piece: Piece) -> *mut u8 {
-        self.area.memory().pointer(piece.start())
+        self.map.memory().pointer(piece.start())
     }
 
     /// Address of the piece's busy word, a `u32` inside [`Staging::words`]: 0 gives the piece back.
@@ -212,7 +212,7 @@ impl Staging {
     /// Start and length of the page of all busy words, for `cuMemHostRegister`.
     #[must_use]
     pub fn words(&self) -> (*mut u8, usize) {
-        (self.channel.pointer(BUSY), PAGE)
+        (self.channel.pointer(BUSY_WORDS), PAGE)
     }
 
     /// Bytes that the piece was taken for; 0: it is free.
@@ -223,27 +223,27 @@ impl Staging {
     /// Program: the pieces are part of it no more, but for what those hold that are in use.
     ///
     /// # Errors
-    /// As [`Area::put_away`].
+    /// As [`StagingMap::put_away`].
     pub(crate) fn put_away(&self) -> io::Result<()> {
-        self.area.put_away(|piece| self.used(piece))
+        self.map.put_away(|piece| self.used(piece))
     }
 
     /// Program: the pieces are those of `fd`.
     ///
     /// # Errors
-    /// As [`Area::bring_back`].
+    /// As [`StagingMap::bring_back`].
     pub(crate) fn bring_back(&self, fd: impl AsFd) -> io::Result<()> {
-        self.area.bring_back(fd)
+        self.map.bring_back(fd)
     }
 
     /// Program: there will be no pieces any more.
     pub(crate) fn give_up(&self) {
-        self.area.give_up();
+        self.map.give_up();
     }
 
     /// Program: in a forked child, which has not the memory.
     pub(crate) fn abandon(&self) {
-        self.area.memory().abandon();
+        self.map.memory().abandon();
     }
 }
 
@@ -252,14 +252,14 @@ mod tests {
     use super::*;
     use crate::shm::channel::create;
     use crate::shm::layout::STAGING_LENGTH;
-    use crate::shm::layout::{CHANNEL_PLACE, LENGTH};
+    use crate::shm::layout::{CHANNEL_ADDRESS, CHANNEL_LENGTH};
 
     fn both_sides() -> (Staging, Staging) {
-        let channel = create("test", LENGTH as u64).unwrap();
+        let channel = create("test", CHANNEL_LENGTH as u64).unwrap();
         let pieces = create("test", STAGING_LENGTH as u64).unwrap();
         let side = || {
-            let channel = Shared::map(&channel, LENGTH, CHANNEL_PLACE).unwrap();
-            Staging::new(Arc::new(channel), Area::new(&pieces).unwrap(), None)
+            let channel = SharedMapping::map(&channel, CHANNEL_LENGTH, CHANNEL_ADDRESS).unwrap();
+            Staging::new(Arc::new(channel), StagingMap::new(&pieces).unwrap(), None)
         };
         (side(), side())
     }
@@ -291,9 +291,9 @@ mod tests {
     #[test]
     fn a_train_finds_pieces_that_others_leave() {
         let (program, _) = both_sides();
-        let others: Vec<Piece> = (0..PIECES - OF_TRAINS).map(|_| program.take(1).unwrap()).collect();
-        assert!(program.try_take_of(PIECES - OF_TRAINS, 1).is_none());
-        let own = batch::aboard(1, || program.take(1).unwrap());
+        let others: Vec<Piece> = (0..PIECES - PIECES_FOR_BATCHES).map(|_| program.take(1).unwrap()).collect();
+        assert!(program.try_take_of(PIECES - PIECES_FOR_BATCHES, 1).is_none());
+        let own = batch::in_batch(1, || program.take(1).unwrap());
         assert!(!others.contains(&own));
     }
 
@@ -321,18 +321,18 @@ mod tests {
     #[test]
     fn what_is_copied_to_the_shelf_is_there_and_another_turn_has_none_of_it() {
         let (program, worker) = both_sides();
-        program.area.close_shelf().unwrap();
+        program.map.close_shelf().unwrap();
         let (absences, bytes) = (program.absences(), (PAGE as u64, 1));
         // SAFETY: a byte of the shelf, which nobody else has.
         #[expect(unsafe_code, reason = "copies to memory of both sides")]
         let copy = |to: *mut u8| unsafe { to.write_volatile(7) };
         assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), Some(()));
-        let seen = worker.area.memory().pointer(SHELF + PAGE);
+        let seen = worker.map.memory().pointer(SHELF + PAGE);
         // SAFETY: as above.
         #[expect(unsafe_code, reason = "as above")]
         let read = |from: *const u8| unsafe { from.read_volatile() };
         assert_eq!((read(seen), program.look(absences, bytes, read).unwrap()), (7, Some(7)));
-        let words = [SHELF_TURN, SHELF_WRITERS].map(|word| worker.area.memory().word(SHELF + word));
+        let words = [SHELF_TURN, SHELF_WRITERS].map(|word| worker.map.memory().word(SHELF + word));
         words[0].store(1, Ordering::SeqCst);
         assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), None);
         assert_eq!(words[1].load(Ordering::SeqCst), 0);

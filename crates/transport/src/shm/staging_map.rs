@@ -7,7 +7,7 @@
 //!
 //! Behind the pieces lies the shelf ([`crate::shm::staging::ShelfMemory`]): what a worker has on it, its program may read.
 //!
-//! The rule: the program's threads touch the memory only within [`Area::with`], which waits while it is away. What lies in
+//! The rule: the program's threads touch the memory only within [`StagingMap::with`], which waits while it is away. What lies in
 //! pieces that are in use at that time is set aside, and written to the memory that the next worker gives.
 
 use std::io;
@@ -19,31 +19,31 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::link::error::LinkError;
-use crate::shm::layout::{PIECE, PIECES_PLACE, SHELF, SHELF_LENGTH, STAGING_LENGTH};
+use crate::shm::layout::{PIECE, PIECES_ADDRESS, SHELF, SHELF_LENGTH, STAGING_LENGTH};
 use crate::shm::piece::Piece;
-use crate::shm::shared::Shared;
+use crate::shm::shared_mapping::SharedMapping;
 
 /// The program may touch this much of the shelf at a time, once it has touched a byte of it.
 const SHELF_PART: usize = 64 << 20;
 /// Words of 64 parts each.
 const SHELF_WORDS: usize = SHELF_LENGTH / SHELF_PART / 64;
 /// How long copies that have begun may take to leave a piece. They only move memory of the program's own.
-const PATIENCE: Duration = Duration::from_secs(10);
+const COPY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pieces, mapped or put away.
 #[derive(Debug)]
-pub(crate) struct Area {
-    memory: Shared,
+pub(crate) struct StagingMap {
+    memory: SharedMapping,
     /// Parts of the shelf that may be touched, a bit each. A program has none open at first: `mlockall` fills whatever may be
     /// touched, which would be all of the shelf.
     open_parts: [AtomicU64; SHELF_WORDS],
-    gate: Mutex<Gate>,
+    access: Mutex<Access>,
     changed: Condvar,
 }
 
 /// Who may touch the memory.
 #[derive(Debug, Default)]
-struct Gate {
+struct Access {
     /// Threads that do.
     users: usize,
     /// Nobody else may begin.
@@ -51,17 +51,17 @@ struct Gate {
     /// There is no memory; what was in use of it is here.
     aside: Option<Vec<(Piece, Vec<u8>)>>,
     /// Nobody will bring it back.
-    is_given_up: bool,
+    is_abandoned: bool,
     /// How often it was put away.
     absences: u64,
 }
 
-impl Area {
+impl StagingMap {
     /// Maps memory of [`STAGING_LENGTH`] bytes.
     pub(crate) fn new(fd: impl AsFd) -> io::Result<Self> {
-        let memory = Shared::map(fd, STAGING_LENGTH, PIECES_PLACE)?;
+        let memory = SharedMapping::map(fd, STAGING_LENGTH, PIECES_ADDRESS)?;
         let open_parts = std::array::from_fn(|_| AtomicU64::new(u64::MAX));
-        Ok(Self { memory, open_parts, gate: Mutex::default(), changed: Condvar::new() })
+        Ok(Self { memory, open_parts, access: Mutex::default(), changed: Condvar::new() })
     }
 
     /// Program: the shelf is looked at in large pages, of which fewer are to be found, and each part is closed until then.
@@ -88,8 +88,8 @@ impl Area {
         Ok(())
     }
 
-    /// The memory, for those whom nobody puts it away, or within [`Area::with`].
-    pub(crate) fn memory(&self) -> &Shared {
+    /// The memory, for those whom nobody puts it away, or within [`StagingMap::with`].
+    pub(crate) fn memory(&self) -> &SharedMapping {
         &self.memory
     }
 
@@ -97,35 +97,35 @@ impl Area {
     ///
     /// # Errors
     /// [`LinkError::Closed`] if it will not come.
-    pub(crate) fn with<T>(&self, work: impl FnOnce(&Shared) -> T) -> Result<T, LinkError> {
-        let mut gate = self.gate();
-        while gate.is_closed {
-            if gate.is_given_up {
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&SharedMapping) -> T) -> Result<T, LinkError> {
+        let mut access = self.access();
+        while access.is_closed {
+            if access.is_abandoned {
                 return Err(LinkError::Closed);
             }
-            gate = self.changed.wait(gate).unwrap_or_else(PoisonError::into_inner);
+            access = self.changed.wait(access).unwrap_or_else(PoisonError::into_inner);
         }
-        gate.users += 1;
-        drop(gate);
+        access.users += 1;
+        drop(access);
         let _user = User(self);
         Ok(work(&self.memory))
     }
 
     /// How often the memory was put away. What was seen to lie on the shelf lies there as long as this is the same.
     pub(crate) fn absences(&self) -> u64 {
-        self.gate().absences
+        self.access().absences
     }
 
     /// Runs `work`, which may touch these bytes of the shelf; none if that was put away since there were so many `absences`, or
     /// cannot be opened.
     ///
     /// # Errors
-    /// As [`Area::with`].
+    /// As [`StagingMap::with`].
     pub(crate) fn with_shelf<T>(
         &self,
         absences: u64,
         bytes: Range<usize>,
-        work: impl FnOnce(&Shared) -> T,
+        work: impl FnOnce(&SharedMapping) -> T,
     ) -> Result<Option<T>, LinkError> {
         // While `work` runs nobody puts it away.
         self.with(|memory| {
@@ -140,30 +140,30 @@ impl Area {
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] if a thread does not come out of a piece, or what the system said; all is as before.
     pub(crate) fn put_away(&self, used: impl Fn(Piece) -> usize) -> io::Result<()> {
-        let mut gate = self.gate();
-        if gate.aside.is_some() {
+        let mut access = self.access();
+        if access.aside.is_some() {
             return Ok(());
         }
-        gate.is_closed = true;
-        let deadline = Instant::now() + PATIENCE;
-        while gate.users > 0 {
+        access.is_closed = true;
+        let deadline = Instant::now() + COPY_TIMEOUT;
+        while access.users > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                self.open(gate);
+                self.open(access);
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "a copy of the program's does not end"));
             }
-            gate = self.changed.wait_timeout(gate, left).unwrap_or_else(PoisonError::into_inner).0;
+            access = self.changed.wait_timeout(access, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         let aside =
             Piece::all().map(|piece| (piece, self.bytes(piece, used(piece)))).filter(|(_, bytes)| !bytes.is_empty());
         let aside = aside.collect();
         match self.memory.put_away() {
             Ok(()) => {
-                gate.aside = Some(aside);
-                gate.absences += 1;
+                access.aside = Some(aside);
+                access.absences += 1;
             }
             Err(error) => {
-                self.open(gate);
+                self.open(access);
                 return Err(error);
             }
         }
@@ -175,24 +175,24 @@ impl Area {
     /// # Errors
     /// What the system said; the memory stays away.
     pub(crate) fn bring_back(&self, fd: impl AsFd) -> io::Result<()> {
-        let mut gate = self.gate();
+        let mut access = self.access();
         self.memory.put_back(fd)?;
         self.close_shelf()?;
-        gate.aside.take().into_iter().flatten().for_each(|(piece, bytes)| self.memory.copy_in(piece.start(), &bytes));
-        gate.is_given_up = false;
-        self.open(gate);
+        access.aside.take().into_iter().flatten().for_each(|(piece, bytes)| self.memory.copy_in(piece.start(), &bytes));
+        access.is_abandoned = false;
+        self.open(access);
         Ok(())
     }
 
     /// Those who wait for the memory are told that it will not come, as long as nobody brings it back.
     pub(crate) fn give_up(&self) {
-        self.gate().is_given_up = true;
+        self.access().is_abandoned = true;
         self.changed.notify_all();
     }
 
-    fn open(&self, mut gate: MutexGuard<'_, Gate>) {
-        gate.is_closed = false;
-        drop(gate);
+    fn open(&self, mut access: MutexGuard<'_, Access>) {
+        access.is_closed = false;
+        drop(access);
         self.changed.notify_all();
     }
 
@@ -202,21 +202,21 @@ impl Area {
         bytes
     }
 
-    fn gate(&self) -> MutexGuard<'_, Gate> {
-        // No code under the lock panics but for want of memory; the gate is whole.
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    fn access(&self) -> MutexGuard<'_, Access> {
+        // No code under the lock panics but for want of memory; the access is whole.
+        self.access.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A thread within [`Area::with`], however it leaves.
-struct User<'a>(&'a Area);
+/// A thread within [`StagingMap::with`], however it leaves.
+struct User<'a>(&'a StagingMap);
 
 impl Drop for User<'_> {
     fn drop(&mut self) {
-        let mut gate = self.0.gate();
-        gate.users -= 1;
-        if gate.is_closed && gate.users == 0 {
-            drop(gate);
+        let mut access = self.0.access();
+        access.users -= 1;
+        if access.is_closed && access.users == 0 {
+            drop(access);
             self.0.changed.notify_all();
         }
     }
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_is_in_use_comes_back_in_other_memory_and_nothing_else_does() {
-        let area = Area::new(file()).unwrap();
+        let area = StagingMap::new(file()).unwrap();
         area.with(|memory| (0..2).for_each(|number| memory.copy_in(piece(number).start(), b"some bytes"))).unwrap();
         let used = |piece: Piece| if piece.number() == 1 { 4 } else { 0 };
         area.put_away(used).unwrap();
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn what_lay_on_the_shelf_before_it_was_put_away_is_not_looked_at() {
-        let area = Area::new(file()).unwrap();
+        let area = StagingMap::new(file()).unwrap();
         let before = area.absences();
         assert_eq!(area.with_shelf(before, SHELF..SHELF + 1, |_| 1).unwrap(), Some(1));
         area.put_away(|_| 0).unwrap();
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn it_is_not_put_away_under_a_thread_and_others_wait_until_it_is_back() {
-        let area = Area::new(file()).unwrap();
+        let area = StagingMap::new(file()).unwrap();
         let ((entered, has_entered), (leave, may_leave)) = (channel(), channel());
         thread::scope(|scope| {
             let area = &area;
@@ -280,18 +280,18 @@ mod tests {
             });
             has_entered.recv().unwrap();
             let away = scope.spawn(|| area.put_away(|piece| if piece.number() == 0 { 12 } else { 0 }));
-            while !area.gate().is_closed {
+            while !area.access().is_closed {
                 thread::yield_now();
             }
             let late = scope.spawn(|| {
                 let mut got = [0; 12];
                 area.with(|memory| memory.copy_out(0, &mut got)).map(|()| got)
             });
-            assert!(area.gate().aside.is_none());
+            assert!(area.access().aside.is_none());
             leave.send(()).unwrap();
             away.join().unwrap().unwrap();
             within.join().unwrap().unwrap();
-            assert!(!late.is_finished() && area.gate().aside.is_some());
+            assert!(!late.is_finished() && area.access().aside.is_some());
             area.bring_back(file()).unwrap();
             assert_eq!(&late.join().unwrap().unwrap(), b"written late");
         });
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn those_who_wait_for_memory_that_will_not_come_are_told() {
-        let area = Area::new(file()).unwrap();
+        let area = StagingMap::new(file()).unwrap();
         area.put_away(|_| 0).unwrap();
         thread::scope(|scope| {
             let waiting = scope.spawn(|| area.with(|_| ()));

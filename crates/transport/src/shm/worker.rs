@@ -9,19 +9,19 @@ use katydid_wire::frame::{FrameHead, HEAD, MAX_FRAME, padded};
 use katydid_wire::handshake::LinkKind;
 use rustix::event::Timespec;
 
-use crate::ipc::connection::Line;
+use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
-use crate::link::link_control::{Signals, Switch};
+use crate::link::link_control::{LinkControl, Signals};
 use crate::link::pending::Hangup;
 use crate::link::worker::{Answer, Event, Frame, Replier, WorkerLink, answer_head};
 use crate::os::descriptor::is_hung_up;
 use crate::shm::channel::{ReplyWords, RingMemory, create, reply_place};
-use crate::shm::layout::{APPEALS, CHANNEL_PLACE, LENGTH, REPLY_FRAME, RING_LENGTH, STAGING_LENGTH};
+use crate::shm::layout::{CHANNEL_ADDRESS, CHANNEL_LENGTH, RECLAIM_REQUESTS, REPLY_FRAME, RING_LENGTH, STAGING_LENGTH};
 use crate::shm::reply;
 use crate::shm::ring::{Broken, Consumer, Memory as _, Side};
-use crate::shm::shared::Shared;
+use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::staging::{ShelfMemory, Staging};
-use crate::shm::staging_map::Area;
+use crate::shm::staging_map::StagingMap;
 use crate::sync::wait;
 use crate::sync::wait::Spin;
 
@@ -41,7 +41,7 @@ pub(crate) struct ShmWorker {
     payload: Vec<u8>,
     replier: Arc<ShmReplier>,
     staging: Staging,
-    switch: Switch,
+    link_control: LinkControl,
     spin: Spin,
 }
 
@@ -56,8 +56,8 @@ enum Found {
 }
 
 /// Wakes the program's thread that listens for appeals; the number of this one.
-fn appeal(shared: &Shared) -> u32 {
-    let word = shared.word(APPEALS);
+fn appeal(shared: &SharedMapping) -> u32 {
+    let word = shared.word(RECLAIM_REQUESTS);
     let number = word.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
     wait::wake(word);
     number
@@ -65,11 +65,11 @@ fn appeal(shared: &Shared) -> u32 {
 
 impl ShmWorker {
     /// Maps a channel that has been checked, the first of `fds`. The next frame in it is number `sequence`.
-    pub(crate) fn new(socket: Line, fds: &[OwnedFd], sequence: u64) -> Result<Self, LinkError> {
+    pub(crate) fn new(socket: Connection, fds: &[OwnedFd], sequence: u64) -> Result<Self, LinkError> {
         let channel = fds.first().ok_or(LinkError::Protocol { what: "shared memory without a channel" })?;
         let failed = LinkError::system("map the program's shared memory");
-        let shared = Shared::map(channel, LENGTH, CHANNEL_PLACE).map_err(failed)?;
-        let (pieces, area) = make_pieces().map_err(LinkError::system("make memory for copies"))?;
+        let shared = SharedMapping::map(channel, CHANNEL_LENGTH, CHANNEL_ADDRESS).map_err(failed)?;
+        let (pieces, map) = make_pieces().map_err(LinkError::system("make memory for copies"))?;
         let shared = Arc::new(shared);
         let ring = RingMemory::new(Arc::clone(&shared));
         ring.announce_barriers();
@@ -79,8 +79,8 @@ impl ShmWorker {
             nudge: Box::new(move || nudged.wake(Side::Consumer)),
             appeal: Some(Box::new(move || appeal(&appealed))),
         };
-        let switch = Switch::new(LinkKind::SHM, socket, fds, Some(pieces), signals)?;
-        switch.count(sequence);
+        let link_control = LinkControl::new(LinkKind::SHM, socket, fds, Some(pieces), signals)?;
+        link_control.count(sequence);
         Ok(Self {
             consumer: Consumer::resume(&ring).map_err(|Broken| TAIL_MOVED)?,
             ring,
@@ -88,8 +88,8 @@ impl ShmWorker {
             head: Vec::with_capacity(HEAD),
             payload: Vec::new(),
             replier: Arc::new(ShmReplier { shared: Arc::clone(&shared) }),
-            staging: Staging::new(shared, area, None),
-            switch,
+            staging: Staging::new(shared, map, None),
+            link_control,
             spin: Spin::new(wait::MEMORY),
         })
     }
@@ -105,15 +105,15 @@ impl ShmWorker {
             if let Some(available) = found {
                 return available.map(Found::Bytes).map_err(|Broken| TAIL_MOVED);
             }
-            let (switch, sequence) = (&self.switch, self.sequence);
-            consumer.sleep(ring, || switch.is_due(sequence)).map_err(|Broken| TAIL_MOVED)?;
-            let Some(socket) = switch.wait_for_program(sequence) else { return Ok(Found::Interrupted) };
-            if switch.is_due(sequence) {
+            let (link_control, sequence) = (&self.link_control, self.sequence);
+            consumer.sleep(ring, || link_control.is_due(sequence)).map_err(|Broken| TAIL_MOVED)?;
+            let Some(socket) = link_control.wait_for_program(sequence) else { return Ok(Found::Interrupted) };
+            if link_control.is_due(sequence) {
                 return Ok(Found::Interrupted);
             }
             // The order matters: what was published before the program ended is read first.
             let gone = is_hung_up(socket.as_fd(), Some(&Timespec::default()));
-            if gone && self.consumer.available(&self.ring) == Ok(0) && !self.switch.ended(&socket) {
+            if gone && self.consumer.available(&self.ring) == Ok(0) && !self.link_control.ended(&socket) {
                 return Ok(Found::End);
             }
         }
@@ -153,7 +153,7 @@ impl ShmWorker {
             return Err(NO_PLACE);
         }
         self.sequence += 1;
-        self.switch.count(self.sequence);
+        self.link_control.count(self.sequence);
         Ok(Frame { head, payload: &self.payload, buffer: None })
     }
 
@@ -172,22 +172,22 @@ impl ShmWorker {
 }
 
 /// Memory of staging pieces, none of which is used yet, and where it is mapped.
-fn make_pieces() -> io::Result<(OwnedFd, Area)> {
+fn make_pieces() -> io::Result<(OwnedFd, StagingMap)> {
     let pieces = create("katydid-staging", STAGING_LENGTH as u64)?;
-    let area = Area::new(&pieces)?;
-    Ok((pieces, area))
+    let map = StagingMap::new(&pieces)?;
+    Ok((pieces, map))
 }
 
 impl WorkerLink for ShmWorker {
     fn next(&mut self) -> Result<Event<'_>, LinkError> {
         let head = loop {
-            if self.switch.take_interrupt(self.sequence) {
+            if self.link_control.take_interrupt(self.sequence) {
                 return Ok(Event::Interrupted);
             }
             let available = match self.wait()? {
                 Found::Bytes(available) => available,
                 Found::Interrupted => {
-                    self.switch.take_interrupt(self.sequence);
+                    self.link_control.take_interrupt(self.sequence);
                     return Ok(Event::Interrupted);
                 }
                 Found::End => return Ok(Event::Closed),
@@ -199,8 +199,8 @@ impl WorkerLink for ShmWorker {
         self.admit(head).map(Event::Frame)
     }
 
-    fn has_news(&mut self) -> bool {
-        self.switch.is_due(self.sequence) || self.consumer.available(&self.ring) != Ok(0)
+    fn has_pending(&mut self) -> bool {
+        self.link_control.is_due(self.sequence) || self.consumer.available(&self.ring) != Ok(0)
     }
 
     fn replier(&self) -> Arc<dyn Replier> {
@@ -213,22 +213,22 @@ impl WorkerLink for ShmWorker {
 
     fn shelf(&self) -> Option<ShelfMemory> {
         // Without another descriptor, the program reads what it is sent.
-        let file = self.switch.pieces()?.try_clone_to_owned().ok()?;
+        let file = self.link_control.pieces()?.try_clone_to_owned().ok()?;
         Some(self.staging.shelf(file))
     }
 
     fn hangup(&self) -> Hangup {
-        Hangup::new(self.switch.wait_for_socket())
+        Hangup::new(self.link_control.wait_for_socket())
     }
 
-    fn switch(&self) -> Option<Switch> {
-        Some(self.switch.clone())
+    fn link_control(&self) -> Option<LinkControl> {
+        Some(self.link_control.clone())
     }
 }
 
 /// Writes replies.
 struct ShmReplier {
-    shared: Arc<Shared>,
+    shared: Arc<SharedMapping>,
 }
 
 impl Replier for ShmReplier {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use katydid_wire::frame::MAX_FRAME;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::shm::layout::BULK_PLACE;
+use crate::shm::layout::BULK_ADDRESS;
 
 /// Buffers of a link: as much memory as the staging pieces of shared memory have.
 pub const BUFFERS: usize = 64;
@@ -56,7 +56,7 @@ impl Buffers {
     ///
     /// What the system says.
     pub fn new() -> io::Result<Arc<Self>> {
-        let place = ptr::with_exposed_provenance_mut(BULK_PLACE);
+        let place = ptr::with_exposed_provenance_mut(BULK_ADDRESS);
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping; where memory is already, the system chooses another place.
         let base = unsafe { mmap_anonymous(place, LENGTH, access, flags) }?;

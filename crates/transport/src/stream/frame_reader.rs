@@ -11,21 +11,21 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::link::error::LinkError;
-use crate::link::reply_buffer::Landing;
+use crate::link::reply_buffer::ReplyBuffer;
 use crate::os::socket::receive_some;
 use crate::sync::wait;
 use crate::sync::wait::Spin;
 use crate::tls::record::Opener;
 
 /// Bytes read ahead.
-const AHEAD: usize = 64 * 1024;
+const READ_AHEAD: usize = 64 * 1024;
 /// The same of a connection that carries bulk: what follows a head is received where it belongs, not copied there.
-const AHEAD_OF_BULK: usize = 256;
+const BULK_READ_AHEAD: usize = 256;
 const CUT_OFF: LinkError = LinkError::Protocol { what: "the connection ended within a frame" };
 
 /// What a stream has come to.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum Received {
     /// The next head.
     Head([u8; HEAD]),
     /// Somebody wants the reader to look up.
@@ -35,7 +35,7 @@ pub(crate) enum Found {
 }
 
 /// The reading half of a stream link.
-pub(crate) struct Inlet {
+pub(crate) struct FrameReader {
     buffer: Vec<u8>,
     start: usize,
     /// Bytes that `buffer` is to hold at most.
@@ -47,14 +47,14 @@ pub(crate) struct Inlet {
     is_between: bool,
 }
 
-impl Inlet {
+impl FrameReader {
     pub(crate) fn new() -> Self {
-        Self::ahead(AHEAD)
+        Self::ahead(READ_AHEAD)
     }
 
     /// Of a connection that carries little but bulk.
     pub(crate) fn of_bulk() -> Self {
-        Self::ahead(AHEAD_OF_BULK)
+        Self::ahead(BULK_READ_AHEAD)
     }
 
     fn ahead(ahead: usize) -> Self {
@@ -63,7 +63,7 @@ impl Inlet {
     }
 
     /// Reads another connection from here on, which is sealed if it has an opener.
-    pub(crate) fn turn_to(&mut self, opener: Option<Opener>) {
+    pub(crate) fn read_from(&mut self, opener: Option<Opener>) {
         (self.start, self.opener) = (0, opener);
         self.buffer.clear();
         if let Some(opener) = &mut self.opener {
@@ -74,11 +74,11 @@ impl Inlet {
     /// Whether something has come and was not handed out: bytes, the end, or a failure.
     pub(crate) fn has_bytes(&self, socket: BorrowedFd<'_>) -> bool {
         let mut socket = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
-        self.holds_some() || poll(&mut socket, Some(&Timespec::default())) != Ok(0)
+        self.has_buffered() || poll(&mut socket, Some(&Timespec::default())) != Ok(0)
     }
 
     /// Whether bytes have been received that were not handed out.
-    pub(crate) fn holds_some(&self) -> bool {
+    pub(crate) fn has_buffered(&self) -> bool {
         self.start < self.buffer.len() || self.opener.as_ref().is_some_and(Opener::has_some)
     }
 
@@ -95,8 +95,8 @@ impl Inlet {
     /// Waits for the next head; none if the stream ends before it.
     pub(crate) fn head(&mut self, socket: BorrowedFd<'_>) -> Result<Option<[u8; HEAD]>, LinkError> {
         match self.head_or_wake(socket, None)? {
-            Found::Head(head) => Ok(Some(head)),
-            Found::Woken | Found::End => Ok(None),
+            Received::Head(head) => Ok(Some(head)),
+            Received::Woken | Received::End => Ok(None),
         }
     }
 
@@ -105,19 +105,19 @@ impl Inlet {
         &mut self,
         socket: BorrowedFd<'_>,
         wake: Option<BorrowedFd<'_>>,
-    ) -> Result<Found, LinkError> {
+    ) -> Result<Received, LinkError> {
         self.is_between = true;
         loop {
             if let Some(head) = self.buffer[self.start..].first_chunk() {
                 self.is_between = false;
                 self.start += HEAD;
-                return Ok(Found::Head(*head));
+                return Ok(Received::Head(*head));
             }
             self.buffer.drain(..self.start);
             self.start = 0;
             match self.receive_ahead(socket, wake)? {
-                None => return Ok(Found::Woken),
-                Some(0) if self.buffer.is_empty() => return Ok(Found::End),
+                None => return Ok(Received::Woken),
+                Some(0) if self.buffer.is_empty() => return Ok(Received::End),
                 Some(0) => return Err(CUT_OFF),
                 Some(_) => {}
             }
@@ -165,25 +165,25 @@ impl Inlet {
 
     /// Reads the payload of a reply, `length` bytes, its data to where it is to land; what lies around that is appended to
     /// `bytes`.
-    pub(crate) fn land(
+    pub(crate) fn read_into(
         &mut self,
         socket: BorrowedFd<'_>,
         length: usize,
-        landing: &mut Landing,
+        buffer: &mut ReplyBuffer,
         bytes: &mut Vec<u8>,
     ) -> Result<(), LinkError> {
-        self.append_to(socket, landing.skip(), bytes)?;
-        let mut done = landing.size().min(self.buffer.len() - self.start);
-        landing.write(0, &self.buffer[self.start..self.start + done]);
+        self.append_to(socket, buffer.skip(), bytes)?;
+        let mut done = buffer.size().min(self.buffer.len() - self.start);
+        buffer.write(0, &self.buffer[self.start..self.start + done]);
         self.start += done;
-        while done < landing.size() {
+        while done < buffer.size() {
             let received = match &mut self.opener {
-                Some(opener) => land_opened(socket, opener, landing, done),
-                None => receive_landing(socket, landing, done),
+                Some(opener) => fill_opened(socket, opener, buffer, done),
+                None => receive_into_buffer(socket, buffer, done),
             };
             done += received.map_err(failed)?.ok_or(CUT_OFF)?;
         }
-        self.append_to(socket, length - landing.skip() - landing.size(), bytes)
+        self.append_to(socket, length - buffer.skip() - buffer.size(), bytes)
     }
 
     /// Looks for a while before it sleeps; 0 is the end of the stream, none a wish that the reader look up.
@@ -234,31 +234,31 @@ fn receive(
     Ok(received)
 }
 
-/// Receives some of what a landing misses, out of its seals; none is the end of the stream.
-fn land_opened(
+/// Receives some of what a buffer misses, out of its seals; none is the end of the stream.
+fn fill_opened(
     socket: BorrowedFd<'_>,
     opener: &mut Opener,
-    landing: &Landing,
+    buffer: &ReplyBuffer,
     done: usize,
 ) -> io::Result<Option<usize>> {
     let some = opener.fill(socket, RecvFlags::empty())?;
-    let some = &some[..some.len().min(landing.size() - done)];
-    landing.write(done, some);
+    let some = &some[..some.len().min(buffer.size() - done)];
+    buffer.write(done, some);
     let received = some.len();
     opener.take(received);
     Ok((received > 0).then_some(received))
 }
 
-/// Receives some of what a landing misses when its first part has `done` bytes; none is the end of the stream.
-fn receive_landing(socket: BorrowedFd<'_>, landing: &mut Landing, done: usize) -> io::Result<Option<usize>> {
+/// Receives some of what a buffer misses when its first part has `done` bytes; none is the end of the stream.
+fn receive_into_buffer(socket: BorrowedFd<'_>, buffer: &mut ReplyBuffer, done: usize) -> io::Result<Option<usize>> {
     // SAFETY: it is only written to, here; whoever waits for the reply waits for the end of this as well.
-    let rest = unsafe { landing.rest(done) };
+    let rest = unsafe { buffer.rest(done) };
     match receive_into(socket, rest) {
         Err(Errno::FAULT) => {
             // The program may have protected its memory, to be told of writes: those of the system it is not.
             let mut aside = Vec::new();
-            let received = receive_some(socket, &mut aside, AHEAD.min(landing.size() - done), RecvFlags::empty())?;
-            landing.write(done, &aside);
+            let received = receive_some(socket, &mut aside, READ_AHEAD.min(buffer.size() - done), RecvFlags::empty())?;
+            buffer.write(done, &aside);
             Ok((received > 0).then_some(received))
         }
         other => Ok(other?),

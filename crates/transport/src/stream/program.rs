@@ -15,30 +15,30 @@ use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::ipc::connection::Line;
+use crate::ipc::connection::Connection;
 use crate::link::address::Address;
-use crate::link::batch::{Place, Rules, Wagon};
+use crate::link::batch::{FrameInfo, OrderingRules, StreamKey};
 use crate::link::error::{ConnectError, LinkError};
-use crate::link::gate::{Bell, Holding, Limit, may_wait};
+use crate::link::gate::{Gate, NotifyFd, QuiesceGate, may_wait};
 use crate::link::program::ProgramLink;
-use crate::link::reconnect::Home;
-use crate::link::reply_buffer::Landing;
-use crate::link::thread_ids::Seats;
+use crate::link::reconnect::Reconnect;
+use crate::link::reply_buffer::ReplyBuffer;
+use crate::link::thread_ids::ThreadIds;
 use crate::os::descriptor::{Descriptor, Look, Placeholder};
 use crate::os::socket::send_while;
 use crate::shm::staging::Staging;
-use crate::stream::frame_reader::Inlet;
-use crate::stream::lanes::{BULK, Lanes, Taken};
-use crate::stream::reply_desk::{Arrived, Desk, UNASKED, Waiter, Wanted, read_body};
+use crate::stream::bulk_connections::{BulkConnectionGuard, BulkConnections, MIN_BULK_BYTES};
+use crate::stream::frame_reader::FrameReader;
+use crate::stream::reply_desk::{Arrived, ReplyDesk, UNASKED, Waiter, Wanted, read_body};
 use crate::tls::record::Sealer;
 
 const STALLED: LinkError = LinkError::Stalled { seconds: 0 };
 /// How long a worker may take to close its end, when it was told that the program leaves.
-const FAREWELL: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Head and parts of the frames that are sent most.
-const FEW: usize = 4;
+const INLINE_SLICES: usize = 4;
 /// How long opening a lane may take: things go on without one.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BULK_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The program's end of a stream link.
 pub(crate) struct StreamProgram {
@@ -46,15 +46,15 @@ pub(crate) struct StreamProgram {
     outlet: Mutex<Outlet>,
     /// The limit was moved, or the worker is back or gone for good.
     opened: Condvar,
-    bell: Bell,
+    notify_fd: NotifyFd,
     /// Rung for the thread that listens for appeals.
-    appeals: Bell,
-    desk: Mutex<Desk>,
+    reclaim_requests: NotifyFd,
+    desk: Mutex<ReplyDesk>,
     /// A thread has stopped reading.
     unread: Condvar,
-    seats: Arc<Seats>,
-    home: Home,
-    lanes: Lanes,
+    thread_ids: Arc<ThreadIds>,
+    reconnect: Reconnect,
+    bulk_connections: BulkConnections,
     /// How long there may be no sign of life, in milliseconds; 0: for ever.
     silence: AtomicU64,
     /// Signs of life so far, for a thread that sends meanwhile.
@@ -72,25 +72,25 @@ pub(crate) struct StreamProgram {
 struct Outlet {
     /// Number of the next frame.
     sequence: u64,
-    limit: Limit,
+    gate: Gate,
     /// Of a connection that is sealed.
     sealer: Option<Sealer>,
 }
 
 /// Whether a worker that says it is there gets what is sent to it: a network may carry one direction alone.
-struct Pulse {
+struct Liveness {
     /// The last sign that it does, and when it came.
     frames: u64,
     at: Instant,
 }
 
-impl Pulse {
+impl Liveness {
     fn new() -> Self {
         Self { frames: 0, at: Instant::now() }
     }
 
     /// Takes a beat in, `sent` frames having been sent. How long there has been no sign; none if this is one.
-    fn feel(&mut self, beat: Beat, sent: u64) -> Option<Duration> {
+    fn note_beat(&mut self, beat: Beat, sent: u64) -> Option<Duration> {
         if beat.is_busy || beat.frames >= sent || beat.frames > self.frames {
             (self.frames, self.at) = (beat.frames, Instant::now());
             return None;
@@ -113,11 +113,11 @@ enum Read {
 fn gathered<'a, 'b>(
     head: &'a [u8],
     parts: &[&'a [u8]],
-    few: &'b mut [IoSlice<'a>; FEW],
+    few: &'b mut [IoSlice<'a>; INLINE_SLICES],
     many: &'b mut Vec<IoSlice<'a>>,
 ) -> &'b mut [IoSlice<'a>] {
     let all = [head].into_iter().chain(parts.iter().copied()).map(IoSlice::new);
-    if parts.len() >= FEW {
+    if parts.len() >= INLINE_SLICES {
         many.extend(all);
         return many;
     }
@@ -131,18 +131,18 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 impl StreamProgram {
-    pub(crate) fn new(line: Line, home: Home) -> Result<Self, LinkError> {
+    pub(crate) fn new(line: Connection, reconnect: Reconnect) -> Result<Self, LinkError> {
         let (socket, sealer, opener) = line.into_parts();
-        let mut inlet = Inlet::new();
-        inlet.turn_to(opener);
+        let mut frames = FrameReader::new();
+        frames.read_from(opener);
         Ok(Self {
             socket: Descriptor::new(socket).map_err(LinkError::system("keep the connection"))?,
             outlet: Mutex::new(Outlet { sealer, ..Outlet::default() }),
             opened: Condvar::new(),
-            bell: Bell::default(),
-            appeals: Bell::default(),
-            desk: Mutex::new(Desk {
-                inlet: Some(Box::new(inlet)),
+            notify_fd: NotifyFd::default(),
+            reclaim_requests: NotifyFd::default(),
+            desk: Mutex::new(ReplyDesk {
+                frames: Some(Box::new(frames)),
                 reader: None,
                 waiting: HashMap::new(),
                 bells: Vec::new(),
@@ -150,9 +150,9 @@ impl StreamProgram {
                 is_listened: false,
             }),
             unread: Condvar::new(),
-            seats: Seats::new(),
-            home,
-            lanes: Lanes::new(),
+            thread_ids: ThreadIds::new(),
+            reconnect,
+            bulk_connections: BulkConnections::new(),
             silence: AtomicU64::new(0),
             heard: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -161,7 +161,7 @@ impl StreamProgram {
         })
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+    fn desk(&self) -> MutexGuard<'_, ReplyDesk> {
         // No code under this lock panics.
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,17 +171,17 @@ impl StreamProgram {
     }
 
     /// The outlet, once this frame may be sent.
-    fn admitted(&self, frame: Wagon<'_>) -> Result<MutexGuard<'_, Outlet>, LinkError> {
+    fn admitted(&self, frame: FrameInfo<'_>) -> Result<MutexGuard<'_, Outlet>, LinkError> {
         let mut outlet = self.outlet();
         loop {
             let number = outlet.sequence;
-            let is_admitted = outlet.limit.is_open(number) || outlet.limit.admit(number, frame);
+            let is_admitted = outlet.gate.is_open(number) || outlet.gate.admit(number, frame);
             if is_admitted && self.socket.is_connected() {
                 return Ok(outlet);
             }
             self.socket.get()?;
-            if outlet.limit.note(number) {
-                self.bell.ring();
+            if outlet.gate.note_waiting(number) {
+                self.notify_fd.notify();
             }
             may_wait()?;
             outlet = self.opened.wait(outlet).unwrap_or_else(PoisonError::into_inner);
@@ -193,24 +193,24 @@ impl StreamProgram {
     fn put(
         &self,
         mut head: FrameHead,
-        (parts, landing): (&[&[u8]], usize),
+        (parts, buffer): (&[&[u8]], usize),
         mut before: impl FnMut(u64, bool),
-    ) -> Result<(u64, Option<Taken<'_>>), LinkError> {
+    ) -> Result<(u64, Option<BulkConnectionGuard<'_>>), LinkError> {
         let payload: usize = parts.iter().map(|part| part.len()).sum();
-        let is_bulk = payload.max(landing) >= BULK;
+        let is_bulk = payload.max(buffer) >= MIN_BULK_BYTES;
         if is_bulk {
-            self.lanes.widen(payload + landing, |number| self.open_lane(number));
+            self.bulk_connections.widen(payload + buffer, |number| self.open_bulk_connection(number));
         }
         loop {
-            let mut outlet = self.admitted(Wagon::of(&head, parts))?;
-            let lane = if is_bulk { self.lanes.take() } else { None };
-            let number = lane.as_ref().map_or(0, Taken::number);
-            let over = |bytes: usize| if bytes >= BULK { number } else { 0 };
-            let lanes = frame::Lanes { payload: over(payload), reply: over(landing) };
+            let mut outlet = self.admitted(FrameInfo::of(&head, parts))?;
+            let lane = if is_bulk { self.bulk_connections.take() } else { None };
+            let number = lane.as_ref().map_or(0, BulkConnectionGuard::number);
+            let over = |bytes: usize| if bytes >= MIN_BULK_BYTES { number } else { 0 };
+            let lanes = frame::Lanes { payload: over(payload), reply: over(buffer) };
             head.sequence = outlet.sequence;
             let bytes = head.encode_over(payload, lanes)?;
             before(head.sequence, lanes.reply != 0);
-            let (mut few, mut many) = ([IoSlice::new(&[]); FEW], Vec::new());
+            let (mut few, mut many) = ([IoSlice::new(&[]); INLINE_SLICES], Vec::new());
             let slices = gathered(&bytes, parts, &mut few, &mut many);
             let look = self.socket.look();
             let socket = self.socket.get()?;
@@ -226,7 +226,7 @@ impl StreamProgram {
                 if sent.is_ok() {
                     return Ok((head.sequence, lane.filter(|_| lanes.reply != 0)));
                 }
-                self.lane_failed(look, sent)?;
+                self.bulk_connection_failed(look, sent)?;
                 continue;
             }
             if sent.as_ref().is_err_and(is_timeout) {
@@ -257,7 +257,7 @@ impl StreamProgram {
 
     /// A lane has not taken what it was to carry: the link is at its end. Where another worker may come, a frame of
     /// which a part is out was not executed, and is sent again to whoever has its place.
-    fn lane_failed(&self, look: Look, sent: io::Result<()>) -> Result<(), LinkError> {
+    fn bulk_connection_failed(&self, look: Look, sent: io::Result<()>) -> Result<(), LinkError> {
         if sent.as_ref().is_err_and(is_timeout) {
             return Err(self.stalled());
         }
@@ -266,8 +266,8 @@ impl StreamProgram {
     }
 
     /// Connects lane `number`.
-    fn open_lane(&self, number: u16) -> Result<Line, LinkError> {
-        let line = self.home.join(number, PATIENCE).map_err(|_| LinkError::Closed)?;
+    fn open_bulk_connection(&self, number: u16) -> Result<Connection, LinkError> {
+        let line = self.reconnect.open_bulk_connection(number, BULK_CONNECT_TIMEOUT).map_err(|_| LinkError::Closed)?;
         self.limit(line.as_fd()).map_err(LinkError::system("limit a lane's silence"))?;
         Ok(line)
     }
@@ -275,7 +275,7 @@ impl StreamProgram {
     /// The peer of the connection that was looked at is gone. An error means that this was the end of the link.
     fn ended(&self, look: Look) -> Result<(), LinkError> {
         let ended = self.socket.ended(look);
-        self.lanes.end();
+        self.bulk_connections.end();
         ended
     }
 
@@ -299,7 +299,7 @@ impl StreamProgram {
     fn let_go(&self) {
         self.hang_up();
         self.socket.give_up();
-        self.lanes.end();
+        self.bulk_connections.end();
         self.opened.notify_all();
         self.ring_all();
     }
@@ -339,23 +339,23 @@ impl StreamProgram {
             self.socket.get()?;
             let look = self.socket.look();
             // While the worker is away whoever let go of it reads what is left, if anything is.
-            let inlet = if self.socket.is_connected() { desk.inlet.take() } else { None };
-            let Some(inlet) = inlet else {
+            let frames = if self.socket.is_connected() { desk.frames.take() } else { None };
+            let Some(frames) = frames else {
                 desk = bell.wait(desk).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let mut reading = desk.begin_reading(thread, inlet);
+            let mut reading = desk.begin_reading(thread, frames);
             drop(desk);
             let result = self.read_until(&mut reading, Some(wanted), reply);
             desk = self.desk();
-            let inlet = desk.end_reading(reading);
+            let frames = desk.end_reading(reading);
             if desk.is_listened {
                 // For what is left, which nobody else may come to read for long. Also where nothing is: as long as others read
                 // faster, the system would wake it for each reply, and have it sleep on.
                 desk.is_listened = false;
-                self.appeals.ring();
+                self.reclaim_requests.notify();
             }
-            desk.inlet = Some(inlet);
+            desk.frames = Some(frames);
             self.unread.notify_all();
             match result {
                 Ok(Some(arrived)) => return Ok(arrived),
@@ -386,13 +386,13 @@ impl StreamProgram {
     /// Reads replies and hands them out, up to the one for this thread; none if the connection ends before it.
     fn read_until(
         &self,
-        inlet: &mut Inlet,
+        frames: &mut FrameReader,
         mine: Option<Wanted>,
         reply: &mut Vec<u8>,
     ) -> Result<Option<Arrived>, LinkError> {
-        let mut pulse = Pulse::new();
+        let mut liveness = Liveness::new();
         loop {
-            match self.read_one(inlet, mine, &mut pulse, reply)? {
+            match self.read_one(frames, mine, &mut liveness, reply)? {
                 Read::Mine(arrived) => return Ok(Some(arrived)),
                 Read::Other => {}
                 Read::End => return Ok(None),
@@ -403,47 +403,47 @@ impl StreamProgram {
     /// Reads what comes next: a reply, for whomever it is, or a sign of life.
     fn read_one(
         &self,
-        inlet: &mut Inlet,
+        frames: &mut FrameReader,
         mine: Option<Wanted>,
-        pulse: &mut Pulse,
+        liveness: &mut Liveness,
         reply: &mut Vec<u8>,
     ) -> Result<Read, LinkError> {
         let socket = self.socket.get()?;
-        let Some(bytes) = inlet.head(socket)? else { return Ok(Read::End) };
+        let Some(bytes) = frames.head(socket)? else { return Ok(Read::End) };
         let (head, length) = ReplyHead::decode(&bytes)?;
         if let Some(beat) = head.beat().filter(|_| length == 0) {
-            match pulse.feel(beat, self.sent.load(Ordering::Relaxed)) {
+            match liveness.note_beat(beat, self.sent.load(Ordering::Relaxed)) {
                 None => _ = self.heard.fetch_add(1, Ordering::Relaxed),
                 Some(silence) if self.silence().is_some_and(|limit| silence > limit) => return Err(STALLED),
                 Some(_) => {}
             }
             return Ok(Read::Other);
         }
-        *pulse = Pulse::new();
+        *liveness = Liveness::new();
         self.heard.fetch_add(1, Ordering::Relaxed);
         if let Some(appeal) = head.appeal().filter(|_| length == 0) {
             self.desk().appeal = Some(appeal.number);
-            self.appeals.ring();
+            self.reclaim_requests.notify();
             return Ok(Read::Other);
         }
         if let Some(mine) = mine.filter(|mine| mine.sequence == head.sequence) {
             reply.clear();
-            let landing = mine.landing.filter(|landing| landing.fits(&head, length));
-            read_body(inlet, socket, length, landing, reply)?;
-            return Ok(Read::Mine((head, landing.is_some())));
+            let buffer = mine.buffer.filter(|buffer| buffer.fits(&head, length));
+            read_body(frames, socket, length, buffer, reply)?;
+            return Ok(Read::Mine((head, buffer.is_some())));
         }
-        self.read_for_another(inlet, socket, (head, length))?;
+        self.read_for_another(frames, socket, (head, length))?;
         Ok(Read::Other)
     }
 
     /// Reads what has come meanwhile, if nobody else reads: for a thread that sends and is not heard, and for one that
     /// listens. Whether that was the end of the connection.
     fn hear(&self, socket: BorrowedFd<'_>) -> bool {
-        let Some(mut inlet) = self.desk().inlet.take() else { return false };
-        let mut pulse = Pulse::new();
+        let Some(mut frames) = self.desk().frames.take() else { return false };
+        let mut liveness = Liveness::new();
         let mut is_end = false;
-        while inlet.has_bytes(socket) {
-            match self.read_one(&mut inlet, None, &mut pulse, &mut Vec::new()) {
+        while frames.has_bytes(socket) {
+            match self.read_one(&mut frames, None, &mut liveness, &mut Vec::new()) {
                 Ok(Read::Other) => {}
                 Ok(Read::Mine(_) | Read::End) => {
                     is_end = true;
@@ -456,7 +456,7 @@ impl StreamProgram {
             }
         }
         let mut desk = self.desk();
-        desk.inlet = Some(inlet);
+        desk.frames = Some(frames);
         desk.ring_next();
         self.unread.notify_all();
         is_end
@@ -465,19 +465,19 @@ impl StreamProgram {
     /// Reads what follows a head for the thread that waits for it, and wakes that.
     fn read_for_another(
         &self,
-        inlet: &mut Inlet,
+        frames: &mut FrameReader,
         socket: BorrowedFd<'_>,
         (head, length): (ReplyHead, usize),
     ) -> Result<(), LinkError> {
-        let landing = self.waiter(&mut self.desk(), &head)?.begin_landing(&head, length);
+        let buffer = self.waiter(&mut self.desk(), &head)?.begin_filling(&head, length);
         let mut body = Vec::new();
-        let read = read_body(inlet, socket, length, landing, &mut body);
+        let read = read_body(frames, socket, length, buffer, &mut body);
         let mut desk = self.desk();
         let waiter = self.waiter(&mut desk, &head)?;
-        waiter.is_landing = false;
+        waiter.is_filling = false;
         waiter.bell.notify_one();
         read?;
-        waiter.reply = Some(((head, landing.is_some()), body));
+        waiter.reply = Some(((head, buffer.is_some()), body));
         if waiter.is_left {
             desk.waiting.remove(&head.sequence);
         }
@@ -485,7 +485,7 @@ impl StreamProgram {
     }
 
     /// Who waits for a reply that has come. Nobody does when the link has ended meanwhile: that is no breach by the worker.
-    fn waiter<'a>(&self, desk: &'a mut Desk, head: &ReplyHead) -> Result<&'a mut Waiter, LinkError> {
+    fn waiter<'a>(&self, desk: &'a mut ReplyDesk, head: &ReplyHead) -> Result<&'a mut Waiter, LinkError> {
         let waiter = desk.waiting.get_mut(&head.sequence).filter(|waiter| waiter.reply.is_none());
         waiter.ok_or_else(|| self.socket.get().err().unwrap_or(UNASKED))
     }
@@ -495,7 +495,7 @@ impl StreamProgram {
         head: FrameHead,
         parts: &[&[u8]],
         reply: &mut Vec<u8>,
-        landing: Option<Landing>,
+        buffer: Option<ReplyBuffer>,
     ) -> Result<Arrived, LinkError> {
         // One that another thread has had may be rung for that, and everybody who wakes looks what for.
         let bell = self.desk().bells.pop().unwrap_or_default();
@@ -503,17 +503,17 @@ impl StreamProgram {
         let mut register = |sequence| {
             registered = Some(sequence);
             let (thread, bell) = (head.thread, Arc::clone(&bell));
-            let waiter = Waiter { thread, is_left: false, reply: None, landing, is_landing: false, bell };
+            let waiter = Waiter { thread, is_left: false, reply: None, buffer, is_filling: false, bell };
             self.desk().waiting.insert(sequence, waiter);
         };
-        let size = landing.as_ref().map_or(0, Landing::size);
+        let size = buffer.as_ref().map_or(0, ReplyBuffer::size);
         let result = self.put(head, (parts, size), |sequence, has_lane| {
             if !has_lane {
                 register(sequence);
             }
         });
         let result = result.and_then(|(sequence, lane)| {
-            let wanted = Wanted { sequence, landing };
+            let wanted = Wanted { sequence, buffer };
             if let Some(lane) = lane {
                 if let Some(arrived) = self.wait_there(&lane, wanted, reply)? {
                     return Ok(arrived);
@@ -525,7 +525,7 @@ impl StreamProgram {
         });
         let mut desk = self.desk();
         if let Some(sequence) = registered {
-            while desk.waiting.get(&sequence).is_some_and(|waiter| waiter.is_landing) {
+            while desk.waiting.get(&sequence).is_some_and(|waiter| waiter.is_filling) {
                 desk = bell.wait(desk).unwrap_or_else(PoisonError::into_inner);
             }
             desk.waiting.remove(&sequence);
@@ -536,7 +536,12 @@ impl StreamProgram {
     }
 
     /// Waits for the reply to a request on the lane that the thread has; none if the worker is gone and another may come.
-    fn wait_there(&self, lane: &Taken<'_>, wanted: Wanted, reply: &mut Vec<u8>) -> Result<Option<Arrived>, LinkError> {
+    fn wait_there(
+        &self,
+        lane: &BulkConnectionGuard<'_>,
+        wanted: Wanted,
+        reply: &mut Vec<u8>,
+    ) -> Result<Option<Arrived>, LinkError> {
         let look = self.socket.look();
         match lane.read(wanted, reply) {
             Ok(Some(arrived)) => Ok(Some(arrived)),
@@ -549,12 +554,12 @@ impl StreamProgram {
     }
 
     /// The reading half of a connection that ends, as soon as no thread has it: whoever has will find the end.
-    fn take_inlet(&self) -> Result<Box<Inlet>, LinkError> {
-        let deadline = Instant::now() + FAREWELL;
+    fn take_frame_reader(&self) -> Result<Box<FrameReader>, LinkError> {
+        let deadline = Instant::now() + CLOSE_TIMEOUT;
         let mut desk = self.desk();
         loop {
-            if let Some(inlet) = desk.inlet.take() {
-                return Ok(inlet);
+            if let Some(frames) = desk.frames.take() {
+                return Ok(frames);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -566,23 +571,23 @@ impl StreamProgram {
 
     /// Reads the replies that are under way when the connection is being closed, up to its end.
     fn read_rest(&self) -> Result<(), LinkError> {
-        let mut inlet = self.take_inlet()?;
-        let ended = self.read_until(&mut inlet, None, &mut Vec::new());
-        self.desk().inlet = Some(inlet);
+        let mut frames = self.take_frame_reader()?;
+        let ended = self.read_until(&mut frames, None, &mut Vec::new());
+        self.desk().frames = Some(frames);
         ended.map(|_| ())
     }
 
     /// Makes all who wait for replies look up.
     fn ring_all(&self) {
         self.desk().waiting.values().for_each(|waiter| waiter.bell.notify_one());
-        self.appeals.ring();
+        self.reclaim_requests.notify();
     }
 }
 
 impl ProgramLink for StreamProgram {
     fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError> {
         self.socket.get()?;
-        let thread = self.seats.number()?;
+        let thread = self.thread_ids.number()?;
         let head = FrameHead { opcode, wants_reply: false, thread, context, sequence: 0 };
         // Counted under the lock that puts frames in order.
         let count = |_, _| {
@@ -597,7 +602,7 @@ impl ProgramLink for StreamProgram {
 
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
         self.socket.get()?;
-        self.seats.call(
+        self.thread_ids.call(
             |thread| self.recover(thread),
             |thread| {
                 let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
@@ -606,20 +611,20 @@ impl ProgramLink for StreamProgram {
         )
     }
 
-    fn call_landing(
+    fn call_into(
         &self,
         opcode: u16,
         context: u32,
         parts: &[&[u8]],
         reply: &mut Vec<u8>,
-        landing: Landing,
+        buffer: ReplyBuffer,
     ) -> Result<(ReplyHead, bool), LinkError> {
         self.socket.get()?;
-        self.seats.call(
+        self.thread_ids.call(
             |thread| self.recover(thread),
             |thread| {
                 let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
-                self.exchange(head, parts, reply, Some(landing)).map_err(|error| self.reason(error))
+                self.exchange(head, parts, reply, Some(buffer)).map_err(|error| self.reason(error))
             },
         )
     }
@@ -628,10 +633,10 @@ impl ProgramLink for StreamProgram {
         None
     }
 
-    fn begin_train(&self, place: Place, rules: Rules) -> Result<u64, LinkError> {
+    fn begin_batch(&self, stream_key: StreamKey, rules: OrderingRules) -> Result<u64, LinkError> {
         let mut outlet = self.outlet();
         loop {
-            if let Some(number) = outlet.limit.begin_train(place, rules) {
+            if let Some(number) = outlet.gate.begin_batch(stream_key, rules) {
                 return Ok(number);
             }
             self.socket.get()?;
@@ -639,17 +644,17 @@ impl ProgramLink for StreamProgram {
         }
     }
 
-    fn end_train(&self, number: u64) {
-        if self.outlet().limit.end_train(number) {
+    fn end_batch(&self, number: u64) {
+        if self.outlet().gate.end_batch(number) {
             self.opened.notify_all();
         }
     }
 
-    fn has_company(&self) -> bool {
-        self.seats.are_several()
+    fn is_multithreaded(&self) -> bool {
+        self.thread_ids.are_several()
     }
 
-    fn next_appeal(&self) -> Result<u32, LinkError> {
+    fn next_reclaim_request(&self) -> Result<u32, LinkError> {
         self.listen()
     }
 
@@ -661,46 +666,46 @@ impl ProgramLink for StreamProgram {
 
     fn abandon(&self) {
         self.socket.abandon();
-        self.lanes.abandon();
+        self.bulk_connections.abandon();
     }
 
-    fn allow_lanes(&self, most: usize) {
-        self.lanes.allow(most);
+    fn allow_bulk_connections(&self, most: usize) {
+        self.bulk_connections.allow(most);
     }
 
-    fn lanes_for(&self, bytes: u64) -> usize {
-        self.lanes.expect(bytes)
+    fn bulk_connections_for(&self, bytes: u64) -> usize {
+        self.bulk_connections.expect(bytes)
     }
 
-    fn stand(&self) -> Result<(), LinkError> {
-        self.admitted(Wagon { opcode: 0, context: 0, payload: &[] }).map(drop)
+    fn wait_until_open(&self) -> Result<(), LinkError> {
+        self.admitted(FrameInfo { opcode: 0, context: 0, payload: &[] }).map(drop)
     }
 
-    fn holding(&self) -> Option<&dyn Holding> {
+    fn quiesce_gate(&self) -> Option<&dyn QuiesceGate> {
         Some(self)
     }
 }
 
-impl Holding for StreamProgram {
+impl QuiesceGate for StreamProgram {
     fn hold(&self) -> u64 {
         let mut outlet = self.outlet();
-        outlet.limit.hold();
+        outlet.gate.hold();
         outlet.sequence
     }
 
     fn release(&self) {
-        self.outlet().limit.open();
+        self.outlet().gate.open();
         self.opened.notify_all();
     }
 
-    fn hold_at(&self, frame: u64) -> io::Result<()> {
-        self.bell.install()?;
-        self.outlet().limit.wish(frame);
+    fn set_stop_at(&self, frame: u64) -> io::Result<()> {
+        self.notify_fd.install()?;
+        self.outlet().gate.set_stop_at(frame);
         Ok(())
     }
 
     fn reached(&self) -> Option<u64> {
-        self.outlet().limit.take_reached()
+        self.outlet().gate.take_reached()
     }
 
     /// Says that no frame will come, and reads what the worker has said until it closes its end too.
@@ -708,18 +713,18 @@ impl Holding for StreamProgram {
         let placeholder = Placeholder::new().map_err(LinkError::system("make an event descriptor"))?;
         let frames = {
             let mut outlet = self.outlet();
-            outlet.limit.close();
+            outlet.gate.close();
             outlet.sequence
         };
         // At rest nobody waits for anything on a lane for long.
-        if !self.lanes.close(&placeholder, Instant::now() + FAREWELL).unwrap_or(false) {
+        if !self.bulk_connections.close(&placeholder, Instant::now() + CLOSE_TIMEOUT).unwrap_or(false) {
             self.give_up();
         }
         if !self.socket.expect_end() {
             return Err(LinkError::Closed);
         }
         let socket = self.socket.get()?;
-        let closing = set_socket_timeout(socket, Timeout::Recv, Some(FAREWELL));
+        let closing = set_socket_timeout(socket, Timeout::Recv, Some(CLOSE_TIMEOUT));
         let closing = closing.and_then(|()| shutdown(socket, Shutdown::Write));
         let read = closing.map_err(|_| LinkError::Closed).and_then(|()| self.read_rest());
         if let Err(error) = read {
@@ -734,34 +739,34 @@ impl Holding for StreamProgram {
     fn resume(&self, address: &Address, key: SessionKey, timeout: Duration) -> Result<(), ConnectError> {
         let failed = |source| ConnectError::Link { address: address.clone(), source };
         // Those of a worker that has ended by itself are not closed yet.
-        self.lanes.end();
+        self.bulk_connections.end();
         Placeholder::new()
-            .and_then(|placeholder| self.lanes.close(&placeholder, Instant::now() + FAREWELL))
+            .and_then(|placeholder| self.bulk_connections.close(&placeholder, Instant::now() + CLOSE_TIMEOUT))
             .and_then(|closed| closed.then_some(()).ok_or_else(|| io::ErrorKind::TimedOut.into()))
             .map_err(LinkError::system("close a lane"))
             .map_err(failed)?;
-        let line = self.home.return_to(address, key, self.frames(), &[], timeout)?.line;
+        let line = self.reconnect.reconnect(address, key, self.frames(), &[], timeout)?.line;
         let (socket, sealer, opener) = line.into_parts();
         self.limit(socket.as_fd()).map_err(LinkError::system("limit the connection's silence")).map_err(failed)?;
         // A thread that still reads the connection before this one would go on with what it has of that.
-        let mut inlet = self.take_inlet().map_err(failed)?;
-        inlet.turn_to(opener);
+        let mut frames = self.take_frame_reader().map_err(failed)?;
+        frames.read_from(opener);
         let mut outlet = self.outlet();
         let replaced = self.socket.replace(&socket);
         if replaced.is_ok() {
             outlet.sealer = sealer;
-            outlet.limit.hold();
+            outlet.gate.hold();
         }
         drop(outlet);
-        self.desk().inlet = Some(inlet);
+        self.desk().frames = Some(frames);
         replaced.map_err(LinkError::system("keep the connection")).map_err(failed)?;
-        self.lanes.reopen();
+        self.bulk_connections.reopen();
         self.ring_all();
         Ok(())
     }
 
     fn keep(&self) -> io::Result<()> {
-        self.bell.install()?;
+        self.notify_fd.install()?;
         self.socket.keep();
         Ok(())
     }
@@ -778,15 +783,15 @@ impl Holding for StreamProgram {
     }
 
     fn key(&self) -> SessionKey {
-        self.home.key()
+        self.reconnect.key()
     }
 
     fn frames(&self) -> u64 {
         self.outlet().sequence
     }
 
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
-        self.bell.fd()
+    fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.notify_fd.fd()
     }
 
     fn socket(&self) -> Option<BorrowedFd<'_>> {
@@ -841,8 +846,8 @@ mod tests {
         let (build, hello) = (Build::current([1; 32]), hello());
         let ready = Ready { worker_pid: 1, key: KEY, driver: "none".to_owned(), arenas: Vec::new() };
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let home = Home::new(&Address::Unix("none".into()), &hello, &build, &ready);
-        let program = Arc::new(StreamProgram::new(OwnedFd::from(ours).into(), home).unwrap());
+        let reconnect = Reconnect::new(&Address::Unix("none".into()), &hello, &build, &ready);
+        let program = Arc::new(StreamProgram::new(OwnedFd::from(ours).into(), reconnect).unwrap());
         program.keep().unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         let caller = Arc::clone(&program);
@@ -852,7 +857,7 @@ mod tests {
             thread::yield_now();
         }
         drop(theirs);
-        while !program.socket.is_lost() || program.desk().inlet.is_none() {
+        while !program.socket.is_lost() || program.desk().frames.is_none() {
             thread::yield_now();
         }
         assert!(matches!(program.broken(UNASKED), LinkError::Protocol { .. }));
@@ -868,22 +873,22 @@ mod tests {
         let (build, hello) = (Build::current([1; 32]), hello());
         let ready = Ready { worker_pid: 1, key: KEY, driver: "none".to_owned(), arenas: Vec::new() };
         let (ours, mut lost) = UnixStream::pair().unwrap();
-        let home = Home::new(&address, &hello, &build, &ready);
-        let program = StreamProgram::new(OwnedFd::from(ours).into(), home).unwrap();
+        let reconnect = Reconnect::new(&address, &hello, &build, &ready);
+        let program = StreamProgram::new(OwnedFd::from(ours).into(), reconnect).unwrap();
         program.keep().unwrap();
         lost.write_all(&[9; 7]).unwrap();
         drop(lost);
-        let mut old = program.desk().inlet.take().unwrap();
+        let mut old = program.desk().frames.take().unwrap();
         assert!(old.head(program.socket.get().unwrap()).is_err() && program.is_lost());
         thread::scope(|scope| {
             scope.spawn(|| answer_one(&listener, &build, &ready));
             let resumed = scope.spawn(|| program.resume(&address, KEY, SOON));
             let mut looks = 0;
-            while program.desk().inlet.is_none() && looks < 40 {
+            while program.desk().frames.is_none() && looks < 40 {
                 thread::sleep(Duration::from_millis(5));
                 looks += 1;
             }
-            program.desk().inlet = Some(old);
+            program.desk().frames = Some(old);
             program.unread.notify_all();
             resumed.join().unwrap().unwrap();
             program.release();

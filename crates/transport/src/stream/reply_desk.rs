@@ -11,15 +11,15 @@ use std::sync::{Arc, Condvar};
 use katydid_wire::frame::ReplyHead;
 
 use crate::link::error::LinkError;
-use crate::link::reply_buffer::Landing;
-use crate::stream::frame_reader::Inlet;
+use crate::link::reply_buffer::ReplyBuffer;
+use crate::stream::frame_reader::FrameReader;
 
 pub(crate) const UNASKED: LinkError = LinkError::Protocol { what: "a reply came that no thread waits for" };
 
 /// Where replies are handed out.
-pub(crate) struct Desk {
+pub(crate) struct ReplyDesk {
     /// The reading half; none while a thread reads.
-    pub(crate) inlet: Option<Box<Inlet>>,
+    pub(crate) frames: Option<Box<FrameReader>>,
     /// The thread that reads while it waits for a reply.
     pub(crate) reader: Option<Reader>,
     /// Threads that wait, by the number of their request.
@@ -40,23 +40,23 @@ pub(crate) struct Waiter {
     /// It has left the call, and the reply is for nobody.
     pub(crate) is_left: bool,
     pub(crate) reply: Option<(Arrived, Vec<u8>)>,
-    pub(crate) landing: Option<Landing>,
-    /// Another thread writes to the landing: this one must not go before that is done.
-    pub(crate) is_landing: bool,
+    pub(crate) buffer: Option<ReplyBuffer>,
+    /// Another thread writes to the buffer: this one must not go before that is done.
+    pub(crate) is_filling: bool,
     pub(crate) bell: Arc<Condvar>,
 }
 
-/// The head of a reply, and whether its data went to the landing.
+/// The head of a reply, and whether its data went to the buffer.
 pub(crate) type Arrived = (ReplyHead, bool);
 
 /// What the thread that reads waits for itself.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) sequence: u64,
-    pub(crate) landing: Option<Landing>,
+    pub(crate) buffer: Option<ReplyBuffer>,
 }
 
-impl Desk {
+impl ReplyDesk {
     /// Makes one of those who still wait look up: to read on, or to find that there is nothing to read any more.
     pub(crate) fn ring_next(&self) {
         if let Some(waiter) = self.waiting.values().find(|waiter| waiter.reply.is_none()) {
@@ -66,76 +66,76 @@ impl Desk {
 }
 
 impl Waiter {
-    /// The landing, if it is for this reply; the thread then waits until [`Waiter::is_landing`] is false again.
-    pub(crate) fn begin_landing(&mut self, head: &ReplyHead, length: usize) -> Option<Landing> {
-        let landing = self.landing.filter(|landing| landing.fits(head, length));
-        self.is_landing = landing.is_some();
-        landing
+    /// The buffer, if it is for this reply; the thread then waits until [`Waiter::is_filling`] is false again.
+    pub(crate) fn begin_filling(&mut self, head: &ReplyHead, length: usize) -> Option<ReplyBuffer> {
+        let buffer = self.buffer.filter(|buffer| buffer.fits(head, length));
+        self.is_filling = buffer.is_some();
+        buffer
     }
 }
 
 /// Reads what follows a head, its data to where it is to land if there is such a place.
 pub(crate) fn read_body(
-    inlet: &mut Inlet,
+    frames: &mut FrameReader,
     socket: BorrowedFd<'_>,
     length: usize,
-    landing: Option<Landing>,
+    buffer: Option<ReplyBuffer>,
     rest: &mut Vec<u8>,
 ) -> Result<(), LinkError> {
-    match landing {
-        Some(mut landing) => inlet.land(socket, length, &mut landing, rest),
-        None => inlet.append_to(socket, length, rest),
+    match buffer {
+        Some(mut buffer) => frames.read_into(socket, length, &mut buffer, rest),
+        None => frames.append_to(socket, length, rest),
     }
 }
 
 /// Who reads, by its seat, and what.
 pub(crate) struct Reader {
     thread: u32,
-    inlet: NonNull<Inlet>,
+    frames: NonNull<FrameReader>,
 }
 
-// SAFETY: only the thread with the seat uses the pointer, and an inlet may be used by any thread.
+// SAFETY: only the thread with the seat uses the pointer, and an frames may be used by any thread.
 unsafe impl Send for Reader {}
 
-/// What the calling thread reads. Dropped by a jump, it is in [`Desk`] still.
-pub(crate) struct Reading(NonNull<Inlet>);
+/// What the calling thread reads. Dropped by a jump, it is in [`ReplyDesk`] still.
+pub(crate) struct Reading(NonNull<FrameReader>);
 
 impl Deref for Reading {
-    type Target = Inlet;
+    type Target = FrameReader;
 
-    fn deref(&self) -> &Inlet {
+    fn deref(&self) -> &FrameReader {
         // SAFETY: made of a box, which `end_reading` takes, and nobody else before a later call of this thread.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl DerefMut for Reading {
-    fn deref_mut(&mut self) -> &mut Inlet {
+    fn deref_mut(&mut self) -> &mut FrameReader {
         // SAFETY: as above; the value is not shared.
         unsafe { self.0.as_mut() }
     }
 }
 
-impl Desk {
+impl ReplyDesk {
     /// The calling thread, of this seat, reads from now on.
-    pub(crate) fn begin_reading(&mut self, thread: u32, mut inlet: Box<Inlet>) -> Reading {
-        inlet.end_frame();
-        let inlet = NonNull::from(Box::leak(inlet));
-        self.reader = Some(Reader { thread, inlet });
-        Reading(inlet)
+    pub(crate) fn begin_reading(&mut self, thread: u32, mut frames: Box<FrameReader>) -> Reading {
+        frames.end_frame();
+        let frames = NonNull::from(Box::leak(frames));
+        self.reader = Some(Reader { thread, frames });
+        Reading(frames)
     }
 
     /// It reads no more.
-    pub(crate) fn end_reading(&mut self, reading: Reading) -> Box<Inlet> {
+    pub(crate) fn end_reading(&mut self, reading: Reading) -> Box<FrameReader> {
         self.reader = None;
         // SAFETY: leaked by `begin_reading`; the reading is the only one of it, and is gone after this.
         unsafe { Box::from_raw(reading.0.as_ptr()) }
     }
 
     /// What the thread of this seat was reading when it left its call.
-    pub(crate) fn take_back(&mut self, thread: u32) -> Option<Box<Inlet>> {
+    pub(crate) fn take_back(&mut self, thread: u32) -> Option<Box<FrameReader>> {
         let reader = self.reader.take_if(|reader| reader.thread == thread)?;
         // SAFETY: leaked by `begin_reading` of this very thread, whose call was left and uses it no more.
-        Some(unsafe { Box::from_raw(reader.inlet.as_ptr()) })
+        Some(unsafe { Box::from_raw(reader.frames.as_ptr()) })
     }
 }

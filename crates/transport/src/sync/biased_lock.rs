@@ -1,14 +1,14 @@
 //! A lock that costs a thread nothing that is the only one to take it.
 //!
-//! Most programs give their GPU work from one thread, for a while at least. That thread becomes the gate's **favourite**: it
-//! enters by writing that it is inside, and looking whether it still is the favourite, without an instruction that locks.
-//! Another thread first takes the lock, then the favour away: it clears the word, has the system run a barrier on every
-//! processor that runs a thread of this process ([`barrier`]), and waits until the favourite is not inside. Either that sees
-//! the favourite inside, or the favourite sees that it is none.
+//! Most programs give their GPU work from one thread, for a while at least. That thread becomes the raw's **bias_owner**: it
+//! enters by writing that it is inside, and looking whether it still is the bias_owner, without an instruction that locks.
+//! Another thread first takes the lock, then the enable_bias away: it clears the word, has the system run a barrier on every
+//! processor that runs a thread of this process ([`barrier`]), and waits until the bias_owner is not inside. Either that sees
+//! the bias_owner inside, or the bias_owner sees that it is none.
 //!
 //! The lock itself is a word that waiters look at, with naps: it is held for less than a microsecond, or until there is room in a
 //! ring. Whoever leaves wakes nobody, so that leaving is a plain store.
-#![expect(unsafe_code, reason = "what the gate guards is lent as mutable")]
+#![expect(unsafe_code, reason = "what the raw guards is lent as mutable")]
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -19,33 +19,33 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::shm::layout::SEATS;
+use crate::shm::layout::MAX_THREADS;
 use crate::sync::barrier;
 
-/// So often must a thread take the lock, with no other in between, to become the favourite: taking the favour away costs as
+/// So often must a thread take the lock, with no other in between, to become the bias_owner: taking the enable_bias away costs as
 /// much as some hundred locks.
-const OFTEN: u32 = 100;
+const ACQUISITIONS_BEFORE_BIAS: u32 = 100;
 /// Looks of a waiter before it lets others run, and before it naps.
 #[cfg(not(all(test, loom)))]
-const LOOKS: u32 = 100;
+const SPINS_BEFORE_YIELD: u32 = 100;
 #[cfg(not(all(test, loom)))]
-const YIELDS: u32 = 110;
-const NAP: Duration = Duration::from_micros(50);
+const SPINS_BEFORE_SLEEP: u32 = 110;
+const WAIT_SLEEP: Duration = Duration::from_micros(50);
 
-/// Numbers of threads: those of the seats of a link. A thread without one has 0, and is never a favourite.
-const NUMBERS: usize = SEATS + 1;
+/// Numbers of threads: those of the seats of a link. A thread without one has 0, and is never a bias_owner.
+const THREAD_ID_LIMIT: usize = MAX_THREADS + 1;
 
 /// Who may enter.
 #[derive(Debug)]
-struct Gate {
-    /// Number of the favourite; 0: there is none.
-    favourite: AtomicU32,
-    /// By number: the thread is inside as the favourite, or has yet to see that it is not that any more.
+struct RawBiasedLock {
+    /// Number of the bias_owner; 0: there is none.
+    bias_owner: AtomicU32,
+    /// By number: the thread is inside as the bias_owner, or has yet to see that it is not that any more.
     inside: Box<[AtomicBool]>,
     /// Somebody else is, or is about to be.
     is_locked: AtomicBool,
-    /// There may be a favourite: barriers work here.
-    favours: AtomicBool,
+    /// There may be a bias_owner: barriers work here.
+    bias_enabled: AtomicBool,
     /// Who had the lock last, and how often without another in between; written by who has it.
     last: AtomicU32,
     times: AtomicU32,
@@ -53,41 +53,41 @@ struct Gate {
 
 /// How a thread came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum As {
-    Favourite,
-    Owner,
+enum Entry {
+    Biased,
+    Locked,
 }
 
-impl Gate {
+impl RawBiasedLock {
     /// For threads with numbers below `numbers`.
     fn new(numbers: usize) -> Self {
         Self {
-            favourite: AtomicU32::new(0),
+            bias_owner: AtomicU32::new(0),
             inside: (0..numbers).map(|_| AtomicBool::new(false)).collect(),
             is_locked: AtomicBool::new(false),
-            favours: AtomicBool::new(false),
+            bias_enabled: AtomicBool::new(false),
             last: AtomicU32::new(0),
             times: AtomicU32::new(0),
         }
     }
 
     #[inline]
-    fn enter(&self, number: u32) -> As {
+    fn enter(&self, number: u32) -> Entry {
         if number != 0
-            && self.favourite.load(Ordering::Relaxed) == number
+            && self.bias_owner.load(Ordering::Relaxed) == number
             && let Some(inside) = self.inside.get(number as usize)
             // Else a signal interrupted this very thread inside; its handler waits for ever, as at any lock.
             && !inside.load(Ordering::Relaxed)
         {
             inside.store(true, Ordering::Relaxed);
             barrier::light();
-            if self.favourite.load(Ordering::Relaxed) == number {
-                return As::Favourite;
+            if self.bias_owner.load(Ordering::Relaxed) == number {
+                return Entry::Biased;
             }
             inside.store(false, Ordering::Relaxed);
         }
         self.lock();
-        As::Owner
+        Entry::Locked
     }
 
     #[cold]
@@ -96,19 +96,19 @@ impl Gate {
         let lock = || self.is_locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
         // Waiters look before they try: trying takes the line away from who has the lock.
         wait_until(|| is_free() && lock());
-        let favourite = self.favourite.load(Ordering::Relaxed);
-        let Some(inside) = self.inside.get(favourite as usize).filter(|_| favourite != 0) else { return };
-        self.favourite.store(0, Ordering::Relaxed);
-        // A system that did this before does it again; else a favourite's store has long arrived after a nap.
+        let bias_owner = self.bias_owner.load(Ordering::Relaxed);
+        let Some(inside) = self.inside.get(bias_owner as usize).filter(|_| bias_owner != 0) else { return };
+        self.bias_owner.store(0, Ordering::Relaxed);
+        // A system that did this before does it again; else a bias_owner's store has long arrived after a nap.
         if !barrier::here() {
-            std::thread::sleep(NAP);
+            std::thread::sleep(WAIT_SLEEP);
         }
         wait_until(|| !inside.load(Ordering::Acquire));
     }
 
     #[inline]
-    fn leave(&self, number: u32, as_what: As) {
-        if as_what == As::Favourite {
+    fn leave(&self, number: u32, entry: Entry) {
+        if entry == Entry::Biased {
             if let Some(inside) = self.inside.get(number as usize) {
                 inside.store(false, Ordering::Release);
             }
@@ -120,11 +120,12 @@ impl Gate {
     fn unlock(&self, number: u32) {
         let times =
             if self.last.load(Ordering::Relaxed) == number { self.times.load(Ordering::Relaxed) + 1 } else { 0 };
-        let is_favoured = number != 0 && times >= OFTEN && self.favours.load(Ordering::Relaxed);
+        let becomes_biased =
+            number != 0 && times >= ACQUISITIONS_BEFORE_BIAS && self.bias_enabled.load(Ordering::Relaxed);
         self.last.store(number, Ordering::Relaxed);
-        self.times.store(if is_favoured { 0 } else { times.min(OFTEN) }, Ordering::Relaxed);
-        if is_favoured {
-            self.favourite.store(number, Ordering::Relaxed);
+        self.times.store(if becomes_biased { 0 } else { times.min(ACQUISITIONS_BEFORE_BIAS) }, Ordering::Relaxed);
+        if becomes_biased {
+            self.bias_owner.store(number, Ordering::Relaxed);
         }
         self.is_locked.store(false, Ordering::Release);
     }
@@ -140,66 +141,66 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
         }
         #[cfg(not(all(test, loom)))]
         match looks {
-            ..LOOKS => std::hint::spin_loop(),
-            LOOKS..YIELDS => std::thread::yield_now(),
-            _ => std::thread::sleep(NAP),
+            ..SPINS_BEFORE_YIELD => std::hint::spin_loop(),
+            SPINS_BEFORE_YIELD..SPINS_BEFORE_SLEEP => std::thread::yield_now(),
+            _ => std::thread::sleep(WAIT_SLEEP),
         }
     }
 }
 
 /// What one thread at a time may use.
 #[derive(Debug)]
-pub(crate) struct Turn<T> {
-    gate: Gate,
+pub(crate) struct BiasedLock<T> {
+    raw: RawBiasedLock,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the gate lets one thread in at a time, and what it did is seen by the next.
-unsafe impl<T: Send> Sync for Turn<T> {}
+// SAFETY: the raw lets one thread in at a time, and what it did is seen by the next.
+unsafe impl<T: Send> Sync for BiasedLock<T> {}
 
-impl<T> Turn<T> {
+impl<T> BiasedLock<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { gate: Gate::new(NUMBERS), value: UnsafeCell::new(value) }
+        Self { raw: RawBiasedLock::new(THREAD_ID_LIMIT), value: UnsafeCell::new(value) }
     }
 
     /// Waits until nobody else has it. No two threads have the same `number` at a time, but 0.
     #[inline]
-    pub(crate) fn take(&self, number: u32) -> Taken<'_, T> {
-        Taken { turn: self, number, as_what: self.gate.enter(number) }
+    pub(crate) fn take(&self, number: u32) -> BiasedLockGuard<'_, T> {
+        BiasedLockGuard { lock: self, number, entry: self.raw.enter(number) }
     }
 
     /// From now on a thread that takes it often does so without locking. [`barrier::register`] has said that barriers work.
-    pub(crate) fn favour(&self) {
-        self.gate.favours.store(true, Ordering::Relaxed);
+    pub(crate) fn enable_bias(&self) {
+        self.raw.bias_enabled.store(true, Ordering::Relaxed);
     }
 }
 
-/// Lends what a [`Turn`] has until it is dropped.
-pub(crate) struct Taken<'a, T> {
-    turn: &'a Turn<T>,
+/// Lends what a [`BiasedLock`] has until it is dropped.
+pub(crate) struct BiasedLockGuard<'a, T> {
+    lock: &'a BiasedLock<T>,
     number: u32,
-    as_what: As,
+    entry: Entry,
 }
 
-impl<T> Deref for Taken<'_, T> {
+impl<T> Deref for BiasedLockGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the gate let this thread in and no other, until the drop.
-        unsafe { &*self.turn.value.get() }
+        // SAFETY: the raw let this thread in and no other, until the drop.
+        unsafe { &*self.lock.value.get() }
     }
 }
 
-impl<T> DerefMut for Taken<'_, T> {
+impl<T> DerefMut for BiasedLockGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above.
-        unsafe { &mut *self.turn.value.get() }
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 
-impl<T> Drop for Taken<'_, T> {
+impl<T> Drop for BiasedLockGuard<'_, T> {
     fn drop(&mut self) {
-        self.turn.gate.leave(self.number, self.as_what);
+        self.lock.raw.leave(self.number, self.entry);
     }
 }
 
@@ -211,19 +212,19 @@ mod loom_tests {
 
     use super::*;
 
-    /// The favourite enters once more while another thread takes the favour away: neither is inside with the other.
+    /// The bias_owner enters once more while another thread takes the enable_bias away: neither is inside with the other.
     #[test]
     fn loom_no_interleaving_lets_two_in() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {
-            let shared = Arc::new((Gate::new(3), UnsafeCell::new(0)));
-            shared.0.favourite.store(1, Ordering::Relaxed);
-            let turn = |(gate, count): &(Gate, UnsafeCell<u32>), number: u32| {
-                let as_what = gate.enter(number);
+            let shared = Arc::new((RawBiasedLock::new(3), UnsafeCell::new(0)));
+            shared.0.bias_owner.store(1, Ordering::Relaxed);
+            let turn = |(raw, count): &(RawBiasedLock, UnsafeCell<u32>), number: u32| {
+                let entry = raw.enter(number);
                 // SAFETY: loom fails the test if another thread uses the cell meanwhile.
                 count.with_mut(|count| unsafe { *count += 1 });
-                gate.leave(number, as_what);
+                raw.leave(number, entry);
             };
             let other = Arc::clone(&shared);
             let other = thread::spawn(move || turn(&other, 2));
@@ -240,10 +241,10 @@ mod tests {
     use super::*;
 
     /// One that has favourites, if the system lets it.
-    fn favouring() -> Turn<u64> {
-        let turn = Turn::new(0);
+    fn favouring() -> BiasedLock<u64> {
+        let turn = BiasedLock::new(0);
         if barrier::register() {
-            turn.favour();
+            turn.enable_bias();
         }
         turn
     }
@@ -251,15 +252,15 @@ mod tests {
     #[test]
     fn who_comes_often_becomes_the_favourite_until_another_comes() {
         let turn = favouring();
-        (0..=OFTEN + 1).for_each(|_| *turn.take(7) += 1);
-        let expected = if barrier::register() { As::Favourite } else { As::Owner };
-        assert_eq!(turn.take(7).as_what, expected);
-        assert_eq!(turn.take(8).as_what, As::Owner);
+        (0..=ACQUISITIONS_BEFORE_BIAS + 1).for_each(|_| *turn.take(7) += 1);
+        let expected = if barrier::register() { Entry::Biased } else { Entry::Locked };
+        assert_eq!(turn.take(7).entry, expected);
+        assert_eq!(turn.take(8).entry, Entry::Locked);
         let taken = turn.take(7);
-        assert_eq!((taken.as_what, *taken), (As::Owner, u64::from(OFTEN) + 2));
+        assert_eq!((taken.entry, *taken), (Entry::Locked, u64::from(ACQUISITIONS_BEFORE_BIAS) + 2));
         drop(taken);
-        (0..2 * OFTEN).for_each(|_| *turn.take(0) += 1);
-        assert_eq!(turn.take(0).as_what, As::Owner);
+        (0..2 * ACQUISITIONS_BEFORE_BIAS).for_each(|_| *turn.take(0) += 1);
+        assert_eq!(turn.take(0).entry, Entry::Locked);
     }
 
     #[test]

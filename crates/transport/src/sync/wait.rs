@@ -83,7 +83,7 @@ impl Spin {
     }
 
     /// Has all waits be short from now on: the program wants its threads to sleep while they wait.
-    pub(crate) fn calm(&self) {
+    pub(crate) fn disable_spin(&self) {
         self.longest.fetch_min(SHORTEST, Ordering::Relaxed);
         self.nanoseconds.fetch_min(SHORTEST, Ordering::Relaxed);
     }
@@ -212,8 +212,8 @@ mod tests {
     #[test]
     fn calm_waits_are_short_whatever_is_learnt() {
         let (spin, none) = (Spin::of(WORK, false), Spin::of(0, true));
-        spin.calm();
-        none.calm();
+        spin.disable_spin();
+        none.disable_spin();
         assert_eq!((spin.budget(), none.longest()), (SHORTEST, 0));
         spin.learn(Some(Duration::from_millis(3)));
         assert_eq!(spin.budget(), SHORTEST);

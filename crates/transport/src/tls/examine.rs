@@ -11,7 +11,7 @@ use crate::tls::record::{SECRET, Sealer, Seals, Suite};
 /// Kind of a record of data.
 const DATA: u8 = 23;
 /// Most bytes of a stream: as many as a socket takes while nobody reads.
-const MOST: usize = 64 << 10;
+const MAX_INPUT: usize = 64 << 10;
 
 /// Makes a stream of `script` and reads it; gives how many bytes of data were handed out.
 ///
@@ -57,9 +57,9 @@ pub fn records(script: &[u8]) -> usize {
 fn stream(sealer: &mut Sealer, mut parts: &[u8]) -> (Vec<u8>, Vec<u8>, bool) {
     let (mut stream, mut honest, mut is_honest) = (Vec::new(), Vec::new(), true);
     while let Some((&[what, low, high], rest)) = parts.split_first_chunk()
-        && stream.len() < MOST
+        && stream.len() < MAX_INPUT
     {
-        let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len()).min(MOST - stream.len());
+        let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len()).min(MAX_INPUT - stream.len());
         let (bytes, later) = rest.split_at(length);
         parts = later;
         match what % 4 {

@@ -16,13 +16,13 @@ use rustls::{
     CipherSuite, ClientConfig, ClientConnection, ConnectionCommon, KeyLog, ServerConfig, ServerConnection, SideData,
 };
 
-use crate::ipc::connection::Line;
+use crate::ipc::connection::Connection;
 use crate::os::socket::{Deadline, receive_by, send_all, wait_readable};
 use crate::tls::identity::{Identity, TlsError, provider};
 use crate::tls::record::{SECRET, Seals, Suite, length};
 
 /// How long a peer that was refused has to read why.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// What the first record of a handshake begins with.
 pub(crate) const HANDSHAKE: u8 = 22;
 
@@ -55,14 +55,14 @@ impl KeyLog for Secrets {
 
 /// Why a program has no sealed line.
 #[derive(Debug)]
-pub(crate) enum Unsealed {
+pub(crate) enum NoEncryption {
     /// They did not agree.
     Failed(TlsError),
     /// The server answers in the plain, by which it can refuse and nothing else: nobody knows who says it.
     Plain(OwnedFd),
 }
 
-impl<E: Into<TlsError>> From<E> for Unsealed {
+impl<E: Into<TlsError>> From<E> for NoEncryption {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
@@ -72,7 +72,12 @@ impl<E: Into<TlsError>> From<E> for Unsealed {
 ///
 /// # Errors
 /// Why not; a server that is not believed has been told.
-pub(crate) fn connect(socket: OwnedFd, host: &str, identity: Identity, deadline: Deadline) -> Result<Line, Unsealed> {
+pub(crate) fn connect(
+    socket: OwnedFd,
+    host: &str,
+    identity: Identity,
+    deadline: Deadline,
+) -> Result<Connection, NoEncryption> {
     let name = ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Host { host: host.to_owned() })?;
     let secrets = Arc::new(Secrets::default());
     let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13])?;
@@ -83,12 +88,12 @@ pub(crate) fn connect(socket: OwnedFd, host: &str, identity: Identity, deadline:
     let mut connection = ClientConnection::new(Arc::new(config), name)?;
     speak(&mut connection, socket.as_fd())?;
     if first_byte(socket.as_fd(), deadline)? == Some(b'K') {
-        return Err(Unsealed::Plain(socket));
+        return Err(NoEncryption::Plain(socket));
     }
     shake(&mut connection, socket.as_fd(), deadline)?;
     let found = secrets.found();
     let seals = seals(&connection, found.client, found.server)?;
-    Ok(Line::new(socket, Some(seals)))
+    Ok(Connection::new(socket, Some(seals)))
 }
 
 /// The server's side: the program must have a certificate of the authority.
@@ -115,7 +120,7 @@ pub(crate) fn accept(socket: BorrowedFd<'_>, identity: Identity, deadline: Deadl
 
 /// Says nothing more, and reads what the peer has still sent: closing at once would take back what it was told.
 pub(crate) fn part(socket: BorrowedFd<'_>) {
-    let (deadline, mut scrap) = (Deadline::after(FAREWELL), [0; 4096]);
+    let (deadline, mut scrap) = (Deadline::after(CLOSE_TIMEOUT), [0; 4096]);
     let mut most = 64 * scrap.len();
     if shutdown(socket, Shutdown::Write).is_err() {
         return;

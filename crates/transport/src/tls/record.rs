@@ -25,15 +25,15 @@ use crate::os::socket::{receive_some, send_while};
 /// Bytes in front of what is sealed.
 const HEAD: usize = 5;
 /// Most bytes of data in a record.
-const MOST: usize = 16 * 1024;
+const MAX_PLAINTEXT: usize = 16 * 1024;
 /// Most bytes behind the head that a peer may announce.
-const MOST_SEALED: usize = MOST + 256;
+const MAX_CIPHERTEXT: usize = MAX_PLAINTEXT + 256;
 /// Bytes of the tag.
 const TAG: usize = 16;
 /// Bytes sealed before they are sent together.
-const TOGETHER: usize = 8 * (HEAD + MOST + 1 + TAG);
+const MAX_GATHERED: usize = 8 * (HEAD + MAX_PLAINTEXT + 1 + TAG);
 /// Bytes read ahead.
-const AHEAD: usize = 16 * (HEAD + MOST_SEALED);
+const READ_AHEAD: usize = 16 * (HEAD + MAX_CIPHERTEXT);
 /// Records that one key seals: half of what AES-GCM bears.
 const WORN_AFTER: u64 = 1 << 23;
 /// Bytes of a traffic secret.
@@ -176,7 +176,7 @@ impl Sealer {
         self.out.clear();
         while part.is_some() {
             let begun = self.begin()?;
-            let mut room = MOST;
+            let mut room = MAX_PLAINTEXT;
             while let Some(bytes) = part.filter(|_| room > 0) {
                 let (now, later) = bytes.split_at(bytes.len().min(room));
                 self.out.extend_from_slice(now);
@@ -184,7 +184,7 @@ impl Sealer {
                 part = if later.is_empty() { rest.next() } else { Some(later) };
             }
             self.end(begun, DATA)?;
-            if part.is_none() || self.out.len() + HEAD + MOST_SEALED > TOGETHER {
+            if part.is_none() || self.out.len() + HEAD + MAX_CIPHERTEXT > MAX_GATHERED {
                 send_while(fd, &mut [IoSlice::new(&self.out)], is_alive)?;
                 self.out.clear();
             }
@@ -195,7 +195,7 @@ impl Sealer {
     /// The records of a short message, for whoever sends them in a way of its own.
     pub(crate) fn seal(&mut self, message: &[u8]) -> io::Result<Vec<u8>> {
         self.out.clear();
-        for part in message.chunks(MOST) {
+        for part in message.chunks(MAX_PLAINTEXT) {
             let begun = self.begin()?;
             self.out.extend_from_slice(part);
             self.end(begun, DATA)?;
@@ -241,7 +241,7 @@ fn head(length: usize) -> [u8; HEAD] {
 /// It is none.
 pub(crate) fn length(head: [u8; HEAD]) -> io::Result<usize> {
     let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
-    let is_record = (20..=23).contains(&head[0]) && head[1] == 3 && length <= MOST_SEALED;
+    let is_record = (20..=23).contains(&head[0]) && head[1] == 3 && length <= MAX_CIPHERTEXT;
     is_record.then_some(length).ok_or_else(|| broken("what came is no TLS record"))
 }
 
@@ -290,7 +290,7 @@ impl Opener {
             }
             self.raw.drain(..self.start);
             self.start = 0;
-            let room = if self.reads_ahead { AHEAD - self.raw.len() } else { missing };
+            let room = if self.reads_ahead { READ_AHEAD - self.raw.len() } else { missing };
             if receive_some(fd, &mut self.raw, room, flags)? == 0 {
                 // Whoever wants more will find that it is not there.
                 return Ok(&[]);
@@ -434,12 +434,12 @@ mod tests {
                 let bytes: Vec<u8> = (0..300_000).map(|at| (at % 251) as u8).collect();
                 std::thread::scope(|scope| {
                     scope.spawn(|| {
-                        for length in [1, 31, MOST - 1, MOST, MOST + 1, 300_000] {
+                        for length in [1, 31, MAX_PLAINTEXT - 1, MAX_PLAINTEXT, MAX_PLAINTEXT + 1, 300_000] {
                             let (first, second) = bytes[..length].split_at(length / 3);
                             sealer.send(ours.as_fd(), &[first, &[], second].map(IoSlice::new), &mut || false).unwrap();
                         }
                     });
-                    for length in [1, 31, MOST - 1, MOST, MOST + 1, 300_000] {
+                    for length in [1, 31, MAX_PLAINTEXT - 1, MAX_PLAINTEXT, MAX_PLAINTEXT + 1, 300_000] {
                         assert!(read(&mut opener, &theirs, length).unwrap() == bytes[..length], "{suite:?} {length}");
                     }
                 });
@@ -546,7 +546,7 @@ mod tests {
 
     #[test]
     fn records_beyond_the_limits_are_refused_by_their_heads() {
-        for length in [MOST_SEALED + 1, MOST_SEALED + 256, 0xffff] {
+        for length in [MAX_CIPHERTEXT + 1, MAX_CIPHERTEXT + 256, 0xffff] {
             let (_, mut opener) = pair(Suite::Aes128Gcm);
             let (got, error) = open_all(&mut opener, &head(length));
             assert!(got.is_empty() && error.is_some(), "{length}");
@@ -626,7 +626,9 @@ mod tests {
             sealer.worn_after = 2 + random(state, 4) as u64;
             opener.reads_ahead = random(state, 2) == 0;
             let sent: Vec<Vec<u8>> = (0..=random(state, 6))
-                .map(|number| vec![number as u8 + 1; 1 + random(state, if round % 50 == 0 { 2 * MOST } else { 100 })])
+                .map(|number| {
+                    vec![number as u8 + 1; 1 + random(state, if round % 50 == 0 { 2 * MAX_PLAINTEXT } else { 100 })]
+                })
                 .collect();
             let mut records: Vec<Vec<u8>> = sent.iter().map(|message| sealer.seal(message).unwrap()).collect();
             let is_same = change(&mut records, state);

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use katydid_transport::connect;
-use katydid_transport::{AcceptError, Address, Answer, Connection, Identity, LinkError, Pending, Replier, WorkerLink};
+use katydid_transport::{
+    AcceptError, Address, Answer, ConnectedLink, Identity, LinkError, Pending, Replier, WorkerLink,
+};
 use katydid_wire::frame::Output;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionKind};
 use katydid_wire::key::SessionKey;
@@ -110,7 +112,7 @@ impl Server {
     pub(crate) fn greet(&self) -> Result<Pending, AcceptError> {
         match &self.certs {
             None => Pending::accept(self.accept(), &build(), PATIENCE),
-            Some(folder) => Pending::accept_sealed(self.accept(), &build(), Identity::read(folder)?, PATIENCE),
+            Some(folder) => Pending::accept_encrypted(self.accept(), &build(), Identity::read(folder)?, PATIENCE),
         }
     }
 
@@ -138,7 +140,7 @@ impl Server {
 }
 
 /// Both ends of a link over the given path.
-pub(crate) fn link(path: Path) -> (Connection, Box<dyn WorkerLink>) {
+pub(crate) fn link(path: Path) -> (ConnectedLink, Box<dyn WorkerLink>) {
     let server = Server::new(path);
     let kind = if matches!(path, Path::Shm) { LinkKind::SHM } else { LinkKind::STREAM };
     std::thread::scope(|scope| {

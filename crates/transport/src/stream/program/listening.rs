@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::link::error::LinkError;
-use crate::stream::frame_reader::Inlet;
+use crate::stream::frame_reader::FrameReader;
 use crate::stream::program::StreamProgram;
 
 /// How long a thread that listens for appeals leaves what has come to others: the longer, the longer they have read all of it.
@@ -19,7 +19,7 @@ const LONGEST_LAG: Duration = Duration::from_millis(320);
 impl StreamProgram {
     /// The next appeal, once there is one.
     pub(super) fn listen(&self) -> Result<u32, LinkError> {
-        self.appeals.install().map_err(LinkError::system("listen for the worker"))?;
+        self.reclaim_requests.install().map_err(LinkError::system("listen for the worker"))?;
         let mut lag = LAG;
         loop {
             let (appeal, is_left) = self.take_appeal();
@@ -51,7 +51,7 @@ impl StreamProgram {
 
     /// Waits until something has come or the bell for appeals was rung; or for the bell alone, so long at most.
     fn wait_for_word(&self, limit: Option<Duration>) -> Result<(), LinkError> {
-        let bell = self.appeals.fd().ok_or(LinkError::Closed)?;
+        let bell = self.reclaim_requests.fd().ok_or(LinkError::Closed)?;
         let has_socket = limit.is_none() && self.socket.is_connected();
         let socket = if has_socket { self.socket.get()? } else { bell };
         let mut both = [socket, bell].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -73,7 +73,7 @@ impl StreamProgram {
         let mut desk = self.desk();
         desk.is_listened = false;
         // Whoever has put an appeal there rings afterwards.
-        if let Some(bell) = self.appeals.fd() {
+        if let Some(bell) = self.reclaim_requests.fd() {
             hush(bell);
         }
         desk.appeal.is_some()
@@ -83,7 +83,7 @@ impl StreamProgram {
     /// before is found here.
     fn take_appeal(&self) -> (Option<u32>, bool) {
         let mut desk = self.desk();
-        let is_left = desk.inlet.as_deref().is_some_and(Inlet::holds_some);
+        let is_left = desk.frames.as_deref().is_some_and(FrameReader::has_buffered);
         desk.is_listened = desk.appeal.is_none() && !is_left;
         (desk.appeal.take(), is_left)
     }

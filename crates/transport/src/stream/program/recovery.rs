@@ -18,15 +18,15 @@ impl StreamProgram {
     pub(super) fn recover(&self, thread: u32) -> bool {
         let mut desk = self.desk();
         for waiter in desk.waiting.values_mut().filter(|waiter| waiter.thread == thread) {
-            (waiter.is_left, waiter.landing) = (true, None);
+            (waiter.is_left, waiter.buffer) = (true, None);
         }
-        while desk.waiting.values().any(|waiter| waiter.thread == thread && waiter.is_landing) {
+        while desk.waiting.values().any(|waiter| waiter.thread == thread && waiter.is_filling) {
             desk = self.unread.wait_timeout(desk, MOMENT).unwrap_or_else(PoisonError::into_inner).0;
         }
         desk.waiting.retain(|_, waiter| !(waiter.is_left && waiter.reply.is_some()));
-        let Some(inlet) = desk.take_back(thread) else { return true };
-        let is_whole = inlet.is_between_frames();
-        desk.inlet = Some(inlet);
+        let Some(frames) = desk.take_back(thread) else { return true };
+        let is_whole = frames.is_between_frames();
+        desk.frames = Some(frames);
         self.unread.notify_all();
         desk.ring_next();
         drop(desk);

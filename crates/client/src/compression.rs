@@ -5,22 +5,22 @@
 
 use std::sync::OnceLock;
 
-use katydid_transport::compression::{Judge, Packing};
+use katydid_transport::compression::{CompressionMode, CompressionPolicy};
 
-static CHOSEN: OnceLock<Packing> = OnceLock::new();
+static CHOSEN: OnceLock<CompressionMode> = OnceLock::new();
 
 /// Bulk to the server.
-pub static INWARDS: Judge = Judge::new();
+pub static RECEIVING: CompressionPolicy = CompressionPolicy::new();
 
 /// Bulk from the server, whose compressor is the one that counts there.
-pub static OUTWARDS: Judge = Judge::new();
+pub static SENDING: CompressionPolicy = CompressionPolicy::new();
 
 /// What the environment of the process says; the first word counts.
-pub(crate) fn choose(packing: Packing) {
+pub(crate) fn choose(packing: CompressionMode) {
     let _ = CHOSEN.set(packing);
 }
 
 /// Whether this program packs bulk.
-pub fn chosen() -> Packing {
-    CHOSEN.get().copied().unwrap_or(Packing::Off)
+pub fn chosen() -> CompressionMode {
+    CHOSEN.get().copied().unwrap_or(CompressionMode::Off)
 }

@@ -13,7 +13,7 @@ use rustix::fs::{fstat, major, minor};
 
 /// Memory that a link shares with its worker, kept open so that another worker can have it.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct MappedFd {
     fd: OwnedFd,
     /// What it is, for messages.
     name: &'static str,
@@ -21,7 +21,7 @@ pub(crate) struct Kept {
     address: u64,
 }
 
-impl Kept {
+impl MappedFd {
     pub(crate) fn new(fd: OwnedFd, name: &'static str, address: u64) -> Self {
         Self { fd, name, address }
     }
@@ -64,18 +64,18 @@ fn mapping(line: &str, address: u64) -> Option<(&str, u64)> {
 mod tests {
     use super::*;
     use crate::shm::channel::create;
-    use crate::shm::layout::CHANNEL_PLACE;
-    use crate::shm::shared::Shared;
+    use crate::shm::layout::CHANNEL_ADDRESS;
+    use crate::shm::shared_mapping::SharedMapping;
 
     #[test]
     fn a_mapping_is_recognised_by_its_file() {
         let (one, other) = (create("one", 8192).unwrap(), create("other", 8192).unwrap());
-        let shared = Shared::map(&one, 8192, CHANNEL_PLACE).unwrap();
+        let shared = SharedMapping::map(&one, 8192, CHANNEL_ADDRESS).unwrap();
         let address = shared.pointer(4096).addr() as u64;
         assert!(is_behind(&one, address).unwrap() && !is_behind(&other, address).unwrap());
         assert!(is_behind(one.try_clone().unwrap(), address).unwrap());
-        assert!(Kept::new(one, "memory", address).get().is_ok());
-        let text = Kept::new(other, "channel", address).get().unwrap_err().to_string();
+        assert!(MappedFd::new(one, "memory", address).get().is_ok());
+        let text = MappedFd::new(other, "channel", address).get().unwrap_err().to_string();
         assert!(text.contains("closed the descriptor of its channel"), "{text}");
     }
 

@@ -15,11 +15,11 @@ use std::thread;
 use katydid_wire::frame::{Beat, FrameHead, HEAD, MOST_LANES, ReplyHead};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::ipc::connection::Line;
+use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
 use crate::os::socket::has_room;
 use crate::stream::bulk::{Buffer, Buffers};
-use crate::stream::frame_reader::Inlet;
+use crate::stream::frame_reader::FrameReader;
 
 const ABSENT: LinkError = LinkError::Protocol { what: "a frame names a lane that is not there" };
 const ENDED: LinkError = LinkError::Protocol { what: "a lane ended before the payload of a frame" };
@@ -27,16 +27,16 @@ const OTHER: LinkError = LinkError::Protocol { what: "a lane carries another fra
 const STRAY: LinkError = LinkError::Protocol { what: "a lane carries a frame that is not for it" };
 
 /// Payloads that a lane reads ahead.
-const AHEAD: usize = 2;
+const FRAMES_AHEAD: usize = 2;
 /// Lanes that a link may have.
-const MOST: usize = MOST_LANES as usize;
+const MAX_JOINED: usize = MOST_LANES as usize;
 
 /// The lanes of a link, by number.
 #[derive(Default)]
-pub(crate) struct Joined {
-    lanes: Mutex<[Option<Arc<Lane>>; MOST]>,
+pub(crate) struct JoinedConnections {
+    lanes: Mutex<[Option<Arc<JoinedConnection>>; MAX_JOINED]>,
     /// Replies that lanes owe, by the numbers of their requests.
-    due: Mutex<HashMap<u64, Arc<Lane>>>,
+    due: Mutex<HashMap<u64, Arc<JoinedConnection>>>,
     /// How many those are.
     owed: AtomicUsize,
     /// Where payloads are received; none once the system has refused the memory.
@@ -67,13 +67,13 @@ impl Payload {
     }
 }
 
-impl Joined {
+impl JoinedConnections {
     /// Takes lane `number` in, which counts from 1, once `welcome` has told its program. False if it is no number for a
     /// lane, or of one that is there.
     pub(crate) fn join<E: From<io::Error>>(
         &self,
         number: u64,
-        welcome: impl FnOnce() -> Result<Line, E>,
+        welcome: impl FnOnce() -> Result<Connection, E>,
     ) -> Result<bool, E> {
         // Held until the lane is in its place: a frame that names it may come with the welcome's arrival.
         let mut lanes = lock(&self.lanes);
@@ -81,7 +81,7 @@ impl Joined {
         let Some(place) = place.filter(|place| place.as_ref().is_none_or(|lane| lane.is_over())) else {
             return Ok(false);
         };
-        let lane = Arc::new(Lane::new(number as u16, welcome()?, self.buffers().cloned()));
+        let lane = Arc::new(JoinedConnection::new(number as u16, welcome()?, self.buffers().cloned()));
         let reader = Arc::clone(&lane);
         thread::Builder::new().name(format!("lane {number}")).spawn(move || reader.read())?;
         *place = Some(lane);
@@ -114,7 +114,7 @@ impl Joined {
     }
 
     /// The lane that the reply to frame `sequence` goes over, asked for once.
-    pub(crate) fn pay(&self, sequence: u64) -> Option<Arc<Lane>> {
+    pub(crate) fn pay(&self, sequence: u64) -> Option<Arc<JoinedConnection>> {
         if self.owed.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -126,22 +126,22 @@ impl Joined {
     /// Says on each lane that owes something that its worker is there, and on each that is held up here; not if that is so
     /// because the rest of a frame `is_late`, which may never come.
     pub(crate) fn beat(&self, is_late: bool) {
-        let lanes: Vec<Arc<Lane>> = lock(&self.lanes).iter().flatten().cloned().collect();
-        let is_owing = |lane: &Arc<Lane>| lock(&self.due).values().any(|due| Arc::ptr_eq(due, lane));
-        let is_held_up = |lane: &Arc<Lane>| !is_late && lane.is_held_up();
+        let lanes: Vec<Arc<JoinedConnection>> = lock(&self.lanes).iter().flatten().cloned().collect();
+        let is_owing = |lane: &Arc<JoinedConnection>| lock(&self.due).values().any(|due| Arc::ptr_eq(due, lane));
+        let is_held_up = |lane: &Arc<JoinedConnection>| !is_late && lane.is_held_up();
         lanes.iter().filter(|lane| is_held_up(lane) || is_owing(lane)).for_each(|lane| lane.beat());
     }
 
-    fn lane(&self, number: u16) -> Result<Arc<Lane>, LinkError> {
+    fn lane(&self, number: u16) -> Result<Arc<JoinedConnection>, LinkError> {
         let place = usize::from(number).checked_sub(1).ok_or(ABSENT)?;
         lock(&self.lanes).get(place).and_then(Clone::clone).ok_or(ABSENT)
     }
 }
 
 /// One lane.
-pub(crate) struct Lane {
+pub(crate) struct JoinedConnection {
     number: u16,
-    line: Line,
+    line: Connection,
     buffers: Option<Arc<Buffers>>,
     /// Held while something is sent.
     outlet: Mutex<()>,
@@ -159,17 +159,17 @@ struct Inbox {
     reason: Option<LinkError>,
 }
 
-impl Lane {
-    fn new(number: u16, line: Line, buffers: Option<Arc<Buffers>>) -> Self {
+impl JoinedConnection {
+    fn new(number: u16, line: Connection, buffers: Option<Arc<Buffers>>) -> Self {
         Self { number, line, buffers, outlet: Mutex::default(), inbox: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Reads payloads until the lane ends.
     fn read(&self) {
-        let mut inlet = Inlet::of_bulk();
-        inlet.turn_to(self.line.take_opener());
+        let mut frames = FrameReader::of_bulk();
+        frames.read_from(self.line.take_opener());
         while self.has_room() {
-            match self.receive(&mut inlet) {
+            match self.receive(&mut frames) {
                 Ok(Some(came)) => lock(&self.inbox).full.push_back(came),
                 Ok(None) => self.finish(None),
                 Err(error) => self.finish(Some(error)),
@@ -181,32 +181,32 @@ impl Lane {
     /// Waits until another payload may be read ahead; false at the end.
     fn has_room(&self) -> bool {
         let mut inbox = lock(&self.inbox);
-        while inbox.full.len() >= AHEAD && !inbox.is_over {
+        while inbox.full.len() >= FRAMES_AHEAD && !inbox.is_over {
             inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
         }
         !inbox.is_over
     }
 
     /// Receives a head, and what follows it; none at the end of the stream.
-    fn receive(&self, inlet: &mut Inlet) -> Result<Option<([u8; HEAD], Payload)>, LinkError> {
-        let Some(bytes) = inlet.head(self.line.as_fd())? else { return Ok(None) };
+    fn receive(&self, frames: &mut FrameReader) -> Result<Option<([u8; HEAD], Payload)>, LinkError> {
+        let Some(bytes) = frames.head(self.line.as_fd())? else { return Ok(None) };
         let (_, lanes, length) = FrameHead::decode_over(&bytes)?;
         if lanes.payload != self.number {
             return Err(STRAY);
         }
-        Ok(Some((bytes, self.receive_payload(inlet, length)?)))
+        Ok(Some((bytes, self.receive_payload(frames, length)?)))
     }
 
     /// Receives `length` bytes into a buffer, unless the GPU has them all for long.
-    fn receive_payload(&self, inlet: &mut Inlet, length: usize) -> Result<Payload, LinkError> {
+    fn receive_payload(&self, frames: &mut FrameReader, length: usize) -> Result<Payload, LinkError> {
         if let Some(mut buffer) = self.buffers.as_ref().and_then(Buffers::take)
             && let Some(bytes) = buffer.lend(length)
         {
-            inlet.fill(self.line.as_fd(), bytes)?;
+            frames.fill(self.line.as_fd(), bytes)?;
             return Ok(Payload::Buffer(buffer));
         }
         let mut bytes = Vec::new();
-        inlet.append_to(self.line.as_fd(), length, &mut bytes)?;
+        frames.append_to(self.line.as_fd(), length, &mut bytes)?;
         Ok(Payload::Memory(bytes))
     }
 
@@ -242,7 +242,7 @@ impl Lane {
 
     /// Whether its program has to wait because of this side.
     fn is_held_up(&self) -> bool {
-        lock(&self.inbox).full.len() >= AHEAD
+        lock(&self.inbox).full.len() >= FRAMES_AHEAD
     }
 
     /// Sends a reply whole.
@@ -275,13 +275,13 @@ mod tests {
 
     use super::*;
 
-    /// Lane 1 of some lanes, with so many payloads that its reader has to wait; and its program's end.
-    fn held_up(joined: &Joined) -> UnixStream {
+    /// JoinedConnection 1 of some lanes, with so many payloads that its reader has to wait; and its program's end.
+    fn held_up(joined: &JoinedConnections) -> UnixStream {
         let (mut program, worker) = UnixStream::pair().unwrap();
-        let is_taken = joined.join::<io::Error>(1, || Ok(Line::from(OwnedFd::from(worker))));
+        let is_taken = joined.join::<io::Error>(1, || Ok(Connection::from(OwnedFd::from(worker))));
         assert!(is_taken.unwrap());
         let lanes = Lanes { payload: 1, reply: 0 };
-        for sequence in 0..AHEAD as u64 {
+        for sequence in 0..FRAMES_AHEAD as u64 {
             let head = FrameHead { opcode: 1, wants_reply: false, thread: 1, context: 0, sequence };
             program.write_all(&head.encode_over(3, lanes).unwrap()).unwrap();
             program.write_all(b"abc").unwrap();
@@ -301,7 +301,7 @@ mod tests {
     /// Whoever sends on it must learn of a stall of another lane, for which the worker waits.
     #[test]
     fn a_lane_that_is_held_up_by_what_does_not_come_gives_no_sign_of_life() {
-        let joined = Joined::default();
+        let joined = JoinedConnections::default();
         let mut program = held_up(&joined);
         joined.beat(true);
         assert!(!has_heard(&mut program));

@@ -21,18 +21,18 @@ const READ_AND_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// A shared mapping of a file's first bytes, unmapped when dropped. It can be put away, which leaves its addresses taken
 /// and nothing at them.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedMapping {
     base: *mut u8,
     length: usize,
     abandoned: AtomicBool,
 }
 
 // SAFETY: the mapping belongs to this value alone, and all access to it is atomic or by racing-safe copies.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedMapping {}
 // SAFETY: as above; no method relies on exclusive access.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedMapping {}
 
-impl Shared {
+impl SharedMapping {
     /// Maps `length` bytes of `fd` for reading and writing, at `place` if that is free. The file must keep that length (the
     /// caller checks seals).
     pub(crate) fn map(fd: impl AsFd, length: usize, place: usize) -> io::Result<Self> {
@@ -42,7 +42,7 @@ impl Shared {
         Ok(Self { base: base.cast(), length, abandoned: AtomicBool::new(false) })
     }
 
-    /// Takes the file away and keeps its addresses for [`Shared::put_back`]. Until then whoever touches them faults; the
+    /// Takes the file away and keeps its addresses for [`SharedMapping::put_back`]. Until then whoever touches them faults; the
     /// caller sees to it that nobody does. A file without a byte keeps them: of private memory CRIU asks for each page (before
     /// Linux 6.7), which are 16 million in 64 GiB. A program that may open no more files has that nevertheless.
     pub(crate) fn put_away(&self) -> io::Result<()> {
@@ -157,7 +157,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedMapping {
     fn drop(&mut self) {
         if !self.abandoned.load(Ordering::Relaxed) {
             // SAFETY: the mapping is this value's own, and nothing borrowed from it outlives it.
@@ -222,12 +222,12 @@ mod tests {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::*;
-    use crate::shm::layout::CHANNEL_PLACE;
+    use crate::shm::layout::CHANNEL_ADDRESS;
 
-    fn shared(length: usize) -> Shared {
+    fn shared(length: usize) -> SharedMapping {
         let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, length as u64).unwrap();
-        Shared::map(&fd, length, CHANNEL_PLACE).unwrap()
+        SharedMapping::map(&fd, length, CHANNEL_ADDRESS).unwrap()
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
             fd
         };
         let (one, other) = (file(), file());
-        let shared = Shared::map(&one, 8192, CHANNEL_PLACE).unwrap();
+        let shared = SharedMapping::map(&one, 8192, CHANNEL_ADDRESS).unwrap();
         shared.copy_in(100, b"first");
         let before = shared.pointer(0);
         let line = || {
@@ -294,7 +294,7 @@ mod tests {
         }
         let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, 8192).unwrap();
-        let shared = Shared::map(&fd, 8192, CHANNEL_PLACE).unwrap();
+        let shared = SharedMapping::map(&fd, 8192, CHANNEL_ADDRESS).unwrap();
         shared.copy_in(100, b"first");
         let usual = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..usual }).unwrap();
@@ -314,7 +314,7 @@ mod tests {
     fn words_are_shared() {
         let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, 4096).unwrap();
-        let map = || Shared::map(&fd, 4096, CHANNEL_PLACE).unwrap();
+        let map = || SharedMapping::map(&fd, 4096, CHANNEL_ADDRESS).unwrap();
         let (one, other) = (map(), map());
         one.word(64).store(7, Ordering::Release);
         one.long_word(128).store(u64::MAX, Ordering::Release);

@@ -5,7 +5,7 @@
 //! from and to the program's memory. A thread that finds no free lane does not wait for one, since whoever has it may
 //! wait for the GPU: its bytes go over the first connection.
 //!
-//! Lanes are opened once bulk has begun to flow, each by a thread that wants one. They are closed when the program leaves
+//! BulkConnections are opened once bulk has begun to flow, each by a thread that wants one. They are closed when the program leaves
 //! its worker. A lane that ends by itself, or that stalls, is the end of the link; one that cannot be opened is done
 //! without.
 
@@ -18,38 +18,38 @@ use std::time::Instant;
 use katydid_wire::frame::{MOST_LANES, ReplyHead};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::ipc::connection::Line;
+use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
 use crate::os::descriptor::{Descriptor, Placeholder};
 use crate::os::socket::send_while;
-use crate::stream::frame_reader::Inlet;
+use crate::stream::frame_reader::FrameReader;
 use crate::stream::reply_desk::{Arrived, UNASKED, Wanted, read_body};
 use crate::tls::record::Sealer;
 
 /// Least bytes that are worth a lane.
-pub(crate) const BULK: usize = 128 << 10;
+pub(crate) const MIN_BULK_BYTES: usize = 128 << 10;
 /// Bytes of bulk that have gone another way before lanes are opened: programs that copy little have no use for them.
-const BEGIN: u64 = 8 << 20;
+const BULK_BEFORE_OPENING: u64 = 8 << 20;
 /// Least bytes that are divided among lanes.
-const MUCH: u64 = 2 << 20;
-/// Lanes that a link may have.
-const MOST: usize = MOST_LANES as usize;
+const MIN_SPLIT_BYTES: u64 = 2 << 20;
+/// BulkConnections that a link may have.
+const MAX_BULK_CONNECTIONS: usize = MOST_LANES as usize;
 
 /// The lanes of a link.
-pub(crate) struct Lanes {
+pub(crate) struct BulkConnections {
     /// A lane keeps its place, and the number of its descriptor, from its first opening to the link's end.
-    places: [OnceLock<Lane>; MOST],
-    desk: Mutex<Desk>,
+    places: [OnceLock<BulkConnection>; MAX_BULK_CONNECTIONS],
+    usage: Mutex<Usage>,
     /// A lane is given back, or an attempt to open one is over.
     changed: Condvar,
     /// Bytes of bulk so far.
     carried: AtomicU64,
-    /// Lanes that may be opened.
+    /// BulkConnections that may be opened.
     most: AtomicUsize,
 }
 
 /// One of them.
-struct Lane {
+struct BulkConnection {
     socket: Descriptor,
     ends: Mutex<Ends>,
 }
@@ -58,17 +58,17 @@ struct Lane {
 struct Ends {
     /// Of a connection that is sealed.
     sealer: Option<Sealer>,
-    inlet: Inlet,
+    frames: FrameReader,
 }
 
 /// Who has what.
 #[derive(Default)]
-struct Desk {
+struct Usage {
     /// Places of lanes that nobody uses.
     free: Vec<usize>,
-    /// Lanes that were opened since the program came to its worker, or are being opened.
+    /// BulkConnections that were opened since the program came to its worker, or are being opened.
     opened: usize,
-    /// Lanes that threads use or open.
+    /// BulkConnections that threads use or open.
     in_use: usize,
     /// No further lane is opened: one was refused.
     is_refused: bool,
@@ -76,52 +76,52 @@ struct Desk {
     is_closed: bool,
 }
 
-impl Lanes {
+impl BulkConnections {
     pub(crate) fn new() -> Self {
         Self {
-            places: [const { OnceLock::new() }; MOST],
-            desk: Mutex::default(),
+            places: [const { OnceLock::new() }; MAX_BULK_CONNECTIONS],
+            usage: Mutex::default(),
             changed: Condvar::new(),
             carried: AtomicU64::new(0),
             most: AtomicUsize::new(0),
         }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+    fn usage(&self) -> MutexGuard<'_, Usage> {
         // No code under this lock panics.
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on so many lanes may be opened.
     pub(crate) fn allow(&self, lanes: usize) {
-        self.most.store(lanes.min(MOST), Ordering::Relaxed);
+        self.most.store(lanes.min(MAX_BULK_CONNECTIONS), Ordering::Relaxed);
     }
 
     /// How many lanes `bytes` of bulk to come may use at a time.
     pub(crate) fn expect(&self, bytes: u64) -> usize {
-        if bytes < MUCH {
+        if bytes < MIN_SPLIT_BYTES {
             return 0;
         }
         let before = self.carried.fetch_add(bytes, Ordering::Relaxed);
-        if before.saturating_add(bytes) < BEGIN {
+        if before.saturating_add(bytes) < BULK_BEFORE_OPENING {
             return 0;
         }
-        let (most, desk) = (self.most.load(Ordering::Relaxed), self.desk());
-        if desk.is_refused { desk.opened.min(most) } else { most }
+        let (most, usage) = (self.most.load(Ordering::Relaxed), self.usage());
+        if usage.is_refused { usage.opened.min(most) } else { most }
     }
 
     /// Opens a lane with `join`, which is told its number, if bulk flows, none is free and there may be one more.
-    pub(crate) fn widen<E>(&self, bytes: usize, join: impl FnOnce(u16) -> Result<Line, E>) {
+    pub(crate) fn widen<E>(&self, bytes: usize, join: impl FnOnce(u16) -> Result<Connection, E>) {
         let Some(place) = self.begin(bytes) else { return };
         let opened = join(place as u16 + 1).is_ok_and(|line| self.put(place, line).is_ok());
-        let mut desk = self.desk();
-        desk.in_use -= 1;
+        let mut usage = self.usage();
+        usage.in_use -= 1;
         if opened {
-            desk.free.push(place);
+            usage.free.push(place);
         } else {
-            (desk.is_refused, desk.opened) = (true, desk.opened - 1);
+            (usage.is_refused, usage.opened) = (true, usage.opened - 1);
         }
-        drop(desk);
+        drop(usage);
         self.changed.notify_all();
     }
 
@@ -129,22 +129,22 @@ impl Lanes {
     fn begin(&self, bytes: usize) -> Option<usize> {
         let carried = self.carried.fetch_add(bytes as u64, Ordering::Relaxed);
         let most = self.most.load(Ordering::Relaxed);
-        if most == 0 || carried < BEGIN {
+        if most == 0 || carried < BULK_BEFORE_OPENING {
             return None;
         }
-        let mut desk = self.desk();
-        if !desk.free.is_empty() || desk.opened >= most || desk.is_refused || desk.is_closed {
+        let mut usage = self.usage();
+        if !usage.free.is_empty() || usage.opened >= most || usage.is_refused || usage.is_closed {
             return None;
         }
-        (desk.opened, desk.in_use) = (desk.opened + 1, desk.in_use + 1);
-        Some(desk.opened - 1)
+        (usage.opened, usage.in_use) = (usage.opened + 1, usage.in_use + 1);
+        Some(usage.opened - 1)
     }
 
-    fn put(&self, place: usize, line: Line) -> io::Result<()> {
+    fn put(&self, place: usize, line: Connection) -> io::Result<()> {
         let (fd, sealer, opener) = line.into_parts();
-        let mut inlet = Inlet::of_bulk();
-        inlet.turn_to(opener);
-        let ends = Ends { sealer, inlet };
+        let mut frames = FrameReader::of_bulk();
+        frames.read_from(opener);
+        let ends = Ends { sealer, frames };
         match self.places[place].get() {
             Some(lane) => {
                 *lane.ends() = ends;
@@ -152,30 +152,30 @@ impl Lanes {
             }
             None => {
                 let (socket, ends) = (Descriptor::new(fd)?, Mutex::new(ends));
-                self.places[place].set(Lane { socket, ends }).map_err(|_| io::ErrorKind::AlreadyExists.into())
+                self.places[place].set(BulkConnection { socket, ends }).map_err(|_| io::ErrorKind::AlreadyExists.into())
             }
         }
     }
 
     /// A lane for the calling thread alone; none if none is free.
-    pub(crate) fn take(&self) -> Option<Taken<'_>> {
-        let mut desk = self.desk();
-        let place = if desk.is_closed { None } else { desk.free.pop() }?;
+    pub(crate) fn take(&self) -> Option<BulkConnectionGuard<'_>> {
+        let mut usage = self.usage();
+        let place = if usage.is_closed { None } else { usage.free.pop() }?;
         let lane = self.places[place].get()?;
-        desk.in_use += 1;
-        Some(Taken { lanes: self, lane, place })
+        usage.in_use += 1;
+        Some(BulkConnectionGuard { lanes: self, lane, place })
     }
 
     /// Waits until nobody uses or opens a lane, and closes all. False if that did not come to be before the deadline.
     pub(crate) fn close(&self, placeholder: &Placeholder, deadline: Instant) -> io::Result<bool> {
-        let mut desk = self.desk();
-        desk.is_closed = true;
-        while desk.in_use > 0 {
+        let mut usage = self.usage();
+        usage.is_closed = true;
+        while usage.in_use > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
-            desk = self.changed.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
+            usage = self.changed.wait_timeout(usage, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         for lane in self.lanes().filter(|lane| lane.socket.expect_end()) {
             lane.socket.close(placeholder)?;
@@ -183,9 +183,9 @@ impl Lanes {
         Ok(true)
     }
 
-    /// Lanes may be opened to another worker, or to the same one anew. All were closed.
+    /// BulkConnections may be opened to another worker, or to the same one anew. All were closed.
     pub(crate) fn reopen(&self) {
-        *self.desk() = Desk::default();
+        *self.usage() = Usage::default();
     }
 
     /// Ends all lanes, so that those who wait for something there look up.
@@ -201,25 +201,25 @@ impl Lanes {
         self.lanes().for_each(|lane| lane.socket.abandon());
     }
 
-    fn lanes(&self) -> impl Iterator<Item = &Lane> {
+    fn lanes(&self) -> impl Iterator<Item = &BulkConnection> {
         self.places.iter().filter_map(OnceLock::get)
     }
 }
 
-impl Lane {
+impl BulkConnection {
     fn ends(&self) -> MutexGuard<'_, Ends> {
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A lane that a thread has, until it is dropped.
-pub(crate) struct Taken<'a> {
-    lanes: &'a Lanes,
-    lane: &'a Lane,
+pub(crate) struct BulkConnectionGuard<'a> {
+    lanes: &'a BulkConnections,
+    lane: &'a BulkConnection,
     place: usize,
 }
 
-impl Taken<'_> {
+impl BulkConnectionGuard<'_> {
     /// Its number in frames.
     pub(crate) fn number(&self) -> u16 {
         self.place as u16 + 1
@@ -228,9 +228,9 @@ impl Taken<'_> {
     /// Sends all of `slices`, for as long as there are signs of life. [`io::ErrorKind::WouldBlock`] when there are none.
     pub(crate) fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         let socket = self.lane.socket.get().map_err(|_| io::ErrorKind::NotConnected)?;
-        let Ends { sealer, inlet } = &mut *self.lane.ends();
+        let Ends { sealer, frames } = &mut *self.lane.ends();
         // Those of the first connection say nothing about this one.
-        let mut is_alive = || hear(inlet, socket);
+        let mut is_alive = || hear(frames, socket);
         match sealer {
             Some(sealer) => sealer.send(socket, slices, &mut is_alive),
             None => send_while(socket, slices, &mut is_alive),
@@ -241,7 +241,7 @@ impl Taken<'_> {
     pub(crate) fn read(&self, wanted: Wanted, reply: &mut Vec<u8>) -> Result<Option<Arrived>, LinkError> {
         let (socket, mut ends) = (self.lane.socket.get()?, self.lane.ends());
         loop {
-            let Some(bytes) = ends.inlet.head(socket)? else { return Ok(None) };
+            let Some(bytes) = ends.frames.head(socket)? else { return Ok(None) };
             let (head, length) = ReplyHead::decode(&bytes)?;
             if head.beat().is_some() && length == 0 {
                 continue;
@@ -250,18 +250,18 @@ impl Taken<'_> {
                 return Err(UNASKED);
             }
             reply.clear();
-            let landing = wanted.landing.filter(|landing| landing.fits(&head, length));
-            read_body(&mut ends.inlet, socket, length, landing, reply)?;
-            return Ok(Some((head, landing.is_some())));
+            let buffer = wanted.buffer.filter(|buffer| buffer.fits(&head, length));
+            read_body(&mut ends.frames, socket, length, buffer, reply)?;
+            return Ok(Some((head, buffer.is_some())));
         }
     }
 }
 
 /// Whether a worker has given a sign of life since somebody last listened: nothing else can come on a lane that sends.
-fn hear(inlet: &mut Inlet, socket: BorrowedFd<'_>) -> bool {
+fn hear(frames: &mut FrameReader, socket: BorrowedFd<'_>) -> bool {
     let mut is_heard = false;
-    while inlet.has_bytes(socket) {
-        let Ok(Some(bytes)) = inlet.head(socket) else { return false };
+    while frames.has_bytes(socket) {
+        let Ok(Some(bytes)) = frames.head(socket) else { return false };
         let beat = ReplyHead::decode(&bytes).ok().and_then(|(head, length)| head.beat().filter(|_| length == 0));
         if beat.is_none() {
             return false;
@@ -271,12 +271,12 @@ fn hear(inlet: &mut Inlet, socket: BorrowedFd<'_>) -> bool {
     is_heard
 }
 
-impl Drop for Taken<'_> {
+impl Drop for BulkConnectionGuard<'_> {
     fn drop(&mut self) {
-        let mut desk = self.lanes.desk();
-        desk.in_use -= 1;
-        desk.free.push(self.place);
-        drop(desk);
+        let mut usage = self.lanes.usage();
+        usage.in_use -= 1;
+        usage.free.push(self.place);
+        drop(usage);
         self.lanes.changed.notify_all();
     }
 }
