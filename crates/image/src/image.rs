@@ -24,8 +24,8 @@ use crate::store::faults::Faults;
 #[cfg(feature = "objects")]
 use crate::store::lease_terms::Terms;
 use crate::store::local::Local;
-use crate::store::object::Objects;
 #[cfg(feature = "objects")]
+use crate::store::object::Objects;
 use crate::store::{Input, Lock, Store};
 
 /// The file that makes a folder an image.
