@@ -129,6 +129,8 @@ fn clean(command: &mut Command, places: &Places, first: Option<&Path>) {
     }
     command.env_remove("REMOTE_GPU_ADDRESS").env("LD_LIBRARY_PATH", search_path(places, first));
     command.env("KATYDID_CACHE", places.cache());
+    // A busy machine starts workers late; a server that never answers is told of by tests of their own.
+    command.env("KATYDID_CONNECT_TIMEOUT", "300s");
 }
 
 fn search_path(places: &Places, first: Option<&Path>) -> OsString {

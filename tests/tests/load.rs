@@ -148,6 +148,20 @@ fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
     Ok(())
 }
 
+/// A listener that takes no connection: the backlog of the kernel holds the program's.
+#[test]
+fn a_program_waits_for_a_server_as_long_as_its_environment_says() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("silent");
+    let _silent = std::os::unix::net::UnixListener::bind(&socket)?;
+    let mut command = std::process::Command::new(places.program("vector_add", Variant::Static));
+    command.env("LD_LIBRARY_PATH", places.shim()).env("KATYDID_SERVER", format!("unix:{}", socket.display()));
+    let outcome = program::run(command.env("KATYDID_CONNECT_TIMEOUT", "3s"), PATIENCE)?;
+    ensure!(!outcome.status.success() && outcome.errors().contains("did not answer within 3 s"), "{}", outcome.errors());
+    Ok(())
+}
+
 #[test]
 fn visitors_of_a_silent_session_hold_nothing_up_and_leave_nothing() -> Result<()> {
     let bench = Bench::new(&[])?;

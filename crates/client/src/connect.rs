@@ -23,8 +23,10 @@ use crate::environment::variable;
 use crate::session::{FaultHandler, Session};
 use crate::{compression, session_mark, threads};
 
-/// A worker that has to start its driver first takes a second or two; more than this is a fault.
+/// Unless `KATYDID_CONNECT_TIMEOUT` says otherwise: a worker that has to start its driver first takes a second or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// In place of no limit.
+const LONGEST_CONNECT: Duration = Duration::from_secs(86_400);
 
 /// A session that has begun, and what was agreed on.
 pub struct Opened {
@@ -90,7 +92,7 @@ pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
         arenas: offers.arenas(),
         link_timeout: link_timeout()?,
     };
-    let connection = connect(&address, &hello, &Build::current(SPEC_HASH), CONNECT_TIMEOUT)?;
+    let connection = connect(&address, &hello, &Build::current(SPEC_HASH), connect_timeout()?)?;
     if connection.ready.driver == SOFTCUDA && variable("KATYDID_REQUIRE_GPU").is_some_and(|value| value != "0") {
         return Err(OpenError::NoGpu { address });
     }
@@ -138,7 +140,7 @@ pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
         arenas: offers.as_ref().map(Offers::arenas).unwrap_or_default(),
         link_timeout: link_timeout()?,
     };
-    let connection = connect(&address, &hello, &Build::current(SPEC_HASH), CONNECT_TIMEOUT)?;
+    let connection = connect(&address, &hello, &Build::current(SPEC_HASH), connect_timeout()?)?;
     adjust(&*connection.link)?;
     let chosen = &connection.ready.arenas;
     let range = offers.map_or(Ok(None), |offers| offers.settle_pinned(chosen))?;
@@ -156,7 +158,13 @@ fn silence() -> Result<Duration, OpenError> {
     Ok(said.unwrap_or(Duration::from_secs(LINK_TIMEOUT.into())))
 }
 
-/// The same in whole seconds, as a hello has it.
+/// How long a server may take to answer a hello.
+fn connect_timeout() -> Result<Duration, OpenError> {
+    let said = setting("KATYDID_CONNECT_TIMEOUT")?.and_then(|text| settings::silence(&text));
+    Ok(said.map_or(CONNECT_TIMEOUT, |limit| if limit.is_zero() { LONGEST_CONNECT } else { limit }))
+}
+
+/// The limit for silence in whole seconds, as a hello has it.
 fn link_timeout() -> Result<u32, OpenError> {
     Ok(u32::try_from(silence()?.as_millis().div_ceil(1000)).unwrap_or(u32::MAX))
 }
@@ -207,7 +215,7 @@ pub fn open_nvml() -> Result<Box<dyn ProgramLink>, OpenError> {
         arenas: Vec::new(),
         link_timeout: link_timeout()?,
     };
-    let link = connect(&address, &hello, &Build::current(SPEC_HASH), CONNECT_TIMEOUT)?.link;
+    let link = connect(&address, &hello, &Build::current(SPEC_HASH), connect_timeout()?)?.link;
     adjust(&*link)?;
     Ok(link)
 }

@@ -136,6 +136,12 @@ pub const ALL: &[Setting] = &[
         Value::Silence,
         "how long a link may be silent, as `--link-timeout`",
     ),
+    setting(
+        "KATYDID_CONNECT_TIMEOUT",
+        Reader::Program,
+        Value::Silence,
+        "how long a server may take to give a session; 20s unless set",
+    ),
     setting("KATYDID_LANES", Reader::Program, Value::Number(0, 16), "connections for large copies, as `--lanes`"),
     setting(
         "KATYDID_PACKING",
@@ -443,6 +449,8 @@ mod tests {
     fn a_number_without_a_unit_is_no_time() {
         assert_eq!(problem("KATYDID_LINK_TIMEOUT", "60s"), None);
         assert_eq!(problem("KATYDID_LINK_TIMEOUT", "0s"), None);
+        assert_eq!(problem("KATYDID_CONNECT_TIMEOUT", "5m"), None);
+        assert!(problem("KATYDID_CONNECT_TIMEOUT", "20").is_some());
         for wrong in ["60", "2s", "1d", "s", "-3s"] {
             assert!(problem("KATYDID_LINK_TIMEOUT", wrong).unwrap().contains("60s"), "{wrong}");
         }

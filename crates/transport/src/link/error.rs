@@ -76,7 +76,10 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// The server took the connection and then did not answer in time.
-    #[error("the server at {address} did not answer within {seconds} s; is it overloaded? see its log")]
+    #[error(
+        "the server at {address} did not answer within {seconds} s; is it overloaded? see its log; KATYDID_CONNECT_TIMEOUT \
+         (such as 60s) allows it more time"
+    )]
     Deadline {
         /// Where.
         address: Address,
