@@ -35,6 +35,7 @@ mod opencl_rates;
 mod output;
 mod pages;
 mod programs;
+mod sentences;
 mod setup;
 mod shell;
 mod steps;

@@ -1,8 +1,6 @@
 //! Checks what people read: links and paths resolve, and the pages for users have short sentences.
 //!
-//! Links, and paths and variables in backticks, are checked on every page. Lengths of sentences are checked on the pages that users begin with:
-//! README, tutorials, how-to and reference. A span of code counts as one word. Code blocks are left out; of tables only the hard
-//! limit is checked.
+//! Links, and paths and variables in backticks, are checked on every page. [`sentences`] counts the words of sentences.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,33 +9,19 @@ use anyhow::{Context, Result, bail};
 
 use crate::changelog;
 use crate::evidence::{self, Evidence};
-use crate::output::{line, step};
+use crate::output::step;
+use crate::sentences;
 use crate::tree::Tree;
 
-/// Words of a sentence: the median, nineteen of twenty, and all.
-const MEDIAN: usize = 16;
-const NEARLY_ALL: usize = 30;
-const LIMIT: usize = 45;
-/// Folders of pages whose sentences are measured.
-const FOR_USERS: [&str; 3] = ["docs/tutorials", "docs/how-to", "docs/reference"];
 /// Where Katydid's variables are listed, and how their names begin.
 const VARIABLES: &str = "crates/driver-state/src/settings.rs";
 const VARIABLE: &str = "KATYDID_";
-/// What a span of code becomes where words are counted.
-const SPAN: &str = "code";
 
 /// A page, and what is wrong with it.
 struct Page {
     /// From the root.
     path: PathBuf,
     text: String,
-}
-
-/// A line of prose, or a row of a table, behind the number of the line where it begins.
-#[derive(Debug, PartialEq, Eq)]
-enum Piece {
-    Prose(usize, String),
-    Cell(usize, String),
 }
 
 /// Checks the pages; with `writes`, makes the tables of `docs/evidence` anew before that.
@@ -62,21 +46,16 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     let list = tree.root.join(VARIABLES);
     let list = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
     let mut faults: Vec<String> = Vec::new();
-    let mut lengths: Vec<usize> = Vec::new();
     let evidence = Evidence::read(&tree.root)?;
     for page in &pages {
         faults.extend(outdated(page, &evidence));
         faults.extend(broken(&tree.root, page, &pages));
         faults.extend(unknown(page, &list));
-        if is_for_users(&page.path) {
-            let (more, long) = measured(page);
-            lengths.extend(more);
-            faults.extend(long);
-        }
     }
     faults.extend(unlisted(&pages));
     faults.extend(changelog::faults(&tree.root)?);
-    faults.extend(judged(&mut lengths));
+    let texts = pages.iter().map(|page| (page.path.as_path(), page.text.as_str()));
+    faults.extend(sentences::faults(tree, texts)?);
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
     }
@@ -106,10 +85,6 @@ fn collect(folder: &Path, is_deep: bool, paths: &mut Vec<PathBuf>) -> Result<()>
         }
     }
     Ok(())
-}
-
-fn is_for_users(path: &Path) -> bool {
-    path == Path::new("README.md") || FOR_USERS.iter().any(|folder| path.starts_with(folder))
 }
 
 /// Links and paths of a page that lead nowhere.
@@ -162,7 +137,7 @@ fn is_of_variable(letter: char) -> bool {
 }
 
 /// The lines of a page that lie in no code block, with their numbers.
-fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
         let is_fence = line.trim_start().starts_with("```");
@@ -226,123 +201,12 @@ fn unlisted(pages: &[Page]) -> Vec<String> {
         .collect()
 }
 
-/// Words of each sentence of a page's prose, and the sentences beyond the limit, those of tables too.
-fn measured(page: &Page) -> (Vec<usize>, Vec<String>) {
-    let (mut lengths, mut faults) = (Vec::new(), Vec::new());
-    for piece in pieces(&page.text) {
-        let (number, text, is_prose) = match &piece {
-            Piece::Prose(number, text) => (number, text, true),
-            Piece::Cell(number, text) => (number, text, false),
-        };
-        for sentence in sentences(text) {
-            let count = words(&sentence);
-            if is_prose && count > 0 {
-                lengths.push(count);
-            }
-            if count > LIMIT {
-                let begin: String = sentence.chars().take(50).collect();
-                faults.push(format!("{}:{number}: {count} words, the limit is {LIMIT}: {begin}…", page.path.display()));
-            }
-        }
-    }
-    (lengths, faults)
-}
-
-/// Paragraphs and items of lists, each as one line, and cells of tables. Headings are left out.
-fn pieces(text: &str) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
-    let mut last = 0;
-    for (number, line) in prose_lines(text) {
-        let text = line.trim();
-        let is_item = text.starts_with("- ") || text.split_once(". ").is_some_and(|(digits, _)| is_number(digits));
-        if text.starts_with('|') {
-            let cells = text.trim_matches('|').split(" | ").map(|cell| Piece::Cell(number, cell.trim().to_owned()));
-            pieces.extend(cells);
-        } else if text.is_empty() || text.starts_with('#') {
-        } else if let (Some(Piece::Prose(_, before)), true, false) = (pieces.last_mut(), last + 1 == number, is_item) {
-            *before += " ";
-            *before += text;
-            last = number;
-        } else {
-            let begin = if is_item { text.split_once(' ').map_or("", |(_, rest)| rest) } else { text };
-            pieces.push(Piece::Prose(number, begin.to_owned()));
-            last = number;
-        }
-    }
-    pieces
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|letter| letter.is_ascii_digit())
-}
-
-/// The sentences of a paragraph, its spans of code and targets of links replaced by a word, or none.
-fn sentences(paragraph: &str) -> Vec<String> {
-    let spared = paragraph.split('`').enumerate().map(|(index, part)| if index % 2 == 1 { SPAN } else { part });
-    let mut text: String = spared.collect();
-    while let Some((begin, end)) = text.find("](").and_then(|at| Some((at, at + text.get(at..)?.find(')')?))) {
-        text.replace_range(begin..=end, "");
-    }
-    let ends = |word: &str| word.trim_end_matches(['*', ')', '"', '_']).ends_with(['.', '!', '?']);
-    let mut sentences = vec![String::new()];
-    for word in text.split_whitespace() {
-        if let Some(sentence) = sentences.last_mut() {
-            *sentence += word;
-            *sentence += " ";
-        }
-        if ends(word) {
-            sentences.push(String::new());
-        }
-    }
-    sentences
-}
-
-fn words(sentence: &str) -> usize {
-    sentence.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count()
-}
-
-/// What is wrong with all sentences together.
-fn judged(lengths: &mut [usize]) -> Vec<String> {
-    lengths.sort_unstable();
-    let at = |percent: usize| lengths.get(lengths.len() * percent / 100).copied().unwrap_or(0);
-    let longest = lengths.last().copied().unwrap_or(0);
-    line(&format!(
-        "    {} sentences for users, words: median {}, 95th percentile {}, longest {longest} (limits: {MEDIAN}, {NEARLY_ALL}, {LIMIT})",
-        lengths.len(),
-        at(50),
-        at(95),
-    ));
-    let over = [("the median", at(50), MEDIAN), ("the 95th percentile", at(95), NEARLY_ALL)];
-    let over = over.into_iter().filter(|(_, is, limit)| is > limit);
-    over.map(|(what, is, limit)| format!("sentences of pages for users: {what} is {is} words, the limit is {limit}"))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn page(path: &str, text: &str) -> Page {
         Page { path: path.into(), text: text.to_owned() }
-    }
-
-    #[test]
-    fn code_is_one_word_and_blocks_are_none() {
-        let page =
-            page("README.md", "# Title\nOne `a b c` two. Three\nfour five.\n```text\nno words\n```\n- item one\n");
-        assert_eq!(measured(&page).0, [3, 3, 2]);
-    }
-
-    #[test]
-    fn a_sentence_beyond_the_limit_is_named_in_prose_and_tables() {
-        let long = "word ".repeat(LIMIT + 1);
-        assert_eq!(measured(&page("a.md", &format!("{long}.\n\n| a | {long} |\n"))).1.len(), 2);
-        assert!(measured(&page("a.md", "Short. Too.")).1.is_empty());
-    }
-
-    #[test]
-    fn targets_of_links_are_no_words() {
-        assert_eq!(sentences("See [the page](a/b.md#c). End.")[0].trim(), "See [the page.");
     }
 
     #[test]
