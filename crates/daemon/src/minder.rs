@@ -280,7 +280,7 @@ impl Minder<'_> {
             Message::Visited => self.mind.has_taken_in(),
             Message::Short { number, device } => {
                 if let Some(id) = self.mind.session() {
-                    self.shared.sessions.plead(id, number, &device);
+                    self.shared.sessions.send_request(id, number, &device);
                 }
             }
             Message::Given { session, number } => {

@@ -21,7 +21,7 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 const MUCH: u64 = 256 << 20;
 
 /// A session that finds no memory on a device, and its own count.
-type Plea = (SessionId, u64);
+type ReclaimRequest = (SessionId, u64);
 
 /// Pleas of a session that are kept: those to programs that never answer stay.
 const MOST_PLEAS: usize = 64;
@@ -81,7 +81,7 @@ struct Inner {
     /// Whose program is gone, and whose worker is about to end.
     ending: BTreeSet<SessionId>,
     /// Who has yet to give back what lies idle, by who wants it and that one's count.
-    pleas: BTreeMap<Plea, BTreeSet<SessionId>>,
+    requests: BTreeMap<ReclaimRequest, BTreeSet<SessionId>>,
     stopping: bool,
 }
 
@@ -91,31 +91,31 @@ impl Inner {
     }
 
     /// Has all other sessions give back what they hold idle of a device. One that is about to end gives all: it is waited for.
-    fn plead(&mut self, (id, number): Plea, device: &str) {
+    fn send_request(&mut self, (id, number): ReclaimRequest, device: &str) {
         let line = format!("give {id} {number} {device}");
         let others = self.served.keys().copied().filter(|other| *other != id);
         let waiting = others.filter(|other| self.ending.contains(other) || self.tell(*other, &line)).collect();
-        self.pleas.insert((id, number), waiting);
-        let own = self.pleas.range((id, 0)..=(id, u64::MAX));
+        self.requests.insert((id, number), waiting);
+        let own = self.requests.range((id, 0)..=(id, u64::MAX));
         if own.clone().count() > MOST_PLEAS
             && let Some((&oldest, _)) = own.clone().next()
         {
             // Its worker has long given up waiting.
-            self.pleas.remove(&oldest);
+            self.requests.remove(&oldest);
         }
     }
 
     /// A session has done what it could for a plea.
-    fn given(&mut self, id: SessionId, plea: Plea) {
-        if let Some(waiting) = self.pleas.get_mut(&plea) {
+    fn given(&mut self, id: SessionId, request: ReclaimRequest) {
+        if let Some(waiting) = self.requests.get_mut(&request) {
             waiting.remove(&id);
         }
     }
 
     /// Tells those who plead that nobody is waited for any more.
     fn answer(&mut self) {
-        let answered: Vec<Plea> =
-            self.pleas.extract_if(.., |_, waiting| waiting.is_empty()).map(|(plea, _)| plea).collect();
+        let answered: Vec<ReclaimRequest> =
+            self.requests.extract_if(.., |_, waiting| waiting.is_empty()).map(|(request, _)| request).collect();
         for (id, number) in answered {
             // One that is gone needs no answer.
             let _ = self.tell(id, &format!("answered {number}"));
@@ -248,16 +248,16 @@ impl Sessions {
     }
 
     /// A session finds no memory on a device: the others are to give back what they hold idle. It is told when they have.
-    pub(crate) fn plead(&self, id: SessionId, number: u64, device: &str) {
+    pub(crate) fn send_request(&self, id: SessionId, number: u64, device: &str) {
         let mut inner = self.lock();
-        inner.plead((id, number), device);
+        inner.send_request((id, number), device);
         inner.answer();
     }
 
     /// A session has done what it could for another one's plea.
-    pub(crate) fn given(&self, id: SessionId, plea: (SessionId, u64)) {
+    pub(crate) fn given(&self, id: SessionId, request: (SessionId, u64)) {
         let mut inner = self.lock();
-        inner.given(id, plea);
+        inner.given(id, request);
         inner.answer();
     }
 
@@ -268,8 +268,8 @@ impl Sessions {
         inner.ending.remove(&id);
         inner.served.remove(&id);
         inner.origins.remove(&id);
-        inner.pleas.retain(|(session, _), _| *session != id);
-        inner.pleas.values_mut().for_each(|waiting| _ = waiting.remove(&id));
+        inner.requests.retain(|(session, _), _| *session != id);
+        inner.requests.values_mut().for_each(|waiting| _ = waiting.remove(&id));
         inner.answer();
         inner.table.remove(&id)
     }
@@ -439,7 +439,7 @@ mod tests {
     #[test]
     fn a_plea_is_answered_when_all_others_have_given_or_are_gone() {
         let (sessions, workers) = served(3);
-        sessions.plead(1, 5, "0000:01:00.0");
+        sessions.send_request(1, 5, "0000:01:00.0");
         assert_eq!(
             [0, 1, 2].map(|at| told(&workers[at])),
             [vec![], vec!["give 1 5 0000:01:00.0".to_owned()], vec!["give 1 5 0000:01:00.0".to_owned()]]
@@ -455,11 +455,11 @@ mod tests {
     #[test]
     fn a_plea_is_answered_at_once_where_there_is_nobody_else_and_waits_for_who_ends() {
         let (sessions, workers) = served(1);
-        sessions.plead(1, 1, "0");
+        sessions.send_request(1, 1, "0");
         assert_eq!(told(&workers[0]), ["answered 1"]);
         let (sessions, workers) = served(2);
         sessions.is_ending(2);
-        sessions.plead(1, 1, "0");
+        sessions.send_request(1, 1, "0");
         assert_eq!([0, 1].map(|at| told(&workers[at])), [vec![], Vec::<String>::new()]);
         sessions.end(2).unwrap();
         assert_eq!(told(&workers[0]), ["answered 1"]);
@@ -468,9 +468,12 @@ mod tests {
     #[test]
     fn pleas_that_nobody_answers_are_kept_only_so_many() {
         let (sessions, _workers) = served(2);
-        (1..=3 * MOST_PLEAS as u64).for_each(|number| sessions.plead(1, number, "0"));
+        (1..=3 * MOST_PLEAS as u64).for_each(|number| sessions.send_request(1, number, "0"));
         let inner = sessions.lock();
-        assert_eq!((inner.pleas.len(), inner.pleas.keys().next()), (MOST_PLEAS, Some(&(1, 2 * MOST_PLEAS as u64 + 1))));
+        assert_eq!(
+            (inner.requests.len(), inner.requests.keys().next()),
+            (MOST_PLEAS, Some(&(1, 2 * MOST_PLEAS as u64 + 1)))
+        );
     }
 
     #[test]

@@ -18,16 +18,16 @@ use katydid_driver::Driver;
 use katydid_wire::facts::{GraphFacts, StepFacts};
 use katydid_wire::frame::FrameHead;
 
-use crate::ask::ask;
-use crate::fault::Fault;
+use crate::calls::fault::Fault;
+use crate::calls::shared::Shared;
+use crate::device::ask::ask;
 use crate::session::Session;
-use crate::shared::Shared;
 
 use build::{Builder, Purpose, change};
 pub(crate) use stage::Stages;
 
 /// Most executable graphs, and graphs with conditional handles, that a session may have.
-const MOST: usize = 1 << 20;
+const MAX_GRAPHS: usize = 1 << 20;
 
 /// The driver's nodes for one step.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,7 @@ pub(crate) enum Built {
 }
 
 /// What the driver hands back whenever a step's host function is due.
-pub(crate) struct Repeated {
+pub(crate) struct RepeatedUpcall {
     shared: Arc<Shared>,
     /// 0: the step is disabled.
     token: u64,
@@ -49,8 +49,8 @@ pub(crate) struct Repeated {
 
 /// Called by the driver's thread; the graph's branch stalls until the program has run the function.
 extern "C" fn run(data: *mut c_void) {
-    // SAFETY: `Keep` holds the box until the driver is done with every launch of the graph.
-    let repeated = unsafe { &*data.cast::<Repeated>() };
+    // SAFETY: `GraphMemory` holds the box until the driver is done with every launch of the graph.
+    let repeated = unsafe { &*data.cast::<RepeatedUpcall>() };
     if repeated.token != 0 {
         repeated.shared.upcalls.run(repeated.token, 0);
     }
@@ -58,28 +58,28 @@ extern "C" fn run(data: *mut c_void) {
 
 /// What the driver reads while a graph runs, and how it is known that it does no more.
 #[derive(Default)]
-pub(crate) struct Keep {
+pub(crate) struct GraphMemory {
     #[expect(clippy::vec_box, reason = "the driver has their addresses")]
-    functions: Vec<Box<Repeated>>,
+    functions: Vec<Box<RepeatedUpcall>>,
     /// Tokens of stages, which are the session's to free.
     stages: Vec<u64>,
     /// One for each context that the graph was launched in.
-    ends: Vec<End>,
+    ends: Vec<LaunchEnd>,
     /// A launch was not followed by its event, so that nobody knows when it is over.
     is_endless: bool,
 }
 
 /// What is recorded behind each launch in a context.
-struct End {
+struct LaunchEnd {
     event: CUevent,
     /// Wire id.
     context: u32,
 }
 
-impl Keep {
+impl GraphMemory {
     /// A host function for the driver: its data.
     fn function(&mut self, shared: &Arc<Shared>, token: u64) -> *mut c_void {
-        let boxed = Box::new(Repeated { shared: Arc::clone(shared), token });
+        let boxed = Box::new(RepeatedUpcall { shared: Arc::clone(shared), token });
         let data = (&raw const *boxed).cast_mut().cast();
         self.functions.push(boxed);
         data
@@ -115,7 +115,7 @@ pub(crate) struct Exec {
     contexts: BTreeSet<u32>,
     /// One of them has ended: NVIDIA's driver does not come back from a call with such a graph (H200, driver 580.159.04).
     is_orphan: bool,
-    keep: Keep,
+    keep: GraphMemory,
 }
 
 /// All of a session.
@@ -128,7 +128,7 @@ pub(crate) struct Graphs {
     /// Driver graphs with conditional handles, by the number of the program's graph.
     drafts: HashMap<u32, CUgraph>,
     /// What launches that may still run need, of graphs that are gone.
-    retired: Vec<Keep>,
+    retired: Vec<GraphMemory>,
 }
 
 impl Graphs {
@@ -159,7 +159,7 @@ impl Session {
         if let Some(draft) = self.graphs.drafts.get(&graph) {
             return Ok(*draft);
         }
-        if self.graphs.drafts.len() >= MOST {
+        if self.graphs.drafts.len() >= MAX_GRAPHS {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
         // SAFETY: the output is a local.
@@ -212,7 +212,7 @@ impl Session {
         flags: u64,
     ) -> Result<(), Fault> {
         self.sweep_graphs();
-        if self.graphs.execs.len() >= MOST {
+        if self.graphs.execs.len() >= MAX_GRAPHS {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
         let blank = self.blank(graph)?;
@@ -228,7 +228,7 @@ impl Session {
     ///
     /// The driver's; nothing has changed then.
     pub(crate) fn sketch_graph(&mut self, head: &FrameHead, id: u32, facts: &GraphFacts) -> Result<(), Fault> {
-        if self.graphs.sketches.len() >= MOST {
+        if self.graphs.sketches.len() >= MAX_GRAPHS {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
         let blank = self.new_graph()?;
@@ -312,7 +312,7 @@ impl Session {
         let flags = event_flags::DISABLE_TIMING;
         // SAFETY: the output is a local.
         let event = self.make_in(context, |shared| ask(|out| unsafe { shared.driver.cuEventCreate(out, flags) }))?;
-        self.graphs.exec_mut(id)?.keep.ends.push(End { event, context });
+        self.graphs.exec_mut(id)?.keep.ends.push(LaunchEnd { event, context });
         Ok(event)
     }
 

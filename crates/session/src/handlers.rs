@@ -5,92 +5,78 @@
 
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
 
-mod array;
+mod code;
 mod context;
-mod copy;
-mod device;
 mod event;
 mod facts;
-mod fill;
-mod function;
 mod graph;
 mod green;
-mod host;
-mod image;
-mod launch;
-mod library;
-mod link;
-mod module;
-mod occupancy;
-mod options;
+mod memory;
 mod output;
-mod packed;
-mod pieces;
 mod places;
-mod reference;
-mod rows;
-mod share;
 mod stream_attribute;
-mod tensor_map;
-mod texture;
+mod textures;
 mod upcall;
-mod virtual_memory;
 
 use katydid_cuda_sys::CUresult;
 
-use crate::fault::Fault;
+use crate::calls::fault::Fault;
 use crate::session::Job;
 
-pub(crate) use array::{
+pub(crate) use crate::handlers::code::function::{
+    kdFunctionFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdKernelFunction, kdLibraryKernel,
+    kdModuleFunction,
+};
+pub(crate) use crate::handlers::code::image::{kdImagePiece, kdImageRecall, uses_pieces};
+pub(crate) use crate::handlers::code::launch::kdLaunch;
+pub(crate) use crate::handlers::code::library::{
+    kdLibraryGlobal, kdLibraryKernelNames, kdLibraryLoad, kdLibraryModule,
+};
+pub(crate) use crate::handlers::code::link::{kdLink, kdLinked};
+pub(crate) use crate::handlers::code::module::{kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
+pub(crate) use crate::handlers::code::occupancy::{kdAvailableSharedMemory, kdClusters, kdOccupancy};
+pub(crate) use crate::handlers::memory::copy::{kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
+pub(crate) use crate::handlers::memory::device::{
+    kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdGivenBack, kdIdle, kdManagedDrop, kdManagedHold, kdPeerAtomics,
+    kdPlea, kdWanted,
+};
+pub(crate) use crate::handlers::memory::fill::kdFill;
+pub(crate) use crate::handlers::memory::host::{
+    kdHostPull, kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister, pull_task, push_now, push_words_now,
+};
+pub(crate) use crate::handlers::memory::packed::{kdCopyInPacked, kdCopyOutPacked};
+pub(crate) use crate::handlers::memory::rows::{kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutStaged};
+pub(crate) use crate::handlers::memory::share::{
+    kdEventBorrow, kdEventLend, kdForeignMap, kdForeignUnmap, kdMemoryBorrow, kdMemoryLend, kdMemoryTakeBack,
+};
+pub(crate) use crate::handlers::memory::virtual_memory::{
+    kdAddressFree, kdAddressReserve, kdMemoryAccess, kdMemoryCreate, kdMemoryGranularity, kdMemoryMap, kdMemoryRelease,
+    kdMemorySetAccess, kdMemoryUnmap,
+};
+pub(crate) use crate::handlers::textures::array::{
     kdArrayCopy, kdArrayCreate, kdArrayDestroy, kdArrayMap, kdArrayNeeds, kdArraySparse, kdMipmapCreate, kdMipmapLevel,
+};
+pub(crate) use crate::handlers::textures::reference::{
+    kdReferenceEnd, kdSurfaceReference, kdSurfaceReferenceSet, kdTextureReference, kdTextureReferenceSet,
+};
+pub(crate) use crate::handlers::textures::tensor_map::kdTensorMap;
+pub(crate) use crate::handlers::textures::texture::{
+    kdLinearTextureWidth, kdSurfaceCreate, kdSurfaceDestroy, kdTextureCreate, kdTextureDestroy,
 };
 pub(crate) use context::{
     kdContextCreate, kdContextLimit, kdContextRelease, kdContextReset, kdContextRetain, kdContextSetLimit,
 };
-pub(crate) use copy::{kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
-pub(crate) use device::{
-    kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdGivenBack, kdIdle, kdManagedDrop, kdManagedHold, kdPeerAtomics,
-    kdPlea, kdWanted,
-};
 pub(crate) use event::kdElapsedTime;
 pub(crate) use facts::{kdEnvironment, kdFacts};
-pub(crate) use fill::kdFill;
-pub(crate) use function::{
-    kdFunctionFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdKernelFunction, kdLibraryKernel,
-    kdModuleFunction,
-};
 pub(crate) use graph::{
     bytes_task, fill_stage, kdGraphArguments, kdGraphChange, kdGraphCondition, kdGraphDestroy, kdGraphForget,
     kdGraphInstantiate, kdGraphLaunch, kdGraphUpload, kdUpcallBytes, kdUpcallData, kdUpcallsBegin,
 };
 pub(crate) use green::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdResourceSplit};
-pub(crate) use host::{
-    kdHostPull, kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister, pull_task, push_now, push_words_now,
-};
-pub(crate) use image::{kdImagePiece, kdImageRecall, uses_pieces};
-pub(crate) use launch::kdLaunch;
-pub(crate) use library::{kdLibraryGlobal, kdLibraryKernelNames, kdLibraryLoad, kdLibraryModule};
-pub(crate) use link::{kdLink, kdLinked};
-pub(crate) use module::{kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
-pub(crate) use occupancy::{kdAvailableSharedMemory, kdClusters, kdOccupancy};
 pub(crate) use output::kdOutput;
-pub(crate) use packed::{kdCopyInPacked, kdCopyOutPacked};
 pub(crate) use places::kdProcessorPlaces;
-pub(crate) use reference::{
-    kdReferenceEnd, kdSurfaceReference, kdSurfaceReferenceSet, kdTextureReference, kdTextureReferenceSet,
-};
-pub(crate) use rows::{kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutStaged};
-pub(crate) use share::{
-    kdEventBorrow, kdEventLend, kdForeignMap, kdForeignUnmap, kdMemoryBorrow, kdMemoryLend, kdMemoryTakeBack,
-};
 pub(crate) use stream_attribute::{kdStreamAttribute, kdStreamSetAttribute};
-pub(crate) use tensor_map::kdTensorMap;
-pub(crate) use texture::{kdLinearTextureWidth, kdSurfaceCreate, kdSurfaceDestroy, kdTextureCreate, kdTextureDestroy};
 pub(crate) use upcall::{kdHostFunction, kdStreamCallback, kdUpcallNext, upcall_task};
-pub(crate) use virtual_memory::{
-    kdAddressFree, kdAddressReserve, kdMemoryAccess, kdMemoryCreate, kdMemoryGranularity, kdMemoryMap, kdMemoryRelease,
-    kdMemorySetAccess, kdMemoryUnmap,
-};
 
 /// What a handler of an enqueued message returns.
 type Enqueued = Result<CUresult, Fault>;

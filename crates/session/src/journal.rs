@@ -11,23 +11,23 @@
 //! | modules, libraries | the image, shared where two are the same |
 //! | executable graphs | the description they were built from |
 //! | variables, textures, surfaces, conditional handles, functions | what the program was told, to be compared |
-//! | what ended while younger code lives on | a ghost ([`ghosts`]), so that the driver places that code as before |
+//! | what ended while younger code lives on | a ghost ([`tombstones`]), so that the driver places that code as before |
 //! | executable graphs that a restore made later than the program | a sketch: what takes their room at their first place |
 //!
 //! `docs/reference/checkpoint-state.md` lists where each part of a session's state is kept.
 
-mod alone;
-mod briefs;
+mod compact;
 mod event_times;
-mod ghosts;
 mod graphs;
+mod library_use;
 mod notes;
 mod numbers;
-mod pools;
+mod overhead_bench;
 mod rebuild;
 mod save;
 mod state;
-mod uses;
+mod stream_highwater;
+mod tombstones;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -37,12 +37,11 @@ use std::sync::Arc;
 use katydid_fatbin::OwnedImage;
 pub(crate) use katydid_session_core::Frame;
 
-pub use alone::Noted;
-use briefs::Briefs;
+use compact::CompactEntries;
 pub(crate) use event_times::EventTimes;
-use ghosts::Ghosts;
 pub(crate) use graphs::needs;
-use pools::Pools;
+use library_use::LibraryUse;
+pub use overhead_bench::BenchedCall;
 pub use rebuild::RebuildError;
 pub(crate) use rebuild::Replay;
 pub use save::{JournalError, Saved};
@@ -50,7 +49,8 @@ pub use save::{JournalError, Saved};
 pub(crate) use state::read_state;
 pub(crate) use state::records_of;
 pub use state::{Opening, messages_of};
-use uses::Uses;
+use stream_highwater::StreamHighwater;
+use tombstones::Tombstones;
 
 use crate::session::Session;
 
@@ -98,7 +98,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The first that is not brief ([`Briefs`]), and the first without dense ids.
+    /// The first that is not brief ([`CompactEntries`]), and the first without dense ids.
     const DENSE: usize = 2;
     const SPARSE: usize = 7;
     /// In the order of their numbers.
@@ -128,7 +128,7 @@ impl Kind {
 
     const fn place(self) -> Place {
         match self as usize {
-            at if at < Self::DENSE => Place::Brief(at),
+            at if at < Self::DENSE => Place::CompactEntry(at),
             at if at < Self::SPARSE => Place::Dense(at - Self::DENSE),
             at => Place::Sparse(at - Self::SPARSE),
         }
@@ -168,7 +168,7 @@ pub(crate) enum Selector {
 
 /// What a property was set to, or what was told.
 #[derive(Debug, Clone)]
-pub(crate) struct Set {
+pub(crate) struct PropertySet {
     pub(crate) frame: Frame,
     /// What the program was told; nothing for what it set.
     pub(crate) told: Option<Box<[u8]>>,
@@ -176,9 +176,9 @@ pub(crate) struct Set {
 
 /// What few objects have.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct More {
+pub(crate) struct RareFields {
     /// By message and property: the last one of each.
-    pub(crate) sets: BTreeMap<(u16, Selector), Set>,
+    pub(crate) sets: BTreeMap<(u16, Selector), PropertySet>,
     /// What the program was told when it made the object.
     pub(crate) told: Option<Box<[u8]>>,
     /// The code of a module or library.
@@ -193,15 +193,15 @@ pub(crate) struct More {
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) made: Frame,
-    more: Option<Box<More>>,
+    more: Option<Box<RareFields>>,
 }
 
 impl Entry {
-    pub(crate) fn more(&self) -> Option<&More> {
+    pub(crate) fn more(&self) -> Option<&RareFields> {
         self.more.as_deref()
     }
 
-    fn more_mut(&mut self) -> &mut More {
+    fn more_mut(&mut self) -> &mut RareFields {
         self.more.get_or_insert_default()
     }
 }
@@ -225,18 +225,18 @@ pub(crate) struct Steps {
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     /// Of what programs make and end all the time.
-    brief: [Briefs; Kind::DENSE],
+    brief: [CompactEntries; Kind::DENSE],
     /// By kind and id, from 1.
     dense: [Vec<Option<Entry>>; Kind::SPARSE - Kind::DENSE],
     /// The other kinds, whose ids are addresses or numbers of a driver's.
     sparse: [BTreeMap<u64, Entry>; Kind::ALL.len() - Kind::SPARSE],
-    ghosts: Ghosts,
+    tombstones: Tombstones,
     /// Executable graphs as they were made first, by number, of those that were not made there in the last restore.
     sketches: BTreeMap<u64, Entry>,
     /// The number of the context, module or library that was made last.
     last_placed: u64,
-    pub(crate) uses: Uses,
-    pub(crate) pools: Pools,
+    pub(crate) uses: LibraryUse,
+    pub(crate) pools: StreamHighwater,
     /// For the object that is being made.
     attachment: Option<Attachment>,
     /// Nothing is kept, and so nothing can be saved: what keeping it costs is being measured.
@@ -245,7 +245,7 @@ pub(crate) struct Journal {
 
 /// Where the entries of a kind are.
 enum Place {
-    Brief(usize),
+    CompactEntry(usize),
     Dense(usize),
     Sparse(usize),
 }
@@ -293,7 +293,7 @@ impl Journal {
 
     fn insert(&mut self, kind: Kind, id: u64, entry: Entry) {
         match kind.place() {
-            Place::Brief(at) => self.brief[at].insert(id, entry),
+            Place::CompactEntry(at) => self.brief[at].insert(id, entry),
             Place::Dense(at) => {
                 // The tables of handles have bounded the id.
                 let (all, index) = (&mut self.dense[at], (id as usize).saturating_sub(1));
@@ -308,7 +308,7 @@ impl Journal {
 
     pub(crate) fn get(&self, kind: Kind, id: u64) -> Option<Cow<'_, Entry>> {
         match kind.place() {
-            Place::Brief(at) => self.brief[at].get(id),
+            Place::CompactEntry(at) => self.brief[at].get(id),
             Place::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref().map(Cow::Borrowed),
             Place::Sparse(at) => self.sparse[at].get(&id).map(Cow::Borrowed),
         }
@@ -316,7 +316,7 @@ impl Journal {
 
     fn get_mut(&mut self, kind: Kind, id: u64) -> Option<&mut Entry> {
         match kind.place() {
-            Place::Brief(at) => self.brief[at].get_mut(id),
+            Place::CompactEntry(at) => self.brief[at].get_mut(id),
             Place::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.as_mut(),
             Place::Sparse(at) => self.sparse[at].get_mut(&id),
         }
@@ -324,7 +324,7 @@ impl Journal {
 
     pub(crate) fn take(&mut self, kind: Kind, id: u64) -> Option<Entry> {
         match kind.place() {
-            Place::Brief(at) => self.brief[at].take(id),
+            Place::CompactEntry(at) => self.brief[at].take(id),
             Place::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.take(),
             Place::Sparse(at) => self.sparse[at].remove(&id),
         }
@@ -333,7 +333,7 @@ impl Journal {
     /// All entries of a kind.
     pub(crate) fn of(&self, kind: Kind) -> Box<dyn Iterator<Item = (u64, Cow<'_, Entry>)> + '_> {
         match kind.place() {
-            Place::Brief(at) => Box::new(self.brief[at].iter()),
+            Place::CompactEntry(at) => Box::new(self.brief[at].iter()),
             Place::Dense(at) => {
                 let numbered = (1..).zip(&self.dense[at]);
                 Box::new(numbered.filter_map(|(id, entry)| Some((id, Cow::Borrowed(entry.as_ref()?)))))
@@ -345,7 +345,7 @@ impl Journal {
     /// Keeps those entries of a kind for which `keep` holds.
     fn retain(&mut self, kind: Kind, mut keep: impl FnMut(u64, &mut Entry) -> bool) {
         match kind.place() {
-            Place::Brief(at) => self.brief[at].retain(keep),
+            Place::CompactEntry(at) => self.brief[at].retain(keep),
             Place::Dense(at) => (1..).zip(&mut self.dense[at]).for_each(|(id, slot)| {
                 if slot.as_mut().is_some_and(|entry| !keep(id, entry)) {
                     *slot = None;
@@ -356,9 +356,9 @@ impl Journal {
     }
 
     /// What few objects have, if this one does.
-    fn more(&self, kind: Kind, id: u64) -> Option<&More> {
+    fn more(&self, kind: Kind, id: u64) -> Option<&RareFields> {
         match kind.place() {
-            Place::Brief(at) => self.brief[at].whole(id)?.more(),
+            Place::CompactEntry(at) => self.brief[at].whole(id)?.more(),
             Place::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref()?.more(),
             Place::Sparse(at) => self.sparse[at].get(&id)?.more(),
         }
@@ -386,7 +386,7 @@ impl Journal {
 
     /// Notes where an executable graph was made first.
     fn keep_sketch(&mut self, exec: u32, made: Frame, steps: Steps) {
-        let more = Some(Box::new(More { steps: Some(steps), ..More::default() }));
+        let more = Some(Box::new(RareFields { steps: Some(steps), ..RareFields::default() }));
         self.sketches.insert(exec.into(), Entry { made, more });
     }
 
@@ -409,7 +409,7 @@ impl Journal {
         }
         self.retain(Kind::Peer, |id, _| id as u32 != context);
         self.sketches.retain(|_, entry| entry.made.context != context);
-        self.ghosts.end_context(context);
+        self.tombstones.end_context(context);
         self.uses.end_context(context);
         self.pools.end_context(context);
     }

@@ -10,51 +10,27 @@
 //! checked before it is used; a code goes back to the program, a breach of protocol ends the session
 //! ([`SessionError`]); nothing panics.
 
-mod arrays;
-mod ask;
-mod bulk;
-mod chunks;
-mod context;
-pub mod device_memory;
-mod dispatch;
-mod executor;
-mod fault;
-pub mod gather;
+mod calls;
+mod code;
+mod device;
 mod graphs;
 mod handlers;
-mod handles;
-mod holdings;
-mod host_memory;
-mod images;
 mod journal;
-mod large_pages;
-mod looking;
-mod own_pages;
-mod reach;
-mod references;
-mod relay;
-mod rest;
+mod memory;
+mod objects;
 mod session;
-mod shared;
-mod shares;
-mod shortage;
 mod snapshot;
-mod spare;
-mod staged;
-mod stand_in;
-mod store;
-mod tables;
 #[cfg(test)]
 mod tests;
-mod upcalls;
-mod usage;
-mod virtual_memory;
+mod transfer;
 
-pub use fault::SessionError;
-pub use host_memory::HostMemory;
-pub use journal::{JournalError, Noted, Opening, RebuildError, Saved, messages_of};
+pub use calls::fault::SessionError;
+pub use code::store::ImageStore;
+pub use device::gather;
+pub use journal::{BenchedCall, JournalError, Opening, RebuildError, Saved, messages_of};
+pub use memory::device_memory;
+pub use memory::host_memory::HostMemory;
+pub use memory::reclaim::{Reclaim, ReclaimPeers, ReclaimRequest};
+pub use memory::usage::Usage;
 pub use session::{Session, Setup, WarmContext};
-pub use shortage::{Neighbours, Plea, Shortage};
 pub use snapshot::{Carrier, SnapshotError, journal_of};
-pub use store::ImageStore;
-pub use usage::Usage;

@@ -21,30 +21,30 @@ use katydid_wire::facts::Facts;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::message_name;
 
-use crate::context::Green;
-use crate::device_memory::DeviceMemory;
-use crate::dispatch::dispatch;
-use crate::executor::{self, Executors, Place, Task};
-use crate::fault::{Fault, SessionError};
+use crate::calls::busy_poll::{BusyPoll, PendingWait};
+use crate::calls::context::Green;
+use crate::calls::dispatch::dispatch;
+use crate::calls::executor::{self, Executors, Task, TaskContext};
+use crate::calls::fault::{Fault, SessionError};
+use crate::calls::relay::{self, Relay};
+use crate::calls::shared::Shared;
+use crate::code::images::Images;
+use crate::code::store::ImageStore;
 use crate::graphs::Graphs;
 use crate::handlers::uses_pieces;
-use crate::holdings::Holdings;
-use crate::host_memory::HostMemory;
-use crate::images::Images;
 use crate::journal::{EventTimes, Journal, Replay};
-use crate::looking::{Look, Looking};
-use crate::reach::Reach;
-use crate::relay::{self, Relay};
-use crate::shared::Shared;
-use crate::shares::Shares;
-use crate::shortage::Shortage;
+use crate::memory::address_check::AddressCheck;
+use crate::memory::device_memory::DeviceMemory;
+use crate::memory::holdings::Holdings;
+use crate::memory::host_memory::HostMemory;
+use crate::memory::reclaim::Reclaim;
+use crate::memory::shares::Shares;
+use crate::memory::usage::Usage;
+use crate::memory::virtual_memory::VirtualMemory;
+use crate::objects::tables::{Resolve, Tables};
 use crate::snapshot::{Carrier, Snapshots};
-use crate::spare;
-use crate::staged::StagingArea;
-use crate::store::ImageStore;
-use crate::tables::{Resolve, Tables};
-use crate::usage::Usage;
-use crate::virtual_memory::VirtualMemory;
+use crate::transfer::reply_pool;
+use crate::transfer::staged::StagingArea;
 
 /// What a session is made of.
 pub struct Setup {
@@ -85,7 +85,7 @@ pub struct Session {
     pub(crate) shared: Arc<Shared>,
     pub(crate) tables: Tables,
     pub(crate) facts: Facts,
-    pub(crate) reach: Reach,
+    pub(crate) address_check: AddressCheck,
     pub(crate) device: DeviceMemory,
     pub(crate) virtual_memory: VirtualMemory,
     pub(crate) holdings: Holdings,
@@ -115,7 +115,7 @@ pub struct Session {
     pub(crate) entered: u32,
     /// Green contexts by wire id.
     pub(crate) greens: BTreeMap<u32, Green>,
-    /// Counts changes of contexts, see [`Place`].
+    /// Counts changes of contexts, see [`TaskContext`].
     pub(crate) epoch: u64,
     /// Default streams of program threads, by thread and context.
     pub(crate) thread_streams: HashMap<(u32, u32), CUstream>,
@@ -135,7 +135,7 @@ pub struct Session {
     pub(crate) frames: u64,
     /// What a companion wants, where there can be one.
     pub(crate) orders: Option<Orders>,
-    pub(crate) looking: Looking,
+    pub(crate) busy_poll: BusyPoll,
     /// Attributes of the launch at hand.
     pub(crate) attributes: Vec<CUlaunchAttribute>,
     pub(crate) executors: Executors,
@@ -175,16 +175,16 @@ impl Session {
 
     /// A session that is to be rebuilt, and whose program comes later.
     pub fn without_program(setup: Setup) -> Self {
-        let mut reach = Reach::new(&setup.map);
+        let mut address_check = AddressCheck::new(&setup.map);
         if setup.host.as_ref().is_some_and(HostMemory::is_shared) {
-            reach.share_pinned();
+            address_check.share_pinned();
         }
         let blocks = setup.host.as_ref().map(HostMemory::books).unwrap_or_default();
         Self {
             shared: Arc::new(Shared::new(setup.driver, setup.capture, setup.usage, blocks)),
             tables: Tables::default(),
             facts: setup.facts,
-            reach,
+            address_check,
             device: setup.device,
             virtual_memory: VirtualMemory::default(),
             holdings: Holdings::default(),
@@ -216,7 +216,7 @@ impl Session {
             waiting_upcall: None,
             frames: 0,
             orders: None,
-            looking: Looking::default(),
+            busy_poll: BusyPoll::default(),
             attributes: Vec::new(),
             executors: Executors::default(),
             scratch: Vec::new(),
@@ -224,8 +224,8 @@ impl Session {
     }
 
     /// What the session and others of its server want of each other.
-    pub fn shortage(&self) -> Arc<Shortage> {
-        Arc::clone(&self.shared.shortage)
+    pub fn reclaim(&self) -> Arc<Reclaim> {
+        Arc::clone(&self.shared.reclaim)
     }
 
     /// Has the session look for images in `store` before they are sent.
@@ -246,7 +246,7 @@ impl Session {
     /// What the system refuses.
     pub fn join_host(&mut self, shared: Option<BorrowedFd<'_>>) -> Result<(), ReserveError> {
         if shared.is_some() {
-            self.reach.share_pinned();
+            self.address_check.share_pinned();
         }
         self.host.as_mut().map_or(Ok(()), |host| host.join(shared))
     }
@@ -273,11 +273,11 @@ impl Session {
         loop {
             let opcode = match link.next()? {
                 Event::Frame(frame) => {
-                    self.looking.is_on = true;
+                    self.busy_poll.is_on = true;
                     self.payload_buffer = frame.buffer;
                     self.execute(&frame.head, frame.payload)?;
                     self.payload_buffer = None;
-                    self.looking.is_on = false;
+                    self.busy_poll.is_on = false;
                     frame.head.opcode
                 }
                 Event::Interrupted => {
@@ -287,8 +287,8 @@ impl Session {
                 }
                 Event::Closed => return Ok(()),
             };
-            self.look(|| link.has_pending())?;
-            self.watch(|| link.has_pending());
+            self.poll_pending_wait(|| link.has_pending())?;
+            self.spin_for_executor(|| link.has_pending());
             if relay::begins_with(opcode) {
                 return self.serve_relayed(link);
             }
@@ -316,7 +316,7 @@ impl Session {
     pub fn execute(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {
         self.shared.usage.count_call();
         let executed = self.enter_for(head).and_then(|()| {
-            self.looking.subject = self.subject(head, payload);
+            self.busy_poll.target = self.target(head, payload);
             dispatch(self, head, payload)
         });
         match executed {
@@ -383,25 +383,25 @@ impl Session {
         Ok(self.shared.answer(head, status, [&self.scratch, reply.tail()], synchronised)?)
     }
 
-    /// Has a call that may wait executed elsewhere, and answered from there; or looked at first ([`Session::look`]).
+    /// Has a call that may wait executed elsewhere, and answered from there; or looked at first ([`Session::poll_pending_wait`]).
     pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: Job<R>) -> Result<(), Fault> {
         let task = task(*head, job);
         expect_reply(head)?;
         let (place, thread) = (self.place()?, head.thread);
-        if let Some(subject) = self.looking.subject.take() {
-            self.looking.next = Some(Look { subject, thread, place, task });
+        if let Some(target) = self.busy_poll.target.take() {
+            self.busy_poll.pending = Some(PendingWait { target, thread, place, task });
             return Ok(());
         }
         Ok(self.executors.run(&self.shared, thread, place, task)?)
     }
 
     /// The current context, for an executor.
-    fn place(&self) -> Result<Place, Fault> {
+    fn place(&self) -> Result<TaskContext, Fault> {
         if self.entered == 0 {
             // What needs a context is refused by the driver.
-            return Ok(Place::ANYWHERE);
+            return Ok(TaskContext::NO_CONTEXT);
         }
-        Ok(Place { context: self.tables.contexts.get(self.entered)?, epoch: self.epoch })
+        Ok(TaskContext { context: self.tables.contexts.get(self.entered)?, epoch: self.epoch })
     }
 }
 
@@ -413,7 +413,7 @@ pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
         reply.encode(&mut payload);
         // A program that is gone needs no answer; the monitor ends the process.
         let _ = shared.answer(&head, status, [&payload, reply.tail()], true);
-        spare::keep(reply.into_tail());
+        reply_pool::keep(reply.into_tail());
     }))
 }
 

@@ -5,7 +5,6 @@
 //! will put the program's next object: what is needed on a device was made before the program came ([`Carrier`]), or lies
 //! at addresses of the worker's own (`scratch.rs`).
 
-mod ahead;
 mod area;
 mod areas;
 mod capture;
@@ -15,18 +14,18 @@ mod contexts;
 mod declared;
 mod error;
 mod hash;
-mod lift;
 mod moved;
+mod precopy;
 mod restore;
 mod scratch;
+mod session_image;
 mod soft;
-mod taken;
+mod transfer;
 mod zeros;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use ahead::Aside;
 pub use carrier::Carrier;
 use carrier::Streams;
 use declared::Declared;
@@ -36,7 +35,8 @@ use katydid_cuda_sys::CUcontext;
 use katydid_driver::Driver;
 use katydid_image::ChunkId;
 use katydid_wire::companion::MovedVariable;
-pub use taken::journal_of;
+use precopy::PrecopyState;
+pub use session_image::journal_of;
 
 /// Names of chunks by the device's hash and their lengths.
 type Names = HashMap<(Hash, u64), ChunkId>;
@@ -61,7 +61,7 @@ pub(crate) struct Snapshots {
     /// Of every context, as far as its driver has made any.
     streams: Vec<Streams>,
     known: Known,
-    aside: Aside,
+    aside: PrecopyState,
     busy: Arc<Busy>,
     declared: Arc<Declared>,
     /// Variables that a restore found elsewhere, and that nothing in the session points to.
@@ -76,12 +76,12 @@ struct Busy {
 }
 
 /// A snapshot that is being written; over when dropped.
-struct Behind {
+struct PendingWrite {
     busy: Arc<Busy>,
     bytes: u64,
 }
 
-impl Drop for Behind {
+impl Drop for PendingWrite {
     fn drop(&mut self) {
         let mut held = self.busy.lock();
         if let Some(at) = held.iter().position(|bytes| *bytes == self.bytes) {
@@ -113,9 +113,9 @@ impl Snapshots {
         &self.declared
     }
 
-    fn begin(&self, bytes: u64) -> Behind {
+    fn begin(&self, bytes: u64) -> PendingWrite {
         self.busy.lock().push(bytes);
-        Behind { busy: Arc::clone(&self.busy), bytes }
+        PendingWrite { busy: Arc::clone(&self.busy), bytes }
     }
 
     /// Bytes of device memory that will be free again.

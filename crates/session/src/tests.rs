@@ -1,13 +1,13 @@
 //! A session driven frame by frame against a driver that only remembers what it was asked.
 
 mod bulk;
+mod busy_poll;
 mod contents;
 mod fake;
 mod graphs;
 mod hostile;
 mod journal;
 mod launches;
-mod looking;
 mod memory;
 mod order;
 mod packed;

@@ -17,7 +17,7 @@
 use std::fmt::Display;
 use std::os::fd::BorrowedFd;
 
-use katydid_session::Plea;
+use katydid_session::ReclaimRequest;
 use rustix::net::{SendFlags, send};
 
 /// Longest packet the daemon takes.
@@ -64,15 +64,15 @@ pub(crate) fn short(control: BorrowedFd<'_>, number: u64, device: &str) {
 }
 
 /// Says that this session has done what it could for another one's plea.
-pub(crate) fn given(control: BorrowedFd<'_>, plea: Plea) {
-    say(control, &format!("given {} {}", plea.session, plea.number));
+pub(crate) fn given(control: BorrowedFd<'_>, request: ReclaimRequest) {
+    say(control, &format!("given {} {}", request.session, request.number));
 }
 
 /// What the daemon says to a worker that serves a session.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Word {
     /// `give SESSION N DEVICE`: that session's plea number N.
-    Give(Plea, String),
+    Give(ReclaimRequest, String),
     /// `answered N`: the others have done what they could for this session's.
     Answered(u64),
 }
@@ -84,8 +84,8 @@ pub(crate) fn hear(line: &[u8]) -> Option<Word> {
     let mut number = || words.next()?.parse().ok();
     match kind {
         "give" => {
-            let plea = Plea { session: number()?, number: number()? };
-            Some(Word::Give(plea, words.next()?.to_owned()))
+            let request = ReclaimRequest { session: number()?, number: number()? };
+            Some(Word::Give(request, words.next()?.to_owned()))
         }
         "answered" => Some(Word::Answered(number()?)),
         _ => None,
@@ -123,8 +123,8 @@ mod tests {
 
     #[test]
     fn what_the_daemon_says_is_read_and_nonsense_is_not() {
-        let plea = Plea { session: 3, number: 7 };
-        assert_eq!(hear(b"give 3 7 0000:01:00.0"), Some(Word::Give(plea, "0000:01:00.0".to_owned())));
+        let request = ReclaimRequest { session: 3, number: 7 };
+        assert_eq!(hear(b"give 3 7 0000:01:00.0"), Some(Word::Give(request, "0000:01:00.0".to_owned())));
         assert_eq!(hear(b"answered 9"), Some(Word::Answered(9)));
         for line in [&b"give 3 7"[..], b"give 3 x 0", b"answered", b"answered -1", b"", b"\xff", b"take 1 2 3"] {
             assert_eq!(hear(line), None);

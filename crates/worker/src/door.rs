@@ -15,7 +15,7 @@ use crate::companion::{self, Seat};
 use crate::control;
 use crate::log::Log;
 use crate::monitor::leave;
-use crate::neighbours::Neighbourhood;
+use crate::peers::SessionPeers;
 
 /// A session as visitors see it.
 pub(crate) struct Door {
@@ -26,7 +26,7 @@ pub(crate) struct Door {
     pub(crate) ready: Ready,
     pub(crate) session: Control,
     pub(crate) seat: Seat,
-    pub(crate) neighbourhood: Neighbourhood,
+    pub(crate) neighbourhood: SessionPeers,
     pub(crate) log: Arc<Log>,
 }
 

@@ -17,8 +17,8 @@ mod layout;
 mod log;
 mod memory;
 mod monitor;
-mod neighbours;
 mod opencl;
+mod peers;
 mod preparation;
 mod process;
 mod restore;
@@ -39,7 +39,7 @@ use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, RefusalCode, Refused, Role};
 use katydid_wire::note::Note;
 
-pub use katydid_session::{ImageStore, Noted};
+pub use katydid_session::{BenchedCall, ImageStore};
 pub use layout::STACKS_KEPT;
 pub use sandbox::{Sandbox, missing as missing_from_sandbox};
 

@@ -23,7 +23,7 @@ use crate::companion::Seat;
 use crate::control;
 use crate::layout;
 use crate::log::Log;
-use crate::neighbours::Neighbourhood;
+use crate::peers::SessionPeers;
 use crate::restore::Blank;
 use crate::serve::{self, Begun, Concerns, ServeError, lower};
 use crate::warm::Warm;
@@ -110,7 +110,7 @@ fn name(platforms: &[Platform]) -> String {
 
 fn concerns_of(usage: Arc<Usage>) -> Concerns {
     let usage = Arc::new(move || (usage.memory(), usage.calls()));
-    Concerns { usage, neighbourhood: Neighbourhood::default() }
+    Concerns { usage, neighbourhood: SessionPeers::default() }
 }
 
 /// Memory that the program has too, at the first address that suits both; none where there is none.

@@ -34,8 +34,8 @@ use crate::control::{self, Word};
 use crate::log::Log;
 use crate::memory::{self, Arenas};
 use crate::monitor::leave;
-use crate::neighbours::Neighbourhood;
 use crate::opencl;
+use crate::peers::SessionPeers;
 use crate::serve::{self, Begun, Concerns, lower};
 use crate::store::{Asker, Input};
 use crate::warm::Warm;
@@ -271,13 +271,13 @@ fn blank(warm: Warm, note: &Note, part: &Part, input: &Input, incarnations: &[u8
     let device = DeviceMemory::new(map.clone(), &warm.facts, lower(opening.quota, note.memory));
     let usage = Arc::new(Usage::default());
     let (name, shared) = (warm.name, Arc::clone(&usage));
-    let devices = Neighbourhood::addresses(&warm.facts);
+    let devices = SessionPeers::addresses(&warm.facts);
     let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
     let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
     let session = Box::leak(Box::new(Session::without_program(setup)));
     session.live_in(incarnations);
     let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
-    let concerns = Concerns { usage, neighbourhood: Neighbourhood::new(session.shortage(), devices) };
+    let concerns = Concerns { usage, neighbourhood: SessionPeers::new(session.reclaim(), devices) };
     Ok(Blank { session, ranges, driver: name, log: Log::kept(real), concerns })
 }
 
@@ -392,8 +392,8 @@ impl Door<'_> {
             }
             // Nothing lies idle in a session that has no program yet.
             Ok(Some(Delivery::Text(line))) => {
-                if let Some(Word::Give(plea, _)) = control::hear(&line) {
-                    control::given(self.control.as_fd(), plea);
+                if let Some(Word::Give(request, _)) = control::hear(&line) {
+                    control::given(self.control.as_fd(), request);
                 }
             }
             // The daemon is gone, and the session with it.

@@ -17,8 +17,8 @@ use crate::door::Door;
 use crate::log::Log;
 use crate::memory::{self, Arenas};
 use crate::monitor::{self, Meter, leave};
-use crate::neighbours::Neighbourhood;
 use crate::opencl;
+use crate::peers::SessionPeers;
 use crate::snapshot::UnderWay;
 use crate::warm::Warm;
 
@@ -80,7 +80,7 @@ fn begin(
     let Arenas { ranges, map, host } = arenas;
     let device = DeviceMemory::new(map.clone(), &warm.facts, quota);
     let usage = Arc::new(Usage::default());
-    let devices = Neighbourhood::addresses(&warm.facts);
+    let devices = SessionPeers::addresses(&warm.facts);
     let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
     let shared = Arc::clone(&usage);
     let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
@@ -96,7 +96,7 @@ fn begin(
         session.use_store(store);
     }
     let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
-    let concerns = Concerns { usage, neighbourhood: Neighbourhood::new(session.shortage(), devices) };
+    let concerns = Concerns { usage, neighbourhood: SessionPeers::new(session.reclaim(), devices) };
     accompany(session, link, ready, build, control, Seat::default(), Log::kept(real), concerns)
 }
 
@@ -106,7 +106,7 @@ pub(crate) type UsageOf = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
 /// What of a session concerns the server.
 pub(crate) struct Concerns {
     pub(crate) usage: UsageOf,
-    pub(crate) neighbourhood: Neighbourhood,
+    pub(crate) neighbourhood: SessionPeers,
 }
 
 /// A session with its program, and what accompanies it. It is never dropped: the driver may use its memory until the process ends.

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use katydid_worker::Noted;
+use katydid_worker::BenchedCall;
 use serde::Serialize;
 
 use super::body::BATCH;
@@ -45,17 +45,22 @@ const FAREWELL: Duration = Duration::from_secs(30);
 struct Work {
     key: &'static str,
     name: &'static str,
-    noted: Noted,
+    noted: BenchedCall,
     once: fn(&Cuda) -> Result<(), CudaError>,
 }
 
 const WORKS: [Work; 3] = [
-    Work { key: "launch", name: "launches", noted: Noted::Launch, once: Cuda::launch },
-    Work { key: "event", name: "events made and ended", noted: Noted::Event, once: |cuda| cuda.new_event().map(drop) },
+    Work { key: "launch", name: "launches", noted: BenchedCall::Launch, once: Cuda::launch },
+    Work {
+        key: "event",
+        name: "events made and ended",
+        noted: BenchedCall::Event,
+        once: |cuda| cuda.new_event().map(drop),
+    },
     Work {
         key: "stream",
         name: "streams made and ended",
-        noted: Noted::Stream,
+        noted: BenchedCall::Stream,
         once: |cuda| cuda.new_stream().map(drop),
     },
 ];

@@ -1,6 +1,6 @@
 //! Builds the driver's nodes from a description, and changes them in an executable graph.
 //!
-//! Every address that a description names is checked as those of copies and fills are ([`crate::reach`]). Graphs
+//! Every address that a description names is checked as those of copies and fills are ([`crate::memory::address_check`]). Graphs
 //! inside steps are built into the same driver graph, between two empty nodes; only bodies of conditional nodes are
 //! graphs of their own, because the driver makes them.
 
@@ -21,14 +21,14 @@ use katydid_driver::Driver;
 use katydid_wire::facts::{GraphFacts, ParameterFacts, StepFacts, Work};
 use katydid_wire::frame::FrameHead;
 
-use super::{Built, Exec, Keep, run};
-use crate::ask::ask;
-use crate::fault::Fault;
-use crate::gather;
+use super::{Built, Exec, GraphMemory, run};
+use crate::calls::fault::Fault;
+use crate::device::ask::ask;
+use crate::device::gather;
 use crate::session::Session;
 
 /// First and last node of a step.
-type Ends = (CUgraphNode, CUgraphNode);
+type StepNodes = (CUgraphNode, CUgraphNode);
 
 /// What a graph is built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,19 +47,19 @@ pub(super) struct Builder<'a> {
     pub(crate) steps: Vec<(Built, bool)>,
     /// Wire ids of those that steps run in.
     pub(crate) contexts: BTreeSet<u32>,
-    pub(crate) keep: Keep,
+    pub(crate) keep: GraphMemory,
     /// Inside a conditional node, where the driver takes no host functions.
     in_body: bool,
     purpose: Purpose,
 }
 
 /// The list that names packed parameters, and what it points to.
-struct Extra<'a> {
+struct PackedArguments<'a> {
     size: usize,
     params: &'a [u8],
 }
 
-impl Extra<'_> {
+impl PackedArguments<'_> {
     fn list(&mut self) -> [*mut c_void; 5] {
         [
             std::ptr::without_provenance_mut(launch_param::BUFFER_POINTER as usize),
@@ -73,7 +73,7 @@ impl Extra<'_> {
 
 impl<'a> Builder<'a> {
     pub(crate) fn new(session: &'a mut Session, head: &'a FrameHead, purpose: Purpose) -> Self {
-        let (steps, contexts, keep) = (Vec::new(), BTreeSet::new(), Keep::default());
+        let (steps, contexts, keep) = (Vec::new(), BTreeSet::new(), GraphMemory::default());
         Self { session, head, steps, contexts, keep, in_body: false, purpose }
     }
 
@@ -83,7 +83,7 @@ impl<'a> Builder<'a> {
         graph: CUgraph,
         facts: &GraphFacts,
     ) -> Result<(Vec<CUgraphNode>, Vec<CUgraphNode>), Fault> {
-        let mut ends: Vec<Ends> = Vec::with_capacity(facts.steps.len());
+        let mut ends: Vec<StepNodes> = Vec::with_capacity(facts.steps.len());
         for step in &facts.steps {
             ends.push(self.step(graph, step)?);
         }
@@ -120,7 +120,7 @@ impl<'a> Builder<'a> {
         unsafe { self.session.driver().cuGraphAddDependencies_v2(graph, &raw const from, &raw const to, data, 1) }.ok()
     }
 
-    fn step(&mut self, graph: CUgraph, step: &StepFacts) -> Result<Ends, Fault> {
+    fn step(&mut self, graph: CUgraph, step: &StepFacts) -> Result<StepNodes, Fault> {
         let number = self.steps.len();
         self.steps.push((Built::Fixed, true));
         self.contexts.extend(context_of(&step.work).map(|context| self.session.owner(context)));
@@ -160,7 +160,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The inner graph between two empty nodes.
-    fn child(&mut self, graph: CUgraph, step: &StepFacts) -> Result<Ends, Fault> {
+    fn child(&mut self, graph: CUgraph, step: &StepFacts) -> Result<StepNodes, Fault> {
         let (entry, exit, plain) = (self.empty(graph)?, self.empty(graph)?, CUgraphEdgeData::default());
         let (first, last) = match step.inner.first() {
             Some(inner) => self.graph(graph, inner)?,
@@ -203,7 +203,13 @@ impl<'a> Builder<'a> {
     }
 
     /// A copy and the program's part of it, in the right order.
-    fn staged(&mut self, graph: CUgraph, work: &Work, token: u64, is_source: bool) -> Result<(Ends, Built), Fault> {
+    fn staged(
+        &mut self,
+        graph: CUgraph,
+        work: &Work,
+        token: u64,
+        is_source: bool,
+    ) -> Result<(StepNodes, Built), Fault> {
         let copy = self.node(graph, work)?;
         let host = self.node(graph, &Work::Host { token })?;
         let (first, last) = if is_source { (host, copy) } else { (copy, host) };
@@ -294,7 +300,7 @@ fn with_kernel(
     // NVIDIA's driver refuses the attribute (1) to a node whose parameters came packed (580.159.04).
     let is_cooperative = attributes.iter().any(|(id, _)| *id == launch_attribute::COOPERATIVE);
     let mut each = if is_cooperative { one_by_one(session.driver(), (func, kern), params)? } else { Vec::new() };
-    let mut extra = Extra { size: params.len(), params };
+    let mut extra = PackedArguments { size: params.len(), params };
     let mut list = extra.list();
     let is_packed = each.is_empty() && !params.is_empty();
     let [gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ] = *shape;
@@ -351,7 +357,7 @@ fn copy_of(
     session: &mut Session,
     head: &FrameHead,
     work: &Work,
-    keep: &mut Keep,
+    keep: &mut GraphMemory,
 ) -> Result<(CUDA_MEMCPY3D, CUcontext), Fault> {
     let (context, bytes, stage) = match work {
         Work::Copy { context, copy } => (*context, copy, None),
@@ -362,7 +368,7 @@ fn copy_of(
     let extent = [copy.WidthInBytes, copy.Height, copy.Depth];
     let check = |session: &Session, base, first, pitch, height| {
         let (start, size) = span(base, first, pitch, height, extent).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        session.reach.check(start, size)
+        session.address_check.check(start, size)
     };
     if !matches!(stage, Some((_, true))) {
         let first = [copy.srcXInBytes, copy.srcY, copy.srcZ];
@@ -402,7 +408,7 @@ fn fill_of(
     let row = width.checked_mul(u64::from(*element));
     let skipped = height.saturating_sub(1).checked_mul(*pitch);
     let size = row.zip(skipped).and_then(|(row, skipped)| skipped.checked_add(row));
-    session.reach.check(*address, size.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
+    session.address_check.check(*address, size.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
     let fill = CUDA_MEMSET_NODE_PARAMS {
         dst: *address,
         pitch: *pitch as usize,
@@ -421,7 +427,7 @@ fn words_of(
 ) -> Result<(Vec<CUstreamBatchMemOpParams>, CUcontext), Fault> {
     let Work::Batch { context, words } = work else { return Err(CUresult::ERROR_INVALID_VALUE.into()) };
     for (_, address, ..) in words.iter().filter(|word| word.1 != 0) {
-        session.reach.check(*address, 4)?;
+        session.address_check.check(*address, 4)?;
     }
     let one = |(operation, address, value, flags): &(u32, u64, u64, u32)| CUstreamBatchMemOpParams {
         operation: *operation,

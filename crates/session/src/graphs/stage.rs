@@ -15,25 +15,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
 
-use crate::own_pages::OwnPages;
+use crate::memory::pinned_alloc::PinnedAlloc;
 
 /// Bytes that all stages of a session may take.
-const MOST: u64 = 64 << 30;
+const MAX_STAGE_BYTES: u64 = 64 << 30;
 /// Bytes that are kept for stages to come.
-const SPARE: u64 = 256 << 20;
+const MAX_SPARE_BYTES: u64 = 256 << 20;
 /// A stage has memory of so many times its size at most, and of so many bytes at least.
-const TIMES: usize = 4;
-const LEAST: usize = 64 << 10;
+const MAX_OVERSIZE: usize = 4;
+const MIN_STAGE_BYTES: usize = 64 << 10;
 /// Where the memory is asked for (`worker/src/layout.rs`): one behind the other, and then from the beginning.
-const PLACE: usize = 0x4b80_0000_0000;
-const PLACES: usize = 256 << 30;
+const ADDRESS_HINT: usize = 0x4b80_0000_0000;
+const ADDRESS_RANGE_BYTES: usize = 256 << 30;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
 /// One block. The driver copies from or to it while its step runs; the program's part comes before or after that. It is reached
 /// through copies in and out only, which the graph's order keeps apart from the driver's.
 pub(crate) struct Stage {
-    pages: OwnPages,
+    pages: PinnedAlloc,
     size: usize,
     /// Wire id of the context that it was made in.
     context: u32,
@@ -41,10 +41,10 @@ pub(crate) struct Stage {
 
 impl Stage {
     fn new(driver: &Arc<Driver>, context: u32, size: usize) -> Result<Self, CUresult> {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        static NEXT_ADDRESS: AtomicUsize = AtomicUsize::new(0);
         let room = size.max(1).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        let place = PLACE + NEXT.fetch_add(room, Ordering::Relaxed) % PLACES;
-        let pages = OwnPages::map(driver, place, room).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        let place = ADDRESS_HINT + NEXT_ADDRESS.fetch_add(room, Ordering::Relaxed) % ADDRESS_RANGE_BYTES;
+        let pages = PinnedAlloc::map(driver, place, room).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
         pages.register()?;
         Ok(Self { pages, size, context })
     }
@@ -96,7 +96,7 @@ impl Stages {
         size: u64,
     ) -> Result<Arc<Stage>, CUresult> {
         let taken: u64 = self.all().values().map(|stage| stage.room() as u64).sum();
-        if size > MOST - taken.min(MOST) {
+        if size > MAX_STAGE_BYTES - taken.min(MAX_STAGE_BYTES) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let size = size as usize;
@@ -112,7 +112,9 @@ impl Stages {
     /// The closest of those that are kept of a context.
     fn take_spare(&self, context: u32, size: usize) -> Option<Stage> {
         let mut spare = self.spare();
-        let fits = |stage: &Stage| stage.room() >= size && stage.room() <= LEAST.max(size.saturating_mul(TIMES));
+        let fits = |stage: &Stage| {
+            stage.room() >= size && stage.room() <= MIN_STAGE_BYTES.max(size.saturating_mul(MAX_OVERSIZE))
+        };
         let fitting = spare.iter().enumerate().filter(|(_, stage)| stage.context == context && fits(stage));
         let (at, _) = fitting.min_by_key(|(_, stage)| stage.room())?;
         let mut stage = spare.swap_remove(at);
@@ -126,7 +128,7 @@ impl Stages {
         let Some(stage) = gone.and_then(Arc::into_inner) else { return };
         let mut spare = self.spare();
         let kept: u64 = spare.iter().map(|stage| stage.room() as u64).sum();
-        if kept + stage.room() as u64 <= SPARE {
+        if kept + stage.room() as u64 <= MAX_SPARE_BYTES {
             spare.push(stage);
         }
     }

@@ -15,10 +15,10 @@ use katydid_wire::message::{
     kdContextSetLimit, kdContextSetLimitReply,
 };
 
-use super::{Called, done};
-use crate::ask::ask;
-use crate::fault::Fault;
-use crate::gather;
+use crate::calls::fault::Fault;
+use crate::device::ask::ask;
+use crate::device::gather;
+use crate::handlers::{Called, done};
 use crate::session::Session;
 
 /// Activates a device's primary context and tells its facts.
@@ -32,7 +32,7 @@ pub(crate) fn kdContextRetain(
     let made = set_flags(session, message.device, message.flags).and_then(|()| retain(session, message.device));
     let handle = made.inspect_err(|_| session.forget_context(message.context))?;
     let facts = begin(session, message.context, handle, Some(message.device))?;
-    session.looking.heed(message.flags);
+    session.busy_poll.note_schedule_flags(message.flags);
     done(kdContextRetainReply { facts })
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn kdContextCreate(
     // SAFETY: the output is a local; what comes off is the context just pushed.
     ask::<CUcontext>(|out| unsafe { session.driver().cuCtxPopCurrent_v2(out) })?;
     let facts = begin(session, message.context, handle, None)?;
-    session.looking.heed(message.flags);
+    session.busy_poll.note_schedule_flags(message.flags);
     done(kdContextCreateReply { facts })
 }
 

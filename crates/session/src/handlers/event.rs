@@ -6,8 +6,8 @@ use katydid_cuda_sys::{CUevent, CUresult};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdElapsedTime, kdElapsedTimeReply};
 
-use super::{Called, done};
-use crate::ask::ask;
+use crate::device::ask::ask;
+use crate::handlers::{Called, done};
 use crate::session::Session;
 
 /// The driver's answer, or what is known of events that were recorded before a restore.

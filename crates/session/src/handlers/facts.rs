@@ -4,7 +4,7 @@ use katydid_driver_state::environment;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdEnvironment, kdEnvironmentReply, kdFacts, kdFactsReply};
 
-use super::{Called, done};
+use crate::handlers::{Called, done};
 use crate::session::Session;
 
 /// Answers from what the worker gathered before it had a program; a quota is shown as the device's size.

@@ -13,15 +13,15 @@ use katydid_wire::message::{
     kdUpcallBytesReply, kdUpcallData, kdUpcallsBegin,
 };
 
-use super::{Called, Detached, Enqueued, done};
-use crate::executor::Task;
-use crate::fault::{Fault, SessionError};
+use crate::calls::executor::Task;
+use crate::calls::fault::{Fault, SessionError};
+use crate::calls::shared::Shared;
+use crate::handlers::{Called, Detached, Enqueued, done};
 use crate::journal::{Attachment, Steps, needs};
 use crate::session::{Session, task};
-use crate::shared::Shared;
 
 /// Bytes of a reply that describe the data.
-const LENGTH: usize = 4;
+const REPLY_HEAD_BYTES: usize = 4;
 
 fn damaged(message: &'static str, error: impl ToString) -> Fault {
     SessionError::DamagedPart { message, part: "steps", reason: error.to_string() }.into()
@@ -126,7 +126,7 @@ pub(crate) fn kdUpcallBytes(
 
 fn bytes_job(shared: Arc<Shared>, message: kdUpcallBytes) -> Detached<kdUpcallBytesReply> {
     let size = message.size as usize;
-    if size > MAX_PAYLOAD - LENGTH {
+    if size > MAX_PAYLOAD - REPLY_HEAD_BYTES {
         let (address, size) = (message.offset, u64::from(message.size));
         return Err(SessionError::BadRange { what: "one reply", address, size }.into());
     }

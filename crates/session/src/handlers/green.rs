@@ -14,11 +14,11 @@ use katydid_wire::message::{
 };
 use katydid_wire::resource::{MOST_PARTS, Part, VISIBLE_AT};
 
-use super::{Called, Enqueued, done};
-use crate::ask::ask;
-use crate::context::Green;
-use crate::fault::Fault;
-use crate::gather;
+use crate::calls::context::Green;
+use crate::calls::fault::Fault;
+use crate::device::ask::ask;
+use crate::device::gather;
+use crate::handlers::{Called, Enqueued, done};
 use crate::session::Session;
 
 /// `CU_DEV_RESOURCE_TYPE_SM`.
@@ -26,7 +26,7 @@ const MULTIPROCESSORS: u32 = 1;
 
 /// How a resource is split.
 #[derive(Clone, Copy)]
-struct Split {
+struct ResourceSplit {
     groups: u32,
     flags: u32,
     least: u32,
@@ -52,7 +52,7 @@ fn green_of(session: &Session, id: u32) -> Result<CUgreenCtx, CUresult> {
 fn split(
     session: &Session,
     input: &CUdevResource,
-    how: Split,
+    how: ResourceSplit,
 ) -> Result<(Vec<CUdevResource>, CUdevResource), CUresult> {
     let mut groups = vec![CUdevResource::default(); how.groups as usize];
     let (mut count, mut rest) = (how.groups, CUdevResource::default());
@@ -90,7 +90,7 @@ pub(crate) fn kdResourceSplit(
     }
     let input = whole(session, green, device)?;
     if groups > 0 {
-        let (made, rest) = split(session, &input, Split { groups, flags, least })?;
+        let (made, rest) = split(session, &input, ResourceSplit { groups, flags, least })?;
         let parts = made.iter().chain([&rest]).flat_map(visible).collect();
         return done(kdResourceSplitReply { made: made.len() as u32, parts });
     }
@@ -112,7 +112,7 @@ fn chosen(session: &Session, message: &kdGreenCreate<'_>) -> Result<Vec<CUdevRes
     if parts.peek() == Some(&Part::WHOLE) || groups > MOST_PARTS {
         return Ok(vec![input]);
     }
-    let (made, rest) = split(session, &input, Split { groups, flags, least })?;
+    let (made, rest) = split(session, &input, ResourceSplit { groups, flags, least })?;
     let one = |part: Part| if part == Part::REST { Some(rest) } else { made.get(part.0 as usize).copied() };
     let all = parts.map(one).collect::<Option<Vec<_>>>();
     all.filter(|all| !all.is_empty()).ok_or_else(|| CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION.into())

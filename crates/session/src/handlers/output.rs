@@ -5,7 +5,7 @@ use katydid_cuda_sys::CUresult;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdOutput, kdOutputReply};
 
-use super::Detached;
+use crate::handlers::Detached;
 use crate::session::Session;
 
 /// Does nothing: what was printed travels with every reply to a blocking message.

@@ -8,18 +8,18 @@ use katydid_cuda_sys::{CUdevice, CUresult, CUuuid, device_attribute};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdProcessorPlaces, kdProcessorPlacesReply};
 
-use super::{Called, done};
-use crate::ask::ask;
+use crate::device::ask::ask;
+use crate::handlers::{Called, done};
 use crate::session::Session;
 
 /// The table's id, in memory order.
 const TABLE: u128 = 0x1734dc26_800d_4745_8726_c0f1e7dd8bca;
 /// Its slots: the one that makes both arrays, and the one that takes them back.
-const MAKE: usize = 4;
-const TAKE_BACK: usize = 13;
+const CREATE_SLOT: usize = 4;
+const DESTROY_SLOT: usize = 13;
 
-type Make = unsafe extern "C" fn(*mut *mut u8, *mut *mut u8) -> CUresult;
-type TakeBack = unsafe extern "C" fn(*mut u8, *mut u8) -> CUresult;
+type Create = unsafe extern "C" fn(*mut *mut u8, *mut *mut u8) -> CUresult;
+type Destroy = unsafe extern "C" fn(*mut u8, *mut u8) -> CUresult;
 
 /// Both arrays, of one byte for each pair of multiprocessors.
 pub(crate) fn kdProcessorPlaces(
@@ -53,7 +53,7 @@ pub(crate) fn kdProcessorPlaces(
 }
 
 /// The two functions, if this driver has the table and it is long enough.
-fn slots(driver: &katydid_driver::Driver) -> Result<(Make, TakeBack), CUresult> {
+fn slots(driver: &katydid_driver::Driver) -> Result<(Create, Destroy), CUresult> {
     let mut table: *const c_void = std::ptr::null();
     let id = TABLE.to_be_bytes();
     // SAFETY: the output is a local, an id has 16 bytes.
@@ -64,12 +64,12 @@ fn slots(driver: &katydid_driver::Driver) -> Result<(Make, TakeBack), CUresult> 
     let words = table.cast::<usize>();
     // SAFETY: a table begins with its size in bytes, and has as many words as that says.
     unsafe {
-        if words.read() < (TAKE_BACK + 1) * size_of::<usize>() {
+        if words.read() < (DESTROY_SLOT + 1) * size_of::<usize>() {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        let (make, take_back) = (words.add(MAKE).read(), words.add(TAKE_BACK).read());
-        let make = std::mem::transmute::<usize, Option<Make>>(make).ok_or(CUresult::ERROR_NOT_SUPPORTED)?;
-        let back = std::mem::transmute::<usize, Option<TakeBack>>(take_back).ok_or(CUresult::ERROR_NOT_SUPPORTED)?;
+        let (make, take_back) = (words.add(CREATE_SLOT).read(), words.add(DESTROY_SLOT).read());
+        let make = std::mem::transmute::<usize, Option<Create>>(make).ok_or(CUresult::ERROR_NOT_SUPPORTED)?;
+        let back = std::mem::transmute::<usize, Option<Destroy>>(take_back).ok_or(CUresult::ERROR_NOT_SUPPORTED)?;
         Ok((make, back))
     }
 }

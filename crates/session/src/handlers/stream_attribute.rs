@@ -8,8 +8,8 @@ use katydid_wire::message::{
     kdStreamAttribute, kdStreamAttributeReply, kdStreamSetAttribute, kdStreamSetAttributeReply,
 };
 
-use super::{Called, done};
-use crate::fault::SessionError;
+use crate::calls::fault::SessionError;
+use crate::handlers::{Called, done};
 use crate::session::Session;
 
 /// The value of an attribute; bytes that the driver does not write are 0.

@@ -9,10 +9,10 @@ use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUpcallNextReply};
 
-use super::{Detached, Enqueued};
-use crate::executor::Task;
+use crate::calls::executor::Task;
+use crate::calls::shared::Shared;
+use crate::handlers::{Detached, Enqueued};
 use crate::session::{Job, Session, task};
-use crate::shared::Shared;
 
 /// What the driver hands back when a function is due.
 struct Registration {

@@ -20,12 +20,12 @@ use katydid_wire::codec::{Field as _, Message as _, Reader};
 use katydid_wire::message::cuEventCreate;
 
 use super::Kind;
-use crate::ask::ask;
-use crate::fault::Fault;
+use crate::calls::fault::Fault;
+use crate::device::ask::ask;
 use crate::session::Session;
 
 /// With so many events in a context, the time between each two is kept as well.
-const FEW: usize = 32;
+const MAX_PAIRWISE_EVENTS: usize = 32;
 
 /// The times of one context, as they are saved.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -189,7 +189,7 @@ impl Session {
             behind = handle(*event)?;
             times.stamps.insert(*event, at);
         }
-        if recorded.len() <= FEW {
+        if recorded.len() <= MAX_PAIRWISE_EVENTS {
             for (start, end) in recorded.iter().flat_map(|one| recorded.iter().map(move |other| (one.0, other.0))) {
                 times.pairs.insert((start, end), elapsed(driver, handle(start)?, handle(end)?)?);
             }

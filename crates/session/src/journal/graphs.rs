@@ -11,10 +11,10 @@ use std::sync::Arc;
 use katydid_wire::facts::{GraphFacts, StepFacts, Work};
 use katydid_wire::message::kdGraphChange;
 
-use super::{Entry, Frame, Kind, More, Set, Steps};
+use super::{Entry, Frame, Kind, PropertySet, RareFields, Steps};
 
 /// A graph to replay.
-pub(super) struct Current<'a> {
+pub(super) struct CurrentGraph<'a> {
     /// The frame from whose place on all that it needs is there.
     pub(super) order: u64,
     /// What it is built from.
@@ -26,14 +26,14 @@ pub(super) struct Current<'a> {
 }
 
 /// The graph of an entry; none for an entry without a description.
-pub(super) fn current(entry: &Entry) -> Option<Current<'_>> {
+pub(super) fn current(entry: &Entry) -> Option<CurrentGraph<'_>> {
     let (more, made) = (entry.more()?, entry.made.order);
     let Steps { bytes, needs } = more.steps.as_ref()?;
     let before =
         |needs: &[(Kind, u32)], order| needs.iter().map(move |(kind, id)| (*kind, *id, order)).collect::<Vec<_>>();
     if more.sets.is_empty() {
         let needs = before(needs, made);
-        return Some(Current { order: made, bytes: Arc::clone(bytes), needs, changes: Vec::new() });
+        return Some(CurrentGraph { order: made, bytes: Arc::clone(bytes), needs, changes: Vec::new() });
     }
     let mut facts = GraphFacts::decode(bytes).ok()?;
     let mut unchanged = facts.clone();
@@ -54,12 +54,12 @@ pub(super) fn current(entry: &Entry) -> Option<Current<'_>> {
         }
     }
     needs.extend(before(&self::needs(&unchanged), made));
-    Some(Current { order, bytes: Arc::new(facts.encode()), needs, changes })
+    Some(CurrentGraph { order, bytes: Arc::new(facts.encode()), needs, changes })
 }
 
 /// The last change of each step: messages of two kinds, with the same fields, make them.
-fn last_of_each(more: &More) -> Option<Vec<&Set>> {
-    let mut last: BTreeMap<u32, &Set> = BTreeMap::new();
+fn last_of_each(more: &RareFields) -> Option<Vec<&PropertySet>> {
+    let mut last: BTreeMap<u32, &PropertySet> = BTreeMap::new();
     for set in more.sets.values() {
         let kept = last.entry(kdGraphChange::decode(set.frame.payload()).ok()?.number).or_insert(set);
         if kept.frame.order < set.frame.order {
@@ -161,7 +161,7 @@ mod tests {
         let facts =
             GraphFacts { steps: vec![step(Work::Empty, vec![]), step(Work::Child, vec![GraphFacts { steps: inner }])] };
         let steps = Some(Steps { bytes: Arc::new(facts.encode()), needs: needs(&facts) });
-        let mut more = More { steps, ..More::default() };
+        let mut more = RareFields { steps, ..RareFields::default() };
         for (order, (opcode, number, step)) in (20..).zip(changes) {
             let mut payload = Vec::new();
             let encoded = step.encode();
@@ -170,7 +170,7 @@ mod tests {
             payload.extend_from_slice(message.tail());
             let frame = frame(*opcode, order, &payload);
             let key = (*opcode, Selector::Number(u64::from(*number)));
-            more.sets.insert(key, Set { frame, told: None });
+            more.sets.insert(key, PropertySet { frame, told: None });
         }
         Entry { made: frame(1, 10, &[]), more: Some(Box::new(more)) }
     }

@@ -12,11 +12,11 @@ use katydid_wire::message::{
     cuStreamCopyAttributes, kdGraphCondition, kdGraphForget, kdGraphInstantiate, kdMemoryMap, kdStreamSetAttribute,
 };
 
-use super::{Attachment, Entry, Frame, Journal, Kind, NUMBER, Place, Selector, Set, in_context};
+use super::{Attachment, Entry, Frame, Journal, Kind, NUMBER, Place, PropertySet, Selector, in_context};
 use crate::session::Session;
 
 /// Streams up to this id are the default ones: null, legacy, the thread's own.
-const LAST_DEFAULT: u32 = 2;
+const LAST_DEFAULT_STREAM: u32 = 2;
 /// Where messages that tune a kernel name the device.
 const DEVICE: usize = 8;
 
@@ -61,7 +61,7 @@ impl Session {
             return self.copied_attributes(head, payload);
         }
         let frame = Frame::new(head, self.current, payload);
-        self.keep_set(object, property, Set { frame, told: None });
+        self.keep_set(object, property, PropertySet { frame, told: None });
     }
 
     /// A message told the program something about an object.
@@ -74,14 +74,14 @@ impl Session {
             self.journal.uses.note(object.1 as u32, self.current, frame.order);
         }
         let told = Some(self.scratch.as_slice().into());
-        self.keep_set(object, property, Set { frame, told });
+        self.keep_set(object, property, PropertySet { frame, told });
     }
 
-    fn keep_set(&mut self, (kind, id): (Kind, u64), property: Selector, mut set: Set) {
+    fn keep_set(&mut self, (kind, id): (Kind, u64), property: Selector, mut set: PropertySet) {
         let (kind, id, property) = match (kind, property) {
             (_, Selector::Whole) => (kind, id, Selector::Message(set.frame.context, set.frame.payload().into())),
             // The default streams, which differ in each context, and one of them in each thread.
-            (Kind::Stream, Selector::Number(number)) if id <= u64::from(LAST_DEFAULT) => {
+            (Kind::Stream, Selector::Number(number)) if id <= u64::from(LAST_DEFAULT_STREAM) => {
                 let stream = default_stream(set.frame.thread, id as u32);
                 (Kind::Context, u64::from(set.frame.context), Selector::OfDefault(stream, number))
             }
@@ -121,7 +121,7 @@ impl Session {
     fn attributes_of(&self, head: &FrameHead, stream: u32) -> Vec<(Kind, u64, (u16, Selector))> {
         let default = default_stream(head.thread, stream);
         let (kind, id) = match stream {
-            0..=LAST_DEFAULT => (Kind::Context, u64::from(self.current)),
+            0..=LAST_DEFAULT_STREAM => (Kind::Context, u64::from(self.current)),
             stream => (Kind::Stream, u64::from(stream)),
         };
         let sets = self.journal.more(kind, id).map(|more| more.sets.keys());
@@ -197,7 +197,7 @@ impl Journal {
             self.end_stream(ids.start);
         }
         match kind.place() {
-            Place::Brief(at) => self.brief[at].end(ids.start),
+            Place::CompactEntry(at) => self.brief[at].end(ids.start),
             Place::Dense(_) => drop(self.take(kind, ids.start)),
             Place::Sparse(at) => {
                 while let Some((&id, _)) = self.sparse[at].range(ids.clone()).next() {
@@ -270,7 +270,7 @@ impl Journal {
 
 /// A default stream in its context: only the last of them is another one in each thread.
 fn default_stream(thread: u32, stream: u32) -> u64 {
-    let thread = if stream == LAST_DEFAULT { u64::from(thread) } else { 0 };
+    let thread = if stream == LAST_DEFAULT_STREAM { u64::from(thread) } else { 0 };
     thread << 2 | u64::from(stream)
 }
 

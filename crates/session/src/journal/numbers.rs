@@ -15,11 +15,11 @@ use katydid_wire::message::{kdGraphCondition, kdTextureCreate};
 use super::rebuild::RebuildError;
 use super::save::number_told;
 use super::{Kind, in_context};
-use crate::ask::ask;
+use crate::device::ask::ask;
 use crate::session::Session;
 
 /// Fillers of one replay.
-const MOST: usize = 1 << 20;
+const MAX_FILLERS: usize = 1 << 20;
 
 /// What a replay uses up.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ impl Session {
             }
             self.journal.take(kind, in_context(kind, self.current, told));
             self.replay.numbers.fillers.push((record.context, is_texture, told));
-            if told > wanted || self.replay.numbers.fillers.len() >= MOST {
+            if told > wanted || self.replay.numbers.fillers.len() >= MAX_FILLERS {
                 return Err(RebuildError::Moved { what: what.to_owned(), was: wanted, is: told });
             }
         }
@@ -73,7 +73,7 @@ impl Session {
         let wanted = number_told(record);
         let moved = |is| RebuildError::Moved { what: "a conditional handle".to_owned(), was: wanted, is };
         let missing = wanted.saturating_sub(self.replay.numbers.last_condition + 1);
-        if missing > MOST as u64 {
+        if missing > MAX_FILLERS as u64 {
             return Err(moved(self.replay.numbers.last_condition));
         }
         if missing > 0 {

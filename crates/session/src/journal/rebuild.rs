@@ -26,16 +26,16 @@ use katydid_wire::message::{
 use super::numbers::Numbers;
 use super::state::State;
 use super::{Frame, Steps, needs};
-use crate::ask::ask;
-use crate::dispatch::{dispatch, is_end, is_kept};
-use crate::fault::{Fault, SessionError};
+use crate::calls::dispatch::{dispatch, is_end, is_kept};
+use crate::calls::fault::{Fault, SessionError};
+use crate::device::ask::ask;
+use crate::memory::shares::Loans;
 use crate::session::Session;
-use crate::shares::Loans;
 
 /// How long it is waited for memory of a device. Who ends gives his back a moment later, as the worker does that the session had
 /// before.
-const PATIENCE: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(100);
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
+const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Why a session could not be rebuilt. The worker is of no use afterwards; the image is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,7 @@ pub enum RebuildError {
     /// There is not as much memory as there was.
     #[error(
         "the device has no memory for {message}, and had none in {} s: others use it, or it has less than the one before",
-        PATIENCE.as_secs()
+        MEMORY_TIMEOUT.as_secs()
     )]
     NoMemory {
         /// The message.
@@ -282,8 +282,8 @@ impl Session {
             return Err(RebuildError::NotKept { message });
         }
         let (mut code, began) = (self.run_once(record)?, Instant::now());
-        while code == CUresult::ERROR_OUT_OF_MEMORY && began.elapsed() < PATIENCE {
-            thread::sleep(LOOK);
+        while code == CUresult::ERROR_OUT_OF_MEMORY && began.elapsed() < MEMORY_TIMEOUT {
+            thread::sleep(MEMORY_POLL_INTERVAL);
             code = self.run_once(record)?;
         }
         // What is ended again may be refused as it was the first time.
@@ -371,7 +371,7 @@ impl Session {
         }
         let Some(host) = &mut self.host else { return Err(refused(record, CUresult::ERROR_NOT_SUPPORTED)) };
         host.adopt(message.address, message.size).map_err(RebuildError::from_fault)?;
-        self.reach.admit_pinned(message.address, message.size);
+        self.address_check.admit_pinned(message.address, message.size);
         let entry = Frame::new(&FrameHead { context: 0, ..self.head_of(record) }, 0, &record.payload);
         self.journal.keep_pinned(message.address, entry);
         Ok(())

@@ -23,8 +23,8 @@ use katydid_wire::texture::TextureArguments;
 
 use super::state::{Opening, Pending, State};
 use super::{Entry, Frame, Journal, Kind, Steps, graphs};
-use crate::ask::ask;
-use crate::fault::Fault;
+use crate::calls::fault::Fault;
+use crate::device::ask::ask;
 use crate::session::Session;
 
 /// Why the state of a session cannot be saved. The session is as it was.
@@ -211,12 +211,12 @@ impl Session {
                 }
             }
         }
-        for ghost in self.journal.ghosts.iter() {
-            match ghost.entry.more().is_some_and(|more| more.steps.is_some()) {
-                true => all.sketch(&ghost.entry),
-                false => all.entry(&self.journal, Kind::Module, &ghost.entry, false),
+        for tombstone in self.journal.tombstones.iter() {
+            match tombstone.entry.more().is_some_and(|more| more.steps.is_some()) {
+                true => all.sketch(&tombstone.entry),
+                false => all.entry(&self.journal, Kind::Module, &tombstone.entry, false),
             }
-            all.frame(Kind::Module, &ghost.ended, None);
+            all.frame(Kind::Module, &tombstone.ended, None);
         }
         self.journal.sketches.values().for_each(|entry| all.sketch(entry));
         let journal = &self.journal;

@@ -30,7 +30,7 @@ use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{kdUpcallNext, message_layout, message_name};
 
 use super::event_times::SavedTimes;
-use crate::shares::{Loan, Loans, Subject};
+use crate::memory::shares::{Loan, Loans, SharedObject};
 
 const MAGIC: [u8; 8] = *b"kdstate\n";
 /// The version that this build writes, and the newest that it reads.
@@ -38,7 +38,7 @@ const VERSION: u32 = 4;
 /// The messages that its records name.
 const MESSAGES: Messages = Messages { name: message_name, layout: message_layout };
 /// Arenas that a map is made of at most.
-const MOST_ARENAS: u32 = 16;
+const MAX_ARENAS: u32 = 16;
 
 /// What a worker must know before it can make the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl Opening {
 
     fn take(reader: &mut Reader<'_>) -> Result<Self, StateError> {
         let count = reader.take::<u32>()?;
-        if count > MOST_ARENAS {
+        if count > MAX_ARENAS {
             return Err(StateError::Damaged { what: "the number of arenas" });
         }
         let mut arenas = Vec::new();
@@ -202,9 +202,9 @@ impl Loans {
         (self.loans.len() as u32).put(out);
         for Loan { subject, length, secret } in &self.loans {
             let (kind, id): (u32, u64) = match *subject {
-                Subject::Range(address) => (1, address),
-                Subject::Block(id) => (2, id.into()),
-                Subject::Event(id) => (3, id.into()),
+                SharedObject::Range(address) => (1, address),
+                SharedObject::Block(id) => (2, id.into()),
+                SharedObject::Event(id) => (3, id.into()),
             };
             kind.put(out);
             id.put(out);
@@ -222,9 +222,9 @@ impl Loans {
             let (kind, id, length) = (reader.take::<u32>()?, reader.take::<u64>()?, reader.take()?);
             let number = u32::try_from(id).map_err(|_| damaged());
             let subject = match kind {
-                1 => Subject::Range(id),
-                2 => Subject::Block(number?),
-                3 => Subject::Event(number?),
+                1 => SharedObject::Range(id),
+                2 => SharedObject::Block(number?),
+                3 => SharedObject::Event(number?),
                 _ => return Err(damaged()),
             };
             let secret = reader.take::<Vec<u8>>()?.try_into().map_err(|_| damaged())?;

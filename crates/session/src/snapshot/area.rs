@@ -16,7 +16,7 @@ pub(super) use katydid_session_core::CHUNK_BYTES;
 
 /// Where the bytes of an area lie.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum AreaLocation {
     /// Device memory at addresses in a row.
     Linear(u64),
     /// Texels.
@@ -46,12 +46,12 @@ pub(super) struct Area {
     pub(super) region: Region,
     /// The context to copy in.
     pub(super) context: CUcontext,
-    pub(super) place: Place,
+    pub(super) place: AreaLocation,
 }
 
 /// The other end of a copy: memory of the worker's.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Other {
+pub(super) enum WorkerMemory {
     /// On the device.
     Device(u64),
     /// Host memory, registered if the driver let us.
@@ -60,7 +60,7 @@ pub(super) enum Other {
 
 /// Which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     /// Out of the area.
     Out,
     /// Into it.
@@ -83,7 +83,7 @@ impl Area {
     /// The address of a byte, where all bytes have addresses in a row.
     pub(super) fn address(&self, offset: u64) -> Option<u64> {
         match self.place {
-            Place::Linear(start) => Some(start + offset),
+            AreaLocation::Linear(start) => Some(start + offset),
             _ => None,
         }
     }
@@ -99,22 +99,24 @@ impl Area {
         driver: &Driver,
         stream: CUstream,
         (offset, length): (u64, u64),
-        other: Other,
-        way: Way,
+        other: WorkerMemory,
+        way: Direction,
     ) -> Result<(), CUresult> {
         // SAFETY: the caller's promise, for each part of the copy.
         unsafe {
             match &self.place {
-                Place::Linear(start) => bytes(driver, stream, start + offset, other, length, way),
-                Place::Texels(texels) => texels.carry(driver, stream, (offset, length), other, way),
-                Place::Variables(all) => variables(driver, stream, all, (offset, length), other, way),
-                Place::Host(start) | Place::Heap(start) => host(driver, stream, start + offset, other, length, way),
+                AreaLocation::Linear(start) => bytes(driver, stream, start + offset, other, length, way),
+                AreaLocation::Texels(texels) => texels.carry(driver, stream, (offset, length), other, way),
+                AreaLocation::Variables(all) => variables(driver, stream, all, (offset, length), other, way),
+                AreaLocation::Host(start) | AreaLocation::Heap(start) => {
+                    host(driver, stream, start + offset, other, length, way)
+                }
             }
         }
     }
 }
 
-impl Other {
+impl WorkerMemory {
     fn plus(self, bytes: u64) -> Self {
         match self {
             Self::Device(start) => Self::Device(start + bytes),
@@ -136,18 +138,22 @@ unsafe fn bytes(
     driver: &Driver,
     stream: CUstream,
     address: u64,
-    other: Other,
+    other: WorkerMemory,
     length: u64,
-    way: Way,
+    way: Direction,
 ) -> Result<(), CUresult> {
     let length = length as usize;
     // SAFETY: the caller's promise.
     let status = unsafe {
         match (other, way) {
-            (Other::Device(to), Way::Out) => driver.cuMemcpyDtoDAsync_v2(to, address, length, stream),
-            (Other::Device(from), Way::In) => driver.cuMemcpyDtoDAsync_v2(address, from, length, stream),
-            (Other::Host(to), Way::Out) => driver.cuMemcpyDtoHAsync_v2(pointer(to), address, length, stream),
-            (Other::Host(from), Way::In) => driver.cuMemcpyHtoDAsync_v2(address, pointer(from), length, stream),
+            (WorkerMemory::Device(to), Direction::Out) => driver.cuMemcpyDtoDAsync_v2(to, address, length, stream),
+            (WorkerMemory::Device(from), Direction::In) => driver.cuMemcpyDtoDAsync_v2(address, from, length, stream),
+            (WorkerMemory::Host(to), Direction::Out) => {
+                driver.cuMemcpyDtoHAsync_v2(pointer(to), address, length, stream)
+            }
+            (WorkerMemory::Host(from), Direction::In) => {
+                driver.cuMemcpyHtoDAsync_v2(address, pointer(from), length, stream)
+            }
         }
     };
     status.ok()
@@ -162,19 +168,21 @@ unsafe fn host(
     driver: &Driver,
     stream: CUstream,
     address: u64,
-    other: Other,
+    other: WorkerMemory,
     length: u64,
-    way: Way,
+    way: Direction,
 ) -> Result<(), CUresult> {
     let ours = pointer(address).cast::<u8>();
     let length = length as usize;
     // SAFETY: the caller's promise; the two ends are different memory.
     unsafe {
         match (other, way) {
-            (Other::Host(to), Way::Out) => ours.copy_to_nonoverlapping(pointer(to).cast(), length),
-            (Other::Host(from), Way::In) => ours.copy_from_nonoverlapping(pointer(from).cast(), length),
-            (Other::Device(to), Way::Out) => return driver.cuMemcpyHtoDAsync_v2(to, ours.cast(), length, stream).ok(),
-            (Other::Device(from), Way::In) => {
+            (WorkerMemory::Host(to), Direction::Out) => ours.copy_to_nonoverlapping(pointer(to).cast(), length),
+            (WorkerMemory::Host(from), Direction::In) => ours.copy_from_nonoverlapping(pointer(from).cast(), length),
+            (WorkerMemory::Device(to), Direction::Out) => {
+                return driver.cuMemcpyHtoDAsync_v2(to, ours.cast(), length, stream).ok();
+            }
+            (WorkerMemory::Device(from), Direction::In) => {
                 return driver.cuMemcpyDtoHAsync_v2(ours.cast(), from, length, stream).ok();
             }
         }
@@ -192,8 +200,8 @@ unsafe fn variables(
     stream: CUstream,
     all: &[(u64, u64)],
     (offset, length): (u64, u64),
-    other: Other,
-    way: Way,
+    other: WorkerMemory,
+    way: Direction,
 ) -> Result<(), CUresult> {
     let (mut at, end) = (0, offset + length);
     for (address, size) in all {
@@ -221,8 +229,8 @@ impl Texels {
         driver: &Driver,
         stream: CUstream,
         (offset, length): (u64, u64),
-        other: Other,
-        way: Way,
+        other: WorkerMemory,
+        way: Direction,
     ) -> Result<(), CUresult> {
         for part in self.parts(offset / self.width, (offset + length) / self.width) {
             let at = other.plus((part.slice * self.height + part.row) * self.width - offset);
@@ -234,20 +242,20 @@ impl Texels {
     }
 
     /// Rows in a row as boxes: the rest of a slice, whole slices, the start of another.
-    fn parts(&self, first: u64, end: u64) -> Vec<Part> {
+    fn parts(&self, first: u64, end: u64) -> Vec<ArrayBox> {
         let mut parts = Vec::new();
         let mut at = first;
         while at < end {
             let (slice, row) = (at / self.height, at % self.height);
             let whole = if row == 0 { (end - at) / self.height } else { 0 };
             let rows = if whole > 0 { self.height } else { (self.height - row).min(end - at) };
-            parts.push(Part { slice, row, rows, slices: whole.max(1) });
+            parts.push(ArrayBox { slice, row, rows, slices: whole.max(1) });
             at += rows * whole.max(1);
         }
         parts
     }
 
-    fn copy(&self, part: &Part, other: Other, way: Way) -> CUDA_MEMCPY3D {
+    fn copy(&self, part: &ArrayBox, other: WorkerMemory, way: Direction) -> CUDA_MEMCPY3D {
         let mut copy = CUDA_MEMCPY3D {
             WidthInBytes: self.width as usize,
             Height: part.rows as usize,
@@ -257,12 +265,12 @@ impl Texels {
         let (width, rows, row, slice) =
             (self.width as usize, part.rows as usize, part.row as usize, part.slice as usize);
         let (kind, address) = match other {
-            Other::Device(address) => (memory_type::DEVICE, address),
-            Other::Host(address) => (memory_type::HOST, address),
+            WorkerMemory::Device(address) => (memory_type::DEVICE, address),
+            WorkerMemory::Host(address) => (memory_type::HOST, address),
         };
         let device = if kind == memory_type::DEVICE { address } else { 0 };
         let host = if kind == memory_type::HOST { pointer(address) } else { std::ptr::null_mut() };
-        if way == Way::Out {
+        if way == Direction::Out {
             (copy.srcMemoryType, copy.srcArray, copy.srcY, copy.srcZ) = (memory_type::ARRAY, self.array, row, slice);
             (copy.dstMemoryType, copy.dstDevice, copy.dstHost) = (kind, device, host);
             (copy.dstPitch, copy.dstHeight) = (width, rows);
@@ -277,7 +285,7 @@ impl Texels {
 
 /// A box of an array, as wide as that.
 #[derive(Debug, PartialEq, Eq)]
-struct Part {
+struct ArrayBox {
     slice: u64,
     row: u64,
     rows: u64,
@@ -288,8 +296,8 @@ struct Part {
 mod tests {
     use super::*;
 
-    fn part(slice: u64, row: u64, rows: u64, slices: u64) -> Part {
-        Part { slice, row, rows, slices }
+    fn part(slice: u64, row: u64, rows: u64, slices: u64) -> ArrayBox {
+        ArrayBox { slice, row, rows, slices }
     }
 
     #[test]

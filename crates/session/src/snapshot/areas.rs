@@ -23,26 +23,26 @@ use katydid_driver::Driver;
 use katydid_image::Region;
 use serde::{Deserialize, Serialize};
 
-use super::area::{Area, CHUNK_BYTES, Place, Texels};
-use super::code::{self, Found, Loaded};
+use super::area::{Area, AreaLocation, CHUNK_BYTES, Texels};
+use super::code::{self, FoundVariable, LoadedCode};
 use super::contexts::{Contexts, architecture};
 use super::declared::Named;
 use super::error::{SnapshotError, refused};
 use super::scratch::Scratch;
 use super::soft;
-use crate::arrays::Held;
-use crate::ask::ask;
-use crate::device_memory::access;
+use crate::device::ask::ask;
 use crate::journal::Kind;
+use crate::memory::device_memory::access;
+use crate::memory::virtual_memory::Memory;
+use crate::objects::arrays::ArrayObject;
 use crate::session::Session;
-use crate::virtual_memory::Memory;
 
 /// Kind of the areas that are host pages.
 pub(super) const PINNED: &str = "pinned";
 /// Flags of arrays whose texels are mapped like virtual memory: sparse ones, and those mapped later.
 const MAPPED_TEXELS: u32 = 0x40 | 0x80;
 /// A mipmap has at most so many levels, as extents have 32 bits.
-const MOST_LEVELS: u32 = 32;
+const MAX_MIP_LEVELS: u32 = 32;
 
 /// Everything with contents.
 pub(super) struct Areas {
@@ -65,7 +65,7 @@ pub(super) struct Records {
 pub(super) struct CodeRecord {
     pub(super) code: String,
     pub(super) object: u64,
-    pub(super) variables: Vec<Found>,
+    pub(super) variables: Vec<FoundVariable>,
     /// Which code the device runs: only with the same have its functions the same addresses. Images of earlier builds do
     /// not tell.
     #[serde(default)]
@@ -84,7 +84,7 @@ pub(super) struct HeapRecord {
 
 /// Which areas are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct AreaFilter {
     /// Also host pages that the program has as well.
     pub(super) shared_pages: bool,
 }
@@ -94,8 +94,8 @@ pub(super) struct Wanted {
 /// # Errors
 ///
 /// What cannot be kept, or what the driver does not answer.
-pub(super) fn areas(session: &mut Session, contexts: &Contexts, wanted: Wanted) -> Result<Areas, SnapshotError> {
-    let mut finder = Finder::new(session, contexts);
+pub(super) fn areas(session: &mut Session, contexts: &Contexts, wanted: AreaFilter) -> Result<Areas, SnapshotError> {
+    let mut finder = AreaFinder::new(session, contexts);
     finder.arenas(session)?;
     // Before blocks: where some are mapped piece by piece, their memory cannot be mapped elsewhere, which says less.
     finder.arrays(session)?;
@@ -112,18 +112,18 @@ pub(super) fn areas(session: &mut Session, contexts: &Contexts, wanted: Wanted) 
 ///
 /// As [`areas`].
 pub(super) fn code_areas(session: &Session, contexts: &Contexts) -> Result<Areas, SnapshotError> {
-    let mut finder = Finder::new(session, contexts);
+    let mut finder = AreaFinder::new(session, contexts);
     finder.variables(session)?;
     Ok(finder.areas)
 }
 
-struct Finder<'a> {
+struct AreaFinder<'a> {
     driver: Arc<Driver>,
     contexts: &'a Contexts,
     areas: Areas,
 }
 
-impl<'a> Finder<'a> {
+impl<'a> AreaFinder<'a> {
     fn new(session: &Session, contexts: &'a Contexts) -> Self {
         let areas = Areas { all: Vec::new(), records: Records::default(), _views: Vec::new() };
         Self { driver: Arc::clone(&session.shared.driver), contexts, areas }
@@ -136,15 +136,15 @@ impl<'a> Finder<'a> {
         object: u64,
         (device, context): (i32, CUcontext),
         bytes: u64,
-        place: Place,
+        place: AreaLocation,
     ) {
         let chunk_bytes = match &place {
-            Place::Texels(texels) => texels.chunk_bytes(),
+            AreaLocation::Texels(texels) => texels.chunk_bytes(),
             _ => CHUNK_BYTES,
         };
         let address = match place {
-            Place::Linear(address) if kind == "arena" => address,
-            Place::Host(address) | Place::Heap(address) => address,
+            AreaLocation::Linear(address) if kind == "arena" => address,
+            AreaLocation::Host(address) | AreaLocation::Heap(address) => address,
             _ => 0,
         };
         let region = Region {
@@ -164,7 +164,7 @@ impl<'a> Finder<'a> {
         for (device, address, size) in session.device.ranges() {
             let context = self.contexts.of_device(device)?;
             let name = format!("arena of GPU {device} at {address:#x}");
-            self.add("arena", name, address, (device, context), size, Place::Linear(address));
+            self.add("arena", name, address, (device, context), size, AreaLocation::Linear(address));
         }
         Ok(())
     }
@@ -197,7 +197,7 @@ impl<'a> Finder<'a> {
                     address
                 }
             };
-            self.add("block", format!("block {id}"), id.into(), (device, context), size, Place::Linear(place));
+            self.add("block", format!("block {id}"), id.into(), (device, context), size, AreaLocation::Linear(place));
         }
         Ok(())
     }
@@ -207,8 +207,10 @@ impl<'a> Finder<'a> {
             let place = self.contexts.of_id(context)?;
             place.1.enter(&self.driver)?;
             match held {
-                Held::Array(array) | Held::Level(array, _) => self.texels("array", id, 0, array, place)?,
-                Held::Mipmap(mipmap) => {
+                ArrayObject::Array(array) | ArrayObject::Level(array, _) => {
+                    self.texels("array", id, 0, array, place)?
+                }
+                ArrayObject::Mipmap(mipmap) => {
                     for (level, array) in levels(&self.driver, mipmap) {
                         self.texels("mipmap", id, level, array, place)?;
                     }
@@ -242,7 +244,7 @@ impl<'a> Finder<'a> {
         let name = if kind == "mipmap" { format!("level {level} of mipmap {id}") } else { format!("array {id}") };
         let object = u64::from(id) | u64::from(level) << 32;
         let texels = Texels { array, width, height };
-        self.add(kind, name, object, (device, context.0), width * height * depth, Place::Texels(texels));
+        self.add(kind, name, object, (device, context.0), width * height * depth, AreaLocation::Texels(texels));
         Ok(())
     }
 
@@ -260,7 +262,7 @@ impl<'a> Finder<'a> {
             let bytes = variables.iter().map(|found| found.size).sum();
             if bytes > 0 {
                 let places = variables.iter().map(|found| (found.address, found.size)).collect();
-                let (title, place) = (format!("variables of {name}"), Place::Variables(places));
+                let (title, place) = (format!("variables of {name}"), AreaLocation::Variables(places));
                 self.add("variables", title, it.object, (device, context.0), bytes, place);
             }
             let runs = Some(code::runs(&self.driver, declared.code, sm));
@@ -279,21 +281,28 @@ impl<'a> Finder<'a> {
         for (id, device, context) in self.contexts.all().to_vec() {
             for heap in soft::heaps(&self.driver, context).map_err(refused("look at a heap of device code"))? {
                 let name = format!("heap of context {id}");
-                self.add("heap", name, heap.address, (device, context), heap.size, Place::Heap(heap.address));
+                self.add("heap", name, heap.address, (device, context), heap.size, AreaLocation::Heap(heap.address));
                 self.areas.records.heaps.push(HeapRecord { context: id, books: heap.books });
             }
         }
         Ok(())
     }
 
-    fn pinned(&mut self, session: &Session, wanted: Wanted) -> Result<(), SnapshotError> {
+    fn pinned(&mut self, session: &Session, wanted: AreaFilter) -> Result<(), SnapshotError> {
         let Some(host) = &session.host else { return Ok(()) };
         for (address, size) in host.blocks() {
             if !wanted.shared_pages && !host.is_private(address) {
                 continue;
             }
             let place = (0, self.contexts.of_device(0)?);
-            self.add(PINNED, format!("pinned memory at {address:#x}"), address, place, size, Place::Host(address));
+            self.add(
+                PINNED,
+                format!("pinned memory at {address:#x}"),
+                address,
+                place,
+                size,
+                AreaLocation::Host(address),
+            );
         }
         Ok(())
     }
@@ -327,7 +336,7 @@ pub(super) struct Code {
     pub(super) named: Named,
     pub(super) object: u64,
     context: u32,
-    loaded: Loaded,
+    loaded: LoadedCode,
 }
 
 /// All of it: modules, and libraries in the contexts where they are in use. Asking for a variable of a library
@@ -337,14 +346,14 @@ pub(super) fn code_of(session: &Session) -> Vec<Code> {
     for (id, module, context) in session.tables.modules.all() {
         if let Some(image) = session.journal.image(Kind::Module, id) {
             let (name, object) = (format!("module {id}"), u64::from(id));
-            all.push(Code { named: Named { name, image }, object, context, loaded: Loaded::Module(module) });
+            all.push(Code { named: Named { name, image }, object, context, loaded: LoadedCode::Module(module) });
         }
     }
     for (id, context, _) in session.journal.uses.in_order() {
         let library = session.tables.libraries.all().find(|(other, ..)| *other == id);
         if let (Some((_, library, _)), Some(image)) = (library, session.journal.image(Kind::Library, id)) {
             let (name, object) = (format!("library {id}"), u64::from(id) | u64::from(context) << 32);
-            all.push(Code { named: Named { name, image }, object, context, loaded: Loaded::Library(library) });
+            all.push(Code { named: Named { name, image }, object, context, loaded: LoadedCode::Library(library) });
         }
     }
     all
@@ -365,7 +374,7 @@ fn texel(it: &CUDA_ARRAY3D_DESCRIPTOR) -> Option<u64> {
 fn levels(driver: &Driver, mipmap: CUmipmappedArray) -> Vec<(u32, CUarray)> {
     // SAFETY: a mipmap of the session; the output is a local.
     let level = |number| ask(|out| unsafe { driver.cuMipmappedArrayGetLevel(out, mipmap, number) });
-    (0..MOST_LEVELS).map_while(|number| Some((number, level(number).ok()?))).collect()
+    (0..MAX_MIP_LEVELS).map_while(|number| Some((number, level(number).ok()?))).collect()
 }
 
 /// Whether the device may read and write what is mapped at an address.

@@ -16,33 +16,33 @@ use katydid_driver::Driver;
 use katydid_image::{ChunkId, FileEntry, Region, Sink};
 use katydid_session_core::{CaptureOptions, Progress};
 
-use super::ahead::{Aside, Ready};
-use super::area::{Area, Other, Place, Way};
-use super::areas::{Areas, Entered, Wanted, areas};
+use super::area::{Area, AreaLocation, Direction, WorkerMemory};
+use super::areas::{AreaFilter, Areas, Entered, areas};
 use super::carrier::{Carrier, Streams};
 use super::contexts::Contexts;
 use super::error::{SnapshotError, refused};
-use super::hash::{GRAIN, Hash, RECORD, hashes, list};
-use super::lift::{Lift, Load};
+use super::hash::{GRAIN_BYTES, Hash, RECORD, hashes, list};
+use super::precopy::{Precopied, PrecopyState};
 use super::scratch::Scratch;
 use super::soft;
+use super::transfer::{ChunkLoad, Transfer};
 use super::zeros::Zeros;
-use super::{Behind, Known};
+use super::{Known, PendingWrite};
 use crate::session::Session;
 
 /// Memory of the device that is left to others.
-const MARGIN: u64 = 256 << 20;
+const DEVICE_MARGIN_BYTES: u64 = 256 << 20;
 /// Copies in spare memory begin at multiples of this.
 const ALIGNMENT: u64 = 512;
 
 /// In place of a carrier.
-const NOWHERE: usize = usize::MAX;
+const NO_CARRIER: usize = usize::MAX;
 
 /// One chunk of one area.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     area: usize,
-    /// The device that can hash it and copy it aside; [`NOWHERE`]: none.
+    /// The device that can hash it and copy it aside; [`NO_CARRIER`]: none.
     carrier: usize,
     offset: u64,
     length: u64,
@@ -63,11 +63,11 @@ pub(super) struct Captured {
     pieces: Vec<Piece>,
     /// By device.
     spare: BTreeMap<i32, Scratch>,
-    aside: Aside,
+    aside: PrecopyState,
     changed: u64,
     known: Known,
     /// Ends of contexts wait for it.
-    _behind: Behind,
+    _behind: PendingWrite,
 }
 
 impl Drop for Captured {
@@ -115,7 +115,7 @@ impl Session {
     ) -> Result<Captured, SnapshotError> {
         self.snapshots.settle();
         let contexts = Contexts::of(self)?;
-        let areas = areas(self, &contexts, Wanted { shared_pages: options.device_only })?;
+        let areas = areas(self, &contexts, AreaFilter { shared_pages: options.device_only })?;
         let (driver, carriers) = (Arc::clone(&self.shared.driver), self.snapshots.carriers().to_vec());
         let ready = self.snapshots.aside.take();
         let aside = self.snapshots.aside.clone();
@@ -155,8 +155,9 @@ impl Session {
 /// All chunks of all areas.
 fn pieces(areas: &Areas, carriers: &[Carrier]) -> Vec<Piece> {
     let of = |(number, area): (usize, &Area)| {
-        let is_in_reach = |carrier: &Carrier| carrier.context == area.context && !matches!(area.place, Place::Heap(_));
-        let carrier = carriers.iter().position(is_in_reach).unwrap_or(NOWHERE);
+        let is_in_reach =
+            |carrier: &Carrier| carrier.context == area.context && !matches!(area.place, AreaLocation::Heap(_));
+        let carrier = carriers.iter().position(is_in_reach).unwrap_or(NO_CARRIER);
         let chunk = |index| {
             let (offset, length) = area.chunk(index);
             Piece { area: number, carrier, offset, length, hash: None, name: None, spare: None }
@@ -182,7 +183,8 @@ pub(super) fn hash_pieces(
 ) -> Result<Vec<Option<Hash>>, CUresult> {
     let mut found = vec![None; pieces.len()];
     let Some(kernel) = &carrier.kernel else { return Ok(found) };
-    let fits = |(address, length): &(u64, u64)| address.is_multiple_of(GRAIN) && length.is_multiple_of(GRAIN);
+    let fits =
+        |(address, length): &(u64, u64)| address.is_multiple_of(GRAIN_BYTES) && length.is_multiple_of(GRAIN_BYTES);
     let wanted = pieces.iter().enumerate().filter_map(|(index, piece)| Some((index, piece.filter(fits)?)));
     let wanted: Vec<(usize, (u64, u64))> = wanted.collect();
     if wanted.is_empty() {
@@ -231,7 +233,7 @@ pub(super) fn free(driver: &Driver, carrier: &Carrier) -> Result<u64, SnapshotEr
     // SAFETY: both outputs are locals.
     let status = unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
     status.ok().map_err(refused("ask for free memory"))?;
-    Ok((free as u64).saturating_sub(MARGIN))
+    Ok((free as u64).saturating_sub(DEVICE_MARGIN_BYTES))
 }
 
 /// Bytes of spare memory for a piece.
@@ -245,7 +247,7 @@ struct Work<'a> {
     carriers: &'a [Carrier],
     streams: &'a [Streams],
     areas: &'a Areas,
-    aside: &'a Aside,
+    aside: &'a PrecopyState,
     pieces: Vec<Piece>,
 }
 
@@ -290,7 +292,7 @@ impl<'a> Work<'a> {
 
     /// Names what the image has already, from earlier snapshots or ahead of this one. Where there is nothing to recognise, and
     /// room for all of a device aside, hashes are left to [`Captured::hash_aside`]: copying alone is faster.
-    fn recognise(&mut self, known: &Known, ready: &Ready, sink: &dyn Sink) -> Result<(), SnapshotError> {
+    fn recognise(&mut self, known: &Known, ready: &Precopied, sink: &dyn Sink) -> Result<(), SnapshotError> {
         let known = known.lock();
         let is_new = known.is_empty() && ready.names.is_empty();
         for (number, carrier) in self.carriers.iter().enumerate() {
@@ -372,12 +374,18 @@ impl<'a> Work<'a> {
             if let Some(to) = piece.spare.filter(|_| piece.carrier == number) {
                 // SAFETY: the session is at rest and its areas are alive; the spare memory is nobody else's.
                 let copied = unsafe {
-                    self.area(&piece).carry(self.driver, stream, (piece.offset, length), Other::Device(to), Way::Out)
+                    self.area(&piece).carry(
+                        self.driver,
+                        stream,
+                        (piece.offset, length),
+                        WorkerMemory::Device(to),
+                        Direction::Out,
+                    )
                 };
                 match (copied, &self.area(&piece).place) {
                     (Ok(()), _) => {}
                     // Some drivers copy texels only to memory with the pitch they like: then in rounds.
-                    (Err(_), Place::Texels(_)) => {
+                    (Err(_), AreaLocation::Texels(_)) => {
                         self.pieces[first..first + count].iter_mut().for_each(|piece| piece.spare = None)
                     }
                     (Err(code), _) => return Err(refused("copy device memory")(code)),
@@ -393,7 +401,7 @@ impl<'a> Work<'a> {
     fn run_at(&self, first: usize) -> (usize, u64) {
         let start = self.pieces[first];
         let mut length = start.length;
-        let is_row = matches!(self.area(&start).place, Place::Linear(_));
+        let is_row = matches!(self.area(&start).place, AreaLocation::Linear(_));
         let more = self.pieces[first + 1..].iter().take_while(|next| {
             let follows = is_row && next.area == start.area && next.offset == start.offset + length;
             let joins = follows && start.spare.is_some() && next.spare == start.spare.map(|spare| spare + length);
@@ -410,11 +418,11 @@ impl<'a> Work<'a> {
             .collect();
         let load = |index: &usize| {
             let Piece { offset, length, .. } = self.pieces[*index];
-            Load { area: self.area(&self.pieces[*index]), offset, length }
+            ChunkLoad { area: self.area(&self.pieces[*index]), offset, length }
         };
-        let loads: Vec<Load<'_>> = now.iter().map(load).collect();
+        let loads: Vec<ChunkLoad<'_>> = now.iter().map(load).collect();
         let (driver, carriers, streams, aside) = (self.driver, self.carriers, self.streams, Some(self.aside));
-        let names = Lift { driver, carriers, streams, progress, aside }.out(&loads, sink)?;
+        let names = Transfer { driver, carriers, streams, progress, aside }.out(&loads, sink)?;
         for (index, name) in now.into_iter().zip(names) {
             self.pieces[index].name = Some(name);
         }
@@ -479,7 +487,7 @@ impl Captured {
         let area = |carrier: &Carrier| {
             let start = self.spare.get(&carrier.device).map_or(0, Scratch::start);
             let region = Region { chunk_bytes: u32::MAX, ..Region::default() };
-            Area { region, context: carrier.context, place: Place::Linear(start) }
+            Area { region, context: carrier.context, place: AreaLocation::Linear(start) }
         };
         let areas: Vec<Area> = self.carriers.iter().map(area).collect();
         let behind: Vec<usize> = (0..self.pieces.len()).filter(|index| self.pieces[*index].spare.is_some()).collect();
@@ -487,13 +495,13 @@ impl Captured {
             let piece = &self.pieces[*index];
             let area = &areas[piece.carrier];
             let start = area.address(0).unwrap_or(0);
-            Load { area, offset: piece.spare.unwrap_or(0) - start, length: piece.length }
+            ChunkLoad { area, offset: piece.spare.unwrap_or(0) - start, length: piece.length }
         };
-        let loads: Vec<Load<'_>> = behind.iter().map(load).collect();
+        let loads: Vec<ChunkLoad<'_>> = behind.iter().map(load).collect();
         let streams: Vec<Streams> = self.carriers.iter().map(|carrier| carrier.streams).collect();
         let (driver, carriers, streams) = (&self.driver, &self.carriers[..], &streams[..]);
-        let names =
-            Lift { driver, carriers, streams, progress: &self.progress, aside: Some(&self.aside) }.out(&loads, sink)?;
+        let names = Transfer { driver, carriers, streams, progress: &self.progress, aside: Some(&self.aside) }
+            .out(&loads, sink)?;
         for (index, name) in behind.into_iter().zip(names) {
             self.pieces[index].name = Some(name);
         }

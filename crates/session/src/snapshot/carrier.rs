@@ -9,7 +9,7 @@ use katydid_cuda_sys::{CUcontext, CUresult, CUstream, stream_flags};
 use katydid_driver::Driver;
 
 use super::hash::HashKernel;
-use crate::ask::ask;
+use crate::device::ask::ask;
 
 /// Streams: copies of as many threads at a time.
 const STREAMS: usize = 8;

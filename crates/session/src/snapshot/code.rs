@@ -15,18 +15,18 @@ use katydid_fatbin::{MachineCode, Variable, Variables};
 use serde::{Deserialize, Serialize};
 
 use super::error::SnapshotError;
-use crate::ask::ask;
+use crate::device::ask::ask;
 
 /// Code in a context.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Loaded {
+pub(super) enum LoadedCode {
     Module(CUmodule),
     Library(CUlibrary),
 }
 
 /// A variable in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Found {
+pub(super) struct FoundVariable {
     pub(super) name: String,
     pub(super) address: u64,
     pub(super) size: u64,
@@ -39,10 +39,10 @@ pub(super) struct Found {
 /// [`SnapshotError::Hidden`].
 pub(super) fn find(
     driver: &Driver,
-    loaded: Loaded,
+    loaded: LoadedCode,
     declared: &Variables<'_>,
     code: &str,
-) -> Result<Vec<Found>, SnapshotError> {
+) -> Result<Vec<FoundVariable>, SnapshotError> {
     let mut found = BTreeMap::new();
     let mut hidden = Vec::new();
     // For each section, an address that its first byte would have.
@@ -76,20 +76,20 @@ pub(super) fn find(
     Ok(found.into_values().filter(|variable| variable.size > 0).collect())
 }
 
-fn entry(variable: &Variable<'_>, address: u64, size: u64) -> Found {
-    Found { name: variable.name.clone().into_owned(), address, size }
+fn entry(variable: &Variable<'_>, address: u64, size: u64) -> FoundVariable {
+    FoundVariable { name: variable.name.clone().into_owned(), address, size }
 }
 
 /// Address and size of the variable called `name`.
-fn address_of(driver: &Driver, loaded: Loaded, name: &str) -> Result<(CUdeviceptr, u64), CUresult> {
+fn address_of(driver: &Driver, loaded: LoadedCode, name: &str) -> Result<(CUdeviceptr, u64), CUresult> {
     let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
     let (mut address, mut size) = (0, 0_usize);
     let (to_address, to_size) = (&raw mut address, &raw mut size);
     // SAFETY: the outputs are locals, the name ends with a NUL, the handle is one of the session's.
     let status = unsafe {
         match loaded {
-            Loaded::Module(module) => driver.cuModuleGetGlobal_v2(to_address, to_size, module, name.as_ptr()),
-            Loaded::Library(library) => driver.cuLibraryGetGlobal(to_address, to_size, library, name.as_ptr()),
+            LoadedCode::Module(module) => driver.cuModuleGetGlobal_v2(to_address, to_size, module, name.as_ptr()),
+            LoadedCode::Library(library) => driver.cuLibraryGetGlobal(to_address, to_size, library, name.as_ptr()),
         }
     };
     status.ok().map(|()| (address, size as u64))

@@ -10,8 +10,8 @@ use katydid_driver::Driver;
 
 use super::areas::Entered;
 use super::error::{SnapshotError, refused};
-use crate::ask::ask;
-use crate::gather::current_device;
+use crate::device::ask::ask;
+use crate::device::gather::current_device;
 use crate::session::Session;
 
 /// The contexts of a session.

@@ -12,16 +12,16 @@ use std::ffi::c_void;
 use katydid_cuda_sys::{CUfunction, CUmodule, CUresult, CUstream};
 use katydid_driver::Driver;
 
-use crate::ask::ask;
+use crate::device::ask::ask;
 
 /// The kernel's text.
 const TEXT: &str = concat!(include_str!("hash.ptx"), "\0");
 /// Threads of a block: the text counts on it.
 const THREADS: u32 = 256;
 /// Most blocks of one launch.
-const MOST: usize = 1 << 30;
+const MAX_BLOCKS: usize = 1 << 30;
 /// Pieces have a multiple of so many bytes, at addresses that are a multiple of it as well.
-pub(crate) const GRAIN: u64 = 16;
+pub(crate) const GRAIN_BYTES: u64 = 16;
 
 /// What one piece hashes to.
 pub(crate) type Hash = [u32; 4];
@@ -78,7 +78,7 @@ impl HashKernel {
         out: u64,
         count: usize,
     ) -> Result<(), CUresult> {
-        let blocks = u32::try_from(count.min(MOST)).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let blocks = u32::try_from(count.min(MAX_BLOCKS)).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         let arguments = [list, out, self.seed];
         let mut places: [*mut c_void; 3] = std::array::from_fn(|at| (&raw const arguments[at]).cast_mut().cast());
         let (function, none) = (self.function, std::ptr::null_mut());
@@ -88,7 +88,7 @@ impl HashKernel {
             .ok()
     }
 
-    /// What the kernel makes of the same bytes, a multiple of [`GRAIN`].
+    /// What the kernel makes of the same bytes, a multiple of [`GRAIN_BYTES`].
     pub(crate) fn of_bytes(&self, bytes: &[u8]) -> Hash {
         on_the_host(bytes, self.seed)
     }
@@ -115,7 +115,7 @@ type Row = [u32; THREADS as usize];
 /// The same hash in host code. Threads of the kernel are lanes here: each step is one loop over all of them, which
 /// compilers make vector instructions of.
 fn on_the_host(bytes: &[u8], seed: u64) -> Hash {
-    const STRIPE: usize = THREADS as usize * GRAIN as usize;
+    const STRIPE: usize = THREADS as usize * GRAIN_BYTES as usize;
     let mut state = begin(seed);
     let (whole, rest) = bytes.as_chunks::<STRIPE>();
     for stripe in whole {
@@ -124,7 +124,7 @@ fn on_the_host(bytes: &[u8], seed: u64) -> Hash {
     if !rest.is_empty() {
         let mut stripe = [0; STRIPE];
         stripe[..rest.len()].copy_from_slice(rest);
-        take_in(&mut state, &words(&stripe), rest.len() / GRAIN as usize);
+        take_in(&mut state, &words(&stripe), rest.len() / GRAIN_BYTES as usize);
     }
     stir(&mut state);
     state.map(|row| row.iter().fold(0, |sum, word| sum ^ word))
@@ -139,8 +139,8 @@ fn begin(seed: u64) -> [Row; 4] {
 }
 
 /// The words of a stripe, a grain of each thread, sorted by their places in it.
-fn words(stripe: &[u8; THREADS as usize * GRAIN as usize]) -> [Row; 4] {
-    let (grains, _) = stripe.as_chunks::<{ GRAIN as usize }>();
+fn words(stripe: &[u8; THREADS as usize * GRAIN_BYTES as usize]) -> [Row; 4] {
+    let (grains, _) = stripe.as_chunks::<{ GRAIN_BYTES as usize }>();
     let word = |thread: usize, at: usize| u32::from_le_bytes(std::array::from_fn(|byte| grains[thread][4 * at + byte]));
     std::array::from_fn(|at| std::array::from_fn(|thread| word(thread, at)))
 }

@@ -18,22 +18,22 @@ use katydid_wire::companion::MovedVariable;
 use katydid_wire::message::{kdForeignMap, kdMemoryBorrow, message_name};
 
 use super::areas::CodeRecord;
-use super::code::Found;
+use super::code::FoundVariable;
 use super::error::SnapshotError;
-use super::taken::CODE;
+use super::session_image::CODE;
 use super::zeros::Zeros;
 use crate::journal::records_of;
 
 /// Kind of the regions with variables.
 const VARIABLES: &str = "variables";
 /// Threads that search contents at most.
-const MOST_THREADS: usize = 8;
+const MAX_THREADS: usize = 8;
 /// Bytes of an address.
-const WORD: usize = size_of::<u64>();
+const ADDRESS_BYTES: usize = size_of::<u64>();
 
 /// A variable that came back elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Displaced {
+pub(super) struct DisplacedVariable {
     pub(super) code: String,
     /// The code's number in the image ([`CodeRecord::object`]).
     pub(super) object: u64,
@@ -43,7 +43,7 @@ pub(super) struct Displaced {
     pub(super) size: u64,
 }
 
-impl Displaced {
+impl DisplacedVariable {
     /// Right behind it. An image is not believed, so it may be anything.
     fn end(&self) -> u64 {
         self.before.saturating_add(self.size)
@@ -67,8 +67,8 @@ impl Displaced {
 /// # Errors
 ///
 /// [`SnapshotError::Moved`]: one is missing, has another size, or shares its name with another.
-pub(super) fn displaced(record: &CodeRecord, now: &[Found]) -> Result<Vec<Displaced>, SnapshotError> {
-    let mut places: HashMap<&str, Vec<&Found>> = HashMap::new();
+pub(super) fn displaced(record: &CodeRecord, now: &[FoundVariable]) -> Result<Vec<DisplacedVariable>, SnapshotError> {
+    let mut places: HashMap<&str, Vec<&FoundVariable>> = HashMap::new();
     now.iter().for_each(|found| places.entry(&found.name).or_default().push(found));
     let mut all = Vec::new();
     for old in &record.variables {
@@ -78,7 +78,7 @@ pub(super) fn displaced(record: &CodeRecord, now: &[Found]) -> Result<Vec<Displa
         }
         let now = found.first().map_or(0, |found| found.address);
         let (code, variable) = (record.code.clone(), old.name.clone());
-        let one = Displaced { code, object: record.object, variable, before: old.address, now, size: old.size };
+        let one = DisplacedVariable { code, object: record.object, variable, before: old.address, now, size: old.size };
         let is_twin = record.variables.iter().filter(|other| other.name == old.name).count() > 1;
         if is_twin || found.len() != 1 || found[0].size != old.size {
             return Err(one.refused());
@@ -89,23 +89,23 @@ pub(super) fn displaced(record: &CodeRecord, now: &[Found]) -> Result<Vec<Displa
 }
 
 /// The places of a code's variables now, in the order in which the image has packed them.
-pub(super) fn packed(record: &CodeRecord, displaced: &[Displaced]) -> Vec<(u64, u64)> {
+pub(super) fn packed(record: &CodeRecord, displaced: &[DisplacedVariable]) -> Vec<(u64, u64)> {
     let moved: HashMap<u64, u64> =
         displaced.iter().filter(|one| one.object == record.object).map(|one| (one.before, one.now)).collect();
-    let place = |found: &Found| (moved.get(&found.address).copied().unwrap_or(found.address), found.size);
+    let place = |found: &FoundVariable| (moved.get(&found.address).copied().unwrap_or(found.address), found.size);
     record.variables.iter().map(place).collect()
 }
 
 /// Where variables lay.
 struct Ranges<'a> {
     /// By address.
-    all: Vec<&'a Displaced>,
+    all: Vec<&'a DisplacedVariable>,
     first: u64,
     last: u64,
 }
 
 impl<'a> Ranges<'a> {
-    fn new(displaced: &'a [Displaced]) -> Self {
+    fn new(displaced: &'a [DisplacedVariable]) -> Self {
         let mut all: Vec<_> = displaced.iter().collect();
         all.sort_unstable_by_key(|one| one.before);
         let first = all.first().map_or(u64::MAX, |one| one.before);
@@ -114,7 +114,7 @@ impl<'a> Ranges<'a> {
     }
 
     /// The variable that a word points into, or right behind: such a pointer is where a loop over it ends.
-    fn find(&self, word: u64) -> Option<&'a Displaced> {
+    fn find(&self, word: u64) -> Option<&'a DisplacedVariable> {
         if word < self.first || word > self.last {
             return None;
         }
@@ -123,8 +123,8 @@ impl<'a> Ranges<'a> {
     }
 
     /// The first word at `step` bytes apart that points into one, its place, and which.
-    fn search(&self, bytes: &[u8], start: usize, step: usize) -> Option<(usize, u64, &'a Displaced)> {
-        let words = (start..bytes.len().saturating_sub(WORD - 1)).step_by(step);
+    fn search(&self, bytes: &[u8], start: usize, step: usize) -> Option<(usize, u64, &'a DisplacedVariable)> {
+        let words = (start..bytes.len().saturating_sub(ADDRESS_BYTES - 1)).step_by(step);
         words.into_iter().find_map(|at| {
             let word = u64::from_le_bytes(*bytes[at..].first_chunk()?);
             Some((at, word, self.find(word)?))
@@ -132,7 +132,7 @@ impl<'a> Ranges<'a> {
     }
 }
 
-fn pointed((_, word, one): (usize, u64, &Displaced), place: String) -> SnapshotError {
+fn pointed((_, word, one): (usize, u64, &DisplacedVariable), place: String) -> SnapshotError {
     let (code, variable, before, now) = (one.code.clone(), one.variable.clone(), one.before, one.now);
     SnapshotError::Pointed { code, variable, before, now, place, word }
 }
@@ -147,7 +147,7 @@ const BORROWING: [u16; 2] = [kdForeignMap::OPCODE, kdMemoryBorrow::OPCODE];
 ///
 /// [`SnapshotError::Pointed`], [`SnapshotError::Moved`], or what is wrong with the image.
 pub(super) fn search(
-    displaced: &[Displaced],
+    displaced: &[DisplacedVariable],
     journal: &[u8],
     regions: &[Region],
     records: &[CodeRecord],
@@ -204,8 +204,8 @@ impl Search<'_> {
         for found in &record.variables {
             let Some(end) = at.checked_add(found.size as usize) else { break };
             let Some(own) = bytes.get(at..end) else { break };
-            let start = found.address.wrapping_neg() as usize % WORD;
-            if let Some(hit) = self.ranges.search(own, start, WORD) {
+            let start = found.address.wrapping_neg() as usize % ADDRESS_BYTES;
+            if let Some(hit) = self.ranges.search(own, start, ADDRESS_BYTES) {
                 let place = format!("variable {} of {}, at byte {}", found.name, record.code, hit.0);
                 return Err(pointed(hit, place));
             }
@@ -245,7 +245,7 @@ impl Search<'_> {
                 }
             }
         };
-        let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS).min(chunks.len());
+        let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS).min(chunks.len());
         thread::scope(|scope| {
             // A thread that cannot be started leaves its share to the others.
             let further: Vec<_> =
@@ -258,7 +258,7 @@ impl Search<'_> {
 
     fn one_chunk(&self, region: &Region, index: usize) -> Result<(), SnapshotError> {
         let bytes = self.chunk(region, index)?;
-        let Some(hit) = self.ranges.search(&bytes, 0, WORD) else { return Ok(()) };
+        let Some(hit) = self.ranges.search(&bytes, 0, ADDRESS_BYTES) else { return Ok(()) };
         let offset = index as u64 * u64::from(region.chunk_bytes) + hit.0 as u64;
         let place = match region.address {
             0 => format!("{}, at byte {offset}", region.name),
@@ -272,11 +272,11 @@ impl Search<'_> {
 mod tests {
     use super::*;
 
-    fn found(name: &str, address: u64, size: u64) -> Found {
-        Found { name: name.to_owned(), address, size }
+    fn found(name: &str, address: u64, size: u64) -> FoundVariable {
+        FoundVariable { name: name.to_owned(), address, size }
     }
 
-    fn record(variables: Vec<Found>) -> CodeRecord {
+    fn record(variables: Vec<FoundVariable>) -> CodeRecord {
         CodeRecord { code: "module 1".to_owned(), object: 1, variables, runs: None, relocates_functions: false }
     }
 
@@ -316,9 +316,9 @@ mod tests {
         assert_eq!([0x9000, 0x9008, 0x9009, 0].map(name), [Some("b"), Some("b"), None, None]);
         let mut bytes = vec![0; 40];
         bytes[21..29].copy_from_slice(&0x9004_u64.to_le_bytes());
-        assert!(ranges.search(&bytes, 0, WORD).is_none(), "at no multiple of 8");
+        assert!(ranges.search(&bytes, 0, ADDRESS_BYTES).is_none(), "at no multiple of 8");
         assert_eq!(ranges.search(&bytes, 0, 1).map(|hit| (hit.0, hit.1)), Some((21, 0x9004)));
-        assert_eq!(ranges.search(&bytes, 5, WORD).map(|hit| hit.0), Some(21));
+        assert_eq!(ranges.search(&bytes, 5, ADDRESS_BYTES).map(|hit| hit.0), Some(21));
         assert!(ranges.search(&bytes[..28], 0, 1).is_none() && ranges.search(&[], 0, 1).is_none());
     }
 }

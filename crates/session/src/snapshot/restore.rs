@@ -14,16 +14,16 @@ use katydid_driver::Driver;
 use katydid_image::{ChunkId, FileEntry, Region, Session as SessionPart, Source};
 use katydid_session_core::{Progress, RestoreOptions};
 
-use super::area::{Area, Place};
-use super::areas::{Areas, Entered, PINNED, Records, Wanted, areas, code_areas, code_of};
+use super::area::{Area, AreaLocation};
+use super::areas::{AreaFilter, Areas, Entered, PINNED, Records, areas, code_areas, code_of};
 use super::capture::{RECORDS, hash_pieces};
 use super::code::same_functions;
 use super::contexts::Contexts;
 use super::error::{SnapshotError, refused};
-use super::lift::{Lift, Load};
-use super::moved::{Displaced, displaced, packed, search};
+use super::moved::{DisplacedVariable, displaced, packed, search};
+use super::session_image::CODE;
 use super::soft;
-use super::taken::CODE;
+use super::transfer::{ChunkLoad, Transfer};
 use super::zeros::Zeros;
 use crate::session::Session;
 
@@ -87,13 +87,13 @@ impl Session {
         let moved: HashSet<u64> = displaced.iter().map(|one| one.object).collect();
         for record in records.code.iter().filter(|record| moved.contains(&record.object)) {
             let is_its = |area: &&mut Area| {
-                matches!(area.place, Place::Variables(_)) && area.region.object == Some(record.object)
+                matches!(area.place, AreaLocation::Variables(_)) && area.region.object == Some(record.object)
             };
             if let Some(area) = areas.all.iter_mut().find(is_its) {
-                area.place = Place::Variables(packed(record, &displaced));
+                area.place = AreaLocation::Variables(packed(record, &displaced));
             }
         }
-        self.snapshots.moved = displaced.iter().map(Displaced::told).collect();
+        self.snapshots.moved = displaced.iter().map(DisplacedVariable::told).collect();
         Ok(())
     }
 
@@ -127,7 +127,7 @@ impl Session {
         if share == Share::Device {
             make_heaps(self, &contexts, &records)?;
         }
-        let mut areas = areas(self, &contexts, Wanted { shared_pages: false })?;
+        let mut areas = areas(self, &contexts, AreaFilter { shared_pages: false })?;
         if share == Share::Device {
             self.settle_code(&records, &mut areas, image, options)?;
         }
@@ -140,12 +140,12 @@ impl Session {
         let (blank, written) = split(&loads);
         progress.expect(written.iter().map(|(load, _)| load.length).sum());
         let (driver, carriers, streams) = (&self.shared.driver, self.snapshots.carriers(), &self.snapshots.streams[..]);
-        Lift { driver, carriers, streams, progress, aside: None }.back(&written, source)?;
+        Transfer { driver, carriers, streams, progress, aside: None }.back(&written, source)?;
         clear(driver, &blank)?;
         for carrier in carriers {
-            let reach =
-                |load: &Load<'_>| load.area.address(load.offset).filter(|_| load.area.context == carrier.context);
-            let places: Vec<_> = loads.iter().map(|(load, _)| Some((reach(load)?, load.length))).collect();
+            let address_check =
+                |load: &ChunkLoad<'_>| load.area.address(load.offset).filter(|_| load.area.context == carrier.context);
+            let places: Vec<_> = loads.iter().map(|(load, _)| Some((address_check(load)?, load.length))).collect();
             let found = hash_pieces(driver, carrier, &places, None).map_err(refused("hash device memory"))?;
             let named = loads.iter().zip(found).filter_map(|((load, name), hash)| Some(((hash?, load.length), *name)));
             self.snapshots.known.lock().extend(named);
@@ -155,7 +155,7 @@ impl Session {
 }
 
 /// A chunk's place, and its name.
-type Placed<'a> = (Load<'a>, ChunkId);
+type Placed<'a> = (ChunkLoad<'a>, ChunkId);
 
 /// What is zeros in device memory at addresses in a row, and everything else.
 fn split<'a>(loads: &[Placed<'a>]) -> (Vec<Placed<'a>>, Vec<Placed<'a>>) {
@@ -199,7 +199,7 @@ fn make_heaps(session: &Session, contexts: &Contexts, records: &Records) -> Resu
 }
 
 /// Variables that lie elsewhere than in the image.
-fn compare_code(session: &Session, records: &Records, areas: &Areas) -> Result<Vec<Displaced>, SnapshotError> {
+fn compare_code(session: &Session, records: &Records, areas: &Areas) -> Result<Vec<DisplacedVariable>, SnapshotError> {
     let now: HashMap<u64, _> = areas.records.code.iter().map(|record| (record.object, record)).collect();
     let images: HashMap<u64, _> = code_of(session).into_iter().map(|it| (it.object, it.named.image)).collect();
     let mut all = Vec::new();
@@ -210,7 +210,7 @@ fn compare_code(session: &Session, records: &Records, areas: &Areas) -> Result<V
         let by_pointer = || images.get(&before.object).is_none_or(|it| it.image().calls_by_pointer().unwrap_or(true));
         let runs = (before.runs.as_deref(), record.and_then(|record| record.runs.as_deref()));
         same_functions(&before.code, runs, by_pointer)?;
-        if let Some(Displaced { code, variable, before, now, .. }) = elsewhere.first()
+        if let Some(DisplacedVariable { code, variable, before, now, .. }) = elsewhere.first()
             && record.is_none_or(|record| record.relocates_functions)
         {
             let (code, variable, before, now) = (code.clone(), variable.clone(), *before, *now);
@@ -245,7 +245,7 @@ fn matched<'a>(
         })?;
         for (index, name) in region.chunks.iter().enumerate() {
             let (offset, length) = area.chunk(index);
-            loads.push((Load { area, offset, length }, *name));
+            loads.push((ChunkLoad { area, offset, length }, *name));
         }
     }
     match open.into_values().next() {

@@ -11,17 +11,17 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 use katydid_driver::Driver;
 
-use crate::ask::ask;
-use crate::device_memory::{access, create};
+use crate::device::ask::ask;
+use crate::memory::device_memory::{access, create};
 
 /// Where addresses are asked for: between the last place of the pinned arena and that of managed memory.
-const PLACE: u64 = 0x4800_0000_0000;
+const ADDRESS_HINT: u64 = 0x4800_0000_0000;
 /// Addresses are reserved in whole pieces of this, see `handlers/virtual_memory.rs`.
-const PIECE: u64 = 32 << 20;
+const RESERVE_STEP_BYTES: u64 = 32 << 20;
 /// Memory comes in whole granules.
 pub(super) const GRANULE: u64 = 2 << 20;
 /// Largest block that is asked for at once: a device that has room, but not in one piece, gives smaller ones.
-const BLOCK: u64 = 4 << 30;
+const MAX_BLOCK_BYTES: u64 = 4 << 30;
 
 /// Memory at addresses in a row, given back with the value.
 pub(crate) struct Scratch {
@@ -41,9 +41,9 @@ impl fmt::Debug for Scratch {
 
 impl Scratch {
     fn reserve(driver: &Arc<Driver>, size: u64) -> Result<Self, CUresult> {
-        let reserved = size.checked_next_multiple_of(PIECE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let reserved = size.checked_next_multiple_of(RESERVE_STEP_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         // SAFETY: asks for addresses only; the output is a local.
-        let start = ask(|out| unsafe { driver.cuMemAddressReserve(out, reserved as usize, 0, PLACE, 0) })?;
+        let start = ask(|out| unsafe { driver.cuMemAddressReserve(out, reserved as usize, 0, ADDRESS_HINT, 0) })?;
         Ok(Self { driver: Arc::clone(driver), start, reserved, blocks: Vec::new() })
     }
 
@@ -55,7 +55,7 @@ impl Scratch {
     pub(super) fn up_to(driver: &Arc<Driver>, device: i32, size: u64) -> Result<Self, CUresult> {
         let mut scratch = Self::reserve(driver, size)?;
         let size = size.next_multiple_of(GRANULE);
-        let mut block = BLOCK.min(size);
+        let mut block = MAX_BLOCK_BYTES.min(size);
         while scratch.size() < size {
             let length = block.min(size - scratch.size());
             match create(driver, device, length).and_then(|memory| scratch.append(device, memory, length, true)) {

@@ -11,7 +11,7 @@ use super::fake::{calls, fail_next};
 use super::stage::{DEVICE, Stage};
 
 /// Enough for a copy out to be worth a buffer.
-const MUCH: u32 = 200_000;
+const BULK_BYTES: u32 = 200_000;
 
 /// What a driver is asked for when a buffer is used for the first time.
 fn registered(buffers: &Buffers, number: usize) -> String {
@@ -78,10 +78,10 @@ fn much_is_copied_out_by_the_main_loop_into_a_buffer_and_sent_from_there() {
     let mut stage = Stage::new();
     let buffers = stage.lend_buffers();
     let source = DEVICE + 5;
-    let data = stage.reply(&kdCopyOut { source, size: MUCH, stream: 0 }).data;
-    assert!(data.len() == MUCH as usize && data.iter().enumerate().all(|(at, byte)| *byte == (5 + at) as u8));
+    let data = stage.reply(&kdCopyOut { source, size: BULK_BYTES, stream: 0 }).data;
+    assert!(data.len() == BULK_BYTES as usize && data.iter().enumerate().all(|(at, byte)| *byte == (5 + at) as u8));
     let called = calls();
-    assert_eq!(called.iter().filter(|call| **call == format!("out {source:#x} {MUCH} 0x0")).count(), 1);
+    assert_eq!(called.iter().filter(|call| **call == format!("out {source:#x} {BULK_BYTES} 0x0")).count(), 1);
     assert!(called.last().unwrap().starts_with("record "), "{called:?}");
     // Nothing is left of it.
     while take_all(&buffers).len() != BUFFERS {
@@ -98,7 +98,7 @@ fn a_copy_out_that_fails_has_no_data_and_little_takes_no_buffer() {
     drop(buffer);
     calls();
     fail_next(CUresult::ERROR_ILLEGAL_ADDRESS);
-    let failed = stage.call(&kdCopyOut { source: DEVICE, size: MUCH, stream: 0 });
+    let failed = stage.call(&kdCopyOut { source: DEVICE, size: BULK_BYTES, stream: 0 });
     assert_eq!((failed.status, failed.payload.len()), (CUresult::ERROR_ILLEGAL_ADDRESS.0, 0));
     calls();
     // Whoever waits for the stream finds it at its end.

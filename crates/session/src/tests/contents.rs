@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 use super::soft;
 use super::stage::{DEVICE, GRANULE, Stage};
-use crate::host_memory::HostMemory;
+use crate::memory::host_memory::HostMemory;
 use crate::snapshot::{Carrier, SnapshotError};
 use crate::{device_memory, gather};
 
@@ -56,12 +56,12 @@ const OWN: u64 = 0x5100_0000_0000;
 const LENGTH: u64 = 1 << 40;
 
 /// The driver, and what sessions on it are made of.
-struct House {
+struct TestDriver {
     driver: Arc<Driver>,
-    _turn: soft::Turn,
+    _turn: soft::DriverTurn,
 }
 
-impl House {
+impl TestDriver {
     fn new() -> Self {
         static RESERVED: OnceLock<()> = OnceLock::new();
         let (driver, turn) = soft::driver();
@@ -277,7 +277,7 @@ fn keep_ahead(stage: &mut Stage, image: &Image, free: u64, meanwhile: impl FnOnc
     (left, changed, committed.sizes.added)
 }
 
-fn restore(house: &House, seed: Option<u64>, reader: &Reader) -> Result<Stage, SnapshotError> {
+fn restore(house: &TestDriver, seed: Option<u64>, reader: &Reader) -> Result<Stage, SnapshotError> {
     let mut stage = house.stage(seed);
     let part: &Part = &reader.manifest().sessions[0];
     let progress = Progress::default();
@@ -289,7 +289,7 @@ fn restore(house: &House, seed: Option<u64>, reader: &Reader) -> Result<Stage, S
 }
 
 /// An empty image in a folder of its own, and a session with something of every kind.
-fn furnished(house: &House, seed: Option<u64>) -> (TempDir, Image, Stage) {
+fn furnished(house: &TestDriver, seed: Option<u64>) -> (TempDir, Image, Stage) {
     let folder = TempDir::new().unwrap();
     let image = Image::create_or_open(folder.path().join("image")).unwrap();
     let mut stage = house.stage(seed);
@@ -307,7 +307,7 @@ fn with_room(stage: &mut Stage, writer: &Writer) -> impl Precopy + use<> {
 #[test]
 fn what_was_brought_ahead_is_not_brought_again_unless_it_changed() {
     const SEED: Option<u64> = Some(0x1234_5678_9abc_def0);
-    let house = House::new();
+    let house = TestDriver::new();
     let (_folder, image, mut first) = furnished(&house, SEED);
     let other = noise(1, GRANULE as usize + 12_345);
     let undisturbed = keep_ahead(&mut first, &image, 0, |_| {});
@@ -333,7 +333,7 @@ fn what_was_brought_ahead_is_not_brought_again_unless_it_changed() {
 
 #[test]
 fn a_snapshot_needs_no_memory_of_a_device_that_has_none_left() {
-    let house = House::new();
+    let house = TestDriver::new();
     let (_folder, image, mut first) = furnished(&house, Some(7));
     let rest = soft::Rest::take(&house.driver);
     first.keep(&image, false).unwrap();
@@ -348,7 +348,7 @@ fn a_snapshot_needs_no_memory_of_a_device_that_has_none_left() {
 /// Between two looks the GPU is at rest, and what the next one reads is still there.
 #[test]
 fn what_a_look_ahead_reads_is_not_given_back_before_its_end() {
-    let house = House::new();
+    let house = TestDriver::new();
     let (_folder, image, mut stage) = furnished(&house, Some(7));
     let writer = image.begin(Options::default()).unwrap();
     let mut ahead = stage.session.look_ahead_to(false, &|_| Some(0)).unwrap();
@@ -361,7 +361,7 @@ fn what_a_look_ahead_reads_is_not_given_back_before_its_end() {
 
 #[test]
 fn memory_that_was_taken_for_a_snapshot_is_given_back_when_nobody_takes_one() {
-    let house = House::new();
+    let house = TestDriver::new();
     let (_folder, image, mut stage) = furnished(&house, Some(7));
     let writer = image.begin(Options::default()).unwrap();
     let mut ahead = with_room(&mut stage, &writer);
@@ -381,7 +381,7 @@ fn memory_that_was_taken_for_a_snapshot_is_given_back_when_nobody_takes_one() {
 
 #[test]
 fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
-    let house = House::new();
+    let house = TestDriver::new();
     let (_folder, image, mut stage) = furnished(&house, Some(7));
     let writer = image.begin(Options::default()).unwrap();
     drop(with_room(&mut stage, &writer));
@@ -411,7 +411,7 @@ fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
 #[test]
 fn what_was_kept_comes_back_and_a_second_checkpoint_takes_what_changed() {
     for seed in [None, Some(0x1234_5678_9abc_def0)] {
-        let house = House::new();
+        let house = TestDriver::new();
         let (_folder, image, mut first) = furnished(&house, seed);
         let (changed, _) = first.keep(&image, false).unwrap();
         first.check(1);

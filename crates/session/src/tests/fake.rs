@@ -26,12 +26,12 @@ thread_local! {
     /// The last number that this thread's driver gave to a surface.
     pub(super) static NUMBER: Cell<u64> = const { Cell::new(0) };
     /// Where this thread's driver puts variables of modules, if it chooses.
-    pub(super) static STOCK: RefCell<Option<Stock>> = const { RefCell::new(None) };
+    pub(super) static ADDRESS_STOCK: RefCell<Option<AddressStock>> = const { RefCell::new(None) };
 }
 
 /// Blocks of addresses, of which the lowest is given first. A module has one for other things, then one for its variables.
 #[derive(Debug, Default)]
-pub(super) struct Stock {
+pub(super) struct AddressStock {
     /// Numbers of blocks.
     pub(super) taken: BTreeSet<u64>,
     /// By the module's handle.
@@ -40,7 +40,7 @@ pub(super) struct Stock {
     pub(super) streams: Option<(u64, u64)>,
 }
 
-impl Stock {
+impl AddressStock {
     pub(super) const BLOCK: u64 = 2 << 20;
 
     fn take(&mut self) -> u64 {
@@ -76,8 +76,8 @@ impl Stock {
 }
 
 /// What the stock says, if there is one.
-fn of_stock<T>(ask: impl FnOnce(&mut Stock) -> T) -> Option<T> {
-    STOCK.with_borrow_mut(|stock| stock.as_mut().map(ask))
+fn of_stock<T>(ask: impl FnOnce(&mut AddressStock) -> T) -> Option<T> {
+    ADDRESS_STOCK.with_borrow_mut(|stock| stock.as_mut().map(ask))
 }
 
 /// Handles are numbers in order.
@@ -129,12 +129,12 @@ extern "C" fn release(device: i32) -> CUresult {
 }
 
 extern "C" fn stream_create(out: *mut CUstream, flags: u32) -> CUresult {
-    of_stock(Stock::begin_stream);
+    of_stock(AddressStock::begin_stream);
     make(out, CUstream, &format!("stream {flags}"))
 }
 
 extern "C" fn stream_destroy(stream: CUstream) -> CUresult {
-    of_stock(Stock::end_stream);
+    of_stock(AddressStock::end_stream);
     note(format!("destroy {:#x}", stream.address()))
 }
 
@@ -212,7 +212,7 @@ extern "C" fn get_limit(out: *mut usize, _limit: u32) -> CUresult {
 pub(super) static VARIABLE: AtomicUsize = AtomicUsize::new(0x7f00_0000_0000);
 
 extern "C" fn module_global(at: *mut u64, size: *mut usize, module: CUmodule, _name: *const c_char) -> CUresult {
-    let in_stock = of_stock(|stock| stock.modules.get(&module.address()).map(|[_, block]| block * Stock::BLOCK));
+    let in_stock = of_stock(|stock| stock.modules.get(&module.address()).map(|[_, block]| block * AddressStock::BLOCK));
     let address = in_stock.flatten().unwrap_or(VARIABLE.load(Ordering::Relaxed) as u64);
     // SAFETY: sessions pass locals.
     unsafe { (at.write(address), size.write(64)) };

@@ -6,7 +6,7 @@ use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_wire::facts::{GraphFacts, StepFacts, Work};
 use katydid_wire::message::{cuStreamCreate, kdGraphDestroy, kdGraphInstantiate, kdGraphLaunch, kdImagePiece};
 
-use crate::fault::Fault;
+use crate::calls::fault::Fault;
 
 use super::fake::{PENDING, calls, fail_next};
 use super::stage::Stage;

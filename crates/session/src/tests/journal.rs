@@ -12,7 +12,7 @@ use katydid_wire::message::{
     kdStreamSetAttribute, kdSurfaceCreate, kdSurfaceDestroy,
 };
 
-use super::fake::{self, STOCK, Stock, VARIABLE, calls};
+use super::fake::{self, ADDRESS_STOCK, AddressStock, VARIABLE, calls};
 use super::stage::{DEVICE, GRANULE, Stage};
 use crate::journal::{Kind, Opening, RebuildError, Saved, messages_of};
 
@@ -156,7 +156,7 @@ fn a_module_that_was_there_when_a_younger_one_was_loaded_is_loaded_and_unloaded_
 
 #[test]
 fn variables_lie_where_they_did_when_streams_are_gone_that_came_before() {
-    let fresh = || STOCK.set(Some(Stock { streams: Some((0, 0)), ..Stock::default() }));
+    let fresh = || ADDRESS_STOCK.set(Some(AddressStock { streams: Some((0, 0)), ..AddressStock::default() }));
     fresh();
     let mut stage = Stage::new();
     let streams = |stage: &mut Stage, ids: &[u32]| {
@@ -174,7 +174,7 @@ fn variables_lie_where_they_did_when_streams_are_gone_that_came_before() {
     load(&mut stage, 2, b".version 8.1\n");
     let second = stage.reply(&kdModuleGlobal { module: 2, name: b"counter" }).address;
     end(&mut stage, &[4, 5, 8, 9]);
-    assert!(second > first + Stock::BLOCK * 2);
+    assert!(second > first + AddressStock::BLOCK * 2);
     let saved = save(&mut stage);
     // A session that was restored knows it as well.
     for _ in 0..2 {
@@ -184,7 +184,7 @@ fn variables_lie_where_they_did_when_streams_are_gone_that_came_before() {
         fresh();
         drop(try_rebuild(&saved).unwrap());
     }
-    STOCK.set(None);
+    ADDRESS_STOCK.set(None);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use katydid_wire::message::{cuEventCreate, kdFacts, kdImagePiece, kdImageRecall,
 
 use super::fake::calls;
 use super::stage::Stage;
-use crate::fault::SessionError;
-use crate::store::ImageStore;
+use crate::calls::fault::SessionError;
+use crate::code::store::ImageStore;
 
 fn launch(bytes: &[u8], attributes: u32) -> kdLaunch<'_> {
     kdLaunch {

@@ -9,8 +9,8 @@ use katydid_wire::ranges;
 
 use super::fake::{calls, fail_next};
 use super::stage::{DEVICE, GRANULE, Stage};
-use crate::fault::SessionError;
-use crate::host_memory::Owner;
+use crate::calls::fault::SessionError;
+use crate::memory::host_memory::VariableOwner;
 
 fn grow(address: u64, size: u64) -> kdDeviceGrow {
     kdDeviceGrow { device: 0, address, size }
@@ -135,9 +135,9 @@ fn shared_pinned_memory_can_be_named_as_far_as_the_program_has_made_it() {
     stage.retain(1);
     let end = BASE + (1 << 19);
     assert!(stage.try_send(&kdHostRegister { address: end - 4096, size: 8192, flags: 0 }, true).is_err());
-    assert!(stage.session.reach.check(BASE, 4).is_err());
+    assert!(stage.session.address_check.check(BASE, 4).is_err());
     stage.reply(&kdHostRegister { address: end - 4096, size: 4096, flags: 0 });
-    assert!(stage.session.reach.check(BASE, 4).is_ok() && stage.session.reach.check(end, 4).is_err());
+    assert!(stage.session.address_check.check(BASE, 4).is_ok() && stage.session.address_check.check(end, 4).is_err());
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn variables_of_a_librarys_module_go_with_the_library() {
     let variables = [(5, 0x7f00_0000_0000), (6, 0x7f00_0000_1000)];
     for (library, (module, address)) in (1..).zip(variables) {
         stage.reply(&kdLibraryModule { module, library });
-        stage.session.shared.blocks.add_variable(address, 64, Owner::Module { module, context: 1 });
+        stage.session.shared.blocks.add_variable(address, 64, VariableOwner::Module { module, context: 1 });
     }
     stage.enqueue(&cuLibraryUnload { library: 1 });
     assert_eq!(variables.map(|(_, address)| stage.session.shared.blocks.holds(address, 64)), [false, true]);

@@ -24,12 +24,12 @@ use katydid_wire::message::*;
 use katydid_wire::texture::TextureArguments;
 
 use super::stage::{DEVICE, GRANULE, Stage};
-use crate::device_memory::reserve;
-use crate::gather;
+use crate::device::gather;
 use crate::journal::Opening;
+use crate::memory::device_memory::reserve;
 
 /// Tells a process its half, and the folder that the two share.
-const HALF: &str = "KATYDID_TEST_HALF";
+const PROCESS_ROLE: &str = "KATYDID_TEST_HALF";
 const FOLDER: &str = "KATYDID_TEST_FOLDER";
 /// Virtual memory of the program's own making.
 const RESERVED: u64 = 0x6000_0000_0000;
@@ -73,7 +73,7 @@ const CODE: &str = r"
 /// In a process of one half, that half; among the tests, nothing.
 #[test]
 fn half() {
-    let Ok(half) = env::var(HALF) else { return };
+    let Ok(half) = env::var(PROCESS_ROLE) else { return };
     let folder = PathBuf::from(env::var(FOLDER).unwrap());
     let answers = match half.as_str() {
         "before" => before(&folder),
@@ -87,7 +87,10 @@ fn a_program_goes_on_in_another_process_as_if_nothing_had_happened() {
     let folder = tempfile::tempdir().unwrap();
     for half in ["before", "after"] {
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "tests::rebuild::half", "--nocapture"]).env(HALF, half).env(FOLDER, folder.path());
+        command
+            .args(["--exact", "tests::rebuild::half", "--nocapture"])
+            .env(PROCESS_ROLE, half)
+            .env(FOLDER, folder.path());
         command.env("KATYDID_SOFT_DEVICES", "2");
         // SAFETY: between fork and exec only this system call is made.
         unsafe {

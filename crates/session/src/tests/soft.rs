@@ -13,18 +13,18 @@ use katydid_cuda_sys::{CUcontext, CUmemGenericAllocationHandle};
 use katydid_driver::{Driver, open};
 
 use super::stage::GRANULE;
-use crate::ask::ask;
-use crate::device_memory;
+use crate::device::ask::ask;
+use crate::memory::device_memory;
 
-static TURN: Mutex<()> = Mutex::new(());
+static DRIVER_TURN: Mutex<()> = Mutex::new(());
 
 /// A turn with the driver. What it leaves behind ends with it: the next one finds every address as the first one did.
-pub(crate) struct Turn {
+pub(crate) struct DriverTurn {
     driver: Arc<Driver>,
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Drop for Turn {
+impl Drop for DriverTurn {
     fn drop(&mut self) {
         // SAFETY: takes a number; no test holds anything of the context any more.
         let _ = unsafe { self.driver.cuDevicePrimaryCtxReset_v2(0) };
@@ -32,9 +32,9 @@ impl Drop for Turn {
 }
 
 /// The driver with the primary context of its first device current on this thread, and the turn.
-pub(crate) fn driver() -> (Arc<Driver>, Turn) {
+pub(crate) fn driver() -> (Arc<Driver>, DriverTurn) {
     static DRIVER: OnceLock<Arc<Driver>> = OnceLock::new();
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = DRIVER_TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let driver = Arc::clone(DRIVER.get_or_init(|| {
         let choice = env::var("KATYDID_TEST_DRIVER").unwrap_or_else(|_| soft().to_str().unwrap().to_owned());
         Arc::new(Driver::new(open(&choice.parse().unwrap(), None).unwrap()))
@@ -43,7 +43,7 @@ pub(crate) fn driver() -> (Arc<Driver>, Turn) {
     // SAFETY: takes a number; whoever used the context has given its turn back.
     let _ = unsafe { driver.cuDevicePrimaryCtxReset_v2(0) };
     retain(&driver);
-    (Arc::clone(&driver), Turn { driver, _turn: turn })
+    (Arc::clone(&driver), DriverTurn { driver, _turn: turn })
 }
 
 /// The primary context of the first device, active and current on this thread.

@@ -14,12 +14,12 @@ use katydid_wire::message::{kdContextRetain, kdImagePiece, kdModuleFunction, kdM
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::fake;
-use crate::device_memory::DeviceMemory;
-use crate::fault::SessionError;
-use crate::host_memory::HostMemory;
+use crate::calls::fault::SessionError;
+use crate::memory::device_memory::DeviceMemory;
+use crate::memory::host_memory::HostMemory;
+use crate::memory::usage::Usage;
 use crate::session::{Session, Setup};
 use crate::snapshot::Carrier;
-use crate::usage::Usage;
 
 /// Start of the device arena: one GPU.
 pub(super) const DEVICE: u64 = 0x2000_0000_0000;

@@ -10,8 +10,8 @@ use katydid_wire::ranges;
 
 use super::fake::RAN;
 use super::stage::Stage;
-use crate::fault::SessionError;
-use crate::host_memory::Owner;
+use crate::calls::fault::SessionError;
+use crate::memory::host_memory::VariableOwner;
 
 #[test]
 fn a_waiting_thread_holds_up_no_other() {
@@ -42,7 +42,7 @@ fn what_a_function_needs_passes_a_call_that_blocks() {
     let mut stage = Stage::new();
     let bytes = [[5_u8; 64], [6; 64]];
     let [variable, mapping] = bytes.each_ref().map(|bytes| bytes.as_ptr().expose_provenance() as u64);
-    stage.session.shared.blocks.add_variable(variable, 64, Owner::Module { module: 1, context: 1 });
+    stage.session.shared.blocks.add_variable(variable, 64, VariableOwner::Module { module: 1, context: 1 });
     stage.session.shared.blocks.open(mapping, 64, true);
     let mut lines = vec![
         stage.line(&kdHostFunction { stream: 0, token: 7 }, false, None),

@@ -1,0 +1,11 @@
+//! How calls run: on the main loop or by executors, with waits polled first, and at rest for a checkpoint.
+
+pub(crate) mod busy_poll;
+pub(crate) mod context;
+pub(crate) mod dispatch;
+pub(crate) mod executor;
+pub(crate) mod fault;
+pub(crate) mod quiesce;
+pub(crate) mod relay;
+pub(crate) mod shared;
+pub(crate) mod upcalls;

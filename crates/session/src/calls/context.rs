@@ -1,0 +1,220 @@
+//! Which context is current on the main loop, and what begins and ends with a context.
+//!
+//! Every frame names the context of its thread. The driver is asked to switch only when that differs from the frame
+//! before; a frame without a context runs in whatever is current, because what needs none does not mind one.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUcontext, CUgreenCtx, CUresult, CUstream, stream_flags};
+use katydid_wire::codec::Message as _;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    cuCtxDestroy_v2, cuLibraryUnload, kdContextCreate, kdContextRelease, kdContextReset, kdContextRetain, kdDeviceGrow,
+    kdDeviceShrink, kdEnvironment, kdFacts, kdGivenBack, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenEnd,
+    kdIdle, kdImagePiece, kdImageRecall, kdLibraryLoad, kdManagedDrop, kdManagedHold, kdResource, kdResourceSplit,
+    kdUpcallBytes, kdUpcallData, kdUpcallNext, kdUpcallsBegin, kdWanted,
+};
+
+use crate::calls::fault::Fault;
+use crate::calls::shared::Shared;
+use crate::device::ask::ask;
+use crate::device::gather::current_device;
+use crate::journal::Kind;
+use crate::session::Session;
+
+/// Whether a message means anything only in a context.
+fn needs_context(opcode: u16) -> bool {
+    !matches!(
+        opcode,
+        kdFacts::OPCODE
+            | kdEnvironment::OPCODE
+            | kdContextRetain::OPCODE
+            | kdContextRelease::OPCODE
+            | kdContextReset::OPCODE
+            | kdContextCreate::OPCODE
+            | kdResource::OPCODE
+            | kdResourceSplit::OPCODE
+            | kdGreenCreate::OPCODE
+            | kdGreenEnd::OPCODE
+            | kdDeviceGrow::OPCODE
+            | kdDeviceShrink::OPCODE
+            | kdGivenBack::OPCODE
+            | kdIdle::OPCODE
+            | kdImagePiece::OPCODE
+            | kdImageRecall::OPCODE
+            | kdUpcallsBegin::OPCODE
+            | kdUpcallData::OPCODE
+            | kdUpcallBytes::OPCODE
+            | kdGraphDestroy::OPCODE
+            | kdGraphForget::OPCODE
+            | kdLibraryLoad::OPCODE
+            | kdManagedHold::OPCODE
+            | kdManagedDrop::OPCODE
+            | kdUpcallNext::OPCODE
+            | kdWanted::OPCODE
+            | cuCtxDestroy_v2::OPCODE
+            | cuLibraryUnload::OPCODE
+    )
+}
+
+/// A context with a part of its device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Green {
+    pub(crate) handle: CUgreenCtx,
+    /// Wire id of the primary context, to which belongs what is made in this one, streams apart.
+    pub(crate) owner: u32,
+}
+
+impl Session {
+    /// Makes the context of a frame current. A thread may still name a context that is gone, as its current one; what
+    /// needs none is executed nevertheless.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_CONTEXT_IS_DESTROYED` for one that is gone, or what the driver says.
+    pub(crate) fn enter_for(&mut self, head: &FrameHead) -> Result<(), Fault> {
+        match self.enter_context(head.context) {
+            Err(Fault::Cuda(_)) if !needs_context(head.opcode) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Makes a context current; 0 leaves things as they are.
+    pub(crate) fn enter_context(&mut self, context: u32) -> Result<(), Fault> {
+        if context == self.entered || context == 0 {
+            return Ok(());
+        }
+        let handle = self.tables.contexts.get(context).map_err(|fault| match fault {
+            Fault::Cuda(_) => CUresult::ERROR_CONTEXT_IS_DESTROYED.into(),
+            fatal => fatal,
+        })?;
+        // SAFETY: the driver made the handle and the table forgets it when it ends.
+        unsafe { self.driver().cuCtxSetCurrent(handle) }.ok()?;
+        self.entered = context;
+        self.current = self.owner(context);
+        if let Some(host) = &mut self.host {
+            host.restore(&self.shared.driver, self.current);
+        }
+        Ok(())
+    }
+
+    /// The program's contexts on a device in which the library of a kernel is not in use, but for those with a part of it. A program
+    /// may set something before each launch: so those are not looked at that have it.
+    pub(crate) fn contexts_without(&self, kernel: u32, device: i32) -> Vec<u32> {
+        let driver = Arc::clone(&self.shared.driver);
+        let is_there = |handle: CUcontext| {
+            // SAFETY: the driver made the handle and the table forgets it when it ends.
+            let entered = unsafe { driver.cuCtxSetCurrent(handle) };
+            entered == CUresult::SUCCESS && current_device(&driver) == Ok(device)
+        };
+        let wanted = |id: &u32| !self.greens.contains_key(id) && !self.journal.is_used(kernel, *id);
+        let contexts: Vec<_> = self.tables.contexts.all().filter(|(id, ..)| wanted(id)).collect();
+        if contexts.is_empty() {
+            return Vec::new();
+        }
+        let found = contexts.into_iter().filter(|(_, handle, _)| is_there(*handle)).map(|(id, ..)| id).collect();
+        self.reenter();
+        found
+    }
+
+    /// The context to which belongs what is made in one, streams apart.
+    pub(crate) fn owner(&self, context: u32) -> u32 {
+        match context {
+            0 => self.current,
+            id => self.greens.get(&id).map_or(id, |green| green.owner),
+        }
+    }
+
+    /// Has `make` make something that is to belong to a context, whichever the frame runs in.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::enter_context`], or what `make` says.
+    pub(crate) fn make_in<T>(
+        &mut self,
+        owner: u32,
+        make: impl FnOnce(&Shared) -> Result<T, CUresult>,
+    ) -> Result<T, Fault> {
+        let before = self.entered;
+        if owner != self.current {
+            self.enter_context(owner)?;
+        }
+        let made = make(&self.shared);
+        self.enter_context(before)?;
+        Ok(made?)
+    }
+
+    /// Gives `id` to a new context and makes it current.
+    pub(crate) fn begin_context(&mut self, id: u32, handle: CUcontext) -> Result<(), Fault> {
+        self.tables.contexts.set(id, handle, 0)?;
+        self.epoch += 1;
+        (self.current, self.entered) = (0, 0);
+        self.enter_context(id)
+    }
+
+    /// A green context is gone, and its streams with it. What else was made in it belongs to its primary context.
+    pub(crate) fn end_green(&mut self, id: u32) {
+        self.greens.remove(&id);
+        let _ = self.tables.contexts.take(id);
+        self.tables.streams.forget_context(id);
+        self.thread_streams.retain(|(_, context), _| *context != id);
+        self.journal.end_context(id);
+        self.epoch += 1;
+        if self.entered == id {
+            (self.current, self.entered) = (0, 0);
+        }
+    }
+
+    /// A context is gone, and all its objects with it.
+    pub(crate) fn end_context(&mut self, id: u32) {
+        let greens: Vec<u32> = self.greens.iter().filter(|(_, it)| it.owner == id).map(|(green, _)| *green).collect();
+        for green in greens {
+            self.end_green(green);
+            self.journal.take(Kind::Context, u64::from(green));
+        }
+        if let Ok(handle) = self.tables.contexts.take(id) {
+            self.snapshots.end_context(handle);
+        }
+        self.tables.forget_context(id);
+        self.shares.keep_events(|event| self.tables.events.get(event).is_ok());
+        let bytes = self.tables.arrays.forget_context(id);
+        self.refund(bytes);
+        self.forget_context(id);
+        self.thread_streams.retain(|(_, context), _| *context != id);
+        self.graphs.end_context(id);
+        self.shared.stages.end_context(id);
+        self.shared.blocks.forget_variables(|owner| owner.context() == id);
+        if let Some(host) = &mut self.host {
+            host.forget_context(id);
+        }
+        for area in self.staging.iter_mut().chain(&mut self.buffered) {
+            area.forget_context(id);
+        }
+        self.journal.end_context(id);
+        if let Some(host) = &self.host {
+            self.journal.keep_pinned_where(|address| host.is_registered(address));
+        }
+        self.journal.keep_managed_where(|address| self.holdings.is_managed(address));
+        self.event_times.end_context(id);
+        self.epoch += 1;
+        if self.current == id {
+            (self.current, self.entered) = (0, 0);
+        }
+    }
+
+    /// The default stream of a program thread in the current context: one of ours that waits for the legacy default
+    /// stream, as CUDA's own does. Made when first named, by the frame with the number `order`.
+    pub(crate) fn thread_stream(&mut self, thread: u32, order: u64) -> Result<CUstream, Fault> {
+        let key = (thread, self.entered);
+        if let Some(stream) = self.thread_streams.get(&key) {
+            return Ok(*stream);
+        }
+        // SAFETY: the output is a local that outlives the call.
+        let stream = ask(|out| unsafe { self.driver().cuStreamCreate(out, stream_flags::DEFAULT) })?;
+        self.thread_streams.insert(key, stream);
+        self.journal.pools.made(self.entered, order);
+        Ok(stream)
+    }
+}

@@ -1,0 +1,208 @@
+//! What of a session of CUDA is in flight, and how a worker keeps it ([`Checkpointable`], [`Restorable`]).
+//!
+//! At rest, every stream is at its end, and no call waits; the program's upcall thread may (`upcalls`). A stream that does
+//! not come to its end is named.
+
+#![expect(unsafe_code, reason = "asks the driver about its streams")]
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CU_STREAM_LEGACY, CUresult, CUstream};
+use katydid_image::{Session as SessionPart, Sink, Source};
+use katydid_session_core::{
+    AddressMismatch, CaptureOptions, Checkpointable, Control, Failure, FramePump, Orders, OutOfMemory, PendingSnapshot,
+    Precopy, Progress, Pumped, QuiesceError, Restorable, RestoreOptions,
+};
+use katydid_transport::{LinkControl, WorkerLink};
+use katydid_wire::companion::MovedVariable;
+
+use crate::calls::fault::SessionError;
+use crate::journal::RebuildError;
+use crate::session::Session;
+use crate::snapshot::SnapshotError;
+
+impl Checkpointable for Session {
+    /// Whether anything is in flight at this moment.
+    fn check_idle(&mut self) -> Result<(), QuiesceError> {
+        for (context, stream, handle) in self.all_streams() {
+            let handle = self.in_context(context, handle)?;
+            // SAFETY: the driver made the handle, or it is the default stream's, and the context is current.
+            match unsafe { self.driver().cuStreamQuery(handle) } {
+                CUresult::SUCCESS => {}
+                CUresult::ERROR_NOT_READY => return Err(busy(context, stream)),
+                code => return Err(ruined(context, code)),
+            }
+        }
+        // After the streams: a call that does not end waits for one, and that is named.
+        let waiting = u64::from(self.shared.upcalls.waiting().is_some());
+        let calls = self.shared.calls.in_flight().saturating_sub(waiting);
+        if calls > 0 {
+            return Err(QuiesceError::Calls { calls });
+        }
+        // A program that has announced functions asks for the next one, if not at once: that is awaited, or it would be a
+        // frame on its way.
+        let is_awaited = self.is_relayed && self.shared.upcalls.waiting().is_none();
+        if is_awaited || self.shared.upcalls.is_busy() { Err(QuiesceError::Upcall) } else { Ok(()) }
+    }
+
+    /// What streams do not show: errors of the context, and text that the device printed.
+    fn synchronize(&mut self) -> Result<(), QuiesceError> {
+        let contexts: Vec<u32> = self.tables.contexts.iter().map(|(context, _, _)| context).collect();
+        for context in contexts {
+            self.in_context(context, CUstream::NULL)?;
+            // SAFETY: no argument; the context is current, and its streams are at their ends.
+            let code = unsafe { self.driver().cuCtxSynchronize() };
+            if code != CUresult::SUCCESS {
+                return Err(ruined(context, code));
+            }
+        }
+        Ok(())
+    }
+
+    fn note_frames(&mut self, frames: u64) {
+        self.frames = frames;
+    }
+
+    fn prepare_snapshot(&mut self) {
+        Self::prepare_snapshot(self);
+    }
+
+    fn release_snapshot(&mut self) -> bool {
+        // A snapshot that is being written will leave more.
+        self.make_way().is_ok() && !self.snapshots.hold_some()
+    }
+
+    fn precopy(&mut self, full: bool) -> Option<Box<dyn Precopy>> {
+        let ahead = Self::look_ahead(self, full);
+        self.reenter();
+        Some(Box::new(ahead?))
+    }
+
+    fn snapshot(
+        &mut self,
+        name: &str,
+        options: CaptureOptions,
+        sink: &dyn Sink,
+        progress: &Arc<Progress>,
+    ) -> Result<Box<dyn PendingSnapshot>, Failure> {
+        if options.outline {
+            return Err("a session of CUDA has no outline: it can only be kept as a whole".into());
+        }
+        Ok(Box::new(Self::snapshot(self, name, options, sink, progress)?))
+    }
+
+    fn control(&mut self, link_control: LinkControl) -> Control {
+        let (orders, control) = Orders::new(link_control);
+        self.orders = Some(orders);
+        control
+    }
+
+    fn serve(&'static mut self, link: &'static mut dyn WorkerLink) -> Result<(), Failure> {
+        Ok(Self::serve(self, link)?)
+    }
+}
+
+impl Restorable for Session {
+    fn restore(
+        &mut self,
+        part: &SessionPart,
+        source: &dyn Source,
+        progress: &Progress,
+        options: RestoreOptions,
+    ) -> Result<(), Failure> {
+        Self::restore(self, part, source, progress, options).map_err(|error| match error {
+            SnapshotError::Moved { .. }
+            | SnapshotError::Pointed { .. }
+            | SnapshotError::MovedFunctions { .. }
+            | SnapshotError::Rebuild(RebuildError::Moved { .. }) => AddressMismatch(error.to_string()).into(),
+            SnapshotError::Rebuild(RebuildError::NoMemory { .. }) => OutOfMemory(error.to_string()).into(),
+            other => other.into(),
+        })
+    }
+
+    fn moved(&self) -> &[MovedVariable] {
+        &self.snapshots.moved
+    }
+
+    fn restore_host(
+        &mut self,
+        pinned: Option<BorrowedFd<'_>>,
+        part: &SessionPart,
+        source: &dyn Source,
+    ) -> Result<(), Failure> {
+        self.join_host(pinned)?;
+        Ok(Self::restore_host(self, part, source, &Progress::default())?)
+    }
+
+    fn connect(&mut self, link: &dyn WorkerLink) {
+        Self::connect(self, link);
+    }
+
+    fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    fn begin(&'static mut self) -> &'static mut dyn Checkpointable {
+        self
+    }
+}
+
+impl Session {
+    /// Gives back what snapshots hold of devices, for a program that needs it; false when that is nothing. Not while the GPU
+    /// works: a driver that unmaps waits for all streams, among them such as wait for what the program writes only later,
+    /// and whose frames would not be executed meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_NOT_READY`: it will be given back, so that it is worth while to ask again.
+    pub(crate) fn make_way(&mut self) -> Result<bool, CUresult> {
+        if !self.snapshots.hold_some() {
+            return Ok(false);
+        }
+        let is_at_rest = Checkpointable::check_idle(self).is_ok();
+        self.reenter();
+        if is_at_rest && self.snapshots.give_back() { Ok(true) } else { Err(CUresult::ERROR_NOT_READY) }
+    }
+
+    /// Obeys until the session may go on. The link was interrupted for an order, which may have been obeyed by now.
+    pub(crate) fn execute_orders(&mut self, pump: FramePump<'_, Self, SessionError>) -> Result<Pumped, SessionError> {
+        let Some(mut orders) = self.orders.take() else { return Ok(Pumped::Frames(0)) };
+        let outcome = orders.execute(self, pump);
+        self.orders = Some(orders);
+        // Whoever wants to borrow something waits since a snapshot was taken.
+        self.shares.go_on();
+        outcome
+    }
+
+    /// Every stream of every context: context, id, the driver's handle.
+    fn all_streams(&self) -> Vec<(u32, u32, CUstream)> {
+        let legacy = self.tables.contexts.iter().map(|(context, _, _)| (context, 1, CU_STREAM_LEGACY));
+        let of_threads = self.thread_streams.iter().map(|((_, context), stream)| (*context, 2, *stream));
+        let named = self.tables.streams.iter().map(|(id, stream, context)| (context, id, stream));
+        let mut all: Vec<_> = legacy.chain(of_threads).chain(named).collect();
+        // Contexts one after the other: changing them is what costs. Default streams may wait for named ones, which are
+        // then to be told of.
+        all.sort_by_key(|(context, id, _)| (*context, *id <= 2, *id));
+        all
+    }
+
+    /// `handle`, after its context was made current.
+    fn in_context(&mut self, context: u32, handle: CUstream) -> Result<CUstream, QuiesceError> {
+        self.enter_context(context).map(|()| handle).map_err(|fault| match fault {
+            crate::calls::fault::Fault::Cuda(code) => ruined(context, code),
+            crate::calls::fault::Fault::Fatal(_) => QuiesceError::Ended,
+        })
+    }
+}
+
+/// The error that a context is in.
+fn ruined(context: u32, code: CUresult) -> QuiesceError {
+    QuiesceError::Ruined { what: format!("context {context}"), error: code.0.to_string() }
+}
+
+/// A stream that is not at its end; 1 is the default stream, 2 the default streams of threads.
+fn busy(context: u32, stream: u32) -> QuiesceError {
+    let why = "a kernel in it runs on, or it waits for a value that nobody writes";
+    QuiesceError::Busy { what: format!("stream {stream} of context {context}"), why }
+}

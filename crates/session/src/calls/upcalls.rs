@@ -1,0 +1,146 @@
+//! Host functions: the driver's callback thread waits here while the program runs what is due.
+//!
+//! A driver calls [`Upcalls::run`] on a thread of its own and stalls the stream until it returns. The program's
+//! upcall thread asks for work with [`Upcalls::next`], whose argument says that the one before is done. One host
+//! function is with the program at a time; others wait in the order in which the driver called.
+//!
+//! Nothing here ends a wait when the program dies: its worker exits, and every wait with it.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use katydid_wire::frame::FrameHead;
+
+/// A host function that is to be run by the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DueUpcall {
+    /// What the program registered it as; never 0.
+    pub(crate) token: u64,
+    /// `CUresult` for stream callbacks; 0 for host functions.
+    pub(crate) status: u32,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Waiting to be handed out, with the number of the waiting driver thread.
+    queue: VecDeque<(u64, DueUpcall)>,
+    /// Numbers given so far.
+    last: u64,
+    /// The number that the program is running.
+    running: Option<u64>,
+    /// The frame in which the program's upcall thread waits.
+    waiting: Option<FrameHead>,
+    /// Numbers that were run and whose driver threads have not noticed yet.
+    finished: Vec<u64>,
+}
+
+/// The meeting point of driver threads and the program's upcall thread.
+#[derive(Debug, Default)]
+pub(crate) struct Upcalls {
+    state: Mutex<State>,
+    /// Something is due.
+    due: Condvar,
+    /// Something was finished.
+    done: Condvar,
+}
+
+impl Upcalls {
+    /// Has the program run `token`, and returns when it did. Called by the driver's threads.
+    pub(crate) fn run(&self, token: u64, status: u32) {
+        let mut state = self.lock();
+        state.last += 1;
+        let number = state.last;
+        state.queue.push_back((number, DueUpcall { token, status }));
+        self.due.notify_one();
+        while !state.finished.contains(&number) {
+            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.finished.retain(|other| *other != number);
+    }
+
+    /// Acknowledges the function handed out before, when `done` names one (is not 0), and waits for the next.
+    pub(crate) fn next(&self, head: &FrameHead, done: u64) -> DueUpcall {
+        let mut state = self.lock();
+        if done != 0
+            && let Some(number) = state.running.take()
+        {
+            state.finished.push(number);
+            self.done.notify_all();
+        }
+        loop {
+            if let Some((number, due)) = state.queue.pop_front() {
+                state.running = Some(number);
+                state.waiting = None;
+                return due;
+            }
+            state.waiting = Some(*head);
+            state = self.due.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The frame that is to be answered when the next function is due, if the program has asked.
+    pub(crate) fn waiting(&self) -> Option<FrameHead> {
+        self.lock().waiting
+    }
+
+    /// Whether a function is due, or is being run.
+    pub(crate) fn is_busy(&self) -> bool {
+        let state = self.lock();
+        state.running.is_some() || !state.queue.is_empty() || !state.finished.is_empty()
+    }
+
+    /// No holder of the lock panics, so a poisoned one is taken as it is.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    const HEAD: FrameHead = FrameHead { opcode: 1, wants_reply: true, thread: 2, context: 0, sequence: 3 };
+
+    #[test]
+    fn the_driver_waits_until_the_program_is_done() {
+        let upcalls = Arc::new(Upcalls::default());
+        let returned = Arc::new(AtomicBool::new(false));
+        let driver = thread::spawn({
+            let (upcalls, returned) = (Arc::clone(&upcalls), Arc::clone(&returned));
+            move || {
+                upcalls.run(7, 0);
+                returned.store(true, Ordering::SeqCst);
+                upcalls.run(8, 2);
+            }
+        });
+        assert_eq!(upcalls.next(&HEAD, 0), DueUpcall { token: 7, status: 0 });
+        assert!(!returned.load(Ordering::SeqCst));
+        assert_eq!(upcalls.next(&HEAD, 7), DueUpcall { token: 8, status: 2 });
+        assert!(returned.load(Ordering::SeqCst));
+        let program = thread::spawn({
+            let upcalls = Arc::clone(&upcalls);
+            move || upcalls.next(&HEAD, 8)
+        });
+        driver.join().unwrap();
+        upcalls.state.lock().unwrap().queue.push_back((99, DueUpcall { token: 9, status: 0 }));
+        upcalls.due.notify_one();
+        assert_eq!(program.join().unwrap().token, 9);
+    }
+
+    #[test]
+    fn an_acknowledgement_of_nothing_is_harmless() {
+        let upcalls = Arc::new(Upcalls::default());
+        let driver = thread::spawn({
+            let upcalls = Arc::clone(&upcalls);
+            move || upcalls.run(5, 0)
+        });
+        assert_eq!(upcalls.next(&HEAD, 1234).token, 5);
+        upcalls.state.lock().unwrap().queue.push_back((99, DueUpcall { token: 6, status: 0 }));
+        upcalls.next(&HEAD, 5);
+        driver.join().unwrap();
+    }
+}

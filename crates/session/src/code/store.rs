@@ -1,0 +1,274 @@
+//! Images that programs have sent to servers, so that a later program need not send them again.
+//!
+//! The store is a folder in which an image is a file, named by the hash of its flat form; the system's page cache makes it
+//! quick. All workers of a user's servers share it, at the same time and without waiting for each other: an image is
+//! written beside and renamed when it is whole, and its writer holds a lock on it meanwhile, by which others see that it is
+//! not one that a killed worker has left. The rule kept here: what is found under a hash is hashed again, so that whoever
+//! names one gets what it would have sent, whatever became of the file. Of what is beyond the limit that goes which has not
+//! been asked for the longest.
+
+use std::fs::{self, DirEntry, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// How the names of images that are being written begin.
+const UNFINISHED_PREFIX: &str = "new-";
+/// No image is kept that takes more than this part of all, so that no program can fill the store with one.
+const MAX_IMAGE_FRACTION: u64 = 4;
+/// Most images: all of them are looked at before one is added.
+const MAX_IMAGES: usize = 4096;
+
+/// The name of an image: the BLAKE3 of its flat form.
+pub(crate) type Hash = [u8; 32];
+
+/// A worker's sight of the store.
+#[derive(Debug, Clone)]
+pub struct ImageStore {
+    folder: PathBuf,
+    /// Bytes.
+    limit: u64,
+}
+
+/// An image in the folder: when it was asked for last, its bytes, where it is.
+type CachedImage = (SystemTime, u64, PathBuf);
+
+impl ImageStore {
+    /// Images in a folder that is there and that only this user can write to, of so many bytes at most.
+    #[must_use]
+    pub fn new(folder: PathBuf, limit: u64) -> Self {
+        Self { folder, limit }
+    }
+
+    /// The image of this name, if it is there with this length. One that has been damaged goes.
+    pub(crate) fn get(&self, hash: &Hash, length: u64) -> Option<Vec<u8>> {
+        let path = self.path_of(hash);
+        let file = open(&path).ok()?;
+        let found = file.metadata().ok()?;
+        if !found.is_file() || found.len() != length {
+            return None;
+        }
+        let mut image = Vec::new();
+        image.try_reserve_exact(usize::try_from(length).ok()?).ok()?;
+        (&file).take(length).read_to_end(&mut image).ok()?;
+        if blake3::hash(&image).as_bytes() != hash {
+            // It will be sent, and then stored anew.
+            let _ = fs::remove_file(&path);
+            return None;
+        }
+        // One whose time cannot be set goes sooner, and nothing else.
+        let _ = file.set_modified(SystemTime::now());
+        Some(image)
+    }
+
+    /// Stores an image, unless it is there or too large.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub(crate) fn put(&self, image: &[u8]) -> io::Result<()> {
+        let length = image.len() as u64;
+        let path = self.path_of(blake3::hash(image).as_bytes());
+        let is_there = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() == length);
+        if is_there || length > self.limit / MAX_IMAGE_FRACTION {
+            return Ok(());
+        }
+        // Goes again if it is not renamed. Whoever has its lock already takes it for one that was left.
+        let mut beside = tempfile::Builder::new().prefix(UNFINISHED_PREFIX).tempfile_in(&self.folder)?;
+        beside.as_file().try_lock()?;
+        // So others count it in whole from now on.
+        beside.as_file().set_len(length)?;
+        self.make_room()?;
+        beside.write_all(image)?;
+        beside.persist(&path)?;
+        Ok(())
+    }
+
+    /// Removes images until all that is there and all that is being written keep the limits.
+    fn make_room(&self) -> io::Result<()> {
+        let (mut count, mut bytes) = (0, 0);
+        let mut kept: Vec<CachedImage> = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            // What is gone by now takes no room.
+            let Ok(found) = entry.metadata() else { continue };
+            let is_image = is_name_of_image(&entry);
+            if !found.is_file() || !(is_image || is_being_written(&entry)) {
+                continue;
+            }
+            (count, bytes) = (count + 1, bytes + found.len());
+            if is_image {
+                kept.push((found.modified()?, found.len(), entry.path()));
+            }
+        }
+        kept.sort_unstable();
+        for (_, length, path) in kept {
+            if count <= MAX_IMAGES && bytes <= self.limit {
+                break;
+            }
+            // Another worker may have been quicker.
+            let _ = fs::remove_file(path);
+            (count, bytes) = (count - 1, bytes - length);
+        }
+        Ok(())
+    }
+
+    fn path_of(&self, hash: &Hash) -> PathBuf {
+        self.folder.join(blake3::Hash::from_bytes(*hash).to_hex().as_str())
+    }
+}
+
+/// Opens a file and nothing else: no link, and nothing that would have to be waited for.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+}
+
+fn is_name_of_image(entry: &DirEntry) -> bool {
+    entry.file_name().to_str().is_some_and(|name| blake3::Hash::from_hex(name).is_ok())
+}
+
+/// Whether somebody is writing this image; one that nobody writes any more goes. Anything else is none of ours.
+fn is_being_written(entry: &DirEntry) -> bool {
+    if !entry.file_name().as_encoded_bytes().starts_with(UNFINISHED_PREFIX.as_bytes()) {
+        return false;
+    }
+    let is_left = open(&entry.path()).is_ok_and(|file| file.try_lock().is_ok());
+    if is_left {
+        let _ = fs::remove_file(entry.path());
+    }
+    !is_left
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn store(limit: u64) -> (tempfile::TempDir, ImageStore) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ImageStore::new(folder.path().to_owned(), limit);
+        (folder, store)
+    }
+
+    fn name(image: &[u8]) -> Hash {
+        *blake3::hash(image).as_bytes()
+    }
+
+    fn has(store: &ImageStore, image: &[u8]) -> bool {
+        store.get(&name(image), image.len() as u64).is_some_and(|found| found == image)
+    }
+
+    fn files(folder: &tempfile::TempDir) -> usize {
+        fs::read_dir(folder.path()).unwrap().count()
+    }
+
+    /// As if it had been asked for last so many seconds ago.
+    fn age(store: &ImageStore, image: &[u8], seconds: u64) {
+        let file = open(&store.path_of(&name(image))).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+    }
+
+    #[test]
+    fn what_one_worker_stores_another_finds() {
+        let (_folder, first) = store(1000);
+        let second = first.clone();
+        assert!(!has(&second, b"one"));
+        first.put(b"one").unwrap();
+        second.put(b"the other").unwrap();
+        for store in [&first, &second] {
+            assert!(has(store, b"one") && has(store, b"the other"));
+            assert_eq!(store.get(&name(b"one"), 4), None);
+        }
+    }
+
+    #[test]
+    fn an_image_is_stored_once_by_workers_that_come_at_the_same_time() {
+        let (folder, store) = store(1 << 20);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                // One whose file another takes for left, before it is locked, gives up; who looks at others' has locked its own.
+                scope.spawn(|| drop(store.put(&[7; 1000])));
+            }
+        });
+        assert!(has(&store, &[7; 1000]));
+        assert_eq!(files(&folder), 1);
+    }
+
+    #[test]
+    fn what_has_not_been_asked_for_the_longest_goes_first() {
+        let (folder, store) = store(40);
+        let images = [[1_u8; 10], [2; 10], [3; 10], [4; 10]];
+        for (image, seconds) in images.iter().zip([40, 30, 20, 10]) {
+            store.put(image).unwrap();
+            age(&store, image, seconds);
+        }
+        assert!(has(&store, &images[0]));
+        store.put(&[5; 9]).unwrap();
+        let left = images.map(|image| has(&store, &image));
+        assert_eq!((left, has(&store, &[5; 9]), files(&folder)), ([true, false, true, true], true, 4));
+        // One that would drive out the most of the others is not stored.
+        store.put(&[6; 11]).unwrap();
+        assert_eq!((has(&store, &[6; 11]), files(&folder)), (false, 4));
+    }
+
+    #[test]
+    fn there_are_not_more_images_than_can_be_looked_at() {
+        let (folder, store) = store(1 << 20);
+        for image in 0..MAX_IMAGES as u64 {
+            fs::write(store.path_of(&name(&image.to_le_bytes())), image.to_le_bytes()).unwrap();
+        }
+        store.put(b"one more").unwrap();
+        assert!(has(&store, b"one more"));
+        assert_eq!(files(&folder), MAX_IMAGES);
+    }
+
+    #[test]
+    fn what_a_killed_worker_left_goes_and_what_is_being_written_counts_and_stays() {
+        let (folder, store) = store(40);
+        fs::write(folder.path().join("new-left"), [0; 40]).unwrap();
+        let being_written = folder.path().join("new-going-on");
+        fs::write(&being_written, [0; 30]).unwrap();
+        let writer = open(&being_written).unwrap();
+        writer.lock().unwrap();
+        fs::write(folder.path().join("else"), [0; 100]).unwrap();
+        store.put(&[1; 10]).unwrap();
+        age(&store, &[1; 10], 10);
+        assert!(has(&store, &[1; 10]));
+        age(&store, &[1; 10], 10);
+        store.put(&[2; 10]).unwrap();
+        assert!(!has(&store, &[1; 10]) && has(&store, &[2; 10]));
+        // That image, what is being written, and what is none of ours.
+        assert!(files(&folder) == 3 && being_written.exists());
+    }
+
+    #[test]
+    fn what_was_changed_is_not_found_and_is_stored_anew() {
+        let (_folder, store) = store(1000);
+        let image = b"whole";
+        let path = store.path_of(&name(image));
+        for damage in [&b"hole!"[..], b"", b"whole and more"] {
+            store.put(image).unwrap();
+            assert!(has(&store, image));
+            fs::write(&path, damage).unwrap();
+            assert_eq!(store.get(&name(image), 5), None);
+        }
+        store.put(image).unwrap();
+        assert!(has(&store, image));
+        // Nor is what only stands there under its name.
+        fs::rename(&path, path.with_file_name("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(path.with_file_name("elsewhere"), &path).unwrap();
+        assert_eq!(store.get(&name(image), 5), None);
+    }
+
+    #[test]
+    fn what_cannot_be_stored_leaves_nothing() {
+        let (folder, store) = store(1000);
+        fs::create_dir(store.path_of(&name(b"image"))).unwrap();
+        assert!(store.put(b"image").is_err());
+        assert_eq!(files(&folder), 1);
+        drop(folder);
+        assert!(store.put(b"image").is_err() && store.get(&name(b"image"), 5).is_none());
+    }
+}

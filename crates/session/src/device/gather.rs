@@ -1,0 +1,166 @@
+//! Asks a driver for everything that a program will want to know and that cannot change.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::ffi::CStr;
+
+use katydid_cuda_sys::{
+    CUcontext, CUfunction, CUkernel, CUmemAllocationProp, CUmemLocation, CUresult, CUuuid, allocation_type,
+    location_type,
+};
+use katydid_driver::Driver;
+use katydid_wire::facts::{
+    Answer, ContextFacts, DeviceFacts, Facts, FunctionFacts, P2P_ATTRIBUTES, ParameterFacts, PeerFacts,
+};
+
+use crate::device::ask::{answer, ask};
+
+/// Attributes of devices that are asked for: CUDA 13 ends below 150.
+const DEVICE_ATTRIBUTES: u32 = 200;
+/// Limits of contexts.
+const LIMITS: u32 = 16;
+/// Attributes of functions.
+const FUNCTION_ATTRIBUTES: u32 = 16;
+/// Bytes for a name or a bus id.
+const TEXT: usize = 256;
+
+/// Everything about the devices.
+///
+/// # Errors
+///
+/// The code of the first question that a working driver always answers.
+pub fn devices(driver: &Driver) -> Result<Facts, CUresult> {
+    // SAFETY: the output is a local.
+    let driver_version = ask(|out| unsafe { driver.cuDriverGetVersion(out) })?;
+    // SAFETY: the output is a local.
+    let count = ask::<i32>(|out| unsafe { driver.cuDeviceGetCount(out) })?;
+    let devices = (0..count).map(|ordinal| device(driver, ordinal)).collect::<Result<_, _>>()?;
+    let peers = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+    let peers = peers.map(|(from, to)| peer(driver, from, to)).collect();
+    Ok(Facts { driver_version, devices, peers })
+}
+
+fn device(driver: &Driver, ordinal: i32) -> Result<DeviceFacts, CUresult> {
+    // SAFETY: the output is a local.
+    let device = ask(|out| unsafe { driver.cuDeviceGet(out, ordinal) })?;
+    // SAFETY: the buffer has as many bytes as said.
+    let name = text(|out, length| unsafe { driver.cuDeviceGetName(out, length, device) })?;
+    // SAFETY: as above.
+    let pci_bus_id = text(|out, length| unsafe { driver.cuDeviceGetPCIBusId(out, length, device) })?;
+    // SAFETY: the output is a local.
+    let uuid = ask::<CUuuid>(|out| unsafe { driver.cuDeviceGetUuid(out, device) })?.bytes;
+    // SAFETY: the output is a local.
+    let total = ask::<usize>(|out| unsafe { driver.cuDeviceTotalMem_v2(out, device) })?;
+    let attributes = (1..=DEVICE_ATTRIBUTES)
+        // SAFETY: the output is a local; a driver refuses numbers it does not know.
+        .map(|id| answer(|out| unsafe { driver.cuDeviceGetAttribute(out, id, device) }))
+        .collect();
+    let granularity = granularity(driver, device)?;
+    Ok(DeviceFacts { name, pci_bus_id, uuid, total_memory: total as u64, granularity, attributes })
+}
+
+/// Of `cuMemCreate`, in bytes.
+fn granularity(driver: &Driver, device: i32) -> Result<u64, CUresult> {
+    let location = CUmemLocation { type_: location_type::DEVICE, id: device };
+    let wish = CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() };
+    // SAFETY: `wish` and the output are locals. 0 asks for the minimum.
+    let bytes = ask::<usize>(|out| unsafe { driver.cuMemGetAllocationGranularity(out, &raw const wish, 0) })?;
+    Ok(bytes as u64)
+}
+
+fn peer(driver: &Driver, from: i32, to: i32) -> PeerFacts {
+    // SAFETY: the output is a local.
+    let can_access = answer(|out| unsafe { driver.cuDeviceCanAccessPeer(out, from, to) });
+    let mut attributes = [Answer::default(); P2P_ATTRIBUTES];
+    for (id, slot) in (1..).zip(&mut attributes) {
+        // SAFETY: the output is a local.
+        *slot = answer(|out| unsafe { driver.cuDeviceGetP2PAttribute(out, id, from, to) });
+    }
+    PeerFacts { can_access, attributes }
+}
+
+/// A text that the driver writes into a buffer.
+fn text(call: impl FnOnce(*mut std::ffi::c_char, i32) -> CUresult) -> Result<String, CUresult> {
+    let mut buffer = [0_u8; TEXT];
+    call(buffer.as_mut_ptr().cast(), TEXT as i32).ok()?;
+    Ok(CStr::from_bytes_until_nul(&buffer).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default())
+}
+
+/// What the current context, `handle`, answers. What a driver does not know stays zero.
+pub(crate) fn context(driver: &Driver, handle: CUcontext) -> ContextFacts {
+    let (mut least_priority, mut greatest_priority) = (0, 0);
+    // SAFETY: both outputs are locals.
+    let _ = unsafe { driver.cuCtxGetStreamPriorityRange(&raw mut least_priority, &raw mut greatest_priority) };
+    ContextFacts {
+        // SAFETY: here and below, the output is a local.
+        id: ask(|out| unsafe { driver.cuCtxGetId(handle, out) }).unwrap_or_default(),
+        // SAFETY: as above.
+        api_version: ask(|out| unsafe { driver.cuCtxGetApiVersion(handle, out) }).unwrap_or_default(),
+        // SAFETY: as above.
+        flags: ask(|out| unsafe { driver.cuCtxGetFlags(out) }).unwrap_or_default(),
+        least_priority,
+        greatest_priority,
+        // SAFETY: as above.
+        cache_config: ask(|out| unsafe { driver.cuCtxGetCacheConfig(out) }).unwrap_or_default(),
+        // SAFETY: as above.
+        shared_config: ask(|out| unsafe { driver.cuCtxGetSharedMemConfig(out) }).unwrap_or_default(),
+        limits: (0..LIMITS).map(|id| limit(driver, id)).collect(),
+    }
+}
+
+fn limit(driver: &Driver, id: u32) -> Answer<u64> {
+    // SAFETY: the output is a local; a driver refuses numbers it does not know.
+    let Answer { code, value } = answer::<usize>(|out| unsafe { driver.cuCtxGetLimit(out, id) });
+    Answer { code, value: value as u64 }
+}
+
+/// What a function answers.
+pub(crate) fn function(driver: &Driver, function: CUfunction) -> FunctionFacts {
+    let attributes = (0..FUNCTION_ATTRIBUTES)
+        // SAFETY: the output is a local, the handle alive.
+        .map(|id| answer(|out| unsafe { driver.cuFuncGetAttribute(out, id, function) }))
+        .collect();
+    FunctionFacts { attributes, parameters: parameters_of_function(driver, function) }
+}
+
+/// Where a function's parameters lie among its packed ones.
+pub(crate) fn parameters_of_function(driver: &Driver, function: CUfunction) -> Vec<ParameterFacts> {
+    // SAFETY: the outputs are locals, the handle is the driver's own.
+    parameters(|index, offset, size| unsafe { driver.cuFuncGetParamInfo(function, index, offset, size) })
+}
+
+/// What a kernel answers on the current context's device.
+pub(crate) fn kernel(driver: &Driver, kernel: CUkernel) -> FunctionFacts {
+    let attributes = (0..FUNCTION_ATTRIBUTES)
+        .map(|id| {
+            answer(|out| match current_device(driver) {
+                // SAFETY: the output is a local, the handle alive.
+                Ok(device) => unsafe { driver.cuKernelGetAttribute(out, id, kernel, device) },
+                Err(code) => code,
+            })
+        })
+        .collect();
+    FunctionFacts { attributes, parameters: parameters_of_kernel(driver, kernel) }
+}
+
+/// The same of a kernel.
+pub(crate) fn parameters_of_kernel(driver: &Driver, kernel: CUkernel) -> Vec<ParameterFacts> {
+    // SAFETY: the outputs are locals, the handle is the driver's own.
+    parameters(|index, offset, size| unsafe { driver.cuKernelGetParamInfo(kernel, index, offset, size) })
+}
+
+/// The device of the current context.
+pub(crate) fn current_device(driver: &Driver) -> Result<i32, CUresult> {
+    // SAFETY: the output is a local.
+    ask(|out| unsafe { driver.cuCtxGetDevice(out) })
+}
+
+/// All parameters: a driver refuses the first index that has none.
+fn parameters(call: impl Fn(usize, *mut usize, *mut usize) -> CUresult) -> Vec<ParameterFacts> {
+    let parameter = |index| {
+        let (mut offset, mut size) = (0, 0);
+        call(index, &raw mut offset, &raw mut size).ok().ok()?;
+        Some(ParameterFacts { offset: u32::try_from(offset).ok()?, size: u32::try_from(size).ok()? })
+    };
+    (0..katydid_wire::frame::MAX_FRAME).map_while(parameter).collect()
+}

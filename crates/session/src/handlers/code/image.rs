@@ -1,0 +1,75 @@
+//! Module images: collected in pieces, rebuilt as the driver wants them.
+
+use katydid_cuda_sys::CUresult;
+use katydid_fatbin::{Image, ImageKind, OwnedImage};
+use katydid_wire::codec::Message as _;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    kdGraphInstantiate, kdImagePiece, kdImageRecall, kdImageRecallReply, kdLibraryLoad, kdLink, kdModuleLoad,
+};
+
+use crate::calls::fault::Fault;
+use crate::handlers::{Called, Enqueued, done};
+use crate::session::Session;
+
+/// Whether a call uses what its thread has sent in pieces.
+pub(crate) fn uses_pieces(opcode: u16) -> bool {
+    matches!(opcode, kdModuleLoad::OPCODE | kdLibraryLoad::OPCODE | kdLink::OPCODE | kdGraphInstantiate::OPCODE)
+}
+
+/// Adds to the image that the calling thread is sending.
+pub(crate) fn kdImagePiece(session: &mut Session, head: &FrameHead, message: kdImagePiece<'_>) -> Enqueued {
+    session.uploads.add(head.thread, message.total, message.data)?;
+    Ok(CUresult::SUCCESS)
+}
+
+/// An image that a program before has sent counts as sent. What is not there will come, and is then kept for others. The question
+/// begins an image anew: of one that was never loaded nothing is left.
+pub(crate) fn kdImageRecall(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdImageRecall<'_>,
+) -> Called<kdImageRecallReply> {
+    let hash = message.hash.try_into().map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    session.uploads.discard(head.thread);
+    let stored = session.store.as_ref().and_then(|store| store.get(hash, message.total));
+    if let Some(image) = &stored {
+        session.uploads.add(head.thread, message.total, image)?;
+    } else {
+        session.unstored.insert(head.thread);
+    }
+    done(kdImageRecallReply { known: u32::from(stored.is_some()) })
+}
+
+/// Keeps an image that a program asked for by its hash. A store that fails is used no more: it only saves time.
+fn store(session: &mut Session, thread: u32, flat: &[u8]) {
+    let is_wanted = session.unstored.remove(&thread);
+    let Some(store) = session.store.as_ref().filter(|_| is_wanted) else { return };
+    if store.put(flat).is_err() {
+        session.store = None;
+    }
+}
+
+/// The image that the calling thread has sent, in memory of its own.
+///
+/// # Errors
+///
+/// A session error when it did not come whole, `CUDA_ERROR_INVALID_IMAGE` when it is none.
+pub(crate) fn finish(session: &mut Session, head: &FrameHead) -> Result<OwnedImage, Fault> {
+    let flat = session.uploads.finish(head.thread)?;
+    store(session, head.thread, &flat);
+    let image = Image::decode(&flat).map_err(|_| CUresult::ERROR_INVALID_IMAGE)?;
+    if !lengths_hold(&image) {
+        return Err(CUresult::ERROR_INVALID_IMAGE.into());
+    }
+    Ok(image.rebuild())
+}
+
+/// A driver believes the lengths inside an image, so they must not lead past the bytes that came.
+fn lengths_hold(image: &Image<'_>) -> bool {
+    match image.kind() {
+        ImageKind::Ptx => true,
+        ImageKind::Elf => image.parts().iter().all(|part| Image::from_bytes(part).is_ok()),
+        _ => image.containers().is_ok(),
+    }
+}

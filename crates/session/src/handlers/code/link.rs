@@ -1,0 +1,154 @@
+//! Linking: all inputs of a program at once, from the start each time, so that nothing is kept but the last image.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::ffi::{CString, c_void};
+
+use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
+use katydid_fatbin::{Image, ImageKind};
+use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
+use katydid_wire::message::{kdLink, kdLinkReply, kdLinked, kdLinkedReply};
+
+use crate::calls::fault::{Fault, SessionError};
+use crate::device::ask::ask;
+use crate::handlers::code::options::JitOptions;
+use crate::handlers::{Called, done};
+use crate::session::Session;
+
+/// Bytes of a reply that describe the data.
+const REPLY_HEAD_BYTES: u64 = 4;
+
+/// One input: kind, name, and its bytes with a NUL behind them, which a text needs.
+struct LinkInput {
+    kind: u32,
+    name: CString,
+    data: Vec<u8>,
+}
+
+/// Links what the calling thread has sent. Logs are answered whether that succeeds or not.
+pub(crate) fn kdLink(session: &mut Session, head: &FrameHead, message: kdLink<'_>) -> Called<kdLinkReply> {
+    let flat = session.uploads.finish(head.thread)?;
+    let inputs = decode(&flat).ok_or_else(damaged)?;
+    let mut options =
+        JitOptions::decode("kdLink", message.options)?.with_logs(message.infoLogSize, message.errorLogSize);
+    let (count, ids, values) = (options.count(), options.ids(), options.values());
+    let driver = session.driver();
+    // SAFETY: both arrays have `count` entries, the log buffers the sizes given beside them; all outlive the linking.
+    let state = ask::<CUlinkState>(|out| unsafe { driver.cuLinkCreate_v2(count, ids, values, out) })?;
+    let mut image = Vec::new();
+    let status = add_all(session, state, &inputs).and_then(|()| {
+        if message.complete != 0 {
+            image = complete(session, state)?;
+        }
+        Ok(())
+    });
+    // SAFETY: made above, and used no more.
+    let _ = unsafe { session.driver().cuLinkDestroy(state) };
+    let (infoLog, errorLog) = options.into_logs();
+    let size = image.len() as u64;
+    session.linked.insert(head.thread, image);
+    Ok((status.into(), kdLinkReply { size, infoLog, errorLog }))
+}
+
+/// Adds the inputs in order; the first that is refused ends it.
+fn add_all(session: &Session, state: CUlinkState, inputs: &[LinkInput]) -> Result<(), CUresult> {
+    for input in inputs {
+        let bytes = &input.data[..input.data.len() - 1];
+        if !lengths_hold(input.kind, bytes) {
+            return Err(CUresult::ERROR_INVALID_IMAGE);
+        }
+        // A text counts with its NUL.
+        let size = if input.kind == jit_input::PTX { input.data.len() } else { bytes.len() };
+        let data = input.data.as_ptr().cast_mut().cast::<c_void>();
+        let (name, none, nones) = (input.name.as_ptr(), std::ptr::null_mut(), std::ptr::null_mut());
+        let driver = session.driver();
+        // SAFETY: the linking is alive; data and name outlive the call; there are no options.
+        unsafe { driver.cuLinkAddData_v2(state, input.kind, data, size, name, 0, none, nones) }.ok()?;
+    }
+    Ok(())
+}
+
+/// A driver believes the lengths inside code, so they must not lead past the bytes that came.
+fn lengths_hold(kind: u32, bytes: &[u8]) -> bool {
+    match (kind, Image::from_bytes(bytes)) {
+        (jit_input::CUBIN | jit_input::FATBINARY, Ok(image)) => match image.kind() {
+            ImageKind::Ptx | ImageKind::Elf => true,
+            _ => image.containers().is_ok(),
+        },
+        (jit_input::CUBIN | jit_input::FATBINARY, Err(_)) => false,
+        _ => true,
+    }
+}
+
+/// The image that the linking comes to, copied: the driver's goes with the linking.
+fn complete(session: &Session, state: CUlinkState) -> Result<Vec<u8>, CUresult> {
+    let (mut image, mut size) = (std::ptr::null_mut(), 0_usize);
+    // SAFETY: the linking is alive, the outputs are locals.
+    unsafe { session.driver().cuLinkComplete(state, &raw mut image, &raw mut size) }.ok()?;
+    if image.is_null() {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the driver's image has `size` bytes and stays until the linking is destroyed.
+    Ok(unsafe { std::slice::from_raw_parts(image.cast::<u8>(), size) }.to_vec())
+}
+
+/// A piece of the image that the calling thread linked last.
+pub(crate) fn kdLinked(session: &mut Session, head: &FrameHead, message: kdLinked) -> Called<kdLinkedReply> {
+    let image = session.linked.get(&head.thread).ok_or(CUresult::ERROR_NOT_FOUND)?;
+    let (start, size) = (message.offset, u64::from(message.size));
+    let end = start
+        .checked_add(size)
+        .filter(|end| *end <= image.len() as u64 && size + REPLY_HEAD_BYTES <= MAX_PAYLOAD as u64);
+    let end = end.ok_or(SessionError::BadRange { what: "a linked image", address: start, size })?;
+    let piece = image[start as usize..end as usize].to_vec();
+    if end == image.len() as u64 {
+        session.linked.remove(&head.thread);
+    }
+    done(kdLinkedReply { image: piece })
+}
+
+/// Takes apart what the program sent: the number of inputs, then kind, lengths, name and data of each.
+fn decode(flat: &[u8]) -> Option<Vec<LinkInput>> {
+    let mut rest = flat;
+    let count = u32::from_le_bytes(take(&mut rest)?);
+    let mut inputs = Vec::new();
+    for _ in 0..count {
+        let kind = u32::from_le_bytes(take(&mut rest)?);
+        let name = u32::from_le_bytes(take(&mut rest)?) as usize;
+        let data = usize::try_from(u64::from_le_bytes(take(&mut rest)?)).ok()?;
+        let (text, behind) = rest.split_at_checked(name)?;
+        let (bytes, behind) = behind.split_at_checked(data)?;
+        let data = bytes.iter().copied().chain([0]).collect();
+        inputs.push(LinkInput { kind, name: CString::new(text).ok()?, data });
+        rest = behind;
+    }
+    rest.is_empty().then_some(inputs)
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (field, behind) = rest.split_first_chunk()?;
+    *rest = behind;
+    Some(*field)
+}
+
+fn damaged() -> Fault {
+    let reason = "lengths do not fit".to_owned();
+    SessionError::DamagedPart { message: "kdLink", part: "inputs", reason }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_are_taken_apart_and_damage_is_noticed() {
+        let flat = [&1_u32.to_le_bytes()[..], &1_u32.to_le_bytes(), &1_u32.to_le_bytes(), &2_u64.to_le_bytes(), b"nab"];
+        let flat = flat.concat();
+        let inputs = decode(&flat).unwrap();
+        assert_eq!((inputs.len(), inputs[0].kind, inputs[0].name.as_bytes()), (1, 1, &b"n"[..]));
+        assert_eq!(inputs[0].data, b"ab\0");
+        assert!((0..flat.len()).all(|length| decode(&flat[..length]).is_none()));
+        assert!(decode(&[&flat[..], &[0]].concat()).is_none());
+        assert!(decode(&[0; 4]).is_some_and(|inputs| inputs.is_empty()));
+    }
+}

@@ -1,0 +1,153 @@
+//! Device memory: growth, shrinking, how much is left.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::CUresult;
+use katydid_driver::Driver;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    kdDeviceGrow, kdDeviceGrowReply, kdDeviceInfo, kdDeviceInfoReply, kdDeviceShrink, kdDeviceShrinkReply, kdGivenBack,
+    kdIdle, kdManagedDrop, kdManagedHold, kdManagedHoldReply, kdPeerAtomics, kdPeerAtomicsReply, kdPlea, kdPleaReply,
+    kdWanted, kdWantedReply,
+};
+
+use crate::calls::fault::Fault;
+use crate::handlers::{Called, Detached, Enqueued, done};
+use crate::session::Session;
+
+/// Backs a range of a device arena. `ERROR_NOT_READY`: there will be memory when a snapshot has given it back.
+pub(crate) fn kdDeviceGrow(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdDeviceGrow,
+) -> Called<kdDeviceGrowReply> {
+    let driver = Arc::clone(&session.shared.driver);
+    let (device, address, size) = (message.device, message.address, message.size);
+    let grown = session.device.grow(&driver, device, address, size);
+    match grown {
+        // A snapshot held memory: now it does not.
+        Err(Fault::Cuda(CUresult::ERROR_OUT_OF_MEMORY)) if session.make_way()? => {
+            session.device.grow(&driver, device, address, size)?;
+        }
+        grown => grown?,
+    }
+    session.shared.usage.set_device_memory(session.device.held());
+    done(kdDeviceGrowReply {})
+}
+
+/// Gives ranges back. Unmapping does not wait for the GPU by itself, so what runs is waited for first.
+pub(crate) fn kdDeviceShrink(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdDeviceShrink,
+) -> Detached<kdDeviceShrinkReply> {
+    let gone = session.device.shrink(message.device, message.address, message.size)?;
+    gone.iter().for_each(|(address, size)| session.shares.end_in(*address, *size));
+    session.shared.usage.set_device_memory(session.device.held());
+    Ok(Box::new(move |driver| (unmap(driver, &gone), kdDeviceShrinkReply {})))
+}
+
+fn unmap(driver: &Driver, ranges: &[(u64, u64)]) -> CUresult {
+    // SAFETY: takes nothing. A context in error has nothing running, so its code is of no matter here.
+    let _ = unsafe { driver.cuCtxSynchronize() };
+    for (address, size) in ranges {
+        // SAFETY: the range was mapped as a whole by a growth, and has left the books.
+        let status = unsafe { driver.cuMemUnmap(*address, *size as usize) };
+        if status != CUresult::SUCCESS {
+            return status;
+        }
+    }
+    CUresult::SUCCESS
+}
+
+/// Counts managed memory, which the program has allocated in the frame's context or, without one, in none.
+pub(crate) fn kdManagedHold(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdManagedHold,
+) -> Called<kdManagedHoldReply> {
+    let context = if head.context == 0 { 0 } else { session.owner(head.context) };
+    session.hold_managed(message.address, message.size, context)?;
+    done(kdManagedHoldReply {})
+}
+
+/// Counts it no more.
+pub(crate) fn kdManagedDrop(session: &mut Session, _head: &FrameHead, message: kdManagedDrop) -> Enqueued {
+    session.forget_managed(message.address)?;
+    Ok(CUresult::SUCCESS)
+}
+
+/// Has other sessions give back what they hold idle, and waits for that. Out of memory at once where that cannot help: the quota
+/// leaves less, the device has less in all, or nobody can be asked.
+pub(crate) fn kdPlea(session: &mut Session, _head: &FrameHead, message: kdPlea) -> Detached<kdPleaReply> {
+    let device = u32::try_from(message.device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
+    let total = session.facts.devices.get(device as usize).map_or(0, |facts| facts.total_memory);
+    if message.size > session.device.left().min(total) {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
+    }
+    let reclaim = session.reclaim();
+    let number = reclaim.send_request(device).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    Ok(Box::new(move |driver| {
+        reclaim.wait(number, || info(driver).map_or(0, |(free, _)| free));
+        (CUresult::SUCCESS, kdPleaReply {})
+    }))
+}
+
+/// The program holds memory of a device idle.
+pub(crate) fn kdIdle(session: &mut Session, _head: &FrameHead, message: kdIdle) -> Enqueued {
+    if message.device as usize >= session.facts.devices.len() {
+        return Err(CUresult::ERROR_INVALID_DEVICE.into());
+    }
+    session.shared.reclaim.is_idle(message.device);
+    Ok(CUresult::SUCCESS)
+}
+
+/// Of which devices others want memory.
+pub(crate) fn kdWanted(session: &mut Session, _head: &FrameHead, _message: kdWanted) -> Called<kdWantedReply> {
+    done(kdWantedReply { devices: session.shared.reclaim.take_wanted() })
+}
+
+/// The program has done what an appeal asked.
+pub(crate) fn kdGivenBack(session: &mut Session, _head: &FrameHead, message: kdGivenBack) -> Enqueued {
+    session.shared.reclaim.given(message.number);
+    Ok(CUresult::SUCCESS)
+}
+
+/// Bytes that are free on the current context's device, and all of them.
+fn info(driver: &Driver) -> Result<(u64, u64), CUresult> {
+    let (mut free, mut total) = (0_usize, 0_usize);
+    // SAFETY: both outputs are locals.
+    unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }.ok()?;
+    Ok((free as u64, total as u64))
+}
+
+/// `cuMemGetInfo` of the current context, within the session's quota.
+pub(crate) fn kdDeviceInfo(
+    session: &mut Session,
+    _head: &FrameHead,
+    _message: kdDeviceInfo,
+) -> Called<kdDeviceInfoReply> {
+    let (free, total) = info(session.driver())?;
+    let free = free + session.snapshots.held();
+    let (free, total) = (free.min(session.device.left()), total.min(session.device.quota()));
+    done(kdDeviceInfoReply { free, total })
+}
+
+/// Atomics of one device on the memory of another.
+pub(crate) fn kdPeerAtomics(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdPeerAtomics<'_>,
+) -> Called<kdPeerAtomicsReply> {
+    let operations: Vec<u32> =
+        message.operations.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let mut told = vec![0_u32; operations.len()];
+    let (count, source, target) = (operations.len() as u32, message.source, message.target);
+    let driver = session.driver();
+    // SAFETY: both arrays have `count` entries.
+    unsafe { driver.cuDeviceGetP2PAtomicCapabilities(told.as_mut_ptr(), operations.as_ptr(), count, source, target) }
+        .ok()?;
+    done(kdPeerAtomicsReply { capabilities: told.into_iter().flat_map(u32::to_le_bytes).collect() })
+}

@@ -1,0 +1,120 @@
+//! Pinned host memory: registration, and on stream links its contents.
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::CUresult;
+use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
+use katydid_wire::message::{
+    kdHostPull, kdHostPullReply, kdHostPush, kdHostPushWords, kdHostRegister, kdHostRegisterReply, kdHostUnregister,
+    kdHostUnregisterReply,
+};
+use katydid_wire::ranges;
+
+use crate::calls::executor::Task;
+use crate::calls::fault::{Fault, SessionError};
+use crate::calls::shared::Shared;
+use crate::handlers::{Called, Detached, Enqueued, done};
+use crate::memory::host_memory::{HostMemory, PAGE, PageWords, out_of_range};
+use crate::session::{Job, Session, task};
+
+/// Bytes of a reply that describe the data.
+const REPLY_HEAD_BYTES: usize = 4;
+
+/// Registers a block. What the program wished for its mapping is of no matter: it is always portable and mapped.
+pub(crate) fn kdHostRegister(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdHostRegister,
+) -> Called<kdHostRegisterReply> {
+    let driver = Arc::clone(&session.shared.driver);
+    let context = session.current;
+    arena(session)?.register(&driver, context, message.address, message.size)?;
+    session.address_check.admit_pinned(message.address, message.size);
+    done(kdHostRegisterReply {})
+}
+
+/// Ends a registration, which waits until the GPU has done with the block.
+pub(crate) fn kdHostUnregister(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdHostUnregister,
+) -> Detached<kdHostUnregisterReply> {
+    let leaving = arena(session)?.unregister(message.address, message.size)?;
+    Ok(Box::new(move |driver| (leaving.end(driver), kdHostUnregisterReply {})))
+}
+
+/// Takes what the program wrote into a block.
+pub(crate) fn kdHostPush(session: &mut Session, _head: &FrameHead, message: kdHostPush<'_>) -> Enqueued {
+    let (address, size) = (message.address, message.data.len() as u64);
+    if push_now(&session.shared, &message) { Ok(CUresult::SUCCESS) } else { Err(out_of_range(address, size)) }
+}
+
+/// The same of a part of a page.
+pub(crate) fn kdHostPushWords(session: &mut Session, _head: &FrameHead, message: kdHostPushWords<'_>) -> Enqueued {
+    let is_pushed = push_words_now(&session.shared, &message)?;
+    if is_pushed { Ok(CUresult::SUCCESS) } else { Err(out_of_range(message.address, PAGE)) }
+}
+
+fn words<'a>(message: &kdHostPushWords<'a>) -> Result<PageWords<'a>, SessionError> {
+    let (address, size) = (message.address, message.words.len() as u64);
+    PageWords::of(message.words).ok_or(SessionError::BadRange { what: "words of a page", address, size })
+}
+
+/// Sends what the GPU wrote into blocks.
+pub(crate) fn kdHostPull(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdHostPull<'_>,
+) -> Detached<kdHostPullReply> {
+    let ranges = ranges(&message)?;
+    let first = ranges.first().copied().unwrap_or_default();
+    let job = pull_job(&session.shared, ranges);
+    job.ok_or_else(|| out_of_range(first.0, u64::from(first.1)))
+}
+
+/// The same without a session; none for memory that is not in the books.
+fn pull_job(shared: &Shared, ranges: Vec<(u64, u32)>) -> Option<Job<kdHostPullReply>> {
+    let blocks = Arc::clone(&shared.blocks);
+    let is_there = ranges.iter().all(|(address, size)| blocks.holds(*address, u64::from(*size)));
+    let pull = move || match blocks.pull(&ranges) {
+        Some(data) => (CUresult::SUCCESS, kdHostPullReply { data }),
+        None => (CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED, kdHostPullReply::default()),
+    };
+    is_there.then(|| -> Job<kdHostPullReply> { Box::new(move |_| pull()) })
+}
+
+/// The same as a task.
+pub(crate) fn pull_task(
+    shared: &Shared,
+    head: FrameHead,
+    message: &kdHostPull<'_>,
+) -> Result<Option<Task>, SessionError> {
+    Ok(pull_job(shared, ranges(message)?).map(|job| task(head, job)))
+}
+
+/// Takes what the program wrote without a session; false for memory that is not in the books.
+pub(crate) fn push_now(shared: &Shared, message: &kdHostPush<'_>) -> bool {
+    shared.blocks.push(message.address, message.data)
+}
+
+/// The same of a part of a page.
+pub(crate) fn push_words_now(shared: &Shared, message: &kdHostPushWords<'_>) -> Result<bool, SessionError> {
+    Ok(shared.blocks.patch(message.address, words(message)?))
+}
+
+/// What is to be pulled: no more than a reply has room for.
+fn ranges(message: &kdHostPull<'_>) -> Result<Vec<(u64, u32)>, SessionError> {
+    let bad = |what, address, size| SessionError::BadRange { what, address, size };
+    let ranges = ranges::decode(message.ranges);
+    let ranges = ranges.ok_or_else(|| bad("a list of ranges", 0, message.ranges.len() as u64))?;
+    let size = ranges.iter().map(|(_, size)| u64::from(*size)).sum();
+    if size > (MAX_PAYLOAD - REPLY_HEAD_BYTES) as u64 {
+        return Err(bad("one reply", ranges.first().map_or(0, |(address, _)| *address), size));
+    }
+    Ok(ranges)
+}
+
+/// The arena; sessions without one have no pinned memory, and their programs know.
+fn arena(session: &mut Session) -> Result<&mut HostMemory, Fault> {
+    session.host.as_mut().ok_or_else(|| CUresult::ERROR_NOT_SUPPORTED.into())
+}

@@ -1,0 +1,71 @@
+//! Copies whose bytes travel packed, over links that are slower than a compressor (`katydid_transport::compression`).
+//!
+//! What a program says of sizes is checked before there is memory for them; a block that does not become what was announced
+//! ends the session.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use katydid_cuda_sys::{CUresult, CUstream};
+use katydid_transport::compression::{Pace, unpack};
+use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
+use katydid_wire::message::{kdCopyInPacked, kdCopyOutPacked, kdCopyOutPackedReply};
+
+use crate::calls::fault::{Fault, SessionError};
+use crate::handlers::memory::copy::copy_out;
+use crate::handlers::{Detached, Enqueued};
+use crate::session::Session;
+use crate::transfer::reply_pool;
+
+/// Bytes of a reply that describe its data.
+const FACTS: usize = 16;
+
+/// Unpacks the frame's bytes and copies them to the device.
+pub(crate) fn kdCopyInPacked(session: &mut Session, head: &FrameHead, message: kdCopyInPacked<'_>) -> Enqueued {
+    let size = bounded(message.destination, message.size, MAX_PAYLOAD)?;
+    session.address_check.check(message.destination, u64::from(message.size))?;
+    let stream: CUstream = session.handle(head, message.stream)?;
+    let mut data = reply_pool::take(size);
+    unpack(message.data, &mut data).map_err(|error| SessionError::DamagedPart {
+        message: "kdCopyInPacked",
+        part: "data",
+        reason: error.to_string(),
+    })?;
+    // SAFETY: the data is readable for the call; being pageable memory, it is not read after it. The target is the session's.
+    let status =
+        unsafe { session.driver().cuMemcpyHtoDAsync_v2(message.destination, data.as_ptr().cast(), size, stream) };
+    reply_pool::keep(data);
+    Ok(status)
+}
+
+/// Copies device memory into the reply, packed if that is sooner there.
+pub(crate) fn kdCopyOutPacked(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdCopyOutPacked,
+) -> Detached<kdCopyOutPackedReply> {
+    let size = bounded(message.source, message.size, MAX_PAYLOAD - FACTS)?;
+    session.address_check.check(message.source, u64::from(message.size))?;
+    let stream: CUstream = session.handle(head, message.stream)?;
+    let (packer, begun) = (Arc::clone(&session.packer), Instant::now());
+    Ok(Box::new(move |driver| {
+        let mut data = reply_pool::take(size);
+        let status = copy_out(driver, data.as_mut_ptr(), message.source, size, stream);
+        if status != CUresult::SUCCESS {
+            return (status, kdCopyOutPackedReply { isPacked: 0, packerPace: 0, waited: 0, data: Vec::new() });
+        }
+        let packed = packer.pack_over(Pace(message.pace), &data);
+        let packerPace = packer.packer().map_or(0, |pace| pace.0);
+        let (isPacked, data) = packed.map_or_else(|| (0, data), |packed| (1, packed));
+        let waited = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
+        (status, kdCopyOutPackedReply { isPacked, packerPace, waited, data })
+    }))
+}
+
+/// A number of bytes that one frame may become.
+fn bounded(address: u64, size: u32, most: usize) -> Result<usize, Fault> {
+    let bad = || SessionError::BadRange { what: "one frame", address, size: size.into() };
+    usize::try_from(size).ok().filter(|size| *size <= most).ok_or_else(|| bad().into())
+}

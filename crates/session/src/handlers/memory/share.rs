@@ -1,0 +1,276 @@
+//! Memory and events that programs of one server share.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUevent, CUipcEventHandle, CUmemAllocationProp, CUresult, Pod, location_type};
+use katydid_driver::Driver;
+use katydid_transport::share::{Lent, NAME};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    kdEventBorrow, kdEventBorrowReply, kdEventLend, kdEventLendReply, kdForeignMap, kdForeignMapReply, kdForeignUnmap,
+    kdForeignUnmapReply, kdMemoryBorrow, kdMemoryBorrowReply, kdMemoryLend, kdMemoryLendReply, kdMemoryTakeBack,
+    kdMemoryTakeBackReply,
+};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::calls::fault::Fault;
+use crate::device::ask::ask;
+use crate::handlers::{Called, Detached, done};
+use crate::memory::shares::{Loans, SharedObject, block_of, descriptor};
+use crate::memory::virtual_memory::Memory;
+use crate::session::Session;
+
+/// Lends a block of the program's, or the pieces of an arena that hold a range.
+pub(crate) fn kdMemoryLend(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemoryLend,
+) -> Called<kdMemoryLendReply> {
+    let kdMemoryLend { incarnation, memory, address, length, .. } = message;
+    let (subject, offset, size) = if memory == 0 {
+        let ranges = session.device.pieces(address, length)?;
+        let first = ranges.first().map_or(address, |(start, _)| *start);
+        ((SharedObject::Range(address), length), address - first, ranges.iter().map(|(_, size)| size).sum())
+    } else {
+        ((SharedObject::Block(memory), 0), 0, session.virtual_memory.block_and_size(memory)?.1)
+    };
+    done(kdMemoryLendReply { offset, size, name: session.lend(incarnation, subject)?.to_vec() })
+}
+
+/// Lends memory of an arena no more: the program has freed it.
+pub(crate) fn kdMemoryTakeBack(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemoryTakeBack,
+) -> Called<kdMemoryTakeBackReply> {
+    session.shares.end(SharedObject::Range(message.address));
+    done(kdMemoryTakeBackReply {})
+}
+
+impl Session {
+    /// The name of something that is lent, from now on if it was not.
+    fn lend(&mut self, incarnation: u64, (subject, length): (SharedObject, u64)) -> Result<[u8; NAME], Fault> {
+        if let Some(name) = self.shares.name_of(subject, length) {
+            return Ok(name);
+        }
+        let pieces = self.pieces_of(subject, length)?;
+        Ok(self.shares.lend(incarnation, (subject, length), pieces)?)
+    }
+
+    /// Lends what the session of an image had lent, under the same names.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says to a piece, or the system.
+    pub(crate) fn lend_again(&mut self, loans: Loans) -> Result<(), Fault> {
+        let Some(door) = loans.door else { return Ok(()) };
+        let mut all = Vec::with_capacity(loans.loans.len());
+        for loan in loans.loans {
+            if let SharedObject::Event(event) = loan.subject {
+                self.enter_context(self.tables.events.context(event)?)?;
+            }
+            all.push((loan, self.pieces_of(loan.subject, loan.length)?));
+        }
+        Ok(self.shares.open_again(door, all)?)
+    }
+
+    /// What a borrower gets.
+    fn pieces_of(&mut self, subject: SharedObject, length: u64) -> Result<Vec<Lent>, Fault> {
+        let driver = Arc::clone(&self.shared.driver);
+        Ok(match subject {
+            SharedObject::Range(address) => {
+                let ranges = self.device.pieces(address, length)?;
+                ranges.iter().map(|(start, size)| lent(&driver, *start, *size)).collect::<Result<_, _>>()?
+            }
+            SharedObject::Block(memory) => {
+                let (block, size) = self.virtual_memory.block_and_size(memory)?;
+                vec![(descriptor(&driver, block)?, size)]
+            }
+            SharedObject::Event(event) => {
+                let event: CUevent = self.tables.events.get(event)?;
+                // SAFETY: the output is a local, the event is the driver's own.
+                let handle: CUipcEventHandle = ask(|out| unsafe { driver.cuIpcGetEventHandle(out, event) })?;
+                let failed = |_: std::io::Error| CUresult::ERROR_OPERATING_SYSTEM;
+                let mut pieces = vec![in_file(&handle.to_bytes()).map_err(failed)?];
+                if driver.is_soft() {
+                    pieces.push((soft_descriptor(&handle).map_err(failed)?, 0));
+                }
+                pieces
+            }
+        })
+    }
+}
+
+/// Where softcuda's handles of events name the process, and its descriptor.
+const SOFT_PROCESS: std::ops::Range<usize> = 8..16;
+const SOFT_DESCRIPTOR: std::ops::Range<usize> = 16..24;
+
+/// The descriptor that softcuda's handle of an event names: a borrower cannot take it out of this process by itself.
+fn soft_descriptor(handle: &CUipcEventHandle) -> std::io::Result<OwnedFd> {
+    let bytes = handle.to_bytes();
+    let number =
+        bytes.get(SOFT_DESCRIPTOR).and_then(|bytes| bytes.try_into().ok()).map_or(u64::MAX, u64::from_le_bytes);
+    let number = i32::try_from(number).map_err(std::io::Error::other)?;
+    // SAFETY: the driver has it open as long as its event, which the main loop alone ends; it is duplicated at once.
+    unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
+}
+
+/// A file in memory with these bytes, as what is lent are descriptors.
+fn in_file(bytes: &[u8]) -> std::io::Result<Lent> {
+    let file = File::from(memfd_create("katydid-event", MemfdFlags::CLOEXEC)?);
+    file.write_all_at(bytes, 0)?;
+    Ok((file.into(), bytes.len() as u64))
+}
+
+/// A descriptor of the piece that is mapped at an address.
+fn lent(driver: &Driver, address: u64, size: u64) -> Result<Lent, CUresult> {
+    let place = std::ptr::with_exposed_provenance_mut(address as usize);
+    // SAFETY: the output is a local; the driver looks the address up.
+    let block = ask(|out| unsafe { driver.cuMemRetainAllocationHandle(out, place) })?;
+    let made = descriptor(driver, block);
+    // SAFETY: gives back what was retained just now.
+    let _ = unsafe { driver.cuMemRelease(block) };
+    Ok((made?, size))
+}
+
+/// Takes a block of another program.
+pub(crate) fn kdMemoryBorrow(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemoryBorrow<'_>,
+) -> Called<kdMemoryBorrowReply> {
+    session.virtual_memory.check_new(message.memory)?;
+    let borrowed = session.shares.borrow(message.name)?;
+    let [(piece, size)] = borrowed.pieces.as_slice() else { return Err(CUresult::ERROR_INVALID_HANDLE.into()) };
+    let (driver, size) = (Arc::clone(&session.shared.driver), *size);
+    if size > session.device.left() {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
+    }
+    let block = block_of(&driver, piece)?;
+    let mut properties = CUmemAllocationProp::default();
+    // SAFETY: the output is a local.
+    let told = unsafe { driver.cuMemGetAllocationPropertiesFromHandle(&raw mut properties, block) };
+    let device = if properties.location.type_ == location_type::DEVICE { properties.location.id } else { 0 };
+    told.ok().inspect_err(|_| {
+        // SAFETY: taken just now, and nobody knows it.
+        let _ = unsafe { driver.cuMemRelease(block) };
+    })?;
+    session.virtual_memory.add(message.memory, block, size, Memory::Device);
+    session.device.charge(size);
+    session.shares.keep_block(message.memory, borrowed.lease);
+    session.shared.usage.set_device_memory(session.device.held());
+    done(kdMemoryBorrowReply { size, device })
+}
+
+/// Maps all that a name stands for into a reservation of the program, for the device and those that reach it.
+pub(crate) fn kdForeignMap(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdForeignMap<'_>,
+) -> Called<kdForeignMapReply> {
+    let kdForeignMap { address, size, device, .. } = message;
+    session.virtual_memory.check_room(address, size)?;
+    if session.shares.overlaps(address, size) {
+        return Err(CUresult::ERROR_INVALID_VALUE.into());
+    }
+    let borrowed = session.shares.borrow(message.name)?;
+    let whole: u64 = borrowed.pieces.iter().map(|(_, size)| size).sum();
+    if whole != size || borrowed.pieces.is_empty() {
+        return Err(CUresult::ERROR_INVALID_VALUE.into());
+    }
+    let driver = Arc::clone(&session.shared.driver);
+    let grants = session.device.grants(device)?;
+    session.charge(size)?;
+    let mut at = address;
+    let mapped = borrowed.pieces.iter().try_for_each(|piece| {
+        map_piece(&driver, at, piece)?;
+        at += piece.1;
+        Ok(())
+    });
+    let granted = mapped.and_then(|()| {
+        // SAFETY: mapped above; the array has as many entries as said and outlives the call.
+        let all = unsafe { driver.cuMemSetAccess(address, size as usize, grants.as_ptr(), grants.len()) };
+        // SAFETY: as above, with the device alone.
+        all.ok().or_else(|_| unsafe { driver.cuMemSetAccess(address, size as usize, grants.as_ptr(), 1) }.ok())
+    });
+    if let Err(code) = granted {
+        if at > address {
+            // SAFETY: mapped above, and used by nobody.
+            let _ = unsafe { driver.cuMemUnmap(address, (at - address) as usize) };
+        }
+        session.refund(size);
+        return Err(code.into());
+    }
+    session.shares.map(address, size, borrowed.lease);
+    done(kdForeignMapReply {})
+}
+
+fn map_piece(driver: &Driver, address: u64, (piece, size): &Lent) -> Result<(), CUresult> {
+    let block = block_of(driver, piece)?;
+    // SAFETY: a part of a reservation in which, by the books, nothing is mapped.
+    let mapped = unsafe { driver.cuMemMap(address, *size as usize, 0, block, 0) };
+    // SAFETY: ours; the mapping keeps the memory.
+    let _ = unsafe { driver.cuMemRelease(block) };
+    mapped.ok()
+}
+
+/// Unmaps what was borrowed as a whole, when the GPU is done with it.
+pub(crate) fn kdForeignUnmap(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdForeignUnmap,
+) -> Detached<kdForeignUnmapReply> {
+    let kdForeignUnmap { address, size } = message;
+    if !session.shares.unmap(address, size) {
+        return Err(Fault::from(CUresult::ERROR_INVALID_VALUE));
+    }
+    session.refund(size);
+    Ok(Box::new(move |driver| {
+        // SAFETY: takes nothing. A context in error has nothing running.
+        let _ = unsafe { driver.cuCtxSynchronize() };
+        // SAFETY: mapped for the program, and out of the books.
+        let status = unsafe { driver.cuMemUnmap(address, size as usize) };
+        (status, kdForeignUnmapReply {})
+    }))
+}
+
+/// Lends an event: its borrowers get the driver's handle.
+pub(crate) fn kdEventLend(session: &mut Session, _head: &FrameHead, message: kdEventLend) -> Called<kdEventLendReply> {
+    let name = session.lend(message.incarnation, (SharedObject::Event(message.event), 0))?;
+    done(kdEventLendReply { name: name.to_vec() })
+}
+
+/// An event of another program.
+pub(crate) fn kdEventBorrow(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdEventBorrow<'_>,
+) -> Called<kdEventBorrowReply> {
+    session.tables.events.check_new(message.event)?;
+    let borrowed = session.shares.borrow(message.name)?;
+    let handle = handle_in(&borrowed.pieces).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let driver = session.driver();
+    // SAFETY: the output is a local; a handle is bytes, of which the driver believes none.
+    let event = ask(|out| unsafe { driver.cuIpcOpenEventHandle(out, handle) })?;
+    session.bind(message.event, event)?;
+    session.shares.keep_event(message.event, borrowed.lease);
+    done(kdEventBorrowReply {})
+}
+
+/// The driver's handle that a lender of an event gives; none in what stands for something else.
+fn handle_in(pieces: &[Lent]) -> Option<CUipcEventHandle> {
+    let [(piece, _), further @ ..] = pieces else { return None };
+    let mut bytes = [0; size_of::<CUipcEventHandle>()];
+    File::from(piece.try_clone().ok()?).read_exact_at(&mut bytes, 0).ok()?;
+    if let [(own, _)] = further {
+        // As softcuda names a descriptor of its own process.
+        bytes.get_mut(SOFT_PROCESS)?.fill(0);
+        bytes.get_mut(SOFT_DESCRIPTOR)?.copy_from_slice(&u64::from(own.as_raw_fd().unsigned_abs()).to_le_bytes());
+    }
+    CUipcEventHandle::from_bytes(&bytes)
+}

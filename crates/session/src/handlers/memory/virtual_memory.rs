@@ -1,0 +1,274 @@
+//! Virtual memory of the program's own making.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::sync::Arc;
+
+use katydid_arena::RESERVATION_UNIT;
+use katydid_cuda_sys::{
+    CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, access_flags, allocation_type, location_type,
+};
+use katydid_driver::Driver;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    kdAddressFree, kdAddressFreeReply, kdAddressReserve, kdAddressReserveReply, kdMemoryAccess, kdMemoryAccessReply,
+    kdMemoryCreate, kdMemoryCreateReply, kdMemoryGranularity, kdMemoryGranularityReply, kdMemoryMap, kdMemoryMapReply,
+    kdMemoryRelease, kdMemorySetAccess, kdMemorySetAccessReply, kdMemoryUnmap, kdMemoryUnmapReply,
+};
+
+use crate::calls::fault::{Fault, SessionError};
+use crate::device::ask::ask;
+use crate::handlers::{Called, Detached, Enqueued, done};
+use crate::memory::shares::{FILE_DESCRIPTOR, SharedObject};
+use crate::memory::stand_in::{block_for, map_over};
+use crate::memory::virtual_memory::Memory;
+use crate::session::Session;
+
+/// `CU_MEM_CREATE_USAGE_TILE_POOL`.
+const TILE_POOL: u16 = 1;
+
+/// Pieces that a driver may have in stock: at 32 MiB each, a gibibyte, which is more than was seen.
+const MAX_MISPLACED_PIECES: usize = 32;
+
+/// Bytes that the driver is asked for, so that `size` bytes lie where the program wants them.
+fn driver_size(size: u64) -> Result<usize, CUresult> {
+    size.checked_next_multiple_of(RESERVATION_UNIT).map(|size| size as usize).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+}
+
+/// Reserves exactly the addresses that the program reserved on its side; `ALREADY_MAPPED` when they are not to be had.
+pub(crate) fn kdAddressReserve(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdAddressReserve,
+) -> Called<kdAddressReserveReply> {
+    let (wanted, size) = (message.address, driver_size(message.size)?);
+    let driver = Arc::clone(&session.shared.driver);
+    reserve_at(&driver, wanted, size)?;
+    if session.virtual_memory.reserve(wanted, message.size) {
+        session.address_check.add_reservation(wanted, message.size);
+        return done(kdAddressReserveReply {});
+    }
+    give_back(&driver, wanted, size);
+    Err(CUresult::ERROR_ALREADY_MAPPED.into())
+}
+
+/// Reserves at exactly `wanted`. NVIDIA's driver takes addresses from a piece that it has in stock, whatever was asked for, as
+/// long as that has room (seen in programs of PyTorch's); so what it gives elsewhere is kept until the stock is used up.
+fn reserve_at(driver: &Driver, wanted: u64, size: usize) -> Result<(), CUresult> {
+    let mut elsewhere = Vec::new();
+    let found = loop {
+        // SAFETY: asks for addresses only; the output is a local.
+        match ask(|out| unsafe { driver.cuMemAddressReserve(out, size, 0, wanted, 0) }) {
+            Ok(got) if got == wanted => break Ok(()),
+            Ok(other) => elsewhere.push(other),
+            Err(code) => break Err(code),
+        }
+        if elsewhere.len() > MAX_MISPLACED_PIECES {
+            break Err(CUresult::ERROR_ALREADY_MAPPED);
+        }
+    };
+    elsewhere.into_iter().for_each(|address| give_back(driver, address, size));
+    found
+}
+
+/// Gives back what was just reserved.
+fn give_back(driver: &Driver, address: u64, size: usize) {
+    // SAFETY: reserved by the caller; nothing was mapped there.
+    let _ = unsafe { driver.cuMemAddressFree(address, size) };
+}
+
+/// Gives a reservation back in which nothing is mapped.
+pub(crate) fn kdAddressFree(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdAddressFree,
+) -> Called<kdAddressFreeReply> {
+    session.virtual_memory.unreserve(message.address, message.size)?;
+    session.address_check.remove_reservation(message.address);
+    // SAFETY: reserved for the program, and nothing is mapped there by the books.
+    unsafe { session.driver().cuMemAddressFree(message.address, driver_size(message.size)?) }.ok()?;
+    done(kdAddressFreeReply {})
+}
+
+/// Makes a block; out of memory is told here, for the device or the quota. `ERROR_NOT_READY` as in `kdDeviceGrow`.
+pub(crate) fn kdMemoryCreate(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemoryCreate<'_>,
+) -> Called<kdMemoryCreateReply> {
+    session.virtual_memory.check_new(message.memory)?;
+    let wish = properties(session, message.properties, "kdMemoryCreate")?;
+    let is_rehearsal = session.device.is_rehearsal();
+    let size = if is_rehearsal { block_for(message.size) } else { message.size } as usize;
+    let (driver, memory) = (Arc::clone(&session.shared.driver), memory_of(&wish));
+    if memory != Memory::Host && message.size > session.device.left() {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
+    }
+    // SAFETY: `wish` and the output outlive the call.
+    let make = || ask(|out| unsafe { driver.cuMemCreate(out, size, &raw const wish, 0) });
+    let handle = match make() {
+        // A snapshot held memory: now it does not.
+        Err(CUresult::ERROR_OUT_OF_MEMORY) if session.make_way()? => make(),
+        made => made,
+    }?;
+    session.virtual_memory.add(message.memory, handle, message.size, memory);
+    if memory != Memory::Host {
+        session.device.charge(message.size);
+        session.shared.usage.set_device_memory(session.device.held());
+    }
+    done(kdMemoryCreateReply {})
+}
+
+/// What a block with these properties is made of: the driver does not tell later what one is used for.
+fn memory_of(wish: &CUmemAllocationProp) -> Memory {
+    if is_host(wish.location) {
+        Memory::Host
+    } else if wish.usage & TILE_POOL != 0 {
+        Memory::Tiles
+    } else {
+        Memory::Device
+    }
+}
+
+/// Gives a handle back; the memory goes with the last mapping.
+pub(crate) fn kdMemoryRelease(session: &mut Session, _head: &FrameHead, message: kdMemoryRelease) -> Enqueued {
+    let handle = session.virtual_memory.block(message.memory)?;
+    let free = session.virtual_memory.release(message.memory);
+    refund(session, free);
+    session.shares.end(SharedObject::Block(message.memory));
+    // SAFETY: the program's own handle, which leaves the books here.
+    Ok(unsafe { session.driver().cuMemRelease(handle) })
+}
+
+/// Maps a part of a block, without access until that is granted.
+pub(crate) fn kdMemoryMap(session: &mut Session, _head: &FrameHead, message: kdMemoryMap) -> Called<kdMemoryMapReply> {
+    let kdMemoryMap { address, size, offset, memory } = message;
+    let (handle, whole) = session.virtual_memory.block_and_size(memory)?;
+    session.virtual_memory.check_room(address, size)?;
+    if session.device.is_rehearsal() {
+        map_over(session.driver(), (handle, block_for(whole)), address, size)?;
+        session.virtual_memory.map(address, size, memory);
+        return done(kdMemoryMapReply {});
+    }
+    // SAFETY: inside a reservation of the program in which, by the books, nothing is mapped.
+    unsafe { session.driver().cuMemMap(address, size as usize, offset as usize, handle, 0) }.ok()?;
+    session.virtual_memory.map(address, size, memory);
+    done(kdMemoryMapReply {})
+}
+
+/// Unmaps whole mappings; the driver may wait for the GPU.
+pub(crate) fn kdMemoryUnmap(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemoryUnmap,
+) -> Detached<kdMemoryUnmapReply> {
+    open(session, message.address, message.size, false);
+    let free = session.virtual_memory.unmap(message.address, message.size)?;
+    refund(session, free);
+    Ok(Box::new(move |driver| {
+        // SAFETY: mapped for the program, and has left the books.
+        let status = unsafe { driver.cuMemUnmap(message.address, message.size as usize) };
+        (status, kdMemoryUnmapReply {})
+    }))
+}
+
+/// Grants or takes access to whole mappings.
+pub(crate) fn kdMemorySetAccess(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemorySetAccess<'_>,
+) -> Called<kdMemorySetAccessReply> {
+    if !session.virtual_memory.is_mapped(message.address, message.size) {
+        return Err(CUresult::ERROR_INVALID_VALUE.into());
+    }
+    let grants = grants(session, message.grants)?;
+    let size = message.size as usize;
+    // SAFETY: the range is mapped for the program; the array has as many entries as said and outlives the call.
+    unsafe { session.driver().cuMemSetAccess(message.address, size, grants.as_ptr(), grants.len()) }.ok()?;
+    for grant in grants.iter().filter(|grant| is_host(grant.location)) {
+        open(session, message.address, message.size, grant.flags == access_flags::READ_WRITE);
+    }
+    done(kdMemorySetAccessReply {})
+}
+
+/// Whole mappings of the host's blocks are, or are not, the program's to use.
+fn open(session: &Session, address: u64, size: u64, is_open: bool) {
+    for (start, length) in session.virtual_memory.on_host(address, size) {
+        session.shared.blocks.open(start, length, is_open);
+    }
+}
+
+/// What a device may do at an address.
+pub(crate) fn kdMemoryAccess(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemoryAccess,
+) -> Called<kdMemoryAccessReply> {
+    let location = CUmemLocation { type_: location_type::DEVICE, id: message.device };
+    let driver = session.driver();
+    // SAFETY: both pointers are locals' for the call.
+    let flags = ask(|out| unsafe { driver.cuMemGetAccess(out, &raw const location, message.address) })?;
+    done(kdMemoryAccessReply { flags })
+}
+
+/// What sizes and addresses must be multiples of.
+pub(crate) fn kdMemoryGranularity(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemoryGranularity<'_>,
+) -> Called<kdMemoryGranularityReply> {
+    let wish = properties(session, message.properties, "kdMemoryGranularity")?;
+    let (driver, option) = (session.driver(), message.option);
+    // SAFETY: both pointers are locals' for the call.
+    let granularity =
+        ask::<usize>(|out| unsafe { driver.cuMemGetAllocationGranularity(out, &raw const wish, option) })?;
+    done(kdMemoryGranularityReply { granularity: granularity as u64 })
+}
+
+/// Bytes are free again.
+fn refund(session: &mut Session, bytes: u64) {
+    session.refund(bytes);
+    let books = &session.virtual_memory;
+    session.shares.keep_blocks(|id| books.knows(id));
+}
+
+/// Whether a location is the host, whichever of its nodes.
+fn is_host(location: CUmemLocation) -> bool {
+    (location_type::HOST..=location_type::HOST_NUMA_CURRENT).contains(&location.type_)
+}
+
+/// The properties of a block: memory of a device of the session or of the host, lent to other workers as a file descriptor or not at all.
+fn properties(session: &Session, bytes: &[u8], message: &'static str) -> Result<CUmemAllocationProp, Fault> {
+    let damaged = || SessionError::DamagedPart { message, part: "properties", reason: "not 32 bytes".to_owned() };
+    let bytes: &[u8; size_of::<CUmemAllocationProp>()] = bytes.try_into().map_err(|_| damaged())?;
+    // SAFETY: a structure of plain numbers and one pointer, of which every bit pattern is a value; the pointer is
+    // replaced below and never followed.
+    let told: CUmemAllocationProp = unsafe { bytes.as_ptr().cast::<CUmemAllocationProp>().read_unaligned() };
+    let device = told.location.type_ == location_type::DEVICE && is_device(session, told.location.id);
+    if told.type_ != allocation_type::PINNED || !(device || is_host(told.location)) {
+        return Err(CUresult::ERROR_INVALID_VALUE.into());
+    }
+    let sharing = told.requestedHandleTypes & FILE_DESCRIPTOR;
+    Ok(CUmemAllocationProp { requestedHandleTypes: sharing, win32HandleMetaData: std::ptr::null_mut(), ..told })
+}
+
+/// The grants of a message; each names a device of the session, or the host.
+fn grants(session: &Session, bytes: &[u8]) -> Result<Vec<CUmemAccessDesc>, Fault> {
+    let (records, rest) = bytes.as_chunks::<{ size_of::<CUmemAccessDesc>() }>();
+    if !rest.is_empty() || records.is_empty() {
+        let reason = format!("{} bytes are no whole records", bytes.len());
+        return Err(SessionError::DamagedPart { message: "kdMemorySetAccess", part: "grants", reason }.into());
+    }
+    let word = |record: &[u8], at: usize| record.as_chunks().0.get(at).copied().map_or(0, u32::from_le_bytes);
+    let read = |record: &[u8; 12]| {
+        let location = CUmemLocation { type_: word(record, 0), id: word(record, 1).cast_signed() };
+        let device = location.type_ == location_type::DEVICE && is_device(session, location.id);
+        (device || is_host(location)).then(|| CUmemAccessDesc { location, flags: word(record, 2) })
+    };
+    let grants = records.iter().map(read).collect::<Option<Vec<_>>>();
+    grants.ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
+}
+
+fn is_device(session: &Session, ordinal: i32) -> bool {
+    usize::try_from(ordinal).is_ok_and(|ordinal| ordinal < session.facts.devices.len())
+}

@@ -1,0 +1,143 @@
+//! Texture and surface objects: made from the session's arrays and memory. Device code holds their numbers, which the
+//! driver chose.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use katydid_cuda_sys::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUresult};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{
+    kdLinearTextureWidth, kdLinearTextureWidthReply, kdSurfaceCreate, kdSurfaceCreateReply, kdSurfaceDestroy,
+    kdTextureCreate, kdTextureCreateReply, kdTextureDestroy,
+};
+use katydid_wire::texture::TextureArguments;
+
+use crate::calls::fault::{Fault, SessionError};
+use crate::device::ask::ask;
+use crate::handlers::{Called, Enqueued, done};
+use crate::objects::arrays::ArrayObject;
+use crate::session::Session;
+
+/// `CUresourcetype`: an array; a mipmap; memory in a line; memory in rows.
+const KINDS: [u32; 4] = [0, 1, 2, 3];
+
+/// The resource that arguments name.
+fn resource(session: &Session, it: &TextureArguments) -> Result<CUDA_RESOURCE_DESC, Fault> {
+    let mut resource = CUDA_RESOURCE_DESC { resType: it.kind, ..CUDA_RESOURCE_DESC::default() };
+    let held = |id: u32| session.tables.arrays.get(id).map_err(|_| Fault::from(CUresult::ERROR_INVALID_VALUE));
+    let format = u64::from(it.format) | u64::from(it.channels) << 32;
+    let words: &[u64] = match it.kind {
+        kind if kind == KINDS[0] => match held(it.array)? {
+            ArrayObject::Array(array) | ArrayObject::Level(array, _) => &[array.address()],
+            ArrayObject::Mipmap(_) => return Err(CUresult::ERROR_INVALID_VALUE.into()),
+        },
+        kind if kind == KINDS[1] => match held(it.array)? {
+            ArrayObject::Mipmap(mipmap) => &[mipmap.address()],
+            _ => return Err(CUresult::ERROR_INVALID_VALUE.into()),
+        },
+        // What lies beyond the memory that is there faults on the device, not here.
+        kind if kind == KINDS[2] => {
+            session.address_check.check(it.address, 1)?;
+            &[it.address, format, it.size]
+        }
+        _ => {
+            session.address_check.check(it.address, 1)?;
+            &[it.address, format, it.size, it.height, it.pitch]
+        }
+    };
+    resource.res[..words.len()].copy_from_slice(words);
+    Ok(resource)
+}
+
+/// How arguments say that a texture is read.
+fn description(words: [u32; 14]) -> CUDA_TEXTURE_DESC {
+    let float = |at: usize| f32::from_bits(words[at]);
+    CUDA_TEXTURE_DESC {
+        addressMode: [words[0], words[1], words[2]],
+        filterMode: words[3],
+        flags: words[4],
+        maxAnisotropy: words[5],
+        mipmapFilterMode: words[6],
+        mipmapLevelBias: float(7),
+        minMipmapLevelClamp: float(8),
+        maxMipmapLevelClamp: float(9),
+        borderColor: [float(10), float(11), float(12), float(13)],
+        ..CUDA_TEXTURE_DESC::default()
+    }
+}
+
+/// A view of arguments.
+fn view(words: [u64; 8]) -> CUDA_RESOURCE_VIEW_DESC {
+    CUDA_RESOURCE_VIEW_DESC {
+        format: words[0] as u32,
+        width: words[1] as usize,
+        height: words[2] as usize,
+        depth: words[3] as usize,
+        firstMipmapLevel: words[4] as u32,
+        lastMipmapLevel: words[5] as u32,
+        firstLayer: words[6] as u32,
+        lastLayer: words[7] as u32,
+        ..CUDA_RESOURCE_VIEW_DESC::default()
+    }
+}
+
+/// Makes a texture object.
+pub(crate) fn kdTextureCreate(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdTextureCreate<'_>,
+) -> Called<kdTextureCreateReply> {
+    let arguments = TextureArguments::decode(message.arguments).ok_or_else(|| SessionError::DamagedPart {
+        message: "kdTextureCreate",
+        part: "arguments",
+        reason: format!("{} bytes are no texture", message.arguments.len()),
+    })?;
+    let resource = resource(session, &arguments)?;
+    let description = description(arguments.sampler);
+    let view = arguments.view.map(view);
+    let viewed = view.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let driver = session.driver();
+    // SAFETY: descriptors and output outlive the call; the memory that is named is the session's.
+    let texture =
+        ask(|out| unsafe { driver.cuTexObjectCreate(out, &raw const resource, &raw const description, viewed) })?;
+    done(kdTextureCreateReply { texture })
+}
+
+/// Ends a texture object.
+pub(crate) fn kdTextureDestroy(session: &mut Session, _head: &FrameHead, message: kdTextureDestroy) -> Enqueued {
+    // SAFETY: takes a number.
+    Ok(unsafe { session.driver().cuTexObjectDestroy(message.texture) })
+}
+
+/// Makes a surface object of an array.
+pub(crate) fn kdSurfaceCreate(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdSurfaceCreate,
+) -> Called<kdSurfaceCreateReply> {
+    let array = session.tables.arrays.array(message.array).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    let mut resource = CUDA_RESOURCE_DESC::default();
+    resource.res[0] = array.address();
+    let driver = session.driver();
+    // SAFETY: descriptor and output outlive the call; the array is the session's.
+    let surface = ask(|out| unsafe { driver.cuSurfObjectCreate(out, &raw const resource) })?;
+    done(kdSurfaceCreateReply { surface })
+}
+
+/// Ends a surface object.
+pub(crate) fn kdSurfaceDestroy(session: &mut Session, _head: &FrameHead, message: kdSurfaceDestroy) -> Enqueued {
+    // SAFETY: takes a number.
+    Ok(unsafe { session.driver().cuSurfObjectDestroy(message.surface) })
+}
+
+/// How many texels linear memory may have.
+pub(crate) fn kdLinearTextureWidth(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdLinearTextureWidth,
+) -> Called<kdLinearTextureWidthReply> {
+    let kdLinearTextureWidth { format, channels, device } = message;
+    let driver = session.driver();
+    // SAFETY: the output is a local's.
+    let width = ask(|out| unsafe { driver.cuDeviceGetTexture1DLinearMaxWidth(out, format, channels, device) })?;
+    done(kdLinearTextureWidthReply { width: width as u64 })
+}

@@ -1,0 +1,216 @@
+//! Entries of events and streams, which programs make and end by the million: the few words of the message that made one lie in
+//! a vector by id. So its entry takes no memory of its own, and goes by one byte.
+//!
+//! One that a longer message made, or of which something was set, has an entry like those of other objects instead.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use katydid_wire::frame::FrameHead;
+
+use super::{Entry, Frame};
+
+/// All entries of a kind, by id from 1: each has its words, or a whole entry, or nothing.
+#[derive(Debug, Default)]
+pub(super) struct CompactEntries {
+    words: Vec<CompactEntry>,
+    whole: BTreeMap<u64, Entry>,
+}
+
+/// A frame of 8 or 12 bytes. Each field is written by itself: a copy of them all would wait for each.
+#[derive(Debug, Clone, Copy, Default)]
+struct CompactEntry {
+    order: u64,
+    thread: u32,
+    context: u32,
+    first: [u8; 8],
+    last: [u8; 4],
+    opcode: u16,
+    /// Bytes of the payload; 0 where there is no object.
+    length: u8,
+}
+
+impl CompactEntry {
+    fn frame(&self) -> Option<Frame> {
+        let Self { order: sequence, thread, context, first, last, opcode, length } = *self;
+        let mut payload = [0; 12];
+        payload[..first.len()].copy_from_slice(&first);
+        payload[first.len()..].copy_from_slice(&last);
+        let head = FrameHead { opcode, wants_reply: false, thread, context, sequence };
+        (length > 0).then(|| Frame::new(&head, context, &payload[..usize::from(length)]))
+    }
+
+    fn entry(&self) -> Option<Entry> {
+        self.frame().map(|made| Entry { made, more: None })
+    }
+}
+
+/// The place of an id in the vector; far beyond its end for 0.
+fn place(id: u64) -> usize {
+    (id as usize).wrapping_sub(1)
+}
+
+impl CompactEntries {
+    /// An object was made in a context; false if its message is too long for words, and it has no entry yet.
+    #[inline]
+    pub(super) fn make(&mut self, id: u64, head: &FrameHead, context: u32, payload: &[u8]) -> bool {
+        let Some((first, rest)) = payload.split_first_chunk() else { return false };
+        let Some(words) = self.words.get_mut(place(id)) else { return self.grow(id, head, context, payload) };
+        match (rest, rest.first_chunk()) {
+            ([], _) => {}
+            ([_, _, _, _], Some(last)) => words.last = *last,
+            _ => return false,
+        }
+        words.first = *first;
+        words.order = head.sequence;
+        words.thread = head.thread;
+        words.context = context;
+        words.opcode = head.opcode;
+        words.length = payload.len() as u8;
+        if !self.whole.is_empty() {
+            // The program has ended whatever had the id.
+            self.forget(id);
+        }
+        true
+    }
+
+    #[cold]
+    fn grow(&mut self, id: u64, head: &FrameHead, context: u32, payload: &[u8]) -> bool {
+        // The tables of handles have bounded the id.
+        self.words.resize(id as usize, CompactEntry::default());
+        id != 0 && self.make(id, head, context, payload)
+    }
+
+    /// The object with this id is gone.
+    #[inline]
+    pub(super) fn end(&mut self, id: u64) {
+        match self.words.get_mut(place(id)) {
+            Some(words) if words.length > 0 => words.length = 0,
+            _ => self.forget(id),
+        }
+    }
+
+    #[cold]
+    fn forget(&mut self, id: u64) {
+        self.whole.remove(&id);
+    }
+
+    pub(super) fn insert(&mut self, id: u64, entry: Entry) {
+        self.end(id);
+        self.whole.insert(id, entry);
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<Cow<'_, Entry>> {
+        let brief = self.words.get(place(id)).and_then(CompactEntry::entry);
+        brief.map(Cow::Owned).or_else(|| self.whole.get(&id).map(Cow::Borrowed))
+    }
+
+    /// The context in which an object was made.
+    #[inline]
+    pub(super) fn context(&self, id: u64) -> Option<u32> {
+        match self.words.get(place(id)) {
+            Some(words) if words.length > 0 => Some(words.context),
+            _ => self.whole.get(&id).map(|entry| entry.made.context),
+        }
+    }
+
+    /// The entry, if it is a whole one.
+    pub(super) fn whole(&self, id: u64) -> Option<&Entry> {
+        self.whole.get(&id)
+    }
+
+    /// The entry, which is a whole one from now on.
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Entry> {
+        if let Some(entry) = self.words.get(place(id)).and_then(CompactEntry::entry) {
+            self.insert(id, entry);
+        }
+        self.whole.get_mut(&id)
+    }
+
+    pub(super) fn take(&mut self, id: u64) -> Option<Entry> {
+        let entry = self.get(id).map(Cow::into_owned);
+        self.end(id);
+        entry
+    }
+
+    /// By id, but for those that are whole, which come behind.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Cow<'_, Entry>)> {
+        let brief = (1..).zip(&self.words).filter_map(|(id, words)| Some((id, Cow::Owned(words.entry()?))));
+        brief.chain(self.whole.iter().map(|(id, entry)| (*id, Cow::Borrowed(entry))))
+    }
+
+    /// Keeps those for which `keep` holds. What it changes counts for whole entries alone.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(u64, &mut Entry) -> bool) {
+        for (id, words) in (1..).zip(&mut self.words) {
+            if words.entry().is_some_and(|mut entry| !keep(id, &mut entry)) {
+                words.length = 0;
+            }
+        }
+        self.whole.retain(|id, entry| keep(*id, entry));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::RareFields;
+
+    fn head(sequence: u64) -> FrameHead {
+        FrameHead { opcode: 7, wants_reply: true, thread: 2, context: 3, sequence }
+    }
+
+    fn ids(briefs: &CompactEntries) -> Vec<u64> {
+        briefs.iter().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn what_a_short_message_made_comes_back_as_its_frame() {
+        let mut briefs = CompactEntries::default();
+        for (id, payload) in [(4, &[1, 2, 3, 4, 5, 6, 7, 8][..]), (2, &[9; 12])] {
+            assert!(briefs.make(id, &head(id + 10), 5, payload));
+            assert_eq!(briefs.get(id).unwrap().made, Frame::new(&head(id + 10), 5, payload));
+        }
+        assert_eq!(ids(&briefs), [2, 4]);
+        assert_eq!(briefs.take(4).unwrap().made.order, 14);
+        assert!(briefs.get(4).is_none() && briefs.take(4).is_none() && briefs.get(0).is_none());
+        briefs.end(2);
+        assert!(ids(&briefs).is_empty());
+    }
+
+    #[test]
+    fn other_messages_are_left_to_whole_entries() {
+        let mut briefs = CompactEntries::default();
+        for length in [0, 7, 9, 11, 13, 16, 40] {
+            assert!(!briefs.make(1, &head(1), 5, &vec![1; length]), "{length}");
+            assert!(briefs.get(1).is_none(), "{length}");
+        }
+        briefs.insert(1, Entry { made: Frame::new(&head(1), 5, &[1; 40]), more: None });
+        assert_eq!(briefs.get(1).unwrap().made.payload(), [1; 40]);
+        briefs.end(1);
+        assert!(briefs.get(1).is_none());
+        assert!(!briefs.make(0, &head(1), 5, &[1; 8]));
+    }
+
+    #[test]
+    fn an_object_with_a_property_is_whole_until_its_id_is_given_again() {
+        let mut briefs = CompactEntries::default();
+        assert!(briefs.make(1, &head(1), 5, &[1; 8]) && briefs.whole(1).is_none());
+        briefs.get_mut(1).unwrap().more =
+            Some(Box::new(RareFields { told: Some(Box::new([])), ..RareFields::default() }));
+        assert!(briefs.get(1).unwrap().more().is_some_and(|more| more.told.is_some()));
+        assert_eq!((ids(&briefs), briefs.get(1).unwrap().made.order), (vec![1], 1));
+        assert!(briefs.make(1, &head(2), 5, &[1; 8]));
+        assert!(briefs.get(1).unwrap().more().is_none() && briefs.whole(1).is_none());
+        assert_eq!((ids(&briefs), briefs.get(1).unwrap().made.order), (vec![1], 2));
+    }
+
+    #[test]
+    fn all_of_them_are_asked_whether_they_stay() {
+        let mut briefs = CompactEntries::default();
+        (1..=4).for_each(|id| assert!(briefs.make(id, &head(id), id as u32 % 2, &[1; 8])));
+        briefs.get_mut(1).unwrap();
+        briefs.get_mut(2).unwrap();
+        briefs.retain(|_, entry| entry.made.context == 0);
+        assert_eq!(ids(&briefs), [4, 2]);
+    }
+}

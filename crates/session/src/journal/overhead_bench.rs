@@ -1,0 +1,106 @@
+//! What the journal takes by itself: the notes of some calls, made as the dispatch makes them, without all the rest of these calls,
+//! which differs by more from one run to the next than the journal takes.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use katydid_wire::codec::Message;
+use katydid_wire::frame::FrameHead;
+use katydid_wire::message::{cuEventCreate, cuStreamCreate, kdLaunch};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{Journal, Kind, only};
+
+/// A context of a program that has one.
+const CONTEXT: u32 = 1;
+/// Rounds, which take some milliseconds.
+const BENCH_ROUNDS: u32 = 200_000;
+/// The object that comes and goes.
+const ID: u32 = 5;
+
+/// Some calls of a program's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BenchedCall {
+    /// A launch of a module's function.
+    Launch,
+    /// An event that is made and ended.
+    Event,
+    /// A stream that is made and ended.
+    Stream,
+}
+
+impl BenchedCall {
+    /// Processor time that the journal takes for these calls, in nanoseconds; without that of what calls it here.
+    pub fn nanoseconds(self) -> f64 {
+        let (mut journal, head, message) = (Journal::default(), self.head(), self.message());
+        // Its vectors have grown then.
+        self.note(&mut journal, &head, &message, true);
+        let mut of_all = |is_noted| {
+            let began = processor_time();
+            for _ in 0..BENCH_ROUNDS {
+                let (journal, head, message) = (black_box(&mut journal), black_box(&head), black_box(&message));
+                self.note(journal, head, message, black_box(is_noted));
+            }
+            processor_time().saturating_sub(began)
+        };
+        let (noted, idle) = (of_all(true), of_all(false));
+        noted.saturating_sub(idle).as_nanos() as f64 / f64::from(BENCH_ROUNDS)
+    }
+
+    fn head(self) -> FrameHead {
+        let opcode = match self {
+            Self::Launch => kdLaunch::OPCODE,
+            Self::Event => cuEventCreate::OPCODE,
+            Self::Stream => cuStreamCreate::OPCODE,
+        };
+        FrameHead { opcode, wants_reply: false, thread: 1, context: CONTEXT, sequence: 0 }
+    }
+
+    /// The bytes of the message that makes something.
+    fn message(self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        match self {
+            Self::Launch => {}
+            Self::Event => cuEventCreate { phEvent: ID, Flags: 2 }.encode(&mut bytes),
+            Self::Stream => cuStreamCreate { phStream: ID, Flags: 1 }.encode(&mut bytes),
+        }
+        bytes
+    }
+
+    /// Notes the calls, or only does what else that takes here.
+    fn note(self, journal: &mut Journal, head: &FrameHead, message: &[u8], is_noted: bool) {
+        let mut pass = |kind| {
+            let ids = black_box(only(ID.into()));
+            if is_noted {
+                black_box(journal.keep_brief(head, (kind, ids.start), CONTEXT, message));
+                journal.end_range(kind, ids);
+            }
+        };
+        match self {
+            Self::Launch if is_noted => journal.launched(black_box(0), CONTEXT, 0),
+            Self::Launch => drop(black_box(0)),
+            Self::Event => pass(Kind::Event),
+            Self::Stream => pass(Kind::Stream),
+        }
+    }
+}
+
+/// Of the calling thread.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_noted_is_gone_afterwards() {
+        for noted in [BenchedCall::Event, BenchedCall::Stream] {
+            let mut journal = Journal::default();
+            noted.note(&mut journal, &noted.head(), &noted.message(), true);
+            assert!(Kind::ALL.into_iter().all(|kind| journal.of(kind).next().is_none()), "{noted:?}");
+            assert!(noted.nanoseconds() > 0.0, "{noted:?}");
+        }
+    }
+}

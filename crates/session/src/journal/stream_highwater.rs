@@ -1,0 +1,165 @@
+//! How many streams there were at once in each context.
+//!
+//! What a driver gives a stream stays its own when the stream ends, for those that follow, whatever their flags and priorities: four
+//! take a block of 2 MiB from the stock that variables of code come from (580.159.04, H100, 2026-11-26). So code that is loaded when
+//! there were 32 lies elsewhere than where there was one, also when all of them are gone. A replay has as many at once as there
+//! were, before it loads code.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use katydid_cuda_sys::{CUresult, CUstream, stream_flags};
+use katydid_session_core::{Record, StateError};
+
+use super::rebuild::{RebuildError, used};
+use super::{Journal, Kind};
+use crate::device::ask::ask;
+use crate::session::Session;
+
+/// Streams of a context that a replay makes at once.
+const MAX_STREAMS: u32 = 1 << 16;
+
+/// Those of a context.
+#[derive(Debug, Default)]
+struct ContextHighwater {
+    alive: u32,
+    /// Numbers of the frames at which there were more than ever before: one, two, and so on.
+    raised: Vec<u64>,
+}
+
+/// Those of all, by the program's ids of contexts.
+#[derive(Debug, Default)]
+pub(crate) struct StreamHighwater {
+    all: Vec<ContextHighwater>,
+}
+
+impl StreamHighwater {
+    /// One was made.
+    #[inline]
+    pub(crate) fn made(&mut self, context: u32, order: u64) {
+        let pool = self.of(context);
+        pool.alive += 1;
+        if pool.alive as usize > pool.raised.len() {
+            pool.raised.push(order);
+        }
+    }
+
+    #[inline]
+    fn of(&mut self, context: u32) -> &mut ContextHighwater {
+        let context = context as usize;
+        if context >= self.all.len() {
+            self.grow(context);
+        }
+        &mut self.all[context]
+    }
+
+    #[cold]
+    fn grow(&mut self, context: usize) {
+        // The table of contexts has bounded the id.
+        self.all.resize_with(context + 1, ContextHighwater::default);
+    }
+
+    /// One has ended.
+    #[inline]
+    pub(super) fn ended(&mut self, context: u32) {
+        if let Some(pool) = self.all.get_mut(context as usize) {
+            pool.alive = pool.alive.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn end_context(&mut self, context: u32) {
+        if let Some(pool) = self.all.get_mut(context as usize) {
+            *pool = ContextHighwater::default();
+        }
+    }
+
+    /// There were so many by then.
+    fn raise(&mut self, context: u32, count: u32, order: u64) {
+        let raised = &mut self.of(context).raised;
+        raised.resize(raised.len().max(count as usize), order);
+    }
+
+    /// Context, number of streams, and number of the frame, where there were more at once than of those that live in the end, and
+    /// something was put somewhere by the driver before there were more. Both lists are in order: of context and frame that made a
+    /// living stream, and of frames by which something was placed.
+    pub(super) fn beyond(&self, living: &[(u32, u64)], placed: &[u64]) -> Vec<(u32, u32, u64)> {
+        let mut beyond = Vec::new();
+        for (context, pool) in (0..).zip(&self.all) {
+            let first = living.partition_point(|(other, _)| *other < context);
+            // A replay refuses more.
+            let raised = &pool.raised[..pool.raised.len().min(MAX_STREAMS as usize)];
+            for (at, order) in raised.iter().enumerate() {
+                let alive = living.partition_point(|one| *one <= (context, *order)) - first;
+                let next = placed.get(placed.partition_point(|one| one <= order));
+                let is_seen = next.is_some_and(|next| raised.get(at + 1).is_none_or(|later| next < later));
+                if alive <= at && is_seen {
+                    beyond.push((context, at as u32 + 1, *order));
+                }
+            }
+        }
+        beyond
+    }
+}
+
+impl Session {
+    /// Has as many streams at once in a context as the program had by then.
+    pub(super) fn pool_streams(&mut self, record: &Record) -> Result<(), RebuildError> {
+        let count = used(record);
+        if count > MAX_STREAMS {
+            return Err(StateError::Damaged { what: "the number of streams" }.into());
+        }
+        self.enter_for(&self.head_of(record)).map_err(RebuildError::from_fault)?;
+        let alive = self.journal.pools.of(self.current).alive;
+        // Where the driver makes no more, the addresses that are compared say whether that matters.
+        // SAFETY: the output is a local.
+        let make = |_| ask(|out| unsafe { self.driver().cuStreamCreate(out, stream_flags::NON_BLOCKING) }).ok();
+        let further: Vec<CUstream> = (alive..count).map_while(make).collect();
+        for stream in further {
+            // SAFETY: made here, and nobody else knows it.
+            let _: CUresult = unsafe { self.driver().cuStreamDestroy_v2(stream) };
+        }
+        self.journal.pools.raise(self.current, count, record.order);
+        Ok(())
+    }
+}
+
+impl Journal {
+    /// A stream with this id has ended.
+    #[inline]
+    pub(super) fn end_stream(&mut self, id: u64) {
+        if let Some(context) = self.brief[Kind::Stream as usize].context(id) {
+            self.pools.ended(context);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_living_do_not_show_is_told_where_it_is_seen() {
+        let mut pools = StreamHighwater::default();
+        for order in [10, 20, 30, 40] {
+            pools.made(2, order);
+        }
+        pools.ended(2);
+        pools.made(2, 60);
+        pools.made(1, 70);
+        assert_eq!(pools.all[2].raised, [10, 20, 30, 40], "the fourth came again");
+        let living = [(1, 70), (2, 10), (2, 60)];
+        assert_eq!(pools.beyond(&living, &[15, 90]), [(2, 4, 40)]);
+        assert_eq!(pools.beyond(&living, &[15, 25, 26, 50]), [(2, 2, 20), (2, 4, 40)]);
+        assert_eq!(pools.beyond(&[], &[5, 15, 90]), [(1, 1, 70), (2, 1, 10), (2, 4, 40)]);
+        assert_eq!(pools.beyond(&[], &[]), [], "nothing was placed");
+        pools.end_context(2);
+        assert_eq!(pools.beyond(&[], &[90]), [(1, 1, 70)]);
+        // A replay of that, and what follows.
+        let mut again = StreamHighwater::default();
+        again.raise(2, 4, 4);
+        again.made(2, 9);
+        assert_eq!(again.beyond(&[(2, 9)], &[12]), [(2, 4, 4)]);
+        let mut many = StreamHighwater::default();
+        (0..MAX_STREAMS + 2).for_each(|_| many.made(1, 3));
+        assert_eq!(many.beyond(&[], &[12]), [(1, MAX_STREAMS, 3)], "a replay would refuse more");
+    }
+}

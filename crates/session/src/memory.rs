@@ -1,0 +1,14 @@
+//! Memory that a session holds or names: device memory, pinned memory, virtual memory, and what is shared with others.
+
+pub(crate) mod address_check;
+pub(crate) mod chunks;
+pub mod device_memory;
+pub(crate) mod holdings;
+pub(crate) mod host_memory;
+pub(crate) mod large_pages;
+pub(crate) mod pinned_alloc;
+pub(crate) mod reclaim;
+pub(crate) mod shares;
+pub(crate) mod stand_in;
+pub(crate) mod usage;
+pub(crate) mod virtual_memory;

@@ -1,0 +1,292 @@
+//! Device memory: addresses reserved for the whole session, backed piece by piece as the program asks.
+//!
+//! The program says where, because it hands out addresses itself; the rule kept here is that it can say nothing that
+//! is outside the arena, backed twice, or beyond its quota. Sizes and addresses are bytes, whole granules.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use katydid_arena::{AddressMap, GRANULARITY};
+use katydid_cuda_sys::{
+    CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUresult, access_flags,
+    allocation_type, device_attribute, location_type,
+};
+use katydid_driver::Driver;
+use katydid_wire::facts::{DeviceFacts, Facts};
+
+use crate::calls::fault::{Fault, SessionError};
+use crate::device::ask::ask;
+use crate::memory::chunks::Chunks;
+use crate::memory::shares::FILE_DESCRIPTOR;
+use crate::memory::stand_in::StandIns;
+
+/// The device arenas of a session.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    map: AddressMap,
+    /// By ordinal.
+    devices: Vec<Chunks<()>>,
+    /// Devices that may touch each device's memory, itself first.
+    friends: Vec<Vec<i32>>,
+    /// Whether blocks of a device can be lent to other processes.
+    is_lendable: Vec<bool>,
+    /// Bytes the session may hold; `u64::MAX` without a quota.
+    quota: u64,
+    /// Bytes outside the arenas that count as well.
+    charged: u64,
+    /// In a rehearsal: what stands for all memory of each device.
+    stand_ins: Option<StandIns>,
+}
+
+impl DeviceMemory {
+    /// Memory in arenas that [`reserve`] reserved. `quota` is in bytes, 0 for none.
+    pub fn new(map: AddressMap, facts: &Facts, quota: u64) -> Self {
+        let devices = facts.devices.iter().map(|_| Chunks::default()).collect();
+        let friends = (0..facts.devices.len()).map(|device| friends(facts, device)).collect();
+        let is_lendable = facts.devices.iter().map(is_lendable).collect();
+        let quota = if quota == 0 { u64::MAX } else { quota };
+        Self { map, devices, friends, is_lendable, quota, charged: 0, stand_ins: None }
+    }
+
+    /// From here on memory has no contents: little memory of the device stands for all of it.
+    pub(crate) fn begin_rehearsal(&mut self) {
+        self.stand_ins = Some(StandIns::default());
+    }
+
+    /// Whether memory has no contents.
+    pub(crate) fn is_rehearsal(&self) -> bool {
+        self.stand_ins.is_some()
+    }
+
+    /// Where the arenas lie.
+    pub(crate) fn map(&self) -> &AddressMap {
+        &self.map
+    }
+
+    /// Bytes backed on all devices, and those charged.
+    pub(crate) fn held(&self) -> u64 {
+        self.devices.iter().map(Chunks::total).sum::<u64>() + self.charged
+    }
+
+    /// The same on one device at most: of what was had outside the arenas, nobody says where it is.
+    pub(crate) fn held_of(&self, device: i32) -> u64 {
+        let chunks = usize::try_from(device).ok().and_then(|ordinal| self.devices.get(ordinal));
+        chunks.map_or(0, Chunks::total) + self.charged
+    }
+
+    /// Counts memory that was had outside the arenas.
+    pub(crate) fn charge(&mut self, bytes: u64) {
+        self.charged += bytes;
+    }
+
+    /// Counts it no more.
+    pub(crate) fn refund(&mut self, bytes: u64) {
+        self.charged -= bytes;
+    }
+
+    /// Bytes that the quota leaves.
+    pub(crate) fn left(&self) -> u64 {
+        self.quota.saturating_sub(self.held())
+    }
+
+    /// The quota in bytes; `u64::MAX` without one.
+    pub(crate) fn quota(&self) -> u64 {
+        self.quota
+    }
+
+    /// Backs a range with new memory of `device`.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_OUT_OF_MEMORY` exactly when the device or the quota has no room; a session error for a range that
+    /// no honest program names.
+    pub(crate) fn grow(&mut self, driver: &Driver, device: i32, address: u64, size: u64) -> Result<(), Fault> {
+        let ordinal = self.check(device, address, size)?;
+        if !self.devices[ordinal].is_free(address, size) {
+            return Err(out_of_range(address, size));
+        }
+        if size > self.left() {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
+        }
+        match &mut self.stand_ins {
+            Some(stand_ins) => stand_ins.back(driver, device, &self.friends[ordinal], address, size)?,
+            None => back(driver, (device, self.is_lendable[ordinal]), &self.friends[ordinal], address, size)?,
+        }
+        self.devices[ordinal].insert(address, size, ());
+        Ok(())
+    }
+
+    /// Every backed range: ordinal of its device, address, size.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (i32, u64, u64)> {
+        let of_device = |(ordinal, chunks): (usize, &'_ Chunks<()>)| {
+            let ordinal = i32::try_from(ordinal).unwrap_or(i32::MAX);
+            chunks.iter().map(move |(address, size, ())| (ordinal, address, size)).collect::<Vec<_>>()
+        };
+        self.devices.iter().enumerate().flat_map(of_device)
+    }
+
+    /// The grown pieces that hold a range: address and size of each.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_VALUE` where not all of it is backed, `NOT_SUPPORTED` where the device's memory cannot be lent.
+    pub(crate) fn pieces(&self, address: u64, size: u64) -> Result<Vec<(u64, u64)>, Fault> {
+        let end = address.checked_add(size).filter(|end| *end > address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        for (chunks, is_lendable) in self.devices.iter().zip(&self.is_lendable) {
+            if !chunks.covers(address, size) {
+                continue;
+            }
+            if !is_lendable {
+                return Err(CUresult::ERROR_NOT_SUPPORTED.into());
+            }
+            let holding = chunks.iter().filter(|(start, length, ())| *start < end && address < start + length);
+            return Ok(holding.map(|(start, length, ())| (start, length)).collect());
+        }
+        Err(CUresult::ERROR_INVALID_VALUE.into())
+    }
+
+    /// Reading and writing for a device and those that can access it, itself first.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_DEVICE`.
+    pub(crate) fn grants(&self, device: i32) -> Result<Vec<CUmemAccessDesc>, Fault> {
+        let friends = usize::try_from(device).ok().and_then(|ordinal| self.friends.get(ordinal));
+        let friends = friends.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        Ok(friends.iter().map(|id| access(*id)).collect())
+    }
+
+    /// Takes ranges out of the books; the caller unmaps them: address and size of each.
+    ///
+    /// # Errors
+    ///
+    /// A session error for a range that is not made of what was grown.
+    pub(crate) fn shrink(&mut self, device: i32, address: u64, size: u64) -> Result<Vec<(u64, u64)>, Fault> {
+        let ordinal = self.check(device, address, size)?;
+        let gone = self.devices[ordinal].remove(address, size).ok_or_else(|| out_of_range(address, size))?;
+        Ok(gone.into_iter().map(|(address, size, ())| (address, size)).collect())
+    }
+
+    /// The device's position in our lists, if the range is made of whole granules of its arena.
+    fn check(&self, device: i32, address: u64, size: u64) -> Result<usize, Fault> {
+        let number = u32::try_from(device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
+        let ordinal = number as usize;
+        if ordinal >= self.devices.len() {
+            return Err(CUresult::ERROR_INVALID_DEVICE.into());
+        }
+        let whole = size > 0 && address.is_multiple_of(GRANULARITY) && size.is_multiple_of(GRANULARITY);
+        let end = address.checked_add(size);
+        let arena = self.map.device(number);
+        let inside = arena.zip(end).is_some_and(|(arena, end)| arena.start <= address && end <= arena.end);
+        if whole && inside { Ok(ordinal) } else { Err(out_of_range(address, size)) }
+    }
+}
+
+fn out_of_range(address: u64, size: u64) -> Fault {
+    SessionError::BadRange { what: "device memory", address, size }.into()
+}
+
+/// Whether the driver says that blocks of a device become file descriptors.
+fn is_lendable(facts: &DeviceFacts) -> bool {
+    let answer = facts.attribute(device_attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as i32);
+    answer.is_some_and(|answer| answer.code == 0 && answer.value != 0)
+}
+
+/// The device itself, and those that can access it.
+fn friends(facts: &Facts, device: usize) -> Vec<i32> {
+    let others = (0..facts.devices.len())
+        .filter(|other| *other != device && facts.peer(*other, device).is_some_and(|peer| peer.can_access.value != 0));
+    std::iter::once(device).chain(others).filter_map(|ordinal| i32::try_from(ordinal).ok()).collect()
+}
+
+/// Reserves the addresses of every device in a candidate range; `false`, and nothing reserved, when the driver gives
+/// others.
+pub fn reserve(driver: &Driver, map: &AddressMap, devices: usize) -> bool {
+    let mut reserved = Vec::new();
+    let ranges = (0..devices).map(|device| u32::try_from(device).ok().and_then(|device| map.device(device)));
+    for range in ranges {
+        let Some(range) = range else { break };
+        let size = (range.end - range.start) as usize;
+        // SAFETY: asks for addresses only; the output is a local.
+        let got = ask(|out| unsafe { driver.cuMemAddressReserve(out, size, 0, range.start, 0) });
+        match got {
+            Ok(address) if address == range.start => reserved.push((address, size)),
+            Ok(address) => {
+                // SAFETY: gives back what was just reserved.
+                let _ = unsafe { driver.cuMemAddressFree(address, size) };
+                break;
+            }
+            Err(_) => break,
+        }
+    }
+    if reserved.len() == devices {
+        return true;
+    }
+    for (address, size) in reserved {
+        // SAFETY: gives back what was reserved above; nothing was mapped there.
+        let _ = unsafe { driver.cuMemAddressFree(address, size) };
+    }
+    false
+}
+
+/// Maps new memory of `device` at a reserved address and lets `friends` read and write it.
+fn back(
+    driver: &Driver,
+    (device, is_lendable): (i32, bool),
+    friends: &[i32],
+    address: u64,
+    size: u64,
+) -> Result<(), CUresult> {
+    let length = size as usize;
+    // What the program may lend later must be made for it now; where that is refused after all, it is not lent.
+    let lendable = || make(driver, device, size, FILE_DESCRIPTOR);
+    let memory = match is_lendable.then(lendable) {
+        Some(Err(CUresult::ERROR_OUT_OF_MEMORY)) => Err(CUresult::ERROR_OUT_OF_MEMORY),
+        Some(Ok(memory)) => Ok(memory),
+        None | Some(Err(_)) => create(driver, device, size),
+    }?;
+    // SAFETY: the range is reserved for the session and, by the books, not mapped.
+    let mapped = unsafe { driver.cuMemMap(address, length, 0, memory, 0) };
+    // SAFETY: ours; the mapping, if there is one, keeps the memory alive from here on.
+    let _ = unsafe { driver.cuMemRelease(memory) };
+    mapped.ok()?;
+    open(driver, friends, address, size)
+}
+
+/// Lets `friends` read and write what was mapped at a reserved address; unmaps it where that fails.
+pub(crate) fn open(driver: &Driver, friends: &[i32], address: u64, size: u64) -> Result<(), CUresult> {
+    let length = size as usize;
+    let access = friends.iter().map(|id| access(*id)).collect::<Vec<_>>();
+    // SAFETY: the caller has mapped the range; `access` outlives the call and has as many entries as said.
+    let all = unsafe { driver.cuMemSetAccess(address, length, access.as_ptr(), access.len()) };
+    // A driver may refuse a peer that it said could have access: then the owner alone has it.
+    // SAFETY: as above, with the first entry, which is the device itself.
+    let set = all.ok().or_else(|_| unsafe { driver.cuMemSetAccess(address, length, access.as_ptr(), 1) }.ok());
+    if set.is_err() {
+        // SAFETY: undoes the mapping; nothing has used it.
+        let _ = unsafe { driver.cuMemUnmap(address, length) };
+    }
+    set
+}
+
+/// New memory of `device`, not yet mapped anywhere.
+pub(crate) fn create(driver: &Driver, device: i32, size: u64) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    make(driver, device, size, 0)
+}
+
+fn make(driver: &Driver, device: i32, size: u64, sharing: u32) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    let location = CUmemLocation { type_: location_type::DEVICE, id: device };
+    let wish = CUmemAllocationProp {
+        type_: allocation_type::PINNED,
+        requestedHandleTypes: sharing,
+        location,
+        ..Default::default()
+    };
+    // SAFETY: `wish` and the output outlive the call.
+    ask(|out| unsafe { driver.cuMemCreate(out, size as usize, &raw const wish, 0) })
+}
+
+/// Reading and writing for `device`.
+pub(crate) fn access(device: i32) -> CUmemAccessDesc {
+    let location = CUmemLocation { type_: location_type::DEVICE, id: device };
+    CUmemAccessDesc { location, flags: access_flags::READ_WRITE }
+}

@@ -1,0 +1,529 @@
+//! Pinned host memory: an arena at the same address on both sides, registered with the driver block by block.
+//!
+//! On a shared-memory link the arena is the program's own memory; on a stream link it is memory of the worker that
+//! the program pushes to and pulls from. Pages outside of the arena are memory that the program registered: the worker
+//! makes pages of its own at the same address, if nothing of its own lies there, and they too are pushed and pulled.
+//! Either way only whole pages can be named, and only registered blocks are written or read. Sizes and addresses are
+//! bytes.
+
+#![expect(unsafe_code, reason = "copies from and to memory that the program and the GPU see")]
+
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_arena::{Reservation, ReserveError};
+use katydid_cuda_sys::{CUresult, host_register_flags};
+use katydid_driver::Driver;
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::calls::fault::{Fault, SessionError};
+use crate::memory::chunks::Chunks;
+use crate::memory::large_pages;
+
+/// Registered blocks are whole pages.
+pub(crate) const PAGE: u64 = 4096;
+/// Bytes of the words that are pushed of a page of which some are.
+const WORD_BYTES: usize = 4;
+/// Bytes in front of such words: a bit for each word of the page.
+const MASK: usize = PAGE as usize / WORD_BYTES / 8;
+
+/// Memory of the worker's that the program has pages of its own of, or the same: what can be pushed and pulled.
+///
+/// The main loop alone changes the books. Whoever else writes or reads a block's memory holds them meanwhile: it stays until
+/// then. A program pushes and pulls no variable that it is unloading, and no mapping that it is taking away.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks(Mutex<Chunks<BlockUse>>);
+
+/// Why memory is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BlockUse {
+    /// It was registered, in the context of this wire id; 0 once that is gone.
+    Registered(u32),
+    /// It is a variable that the driver put into managed memory.
+    Variable(VariableOwner),
+    /// It is the host's, and the program has mapped it and opened it for itself.
+    Mapped,
+}
+
+/// What a variable goes with, by wire ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum VariableOwner {
+    /// Goes with its context itself.
+    Module {
+        module: u32,
+        context: u32,
+    },
+    Library {
+        library: u32,
+        context: u32,
+    },
+}
+
+impl VariableOwner {
+    pub(crate) fn context(self) -> u32 {
+        match self {
+            Self::Module { context, .. } | Self::Library { context, .. } => context,
+        }
+    }
+}
+
+impl Blocks {
+    fn lock(&self) -> MutexGuard<'_, Chunks<BlockUse>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a managed variable. Others that the books have there are gone, or are the same one.
+    pub(crate) fn add_variable(&self, address: u64, size: u64, owner: VariableOwner) {
+        let mut blocks = self.lock();
+        let end = address.saturating_add(size);
+        forget(&mut blocks, |start, length, held| {
+            matches!(held, BlockUse::Variable(_)) && start < end && address < start.saturating_add(length)
+        });
+        blocks.insert(address, size, BlockUse::Variable(owner));
+    }
+
+    /// Variables have gone with their owners.
+    pub(crate) fn forget_variables(&self, is_gone: impl Fn(VariableOwner) -> bool) {
+        forget(&mut self.lock(), |_, _, held| matches!(held, BlockUse::Variable(owner) if is_gone(owner)));
+    }
+
+    /// Notes that the program may use a mapping of the host's memory, or may not any more.
+    pub(crate) fn open(&self, address: u64, size: u64, is_open: bool) {
+        let mut blocks = self.lock();
+        if is_open {
+            // One that was open before stays so.
+            blocks.insert(address, size, BlockUse::Mapped);
+        } else {
+            forget(&mut blocks, |start, _, held| start == address && held == BlockUse::Mapped);
+        }
+    }
+
+    /// Whether all of the range is in the books.
+    pub(crate) fn holds(&self, address: u64, size: u64) -> bool {
+        self.lock().covers(address, size)
+    }
+
+    /// Writes `data`, if all of that is in the books. The GPU may read meanwhile: the program's race, as it would be natively.
+    pub(crate) fn push(&self, address: u64, data: &[u8]) -> bool {
+        let blocks = self.lock();
+        let holds = blocks.covers(address, data.len() as u64);
+        if holds {
+            // SAFETY: there, and stays so while the books are held.
+            unsafe { push(address, data) };
+        }
+        holds
+    }
+
+    /// Writes words of a page, if all of it is in the books.
+    pub(crate) fn patch(&self, address: u64, words: PageWords<'_>) -> bool {
+        let blocks = self.lock();
+        let holds = blocks.covers(address, PAGE);
+        if holds {
+            // SAFETY: as above.
+            unsafe { patch(address, words) };
+        }
+        holds
+    }
+
+    /// Copies these ranges, addresses and sizes, one behind the other, if all of that is in the books.
+    pub(crate) fn pull(&self, ranges: &[(u64, u32)]) -> Option<Vec<u8>> {
+        let blocks = self.lock();
+        let mut data = Vec::with_capacity(ranges.iter().map(|(_, size)| *size as usize).sum());
+        for &(address, size) in ranges {
+            // SAFETY: as above.
+            blocks.covers(address, u64::from(size)).then(|| unsafe { pull(&mut data, address, size as usize) })?;
+        }
+        Some(data)
+    }
+}
+
+/// Takes blocks out of the books.
+fn forget(blocks: &mut Chunks<BlockUse>, is_gone: impl Fn(u64, u64, BlockUse) -> bool) {
+    let gone: Vec<_> =
+        blocks.iter().filter(|(at, size, held)| is_gone(*at, *size, **held)).map(|(at, size, _)| (at, size)).collect();
+    for (address, size) in gone {
+        blocks.remove(address, size);
+    }
+}
+
+/// The pinned arena.
+#[derive(Debug)]
+pub struct HostMemory {
+    /// Keeps the mapping alive.
+    arena: Reservation,
+    blocks: Arc<Blocks>,
+    /// A context went and took registrations with it.
+    is_stale: bool,
+    /// The program has its own view of the same pages, which are this memory's; otherwise they are the worker's alone.
+    shared: Option<OwnedFd>,
+}
+
+impl HostMemory {
+    /// An arena over the whole length of which private memory is mapped, readable and writable.
+    pub fn private(arena: Reservation) -> Self {
+        Self { arena, blocks: Arc::default(), is_stale: false, shared: None }
+    }
+
+    /// An arena over the whole length of which the program's memory is mapped, readable and writable. That memory never
+    /// becomes shorter, but may be shorter than the arena.
+    pub fn shared(arena: Reservation, shared: OwnedFd) -> Self {
+        Self { shared: Some(shared), ..Self::private(arena) }
+    }
+
+    /// The books, for whoever reads the link while the main loop is held up.
+    pub(crate) fn books(&self) -> Arc<Blocks> {
+        Arc::clone(&self.blocks)
+    }
+
+    /// Whether the program has the same pages.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// The program is there: `shared` is its own memory, which takes the place of what was mapped; without any, the
+    /// pages stay the worker's.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses.
+    pub(crate) fn join(&mut self, shared: Option<BorrowedFd<'_>>) -> Result<(), ReserveError> {
+        if let Some(shared) = shared {
+            self.shared = Some(self.arena.join(shared)?);
+        }
+        Ok(())
+    }
+
+    /// Registers a block with the driver, in the current context `context`. Memory that is not shared begins as zeros.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`, what the driver says, or a session error for a range that is not
+    /// whole pages of the arena.
+    pub(crate) fn register(&mut self, driver: &Driver, context: u32, address: u64, size: u64) -> Result<(), Fault> {
+        let is_outside = self.check(address, size)? == PageLocation::Outside;
+        if !self.blocks.lock().is_free(address, size) {
+            return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED.into());
+        }
+        if is_outside {
+            map(address, size)?;
+        } else if self.is_shared() {
+            large_pages::gather(address, size);
+        } else {
+            clear(address, size)?;
+        }
+        let registered = register(driver, address, size).ok();
+        if registered.is_err() && is_outside {
+            unmap(address, size);
+        }
+        registered?;
+        self.blocks.lock().insert(address, size, BlockUse::Registered(context));
+        Ok(())
+    }
+
+    /// Whether a registered block starts there.
+    pub(crate) fn is_registered(&self, address: u64) -> bool {
+        matches!(self.blocks.lock().at(address), Some(BlockUse::Registered(_)))
+    }
+
+    /// Notes a block that is registered when there is a context.
+    ///
+    /// # Errors
+    ///
+    /// As [`HostMemory::register`].
+    pub(crate) fn adopt(&mut self, address: u64, size: u64) -> Result<(), Fault> {
+        self.check(address, size)?;
+        if !self.blocks.lock().insert(address, size, BlockUse::Registered(0)) {
+            return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED.into());
+        }
+        self.is_stale = true;
+        Ok(())
+    }
+
+    /// Takes a block out of the books; the caller does the rest.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED` when it is no registered block.
+    pub(crate) fn unregister(&mut self, address: u64, size: u64) -> Result<DetachedBlock, Fault> {
+        let mut blocks = self.blocks.lock();
+        let context = match blocks.at(address) {
+            Some(BlockUse::Registered(context)) if blocks.is_one(address, size) => *context,
+            _ => return Err(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED.into()),
+        };
+        blocks.remove(address, size);
+        Ok(DetachedBlock { address, size, is_known: context != 0, is_outside: !self.is_inside(address) })
+    }
+
+    /// Whether a block's contents are the worker's own, so that nobody else keeps them.
+    pub fn is_private(&self, address: u64) -> bool {
+        !self.is_shared() || !self.is_inside(address)
+    }
+
+    fn is_inside(&self, address: u64) -> bool {
+        self.arena.range().contains(&address)
+    }
+
+    /// Registers anew, in the current context `context`, what a context that is gone took with it: the program hands
+    /// the memory out again. A block that the driver refuses now is tried again after the next such end.
+    pub(crate) fn restore(&mut self, driver: &Driver, context: u32) {
+        if !std::mem::take(&mut self.is_stale) {
+            return;
+        }
+        // The driver may wait for the GPU: nothing is held meanwhile.
+        let is_gone = |held: &BlockUse| *held == BlockUse::Registered(0);
+        let gone: Vec<_> =
+            self.blocks.lock().iter().filter(|block| is_gone(block.2)).map(|(at, size, _)| (at, size)).collect();
+        for (address, size) in gone {
+            if register(driver, address, size) == CUresult::SUCCESS {
+                let mut blocks = self.blocks.lock();
+                let held = blocks.iter_mut().find(|block| block.0 == address).map(|block| block.2);
+                held.into_iter().for_each(|held| *held = BlockUse::Registered(context));
+            }
+        }
+    }
+
+    /// A context is gone, and the registrations made in it. Shared blocks wait to be registered again; the contents of
+    /// private ones were the worker's alone, so the program sends them anew.
+    pub(crate) fn forget_context(&mut self, context: u32) {
+        let mut blocks = self.blocks.lock();
+        let gone = blocks.iter_mut().filter(|block| *block.2 == BlockUse::Registered(context));
+        let gone: Vec<_> = gone
+            .map(|(address, size, held)| {
+                *held = BlockUse::Registered(0);
+                (address, size)
+            })
+            .collect();
+        for (address, size) in gone {
+            self.is_stale = true;
+            if self.is_private(address) {
+                blocks.remove(address, size);
+            }
+            if !self.is_inside(address) {
+                unmap(address, size);
+            }
+        }
+    }
+
+    /// Registered blocks: address and size.
+    pub(crate) fn blocks(&self) -> Vec<(u64, u64)> {
+        let blocks = self.blocks.lock();
+        let registered = blocks.iter().filter(|block| matches!(block.2, BlockUse::Registered(_)));
+        registered.map(|(address, size, _)| (address, size)).collect()
+    }
+
+    /// Bytes of the arena that have memory behind them.
+    fn length(&self) -> u64 {
+        let Some(shared) = &self.shared else { return u64::MAX };
+        fstat(shared).map_or(0, |stat| stat.st_size.cast_unsigned())
+    }
+
+    fn check(&self, address: u64, size: u64) -> Result<PageLocation, Fault> {
+        let Range { start, end } = self.arena.range();
+        let whole = size > 0 && address.is_multiple_of(PAGE) && size.is_multiple_of(PAGE);
+        match address.checked_add(size).filter(|_| whole) {
+            // What lies beyond the program's memory would be no error but a signal.
+            Some(last) if start <= address && last <= end && last - start <= self.length() => Ok(PageLocation::Inside),
+            Some(last) if (last <= start || end <= address) && size <= end - start => Ok(PageLocation::Outside),
+            _ => Err(out_of_range(address, size)),
+        }
+    }
+}
+
+/// Where pages lie.
+#[derive(Debug, PartialEq, Eq)]
+enum PageLocation {
+    /// In the arena.
+    Inside,
+    /// Where the program has memory of its own.
+    Outside,
+}
+
+/// A block that has left the books.
+#[derive(Debug)]
+pub(crate) struct DetachedBlock {
+    address: u64,
+    size: u64,
+    /// The driver knows it.
+    is_known: bool,
+    is_outside: bool,
+}
+
+impl DetachedBlock {
+    /// Ends the registration, which waits until the GPU has done with the block.
+    pub(crate) fn end(&self, driver: &Driver) -> CUresult {
+        // SAFETY: the block was registered at this address, and has left the books.
+        let unregister = || unsafe { driver.cuMemHostUnregister(pointer(self.address).cast()) };
+        let status = if self.is_known { unregister() } else { CUresult::SUCCESS };
+        if self.is_outside && status == CUresult::SUCCESS {
+            unmap(self.address, self.size);
+        }
+        status
+    }
+}
+
+/// Makes pages at exactly these addresses.
+///
+/// # Errors
+///
+/// `CUDA_ERROR_NOT_SUPPORTED` when the worker has memory of its own there: nothing of it is ever replaced.
+fn map(address: u64, size: u64) -> Result<(), CUresult> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a mapping that replaces none is nobody's memory before.
+    let mapped = unsafe { mmap_anonymous(pointer(address).cast(), size as usize, access, flags) };
+    match mapped {
+        Ok(start) if start.addr() as u64 == address => Ok(()),
+        // A kernel that does not know the flag takes the address for advice.
+        Ok(start) => {
+            // SAFETY: made just now, and given to nobody.
+            let _ = unsafe { munmap(start, size as usize) };
+            Err(CUresult::ERROR_NOT_SUPPORTED)
+        }
+        Err(Errno::NOMEM) => Err(CUresult::ERROR_OUT_OF_MEMORY),
+        Err(_) => Err(CUresult::ERROR_NOT_SUPPORTED),
+    }
+}
+
+/// Takes pages away that [`map`] made. Pages that stay cost memory until the session ends, and nothing else.
+fn unmap(address: u64, size: u64) {
+    // SAFETY: a block that `map` made and that has left the books; the driver does not know it any more.
+    let _ = unsafe { munmap(pointer(address).cast(), size as usize) };
+}
+
+/// Tells the driver about a block of the arena.
+fn register(driver: &Driver, address: u64, size: u64) -> CUresult {
+    let flags = host_register_flags::PORTABLE | host_register_flags::DEVICEMAP;
+    // SAFETY: the range is mapped as long as it is registered; the program may write it at any time, which the driver is
+    // made for.
+    unsafe { driver.cuMemHostRegister_v2(pointer(address).cast(), size as usize, flags) }
+}
+
+/// Gives the pages of private memory back; they come again as zeros.
+fn clear(address: u64, size: u64) -> Result<(), CUresult> {
+    // SAFETY: whole pages inside the mapped arena, which hold no Rust value and are not registered at this moment.
+    let cleared = unsafe { madvise(pointer(address).cast(), size as usize, Advice::LinuxDontNeed) };
+    cleared.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
+}
+
+/// Writes `data`. The GPU may read meanwhile: words of 8 bytes and less it sees whole or not at all, as it would natively.
+///
+/// # Safety
+///
+/// The range must be in the books of [`Blocks`].
+unsafe fn push(address: u64, data: &[u8]) {
+    let head = (address.wrapping_neg() % 8).min(data.len() as u64) as usize;
+    let (head, words) = data.split_at(head);
+    let (words, tail) = words.as_chunks::<8>();
+    let first = pointer(address + head.len() as u64);
+    // SAFETY: writable by the caller's promise; `data` is the frame's own copy, which lies elsewhere. What comes behind the
+    // head is aligned to words, each of which is stored at once.
+    unsafe {
+        std::ptr::copy_nonoverlapping(head.as_ptr(), pointer(address), head.len());
+        for (at, word) in words.iter().enumerate() {
+            first.cast::<u64>().add(at).write_volatile(u64::from_le_bytes(*word));
+        }
+        std::ptr::copy_nonoverlapping(tail.as_ptr(), first.add(words.len() * 8), tail.len());
+    }
+}
+
+/// Some words of a page, as they travel: a bit for each of its words, then those whose bit is set.
+#[derive(Clone, Copy)]
+pub(crate) struct PageWords<'a> {
+    mask: &'a [u8; MASK],
+    data: &'a [[u8; WORD_BYTES]],
+}
+
+impl<'a> PageWords<'a> {
+    /// None if there are other words than the bits say.
+    pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
+        let (mask, data) = bytes.split_first_chunk::<MASK>()?;
+        let (data, rest) = data.as_chunks::<WORD_BYTES>();
+        let count: u32 = mask.iter().map(|bits| bits.count_ones()).sum();
+        (rest.is_empty() && data.len() == count as usize).then_some(Self { mask, data })
+    }
+
+    /// Offset and bytes of each run of words without a gap.
+    fn runs(self) -> impl Iterator<Item = (usize, &'a [u8])> {
+        let is_set = move |word: usize| self.mask[word / 8] >> (word % 8) & 1 != 0;
+        let (mut word, mut data) = (0, self.data);
+        std::iter::from_fn(move || {
+            let first = (word..MASK * 8).find(|word| is_set(*word))?;
+            word = (first..MASK * 8).find(|word| !is_set(*word)).unwrap_or(MASK * 8);
+            let (run, rest) = data.split_at_checked(word - first)?;
+            data = rest;
+            Some((first * WORD_BYTES, run.as_flattened()))
+        })
+    }
+}
+
+/// Writes some words of the page that begins at `address`.
+///
+/// # Safety
+///
+/// As [`push`], of the whole page.
+unsafe fn patch(address: u64, words: PageWords<'_>) {
+    for (at, run) in words.runs() {
+        // SAFETY: inside the page.
+        unsafe { push(address + at as u64, run) };
+    }
+}
+
+/// Adds `size` bytes to `data`.
+///
+/// # Safety
+///
+/// As [`push`].
+unsafe fn pull(data: &mut Vec<u8>, address: u64, size: usize) {
+    let before = data.len();
+    data.resize(before + size, 0);
+    // SAFETY: readable by the caller's promise; there are `size` bytes behind those from before, which lie elsewhere.
+    unsafe { std::ptr::copy_nonoverlapping(pointer(address).cast_const(), data[before..].as_mut_ptr(), size) };
+}
+
+/// An address of an arena, which was mapped outside of Rust's knowledge.
+pub(crate) fn pointer(address: u64) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+pub(crate) fn out_of_range(address: u64, size: u64) -> Fault {
+    SessionError::BadRange { what: "pinned memory", address, size }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODULE: VariableOwner = VariableOwner::Module { module: 3, context: 1 };
+    const LIBRARY: VariableOwner = VariableOwner::Library { library: 3, context: 2 };
+
+    #[test]
+    fn variables_go_with_their_owners_and_make_way_for_others() {
+        let blocks = Blocks::default();
+        blocks.add_variable(0x1000, 64, MODULE);
+        blocks.add_variable(0x2000, 64, LIBRARY);
+        assert!(blocks.holds(0x1010, 48) && blocks.holds(0x2000, 64) && !blocks.holds(0x1000, 65));
+        // Of a module that was loaded where others had been.
+        blocks.add_variable(0xff0, 0x1020, MODULE);
+        assert!(blocks.holds(0xff0, 0x1020) && !blocks.holds(0x2010, 48));
+        blocks.add_variable(0x3000, 8, LIBRARY);
+        blocks.forget_variables(|owner| matches!(owner, VariableOwner::Module { module: 3, .. }));
+        assert!(!blocks.holds(0x1000, 64) && blocks.holds(0x3000, 8));
+        blocks.forget_variables(|owner| owner.context() == 2);
+        assert!(!blocks.holds(0x3000, 8));
+    }
+
+    #[test]
+    fn mappings_are_there_while_they_are_open() {
+        let blocks = Blocks::default();
+        blocks.open(0x20_0000, 0x20_0000, true);
+        blocks.open(0x20_0000, 0x20_0000, true);
+        blocks.open(0x40_0000, 0x20_0000, true);
+        assert!(blocks.holds(0x3f_fff8, 16));
+        blocks.open(0x40_0000, 0x20_0000, false);
+        assert!(!blocks.holds(0x3f_fff8, 16) && blocks.holds(0x20_0000, 0x20_0000));
+        assert!(blocks.pull(&[(0x40_0000, 8)]).is_none() && !blocks.push(0x40_0000, &[0; 8]));
+    }
+}

@@ -1,0 +1,306 @@
+//! Memory that one session needs and others hold idle: a program keeps what it frees, which natively would be the driver's.
+//!
+//! ```text
+//! program ── kdPlea ── its worker ── server ── other workers ── appeal ── programs that listen
+//!                                                     │ kdWanted: of which device │ what lies idle of it, back to the driver
+//! program ◀── reply ── its worker ◀─ server ◀─ other workers ◀── kdGivenBack ─┘
+//! ```
+//!
+//! The rule: nobody waits for long for a program that does nothing. A plea is over after [`REQUEST_TIMEOUT`] in which no memory has
+//! come free, and a program that has left an appeal unanswered for so long is not appealed to again before it has answered.
+//! Where nobody is short of memory, nothing of this is sent.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem::take;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long it is waited for programs that give nothing back.
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
+/// Between two looks whether memory has come free.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What another session wants, by its number at the server and its own count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReclaimRequest {
+    /// Whose it is.
+    pub session: u64,
+    /// Which of that one's.
+    pub number: u64,
+}
+
+/// The way to the other sessions.
+pub trait ReclaimPeers: Send + Sync {
+    /// Has them give back what they hold idle of a device; [`Reclaim::answered`] tells that they have.
+    fn send_request(&self, device: u32, number: u64);
+
+    /// This session has done what it could for one of them.
+    fn given(&self, request: ReclaimRequest);
+}
+
+/// What a session and its neighbours want of each other.
+#[derive(Default)]
+pub struct Reclaim {
+    peers: OnceLock<Box<dyn ReclaimPeers>>,
+    state: Mutex<State>,
+    /// A plea was answered.
+    answered: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Pleas of this session so far.
+    last: u64,
+    /// Those that wait, and whether they are answered.
+    requests: BTreeMap<u64, bool>,
+    /// Devices of which the program holds memory idle.
+    idle: BTreeSet<u32>,
+    /// Devices of which others want memory, and the program has not asked yet: bit n is device n.
+    wanted: u32,
+    /// Appeals to the program, in their order.
+    notices: VecDeque<PendingNotice>,
+    /// The last one that it has answered.
+    given: Option<u32>,
+}
+
+/// An appeal that the program has not answered.
+struct PendingNotice {
+    number: u32,
+    at: Instant,
+    request: ReclaimRequest,
+}
+
+impl Reclaim {
+    /// There are other sessions; once a session.
+    pub fn connect(&self, peers: Box<dyn ReclaimPeers>) {
+        self.peers.get_or_init(|| peers);
+    }
+
+    /// Pleads with the neighbours for memory of a device; none where there can be none.
+    pub(crate) fn send_request(&self, device: u32) -> Option<u64> {
+        let peers = self.peers.get()?;
+        let mut state = self.lock();
+        state.last += 1;
+        let number = state.last;
+        state.requests.insert(number, false);
+        drop(state);
+        peers.send_request(device, number);
+        Some(number)
+    }
+
+    /// Waits until a plea is answered, or nothing has come free for long; `free` says how much is.
+    pub(crate) fn wait(&self, number: u64, free: impl Fn() -> u64) {
+        let (mut most, mut deadline) = (free(), Instant::now() + REQUEST_TIMEOUT);
+        let mut state = self.lock();
+        while state.requests.get(&number) == Some(&false) && Instant::now() < deadline {
+            let (back, look) = self.answered.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner);
+            state = back;
+            if look.timed_out() {
+                drop(state);
+                let now = free();
+                if now > most {
+                    (most, deadline) = (now, Instant::now() + REQUEST_TIMEOUT);
+                }
+                state = self.lock();
+            }
+        }
+        state.requests.remove(&number);
+    }
+
+    /// The neighbours have done what they could for a plea of this session.
+    pub fn answered(&self, number: u64) {
+        if let Some(is_answered) = self.lock().requests.get_mut(&number) {
+            *is_answered = true;
+        }
+        self.answered.notify_all();
+    }
+
+    /// The program holds memory of a device idle, and listens for appeals.
+    pub(crate) fn is_idle(&self, device: u32) {
+        self.lock().idle.insert(device);
+    }
+
+    /// Another session wants memory of a device. `notify` appeals to the program and gives the appeal's number, none if it
+    /// cannot be reached.
+    pub fn asked(&self, request: ReclaimRequest, device: u32, notify: impl FnOnce() -> Option<u32>) {
+        let number = self.want(device).and_then(|is_new| {
+            let number = notify();
+            if number.is_none() && is_new {
+                self.lock().wanted &= !bit(device);
+            }
+            number
+        });
+        let mut state = self.lock();
+        match number.filter(|number| state.given != Some(*number)) {
+            Some(number) => state.notices.push_back(PendingNotice { number, at: Instant::now(), request }),
+            None => {
+                drop(state);
+                self.report_completed(request);
+            }
+        }
+    }
+
+    /// Notes what the program will be asked for, before it is: it may ask at once. Whether that was not noted yet; none of a
+    /// program that has nothing to give, or does not answer.
+    fn want(&self, device: u32) -> Option<bool> {
+        let mut state = self.lock();
+        let is_silent = state.notices.front().is_some_and(|first| first.at.elapsed() > REQUEST_TIMEOUT);
+        let is_willing = state.idle.contains(&device) && !is_silent;
+        is_willing.then(|| {
+            let is_new = state.wanted & bit(device) == 0;
+            state.wanted |= bit(device);
+            is_new
+        })
+    }
+
+    /// The devices of which the program is to give memory back, as bits; it is told once.
+    pub(crate) fn take_wanted(&self) -> u32 {
+        take(&mut self.lock().wanted)
+    }
+
+    /// The program has done what an appeal asked, and those before it.
+    pub(crate) fn given(&self, number: u32) {
+        let mut state = self.lock();
+        state.given = Some(number);
+        let count = state.notices.iter().position(|pending| pending.number == number).map_or(0, |last| last + 1);
+        let done: Vec<PendingNotice> = state.notices.drain(..count).collect();
+        drop(state);
+        done.iter().for_each(|pending| self.report_completed(pending.request));
+    }
+
+    fn report_completed(&self, request: ReclaimRequest) {
+        if let Some(peers) = self.peers.get() {
+            peers.given(request);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code under this lock panics.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A device among others. A session has at most half as many as there are bits.
+fn bit(device: u32) -> u32 {
+    1_u32.checked_shl(device).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Notes what it is told.
+    #[derive(Default, Clone)]
+    struct Notes(Arc<Mutex<Vec<String>>>);
+
+    impl ReclaimPeers for Notes {
+        fn send_request(&self, device: u32, number: u64) {
+            self.0.lock().unwrap().push(format!("plea {device} {number}"));
+        }
+
+        fn given(&self, request: ReclaimRequest) {
+            self.0.lock().unwrap().push(format!("given {} {}", request.session, request.number));
+        }
+    }
+
+    fn connected() -> (Reclaim, Notes) {
+        let (reclaim, notes) = (Reclaim::default(), Notes::default());
+        reclaim.connect(Box::new(notes.clone()));
+        (reclaim, notes)
+    }
+
+    fn told(notes: &Notes) -> Vec<String> {
+        std::mem::take(&mut *notes.0.lock().unwrap())
+    }
+
+    #[test]
+    fn without_a_server_there_is_nobody_to_plead_with() {
+        assert_eq!(Reclaim::default().send_request(0), None);
+    }
+
+    #[test]
+    fn a_plea_waits_for_its_answer_and_no_longer_than_nothing_comes_free() {
+        let (reclaim, notes) = connected();
+        let number = reclaim.send_request(3).unwrap();
+        assert_eq!(told(&notes), ["plea 3 1"]);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| reclaim.wait(number, || 0));
+            reclaim.answered(number + 1);
+            reclaim.answered(number);
+            waiting.join().unwrap();
+        });
+        let (began, number, free) = (Instant::now(), reclaim.send_request(3).unwrap(), Mutex::new(0));
+        reclaim.wait(number, || {
+            let mut free = free.lock().unwrap();
+            *free = (*free + 1).min(4);
+            *free
+        });
+        assert!(began.elapsed() >= REQUEST_TIMEOUT + 2 * POLL_INTERVAL && reclaim.lock().requests.is_empty());
+    }
+
+    #[test]
+    fn only_a_program_that_holds_memory_of_the_device_is_appealed_to() {
+        let (reclaim, notes) = connected();
+        let request = |number| ReclaimRequest { session: 7, number };
+        reclaim.is_idle(1);
+        reclaim.asked(request(1), 0, || panic!("it has nothing"));
+        reclaim.asked(request(2), 1, || None);
+        assert_eq!(told(&notes), ["given 7 1", "given 7 2"]);
+        reclaim.asked(request(3), 1, || Some(1));
+        reclaim.asked(request(4), 1, || Some(2));
+        reclaim.asked(request(5), 1, || Some(3));
+        reclaim.given(9);
+        assert_eq!(told(&notes), Vec::<String>::new());
+        reclaim.given(2);
+        assert_eq!(told(&notes), ["given 7 3", "given 7 4"]);
+        reclaim.given(3);
+        assert_eq!(told(&notes), ["given 7 5"]);
+    }
+
+    #[test]
+    fn a_program_hears_once_of_each_device_that_is_wanted() {
+        let (reclaim, _) = connected();
+        let request = |number| ReclaimRequest { session: 7, number };
+        [0, 3].into_iter().for_each(|device| reclaim.is_idle(device));
+        reclaim.asked(request(1), 3, || {
+            assert_eq!(reclaim.take_wanted(), 0b1000);
+            Some(1)
+        });
+        assert_eq!(reclaim.take_wanted(), 0);
+        reclaim.asked(request(2), 0, || Some(2));
+        reclaim.asked(request(3), 3, || Some(3));
+        // One that cannot be reached now has an appeal before it all the same.
+        reclaim.asked(request(4), 0, || None);
+        reclaim.asked(request(5), 1, || panic!("it has nothing"));
+        assert_eq!(reclaim.take_wanted(), 0b1001);
+        reclaim.asked(request(6), 0, || None);
+        assert_eq!(reclaim.take_wanted(), 0);
+    }
+
+    #[test]
+    fn an_answer_may_come_before_its_appeal_is_noted() {
+        let (reclaim, notes) = connected();
+        reclaim.is_idle(0);
+        reclaim.asked(ReclaimRequest { session: 7, number: 1 }, 0, || {
+            reclaim.given(5);
+            Some(5)
+        });
+        assert_eq!(told(&notes), ["given 7 1"]);
+    }
+
+    #[test]
+    fn a_program_that_is_silent_is_not_appealed_to_until_it_has_answered() {
+        let (reclaim, notes) = connected();
+        let request = |number| ReclaimRequest { session: 7, number };
+        reclaim.is_idle(0);
+        reclaim.asked(request(1), 0, || Some(1));
+        reclaim.lock().notices[0].at -= 2 * REQUEST_TIMEOUT;
+        reclaim.asked(request(2), 0, || panic!("it is silent"));
+        reclaim.given(1);
+        assert_eq!(told(&notes), ["given 7 2", "given 7 1"]);
+        reclaim.asked(request(3), 0, || Some(2));
+        assert_eq!(told(&notes), Vec::<String>::new());
+    }
+}

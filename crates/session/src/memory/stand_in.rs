@@ -1,0 +1,97 @@
+//! Little memory that stands for much: what a rehearsal maps at the addresses of a session.
+//!
+//! A driver asks that memory is mapped where graphs and textures name it, and does not look what is there. So a few blocks of
+//! a device are mapped at all addresses, over and over. Nothing is ever copied there and no kernel runs.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::collections::BTreeMap;
+
+use katydid_arena::GRANULARITY;
+use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
+use katydid_driver::Driver;
+
+use crate::memory::device_memory::{create, open};
+
+/// Bytes of the blocks, the largest first. A driver maps a block whole or not at all (801 otherwise, driver 580.159.04), so
+/// that a range of any size takes several kinds of them.
+const BLOCK_SIZES: [u64; 5] = [16 * GRANULARITY, 8 * GRANULARITY, 4 * GRANULARITY, 2 * GRANULARITY, GRANULARITY];
+
+/// Blocks of the devices that were asked for memory, by device and bytes. The driver frees them when the process ends.
+#[derive(Debug, Default)]
+pub(crate) struct StandIns(BTreeMap<(i32, u64), CUmemGenericAllocationHandle>);
+
+impl StandIns {
+    /// Backs a reserved range of whole granules, and lets `friends` read and write it.
+    pub(crate) fn back(
+        &mut self,
+        driver: &Driver,
+        device: i32,
+        friends: &[i32],
+        address: u64,
+        size: u64,
+    ) -> Result<(), CUresult> {
+        let mut done = 0;
+        for block in BLOCK_SIZES {
+            let covered = (size - done) / block * block;
+            if covered == 0 {
+                continue;
+            }
+            let mapped = self
+                .block(driver, device, block)
+                .and_then(|handle| map_over(driver, (handle, block), address + done, covered));
+            match mapped {
+                Ok(()) => done += covered,
+                // Smaller blocks may do where there is no memory for this one.
+                Err(_) if block > GRANULARITY => {}
+                Err(code) => {
+                    unmap(driver, address, done);
+                    return Err(code);
+                }
+            }
+        }
+        open(driver, friends, address, size).inspect_err(|_| unmap(driver, address, done))
+    }
+
+    fn block(&mut self, driver: &Driver, device: i32, size: u64) -> Result<CUmemGenericAllocationHandle, CUresult> {
+        if let Some(made) = self.0.get(&(device, size)) {
+            return Ok(*made);
+        }
+        let made = create(driver, device, size)?;
+        self.0.insert((device, size), made);
+        Ok(made)
+    }
+}
+
+/// Takes back the first `size` bytes that were mapped at an address.
+fn unmap(driver: &Driver, address: u64, size: u64) {
+    if size > 0 {
+        // SAFETY: undoes mappings of this module; nothing has used them.
+        let _ = unsafe { driver.cuMemUnmap(address, size as usize) };
+    }
+}
+
+/// Bytes of a block that stands for one of `size` bytes of the program's own making.
+pub(crate) fn block_for(size: u64) -> u64 {
+    size.min(GRANULARITY)
+}
+
+/// Maps a block at a range of reserved addresses, as often as it takes. The range is a multiple of the block's size.
+pub(crate) fn map_over(
+    driver: &Driver,
+    (handle, block): (CUmemGenericAllocationHandle, u64),
+    address: u64,
+    size: u64,
+) -> Result<(), CUresult> {
+    let mut done = 0;
+    while done < size {
+        // SAFETY: the range is reserved for the session and, by the books, not mapped; the block is that long.
+        let mapped = unsafe { driver.cuMemMap(address + done, block as usize, 0, handle, 0) };
+        if let Err(code) = mapped.ok() {
+            unmap(driver, address, done);
+            return Err(code);
+        }
+        done += block;
+    }
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! Virtual memory of the program's own making: reserved addresses, blocks of memory, and what is mapped where.
+//!
+//! The driver checks most of what a program can get wrong here. The rule kept in these books is that it can name nothing
+//! but what it made: mappings lie inside its own reservations, so no message unmaps an arena or the worker, and what
+//! its blocks hold counts against its quota until the last mapping of a released block is gone.
+
+use std::collections::HashMap;
+
+use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
+
+use crate::calls::fault::{Fault, SessionError};
+use crate::memory::chunks::Chunks;
+
+/// Ids beyond this are refused whatever came before.
+const MAX_ID: u32 = 1 << 24;
+
+/// What a block is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// Memory of a device.
+    Device,
+    /// The same as a pool of tiles: arrays are mapped to it, addresses never.
+    Tiles,
+    /// Memory of the host, which is not charged to the session.
+    Host,
+}
+
+/// A block of memory of a device, or of the host.
+#[derive(Debug)]
+struct Block {
+    handle: CUmemGenericAllocationHandle,
+    size: u64,
+    memory: Memory,
+    /// Mappings of it, or of parts of it.
+    mappings: u32,
+    /// The program gave its handle back: the block lives by its mappings alone.
+    released: bool,
+}
+
+/// The books of a session.
+#[derive(Debug, Default)]
+pub(crate) struct VirtualMemory {
+    reservations: Chunks<()>,
+    blocks: HashMap<u32, Block>,
+    /// What is mapped, with the id of its block.
+    mapped: Chunks<u32>,
+}
+
+impl VirtualMemory {
+    /// Notes a reservation that the driver made; false when it touches another.
+    pub(crate) fn reserve(&mut self, address: u64, size: u64) -> bool {
+        self.reservations.insert(address, size, ())
+    }
+
+    /// Forgets a whole reservation in which nothing is mapped.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_INVALID_VALUE` for anything else.
+    pub(crate) fn unreserve(&mut self, address: u64, size: u64) -> Result<(), Fault> {
+        let whole = self.reservations.is_one(address, size) && self.mapped.is_free(address, size);
+        let gone = whole.then(|| self.reservations.remove(address, size)).flatten();
+        gone.map(drop).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
+    }
+
+    /// Whether a block is still held by the program or by a mapping.
+    pub(crate) fn knows(&self, id: u32) -> bool {
+        self.blocks.contains_key(&id)
+    }
+
+    /// Passes an id that a new block may have.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::BadId`]: no honest program uses one twice.
+    pub(crate) fn check_new(&self, id: u32) -> Result<(), Fault> {
+        let known = self.blocks.len();
+        let free = id != 0 && id < MAX_ID && !self.blocks.contains_key(&id);
+        if free { Ok(()) } else { Err(SessionError::BadId { kind: "memory block", id, known }.into()) }
+    }
+
+    /// Notes a block that the driver made.
+    pub(crate) fn add(&mut self, id: u32, handle: CUmemGenericAllocationHandle, size: u64, memory: Memory) {
+        self.blocks.insert(id, Block { handle, size, memory, mappings: 0, released: false });
+    }
+
+    /// A block of such memory, if there is any.
+    pub(crate) fn any_of(&self, memory: Memory) -> Option<u32> {
+        self.blocks.iter().find(|(_, block)| block.memory == memory).map(|(id, _)| *id)
+    }
+
+    /// Whole mappings of the host's blocks in a range: address and size.
+    pub(crate) fn on_host(&self, address: u64, size: u64) -> Vec<(u64, u64)> {
+        let is_on_host = |id: &u32| self.blocks.get(id).is_some_and(|block| block.memory == Memory::Host);
+        let inside = |at: u64| at >= address && at - address < size;
+        let found = self.mapped.iter().filter(|(start, _, id)| inside(*start) && is_on_host(id));
+        found.map(|(start, length, _)| (start, length)).collect()
+    }
+
+    /// The driver's handle of a block that was not released.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_INVALID_VALUE`.
+    pub(crate) fn block(&self, id: u32) -> Result<CUmemGenericAllocationHandle, Fault> {
+        let block = self.blocks.get(&id).filter(|block| !block.released);
+        block.map(|block| block.handle).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
+    }
+
+    /// The same, and the bytes of the block.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_INVALID_VALUE`.
+    pub(crate) fn block_and_size(&self, id: u32) -> Result<(CUmemGenericAllocationHandle, u64), Fault> {
+        let block = self.blocks.get(&id).filter(|block| !block.released);
+        block.map(|block| (block.handle, block.size)).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
+    }
+
+    /// Notes that the program gave a handle back; bytes that are free with it.
+    pub(crate) fn release(&mut self, id: u32) -> u64 {
+        if let Some(block) = self.blocks.get_mut(&id) {
+            block.released = true;
+        }
+        self.drop_unused(id)
+    }
+
+    /// Passes a range that lies in one reservation and in which nothing is mapped.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_INVALID_VALUE`.
+    pub(crate) fn check_room(&self, address: u64, size: u64) -> Result<(), Fault> {
+        let room = size > 0 && self.reservations.covers(address, size) && self.mapped.is_free(address, size);
+        if room { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE.into()) }
+    }
+
+    /// Notes a mapping that the driver made.
+    pub(crate) fn map(&mut self, address: u64, size: u64, id: u32) {
+        if self.mapped.insert(address, size, id)
+            && let Some(block) = self.blocks.get_mut(&id)
+        {
+            block.mappings += 1;
+        }
+    }
+
+    /// Takes whole mappings out of the books; bytes that are free with them.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_INVALID_VALUE` for a range that is not made of mappings.
+    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> Result<u64, Fault> {
+        let gone = self.mapped.remove(address, size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let mut free = 0;
+        for (_, _, id) in gone {
+            if let Some(block) = self.blocks.get_mut(&id) {
+                block.mappings -= 1;
+            }
+            free += self.drop_unused(id);
+        }
+        Ok(free)
+    }
+
+    /// Every block with contents: id, the handle unless it was given back, size.
+    pub(crate) fn blocks(&self) -> Vec<(u32, Option<CUmemGenericAllocationHandle>, u64)> {
+        let mut all: Vec<_> = self
+            .blocks
+            .iter()
+            .map(|(id, block)| (*id, (!block.released).then_some(block.handle), block.size))
+            .collect();
+        all.sort_unstable_by_key(|(id, ..)| *id);
+        all
+    }
+
+    /// Where blocks are mapped: address, size, id of the block.
+    pub(crate) fn mappings(&self) -> impl Iterator<Item = (u64, u64, u32)> {
+        self.mapped.iter().map(|(address, size, id)| (address, size, *id))
+    }
+
+    /// The block of the mapping that begins at an address.
+    pub(crate) fn block_at(&self, address: u64) -> Option<u32> {
+        self.mapped.at(address).copied()
+    }
+
+    /// Whether every byte of a range is mapped.
+    pub(crate) fn is_mapped(&self, address: u64, size: u64) -> bool {
+        size > 0 && self.mapped.covers(address, size)
+    }
+
+    /// Forgets a block that neither handle nor mapping holds; its bytes.
+    fn drop_unused(&mut self, id: u32) -> u64 {
+        let unused = self.blocks.get(&id).is_some_and(|block| block.released && block.mappings == 0);
+        let gone = unused.then(|| self.blocks.remove(&id)).flatten();
+        gone.filter(|block| block.memory != Memory::Host).map_or(0, |block| block.size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 0x5000_0000_0000;
+    const GRANULE: u64 = 2 << 20;
+
+    fn made() -> VirtualMemory {
+        let mut books = VirtualMemory::default();
+        assert!(books.reserve(START, 4 * GRANULE));
+        books.add(7, 0x70, 2 * GRANULE, Memory::Device);
+        books.map(START, GRANULE, 7);
+        books.map(START + GRANULE, GRANULE, 7);
+        books
+    }
+
+    #[test]
+    fn a_block_is_free_when_its_handle_and_its_last_mapping_are_gone() {
+        let mut books = made();
+        assert_eq!(books.release(7), 0);
+        assert!(books.block(7).is_err());
+        assert_eq!(books.unmap(START, GRANULE).unwrap(), 0);
+        assert_eq!(books.unmap(START + GRANULE, GRANULE).unwrap(), 2 * GRANULE);
+        assert!(books.check_new(7).is_ok());
+    }
+
+    #[test]
+    fn mappings_stay_inside_reservations_and_apart() {
+        let books = made();
+        assert!(books.check_room(START + 2 * GRANULE, 2 * GRANULE).is_ok());
+        for (address, size) in [(START, GRANULE), (START + 3 * GRANULE, 2 * GRANULE), (0x1000, GRANULE), (START, 0)] {
+            assert!(books.check_room(address, size).is_err(), "{address:#x} {size:#x}");
+        }
+    }
+
+    #[test]
+    fn a_reservation_goes_as_a_whole_and_empty() {
+        let mut books = made();
+        assert!(books.unreserve(START, 4 * GRANULE).is_err());
+        assert_eq!(books.unmap(START, 2 * GRANULE).unwrap(), 0);
+        assert!(books.unreserve(START, 2 * GRANULE).is_err());
+        assert!(books.unreserve(START, 4 * GRANULE).is_ok());
+        assert!(books.unreserve(START, 4 * GRANULE).is_err());
+    }
+
+    #[test]
+    fn memory_of_the_host_is_told_apart_and_costs_nothing() {
+        let mut books = made();
+        books.add(8, 0x80, GRANULE, Memory::Host);
+        books.map(START + 2 * GRANULE, GRANULE, 8);
+        assert_eq!(books.on_host(START, 4 * GRANULE), [(START + 2 * GRANULE, GRANULE)]);
+        assert!(books.on_host(START, 2 * GRANULE).is_empty() && books.any_of(Memory::Host) == Some(8));
+        assert_eq!((books.release(8), books.unmap(START + 2 * GRANULE, GRANULE).unwrap()), (0, 0));
+        assert!(books.on_host(START, 4 * GRANULE).is_empty() && books.any_of(Memory::Host).is_none());
+    }
+
+    #[test]
+    fn an_id_in_use_or_beyond_all_ends_the_session() {
+        let books = made();
+        for id in [0, 7, MAX_ID] {
+            assert!(matches!(books.check_new(id), Err(Fault::Fatal(SessionError::BadId { .. }))), "{id}");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Tables from the program's ids to the driver's handles.
+
+pub(crate) mod arrays;
+pub(crate) mod handles;
+pub(crate) mod references;
+pub(crate) mod tables;

@@ -1,0 +1,137 @@
+//! The session's arrays and mipmaps, by the ids that the program gave them.
+//!
+//! An array's memory lies outside the arenas: what it takes is estimated from its extents and charged to the quota. Ids
+//! of levels lead to arrays that belong to their mipmap and go with it.
+
+use std::collections::HashMap;
+
+use katydid_cuda_sys::{CUarray, CUmipmappedArray, CUresult};
+
+use crate::calls::fault::Fault;
+
+/// Arrays that a session may hold at a time.
+const MAX_ARRAYS: usize = 1 << 20;
+
+/// What an id stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ArrayObject {
+    /// An array of its own.
+    Array(CUarray),
+    /// A mipmap.
+    Mipmap(CUmipmappedArray),
+    /// A level of the mipmap with this id.
+    Level(CUarray, u32),
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    held: ArrayObject,
+    /// Wire id of the context it dies with.
+    context: u32,
+    /// What it was charged.
+    bytes: u64,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Arrays {
+    entries: HashMap<u32, Entry>,
+}
+
+impl Arrays {
+    /// Whether a new object may have this id.
+    ///
+    /// # Errors
+    ///
+    /// `OUT_OF_MEMORY` when there are too many, `INVALID_VALUE` for an id that is taken or 0.
+    pub(crate) fn check_new(&self, id: u32) -> Result<(), Fault> {
+        if self.entries.len() >= MAX_ARRAYS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
+        }
+        let free = id != 0 && !self.entries.contains_key(&id);
+        if free { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE.into()) }
+    }
+
+    /// Gives an id to an object.
+    pub(crate) fn add(&mut self, id: u32, held: ArrayObject, context: u32, bytes: u64) {
+        self.entries.insert(id, Entry { held, context, bytes });
+    }
+
+    /// What an id stands for.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_HANDLE`.
+    pub(crate) fn get(&self, id: u32) -> Result<ArrayObject, Fault> {
+        self.entries.get(&id).map(|entry| entry.held).ok_or_else(|| CUresult::ERROR_INVALID_HANDLE.into())
+    }
+
+    /// The array, or the level, with an id.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_HANDLE`.
+    pub(crate) fn array(&self, id: u32) -> Result<CUarray, Fault> {
+        match self.get(id)? {
+            ArrayObject::Array(array) | ArrayObject::Level(array, _) => Ok(array),
+            ArrayObject::Mipmap(_) => Err(CUresult::ERROR_INVALID_HANDLE.into()),
+        }
+    }
+
+    /// Arrays and mipmaps that have memory of their own, with the context that each belongs to, in the order of the ids.
+    pub(crate) fn owners(&self) -> Vec<(u32, ArrayObject, u32)> {
+        let owns = |entry: &Entry| !matches!(entry.held, ArrayObject::Level(..));
+        let owners = self.entries.iter().filter(|(_, entry)| owns(entry));
+        let mut all: Vec<_> = owners.map(|(id, entry)| (*id, entry.held, entry.context)).collect();
+        all.sort_unstable_by_key(|(id, ..)| *id);
+        all
+    }
+
+    /// Takes an object away, the levels of a mipmap with it; and what it was charged.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_HANDLE`.
+    pub(crate) fn take(&mut self, id: u32) -> Result<(ArrayObject, u64), Fault> {
+        let entry = self.entries.remove(&id).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if matches!(entry.held, ArrayObject::Mipmap(_)) {
+            self.entries.retain(|_, other| !matches!(other.held, ArrayObject::Level(_, mipmap) if mipmap == id));
+        }
+        Ok((entry.held, entry.bytes))
+    }
+
+    /// Forgets what died with a context; returns what it was charged.
+    pub(crate) fn forget_context(&mut self, context: u32) -> u64 {
+        let mut bytes = 0;
+        self.entries.retain(|_, entry| {
+            let stays = entry.context != context;
+            bytes += if stays { 0 } else { entry.bytes };
+            stays
+        });
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(number: usize) -> CUarray {
+        CUarray(std::ptr::without_provenance_mut(number))
+    }
+
+    #[test]
+    fn levels_go_with_their_mipmap_and_all_with_their_context() {
+        let mut arrays = Arrays::default();
+        let mipmap = CUmipmappedArray(std::ptr::without_provenance_mut(16));
+        arrays.add(1, ArrayObject::Mipmap(mipmap), 1, 100);
+        arrays.add(2, ArrayObject::Level(array(32), 1), 1, 0);
+        arrays.add(3, ArrayObject::Array(array(48)), 2, 7);
+        assert_eq!((arrays.array(2).ok(), arrays.array(1).ok()), (Some(array(32)), None));
+        assert!(arrays.check_new(3).is_err() && arrays.check_new(0).is_err() && arrays.check_new(4).is_ok());
+        assert_eq!(arrays.take(1).ok(), Some((ArrayObject::Mipmap(mipmap), 100)));
+        assert!(arrays.get(2).is_err());
+        assert_eq!((arrays.forget_context(2), arrays.get(3).is_err()), (7, true));
+    }
+}

@@ -1,0 +1,211 @@
+//! From wire ids to the driver's handles: one bounded vector a kind.
+//!
+//! The program mints ids densely from 1 and may mint many before the first message that fills one arrives, so an id
+//! may lie [`MAX_ID_GAP`] beyond those seen; one further away comes from no honest program and ends the session. An id
+//! whose creation failed, or whose object or context is gone, gives `CUDA_ERROR_INVALID_HANDLE`.
+
+use katydid_cuda_sys::{CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUmodule, CUresult, CUstream};
+
+use crate::calls::fault::{Fault, SessionError};
+
+/// Ids beyond this are refused whatever came before.
+const MAX_ID: usize = 1 << 24;
+/// How far ahead of the known ids a new one may be.
+const MAX_ID_GAP: usize = 1 << 16;
+
+/// A handle type and its null value.
+pub(crate) trait Handle: Copy {
+    /// What messages call it.
+    const KIND: &'static str;
+    /// What id 0 stands for.
+    const NULL: Self;
+}
+
+macro_rules! handles {
+    ($($ty:ident $kind:literal),* $(,)?) => {$(
+        impl Handle for $ty {
+            const KIND: &'static str = $kind;
+            const NULL: Self = $ty::NULL;
+        }
+    )*};
+}
+
+handles!(
+    CUcontext "context",
+    CUstream "stream",
+    CUevent "event",
+    CUmodule "module",
+    CUlibrary "library",
+    CUfunction "function",
+    CUkernel "kernel",
+);
+
+/// One live object.
+#[derive(Debug, Clone, Copy)]
+struct Entry<H> {
+    handle: H,
+    /// Wire id of the context it belongs to and dies with; 0: of none.
+    context: u32,
+}
+
+/// All objects of one kind.
+#[derive(Debug)]
+pub(crate) struct Handles<H> {
+    entries: Vec<Option<Entry<H>>>,
+}
+
+impl<H> Default for Handles<H> {
+    fn default() -> Self {
+        Self { entries: Vec::new() }
+    }
+}
+
+impl<H: Handle> Handles<H> {
+    /// The handle behind `id`; null for id 0.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::BadId`] for an impossible id, `CUDA_ERROR_INVALID_HANDLE` for one without an object.
+    pub(crate) fn get(&self, id: u32) -> Result<H, Fault> {
+        if id == 0 {
+            return Ok(H::NULL);
+        }
+        match self.entries.get(self.index(id)?) {
+            Some(Some(entry)) => Ok(entry.handle),
+            _ => Err(CUresult::ERROR_INVALID_HANDLE.into()),
+        }
+    }
+
+    /// The context that an object dies with; 0 for none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Handles::get`]; id 0 has no object.
+    pub(crate) fn context(&self, id: u32) -> Result<u32, Fault> {
+        let entry = self.entries.get(self.index(id)?).copied().flatten();
+        entry.map(|entry| entry.context).ok_or_else(|| CUresult::ERROR_INVALID_HANDLE.into())
+    }
+
+    /// The id of any object; 0 when there is none.
+    pub(crate) fn any(&self) -> u32 {
+        self.entries.iter().position(Option::is_some).map_or(0, |index| index as u32 + 1)
+    }
+
+    /// Checks that `id` may be given to a new object, before the driver makes it.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::BadId`]; id 0 is impossible too.
+    pub(crate) fn check_new(&self, id: u32) -> Result<(), Fault> {
+        self.index(id).map(|_| ())
+    }
+
+    /// Gives `id` to `handle`, which dies with `context`. An object that had the id is forgotten: the program ended it.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::BadId`].
+    pub(crate) fn set(&mut self, id: u32, handle: H, context: u32) -> Result<(), Fault> {
+        let index = self.index(id)?;
+        if index >= self.entries.len() {
+            self.entries.resize(index + 1, None);
+        }
+        self.entries[index] = Some(Entry { handle, context });
+        Ok(())
+    }
+
+    /// Every object: id, handle, id of its context.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, H, u32)> {
+        let numbered = (1..).zip(&self.entries);
+        numbered.filter_map(|(id, entry)| entry.as_ref().map(|entry| (id, entry.handle, entry.context)))
+    }
+
+    /// Takes the object away from its id.
+    ///
+    /// # Errors
+    ///
+    /// As [`Handles::get`]; id 0 has no object.
+    pub(crate) fn take(&mut self, id: u32) -> Result<H, Fault> {
+        let index = self.index(id)?;
+        let entry = self.entries.get_mut(index).and_then(Option::take);
+        entry.map(|entry| entry.handle).ok_or_else(|| CUresult::ERROR_INVALID_HANDLE.into())
+    }
+
+    /// Ids seen so far.
+    pub(crate) fn known(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// Goes on where another table stopped: so many ids were seen.
+    pub(crate) fn resume(&mut self, known: u32) {
+        let known = (known as usize).min(MAX_ID);
+        if known > self.entries.len() {
+            self.entries.resize(known, None);
+        }
+    }
+
+    /// Every live object: its id, the driver's handle, its context.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, H, u32)> {
+        // Ids are bounded far below the limits of their type.
+        (1..).zip(&self.entries).filter_map(|(id, slot)| slot.map(|entry| (id, entry.handle, entry.context)))
+    }
+
+    /// Forgets every object of a context that ended.
+    pub(crate) fn forget_context(&mut self, context: u32) {
+        for slot in &mut self.entries {
+            if slot.is_some_and(|entry| entry.context == context) {
+                *slot = None;
+            }
+        }
+    }
+
+    fn index(&self, id: u32) -> Result<usize, Fault> {
+        let known = self.entries.len();
+        let index = (id as usize).checked_sub(1);
+        let bad = SessionError::BadId { kind: H::KIND, id, known };
+        index.filter(|index| *index < MAX_ID && *index < known + MAX_ID_GAP).ok_or(bad.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(value: usize) -> CUstream {
+        CUstream(std::ptr::without_provenance_mut(value))
+    }
+
+    #[test]
+    fn an_id_leads_to_its_handle_until_it_is_taken() {
+        let mut streams = Handles::default();
+        streams.set(3, stream(0x30), 1).unwrap();
+        assert_eq!(streams.get(3).unwrap(), stream(0x30));
+        assert_eq!(streams.get(0).unwrap(), CUstream::NULL);
+        assert_eq!(streams.take(3).unwrap(), stream(0x30));
+        assert!(matches!(streams.get(3), Err(Fault::Cuda(CUresult::ERROR_INVALID_HANDLE))));
+        assert!(matches!(streams.take(3), Err(Fault::Cuda(CUresult::ERROR_INVALID_HANDLE))));
+    }
+
+    #[test]
+    fn an_impossible_id_ends_the_session() {
+        let mut streams = Handles::default();
+        for id in [MAX_ID_GAP as u32 + 1, u32::MAX] {
+            assert!(matches!(streams.get(id), Err(Fault::Fatal(SessionError::BadId { .. }))));
+            assert!(matches!(streams.set(id, stream(1), 0), Err(Fault::Fatal(_))));
+        }
+        assert!(matches!(streams.set(0, stream(1), 0), Err(Fault::Fatal(_))));
+        assert!(matches!(streams.take(0), Err(Fault::Fatal(_))));
+        streams.set(MAX_ID_GAP as u32, stream(1), 0).unwrap();
+        assert!(streams.check_new(2 * MAX_ID_GAP as u32).is_ok());
+    }
+
+    #[test]
+    fn objects_die_with_their_context() {
+        let mut streams = Handles::default();
+        streams.set(3, stream(1), 1).unwrap();
+        streams.set(4, stream(2), 2).unwrap();
+        streams.forget_context(1);
+        assert!(streams.get(3).is_err());
+        assert_eq!(streams.get(4).unwrap(), stream(2));
+    }
+}

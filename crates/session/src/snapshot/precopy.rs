@@ -1,0 +1,285 @@
+//! What is done for a snapshot while the program still runs: memory to copy to is taken, and what will find no room there is
+//! brought to the image.
+//!
+//! A chunk that is copied while the program runs may be any mixture of what was there before and after. So it is known by
+//! the hash of the copy itself: if at the snapshot the device has a chunk of that hash, the image has it, else it is
+//! copied once more. What changes all the time would be copied for nothing, so only that is brought ahead which stays the
+//! same for a while.
+//!
+//! What is mapped here, or was used by a snapshot, is unmapped only while the GPU is at rest: a driver that unmaps waits for
+//! every stream, and (to judge by programs that stood still on an H200) lets nobody in meanwhile who could write what a
+//! stream waits for.
+
+use std::collections::{BTreeMap, HashSet};
+use std::slice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_driver::Driver;
+use katydid_image::{Region, Sink};
+use katydid_session_core::{Failure, Progress};
+
+use super::area::{Area, AreaLocation, CHUNK_BYTES};
+use super::areas::Retained;
+use super::capture::{free, hash_pieces, room_to_hash};
+use super::carrier::Carrier;
+use super::error::{SnapshotError, refused};
+use super::hash::Hash;
+use super::scratch::Scratch;
+use super::transfer::{Buffers, ChunkLoad, Transfer};
+use super::{Known, Names, PendingWrite};
+use crate::session::Session;
+
+/// What has not changed for so long may stay as it is; steps of trainings take less.
+const BATCH_TIME: Duration = Duration::from_millis(100);
+/// Nothing more is brought ahead after this: whoever waits for the checkpoint waits for it too.
+const MAX_PRECOPY_TIME: Duration = Duration::from_secs(300);
+/// Chunks between two looks at the clock.
+const CHUNKS_PER_CLOCK_CHECK: usize = 512;
+
+/// What lies ready for the next snapshot.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PrecopyState(Arc<Mutex<Precopied>>);
+
+/// Memory to copy to, and what is in the image ahead of time.
+#[derive(Debug, Default)]
+pub(super) struct Precopied {
+    /// By device.
+    pub(super) spare: BTreeMap<i32, Scratch>,
+    pub(super) names: Names,
+    /// What was used to bring it there: the program's memory at addresses of ours, and where hashes were computed.
+    used: Vec<Scratch>,
+    /// Host memory that is registered, not in use.
+    buffers: Vec<Buffers>,
+}
+
+impl PrecopyState {
+    fn lock(&self) -> MutexGuard<'_, Precopied> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of devices that it holds.
+    pub(super) fn size(&self) -> u64 {
+        self.lock().spare.values().map(Scratch::size).sum()
+    }
+
+    /// Gives memory back; false when it holds none. The GPU had better be at rest.
+    pub(super) fn clear(&self) -> bool {
+        let ready = std::mem::take(&mut *self.lock());
+        !ready.spare.is_empty() || !ready.used.is_empty()
+    }
+
+    /// Takes memory of a device that a snapshot has used.
+    pub(super) fn keep(&self, device: i32, spare: Scratch) {
+        let mut ready = self.lock();
+        let before = ready.spare.insert(device, spare);
+        ready.used.extend(before);
+    }
+
+    /// Registered memory of so many chunks, if there is some.
+    pub(super) fn lend(&self, count: usize) -> Option<Buffers> {
+        let mut ready = self.lock();
+        let fitting = ready.buffers.iter().position(|buffers| buffers.count() >= count)?;
+        Some(ready.buffers.swap_remove(fitting))
+    }
+
+    /// Takes registered memory, for whoever wants some next.
+    pub(super) fn keep_buffers(&self, buffers: Buffers) {
+        self.lock().buffers.push(buffers);
+    }
+
+    /// Whether there is nothing to give back.
+    pub(super) fn is_empty(&self) -> bool {
+        let ready = self.lock();
+        ready.spare.is_empty() && ready.used.is_empty()
+    }
+
+    /// Hands everything to a snapshot, which is taken while the GPU is at rest.
+    pub(super) fn take(&self) -> Precopied {
+        let mut ready = self.lock();
+        // The snapshot wants it too, and gives it back.
+        let buffers = std::mem::take(&mut ready.buffers);
+        std::mem::replace(&mut *ready, Precopied { buffers, ..Precopied::default() })
+    }
+}
+
+/// What is to be done ahead of a snapshot.
+pub(crate) struct PrecopyJob {
+    driver: Arc<Driver>,
+    devices: Vec<Device>,
+    /// What the image has already; nothing where all of it is wanted anew.
+    known: Known,
+    aside: PrecopyState,
+    /// Ends of contexts wait for it.
+    behind: Option<PendingWrite>,
+}
+
+/// A device with memory of the session's.
+struct Device {
+    carrier: Carrier,
+    /// Of the session on the device, in bytes; at most that much.
+    held: u64,
+    /// Bytes that the device has left.
+    free: u64,
+    /// Memory that finds no room aside.
+    views: Vec<Area>,
+}
+
+impl Session {
+    /// What can be done ahead of a snapshot; the program runs. `free` says what a device has left: one that does not answer now
+    /// is asked again when its contents are wanted.
+    pub(crate) fn look_ahead_to(&self, full: bool, free: &dyn Fn(&Carrier) -> Option<u64>) -> Option<PrecopyJob> {
+        // What an earlier look has left will do, if the GPU is not at rest by now.
+        if !self.snapshots.aside.is_empty() {
+            return None;
+        }
+        let device = |carrier: &Carrier| {
+            let (held, free) = (self.device.held_of(carrier.device), free(carrier)?);
+            Some(Device { carrier: carrier.clone(), held, free, views: Vec::new() })
+        };
+        let mut ahead = PrecopyJob {
+            driver: Arc::clone(&self.shared.driver),
+            devices: self.snapshots.carriers().iter().filter_map(device).collect(),
+            known: if full { Known::default() } else { self.snapshots.known.clone() },
+            aside: self.snapshots.aside.clone(),
+            behind: Some(self.snapshots.begin(0)),
+        };
+        ahead.see(self);
+        (!ahead.devices.is_empty()).then_some(ahead)
+    }
+
+    /// The same, by what devices have left.
+    pub(crate) fn look_ahead(&self, full: bool) -> Option<impl katydid_session_core::Precopy + use<>> {
+        let ahead = self.look_ahead_to(full, &|carrier| free(&self.shared.driver, carrier).ok());
+        // Devices were asked in their contexts.
+        self.reenter();
+        ahead
+    }
+}
+
+impl Device {
+    /// Whether there is less room than the session's memory takes, and what changes of that is known by hashes.
+    fn is_full(&self) -> bool {
+        self.held > self.free && self.carrier.kernel.is_some()
+    }
+
+    /// Takes as much memory as a snapshot may want; bytes.
+    fn take_spare(&self, driver: &Arc<Driver>, aside: &PrecopyState) -> u64 {
+        // Beside the contents, room to hash them; there may be more pieces than whole chunks.
+        let pieces = 2 * (self.held / CHUNK_BYTES) as usize + 1024;
+        let room = self.free.min(self.held + room_to_hash(pieces));
+        let spare = (room > 0).then(|| Scratch::up_to(driver, self.carrier.device, room).ok()).flatten();
+        let size = spare.as_ref().map_or(0, Scratch::size);
+        aside.lock().spare.extend(spare.map(|spare| (self.carrier.device, spare)));
+        size
+    }
+
+    /// Takes memory to hash what can be seen; its address.
+    fn take_room(&self, driver: &Arc<Driver>, aside: &PrecopyState) -> Option<u64> {
+        let pieces: usize = self.views.iter().map(Area::chunks).sum();
+        let wanted = Some(room_to_hash(pieces)).filter(|bytes| *bytes > 0)?;
+        let room = Scratch::up_to(driver, self.carrier.device, wanted).ok()?;
+        let at = Some(room.start()).filter(|_| room.size() >= wanted);
+        aside.lock().used.push(room);
+        at
+    }
+
+    /// Every chunk that can be seen, with its hash.
+    fn look(&self, driver: &Arc<Driver>, room: u64) -> Result<Vec<(ChunkLoad<'_>, Option<Hash>)>, SnapshotError> {
+        let chunks = |area| (0..Area::chunks(area)).map(move |index| (area, area.chunk(index)));
+        let loads =
+            self.views.iter().flat_map(chunks).map(|(area, (offset, length))| ChunkLoad { area, offset, length });
+        let loads: Vec<ChunkLoad<'_>> = loads.collect();
+        let places: Vec<_> = loads.iter().map(|load| Some((load.area.address(load.offset)?, load.length))).collect();
+        let hashes = hash_pieces(driver, &self.carrier, &places, Some(room));
+        let hashes = hashes.map_err(refused("hash device memory"))?;
+        Ok(loads.into_iter().zip(hashes).collect())
+    }
+}
+
+impl PrecopyJob {
+    /// Maps the session's memory on full devices at addresses of ours. What cannot be mapped waits for the snapshot.
+    fn see(&mut self, session: &Session) {
+        if !self.devices.iter().any(Device::is_full) {
+            return;
+        }
+        let driver = Arc::clone(&self.driver);
+        for (_, address, size) in session.device.ranges() {
+            self.map(Retained::of(&driver, None, Some(address)), size);
+        }
+        let mappings: BTreeMap<u32, u64> =
+            session.virtual_memory.mappings().map(|(address, _, block)| (block, address)).collect();
+        let blocks = session.virtual_memory.blocks();
+        for (id, handle, size) in blocks.into_iter().filter(|(id, ..)| !session.shares.has_block(*id)) {
+            self.map(Retained::of(&driver, handle, mappings.get(&id).copied()), size);
+        }
+    }
+
+    fn map(&mut self, memory: Result<Retained<'_>, SnapshotError>, size: u64) {
+        let Some((number, memory)) = memory.ok().and_then(|memory| Some((memory.device().ok()?, memory))) else {
+            return;
+        };
+        let mut full = self.devices.iter_mut().filter(|device| device.is_full());
+        let Some(device) = full.find(|device| device.carrier.device == number) else { return };
+        let Ok(view) = Scratch::view(&self.driver, number, memory.handle(), size) else { return };
+        let region = Region { bytes: size, chunk_bytes: CHUNK_BYTES as u32, ..Region::default() };
+        device.views.push(Area { region, context: device.carrier.context, place: AreaLocation::Linear(view.start()) });
+        self.aside.lock().used.push(view);
+    }
+
+    /// Brings what stays as it is on a device to the image; bytes that the image has then.
+    fn bring(&self, device: &Device, room: u64, sink: &dyn Sink) -> Result<u64, SnapshotError> {
+        let began = Instant::now();
+        let before = device.look(&self.driver, room)?;
+        thread::sleep(BATCH_TIME);
+        let now = device.look(&self.driver, room)?;
+        let mut there: HashSet<(Hash, u64)> = HashSet::new();
+        let mut wanted = Vec::new();
+        for ((load, hash), (_, earlier)) in now.iter().zip(&before) {
+            let Some(key) = hash.filter(|_| hash == earlier).map(|hash| (hash, load.length)) else { continue };
+            let is_known = self.known.lock().get(&key).is_some_and(|name| sink.has(name));
+            if there.insert(key) && !is_known {
+                wanted.push(*load);
+            }
+        }
+        let (progress, aside) = (Progress::default(), Some(&self.aside));
+        let (carriers, streams) = (slice::from_ref(&device.carrier), slice::from_ref(&device.carrier.streams));
+        let lift = Transfer { driver: &self.driver, carriers, streams, progress: &progress, aside };
+        for batch in wanted.chunks(CHUNKS_PER_CLOCK_CHECK) {
+            if began.elapsed() > MAX_PRECOPY_TIME {
+                break;
+            }
+            let named = lift.out_hashed(batch, sink)?;
+            self.aside.lock().names.extend(named);
+        }
+        let aside = self.aside.lock();
+        let known = self.known.lock();
+        let is_there = |(load, hash): &&(ChunkLoad<'_>, Option<Hash>)| {
+            hash.is_some_and(|hash| {
+                let key = (hash, load.length);
+                aside.names.contains_key(&key) || known.contains_key(&key)
+            })
+        };
+        Ok(now.iter().filter(is_there).map(|(load, _)| load.length).sum())
+    }
+}
+
+impl katydid_session_core::Precopy for PrecopyJob {
+    fn run(&mut self, sink: &dyn Sink) -> Result<u64, Failure> {
+        let mut left = 0;
+        for device in &self.devices {
+            // What a device refuses here it refuses, or not, when the program stands still.
+            let spare = device.take_spare(&self.driver, &self.aside);
+            let room = device.take_room(&self.driver, &self.aside);
+            let brought = match room.map_or(Ok(0), |room| self.bring(device, room, sink)) {
+                Err(SnapshotError::Image(error)) => return Err(error.into()),
+                brought => brought.unwrap_or(0),
+            };
+            left += device.held.saturating_sub(spare).saturating_sub(brought);
+        }
+        self.devices.iter_mut().for_each(|device| device.views.clear());
+        self.behind = None;
+        Ok(left)
+    }
+}

@@ -1,0 +1,219 @@
+//! A whole session in an image, and out of it: its journal, the code that is loaded, the contents of its memory.
+//!
+//! | in the image | what |
+//! |---|---|
+//! | state `NAME.journal` | how what is alive was made (`journal.rs`) |
+//! | regions of kind `code` | images of modules and libraries, by their numbers in the journal |
+//! | state `NAME.contents` | variables and where they lie, heaps |
+//! | all other regions | contents (`areas.rs`) |
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use katydid_cuda_sys::device_attribute;
+use katydid_fatbin::OwnedImage;
+use katydid_image::{Arena, ChunkId, Device, Region, Session as SessionPart, Sink, Source};
+use katydid_session_core::{CaptureOptions, Failure, Progress, RestoreOptions};
+use katydid_wire::facts::DeviceFacts;
+use katydid_wire::handshake::{ArenaKind, ArenaRange, PROTOCOL};
+use katydid_wire::sharing::{LENDS, Sharing};
+
+use super::area::CHUNK_BYTES;
+use super::capture::Captured;
+use super::error::SnapshotError;
+use super::restore::{Image, Share};
+use crate::journal::Saved;
+use crate::session::Session;
+
+/// Kind of the regions with code.
+pub(super) const CODE: &str = "code";
+/// Note of the number of frames that the session had executed.
+const FRAMES: &str = "frames";
+/// Key of the file with the journal.
+const JOURNAL: &str = "journal";
+/// Largest image of code that is read back: as large as one may come.
+const MAX_CODE_BYTES: u64 = katydid_session_core::MAX_IMAGE_BYTES;
+
+/// A session as it was at one moment; [`SessionSnapshot::write`] brings it to the image.
+pub struct SessionSnapshot {
+    /// What the image says of the session, without its contents.
+    part: SessionPart,
+    saved: Saved,
+    captured: Captured,
+}
+
+impl Session {
+    /// Takes a snapshot of the session, whose GPU is at rest; the program may go on afterwards.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be kept. The session is as it was.
+    pub fn snapshot(
+        &mut self,
+        name: &str,
+        options: CaptureOptions,
+        sink: &dyn Sink,
+        progress: &Arc<Progress>,
+    ) -> Result<SessionSnapshot, SnapshotError> {
+        let saved = self.journal()?;
+        let captured = self.capture(options, sink, Arc::clone(progress))?;
+        Ok(SessionSnapshot { part: self.part(name), saved, captured })
+    }
+
+    /// What people want to know of it, and what the worker that rebuilds it must.
+    fn part(&self, name: &str) -> SessionPart {
+        let devices = self.facts.devices.iter().zip(0..).map(|(facts, index)| device(facts, index)).collect();
+        let arenas = self.device.map().arenas().iter().map(arena).collect();
+        let mut notes = BTreeMap::from([(FRAMES.to_owned(), self.frames.into())]);
+        notes.extend(self.shares.lends().then(|| (LENDS.to_owned(), true.into())));
+        let driver_version = u32::try_from(self.facts.driver_version).unwrap_or(0);
+        let name = name.to_owned();
+        SessionPart { name, driver_version, protocol: PROTOCOL, devices, arenas, notes, ..SessionPart::default() }
+    }
+
+    /// Makes this session, in which nothing has happened, the one of an image: all that lies on devices.
+    /// [`Session::restore_host`] does the rest. A rehearsal ends before contents, and nobody can go on with it.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be that; it is then of no use.
+    pub fn restore(
+        &mut self,
+        part: &SessionPart,
+        source: &dyn Source,
+        progress: &Progress,
+        options: RestoreOptions,
+    ) -> Result<(), SnapshotError> {
+        if options.rehearsal {
+            self.device.begin_rehearsal();
+        }
+        let journal = journal_of(part, source)?;
+        let mut failure = None;
+        let mut code = |number| code_of(part, source, number).map_err(|error| failure.insert(error)).ok();
+        let rebuilt = self.rebuild(&journal, &mut code);
+        match failure {
+            Some(error) => return Err(error),
+            None => rebuilt?,
+        }
+        self.frames = part.notes.get(FRAMES).and_then(serde_json::Value::as_u64).ok_or_else(|| {
+            let reason = "the number of frames is missing".to_owned();
+            SnapshotError::Damaged { what: "the session", reason }
+        })?;
+        let image = Image { part, journal: &journal, source };
+        if options.rehearsal {
+            return self.check_places(image, options);
+        }
+        self.put_back(Share::Device, image, progress, options)?;
+        Ok(self.open_door()?)
+    }
+
+    /// The rest, once the program's host memory is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::restore`].
+    pub fn restore_host(
+        &mut self,
+        part: &SessionPart,
+        source: &dyn Source,
+        progress: &Progress,
+    ) -> Result<(), SnapshotError> {
+        self.reattach()?;
+        self.put_back(Share::Host, Image { part, journal: &[], source }, progress, RestoreOptions::default())
+    }
+}
+
+fn device(facts: &DeviceFacts, index: u32) -> Device {
+    let attribute = |id| facts.attribute(id).map_or(0, |answer| u32::try_from(answer.value).unwrap_or(0));
+    let major = attribute(device_attribute::COMPUTE_CAPABILITY_MAJOR.cast_signed());
+    let minor = attribute(device_attribute::COMPUTE_CAPABILITY_MINOR.cast_signed());
+    let uuid = facts.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    Device { index, name: facts.name.clone(), uuid, capability: (major, minor), memory: facts.total_memory }
+}
+
+fn arena(range: &ArenaRange) -> Arena {
+    let kind = if range.kind == ArenaKind::PINNED { "pinned" } else { "device" };
+    Arena { kind: kind.to_owned(), gpu: None, base: range.base, bytes: range.length }
+}
+
+/// The journal of a session in an image: what its worker must know before it makes the session.
+///
+/// # Errors
+///
+/// It is not there, or damaged.
+pub fn journal_of(part: &SessionPart, source: &dyn Source) -> Result<Vec<u8>, SnapshotError> {
+    let missing = || SnapshotError::Damaged { what: "the journal", reason: "it is not there".to_owned() };
+    Ok(source.state(part.states.get(JOURNAL).ok_or_else(missing)?)?)
+}
+
+/// The image with a number of the journal's; none that the part does not have.
+fn code_of(part: &SessionPart, source: &dyn Source, number: u32) -> Result<Vec<u8>, SnapshotError> {
+    let damaged = |reason: &str| SnapshotError::Damaged { what: "code", reason: format!("image {number} {reason}") };
+    let is_it = |region: &&Region| region.kind == CODE && region.object == Some(number.into());
+    let region = part.regions.iter().find(is_it).ok_or_else(|| damaged("is not there"))?;
+    if region.bytes > MAX_CODE_BYTES {
+        return Err(damaged("is larger than any"));
+    }
+    let mut flat = vec![0; region.bytes as usize];
+    let mut at = 0;
+    for (index, name) in region.chunks.iter().enumerate() {
+        let length = region.chunk_len(index).ok_or_else(|| damaged("has other chunks than its length takes"))?;
+        source.read(name, &mut flat[at..at + length])?;
+        at += length;
+    }
+    Ok(flat)
+}
+
+/// Puts the code into the image; what it has already costs a hash.
+fn write_code(number: usize, image: &OwnedImage, sink: &dyn Sink) -> Result<Region, SnapshotError> {
+    let flat = image.image().encode();
+    let chunks = flat.chunks(CHUNK_BYTES as usize).map(|chunk| sink.put(chunk)).collect::<Result<Vec<ChunkId>, _>>()?;
+    Ok(Region {
+        kind: CODE.to_owned(),
+        name: format!("image {number}"),
+        object: Some(number as u64),
+        gpu: None,
+        address: 0,
+        bytes: flat.len() as u64,
+        chunk_bytes: CHUNK_BYTES as u32,
+        chunks,
+    })
+}
+
+impl SessionSnapshot {
+    /// Brings everything to the image; for a thread of its own, while the program goes on. What comes back is to be
+    /// completed with what the worker knows: driver, devices, arenas.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is in the way; the image is then without this session.
+    pub(crate) fn write(&mut self, sink: &dyn Sink) -> Result<SessionPart, SnapshotError> {
+        let mut part = std::mem::take(&mut self.part);
+        let contents = self.captured.write(&part.name, sink)?;
+        (part.regions, part.states) = (contents.regions, contents.states);
+        for (number, image) in self.saved.images.iter().enumerate() {
+            part.regions.push(write_code(number, image, sink)?);
+        }
+        let journal = sink.session_state(&format!("{}.{JOURNAL}", part.name), &self.saved.state)?;
+        part.states.insert(JOURNAL.to_owned(), journal);
+        Ok(part)
+    }
+}
+
+impl katydid_session_core::PendingSnapshot for SessionSnapshot {
+    fn bytes(&self) -> u64 {
+        self.captured.bytes()
+    }
+
+    fn changed(&self) -> u64 {
+        self.captured.changed()
+    }
+
+    fn sharing(&self) -> Sharing {
+        self.saved.sharing.clone()
+    }
+
+    fn write(&mut self, sink: &dyn Sink) -> Result<SessionPart, Failure> {
+        Ok(Self::write(self, sink)?)
+    }
+}

@@ -1,0 +1,337 @@
+//! Bytes on their way between devices and an image: several threads, each with two chunks of registered memory.
+//!
+//! While one chunk is on the link, the thread hashes and writes the other, or reads it: nobody waits for the link as long
+//! as the processors have work. What all of them hold is bounded: [`CHUNKS_PER_THREAD`] times [`MAX_THREADS`] chunks.
+//!
+//! Registered memory is not given back when a snapshot is written, but stays for the next one: a driver that takes it back
+//! waits for every stream and lets nobody in meanwhile, so that a program would stand still for ever whose stream waits for a
+//! function which waits for its next call.
+
+#![expect(unsafe_code, reason = "calls the driver, and lends registered memory to the image")]
+
+use std::fmt;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use katydid_cuda_sys::{CU_STREAM_PER_THREAD, CUcontext, CUstream};
+use katydid_driver::Driver;
+use katydid_image::{ChunkId, ImageError, Sink, Source};
+use katydid_session_core::Progress;
+
+use super::Names;
+use super::area::{Area, AreaLocation, CHUNK_BYTES, Direction, WorkerMemory};
+use super::carrier::{Carrier, Streams};
+use super::error::{SnapshotError, refused};
+use super::precopy::PrecopyState;
+use crate::memory::pinned_alloc::PinnedAlloc;
+
+/// Threads at most; with fewer processors, fewer.
+const MAX_THREADS: usize = 16;
+/// Where registered memory is asked for, each at a place of its own: it must not move what the driver maps
+/// (`worker/src/layout.rs`).
+const PINNED_BASE: usize = 0x4b00_0000_0000;
+/// Bytes between two places, as many as one can have.
+const PINNED_STRIDE_BYTES: usize = MAX_THREADS * CHUNKS_PER_THREAD * CHUNK_BYTES as usize;
+/// Places; then they begin anew.
+const PINNED_SLOTS: usize = 256;
+/// Chunks a thread.
+const CHUNKS_PER_THREAD: usize = 2;
+
+/// One chunk of an area.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ChunkLoad<'a> {
+    pub(super) area: &'a Area,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+}
+
+/// What the threads work with.
+pub(super) struct Transfer<'a> {
+    pub(super) driver: &'a Arc<Driver>,
+    pub(super) carriers: &'a [Carrier],
+    /// Of contexts.
+    pub(super) streams: &'a [Streams],
+    pub(super) progress: &'a Progress,
+    /// Has registered memory, and gets it back; without, it goes at the end, for which the GPU had better be at rest.
+    pub(super) aside: Option<&'a PrecopyState>,
+}
+
+impl Transfer<'_> {
+    /// Puts every chunk into an image; the names, in the order of the loads.
+    ///
+    /// # Errors
+    ///
+    /// The first one that any thread meets.
+    pub(super) fn out(&self, loads: &[ChunkLoad<'_>], sink: &dyn Sink) -> Result<Vec<ChunkId>, SnapshotError> {
+        self.each_out(loads, &|bytes| Ok(sink.put(bytes)?))
+    }
+
+    /// The same for memory that the program may write to meanwhile: each name comes with the hash of what was copied. Nothing
+    /// where there is no hash.
+    ///
+    /// # Errors
+    ///
+    /// As [`Transfer::out`].
+    pub(super) fn out_hashed(&self, loads: &[ChunkLoad<'_>], sink: &dyn Sink) -> Result<Names, SnapshotError> {
+        let Some(kernel) = self.carriers.iter().find_map(|carrier| carrier.kernel) else { return Ok(Names::new()) };
+        let named = |bytes: &[u8]| Ok(((kernel.of_bytes(bytes), bytes.len() as u64), sink.put(bytes)?));
+        Ok(self.each_out(loads, &named)?.into_iter().collect())
+    }
+
+    /// Copies every chunk, and gives what `keep` makes of each.
+    fn each_out<T: Send>(&self, loads: &[ChunkLoad<'_>], keep: &ChunkSink<'_, T>) -> Result<Vec<T>, SnapshotError> {
+        let made: Vec<Mutex<Option<T>>> = loads.iter().map(|_| Mutex::new(None)).collect();
+        let begin = |half: &mut PinnedChunk<'_>, index: usize| half.carry(&loads[index], Direction::Out);
+        let end = |half: &mut PinnedChunk<'_>, index: usize| {
+            let one = keep(half.bytes(loads[index].length)?)?;
+            *made[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(one);
+            Ok(())
+        };
+        self.each(loads, &begin, &end)?;
+        let one = |slot: Mutex<Option<T>>| slot.into_inner().unwrap_or_else(PoisonError::into_inner);
+        made.into_iter().map(|slot| one(slot).ok_or(SnapshotError::Cancelled)).collect()
+    }
+
+    /// Brings every chunk back from an image.
+    ///
+    /// # Errors
+    ///
+    /// As [`Transfer::out`].
+    pub(super) fn back(&self, loads: &[(ChunkLoad<'_>, ChunkId)], source: &dyn Source) -> Result<(), SnapshotError> {
+        let plain: Vec<ChunkLoad<'_>> = loads.iter().map(|(load, _)| *load).collect();
+        let begin = |half: &mut PinnedChunk<'_>, index: usize| {
+            let (load, name) = &loads[index];
+            source.read(name, half.bytes_mut(load.length)?)?;
+            half.carry(load, Direction::In)
+        };
+        self.each(&plain, &begin, &|half, _| half.wait())
+    }
+
+    /// Has threads do `begin` with every load, and `end` when they have begun with the next one.
+    fn each(&self, loads: &[ChunkLoad<'_>], begin: &ThreadStep<'_>, end: &ThreadStep<'_>) -> Result<(), SnapshotError> {
+        let Some(first) = loads.first() else { return Ok(()) };
+        let count = threads().min(loads.len());
+        enter(self.driver, self.carriers.first().map_or(first.area.context, |carrier| carrier.context))?;
+        let buffers = self.buffers(count * CHUNKS_PER_THREAD)?;
+        let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+        let run = |number: usize| {
+            let half = |half: usize| PinnedChunk {
+                lift: self,
+                number: number * CHUNKS_PER_THREAD + half,
+                buffer: buffers.chunk(number * CHUNKS_PER_THREAD + half),
+                under_way: None,
+            };
+            let (mut now, mut before) = (half(0), half(1));
+            let mut begun = None;
+            while !self.progress.is_cancelled() {
+                let index = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|index| *index < loads.len());
+                if let Some(index) = index {
+                    begin(&mut now, index)?;
+                }
+                if let Some(index) = begun {
+                    end(&mut before, index)?;
+                    self.progress.add(loads[index].length);
+                }
+                if index.is_none() {
+                    return Ok(());
+                }
+                begun = index;
+                std::mem::swap(&mut now, &mut before);
+            }
+            Err(SnapshotError::Cancelled)
+        };
+        let run = |number| {
+            if let Err(error) = run(number) {
+                // Nobody needs begin what the others will not end.
+                next.store(loads.len(), Ordering::Relaxed);
+                let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                // The others learn of a failed write before its own thread has told the reason.
+                if failure.as_ref().is_none_or(is_of_another) {
+                    *failure = Some(error);
+                }
+            }
+        };
+        let run = &run;
+        let spawned = thread::scope(|scope| {
+            for number in 1..count {
+                thread::Builder::new().name(format!("lift {number}")).spawn_scoped(scope, move || run(number))?;
+            }
+            run(0);
+            Ok(())
+        });
+        if let Some(aside) = self.aside {
+            aside.keep_buffers(buffers);
+        }
+        spawned.map_err(|source| SnapshotError::System { what: "start a thread", source })?;
+        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    /// Memory of so many chunks: what lies ready, or new one. It has one of few sizes, so that what is never given back is no
+    /// more than two of the largest.
+    fn buffers(&self, count: usize) -> Result<Buffers, SnapshotError> {
+        match self.aside.and_then(|aside| aside.lend(count)) {
+            Some(ready) => Ok(ready),
+            None => Buffers::make(self.driver, count.next_power_of_two()),
+        }
+    }
+}
+
+/// Whether it says only that another thread has failed.
+fn is_of_another(error: &SnapshotError) -> bool {
+    matches!(error, SnapshotError::Image(ImageError::Spoiled { .. }))
+}
+
+fn threads() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS)
+}
+
+fn enter(driver: &Driver, context: CUcontext) -> Result<(), SnapshotError> {
+    // SAFETY: a living context of the session.
+    unsafe { driver.cuCtxSetCurrent(context) }.ok().map_err(refused("enter a context"))
+}
+
+/// What becomes of the bytes of a chunk.
+type ChunkSink<'a, T> = dyn Fn(&[u8]) -> Result<T, SnapshotError> + Sync + 'a;
+
+/// What a thread does with the load of a number.
+type ThreadStep<'a> = dyn Fn(&mut PinnedChunk<'_>, usize) -> Result<(), SnapshotError> + Sync + 'a;
+
+/// A chunk of registered memory, and what is copied to it or from it.
+struct PinnedChunk<'a> {
+    lift: &'a Transfer<'a>,
+    number: usize,
+    /// Address of the chunk.
+    buffer: u64,
+    /// The context and the stream of a copy that has not been waited for.
+    under_way: Option<(CUcontext, CUstream)>,
+}
+
+impl PinnedChunk<'_> {
+    /// The worker's own stream where there are some; elsewhere the thread's default one, as nothing else runs there.
+    fn stream(&self, context: CUcontext) -> CUstream {
+        let ours = self.lift.streams.iter().find(|streams| streams.context == context);
+        ours.map_or(CU_STREAM_PER_THREAD, |streams| streams.of(self.number))
+    }
+
+    /// Begins to copy a load between its place and the buffer.
+    fn carry(&mut self, load: &ChunkLoad<'_>, way: Direction) -> Result<(), SnapshotError> {
+        self.wait()?;
+        let (driver, context) = (self.lift.driver, load.area.context);
+        let range = (load.offset, load.length);
+        enter(driver, context)?;
+        let stream = self.stream(context);
+        // What lies in this process is copied at once.
+        let is_here = matches!(load.area.place, AreaLocation::Host(_) | AreaLocation::Heap(_));
+        self.under_way = (!is_here).then_some((context, stream));
+        // SAFETY: the area lives as long as the load; a chunk fits the buffer, which is this thread's alone; both are
+        // left alone until `wait`.
+        let copied = unsafe { load.area.carry(driver, stream, range, WorkerMemory::Host(self.buffer), way) };
+        copied.map_err(refused("copy contents of memory"))
+    }
+
+    /// Waits until the buffer is the thread's again.
+    fn wait(&mut self) -> Result<(), SnapshotError> {
+        let Some((context, stream)) = self.under_way.take() else { return Ok(()) };
+        let driver = self.lift.driver;
+        enter(driver, context)?;
+        // SAFETY: takes a handle of the driver's.
+        unsafe { driver.cuStreamSynchronize(stream) }.ok().map_err(refused("copy contents of memory"))
+    }
+
+    /// What was copied to the buffer.
+    fn bytes(&mut self, length: u64) -> Result<&[u8], SnapshotError> {
+        self.wait()?;
+        let start = std::ptr::with_exposed_provenance::<u8>(self.buffer as usize);
+        // SAFETY: a chunk of the mapping, initialised by the system, used by this thread alone; no copy is under way.
+        Ok(unsafe { std::slice::from_raw_parts(start, length.min(CHUNK_BYTES) as usize) })
+    }
+
+    /// The buffer, to be filled.
+    fn bytes_mut(&mut self, length: u64) -> Result<&mut [u8], SnapshotError> {
+        self.wait()?;
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(self.buffer as usize);
+        // SAFETY: as above.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, length.min(CHUNK_BYTES) as usize) })
+    }
+}
+
+impl Drop for PinnedChunk<'_> {
+    /// After a failure a copy may still be under way, and the buffer is about to go.
+    fn drop(&mut self) {
+        // A driver that cannot even wait copies no more.
+        let _ = self.wait();
+    }
+}
+
+/// Host memory of so many chunks, registered with the driver. One that will not register it copies through memory of
+/// its own, at a lower speed.
+pub(super) struct Buffers(PinnedAlloc);
+
+impl fmt::Debug for Buffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffers").field("start", &self.0.start()).field("size", &self.0.size()).finish_non_exhaustive()
+    }
+}
+
+/// The place after the last one.
+static NEXT_SLOT: AtomicUsize = AtomicUsize::new(0);
+
+impl Buffers {
+    fn make(driver: &Arc<Driver>, count: usize) -> Result<Self, SnapshotError> {
+        let place = PINNED_BASE + NEXT_SLOT.fetch_add(1, Ordering::Relaxed) % PINNED_SLOTS * PINNED_STRIDE_BYTES;
+        let pages = PinnedAlloc::map(driver, place, count * CHUNK_BYTES as usize);
+        let pages = pages.map_err(|source| SnapshotError::System { what: "map memory", source: source.into() })?;
+        let _ = pages.register();
+        Ok(Self(pages))
+    }
+
+    fn chunk(&self, number: usize) -> u64 {
+        self.0.start().expose_provenance() as u64 + number as u64 * CHUNK_BYTES
+    }
+
+    /// How many it is.
+    pub(super) fn count(&self) -> usize {
+        self.0.size() / CHUNK_BYTES as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::soft;
+
+    #[test]
+    fn memory_that_stays_is_bounded_whatever_was_wanted() {
+        let (driver, _turn) = soft::driver();
+        let (aside, progress) = (PrecopyState::default(), Progress::default());
+        let lift = Transfer { driver: &driver, carriers: &[], streams: &[], progress: &progress, aside: Some(&aside) };
+        let most = CHUNKS_PER_THREAD * MAX_THREADS;
+        for count in 1..=most {
+            aside.keep_buffers(lift.buffers(count).unwrap());
+        }
+        let kept: usize = std::iter::from_fn(|| aside.lend(1)).map(|buffers| buffers.count()).sum();
+        assert!(kept < 2 * most, "{kept}");
+    }
+
+    #[test]
+    fn registered_memory_stays_for_the_next_until_all_is_given_back() {
+        let (driver, _turn) = soft::driver();
+        let aside = PrecopyState::default();
+        let keep = |count| aside.keep_buffers(Buffers::make(&driver, count).unwrap());
+        keep(2);
+        keep(5);
+        assert!(aside.is_empty(), "nothing of the device's");
+        drop(aside.take());
+        assert!(aside.lend(6).is_none());
+        let five = aside.lend(3).unwrap();
+        assert_eq!(five.count(), 5);
+        aside.keep_buffers(five);
+        let (one, other) = (aside.lend(1).unwrap(), aside.lend(1).unwrap());
+        assert_ne!(one.chunk(0), other.chunk(0));
+        drop((one, other));
+        keep(2);
+        assert!(!aside.clear() && aside.lend(1).is_none());
+    }
+}

@@ -1,0 +1,173 @@
+//! Waits that the main loop looks at before it gives them away.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use katydid_cuda_sys::CUresult;
+use katydid_wire::message::{cuCtxSynchronize, cuEventCreate, cuEventSynchronize, cuStreamCreate, kdUpcallNext};
+
+use super::fake::{self, PENDING};
+use super::stage::Stage;
+use crate::calls::executor::{Executors, Task, TaskContext, processors};
+use crate::calls::shared::Shared;
+
+/// A session that looks, with an event.
+fn stage() -> Stage {
+    let mut stage = Stage::new();
+    stage.session.busy_poll.is_enabled = true;
+    stage.session.busy_poll.is_on = true;
+    stage.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 });
+    fake::calls();
+    stage
+}
+
+/// Sends a wait for the event, finishes it, and tells the number of looks and whether the main loop made the call.
+fn wait(stage: &mut Stage, pending: (u32, CUresult), has_news: impl FnMut() -> bool) -> (usize, bool) {
+    PENDING.set(pending);
+    let waiting = stage.begin(&cuEventSynchronize { hEvent: 1 });
+    stage.session.poll_pending_wait(has_news).unwrap();
+    assert_eq!(stage.wait(waiting).status, 0);
+    let calls = fake::calls();
+    (calls.iter().filter(|call| *call == "look").count(), calls.contains(&"wait".to_owned()))
+}
+
+#[test]
+fn a_wait_that_is_over_at_once_is_made_by_the_main_loop() {
+    assert_eq!(wait(&mut stage(), (0, CUresult::SUCCESS), || false), (1, true));
+}
+
+#[test]
+fn a_link_with_news_ends_the_look() {
+    assert_eq!(wait(&mut stage(), (u32::MAX, CUresult::SUCCESS), || true), (1, false));
+}
+
+/// How long the look takes is not looked at: only that it ends.
+#[test]
+fn a_wait_that_is_not_soon_over_goes_to_an_executor() {
+    let (looks, here) = wait(&mut stage(), (u32::MAX, CUresult::SUCCESS), || false);
+    assert!(looks > 0 && !here);
+}
+
+/// The program is told what the call itself says, which may not be what the query said.
+#[test]
+fn what_a_query_refuses_is_left_to_the_call() {
+    assert_eq!(wait(&mut stage(), (0, CUresult::ERROR_ILLEGAL_ADDRESS), || false), (1, false));
+}
+
+/// `CU_CTX_SCHED_SPIN`, and `CU_CTX_SCHED_BLOCKING_SYNC` with `CU_CTX_MAP_HOST`.
+#[test]
+fn nobody_looks_for_a_program_that_waits_asleep() {
+    let mut stage = stage();
+    stage.session.busy_poll.may_wake_executor = true;
+    stage.session.busy_poll.note_schedule_flags(1);
+    assert!(stage.session.busy_poll.may_wake_executor);
+    stage.session.busy_poll.note_schedule_flags(4 | 8);
+    assert!(!stage.session.busy_poll.may_wake_executor);
+    assert_eq!(wait(&mut stage, (0, CUresult::SUCCESS), || false), (0, false));
+}
+
+#[test]
+fn a_frame_of_another_loop_is_not_looked_at() {
+    let mut stage = stage();
+    stage.session.busy_poll.is_on = false;
+    assert_eq!(wait(&mut stage, (0, CUresult::SUCCESS), || false), (0, false));
+}
+
+/// What an executor is about to give a stream would have to be waited for as well.
+#[test]
+fn nothing_is_looked_at_while_an_executor_is_at_work() {
+    let mut stage = stage();
+    stage.thread = 2;
+    stage.begin(&kdUpcallNext { done: 0 });
+    stage.thread = 1;
+    assert_eq!(wait(&mut stage, (0, CUresult::SUCCESS), || false), (0, false));
+}
+
+#[test]
+fn all_streams_of_a_context_are_looked_at_while_they_are_few() {
+    let mut stage = stage();
+    for id in 3..10 {
+        stage.enqueue(&cuStreamCreate { phStream: id, Flags: 1 });
+        fake::calls();
+        let waiting = stage.begin(&cuCtxSynchronize {});
+        stage.session.poll_pending_wait(|| false).unwrap();
+        stage.wait(waiting);
+        // The new one, those before it, and the legacy stream.
+        assert_eq!(fake::calls().len(), id as usize - 1);
+    }
+    stage.enqueue(&cuStreamCreate { phStream: 10, Flags: 1 });
+    fake::calls();
+    let waiting = stage.begin(&cuCtxSynchronize {});
+    stage.wait(waiting);
+    assert_eq!(fake::calls(), Vec::<String>::new());
+}
+
+/// A stream that was seen idle is not asked again. The look ends by the clock, too: a thread that was not let run has looked
+/// once only.
+#[test]
+fn a_stream_that_is_busy_holds_the_look_up() {
+    let once = || {
+        let mut stage = stage();
+        stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
+        fake::calls();
+        fake::fail_next(CUresult::ERROR_NOT_READY);
+        let waiting = stage.begin(&cuCtxSynchronize {});
+        let mut news = 0;
+        let is_new = || {
+            news += 1;
+            news > 1
+        };
+        stage.session.poll_pending_wait(is_new).unwrap();
+        stage.wait(waiting);
+        (news, fake::calls().len())
+    };
+    assert!((0..100).any(|_| once() == (1, 3)));
+}
+
+/// Waking it again and again adds nothing to the queue.
+#[test]
+fn an_executor_that_is_roused_loses_no_call_and_takes_none_for_too_many() {
+    let stage = stage();
+    let (shared, mut executors) = (&stage.session.shared, Executors::default());
+    let done = Arc::new(AtomicU64::new(0));
+    for number in 1..=2000 {
+        executors.wake(shared, 7).unwrap();
+        let counted = Arc::clone(&done);
+        let task: Task = ManuallyDrop::new(Box::new(move |_: &Shared| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }));
+        executors.run(shared, 7, TaskContext::NO_CONTEXT, task).unwrap();
+        // An honest program waits for its answer.
+        while shared.calls.in_flight() > 0 {
+            executors.wake(shared, 7).unwrap();
+            thread::yield_now();
+        }
+        assert_eq!(done.load(Ordering::Relaxed), number);
+    }
+    assert!(!executors.is_awake(8), "nobody is there");
+}
+
+#[test]
+fn the_main_loop_stays_awake_no_longer_than_an_executor_has_a_call() {
+    let mut stage = stage();
+    stage.session.busy_poll.may_wake_executor = true;
+    let mut looks = 0;
+    stage.session.spin_for_executor(|| {
+        looks += 1;
+        false
+    });
+    assert_eq!(looks, 0, "nobody waits for the GPU");
+    stage.session.shared.calls.begin();
+    let calls = &stage.session.shared.calls;
+    stage.session.spin_for_executor(|| {
+        looks += 1;
+        if looks == 3 {
+            calls.end();
+        }
+        false
+    });
+    // On a single processor nobody looks twice.
+    assert_eq!(looks, if processors() > 1 { 3 } else { 1 });
+}
