@@ -57,8 +57,6 @@ const EXEMPT_DIRECTORIES: &[(&str, usize)] = &[
     ("crates/ptx-exec/src", 45),
     ("crates/ptx-exec/src/decode", 34),
     ("crates/session-opencl/src", 31),
-    ("crates/session/src", 38),
-    ("crates/session/src/handlers", 30),
     ("crates/shim-cuda/src", 68),
     ("crates/shim-opencl/src", 33),
     ("crates/softcuda/src", 60),
