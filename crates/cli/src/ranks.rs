@@ -16,7 +16,7 @@ use std::time::Duration;
 use katydid_job::process::inherited_fds;
 use katydid_job::process::tree;
 use katydid_job::supervisor::folder::FolderError;
-use katydid_job::supervisor::ranks::{Launcher, Place};
+use katydid_job::supervisor::ranks::{Launcher, RankPlace};
 use rustix::process::setsid;
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
@@ -42,7 +42,7 @@ enum JoinError {
 }
 
 /// The place of the job of this rank's launcher. Without one the rank is a job of its own.
-pub(crate) fn join() -> Option<Place> {
+pub(crate) fn join() -> Option<RankPlace> {
     let Some(launcher) = Launcher::ours() else {
         // Others have none either.
         if env::var_os("OMPI_COMM_WORLD_RANK").is_some_and(|rank| rank == "0") {

@@ -14,9 +14,9 @@ use katydid_job::criu::io_uring_filter;
 use katydid_job::process::stdio::Standard;
 use katydid_job::supervisor::folder;
 use katydid_job::supervisor::folder::Folder;
-use katydid_job::supervisor::generations::Incarnations;
+use katydid_job::supervisor::generations::Generations;
 use katydid_job::supervisor::job::{Job, JobError, Settings};
-use katydid_job::supervisor::ranks::{Launcher, Place, Task};
+use katydid_job::supervisor::ranks::{Launcher, RankPlace, Task};
 use katydid_transport::Address;
 use katydid_wire::handshake::SOFTCUDA;
 use katydid_wire::job;
@@ -143,7 +143,7 @@ impl Launch {
     }
 
     /// The place of the job that this process, which is a rank of MPI, is to be of.
-    fn place_among_ranks(&mut self) -> Result<Option<Place>, Failure> {
+    fn place_among_ranks(&mut self) -> Result<Option<RankPlace>, Failure> {
         if !katydid_job::supervisor::ranks::are_here() {
             return Ok(None);
         }
@@ -263,7 +263,7 @@ impl Launch {
             command,
             private_criu: self.layout.criu(),
             servers: Vec::new(),
-            incarnations: Incarnations::default().and_next(),
+            generations: Generations::default().and_next(),
             enter: Vec::new(),
             stdio,
             task,
@@ -287,7 +287,7 @@ impl Launch {
 
     /// The same as a program of a job that somebody else supervises, on the job's server unless another one is known, which has
     /// been reached.
-    fn exec_in(mut self, place: &Place) -> Failure {
+    fn exec_in(mut self, place: &RankPlace) -> Failure {
         self.set(job::VARIABLE, &place.socket);
         if !self.has_rings {
             io_uring_filter::refuse(&mut self.command);
@@ -411,7 +411,7 @@ fn periodic(job: &Job, image: Option<PathBuf>, flags: &RunFlags) -> Option<Perio
 
 /// Says why a program ended, if a killed CRIU has left the signal in it.
 pub(crate) fn explain(job: &Job, code: u8) {
-    let left = LEFT_BY_CRIU.iter().find(|(left, _)| *left == code && job.is_torn());
+    let left = LEFT_BY_CRIU.iter().find(|(left, _)| *left == code && job.was_criu_killed());
     if let Some((_, signal)) = left {
         say(format_args!(
             "{} was ended by {signal}, which a killed CRIU leaves behind; the checkpoints before that are whole",

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use katydid_job::supervisor::namespace;
-use katydid_job::supervisor::namespace::Space;
+use katydid_job::supervisor::namespace::JobNamespaces;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::failure::{Failure, Outcome};
@@ -38,9 +38,9 @@ pub(crate) fn enter(flags: &EnterFlags) -> Outcome {
     namespace::enter(flags.pid, &flags.command).map(ExitCode::from).map_err(Failure::work)
 }
 
-fn split(flags: SpaceFlags) -> (Space, Vec<std::ffi::OsString>) {
+fn split(flags: SpaceFlags) -> (JobNamespaces, Vec<std::ffi::OsString>) {
     let SpaceFlags { known_folder, folder, note, last_id, files, shared, terminals, command } = flags;
-    (Space { known_folder, folder, note, last_id, files, shared, terminals }, command)
+    (JobNamespaces { known_folder, folder, note, last_id, files, shared, terminals }, command)
 }
 
 /// Catches what a terminal sends. Programs that are started get the usual handling again.

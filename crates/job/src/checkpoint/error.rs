@@ -13,7 +13,7 @@ use crate::supervisor::members::MemberError;
 use crate::supervisor::ranks::Task;
 
 /// How often a checkpoint is begun anew because a program came to the job while it was taken.
-pub(crate) const ATTEMPTS: u32 = 8;
+pub(crate) const MAX_ATTEMPTS: u32 = 8;
 
 /// Why there is no checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -138,7 +138,7 @@ pub enum CheckpointError {
         pid: u32,
     },
     /// Somebody came.
-    #[error("programs began to use the GPU while the checkpoint was taken, {ATTEMPTS} times: try again")]
+    #[error("programs began to use the GPU while the checkpoint was taken, {MAX_ATTEMPTS} times: try again")]
     Restless,
     /// A server's address that is none.
     #[error("{text}: {source}")]

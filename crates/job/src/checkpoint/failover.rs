@@ -12,35 +12,35 @@ use katydid_wire::sharing::LENDS;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::fault_injection;
-use crate::checkpoint::quiesce::{Return, address, attended, come_back, session_name};
+use crate::checkpoint::quiesce::{Rejoin, address, attended, rejoin, session_name};
 use crate::checkpoint::recovery::Recovery;
 use crate::supervisor::companion::{Catalogue, Companion, Progress, Rebuild};
 use crate::supervisor::members::{Member, Standing};
-use crate::supervisor::state::Inner;
+use crate::supervisor::state::JobState;
 use crate::sync::lock;
 
 /// Workers that are tried.
-const ATTEMPTS: u32 = 3;
+const MAX_WORKERS: u32 = 3;
 
-impl Inner {
+impl JobState {
     /// The worker of a member is gone.
-    pub(crate) fn bereft(&self, id: u64) {
+    pub(crate) fn rebuild_lost_session(&self, id: u64) {
         // A checkpoint at hand ends first: it fails, or it is the one to go back to.
-        let turn = lock(&self.turn);
+        let turn = lock(&self.exclusive);
         let Some(member) = self.members.list().into_iter().find(|member| member.id == id) else { return };
-        if member.standing != Standing::Bereft {
+        if member.standing != Standing::WorkerLost {
             return;
         }
         let outcome = self.recovery_of(&member).and_then(|recovery| {
             // The next worker may be killed by what killed the last one, or be killed while it is made.
-            let mut attempts = (0..ATTEMPTS).map(|_| self.rebuild(&member, &recovery));
+            let mut attempts = (0..MAX_WORKERS).map(|_| self.rebuild(&member, &recovery));
             let first = attempts.next().unwrap_or(Ok(()));
             let outcome = first.or_else(|first| attempts.find_map(Result::ok).ok_or(first));
             outcome.map_err(|error| format!("cannot be rebuilt: {error}"))
         });
         if let Err(reason) = outcome {
             let text = format!("its worker is gone, and {reason}");
-            self.parked.fail(&member, self.started(member.pid));
+            self.locked_processes.fail(&member, self.started(member.pid));
             // A program that has ended meanwhile needs no telling.
             let _ = self.members.send(id, &ToProgram::GiveUp { text });
         }
@@ -70,8 +70,8 @@ impl Inner {
             let what = "has lent memory or events to other programs, which go on with those of the lost worker";
             return Err(CheckpointError::Shared { program: member.program.clone(), pid: member.pid, what });
         }
-        let how = if self.parked.has(member.id) { Return::Held } else { Return::Free };
-        self.give_worker(member, &reader, how, &self.parked.devices(member.id))
+        let how = if self.locked_processes.has(member.id) { Rejoin::Held } else { Rejoin::Free };
+        self.give_worker(member, &reader, how, &self.locked_processes.devices(member.id))
     }
 
     /// Gives a member that waits for one a worker of its server's, with the session that a checkpoint has of it, on `devices`
@@ -80,7 +80,7 @@ impl Inner {
         &self,
         member: &Member,
         reader: &Reader,
-        how: Return,
+        how: Rejoin,
         devices: &str,
     ) -> Result<(), CheckpointError> {
         let server = address(&member.address)?;
@@ -92,13 +92,13 @@ impl Inner {
             device_only: true,
             rehearsal: false,
             memory: None,
-            incarnations: &self.incarnations,
+            generations: &self.generations,
             devices,
         };
         let mut companion = Companion::rebuild(&server, &session_name(member), &plan, &Progress::default())?;
         fault_injection::inject_at("rejoin")?;
         let home = (member.address.as_str(), companion.key);
-        attended(&mut companion, &catalogue, || come_back(&self.members, member, home, how, &|| false))?;
+        attended(&mut companion, &catalogue, || rejoin(&self.members, member, home, how, &|| false))?;
         Ok(())
     }
 }

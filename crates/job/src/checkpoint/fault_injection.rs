@@ -16,9 +16,9 @@ use rustix::thread::gettid;
 use crate::supervisor::view::Step;
 
 /// Names the stage.
-const FAULT: &str = "KATYDID_FAULT";
+const FAULT_VARIABLE: &str = "KATYDID_FAULT";
 /// Stands for a stage in it.
-const IMPATIENCE: &str = "impatience";
+const NO_WAIT: &str = "impatience";
 
 /// The failure that a test asked for.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub(crate) fn inject(step: &Step) -> Result<(), Injected> {
 
 /// The same at a stage that is none of a checkpoint.
 pub(crate) fn inject_at(stage: &str) -> Result<(), Injected> {
-    let wanted = env::var(FAULT).unwrap_or_default();
+    let wanted = env::var(FAULT_VARIABLE).unwrap_or_default();
     let signal = match wanted.strip_prefix(stage) {
         Some("") => return Err(Injected { stage: stage.to_owned() }),
         Some(":kill") => Signal::KILL,
@@ -50,5 +50,5 @@ pub(crate) fn inject_at(stage: &str) -> Result<(), Injected> {
 
 /// How long to wait for other jobs, which is `usual` for.
 pub(crate) fn wait_limit(usual: Duration) -> Duration {
-    if env::var(FAULT).is_ok_and(|wanted| wanted == IMPATIENCE) { Duration::ZERO } else { usual }
+    if env::var(FAULT_VARIABLE).is_ok_and(|wanted| wanted == NO_WAIT) { Duration::ZERO } else { usual }
 }

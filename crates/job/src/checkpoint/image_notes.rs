@@ -9,21 +9,21 @@ use crate::process::attributes::Attributes;
 use crate::process::shared_memory::Segment;
 use crate::process::stdio::Standard;
 use crate::process::written_files::Written;
-use crate::supervisor::generations::Incarnations;
+use crate::supervisor::generations::Generations;
 
 /// Its name among the notes of the manifest.
-const NAME: &str = "supervisor";
+const NOTES_KEY: &str = "supervisor";
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Notes {
+pub(crate) struct ImageNotes {
     /// The job's folder, as its programs know it.
     pub(crate) folder: PathBuf,
     /// Servers that its programs may have been told of, the last one first.
     pub(crate) servers: Vec<String>,
     /// Its incarnations so far, the last one first.
-    #[serde(default)]
-    pub(crate) incarnations: Incarnations,
+    #[serde(default, rename = "incarnations")]
+    pub(crate) generations: Generations,
     /// What the program's standard streams were.
     pub(crate) stdio: [Standard; 3],
     /// Files that were open for writing.
@@ -44,15 +44,15 @@ pub(crate) struct Notes {
     pub(crate) attributes: Vec<Attributes>,
 }
 
-impl Notes {
+impl ImageNotes {
     /// As the manifest has them.
     pub(crate) fn encode(&self) -> serde_json::Result<BTreeMap<String, serde_json::Value>> {
-        Ok([(NAME.to_owned(), serde_json::to_value(self)?)].into())
+        Ok([(NOTES_KEY.to_owned(), serde_json::to_value(self)?)].into())
     }
 
     /// Out of the manifest; none when they are missing or of another kind.
     pub(crate) fn decode(notes: &BTreeMap<String, serde_json::Value>) -> Option<Self> {
-        serde_json::from_value(notes.get(NAME)?.clone()).ok()
+        serde_json::from_value(notes.get(NOTES_KEY)?.clone()).ok()
     }
 }
 
@@ -64,10 +64,10 @@ mod tests {
 
     #[test]
     fn notes_survive_the_manifest() {
-        let notes = Notes {
+        let notes = ImageNotes {
             folder: "/run/user/0/katydid/jobs/a".into(),
             servers: vec!["unix:/s".into()],
-            incarnations: Incarnations::default().and_next(),
+            generations: Generations::default().and_next(),
             stdio: [Standard::Other, Standard::Pipe { inode: 5 }, Standard::File { path: "/e".into() }],
             written: vec![Written { path: "/o".into(), inode: 3, length: 9 }],
             shared: Vec::new(),
@@ -76,7 +76,7 @@ mod tests {
             stopped: vec![8],
             attributes: attributes::read(&[Process { pid: std::process::id(), parent: 1, state: 'R' }]),
         };
-        assert_eq!(Notes::decode(&notes.encode().unwrap()), Some(notes));
-        assert_eq!(Notes::decode(&BTreeMap::new()), None);
+        assert_eq!(ImageNotes::decode(&notes.encode().unwrap()), Some(notes));
+        assert_eq!(ImageNotes::decode(&BTreeMap::new()), None);
     }
 }

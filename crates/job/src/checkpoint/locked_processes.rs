@@ -12,22 +12,22 @@ use katydid_wire::job::state;
 
 /// The session of a process that has no worker.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct SavedSession {
     pub(crate) image: Scratch,
     pub(crate) number: CheckpointNumber,
 }
 
 /// A process that is locked, or, with an image, checkpointed.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct LockedProcess {
     pub(crate) program: String,
     pub(crate) pid: u32,
-    pub(crate) kept: Option<Arc<Kept>>,
+    pub(crate) saved: Option<Arc<SavedSession>>,
 }
 
 /// A process whose session is lost for good.
 #[derive(Debug)]
-pub(crate) struct Lost {
+pub(crate) struct LostSession {
     pid: u32,
     /// When it began: another one may get its number.
     started: Option<u64>,
@@ -35,57 +35,59 @@ pub(crate) struct Lost {
 
 /// All processes of a job that are locked or checkpointed, by their members.
 #[derive(Debug, Default)]
-pub(crate) struct Parked(Mutex<Table>);
+pub(crate) struct LockedProcesses(Mutex<LockTable>);
 
 #[derive(Debug, Default)]
-pub(crate) struct Table {
-    pub(crate) seats: BTreeMap<u64, Seat>,
+pub(crate) struct LockTable {
+    pub(crate) locked: BTreeMap<u64, LockedProcess>,
     /// Members that lost their worker for good while they were locked, and their processes: these may live on.
-    pub(crate) failed: BTreeMap<u64, Lost>,
+    pub(crate) failed: BTreeMap<u64, LostSession>,
     /// Members that were restored to other GPUs than they know: UUIDs in the order of their own, a line each.
     pub(crate) placed: BTreeMap<u64, String>,
 }
 
-impl Parked {
+impl LockedProcesses {
     /// Whether a member is locked or checkpointed.
     pub(crate) fn has(&self, id: u64) -> bool {
-        lock(&self.0).seats.contains_key(&id)
+        lock(&self.0).locked.contains_key(&id)
     }
 
     /// Notes that a member's session is lost for good; its process began at `started`.
     pub(crate) fn fail(&self, member: &Member, started: Option<u64>) {
         let mut table = lock(&self.0);
-        if table.seats.remove(&member.id).is_some() {
-            table.failed.insert(member.id, Lost { pid: member.pid, started });
+        if table.locked.remove(&member.id).is_some() {
+            table.failed.insert(member.id, LostSession { pid: member.pid, started });
         }
     }
 
     /// Whether a process with this number has lost its session for good: not the one that has it now, if that began at
     /// another time.
     pub(crate) fn is_lost(&self, process: u32, started: Option<u64>) -> bool {
-        let is_it = |lost: &Lost| lost.pid == process && (started.is_none() || lost.started == started);
+        let is_it = |lost: &LostSession| lost.pid == process && (started.is_none() || lost.started == started);
         lock(&self.0).failed.values().any(is_it)
     }
 
     /// The job has ended.
     pub(crate) fn clear(&self) {
-        lock(&self.0).seats.clear();
+        lock(&self.0).locked.clear();
     }
 
     /// Refuses what is done to a job as a whole while one of its processes is locked.
     pub(crate) fn refuse(&self, members: &Members) -> Result<(), CheckpointError> {
-        match self.swept(members).seats.values().next() {
-            Some(Seat { program, pid, .. }) => Err(CheckpointError::Locked { program: program.clone(), pid: *pid }),
+        match self.swept(members).locked.values().next() {
+            Some(LockedProcess { program, pid, .. }) => {
+                Err(CheckpointError::Locked { program: program.clone(), pid: *pid })
+            }
             None => Ok(()),
         }
     }
 
     /// The table without processes that have ended.
-    pub(crate) fn swept(&self, members: &Members) -> MutexGuard<'_, Table> {
+    pub(crate) fn swept(&self, members: &Members) -> MutexGuard<'_, LockTable> {
         let list = members.list();
         let mut table = lock(&self.0);
         let is_there = |id: &u64| list.iter().any(|member| member.id == *id);
-        table.seats.retain(|id, _| is_there(id));
+        table.locked.retain(|id, _| is_there(id));
         table.placed.retain(|id, _| is_there(id));
         table
     }
@@ -93,17 +95,17 @@ impl Parked {
     /// One of [`state`].
     pub(crate) fn state(&self, id: u64) -> u32 {
         let table = lock(&self.0);
-        match table.seats.get(&id) {
+        match table.locked.get(&id) {
             None if table.failed.contains_key(&id) => state::FAILED,
             None => state::RUNNING,
-            Some(Seat { kept: None, .. }) => state::LOCKED,
+            Some(LockedProcess { saved: None, .. }) => state::LOCKED,
             Some(_) => state::CHECKPOINTED,
         }
     }
 
-    pub(crate) fn put(&self, member: &Member, kept: Option<Kept>) {
-        let seat = Seat { program: member.program.clone(), pid: member.pid, kept: kept.map(Arc::new) };
-        lock(&self.0).seats.insert(member.id, seat);
+    pub(crate) fn put(&self, member: &Member, saved: Option<SavedSession>) {
+        let process = LockedProcess { program: member.program.clone(), pid: member.pid, saved: saved.map(Arc::new) };
+        lock(&self.0).locked.insert(member.id, process);
     }
 
     /// The GPUs that a member was restored to; empty: those that it knows.
@@ -122,11 +124,11 @@ impl Parked {
     }
 
     pub(crate) fn remove(&self, id: u64) {
-        lock(&self.0).seats.remove(&id);
+        lock(&self.0).locked.remove(&id);
     }
 
-    pub(crate) fn kept(&self, id: u64) -> Option<Arc<Kept>> {
-        lock(&self.0).seats.get(&id)?.kept.clone()
+    pub(crate) fn saved(&self, id: u64) -> Option<Arc<SavedSession>> {
+        lock(&self.0).locked.get(&id)?.saved.clone()
     }
 }
 
@@ -138,10 +140,10 @@ mod tests {
 
     #[test]
     fn a_process_that_got_the_number_of_a_lost_one_is_not_lost() {
-        let parked = Parked::default();
-        lock(&parked.0).failed.insert(1, Lost { pid: 5, started: Some(7) });
-        assert!(parked.is_lost(5, Some(7)) && parked.is_lost(5, None));
-        assert!(!parked.is_lost(5, Some(8)) && !parked.is_lost(6, Some(7)));
+        let locked_processes = LockedProcesses::default();
+        lock(&locked_processes.0).failed.insert(1, LostSession { pid: 5, started: Some(7) });
+        assert!(locked_processes.is_lost(5, Some(7)) && locked_processes.is_lost(5, None));
+        assert!(!locked_processes.is_lost(5, Some(8)) && !locked_processes.is_lost(6, Some(7)));
     }
 
     #[test]
@@ -149,11 +151,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (events, _heard) = mpsc::channel();
         let members = Members::listen(&folder.path().join("shims"), events).unwrap();
-        let parked = Parked::default();
-        let seat = |kept| Seat { program: "app".to_owned(), pid: 5, kept };
-        lock(&parked.0).seats.insert(1, seat(None));
-        assert!(parked.has(1) && parked.state(1) == state::LOCKED && parked.state(2) == state::RUNNING);
-        parked.refuse(&members).unwrap();
-        assert!(!parked.has(1));
+        let locked_processes = LockedProcesses::default();
+        let process = |saved| LockedProcess { program: "app".to_owned(), pid: 5, saved };
+        lock(&locked_processes.0).locked.insert(1, process(None));
+        assert!(
+            locked_processes.has(1)
+                && locked_processes.state(1) == state::LOCKED
+                && locked_processes.state(2) == state::RUNNING
+        );
+        locked_processes.refuse(&members).unwrap();
+        assert!(!locked_processes.has(1));
     }
 }

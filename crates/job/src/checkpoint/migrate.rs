@@ -4,13 +4,13 @@
 //! ```text
 //! rehearse                  how sessions of OpenCL were made is made there, or refused: the programs run
 //! hold, pause, capture      as for a checkpoint                     ┐
-//! write, commit             an image of the GPU side                │ the programs stand still
+//! write, commit             an image of the GPU participant                │ the programs stand still
 //! rebuild                   each session in a worker there, in the  │
 //!                           one that has rehearsed it if it can be  │
 //! leave, resume             the programs change to these workers    ┘
 //! ```
 //!
-//! The rule: whatever is refused on the other side is refused before a program leaves, and everything goes on where it
+//! The rule: whatever is refused on the other participant is refused before a program leaves, and everything goes on where it
 //! was; what can be known before it stands still is refused before that. The workers of before end when their programs have gone.
 
 use std::os::fd::AsFd;
@@ -23,16 +23,16 @@ use katydid_scratch::Scratch;
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
 
-use crate::checkpoint::error::{ATTEMPTS, CheckpointError};
+use crate::checkpoint::error::{CheckpointError, MAX_ATTEMPTS};
 use crate::checkpoint::obstacles;
-use crate::checkpoint::quiesce::{Stop, address, in_parallel, session_name};
+use crate::checkpoint::quiesce::{QuiescedJob, address, in_parallel, session_name};
 use crate::checkpoint::recovery::Recovery;
 use crate::checkpoint::request::{image_of, micros, now, options};
 use crate::checkpoint::run::{Attempt, find_processes, manifest, sessions, undo};
 use crate::checkpoint::stages::Stages;
 use crate::supervisor::companion::{Catalogue, Companion, Plan, Progress, Questions, Rebuild};
 use crate::supervisor::members::Member;
-use crate::supervisor::state::Inner;
+use crate::supervisor::state::JobState;
 use crate::supervisor::view::{Migration, Moved, Request, Step};
 use crate::sync::lock;
 
@@ -40,13 +40,13 @@ use crate::sync::lock;
 const SHARED_MEMORY: u32 = 1;
 
 /// Where the checkpoint on the way lies.
-struct Place {
+struct MigrationImage {
     path: PathBuf,
     /// Nobody wants it: it goes with this value.
     ours: Option<Scratch>,
 }
 
-impl Place {
+impl MigrationImage {
     fn new(wanted: Option<&Path>) -> Result<Self, CheckpointError> {
         if let Some(path) = wanted {
             return Ok(Self { path: path.to_owned(), ours: None });
@@ -62,7 +62,7 @@ impl Place {
 
 /// Moves all sessions of a job; the caller sees to it that nothing else is done to it meanwhile.
 pub(crate) fn migrate(
-    job: &Inner,
+    job: &JobState,
     wanted: &Migration,
     tell: &(dyn Fn(&Step) + Sync),
 ) -> Result<Moved, CheckpointError> {
@@ -75,17 +75,17 @@ pub(crate) fn migrate(
     let request = request(wanted)?;
     tell(&Step::Prepare);
     let root = job.root.awaited().ok_or(CheckpointError::NoProgram)?;
-    let place = Place::new(wanted.image.as_deref())?;
+    let place = MigrationImage::new(wanted.image.as_deref())?;
     let image = Image::create_or_open(&place.path)?;
-    let travel = Travel { job, wanted, server: &server, place: &place, image: &image, tell, stages: &stages };
-    let mut rehearsed = travel.rehearse()?;
+    let run = MoveRun { job, wanted, server: &server, place: &place, image: &image, tell, stages: &stages };
+    let mut rehearsed = run.rehearse()?;
     let ahead: Vec<u32> = rehearsed.iter().map(|companion| companion.worker).collect();
-    for _ in 0..ATTEMPTS {
+    for _ in 0..MAX_ATTEMPTS {
         let writer = image.begin(options(&request))?;
-        let Some((mut stop, manifest, begun)) = travel.prepare(&writer, root, &request, &mut rehearsed)? else {
+        let Some((mut stop, manifest, begun)) = run.prepare(&writer, root, &request, &mut rehearsed)? else {
             continue;
         };
-        let (workers, bytes_content) = match travel.go(&mut stop, writer, manifest, &mut rehearsed) {
+        let (workers, bytes_content) = match run.go(&mut stop, writer, manifest, &mut rehearsed) {
             Ok(moved) => moved,
             Err(error) => return Err(undo(&mut stop, None, Questions::Refused, error)),
         };
@@ -127,17 +127,17 @@ fn times() -> Times {
 }
 
 /// One way from server to server.
-struct Travel<'a> {
-    job: &'a Inner,
+struct MoveRun<'a> {
+    job: &'a JobState,
     wanted: &'a Migration,
     server: &'a Address,
-    place: &'a Place,
+    place: &'a MigrationImage,
     image: &'a Image,
     tell: &'a (dyn Fn(&Step) + Sync),
     stages: &'a Stages,
 }
 
-impl<'a> Travel<'a> {
+impl<'a> MoveRun<'a> {
     /// Brings everything to rest and to the image. None: somebody came, and everything goes on as before. Workers end that have
     /// `rehearsed` what is gone.
     fn prepare(
@@ -146,7 +146,7 @@ impl<'a> Travel<'a> {
         root: u32,
         request: &Request,
         rehearsed: &mut Vec<Companion>,
-    ) -> Result<Option<(Stop<'a>, Manifest, Instant)>, CheckpointError> {
+    ) -> Result<Option<(QuiescedJob<'a>, Manifest, Instant)>, CheckpointError> {
         let attempt = Attempt {
             job: self.job,
             root,
@@ -157,17 +157,19 @@ impl<'a> Travel<'a> {
             stages: self.stages,
             libraries: OnceLock::new(),
         };
-        attempt.introduced()?;
+        attempt.wait_for_arrivals()?;
         obstacles::all_are_known(self.job, root)?;
         let arrivals = self.job.members.arrivals();
         let mut stop = attempt.connected()?;
         self.check(&stop.members())?;
-        rehearsed.retain(|companion| stop.sides.iter().any(|side| session_name(&side.member) == companion.session));
+        rehearsed.retain(|companion| {
+            stop.participants.iter().any(|participant| session_name(&participant.member) == companion.session)
+        });
         find_processes(root, &mut stop)?;
         let begun = Instant::now();
         let questions = Questions::Write(writer);
         match attempt.stand_still(&mut stop, None, arrivals) {
-            Ok(Some(_)) => stop.is_separate().map_err(|error| undo(&mut stop, None, questions, error))?,
+            Ok(Some(_)) => stop.check_no_sharing().map_err(|error| undo(&mut stop, None, questions, error))?,
             Ok(None) => return stop.go_on(questions).map(|()| None),
             Err(error) => return Err(undo(&mut stop, None, questions, error)),
         }
@@ -189,10 +191,10 @@ impl<'a> Travel<'a> {
         if members.is_empty() {
             return Ok(Vec::new());
         }
-        let place = Place::new(None)?;
+        let place = MigrationImage::new(None)?;
         let image = Image::create_or_open(&place.path)?;
         let writer = image.begin(Options { compression: Compression::None, ..Options::default() })?;
-        let mut stop = Stop::of(&self.job.members, members)?;
+        let mut stop = QuiescedJob::of(&self.job.members, members)?;
         let plan = Plan { device_only: true, full: true, level: 0, outline: true };
         let parts = stop.outline(plan, &writer)?;
         let manifest = manifest(self.job, &stop.members(), sessions(&writer, &stop, parts)?, None, times());
@@ -217,7 +219,7 @@ impl<'a> Travel<'a> {
     /// bytes that went along.
     fn go(
         &self,
-        stop: &mut Stop<'_>,
+        stop: &mut QuiescedJob<'_>,
         writer: Writer,
         manifest: Manifest,
         rehearsed: &mut Vec<Companion>,
@@ -234,7 +236,7 @@ impl<'a> Travel<'a> {
         self.leave(stop)?;
         (self.tell)(&Step::Resume);
         stop.move_to(&mut rebuilt, &catalogue, &self.wanted.to)?;
-        self.job.parked.forget_places();
+        self.job.locked_processes.forget_places();
         // Programs that begin later read it; without it they begin where the others were.
         let noted = self.job.set_server(&self.wanted.to);
         noted.map_err(|source| CheckpointError::System { doing: "note the server", source })?;
@@ -246,16 +248,16 @@ impl<'a> Travel<'a> {
     }
 
     /// Has the programs let go of their workers. None is back before all have: the last word of each is heard first.
-    fn leave(&self, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+    fn leave(&self, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
         let hidden = self.job.members.hide();
         let _hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
-        stop.apart().0.leave()
+        stop.split().0.leave()
     }
 
     /// Each session in a worker that has `rehearsed` it, or in a new one.
     fn rebuild(
         &self,
-        stop: &Stop<'_>,
+        stop: &QuiescedJob<'_>,
         reader: &Reader,
         catalogue: &Catalogue<'_>,
         rehearsed: &mut Vec<Companion>,
@@ -266,11 +268,12 @@ impl<'a> Travel<'a> {
             let worker = rehearsed.iter().position(|companion| companion.session == name);
             (name, worker.map(|worker| rehearsed.swap_remove(worker)))
         };
-        let sessions = stop.sides.iter().map(|side| with_worker(session_name(&side.member))).collect();
+        let sessions =
+            stop.participants.iter().map(|participant| with_worker(session_name(&participant.member))).collect();
         let directory = directory.as_ref().map(AsFd::as_fd);
-        let incarnations = &self.job.incarnations;
+        let generations = &self.job.generations;
         let (device_only, rehearsal, memory, devices) = (true, false, None, &*devices);
-        let plan = Rebuild { catalogue, directory, device_only, rehearsal, memory, incarnations, devices };
+        let plan = Rebuild { catalogue, directory, device_only, rehearsal, memory, generations, devices };
         let companions = in_parallel(sessions, |(name, worker): (String, Option<Companion>)| {
             let companion = Companion::rebuild_on(worker, self.server, &name, &plan, &Progress::default());
             Ok::<_, CheckpointError>(companion?)

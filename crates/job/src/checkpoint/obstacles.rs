@@ -8,26 +8,26 @@ use std::time::{Duration, Instant};
 use crate::checkpoint::error::{CheckpointError, Obstacle};
 use crate::process::tree::Process;
 use crate::process::{losses, tree, unknown_sessions, unrestored};
-use crate::supervisor::state::Inner;
+use crate::supervisor::state::JobState;
 
 /// How long a process whose environment names the job socket may be without a connection to it: one that has closed all
 /// descriptors is back after a second.
-const RETURN: Duration = Duration::from_secs(5);
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks whether it is back.
-const LOOK: Duration = Duration::from_millis(100);
+const RECONNECT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Namespaces that CRIU dumps and then does not restore where the first process has none: names below `/proc/PID/ns`, in
 /// words, and options of `unshare`. Others make the dump fail.
-const NESTED: [(&str, &str, &str); 2] = [("mnt", "mount", "mount"), ("net", "network", "net")];
+const NESTED_NAMESPACES: [(&str, &str, &str); 2] = [("mnt", "mount", "mount"), ("net", "network", "net")];
 /// How the kernel names System V segments in a map of memory.
-const SEGMENT: &str = "/SYSV";
+const SYSV_PREFIX: &str = "/SYSV";
 
 /// Refuses a job with a session that its supervisor does not know.
 ///
 /// # Errors
 ///
 /// [`Obstacle::Unknown`]; or programs that are about to be known stay silent.
-pub(crate) fn all_are_known(job: &Inner, root: u32) -> Result<(), CheckpointError> {
-    let deadline = Instant::now() + RETURN;
+pub(crate) fn all_are_known(job: &JobState, root: u32) -> Result<(), CheckpointError> {
+    let deadline = Instant::now() + RECONNECT_TIMEOUT;
     loop {
         let tree = tree(root)?;
         let Some(unknown) = unknown_sessions::find(&tree, &job.members.list()) else { return Ok(()) };
@@ -40,12 +40,12 @@ pub(crate) fn all_are_known(job: &Inner, root: u32) -> Result<(), CheckpointErro
         if !unknown.has_socket || Instant::now() >= deadline {
             return Err(of_unknown(unknown).into());
         }
-        thread::sleep(LOOK);
+        thread::sleep(RECONNECT_POLL_INTERVAL);
     }
 }
 
 /// The same of processes that stand still; members were looked at before.
-pub(crate) fn still_all_are_known(job: &Inner, tree: &[Process]) -> Result<(), Obstacle> {
+pub(crate) fn still_all_are_known(job: &JobState, tree: &[Process]) -> Result<(), Obstacle> {
     unknown_sessions::find_besides(tree, &job.members.list()).map_or(Ok(()), |unknown| Err(of_unknown(unknown)))
 }
 
@@ -55,7 +55,7 @@ fn of_unknown(unknown: unknown_sessions::Unknown) -> Obstacle {
 }
 
 /// Refuses a job that is one task of several.
-pub(crate) fn is_whole(job: &Inner) -> Result<(), Obstacle> {
+pub(crate) fn is_whole(job: &JobState) -> Result<(), Obstacle> {
     job.task.clone().map_or(Ok(()), |task| Err(Obstacle::Task { task }))
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn would_lose_nothing(tree: &[Process]) -> Result<(), Obstacle> {
 /// Refuses processes with namespaces that would not come back: others than those of the first, which is in ours.
 pub(crate) fn have_namespaces_of_the_first(tree: &[Process]) -> Result<(), Obstacle> {
     let Some((first, others)) = tree.split_first() else { return Ok(()) };
-    for (name, kind, option) in NESTED {
+    for (name, kind, option) in NESTED_NAMESPACES {
         let ours = namespace("self", name);
         // Of a process that has ended there is nothing to see.
         let differs = |process: &&Process| namespace(&process.pid.to_string(), name).is_some_and(|it| Some(it) != ours);
@@ -105,7 +105,7 @@ fn namespace(pid: &str, name: &str) -> Option<std::path::PathBuf> {
 
 fn has_segment(pid: u32) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.lines().any(|line| line.split_ascii_whitespace().nth(5).is_some_and(|name| name.starts_with(SEGMENT)))
+    maps.lines().any(|line| line.split_ascii_whitespace().nth(5).is_some_and(|name| name.starts_with(SYSV_PREFIX)))
 }
 
 fn tree(root: u32) -> Result<Vec<Process>, CheckpointError> {

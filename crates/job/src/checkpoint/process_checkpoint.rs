@@ -23,8 +23,8 @@ use katydid_wire::job::{ToProgram, ask, state};
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::fault_injection;
-use crate::checkpoint::locked_processes::Kept;
-use crate::checkpoint::quiesce::{PROMPT, Return, Side, Stop};
+use crate::checkpoint::locked_processes::SavedSession;
+use crate::checkpoint::quiesce::{ORDER_TIMEOUT, Participant, QuiescedJob, Rejoin};
 use crate::checkpoint::request::{now, options};
 use crate::checkpoint::run::{Attempt, manifest};
 use crate::checkpoint::stages::Stages;
@@ -32,13 +32,13 @@ use crate::process::tree;
 use crate::supervisor::companion::{CompanionError, Questions};
 use crate::supervisor::members::{Member, MemberError, Standing};
 use crate::supervisor::question::{Answerer, Question};
-use crate::supervisor::state::Inner;
+use crate::supervisor::state::JobState;
 use crate::supervisor::view::{Request, Step};
 
 /// How long the device of a locked process may take to come to rest again; nothing has been submitted since.
-const REST: Duration = Duration::from_secs(30);
-/// Bytes of a UUID.
-const UUID: usize = 16;
+const REST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of a UUID_BYTES.
+const UUID_BYTES: usize = 16;
 
 /// Result codes of CUDA, as these functions use them.
 mod code {
@@ -84,7 +84,7 @@ impl From<MemberError> for Refusal {
 }
 
 /// Has what is asked at the job socket answered.
-pub(crate) fn answer(job: &Arc<Inner>) {
+pub(crate) fn answer(job: &Arc<JobState>) {
     let weak = Arc::downgrade(job);
     job.members.answer_with(Answerer(Box::new(move |question| {
         let Some(job) = weak.upgrade() else {
@@ -97,13 +97,13 @@ pub(crate) fn answer(job: &Arc<Inner>) {
     })));
 }
 
-impl Inner {
+impl JobState {
     fn asked(&self, question: &Question) -> Result<(), Refusal> {
-        drop(self.parked.swept(&self.members));
+        drop(self.locked_processes.swept(&self.members));
         if question.what == ask::STATE {
             return self.state_of(question.process).map(drop);
         }
-        let _turn = match self.turn.try_lock() {
+        let _turn = match self.exclusive.try_lock() {
             Ok(turn) => turn,
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
             Err(TryLockError::WouldBlock) => {
@@ -145,9 +145,9 @@ impl Inner {
     /// How a process stands.
     fn state_of(&self, process: u32) -> Result<u32, Refusal> {
         match self.member_of(process) {
-            Ok(member) => Ok(self.parked.state(member.id)),
+            Ok(member) => Ok(self.locked_processes.state(member.id)),
             // What it had a session with is no member any more.
-            Err(_) if self.parked.is_lost(process, self.started(process)) => Ok(state::FAILED),
+            Err(_) if self.locked_processes.is_lost(process, self.started(process)) => Ok(state::FAILED),
             Err(refusal) => Err(refusal),
         }
     }
@@ -164,12 +164,12 @@ impl Inner {
         if member.standing != Standing::Present {
             return Err(Refusal::new(code::NOT_READY, "it is not with its worker"));
         }
-        let mut stop = Stop::of(&self.members, vec![member.clone()])?;
+        let mut stop = QuiescedJob::of(&self.members, vec![member.clone()])?;
         let begun = Instant::now();
         let held = stop.hold().and_then(|()| Ok(fault_injection::inject_at("lock")?));
         let rested = held.and_then(|()| stop.pause(patience)).and_then(|()| stop.go_back(Questions::Refused));
         let Err(error) = rested else {
-            self.parked.put(&member, None);
+            self.locked_processes.put(&member, None);
             return Ok(());
         };
         let is_late =
@@ -185,9 +185,9 @@ impl Inner {
     fn unlock_member(&self, member: &Member) -> Result<(), Refusal> {
         fault_injection::inject_at("unlock").map_err(CheckpointError::from)?;
         // From here on it may be waited for at a point of its own.
-        self.parked.remove(member.id);
-        let released = self.members.order(member.id, &ToProgram::Release {}, PROMPT);
-        released.map(drop).inspect_err(|_| self.parked.put(member, None)).map_err(Into::into)
+        self.locked_processes.remove(member.id);
+        let released = self.members.order(member.id, &ToProgram::Release {}, ORDER_TIMEOUT);
+        released.map(drop).inspect_err(|_| self.locked_processes.put(member, None)).map_err(Into::into)
     }
 
     /// Takes its session aside, and has its worker end.
@@ -206,7 +206,7 @@ impl Inner {
             force: false,
         };
         let number = self.taken_aside(&request, &member)?;
-        self.parked.put(&member, Some(Kept { image, number }));
+        self.locked_processes.put(&member, Some(SavedSession { image, number }));
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl Inner {
         let root = self.root.awaited().ok_or(CheckpointError::NoProgram)?;
         let image = Image::create_or_open(&request.image)?;
         let writer = image.begin(options(request))?;
-        let mut stop = Stop::of(&self.members, vec![member.clone()])?;
+        let mut stop = QuiescedJob::of(&self.members, vec![member.clone()])?;
         let stages = Stages::default();
         let attempt = Attempt {
             job: self,
@@ -239,14 +239,16 @@ impl Inner {
     }
 
     /// Has the program let go of its worker, and waits until it is back to wait for another: from then on its end is noticed.
-    fn left(&self, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+    fn left(&self, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
         fault_injection::inject(&Step::Leave)?;
         stop.detach(Questions::Refused)?;
         let hidden = self.members.hide();
         let hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
-        stop.apart().0.leave()?;
+        stop.split().0.leave()?;
         drop(hidden);
-        stop.sides.iter().try_for_each(|side| Ok(self.members.wait_back(side.member.id, PROMPT, &|| false)?))
+        stop.participants
+            .iter()
+            .try_for_each(|participant| Ok(self.members.wait_back(participant.member.id, ORDER_TIMEOUT, &|| false)?))
     }
 
     fn committed(
@@ -262,16 +264,17 @@ impl Inner {
     }
 
     /// After a failure: back to a program that is locked and has its worker.
-    fn undone(&self, stop: &mut Stop<'_>, questions: Questions<'_>, cause: CheckpointError) -> CheckpointError {
+    fn undone(&self, stop: &mut QuiescedJob<'_>, questions: Questions<'_>, cause: CheckpointError) -> CheckpointError {
         match stop.go_back(questions) {
             Ok(()) => cause,
             Err(also) => {
-                // One that is there and has no worker waits for what `bereft` has to say: it does after us.
-                let gone = |side: &&Side| !self.members.list().iter().any(|member| member.id == side.member.id);
-                stop.sides
-                    .iter()
-                    .filter(gone)
-                    .for_each(|side| self.parked.fail(&side.member, self.started(side.member.pid)));
+                // One that is there and has no worker waits for what `rebuild_lost_session` has to say: it does after us.
+                let gone = |participant: &&Participant| {
+                    !self.members.list().iter().any(|member| member.id == participant.member.id)
+                };
+                stop.participants.iter().filter(gone).for_each(|participant| {
+                    self.locked_processes.fail(&participant.member, self.started(participant.member.pid))
+                });
                 CheckpointError::Undo { cause: Box::new(cause), also: Box::new(also) }
             }
         }
@@ -279,23 +282,23 @@ impl Inner {
 
     /// Rebuilds its session in another worker of its server.
     fn restore_member(&self, member: &Member, gpus: &[u8]) -> Result<(), Refusal> {
-        let kept = self.parked.kept(member.id).ok_or(Refusal::plain(code::ILLEGAL_STATE))?;
-        let opened = Image::open(kept.image.path()).and_then(|image| image.checkpoint(Which::Number(kept.number)));
+        let saved = self.locked_processes.saved(member.id).ok_or(Refusal::plain(code::ILLEGAL_STATE))?;
+        let opened = Image::open(saved.image.path()).and_then(|image| image.checkpoint(Which::Number(saved.number)));
         let reader = opened.map_err(CheckpointError::from)?;
         let devices = reader.manifest().sessions.iter().flat_map(|session| &session.devices);
         let known: Vec<&str> = devices.map(|device| device.uuid.as_str()).collect();
-        let devices = placed(&known, &self.parked.devices(member.id), gpus)?;
-        let given = self.give_worker(member, &reader, Return::Held, &devices);
+        let devices = placed(&known, &self.locked_processes.devices(member.id), gpus)?;
+        let given = self.give_worker(member, &reader, Rejoin::Held, &devices);
         given.map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
-        self.parked.place(member.id, devices);
-        self.parked.put(member, None);
+        self.locked_processes.place(member.id, devices);
+        self.locked_processes.put(member, None);
         Ok(())
     }
 }
 
-/// Brings what the side has to the image, while its worker rests.
-fn written(attempt: &Attempt<'_, '_>, stop: &mut Stop<'_>) -> Result<Vec<Session>, CheckpointError> {
-    stop.pause(REST)?;
+/// Brings what the participant has to the image, while its worker rests.
+fn written(attempt: &Attempt<'_, '_>, stop: &mut QuiescedJob<'_>) -> Result<Vec<Session>, CheckpointError> {
+    stop.pause(REST_TIMEOUT)?;
     stop.ready(attempt.plan(), attempt.writer)?;
     attempt.begin(&Step::Capture)?;
     attempt.capture_alone(stop)?;
@@ -310,8 +313,8 @@ fn placed(known: &[&str], now: &str, gpus: &[u8]) -> Result<String, Refusal> {
     let now: Vec<&str> = if now.is_empty() { known.to_vec() } else { now.lines().collect() };
     let position = |uuid: &[u8]| now.iter().position(|gpu| *gpu == hex(uuid)).ok_or_else(invalid);
     let (mut placed, mut moved) = (now.clone(), HashSet::new());
-    for pair in gpus.chunks(2 * UUID) {
-        let (old, new) = pair.split_at_checked(UUID).ok_or(Refusal::plain(code::INVALID_VALUE))?;
+    for pair in gpus.chunks(2 * UUID_BYTES) {
+        let (old, new) = pair.split_at_checked(UUID_BYTES).ok_or(Refusal::plain(code::INVALID_VALUE))?;
         let at = position(old)?;
         placed[at] = now[position(new)?];
         if !moved.insert(at) {
@@ -330,7 +333,7 @@ mod tests {
     use super::*;
 
     fn uuid(byte: u8) -> String {
-        format!("{byte:02x}").repeat(UUID)
+        format!("{byte:02x}").repeat(UUID_BYTES)
     }
 
     fn lines(bytes: &[u8]) -> String {
@@ -338,7 +341,7 @@ mod tests {
     }
 
     fn pairs(pairs: &[(u8, u8)]) -> Vec<u8> {
-        pairs.iter().flat_map(|(old, new)| [[*old; UUID], [*new; UUID]].concat()).collect()
+        pairs.iter().flat_map(|(old, new)| [[*old; UUID_BYTES], [*new; UUID_BYTES]].concat()).collect()
     }
 
     /// Of a session that knows the GPUs 1, 2 and 3.
@@ -367,7 +370,7 @@ mod tests {
         for wrong in [&[(4, 4)][..], &[(1, 4)], &[(4, 1)], &[(1, 1), (1, 1)], &[(1, 2)], &[(1, 3), (2, 3), (3, 1)]] {
             assert_eq!(placed_from(&[], &pairs(wrong)), Err(code::INVALID_VALUE), "{wrong:?}");
         }
-        for length in [1, UUID, UUID + 1] {
+        for length in [1, UUID_BYTES, UUID_BYTES + 1] {
             assert_eq!(placed_from(&[], &pairs(&[(1, 1)])[..length]), Err(code::INVALID_VALUE));
         }
     }

@@ -1,9 +1,9 @@
-//! Bringing all GPU sides of a job to rest, and letting them go on: hold, pause, detach, capture, leave, and the way back
+//! Bringing all GPU participants of a job to rest, and letting them go on: hold, pause, detach, capture, leave, and the way back
 //! from whichever of these each one has reached.
 //!
-//! The rule: [`Stop::go_on`] is the way back from everywhere, after success and after failure alike, and it tries each
-//! side whatever became of the others. Capture is the workers' alone and leave the programs' alone, so that they can
-//! happen side by side ([`Stop::apart`]).
+//! The rule: [`QuiescedJob::go_on`] is the way back from everywhere, after success and after failure alike, and it tries each
+//! participant whatever became of the others. Capture is the workers' alone and leave the programs' alone, so that they can
+//! happen participant by participant ([`QuiescedJob::split`]).
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -27,18 +27,18 @@ use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Plan, P
 use crate::supervisor::members::{Member, MemberError, Members, Standing};
 
 /// How long a program may take to answer an order; it does so between two instructions of a thread of its own.
-pub(crate) const PROMPT: Duration = Duration::from_secs(30);
+pub(crate) const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a program may take to come back after CRIU has let it go, or made it anew.
-const RETURN: Duration = Duration::from_secs(60);
+const REJOIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a program that cannot take its session up again is asked once more: its server may have no room just now.
-const AGAIN: Duration = Duration::from_secs(10);
+const REJOIN_RETRY_TIME: Duration = Duration::from_secs(10);
 /// Between two such attempts.
-const PAUSE: Duration = Duration::from_millis(100);
+const REJOIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How far a side has been brought.
+/// How far a participant has been brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Reached {
+pub(crate) enum QuiesceStage {
     /// It runs.
     Free,
     /// No frame leaves the program.
@@ -55,7 +55,7 @@ pub(crate) enum Reached {
 
 /// One program and its worker.
 #[derive(Debug)]
-pub(crate) struct Side {
+pub(crate) struct Participant {
     pub(crate) member: Member,
     pub(crate) companion: Companion,
     pub(crate) progress: Arc<Progress>,
@@ -63,20 +63,20 @@ pub(crate) struct Side {
     pub(crate) process: Option<u32>,
     /// What its session shares with others, once that is captured.
     sharing: Sharing,
-    reached: Reached,
+    reached: QuiesceStage,
 }
 
-/// All of a job's sides.
+/// All of a job's participants.
 #[derive(Debug)]
-pub(crate) struct Stop<'a> {
+pub(crate) struct QuiescedJob<'a> {
     members: &'a Members,
-    pub(crate) sides: Vec<Side>,
+    pub(crate) participants: Vec<Participant>,
 }
 
 /// The programs of a stop.
 pub(crate) struct Programs<'s> {
     members: &'s Members,
-    list: Vec<(&'s mut Member, &'s mut Reached)>,
+    list: Vec<(&'s mut Member, &'s mut QuiesceStage)>,
 }
 
 /// The workers of a stop.
@@ -88,16 +88,16 @@ impl Programs<'_> {
         let members = self.members;
         let left = in_parallel(self.list, |(member, reached)| {
             members.set_away(member.id);
-            match members.order(member.id, &ToProgram::Leave {}, PROMPT) {
+            match members.order(member.id, &ToProgram::Leave {}, ORDER_TIMEOUT) {
                 Ok(FromProgram::Left { frames }) => {
                     member.frames = frames;
-                    *reached = Reached::Left;
-                    members.wait_silent(member.id, PROMPT)
+                    *reached = QuiesceStage::Left;
+                    members.wait_silent(member.id, ORDER_TIMEOUT)
                 }
                 Ok(other) => Err(unexpected(member, &other)),
                 // It will leave once it comes to the order, and has to be brought back.
                 Err(error @ MemberError::Silent { .. }) => {
-                    *reached = Reached::Leaving;
+                    *reached = QuiesceStage::Leaving;
                     Err(error)
                 }
                 Err(error) => {
@@ -122,20 +122,20 @@ impl Workers<'_> {
 }
 
 /// What follows the process in the name of a session of OpenCL.
-const OPENCL: &str = "-opencl";
+const OPENCL_SUFFIX: &str = "-opencl";
 
 /// The name of a program's session in an image.
 pub(crate) fn session_name(member: &Member) -> String {
-    let api = if member.session == SessionKind::OPENCL { OPENCL } else { "" };
+    let api = if member.session == SessionKind::OPENCL { OPENCL_SUFFIX } else { "" };
     format!("p{}{api}", member.pid)
 }
 
 /// Which API the session of this name speaks.
 pub(crate) fn session_kind(name: &str) -> SessionKind {
-    if name.ends_with(OPENCL) { SessionKind::OPENCL } else { SessionKind::CUDA }
+    if name.ends_with(OPENCL_SUFFIX) { SessionKind::OPENCL } else { SessionKind::CUDA }
 }
 
-impl<'a> Stop<'a> {
+impl<'a> QuiescedJob<'a> {
     /// Connects to all workers; nothing stops yet.
     pub(crate) fn prepare(members: &'a Members) -> Result<Self, CheckpointError> {
         Self::of(members, members.list())
@@ -149,86 +149,88 @@ impl<'a> Stop<'a> {
                 return Err(CheckpointError::Member { program: member.program.clone(), pid: member.pid, twins });
             }
         }
-        let sides = in_parallel(list, |member| {
+        let participants = in_parallel(list, |member| {
             let address = address(&member.address)?;
             let companion = Companion::connect(&address, member.key, &session_name(&member))?;
-            let (progress, process, sharing, reached) = (Arc::default(), None, Sharing::default(), Reached::Free);
-            Ok::<_, CheckpointError>(Side { member, companion, progress, process, sharing, reached })
+            let (progress, process, sharing, reached) = (Arc::default(), None, Sharing::default(), QuiesceStage::Free);
+            Ok::<_, CheckpointError>(Participant { member, companion, progress, process, sharing, reached })
         });
-        let sides = sides.into_iter().collect::<Result<Vec<Side>, CheckpointError>>()?;
-        Ok(Self { members, sides })
+        let participants = participants.into_iter().collect::<Result<Vec<Participant>, CheckpointError>>()?;
+        Ok(Self { members, participants })
     }
 
     /// Has all workers take the image at hand. What takes time and no standstill is done here.
     pub(crate) fn ready(&mut self, plan: Plan, writer: &Writer) -> Result<(), CheckpointError> {
         let directory = writer.directory()?;
-        self.each(|side| Ok(side.companion.prepare(plan, directory.as_ref().map(AsFd::as_fd), writer)?))
+        self.each(|participant| Ok(participant.companion.prepare(plan, directory.as_ref().map(AsFd::as_fd), writer)?))
     }
 
     /// Has all workers bring to the image how their sessions were made, while the programs run; their parts of the manifest.
     pub(crate) fn outline(&mut self, plan: Plan, writer: &Writer) -> Result<Vec<Vec<u8>>, CheckpointError> {
         self.ready(plan, writer)?;
-        self.apart().1.capture(plan, writer)?;
+        self.split().1.capture(plan, writer)?;
         self.write(writer, &|_, _, _| ())
     }
 
     /// Those whose sessions they are.
     pub(crate) fn members(&self) -> Vec<Member> {
-        self.sides.iter().map(|side| side.member.clone()).collect()
+        self.participants.iter().map(|participant| participant.member.clone()).collect()
     }
 
     /// Keeps all programs from sending frames.
     pub(crate) fn hold(&mut self) -> Result<(), CheckpointError> {
         let members = self.members;
-        self.each(|side| {
-            match members.order(side.member.id, &ToProgram::Hold {}, PROMPT)? {
-                FromProgram::Held { frames } => side.member.frames = frames,
-                other => return Err(unexpected(&side.member, &other).into()),
+        self.each(|participant| {
+            match members.order(participant.member.id, &ToProgram::Hold {}, ORDER_TIMEOUT)? {
+                FromProgram::Held { frames } => participant.member.frames = frames,
+                other => return Err(unexpected(&participant.member, &other).into()),
             }
-            side.reached = Reached::Held;
+            participant.reached = QuiesceStage::Held;
             Ok(())
         })
     }
 
     /// Brings all workers to rest.
     pub(crate) fn pause(&mut self, patience: Duration) -> Result<(), CheckpointError> {
-        self.each(|side| {
-            side.companion.pause(side.member.frames, patience)?;
-            side.reached = Reached::Paused;
+        self.each(|participant| {
+            participant.companion.pause(participant.member.frames, patience)?;
+            participant.reached = QuiesceStage::Paused;
             Ok(())
         })
     }
 
     /// From now on no worker ends with its program's connection.
     pub(crate) fn detach(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
-        self.each(|side| {
-            side.companion.detach(questions, &side.progress)?;
-            side.reached = Reached::Detached;
+        self.each(|participant| {
+            participant.companion.detach(questions, &participant.progress)?;
+            participant.reached = QuiesceStage::Detached;
             Ok(())
         })
     }
 
     /// The programs and their workers, of whom different things can be asked at the same time.
-    pub(crate) fn apart(&mut self) -> (Programs<'_>, Workers<'_>) {
+    pub(crate) fn split(&mut self) -> (Programs<'_>, Workers<'_>) {
         let (programs, workers) = self
-            .sides
+            .participants
             .iter_mut()
-            .map(|side| {
-                let worker = (&mut side.companion, &*side.progress, &mut side.sharing);
-                ((&mut side.member, &mut side.reached), worker)
+            .map(|participant| {
+                let worker = (&mut participant.companion, &*participant.progress, &mut participant.sharing);
+                ((&mut participant.member, &mut participant.reached), worker)
             })
             .unzip();
         (Programs { members: self.members, list: programs }, Workers(workers))
     }
 
     /// After the capture: all that the programs share they share among each other.
-    pub(crate) fn is_whole(&self) -> Result<(), CheckpointError> {
-        sharing_check::check(self.sides.iter().map(|side| (&side.member, &side.sharing)))
+    pub(crate) fn check_sharing(&self) -> Result<(), CheckpointError> {
+        sharing_check::check(self.participants.iter().map(|participant| (&participant.member, &participant.sharing)))
     }
 
     /// The same, and that is nothing: everybody may change workers by itself.
-    pub(crate) fn is_separate(&self) -> Result<(), CheckpointError> {
-        sharing_check::check_alone(self.sides.iter().map(|side| (&side.member, &side.sharing)))
+    pub(crate) fn check_no_sharing(&self) -> Result<(), CheckpointError> {
+        sharing_check::check_alone(
+            self.participants.iter().map(|participant| (&participant.member, &participant.sharing)),
+        )
     }
 
     /// Lets everybody go on from wherever they are. The first failure is told; the others are tried all the same.
@@ -247,9 +249,11 @@ impl<'a> Stop<'a> {
 
     fn all_go_on(&mut self, questions: Questions<'_>) -> Vec<Result<(), CheckpointError>> {
         let members = self.members;
-        let outcomes = in_parallel(self.sides.iter_mut().collect(), |side| side.go_on(members, questions));
-        for side in self.sides.extract_if(.., |side| side.reached > Reached::Detached) {
-            side.go_on_later(members.clone());
+        let outcomes =
+            in_parallel(self.participants.iter_mut().collect(), |participant| participant.go_on(members, questions));
+        for participant in self.participants.extract_if(.., |participant| participant.reached > QuiesceStage::Detached)
+        {
+            participant.go_on_later(members.clone());
         }
         outcomes
     }
@@ -258,7 +262,7 @@ impl<'a> Stop<'a> {
     /// program.
     pub(crate) fn go_back(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
         let members = self.members;
-        self.each(|side| side.go_back(members, questions))
+        self.each(|participant| participant.go_back(members, questions))
     }
 
     /// Has all programs, which have left, take up the sessions that were rebuilt at `address`. Those that do not are left
@@ -270,12 +274,12 @@ impl<'a> Stop<'a> {
         address: &str,
     ) -> Result<(), CheckpointError> {
         let members = self.members;
-        let pairs = self.sides.iter_mut().zip(rebuilt).collect();
-        let moved = in_parallel(pairs, |(side, companion): (&mut Side, &mut Companion)| {
-            let (key, process) = (companion.key, side.process);
+        let pairs = self.participants.iter_mut().zip(rebuilt).collect();
+        let moved = in_parallel(pairs, |(participant, companion): (&mut Participant, &mut Companion)| {
+            let (key, process) = (companion.key, participant.process);
             let is_over = || process.is_some_and(tree::has_ended);
-            attended(companion, catalogue, || resume(members, &side.member, (address, key), &is_over))?;
-            side.reached = Reached::Free;
+            attended(companion, catalogue, || resume(members, &participant.member, (address, key), &is_over))?;
+            participant.reached = QuiesceStage::Free;
             Ok::<(), CheckpointError>(())
         });
         moved.into_iter().collect()
@@ -289,7 +293,8 @@ impl<'a> Stop<'a> {
     ) -> Result<Vec<Vec<u8>>, CheckpointError> {
         const TICK: Duration = Duration::from_millis(100);
         let (done, wait) = mpsc::channel::<()>();
-        let progress: Vec<Arc<Progress>> = self.sides.iter().map(|side| Arc::clone(&side.progress)).collect();
+        let progress: Vec<Arc<Progress>> =
+            self.participants.iter().map(|participant| Arc::clone(&participant.progress)).collect();
         let sum = |count: fn(&Progress) -> u64| progress.iter().map(|progress| count(progress)).sum::<u64>();
         let tell = || {
             tell(
@@ -298,7 +303,8 @@ impl<'a> Stop<'a> {
                 sum(|progress| progress.written.load(Relaxed)),
             );
         };
-        let companions = self.sides.iter_mut().map(|side| (&mut side.companion, &*side.progress));
+        let companions =
+            self.participants.iter_mut().map(|participant| (&mut participant.companion, &*participant.progress));
         thread::scope(|scope| {
             let threads: Vec<_> = companions
                 .map(|(companion, progress)| {
@@ -323,52 +329,61 @@ impl<'a> Stop<'a> {
         })
     }
 
-    /// Does the same with all sides at once, because each of them waits.
-    fn each(&mut self, work: impl Fn(&mut Side) -> Result<(), CheckpointError> + Sync) -> Result<(), CheckpointError> {
-        in_parallel(self.sides.iter_mut().collect(), work).into_iter().collect()
+    /// Does the same with all participants at once, because each of them waits.
+    fn each(
+        &mut self,
+        work: impl Fn(&mut Participant) -> Result<(), CheckpointError> + Sync,
+    ) -> Result<(), CheckpointError> {
+        in_parallel(self.participants.iter_mut().collect(), work).into_iter().collect()
     }
 }
 
-impl Side {
+impl Participant {
     fn go_on(&mut self, members: &Members, questions: Questions<'_>) -> Result<(), CheckpointError> {
-        self.go(members, Return::Free, questions)
+        self.go(members, Rejoin::Free, questions)
     }
 
     fn go_back(&mut self, members: &Members, questions: Questions<'_>) -> Result<(), CheckpointError> {
-        self.go(members, Return::Held, questions)
+        self.go(members, Rejoin::Held, questions)
     }
 
     /// From wherever it is. One that does not come back in time stays on its way.
-    fn go(&mut self, members: &Members, how: Return, questions: Questions<'_>) -> Result<(), CheckpointError> {
+    fn go(&mut self, members: &Members, how: Rejoin, questions: Questions<'_>) -> Result<(), CheckpointError> {
         let before = self.reached;
         // A worker that died meanwhile fails here; its program must go on nevertheless, to be told by its link. To one whose program
         // has yet to leave that is said when it is back: until then its going is expected.
         let proceeded = match before {
-            Reached::Free | Reached::Held | Reached::Leaving => Ok(()),
+            QuiesceStage::Free | QuiesceStage::Held | QuiesceStage::Leaving => Ok(()),
             _ => self.companion.proceed(questions, &self.progress),
         };
         match before {
-            Reached::Free => {}
-            Reached::Leaving | Reached::Left => self.come_back(members, how, proceeded.is_ok())?,
-            _ if how == Return::Held => {}
+            QuiesceStage::Free => {}
+            QuiesceStage::Leaving | QuiesceStage::Left => self.rejoin(members, how, proceeded.is_ok())?,
+            _ if how == Rejoin::Held => {}
             _ => {
-                members.order(self.member.id, &ToProgram::Release {}, PROMPT)?;
+                members.order(self.member.id, &ToProgram::Release {}, ORDER_TIMEOUT)?;
             }
         }
         self.reached = how.reached();
-        if before == Reached::Leaving { Ok(self.companion.proceed(questions, &self.progress)?) } else { Ok(proceeded?) }
+        if before == QuiesceStage::Leaving {
+            Ok(self.companion.proceed(questions, &self.progress)?)
+        } else {
+            Ok(proceeded?)
+        }
     }
 
     /// Brings a program that left back. If that fails for another reason than that it is still on its way, it is told that it has
     /// lost its session. `is_alive`: its worker has answered.
-    fn come_back(&mut self, members: &Members, how: Return, is_alive: bool) -> Result<(), MemberError> {
+    fn rejoin(&mut self, members: &Members, how: Rejoin, is_alive: bool) -> Result<(), MemberError> {
         let id = self.member.id;
         let is_over = || self.process.is_some_and(tree::has_ended);
         let home = (self.member.address.as_str(), self.companion.key);
-        let deadline = Instant::now() + AGAIN;
+        let deadline = Instant::now() + REJOIN_RETRY_TIME;
         let resumed = loop {
-            match come_back(members, &self.member, home, how, &is_over) {
-                Err(MemberError::Refused { .. }) if is_alive && Instant::now() < deadline => thread::sleep(PAUSE),
+            match rejoin(members, &self.member, home, how, &is_over) {
+                Err(MemberError::Refused { .. }) if is_alive && Instant::now() < deadline => {
+                    thread::sleep(REJOIN_RETRY_INTERVAL)
+                }
                 other => break other,
             }
         };
@@ -387,7 +402,7 @@ impl Side {
     }
 
     fn is_given_up(&mut self, members: &Members) {
-        self.reached = Reached::Free;
+        self.reached = QuiesceStage::Free;
         members.forget(self.member.id);
     }
 
@@ -396,10 +411,10 @@ impl Side {
     fn go_on_later(mut self, members: Members) {
         // Without a thread its worker ends, and its next call tells it.
         let _ = thread::Builder::new().name("return".into()).spawn(move || {
-            while self.reached > Reached::Detached {
+            while self.reached > QuiesceStage::Detached {
                 // What goes wrong is told to the program, or is that it is slow.
                 let _ = self.go_on(&members, Questions::Refused);
-                thread::sleep(PAUSE);
+                thread::sleep(REJOIN_RETRY_INTERVAL);
             }
         });
     }
@@ -427,24 +442,24 @@ pub(crate) fn resume(
     (address, key): (&str, SessionKey),
     is_over: &dyn Fn() -> bool,
 ) -> Result<(), MemberError> {
-    come_back(members, member, (address, key), Return::Free, is_over)
+    rejoin(members, member, (address, key), Rejoin::Free, is_over)
 }
 
 /// How a program comes back to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Return {
+pub(crate) enum Rejoin {
     /// Frames flow.
     Free,
     /// They do so once it is released.
     Held,
 }
 
-impl Return {
-    /// How far a side has been brought then.
-    fn reached(self) -> Reached {
+impl Rejoin {
+    /// How far a participant has been brought then.
+    fn reached(self) -> QuiesceStage {
         match self {
-            Self::Free => Reached::Free,
-            Self::Held => Reached::Held,
+            Self::Free => QuiesceStage::Free,
+            Self::Held => QuiesceStage::Held,
         }
     }
 
@@ -467,15 +482,15 @@ impl Return {
 }
 
 /// As [`resume`], in either manner.
-pub(crate) fn come_back(
+pub(crate) fn rejoin(
     members: &Members,
     member: &Member,
     (address, key): (&str, SessionKey),
-    how: Return,
+    how: Rejoin,
     is_over: &dyn Fn() -> bool,
 ) -> Result<(), MemberError> {
-    members.wait_back(member.id, RETURN, is_over)?;
-    match members.order(member.id, &how.order(address, key), RETURN)? {
+    members.wait_back(member.id, REJOIN_TIMEOUT, is_over)?;
+    match members.order(member.id, &how.order(address, key), REJOIN_TIMEOUT)? {
         word if how.is_done(&word) => {
             members.set_home(member.id, address, key);
             Ok(())

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::quiesce::Stop;
+use crate::checkpoint::quiesce::QuiescedJob;
 use katydid_image::{CheckpointNumber, Image, ImageId, Reader, Which};
 
 /// The last checkpoint after which the job went on, or out of which it was restored.
@@ -24,8 +24,9 @@ impl Recovery {
     }
 
     /// What a checkpoint that is complete now allows.
-    pub(crate) fn of_stop(image: PathBuf, id: ImageId, number: CheckpointNumber, stop: &Stop<'_>) -> Self {
-        let frames = stop.sides.iter().map(|side| (side.member.id, side.member.frames)).collect();
+    pub(crate) fn of_stop(image: PathBuf, id: ImageId, number: CheckpointNumber, stop: &QuiescedJob<'_>) -> Self {
+        let frames =
+            stop.participants.iter().map(|participant| (participant.member.id, participant.member.frames)).collect();
         Self::new(image, id, number, frames)
     }
 

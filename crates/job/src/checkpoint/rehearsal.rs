@@ -12,10 +12,10 @@ use katydid_wire::handshake::SessionKind;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::fault_injection;
-use crate::checkpoint::quiesce::{Side, Stop, address, in_parallel};
-use crate::checkpoint::request::{FOLDER, keeps_stopped};
+use crate::checkpoint::quiesce::{Participant, QuiescedJob, address, in_parallel};
+use crate::checkpoint::request::{CRIU_FOLDER, keeps_stopped};
 use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progress, Rebuild};
-use crate::supervisor::state::Inner;
+use crate::supervisor::state::JobState;
 use crate::supervisor::view::{Request, Step};
 
 /// Rehearses all sessions of CUDA. What comes back is a warning for who asked for the checkpoint.
@@ -24,33 +24,34 @@ use crate::supervisor::view::{Request, Step};
 ///
 /// [`CheckpointError::Rehearsal`], or what is wrong with the image.
 pub(crate) fn rehearse(
-    job: &Inner,
+    job: &JobState,
     request: &Request,
-    stop: &Stop<'_>,
+    stop: &QuiescedJob<'_>,
     (writer, manifest): (&Writer, &Manifest),
     tell: &(dyn Fn(&Step) + Sync),
 ) -> Result<Option<String>, CheckpointError> {
-    let sides: Vec<&Side> = stop.sides.iter().filter(|side| side.member.session == SessionKind::CUDA).collect();
-    if request.device_only || sides.is_empty() {
+    let participants: Vec<&Participant> =
+        stop.participants.iter().filter(|participant| participant.member.session == SessionKind::CUDA).collect();
+    if request.device_only || participants.is_empty() {
         return Ok(None);
     }
     tell(&Step::Rehearse);
     fault_injection::inject(&Step::Rehearse)?;
     let reader = writer.draft(manifest.clone())?;
-    let (catalogue, memory) = (Catalogue::new(&reader), writer.folder(FOLDER)?);
-    let incarnations = job.incarnations.clone().and_next();
+    let (catalogue, memory) = (Catalogue::new(&reader), writer.folder(CRIU_FOLDER)?);
+    let generations = job.generations.clone().and_next();
     let plan = Rebuild {
         catalogue: &catalogue,
         directory: None,
         device_only: false,
         rehearsal: true,
         memory: Some(Path::new(&memory)),
-        incarnations: &incarnations,
+        generations: &generations,
         devices: "",
     };
-    let rehearsed = in_parallel(sides, |side: &Side| {
-        let server = address(&side.member.address)?;
-        let rebuilt = Companion::rebuild(&server, &side.companion.session, &plan, &Progress::default());
+    let rehearsed = in_parallel(participants, |participant: &Participant| {
+        let server = address(&participant.member.address)?;
+        let rebuilt = Companion::rebuild(&server, &participant.companion.session, &plan, &Progress::default());
         rebuilt.map(drop).map_err(CheckpointError::Companion)
     });
     match rehearsed.into_iter().collect::<Result<(), CheckpointError>>() {

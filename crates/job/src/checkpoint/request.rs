@@ -9,7 +9,7 @@ use crate::checkpoint::error::CheckpointError;
 use crate::supervisor::view::Request;
 
 /// The folder of CRIU's files in a checkpoint.
-pub(crate) const FOLDER: &str = "criu";
+pub(crate) const CRIU_FOLDER: &str = "criu";
 
 /// Whether the program stays stopped after the dump, to be killed once the checkpoint is complete.
 pub(crate) fn keeps_stopped(request: &Request) -> bool {

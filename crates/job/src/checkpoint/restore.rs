@@ -26,10 +26,10 @@ use rustix::process::Signal;
 use rustix::termios::isatty;
 
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::image_notes::Notes;
-use crate::checkpoint::quiesce::{PROMPT, Return, attended, come_back, in_parallel, session_kind};
+use crate::checkpoint::image_notes::ImageNotes;
+use crate::checkpoint::quiesce::{ORDER_TIMEOUT, Rejoin, attended, in_parallel, rejoin, session_kind};
 use crate::checkpoint::recovery::Recovery;
-use crate::criu::link_remap_lock::{Turn, TurnError};
+use crate::criu::link_remap_lock::{LinkRemapLock, LinkRemapLockError};
 use crate::criu::restore_images::{Offered, RestoreImages};
 use crate::criu::tool::{Criu, CriuError};
 use crate::process::libraries::{Folders, LibraryError};
@@ -39,20 +39,20 @@ use crate::process::written_files::Written;
 use crate::process::{attributes, libraries, shared_memory, stopped, terminals, tree, written_files};
 use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progress, Rebuild};
 use crate::supervisor::folder::{Folder, FolderError};
-use crate::supervisor::generations::Incarnations;
+use crate::supervisor::generations::Generations;
 use crate::supervisor::guard::Guard;
 use crate::supervisor::job::{Job, JobError, Settings};
 use crate::supervisor::members::{Member, MemberError};
-use crate::supervisor::namespace::Space;
+use crate::supervisor::namespace::JobNamespaces;
 use crate::supervisor::{folder, namespace};
 use crate::sync::lock;
 
 /// How long a restored program may take to come to the job socket: it tries every few milliseconds.
-const RETURN: Duration = Duration::from_secs(60);
+const REJOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a process may take from the end of its connections to its own.
-const ENDING: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the kernel keeps the port of a connection that has ended (`TCP_TIMEWAIT_LEN`, a minute), and a little.
-const PORTS: Duration = Duration::from_secs(65);
+const PORT_TIMEOUT: Duration = Duration::from_secs(65);
 /// Between two tries to have a port.
 const NEXT_TRY: Duration = Duration::from_secs(1);
 /// Ids are set apart from the program's by this much, and never beyond what the kernel gives.
@@ -137,7 +137,7 @@ pub enum RestoreError {
     },
     /// Others would not let it do so.
     #[error(transparent)]
-    Turn(#[from] TurnError),
+    LinkRemapLock(#[from] LinkRemapLockError),
     /// The system.
     #[error("cannot {doing}: {source}")]
     System {
@@ -157,7 +157,7 @@ fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> RestoreE
 pub struct Opened {
     image: PathBuf,
     reader: Reader,
-    notes: Notes,
+    notes: ImageNotes,
     files: PathBuf,
     passed_over: Option<CheckpointNumber>,
 }
@@ -211,7 +211,7 @@ impl Opened {
         };
         let number = reader.number().0;
         let part = reader.manifest().criu.as_ref().ok_or(RestoreError::NoProgram(number))?;
-        let notes = Notes::decode(&part.notes).ok_or(RestoreError::NoNotes(number))?;
+        let notes = ImageNotes::decode(&part.notes).ok_or(RestoreError::NoNotes(number))?;
         let understood = libraries::check(&reader.manifest().libraries);
         understood.map_err(|source| RestoreError::Library { number, source })?;
         let files = reader.folder(&part.folder)?;
@@ -256,12 +256,12 @@ impl Opened {
         let cut = written_files::cut_back(&self.notes.written);
         let cut = cut.map_err(|(path, source)| RestoreError::Cut { path, source })?;
         let progress: Vec<Arc<Progress>> = self.manifest().sessions.iter().map(|_| Arc::default()).collect();
-        let incarnations = self.notes.incarnations.clone().and_next();
+        let generations = self.notes.generations.clone().and_next();
         let streams = Streams::new(self, &placed.files, around.work)?;
         let is_refused = AtomicBool::new(false);
         let (companions, raised) = thread::scope(|scope| {
             let sessions = scope.spawn(|| {
-                let sessions = self.rebuild(around, &incarnations, &progress);
+                let sessions = self.rebuild(around, &generations, &progress);
                 is_refused.store(sessions.is_err(), SeqCst);
                 sessions
             });
@@ -269,7 +269,7 @@ impl Opened {
             let raised = Raised::new(self, &criu, around, &target, &is_refused);
             while !sessions.is_finished() {
                 told(&progress, tell);
-                thread::sleep(TICK);
+                thread::sleep(POLL_INTERVAL);
             }
             (sessions.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), raised)
         });
@@ -285,7 +285,7 @@ impl Opened {
             command: self.manifest().job.command.clone(),
             private_criu: around.private_criu.to_owned(),
             servers: self.notes.servers.clone(),
-            incarnations,
+            generations,
             enter,
             task: None,
         })?;
@@ -337,7 +337,7 @@ impl Opened {
     fn rebuild(
         &self,
         around: &Surroundings<'_>,
-        incarnations: &Incarnations,
+        generations: &Generations,
         progress: &[Arc<Progress>],
     ) -> Result<Vec<Companion>, RestoreError> {
         let directory = self.reader.directory()?;
@@ -346,7 +346,7 @@ impl Opened {
         let directory = directory.as_ref().map(AsFd::as_fd);
         let (catalogue, devices) = (&catalogue, around.devices);
         let (device_only, rehearsal, memory) = (false, false, Some(&*self.files));
-        let plan = Rebuild { catalogue, directory, device_only, rehearsal, memory, incarnations, devices };
+        let plan = Rebuild { catalogue, directory, device_only, rehearsal, memory, generations, devices };
         let companions = in_parallel(list, |(session, progress)| {
             Ok(Companion::rebuild(around.server, &session.name, &plan, progress)?)
         });
@@ -379,13 +379,14 @@ impl Opened {
             let program = programs.iter().find(|program| program.session.as_ref() == Some(&companion.session));
             let pid = program.map_or(0, |program| program.pid);
             let is_over = || is_over(pid);
-            let Some(member) = job.members().wait_pid((pid, session_kind(&companion.session)), RETURN, &is_over)?
+            let Some(member) =
+                job.members().wait_pid((pid, session_kind(&companion.session)), REJOIN_TIMEOUT, &is_over)?
             else {
                 continue;
             };
             let key = companion.key;
             let home = (address.as_str(), key);
-            let rejoin = || come_back(job.members(), &member, home, Return::Held, &is_over);
+            let rejoin = || rejoin(job.members(), &member, home, Rejoin::Held, &is_over);
             match attended(companion, &catalogue, rejoin) {
                 Err(MemberError::Gone { .. }) if ended_soon(&is_over) => continue,
                 rejoined => rejoined?,
@@ -399,7 +400,7 @@ impl Opened {
             identity.map(|identity| Recovery::new(self.image.clone(), identity.image, identity.number, frames));
         for (Member { id, .. }, pid) in held {
             let is_over = || is_over(pid);
-            match job.members().order(id, &ToProgram::Release {}, PROMPT) {
+            match job.members().order(id, &ToProgram::Release {}, ORDER_TIMEOUT) {
                 Err(MemberError::Gone { .. }) if ended_soon(&is_over) => {}
                 released => drop(released?),
             }
@@ -438,15 +439,15 @@ impl Opened {
 
 /// Whether a process whose connection has ended does so itself, which is a moment later.
 fn ended_soon(is_over: &dyn Fn() -> bool) -> bool {
-    let deadline = Instant::now() + ENDING;
+    let deadline = Instant::now() + END_TIMEOUT;
     while !is_over() && Instant::now() < deadline {
-        thread::sleep(TICK);
+        thread::sleep(POLL_INTERVAL);
     }
     is_over()
 }
 
 /// How often progress is told.
-const TICK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 fn told(progress: &[Arc<Progress>], tell: &(dyn Fn(u64, u64) + Sync)) {
     use std::sync::atomic::Ordering::Relaxed;
@@ -488,7 +489,7 @@ impl Raised {
         let mut is_told = false;
         loop {
             match Self::once(opened, criu, around, target) {
-                Err(error) if error.is_of_port() && since.elapsed() < PORTS && !is_refused.load(SeqCst) => {}
+                Err(error) if error.is_of_port() && since.elapsed() < PORT_TIMEOUT && !is_refused.load(SeqCst) => {}
                 other => return other,
             }
             if !is_told {
@@ -497,7 +498,7 @@ impl Raised {
             }
             let next = Instant::now() + NEXT_TRY;
             while Instant::now() < next && !is_refused.load(SeqCst) {
-                thread::sleep(TICK);
+                thread::sleep(POLL_INTERVAL);
             }
         }
     }
@@ -510,7 +511,7 @@ impl Raised {
         target: &Target<'_>,
     ) -> Result<Self, RestoreError> {
         if target.apart {
-            return Self::apart(opened, criu, around, target);
+            return Self::split(opened, criu, around, target);
         }
         let given: Vec<&Path> = shared_memory::given_names(&opened.notes.shared).collect();
         let turn = turn(opened, &given, around.waits)?;
@@ -529,14 +530,14 @@ impl Raised {
             // port may be free later.
             Err(first) => {
                 drop((made, turn));
-                let raised = Self::apart(opened, criu, around, target);
+                let raised = Self::split(opened, criu, around, target);
                 raised.map_err(|second| if second.is_of_port() { second } else { first.into() })
             }
         }
     }
 
     /// In namespaces of its own.
-    fn apart(
+    fn split(
         opened: &Opened,
         criu: &Criu,
         around: &Surroundings<'_>,
@@ -546,7 +547,7 @@ impl Raised {
         let _turn = turn(opened, &names, around.waits)?;
         let restore = criu.restore_command(&target.streams.images.folder, around.work, &target.streams.inherit());
         let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
-        let space = Space {
+        let space = JobNamespaces {
             known_folder: opened.notes.folder.clone(),
             folder: target.folder.path().to_owned(),
             note: Criu::note(around.work),
@@ -597,14 +598,14 @@ impl Raised {
 /// Where a CRIU makes files anew that had no name any more, for a moment, it calls them as every other CRIU that restores
 /// the same job does; and those that had lost one of several names come under such as each dump gives. So restores with such
 /// files take turns: held until the value is dropped.
-fn turn(opened: &Opened, given: &[&Path], tell: fn(&str)) -> Result<Option<Turn>, TurnError> {
+fn turn(opened: &Opened, given: &[&Path], tell: fn(&str)) -> Result<Option<LinkRemapLock>, LinkRemapLockError> {
     let names = fs::read_dir(&opened.files).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let has_ghosts = names.into_iter().any(|name| name.to_string_lossy().starts_with(GHOST));
-    (has_ghosts || !given.is_empty()).then(|| Turn::of_restore(given, has_ghosts, tell)).transpose()
+    let has_ghosts = names.into_iter().any(|name| name.to_string_lossy().starts_with(GHOST_FILE_PREFIX));
+    (has_ghosts || !given.is_empty()).then(|| LinkRemapLock::of_restore(given, has_ghosts, tell)).transpose()
 }
 
 /// Begin of the names of CRIU's files about files without a name.
-const GHOST: &str = "ghost-file-";
+const GHOST_FILE_PREFIX: &str = "ghost-file-";
 
 /// The streams of ours that the program gets, which CRIU inherits beside its own, and the files that say so.
 #[derive(Debug)]

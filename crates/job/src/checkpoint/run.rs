@@ -28,16 +28,16 @@ use katydid_image::{
     Committed, Criu as CriuPart, Image, ImageError, Job as JobPart, Library, Manifest, Program, Session, Times, Writer,
 };
 
-use crate::checkpoint::error::{ATTEMPTS, CheckpointError};
+use crate::checkpoint::error::{CheckpointError, MAX_ATTEMPTS};
 use crate::checkpoint::frozen::Frozen;
-use crate::checkpoint::image_notes::Notes;
-use crate::checkpoint::quiesce::{Programs, Stop, Workers, session_name};
+use crate::checkpoint::image_notes::ImageNotes;
+use crate::checkpoint::quiesce::{Programs, QuiescedJob, Workers, session_name};
 use crate::checkpoint::recovery::Recovery;
 use crate::checkpoint::rehearsal::rehearse;
-use crate::checkpoint::request::{FOLDER, image_of, keeps_stopped, micros, now, options};
+use crate::checkpoint::request::{CRIU_FOLDER, image_of, keeps_stopped, micros, now, options};
 use crate::checkpoint::stages::Stages;
 use crate::checkpoint::{fault_injection, obstacles};
-use crate::criu::files_img::Noted;
+use crate::criu::files_img::FilesImage;
 use crate::criu::tool::{After, Criu, Dumper};
 use crate::criu::{dump_progress, files_img, link_remap, sk_queues_img};
 use crate::process::shared_memory::Segment;
@@ -46,20 +46,24 @@ use crate::process::written_files::Written;
 use crate::process::{attributes, libraries, shared_memory, stdio, tcp, terminals, tree, unix_session, written_files};
 use crate::supervisor::companion::{Plan, Questions};
 use crate::supervisor::members::Member;
-use crate::supervisor::state::Inner;
+use crate::supervisor::state::JobState;
 use crate::supervisor::view::{Report, Request, Step};
 use crate::sync::lock;
 
 /// How long the GPU may take to come to rest unless the request says.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REST_TIMEOUT: Duration = Duration::from_secs(30);
 /// zstd level of chunks unless the request says.
 const DEFAULT_LEVEL: u32 = 1;
 /// How long connections may be on their way that nobody has accepted, and how often that is looked at: CRIU cannot dump such.
-const ON_ITS_WAY: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(200);
+const RETRY_TIME: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Takes a checkpoint; the caller sees to it that there is one at a time.
-pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)) -> Result<Report, CheckpointError> {
+pub(crate) fn take(
+    job: &JobState,
+    request: &Request,
+    tell: &(dyn Fn(&Step) + Sync),
+) -> Result<Report, CheckpointError> {
     let (began, since, stages) = (now(), Instant::now(), Stages::default());
     let tell = &|step: &Step| {
         stages.enter(step);
@@ -74,7 +78,7 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
         obstacles::is_whole(job)?;
     }
     let image = Image::create_or_open(path)?;
-    let mut left = ATTEMPTS;
+    let mut left = MAX_ATTEMPTS;
     while left > 0 {
         let writer = image.begin(options(request))?;
         let (criu, libraries) = (criu.as_ref(), OnceLock::new());
@@ -85,14 +89,14 @@ pub(crate) fn take(job: &Inner, request: &Request, tell: &(dyn Fn(&Step) + Sync)
                 left -= 1;
                 continue;
             }
-            Err(error) if error.passes() && since.elapsed() < ON_ITS_WAY => {
-                thread::sleep(LOOK);
+            Err(error) if error.passes() && since.elapsed() < RETRY_TIME => {
+                thread::sleep(RETRY_INTERVAL);
                 continue;
             }
             Err(error) => return Err(error),
         };
         let (workers, members) = (taken.workers(), taken.members());
-        let Taken { mut stop, sessions, processes, criu: part, frozen, stopped } = taken;
+        let CheckpointParts { mut stop, sessions, processes, criu: part, frozen, stopped } = taken;
         let libraries = attempt.libraries.into_inner().unwrap_or_default();
         let times = Times { began, written: now(), stopped_us: micros(stopped) };
         let manifest = Manifest { libraries, ..manifest(job, &members, sessions, part, times) };
@@ -147,7 +151,7 @@ fn commit(writer: Writer, manifest: Manifest, tell: &(dyn Fn(&Step) + Sync)) -> 
 
 /// One try; a second one is made when a program came to the job meanwhile.
 pub(crate) struct Attempt<'j, 'a> {
-    pub(crate) job: &'j Inner,
+    pub(crate) job: &'j JobState,
     pub(crate) root: u32,
     pub(crate) request: &'a Request,
     pub(crate) writer: &'a Writer,
@@ -159,8 +163,8 @@ pub(crate) struct Attempt<'j, 'a> {
 }
 
 /// All that the manifest takes, in the image already.
-struct Taken<'j> {
-    stop: Stop<'j>,
+struct CheckpointParts<'j> {
+    stop: QuiescedJob<'j>,
     sessions: Vec<Session>,
     processes: Vec<Process>,
     criu: Option<CriuPart>,
@@ -168,9 +172,9 @@ struct Taken<'j> {
     stopped: Duration,
 }
 
-impl Taken<'_> {
+impl CheckpointParts<'_> {
     fn workers(&self) -> Vec<u32> {
-        self.stop.sides.iter().map(|side| side.companion.worker).collect()
+        self.stop.participants.iter().map(|participant| participant.companion.worker).collect()
     }
 
     /// As they were when they stood still: one that went on may have ended by now.
@@ -196,8 +200,8 @@ pub(crate) struct Dumped {
 
 impl<'j> Attempt<'j, '_> {
     /// None: somebody came, and everything goes on as before.
-    fn run(&self) -> Result<Option<Taken<'j>>, CheckpointError> {
-        self.introduced()?;
+    fn run(&self) -> Result<Option<CheckpointParts<'j>>, CheckpointError> {
+        self.wait_for_arrivals()?;
         obstacles::all_are_known(self.job, self.root)?;
         let arrivals = self.job.members.arrivals();
         // An attempt is made once.
@@ -225,7 +229,7 @@ impl<'j> Attempt<'j, '_> {
         match self.write(&mut stop, dumped.criu.is_some()) {
             Ok(sessions) => {
                 let Dumped { processes, criu, frozen } = dumped;
-                Ok(Some(Taken { stop, sessions, processes, criu, frozen, stopped }))
+                Ok(Some(CheckpointParts { stop, sessions, processes, criu, frozen, stopped }))
             }
             Err(error) if keeps_stopped(self.request) => Err(undo(&mut stop, dumped.frozen, questions, error)),
             Err(error) => Err(error),
@@ -240,9 +244,9 @@ impl<'j> Attempt<'j, '_> {
         }
     }
 
-    /// All sides, with the image at hand and the programs running.
-    pub(crate) fn connected(&self) -> Result<Stop<'j>, CheckpointError> {
-        let mut stop = Stop::prepare(&self.job.members)?;
+    /// All participants, with the image at hand and the programs running.
+    pub(crate) fn connected(&self) -> Result<QuiescedJob<'j>, CheckpointError> {
+        let mut stop = QuiescedJob::prepare(&self.job.members)?;
         stop.ready(self.plan(), self.writer)?;
         Ok(stop)
     }
@@ -255,7 +259,7 @@ impl<'j> Attempt<'j, '_> {
     /// A CRIU that is ready to dump the job as it is now.
     fn prepared(&self, criu: &Criu) -> Result<Dumper, CheckpointError> {
         let after = if keeps_stopped(self.request) { After::Stopped } else { After::Running };
-        let folder = self.writer.folder(FOLDER)?;
+        let folder = self.writer.folder(CRIU_FOLDER)?;
         let (seen, list) = (tree::seen_by_itself(self.root), processes(self.root)?);
         if let Some((pid, device)) = written_files::gpu_of(&list) {
             return Err(CheckpointError::Gpu { program: tree::name(pid), pid, device });
@@ -276,14 +280,14 @@ impl<'j> Attempt<'j, '_> {
     /// From hold to dump. Processes are left frozen only on success, and when they are to be killed.
     pub(crate) fn stand_still(
         &self,
-        stop: &mut Stop<'_>,
+        stop: &mut QuiescedJob<'_>,
         dumper: Option<Dumper>,
         arrivals: u64,
     ) -> Result<Option<Dumped>, CheckpointError> {
         self.begin(&Step::Hold)?;
         stop.hold()?;
         self.begin(&Step::Pause)?;
-        stop.pause(self.request.patience_ms.map_or(PATIENCE, |millis| Duration::from_millis(millis.into())))?;
+        stop.pause(self.request.patience_ms.map_or(REST_TIMEOUT, |millis| Duration::from_millis(millis.into())))?;
         self.begin(&Step::Capture)?;
         let Some(dump) = self.criu.zip(dumper) else {
             self.capture_alone(stop)?;
@@ -293,7 +297,7 @@ impl<'j> Attempt<'j, '_> {
         locate(self.root, stop)?;
         let hidden = self.job.members.hide();
         let _hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
-        self.introduced()?;
+        self.wait_for_arrivals()?;
         if self.job.members.arrivals() != arrivals {
             return Ok(None);
         }
@@ -310,8 +314,12 @@ impl<'j> Attempt<'j, '_> {
 
     /// The workers copy their state aside while the programs leave and CRIU copies their processes: what the ones look at,
     /// the others do not touch. Processes are left frozen only on success.
-    fn captured_and_dumped(&self, stop: &mut Stop<'_>, dump: (&Criu, Dumper)) -> Result<Dumped, CheckpointError> {
-        let (programs, workers) = stop.apart();
+    fn captured_and_dumped(
+        &self,
+        stop: &mut QuiescedJob<'_>,
+        dump: (&Criu, Dumper),
+    ) -> Result<Dumped, CheckpointError> {
+        let (programs, workers) = stop.split();
         let (captured, dumped) = thread::scope(|scope| {
             let capture = scope.spawn(|| self.capture(workers));
             let dumped = self.left_and_dumped(programs, dump);
@@ -319,13 +327,13 @@ impl<'j> Attempt<'j, '_> {
             (capture.join().unwrap_or(Err(CheckpointError::Ourselves)), dumped)
         });
         let dumped = dumped?;
-        captured.and_then(|()| stop.is_whole()).map(|()| dumped)
+        captured.and_then(|()| stop.check_sharing()).map(|()| dumped)
     }
 
     /// Has the workers copy their state aside while nothing else is done.
-    pub(crate) fn capture_alone(&self, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
-        self.capture(stop.apart().1)?;
-        stop.is_whole()
+    pub(crate) fn capture_alone(&self, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
+        self.capture(stop.split().1)?;
+        stop.check_sharing()
     }
 
     fn capture(&self, workers: Workers<'_>) -> Result<(), CheckpointError> {
@@ -341,7 +349,7 @@ impl<'j> Attempt<'j, '_> {
         programs.leave()?;
         let total = tree::memory(&processes(self.root)?);
         self.begin(&Step::Dump { done: 0, total })?;
-        let folder = self.writer.folder(FOLDER)?;
+        let folder = self.writer.folder(CRIU_FOLDER)?;
         let tell = |done| (self.tell)(&Step::Dump { done, total });
         dump_progress::watched(&folder, &tell, || self.dump(criu, dumper))
     }
@@ -351,10 +359,10 @@ impl<'j> Attempt<'j, '_> {
     fn dump(&self, criu: &Criu, dumper: Dumper) -> Result<Dumped, CheckpointError> {
         let before = processes(self.root)?;
         let notes = notes(self.job, &before);
-        let folder = self.writer.folder(FOLDER)?;
+        let folder = self.writer.folder(CRIU_FOLDER)?;
         let dumped = dumper.dump();
         if let Err(error) = &dumped {
-            self.job.torn.fetch_or(error.tears(), SeqCst);
+            self.job.criu_killed.fetch_or(error.tears(), SeqCst);
         }
         let after = match processes(self.root) {
             Ok(after) => tree::with_states_of(after, &before),
@@ -387,12 +395,12 @@ impl<'j> Attempt<'j, '_> {
         if let Some(pid) = sk_queues_img::with_events(&after) {
             return Err(CheckpointError::Events { program: tree::name(pid), pid });
         }
-        let part = part(criu, tree::seen_by_itself(self.root), Notes { shared, ..notes }, &noted)?;
+        let part = part(criu, tree::seen_by_itself(self.root), ImageNotes { shared, ..notes }, &noted)?;
         Ok(Dumped { processes: after, criu: Some(part), frozen: Some(frozen) })
     }
 
     /// Copies shared memory, and takes away the names that CRIU gave for the time of the dump.
-    fn shared(&self, tree: &[Process], noted: &Noted, folder: &Path) -> Result<Vec<Segment>, CheckpointError> {
+    fn shared(&self, tree: &[Process], noted: &FilesImage, folder: &Path) -> Result<Vec<Segment>, CheckpointError> {
         let given: Vec<PathBuf> = noted.links.iter().map(|link| link.name.clone()).collect();
         let libraries = self.libraries.get().map(Vec::as_slice).unwrap_or_default();
         let is_kept = |of: &Path| libraries.iter().any(|library| library.deleted && Path::new(&library.path) == of);
@@ -403,7 +411,7 @@ impl<'j> Attempt<'j, '_> {
     }
 
     /// Waits for programs that are about to use the GPU.
-    pub(crate) fn introduced(&self) -> Result<(), CheckpointError> {
+    pub(crate) fn wait_for_arrivals(&self) -> Result<(), CheckpointError> {
         let doing = "wait for programs that begin to use the GPU";
         self.job.members.wait_introduced().map_err(|source| CheckpointError::System { doing, source })
     }
@@ -415,30 +423,35 @@ impl<'j> Attempt<'j, '_> {
     }
 
     /// Waits for the workers, and takes in what they and CRIU wrote.
-    pub(crate) fn write(&self, stop: &mut Stop<'_>, is_dumped: bool) -> Result<Vec<Session>, CheckpointError> {
+    pub(crate) fn write(&self, stop: &mut QuiescedJob<'_>, is_dumped: bool) -> Result<Vec<Session>, CheckpointError> {
         self.begin(&Step::Write { done: 0, total: 0, written: 0 })?;
         let parts = stop.write(self.writer, &|done, total, written| {
             (self.tell)(&Step::Write { done, total, written });
         })?;
         if is_dumped {
-            self.writer.adopt_folder(FOLDER)?;
+            self.writer.adopt_folder(CRIU_FOLDER)?;
         }
         sessions(self.writer, stop, parts)
     }
 }
 
 /// The sessions that workers have written: from what they said, or from the image.
-pub(crate) fn sessions(writer: &Writer, stop: &Stop<'_>, parts: Vec<Vec<u8>>) -> Result<Vec<Session>, CheckpointError> {
-    let sessions = stop.sides.iter().zip(parts).map(|(side, part)| match serde_json::from_slice::<Session>(&part) {
-        Ok(session) if session.name == side.companion.session => Ok(session),
-        _ => Ok(writer.take_session(&side.companion.session)?),
-    });
+pub(crate) fn sessions(
+    writer: &Writer,
+    stop: &QuiescedJob<'_>,
+    parts: Vec<Vec<u8>>,
+) -> Result<Vec<Session>, CheckpointError> {
+    let sessions =
+        stop.participants.iter().zip(parts).map(|(participant, part)| match serde_json::from_slice::<Session>(&part) {
+            Ok(session) if session.name == participant.companion.session => Ok(session),
+            _ => Ok(writer.take_session(&participant.companion.session)?),
+        });
     sessions.collect()
 }
 
 /// Lets everything go on, after `cause`.
 pub(crate) fn undo(
-    stop: &mut Stop<'_>,
+    stop: &mut QuiescedJob<'_>,
     frozen: Option<Frozen>,
     questions: Questions<'_>,
     cause: CheckpointError,
@@ -457,28 +470,30 @@ fn processes(root: u32) -> Result<Vec<Process>, CheckpointError> {
 }
 
 /// Finds the process of every program with a session. All must be in the tree, because CRIU dumps nothing else.
-fn locate(root: u32, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+fn locate(root: u32, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
     find_processes(root, stop)?;
-    let stray = stop.sides.iter().find(|side| side.process.is_none());
-    stray.map_or(Ok(()), |side| Err(CheckpointError::Stray { pid: side.member.pid }))
+    let stray = stop.participants.iter().find(|participant| participant.process.is_none());
+    stray.map_or(Ok(()), |participant| Err(CheckpointError::Stray { pid: participant.member.pid }))
 }
 
 /// The same as far as they are in the tree: whoever waits for a program looks whether its process has ended.
-pub(crate) fn find_processes(root: u32, stop: &mut Stop<'_>) -> Result<(), CheckpointError> {
+pub(crate) fn find_processes(root: u32, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
     let known: HashMap<u32, u32> =
         processes(root)?.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();
-    stop.sides.iter_mut().for_each(|side| side.process = known.get(&side.member.pid).copied());
+    stop.participants
+        .iter_mut()
+        .for_each(|participant| participant.process = known.get(&participant.member.pid).copied());
     Ok(())
 }
 
 /// What a restore has to know beside CRIU's files. The lengths of files are not final: the processes run.
-fn notes(job: &Inner, processes: &[Process]) -> Notes {
-    // Standard streams are the restoring side's, so the files behind the old ones are none of its business.
+fn notes(job: &JobState, processes: &[Process]) -> ImageNotes {
+    // Standard streams are the restoring participant's, so the files behind the old ones are none of its business.
     let is_standard = |file: &Written| stdio::is_replaced(&job.stdio, Path::new(&file.path));
-    Notes {
+    ImageNotes {
         folder: job.known_folder.clone(),
         servers: lock(&job.servers).clone(),
-        incarnations: job.incarnations.clone(),
+        generations: job.generations.clone(),
         stdio: job.stdio.clone(),
         shared: Vec::new(),
         terminals: terminals::numbers(processes),
@@ -490,11 +505,11 @@ fn notes(job: &Inner, processes: &[Process]) -> Notes {
 }
 
 /// CRIU's part of the manifest, after a dump.
-fn part(criu: &Criu, root_pid: u32, notes: Notes, noted: &Noted) -> Result<CriuPart, CheckpointError> {
-    let notes = Notes { written: written_files::at_rest(notes.written, &lengths(noted, &notes.shared)), ..notes };
+fn part(criu: &Criu, root_pid: u32, notes: ImageNotes, noted: &FilesImage) -> Result<CriuPart, CheckpointError> {
+    let notes = ImageNotes { written: written_files::at_rest(notes.written, &lengths(noted, &notes.shared)), ..notes };
     Ok(CriuPart {
         version: criu.version.clone(),
-        folder: FOLDER.to_owned(),
+        folder: CRIU_FOLDER.to_owned(),
         root_pid,
         options: Vec::new(),
         notes: notes
@@ -504,7 +519,7 @@ fn part(criu: &Criu, root_pid: u32, notes: Notes, noted: &Noted) -> Result<CriuP
 }
 
 /// The lengths of files as CRIU saw them; of those that have lost their names, by the names that they have.
-fn lengths(noted: &Noted, shared: &[Segment]) -> BTreeMap<String, u64> {
+fn lengths(noted: &FilesImage, shared: &[Segment]) -> BTreeMap<String, u64> {
     let mut lengths = noted.lengths.clone();
     for link in &noted.links {
         let names = Segment::names_of(shared, &link.name).filter_map(|name| name.to_str());
@@ -514,7 +529,7 @@ fn lengths(noted: &Noted, shared: &[Segment]) -> BTreeMap<String, u64> {
 }
 
 pub(crate) fn manifest(
-    job: &Inner,
+    job: &JobState,
     members: &[Member],
     sessions: Vec<Session>,
     criu: Option<CriuPart>,

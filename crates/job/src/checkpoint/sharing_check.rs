@@ -1,4 +1,4 @@
-//! Whether a checkpoint has both sides of all that programs share: memory and events that one has lent, and others hold.
+//! Whether a checkpoint has both participants of all that programs share: memory and events that one has lent, and others hold.
 //!
 //! A session is kept together with everybody whom it shares something with, or not at all: whoever is left out would go on
 //! with memory that is not the other one's any more.
@@ -16,13 +16,15 @@ const LENDS: &str =
 const FREED: &str = "has freed memory or an event that another program still has open: close it there first";
 /// Whoever moves has another worker, while the old one still has its door.
 const MOVES: &str =
-    "shares memory or events with another program, which cannot be moved: close them on both sides first";
+    "shares memory or events with another program, which cannot be moved: close them on both participants first";
 
 /// Passes what is shared among these alone.
-pub(crate) fn check<'a>(sides: impl Iterator<Item = (&'a Member, &'a Sharing)> + Clone) -> Result<(), CheckpointError> {
-    for (member, sharing) in sides.clone() {
+pub(crate) fn check<'a>(
+    participants: impl Iterator<Item = (&'a Member, &'a Sharing)> + Clone,
+) -> Result<(), CheckpointError> {
+    for (member, sharing) in participants.clone() {
         let holders = |of: Borrowing| {
-            let all = sides.clone().flat_map(|(_, sharing)| &sharing.borrowed);
+            let all = participants.clone().flat_map(|(_, sharing)| &sharing.borrowed);
             all.filter(|it| **it == of).count() as u64
         };
         let own = sharing.door.unwrap_or_default();
@@ -35,7 +37,7 @@ pub(crate) fn check<'a>(sides: impl Iterator<Item = (&'a Member, &'a Sharing)> +
                 false => return Err(refused(member, FREED)),
             }
         }
-        let is_here = |it: &Borrowing| sides.clone().any(|(_, lender)| lender.door == Some(it.door));
+        let is_here = |it: &Borrowing| participants.clone().any(|(_, lender)| lender.door == Some(it.door));
         if !sharing.borrowed.iter().all(is_here) {
             return Err(refused(member, HOLDS));
         }
@@ -45,9 +47,9 @@ pub(crate) fn check<'a>(sides: impl Iterator<Item = (&'a Member, &'a Sharing)> +
 
 /// Passes nobody who shares anything.
 pub(crate) fn check_alone<'a>(
-    mut sides: impl Iterator<Item = (&'a Member, &'a Sharing)>,
+    mut participants: impl Iterator<Item = (&'a Member, &'a Sharing)>,
 ) -> Result<(), CheckpointError> {
-    sides.find(|(_, sharing)| sharing.is_some()).map_or(Ok(()), |(member, _)| Err(refused(member, MOVES)))
+    participants.find(|(_, sharing)| sharing.is_some()).map_or(Ok(()), |(member, _)| Err(refused(member, MOVES)))
 }
 
 fn refused(member: &Member, what: &'static str) -> CheckpointError {

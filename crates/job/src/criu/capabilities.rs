@@ -14,7 +14,7 @@ use rustix::process::geteuid;
 
 /// Capabilities, a bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rights(u64);
+pub(crate) struct Capabilities(u64);
 
 /// The name in `setcap`'s words, and the bit.
 const SETPCAP: (&str, u32) = ("cap_setpcap", 8);
@@ -34,7 +34,7 @@ const SET_USER_ID: u32 = 0o4000;
 /// The extended attribute of a file with capabilities.
 const ATTRIBUTE: &str = "security.capability";
 
-impl Rights {
+impl Capabilities {
     /// Those of `program` once it is executed; none where that cannot be told: a script, or a program that runs as its
     /// owner, may get rights in its own way.
     pub(crate) fn of(program: &Path) -> Option<Self> {
@@ -141,26 +141,27 @@ mod tests {
 
     #[test]
     fn an_ordinary_user_has_what_the_file_gives() {
-        assert_eq!(Rights::reckoned(ORDINARY, &attribute(), false).lacking_where(true, false), None);
-        let lacking = Rights::reckoned(ORDINARY, &[], false).lacking_where(true, false).unwrap().to_string();
+        assert_eq!(Capabilities::reckoned(ORDINARY, &attribute(), false).lacking_where(true, false), None);
+        let lacking = Capabilities::reckoned(ORDINARY, &[], false).lacking_where(true, false).unwrap().to_string();
         assert_eq!(lacking, "it lacks CAP_CHECKPOINT_RESTORE, CAP_SETPCAP, CAP_SYS_PTRACE");
         let no_new = ORDINARY.replace("NoNewPrivs:\t0", "NoNewPrivs:\t1");
-        assert!(Rights::reckoned(&no_new, &attribute(), false).lacking_where(true, false).is_some());
+        assert!(Capabilities::reckoned(&no_new, &attribute(), false).lacking_where(true, false).is_some());
         let bounded = ORDINARY.replace("000001ffffffffff", "000001fffffffeff");
-        let lacking = Rights::reckoned(&bounded, &attribute(), false).lacking_where(true, false).unwrap().to_string();
+        let lacking =
+            Capabilities::reckoned(&bounded, &attribute(), false).lacking_where(true, false).unwrap().to_string();
         assert_eq!(lacking, "it lacks CAP_SETPCAP");
     }
 
     #[test]
     fn ambient_capabilities_are_passed_on_and_root_has_what_is_not_taken_away() {
         let ambient = ORDINARY.replace("CapAmb:\t0000000000000000", "CapAmb:\t0000010000080100");
-        assert_eq!(Rights::reckoned(&ambient, &[], false).lacking_where(true, false), None);
-        assert!(!Rights::reckoned(&ambient, &[], false).are_administrators());
-        assert!(Rights::reckoned(ORDINARY, &[], true).are_administrators());
+        assert_eq!(Capabilities::reckoned(&ambient, &[], false).lacking_where(true, false), None);
+        assert!(!Capabilities::reckoned(&ambient, &[], false).are_administrators());
+        assert!(Capabilities::reckoned(ORDINARY, &[], true).are_administrators());
         let container = ORDINARY.replace("000001ffffffffff", "00000000a80425fb");
-        assert!(!Rights::reckoned(&container, &[], true).are_administrators());
+        assert!(!Capabilities::reckoned(&container, &[], true).are_administrators());
         let added = ORDINARY.replace("000001ffffffffff", "00000100800405fb");
-        let added = Rights::reckoned(&added, &[], true);
+        let added = Capabilities::reckoned(&added, &[], true);
         assert_eq!(added.lacking_where(false, false), None);
         assert_eq!(added.lacking_where(true, false).unwrap().to_string(), "it lacks CAP_SYS_PTRACE");
     }
@@ -168,10 +169,10 @@ mod tests {
     #[test]
     fn a_seccomp_profile_takes_an_administrator_to_suspend() {
         assert!(is_filtered("A:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n") && !is_filtered("Seccomp:\t0\n"));
-        let file = Rights::reckoned(ORDINARY, &attribute(), false);
+        let file = Capabilities::reckoned(ORDINARY, &attribute(), false);
         let lacking = file.lacking_where(true, true).unwrap().to_string();
         assert!(lacking.starts_with("it lacks CAP_SYS_ADMIN, ") && lacking.contains("seccomp=unconfined"), "{lacking}");
-        assert_eq!(Rights::reckoned(ORDINARY, &[], true).lacking_where(true, true), None);
+        assert_eq!(Capabilities::reckoned(ORDINARY, &[], true).lacking_where(true, true), None);
     }
 
     #[test]
@@ -179,8 +180,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("criu");
         fs::write(&script, "#!/bin/sh\nexec sudo criu \"$@\"\n").unwrap();
-        assert_eq!(Rights::of(&script), None);
-        assert!(Rights::of(&std::env::current_exe().unwrap()).is_some());
+        assert_eq!(Capabilities::of(&script), None);
+        assert!(Capabilities::of(&std::env::current_exe().unwrap()).is_some());
     }
 
     #[test]

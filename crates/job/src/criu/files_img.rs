@@ -25,8 +25,8 @@ use crate::criu::protobuf::{Fields, Message, Value};
 
 /// The first magic number of both files, and the second of each, as they stand there.
 pub(crate) const MAGIC: [u8; 4] = [0x19, 0x43, 0x56, 0x54];
-pub(crate) const FILES: [u8; 4] = [0x38, 0x31, 0x30, 0x56];
-const REMAPS: [u8; 4] = [0x54, 0x39, 0x13, 0x59];
+pub(crate) const FILES_MAGIC: [u8; 4] = [0x38, 0x31, 0x30, 0x56];
+const REMAPS_MAGIC: [u8; 4] = [0x54, 0x39, 0x13, 0x59];
 /// `file_entry.reg`.
 pub(crate) const REGULAR: u64 = 3;
 /// `reg_file_entry.id`, `.name`, `.size`.
@@ -41,20 +41,20 @@ const LINKED: u64 = 0;
 /// The type of a file that has no name: CRIU has its content.
 const GHOST: u64 = 1;
 /// Largest file that is read: entries of more files than a process can open.
-const MOST: u64 = 1 << 30;
+const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// See the module.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Noted {
+pub(crate) struct FilesImage {
     /// Lengths in bytes, by name.
     pub(crate) lengths: BTreeMap<String, u64>,
     /// Files whose name was gone.
-    pub(crate) links: Vec<Link>,
+    pub(crate) links: Vec<RemappedFile>,
 }
 
 /// A file that CRIU gave a name, because that under which it was opened is gone.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct RemappedFile {
     /// The name that is gone.
     pub(crate) of: PathBuf,
     /// The name that it was given.
@@ -76,7 +76,7 @@ struct Regular<'a> {
 /// # Errors
 ///
 /// It has no `files.img`, or a file in it cannot be read.
-pub(crate) fn read(folder: &Path) -> io::Result<Noted> {
+pub(crate) fn read(folder: &Path) -> io::Result<FilesImage> {
     let files = bounded(&folder.join("files.img"))?;
     let remaps = bounded_if_any(&folder.join("remap-fpath.img"))?;
     Ok(decode(&files, &remaps))
@@ -91,7 +91,7 @@ pub(crate) fn bounded_if_any(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 pub(crate) fn bounded(path: &Path) -> io::Result<Vec<u8>> {
-    if fs::metadata(path)?.len() > MOST {
+    if fs::metadata(path)?.len() > MAX_FILE_BYTES {
         let text = format!("{} is longer than any that CRIU writes", path.display());
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
@@ -133,9 +133,9 @@ pub(crate) fn rename(folder: &Path, to: &Path, renamed: &[Renamed]) -> io::Resul
 
 /// Both files with other names; the name of the one that is not understood.
 fn with_names(files: &[u8], remaps: &[u8], renamed: &[Renamed]) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
-    let have_lost: BTreeSet<u64> = messages(remaps, REMAPS).filter_map(lost).collect();
+    let have_lost: BTreeSet<u64> = messages(remaps, REMAPS_MAGIC).filter_map(lost).collect();
     let mut moved = BTreeSet::new();
-    let files = rewritten(files, FILES, |message| {
+    let files = rewritten(files, FILES_MAGIC, |message| {
         let Some(file) = regular(message) else { return Some(message.to_owned()) };
         let is_it = |renamed: &&Renamed| {
             renamed.from.as_os_str().as_bytes() == file.name && renamed.is_lost == have_lost.contains(&file.id)
@@ -149,7 +149,7 @@ fn with_names(files: &[u8], remaps: &[u8], renamed: &[Renamed]) -> Result<(Vec<u
         return Ok((files, Vec::new()));
     }
     let stays = |message: &[u8]| lost(message).is_none_or(|id| !moved.contains(&id)).then(|| message.to_owned());
-    Ok((files, rewritten(remaps, REMAPS, stays).ok_or(FILE_NAMES[1])?))
+    Ok((files, rewritten(remaps, REMAPS_MAGIC, stays).ok_or(FILE_NAMES[1])?))
 }
 
 /// A file with each message as `new` has it, or without it; none where the file is not understood to its end.
@@ -187,16 +187,16 @@ fn lost(message: &[u8]) -> Option<u64> {
     [LINKED, GHOST].contains(&Fields(message).number_in(TYPE)?).then(|| Fields(message).number_in(OF))?
 }
 
-fn decode(files: &[u8], remaps: &[u8]) -> Noted {
+fn decode(files: &[u8], remaps: &[u8]) -> FilesImage {
     let files: BTreeMap<u64, Regular<'_>> =
-        messages(files, FILES).filter_map(regular).map(|file| (file.id, file)).collect();
+        messages(files, FILES_MAGIC).filter_map(regular).map(|file| (file.id, file)).collect();
     let named = |file: &Regular<'_>| Some((std::str::from_utf8(file.name).ok()?.to_owned(), file.size?));
-    let linked = messages(remaps, REMAPS).filter_map(linked);
+    let linked = messages(remaps, REMAPS_MAGIC).filter_map(linked);
     let links = linked.filter_map(|(of, found_by)| {
         let name = |id| Some(PathBuf::from(OsStr::from_bytes(files.get(id)?.name)));
-        Some(Link { of: name(&of)?, name: name(&found_by)?, length: files.get(&of)?.size })
+        Some(RemappedFile { of: name(&of)?, name: name(&found_by)?, length: files.get(&of)?.size })
     });
-    Noted { lengths: files.values().filter_map(named).collect(), links: links.collect() }
+    FilesImage { lengths: files.values().filter_map(named).collect(), links: links.collect() }
 }
 
 /// The messages of a file with this second magic number, up to the first that is cut off.
@@ -260,12 +260,12 @@ mod tests {
         let pipe = vec![8, 2, 16, 1, 0x92, 1, 4, 8, 1, 16, 9];
         let (lost, given) = (regular(4, "/s/lost", &[32]), regular(5, "/s/link_remap.5", &[]));
         let (a, b) = (regular(2, "/tmp/a", &[0xe0, 0x84, 0x01]), regular(3, "/b", &[0]));
-        file(FILES, &[pipe, a, b, lost, given])
+        file(FILES_MAGIC, &[pipe, a, b, lost, given])
     }
 
     /// The lost name, and a file without any.
     fn remaps() -> Vec<u8> {
-        file(REMAPS, &[vec![8, 4, 16, 5, 24, 0], vec![8, 3, 16, 1, 24, 1]])
+        file(REMAPS_MAGIC, &[vec![8, 4, 16, 5, 24, 0], vec![8, 3, 16, 1, 24, 1]])
     }
 
     #[test]
@@ -273,8 +273,11 @@ mod tests {
         let noted = decode(&files(), &remaps());
         let lengths = [("/b".to_owned(), 0), ("/s/lost".to_owned(), 32), ("/tmp/a".to_owned(), 0x4260)];
         assert_eq!(noted.lengths, lengths.into());
-        assert_eq!(noted.links, [Link { of: "/s/lost".into(), name: "/s/link_remap.5".into(), length: Some(32) }]);
-        assert_eq!(decode(b"no image at all", &remaps()), Noted::default());
+        assert_eq!(
+            noted.links,
+            [RemappedFile { of: "/s/lost".into(), name: "/s/link_remap.5".into(), length: Some(32) }]
+        );
+        assert_eq!(decode(b"no image at all", &remaps()), FilesImage::default());
         assert_eq!(decode(&files(), &[]).links, []);
     }
 
@@ -299,9 +302,9 @@ mod tests {
         let noted = decode(&new, &remaps_too);
         assert_eq!(noted.lengths.get("/elsewhere/than/before"), Some(&0));
         assert!(noted.lengths.contains_key("/tmp/a"), "it has a name, so it is another file");
-        assert_eq!(remaps_too, file(REMAPS, &[vec![8, 4, 16, 5, 24, 0]]));
+        assert_eq!(remaps_too, file(REMAPS_MAGIC, &[vec![8, 4, 16, 5, 24, 0]]));
         let (_, remaps_too) = with_names(&files(), &remaps(), &[to("/s/lost", true)]).unwrap();
-        assert_eq!(remaps_too, file(REMAPS, &[vec![8, 3, 16, 1, 24, 1]]));
+        assert_eq!(remaps_too, file(REMAPS_MAGIC, &[vec![8, 3, 16, 1, 24, 1]]));
     }
 
     #[test]

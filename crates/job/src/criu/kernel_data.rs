@@ -30,9 +30,9 @@ const NAME: &str = "criu.kdat";
 /// Where memory is a file system.
 const MEMORY: &str = "/dev/shm";
 /// `TMPFS_MAGIC` of the kernel.
-const TMPFS: i64 = 0x0102_1994;
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Longest that are taken; they are a structure of a kilobyte.
-const MOST: u64 = 1 << 20;
+const MAX_KERNEL_DATA_BYTES: u64 = 1 << 20;
 
 /// CRIU's findings, as it wrote them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ pub(crate) struct KernelData(Vec<u8>);
 
 /// The file while it is there.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub(crate) struct LentKernelData {
     path: PathBuf,
     inode: u64,
 }
@@ -65,26 +65,26 @@ impl KernelData {
         unsafe { command.pre_exec(move || cover(&place)) };
         command.status().ok()?;
         let found = folder.path().join(NAME);
-        let fits = fs::metadata(&found).is_ok_and(|found| (1..=MOST).contains(&found.len()));
+        let fits = fs::metadata(&found).is_ok_and(|found| (1..=MAX_KERNEL_DATA_BYTES).contains(&found.len()));
         if fits { fs::read(found).ok().map(Self) } else { None }
     }
 
     /// Puts them where CRIU looks; none when somebody has already, or we may not.
-    pub(crate) fn lend(&self) -> Option<Lent> {
+    pub(crate) fn lend(&self) -> Option<LentKernelData> {
         self.lend_in(Path::new(FOLDER)).ok()
     }
 
     /// Whole, and only if nothing is there: CRIU takes what it finds.
-    fn lend_in(&self, folder: &Path) -> io::Result<Lent> {
+    fn lend_in(&self, folder: &Path) -> io::Result<LentKernelData> {
         let mut fresh = tempfile::Builder::new().prefix("katydid-criu-").tempfile_in(folder)?;
         fresh.write_all(&self.0)?;
         let path = folder.join(NAME);
         fs::hard_link(fresh.path(), &path)?;
-        Ok(Lent { path, inode: fresh.as_file().metadata()?.ino() })
+        Ok(LentKernelData { path, inode: fresh.as_file().metadata()?.ino() })
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentKernelData {
     fn drop(&mut self) {
         // One that somebody has replaced is theirs.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
@@ -94,7 +94,7 @@ impl Drop for Lent {
 }
 
 fn is_memory(folder: &Path) -> bool {
-    statfs(folder).is_ok_and(|found| found.f_type == TMPFS)
+    statfs(folder).is_ok_and(|found| found.f_type == TMPFS_MAGIC)
 }
 
 /// When the kernel was started.

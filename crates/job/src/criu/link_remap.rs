@@ -16,21 +16,21 @@ use std::path::{Path, PathBuf};
 use crate::process::tree::Process;
 
 /// Begin of the names that CRIU gives; a number follows.
-pub(crate) const GIVEN: &[u8] = b"link_remap.";
+pub(crate) const LINK_REMAP_PREFIX: &[u8] = b"link_remap.";
 /// What the kernel writes behind a name that is gone.
-const MARK: &[u8] = b" (deleted)";
+const DELETED_SUFFIX: &[u8] = b" (deleted)";
 
 /// Which file it is, whatever its name: device and inode.
-pub(crate) type Key = (u64, u64);
+pub(crate) type FileId = (u64, u64);
 
-pub(crate) fn key(stat: &Metadata) -> Key {
+pub(crate) fn key(stat: &Metadata) -> FileId {
     (stat.dev(), stat.ino())
 }
 
 /// A file that has lost the name under which a process has it.
 #[derive(Debug)]
-pub(crate) struct Lost {
-    pub(crate) key: Key,
+pub(crate) struct UnlinkedFile {
+    pub(crate) key: FileId,
     /// Somebody can write to it through a mapping that others see.
     pub(crate) is_written: bool,
     /// One that has it.
@@ -42,23 +42,24 @@ pub(crate) struct Lost {
 }
 
 /// Those that the processes of a tree have open or mapped. What ends meanwhile is passed over.
-pub(crate) fn lost(tree: &[Process]) -> Vec<Lost> {
+pub(crate) fn lost(tree: &[Process]) -> Vec<UnlinkedFile> {
     tree.iter().flat_map(|process| open(process.pid).into_iter().chain(mapped(process.pid))).collect()
 }
 
-fn open(pid: u32) -> Vec<Lost> {
+fn open(pid: u32) -> Vec<UnlinkedFile> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let lost = entries.filter_map(|entry| Lost::new(pid, fs::read_link(entry.path()).ok()?.as_os_str(), &entry.path()));
+    let lost = entries
+        .filter_map(|entry| UnlinkedFile::new(pid, fs::read_link(entry.path()).ok()?.as_os_str(), &entry.path()));
     lost.collect()
 }
 
-fn mapped(pid: u32) -> Vec<Lost> {
+fn mapped(pid: u32) -> Vec<UnlinkedFile> {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.split(|byte| *byte == b'\n').filter_map(|line| of_mapping(pid, line)).collect()
 }
 
 /// `7f00-7f10 rw-s 00000000 00:1a 12   /dev/shm/name (deleted)`.
-fn of_mapping(pid: u32, line: &[u8]) -> Option<Lost> {
+fn of_mapping(pid: u32, line: &[u8]) -> Option<UnlinkedFile> {
     let name = line.iter().position(|byte| *byte == b'/').map(|at| OsStr::from_bytes(&line[at..]))?;
     without_mark(name)?;
     let mut words = line.split(|byte| *byte == b' ');
@@ -66,15 +67,15 @@ fn of_mapping(pid: u32, line: &[u8]) -> Option<Lost> {
     // Without the zeros that make up the lines' columns.
     let (from, to) = range.split_once('-')?;
     let range = format!("{}-{}", from.trim_start_matches('0'), to.trim_start_matches('0'));
-    let lost = Lost::new(pid, name, Path::new(&format!("/proc/{pid}/map_files/{range}")))?;
-    Some(Lost { is_written: rights.starts_with(b"rw") && rights.ends_with(b"s"), ..lost })
+    let lost = UnlinkedFile::new(pid, name, Path::new(&format!("/proc/{pid}/map_files/{range}")))?;
+    Some(UnlinkedFile { is_written: rights.starts_with(b"rw") && rights.ends_with(b"s"), ..lost })
 }
 
 fn without_mark(name: &OsStr) -> Option<&OsStr> {
-    name.as_bytes().strip_suffix(MARK).map(OsStr::from_bytes)
+    name.as_bytes().strip_suffix(DELETED_SUFFIX).map(OsStr::from_bytes)
 }
 
-impl Lost {
+impl UnlinkedFile {
     /// What `link` leads to, if the kernel says that its name is gone, and it has another.
     fn new(pid: u32, name: &OsStr, link: &Path) -> Option<Self> {
         let name = PathBuf::from(without_mark(name)?);
@@ -95,7 +96,7 @@ pub(crate) fn rooted(pid: u32, path: &Path) -> PathBuf {
 }
 
 /// Names that the file has in the folder of `name`, as the process sees them, but for those that CRIU gives.
-pub(crate) fn names_beside(pid: u32, name: &Path, key: Key) -> Vec<PathBuf> {
+pub(crate) fn names_beside(pid: u32, name: &Path, key: FileId) -> Vec<PathBuf> {
     let Some(folder) = name.parent() else { return Vec::new() };
     names_in(&rooted(pid, folder), key).into_iter().map(|name| folder.join(name)).collect()
 }
@@ -111,11 +112,11 @@ pub(crate) fn standing_name(pid: u32, name: PathBuf, stat: &Metadata) -> Option<
 }
 
 /// Names of a file in a folder, but for those that CRIU gives.
-fn names_in(folder: &Path, wanted: Key) -> Vec<OsString> {
+fn names_in(folder: &Path, wanted: FileId) -> Vec<OsString> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let fits = entries.filter(|entry| {
         entry.ino() == wanted.1
-            && !entry.file_name().as_bytes().starts_with(GIVEN)
+            && !entry.file_name().as_bytes().starts_with(LINK_REMAP_PREFIX)
             && fs::symlink_metadata(entry.path()).is_ok_and(|stat| key(&stat) == wanted)
     });
     let mut names: Vec<OsString> = fits.map(|entry| entry.file_name()).collect();

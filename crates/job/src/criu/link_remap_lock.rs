@@ -5,8 +5,8 @@
 //! before they are given any. Names of other files are those of a CRIU that somebody uses without us, and whose image may
 //! need them.
 //!
-//! The rule: whoever has the turn finds no such name. Those of marked files are removed; others are set aside, and put back
-//! when the turn is over, if need be by the next one who has it. And nobody waits for ever: whoever has waited in vain is told
+//! The rule: whoever has the lock finds no such name. Those of marked files are removed; others are set aside, and put back
+//! when the lock is over, if need be by the next one who has it. And nobody waits for ever: whoever has waited in vain is told
 //! for whom.
 
 use std::collections::BTreeMap;
@@ -25,29 +25,29 @@ use rustix::io::Errno;
 
 use crate::checkpoint::fault_injection;
 use crate::criu::link_remap;
-use crate::criu::link_remap::{GIVEN, Key, Lost};
+use crate::criu::link_remap::{FileId, LINK_REMAP_PREFIX, UnlinkedFile};
 use crate::process::tree;
 use crate::process::tree::Process;
 use crate::supervisor::folder;
 
-/// How long to wait for one's turn: programs may stand still meanwhile.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long to wait for one's lock: programs may stand still meanwhile.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks whether others have had theirs.
-const LOOK: Duration = Duration::from_millis(2);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The attribute of files that are given names by us; the second for those who have no right to the first.
-const MARKS: [&str; 2] = ["trusted.katydid", "user.katydid"];
+const MARK_ATTRIBUTES: [&str; 2] = ["trusted.katydid", "user.katydid"];
 /// End of the names of what is set aside.
-const ASIDE: &[u8] = b".set-aside-by-katydid";
+const SET_ASIDE_SUFFIX: &[u8] = b".set-aside-by-katydid";
 
 /// Others did not give way.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{}: files there that have lost their names are checkpointed and restored by one after the other, and {who} did not give way for {} s: try again when it has ended",
-    place.display(), limit.as_secs()
+    locked.display(), limit.as_secs()
 )]
-pub struct TurnError {
+pub struct LinkRemapLockError {
     /// A folder, or a file that stands for all.
-    place: PathBuf,
+    locked: PathBuf,
     /// Who has the lock.
     who: String,
     limit: Duration,
@@ -56,47 +56,47 @@ pub struct TurnError {
 /// The right to dump or to restore what needs names that others might give too, until it is dropped: then no name is left
 /// that a CRIU gave in a dump and did not take away, because it was killed.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct LinkRemapLock {
     /// What nobody else may use so meanwhile.
-    places: Vec<Place>,
+    locked_folders: Vec<LockedFolder>,
     /// Files that are given names in a dump, and by which each is found.
-    files: Vec<(Key, PathBuf)>,
+    files: Vec<(FileId, PathBuf)>,
     /// It has been ours.
     has_begun: bool,
 }
 
 /// A folder, or a file that stands for all.
 #[derive(Debug)]
-struct Place {
+struct LockedFolder {
     file: File,
     /// We have its lock.
     is_ours: bool,
 }
 
-impl Turn {
+impl LinkRemapLock {
     /// For a dump of these processes, if they have such files; it has yet to begin.
     pub(crate) fn of_dump(tree: &[Process]) -> Option<Self> {
         let lost = link_remap::lost(tree);
-        let places = places(lost.iter().filter_map(Lost::folder), None);
+        let locked_folders = locked_folders(lost.iter().filter_map(UnlinkedFile::folder), None);
         let files: Vec<_> = lost.into_iter().map(|lost| (lost.key, lost.link)).collect();
-        (!files.is_empty()).then_some(Self { places, files, has_begun: false })
+        (!files.is_empty()).then_some(Self { locked_folders, files, has_begun: false })
     }
 
     /// For a restore that needs these names, or makes files `without_names`; `tell` hears, in a sentence, for whom it waits.
-    pub(crate) fn of_restore(given: &[&Path], without_names: bool, tell: fn(&str)) -> Result<Self, TurnError> {
-        let mut turn = Self::at(given, without_names);
-        if let Some(place) = turn.places.iter().find(|place| place.is_taken()) {
-            tell(&format!("{} has its turn at {}; waiting for it", place.holders(), place.path().display()));
+    pub(crate) fn of_restore(given: &[&Path], without_names: bool, tell: fn(&str)) -> Result<Self, LinkRemapLockError> {
+        let mut lock = Self::at(given, without_names);
+        if let Some(locked) = lock.locked_folders.iter().find(|locked| locked.is_taken()) {
+            tell(&format!("{} has its lock at {}; waiting for it", locked.holders(), locked.path().display()));
         }
-        turn.begin()?;
-        Ok(turn)
+        lock.begin()?;
+        Ok(lock)
     }
 
     /// Has names removed that a restore which was killed has left. There may be others of the same name since, of somebody
-    /// who has the turn: then they go with the end of that.
-    pub(crate) fn remove(names: &[&Path]) -> Result<(), TurnError> {
-        let mut turn = Self::at(names, false);
-        turn.lock()?;
+    /// who has the lock: then they go with the end of that.
+    pub(crate) fn remove(names: &[&Path]) -> Result<(), LinkRemapLockError> {
+        let mut lock = Self::at(names, false);
+        lock.lock()?;
         for name in names {
             // CRIU may have been before us.
             let _ = fs::remove_file(name);
@@ -107,59 +107,59 @@ impl Turn {
     fn at(given: &[&Path], without_names: bool) -> Self {
         let ghosts = without_names.then(|| private::create(&folder::cache()?.join("ghosts.lock")).ok()).flatten();
         let folders = given.iter().filter_map(|name| name.parent()).map(Path::to_owned);
-        Self { places: places(folders, ghosts), files: Vec::new(), has_begun: false }
+        Self { locked_folders: locked_folders(folders, ghosts), files: Vec::new(), has_begun: false }
     }
 
     /// Waits until it could be ours, and lets others have it still: whoever stops programs before it begins need not have
     /// them stand still for long.
-    pub(crate) fn come(&mut self) -> Result<(), TurnError> {
+    pub(crate) fn come(&mut self) -> Result<(), LinkRemapLockError> {
         self.lock()?;
-        self.places.iter_mut().for_each(Place::unlock);
+        self.locked_folders.iter_mut().for_each(LockedFolder::unlock);
         Ok(())
     }
 
     /// Waits until it is ours.
-    pub(crate) fn begin(&mut self) -> Result<(), TurnError> {
+    pub(crate) fn begin(&mut self) -> Result<(), LinkRemapLockError> {
         self.lock()?;
         self.has_begun = true;
         self.files.iter().for_each(|(_, link)| mark(link));
-        self.places.iter().filter(|place| place.is_ours).for_each(|place| place.clear(&self.files));
+        self.locked_folders.iter().filter(|locked| locked.is_ours).for_each(|locked| locked.clear(&self.files));
         Ok(())
     }
 
     /// The same where it has been ours before.
-    pub(crate) fn resume(&mut self) -> Result<(), TurnError> {
+    pub(crate) fn resume(&mut self) -> Result<(), LinkRemapLockError> {
         if self.has_begun { self.begin() } else { Ok(()) }
     }
 
     /// Lets others have it, until it is begun again.
     pub(crate) fn pause(&mut self) {
-        for place in self.places.iter_mut().filter(|place| place.is_ours) {
-            place.leave(&self.files);
+        for locked in self.locked_folders.iter_mut().filter(|locked| locked.is_ours) {
+            locked.leave(&self.files);
         }
     }
 
-    fn lock(&mut self) -> Result<(), TurnError> {
-        let limit = fault_injection::wait_limit(LIMIT);
+    fn lock(&mut self) -> Result<(), LinkRemapLockError> {
+        let limit = fault_injection::wait_limit(LOCK_TIMEOUT);
         let until = Instant::now() + limit;
-        let outcome = self.places.iter_mut().try_for_each(|place| place.lock(until));
-        outcome.map_err(|(place, who)| {
+        let outcome = self.locked_folders.iter_mut().try_for_each(|locked| locked.lock(until));
+        outcome.map_err(|(locked, who)| {
             self.pause();
-            TurnError { place, who, limit }
+            LinkRemapLockError { locked, who, limit }
         })
     }
 }
 
-impl Drop for Turn {
+impl Drop for LinkRemapLock {
     fn drop(&mut self) {
         self.pause();
     }
 }
 
 /// Each of these once, in an order that all keep.
-fn places(folders: impl Iterator<Item = PathBuf>, other: Option<File>) -> Vec<Place> {
+fn locked_folders(folders: impl Iterator<Item = PathBuf>, other: Option<File>) -> Vec<LockedFolder> {
     let key = |file: &File| file.metadata().ok().map(|stat| link_remap::key(&stat));
-    let mut files: BTreeMap<Option<Key>, File> = other.into_iter().map(|file| (key(&file), file)).collect();
+    let mut files: BTreeMap<Option<FileId>, File> = other.into_iter().map(|file| (key(&file), file)).collect();
     for folder in folders {
         // Many files are in one folder, and descriptors are few.
         let is_known = fs::metadata(&folder).is_ok_and(|stat| files.contains_key(&Some(link_remap::key(&stat))));
@@ -167,7 +167,7 @@ fn places(folders: impl Iterator<Item = PathBuf>, other: Option<File>) -> Vec<Pl
             files.insert(key(&file), file);
         }
     }
-    files.into_values().map(|file| Place { file, is_ours: false }).collect()
+    files.into_values().map(|file| LockedFolder { file, is_ours: false }).collect()
 }
 
 /// Nothing else, which might be one end of a pipe that waits for the other.
@@ -175,14 +175,14 @@ fn open_folder(path: &Path) -> io::Result<File> {
     Ok(rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
-impl Place {
+impl LockedFolder {
     /// Of what cannot be locked nobody takes turns.
     fn lock(&mut self, until: Instant) -> Result<(), (PathBuf, String)> {
         while !self.is_ours {
             match self.file.try_lock() {
                 Ok(()) => self.is_ours = true,
                 Err(TryLockError::Error(_)) => return Ok(()),
-                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOOK),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOCK_POLL_INTERVAL),
                 Err(TryLockError::WouldBlock) => return Err((self.path(), self.holders())),
             }
         }
@@ -196,12 +196,12 @@ impl Place {
     }
 
     /// Has no name there that CRIU might want to give.
-    fn clear(&self, files: &[(Key, PathBuf)]) {
+    fn clear(&self, files: &[(FileId, PathBuf)]) {
         for name in self.names(is_given) {
             let path = self.by_descriptor().join(&name);
             let is_old =
                 || moved(&path, &aside(&path)).is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
-            // Where there is one aside already, this one has come from a turn that has ended with its holder. What cannot
+            // Where there is one aside already, this one has come from a lock that has ended with its holder. What cannot
             // be set aside is somebody's still.
             if is_of(&path, files) || is_marked(&path) || is_old() {
                 let _ = fs::remove_file(path);
@@ -210,7 +210,7 @@ impl Place {
     }
 
     /// Takes away what was given to these files, puts back what was set aside, and lets others have it.
-    fn leave(&mut self, files: &[(Key, PathBuf)]) {
+    fn leave(&mut self, files: &[(FileId, PathBuf)]) {
         for path in self.names(is_given).into_iter().map(|name| self.by_descriptor().join(name)) {
             if is_of(&path, files) {
                 // CRIU may have been before us.
@@ -259,7 +259,7 @@ impl Place {
 
 /// `1: FLOCK  ADVISORY  WRITE 29300 00:1a:12 0 EOF` → whose it is, if it is a lock of this file. Lines of those who wait
 /// have an arrow before the kind.
-fn holder(line: &str, (device, inode): Key) -> Option<u32> {
+fn holder(line: &str, (device, inode): FileId) -> Option<u32> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, "FLOCK", _, _, pid, file, ..] = words[..] else { return None };
     (file == format!("{:02x}:{:02x}:{inode}", major(device), minor(device))).then(|| pid.parse().ok()).flatten()
@@ -275,19 +275,19 @@ fn named(pid: u32) -> String {
 
 /// `link_remap.7`.
 fn is_given(name: &OsStr) -> bool {
-    let number = name.as_bytes().strip_prefix(GIVEN);
+    let number = name.as_bytes().strip_prefix(LINK_REMAP_PREFIX);
     number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
 }
 
 fn aside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(OsStr::from_bytes(ASIDE));
+    name.push(OsStr::from_bytes(SET_ASIDE_SUFFIX));
     name.into()
 }
 
 /// The name that something had which is set aside under this one.
 fn original(name: &OsStr) -> Option<&OsStr> {
-    name.as_bytes().strip_suffix(ASIDE).map(OsStr::from_bytes).filter(|name| is_given(name))
+    name.as_bytes().strip_suffix(SET_ASIDE_SUFFIX).map(OsStr::from_bytes).filter(|name| is_given(name))
 }
 
 /// Gives a file another name that nobody has. Some file systems cannot do that at once (NFS).
@@ -304,18 +304,18 @@ fn moved_by_link(from: &Path, to: &Path) -> io::Result<()> {
     fs::remove_file(from)
 }
 
-fn is_of(path: &Path, files: &[(Key, PathBuf)]) -> bool {
+fn is_of(path: &Path, files: &[(FileId, PathBuf)]) -> bool {
     fs::symlink_metadata(path).is_ok_and(|stat| files.iter().any(|(key, _)| *key == link_remap::key(&stat)))
 }
 
-/// Notes that names of the file which CRIU may have given it come from us, and are nobody's once the turn is over.
+/// Notes that names of the file which CRIU may have given it come from us, and are nobody's once the lock is over.
 pub(crate) fn mark(path: &Path) {
     // Without a mark they are set aside, by whoever is hindered by them.
-    let _ = MARKS.iter().any(|mark| setxattr(path, *mark, b"1", XattrFlags::empty()).is_ok());
+    let _ = MARK_ATTRIBUTES.iter().any(|mark| setxattr(path, *mark, b"1", XattrFlags::empty()).is_ok());
 }
 
 fn is_marked(path: &Path) -> bool {
-    MARKS.iter().any(|mark| lgetxattr(path, *mark, &mut [0_u8; 1]).is_ok())
+    MARK_ATTRIBUTES.iter().any(|mark| lgetxattr(path, *mark, &mut [0_u8; 1]).is_ok())
 }
 
 #[cfg(test)]
@@ -343,10 +343,10 @@ mod tests {
     }
 
     /// As far as it is about one folder: other tests of this process have files of their own.
-    fn turn(folder: &Path) -> Turn {
-        let mut turn = Turn::of_dump(&ours()).unwrap();
-        turn.places.retain(|place| place.path() == folder);
-        turn
+    fn lock(folder: &Path) -> LinkRemapLock {
+        let mut lock = LinkRemapLock::of_dump(&ours()).unwrap();
+        lock.locked_folders.retain(|locked| locked.path() == folder);
+        lock
     }
 
     #[test]
@@ -358,16 +358,16 @@ mod tests {
             fs::write(path(name), name).unwrap();
         }
         mark(&path("link_remap.5"));
-        let mut turn = turn(folder.path());
-        turn.come().unwrap();
+        let mut lock = lock(folder.path());
+        lock.come().unwrap();
         assert_eq!(names(folder.path()).len(), 5, "nothing is done before it has begun");
-        turn.begin().unwrap();
+        lock.begin().unwrap();
         assert_eq!(names(folder.path()), ["link_remap.6.set-aside-by-katydid", "link_remap.x", "second"]);
         // What CRIU does then, and a killed one leaves.
         for name in ["link_remap.4", "link_remap.6"] {
             fs::hard_link(path("second"), path(name)).unwrap();
         }
-        drop(turn);
+        drop(lock);
         assert_eq!(names(folder.path()), ["link_remap.6", "link_remap.x", "second"]);
         assert_eq!(fs::read_to_string(path("link_remap.6")).unwrap(), "link_remap.6");
     }
@@ -378,7 +378,7 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         fs::write(path("link_remap.3.set-aside-by-katydid"), "of somebody").unwrap();
         fs::write(path("link_remap.3"), "of the killed one, which could not mark it").unwrap();
-        turn(folder.path()).begin().unwrap();
+        lock(folder.path()).begin().unwrap();
         assert_eq!(names(folder.path()), ["link_remap.3", "second"]);
         assert_eq!(fs::read_to_string(path("link_remap.3")).unwrap(), "of somebody");
     }
@@ -389,9 +389,9 @@ mod tests {
         // With what is added to it, the name is too long.
         let name = format!("link_remap.{}", "7".repeat(230));
         fs::write(folder.path().join(&name), "of somebody").unwrap();
-        let mut turn = turn(folder.path());
-        turn.begin().unwrap();
-        drop(turn);
+        let mut lock = lock(folder.path());
+        lock.begin().unwrap();
+        drop(lock);
         assert_eq!(names(folder.path()), [name, "second".to_owned()]);
     }
 
@@ -413,16 +413,16 @@ mod tests {
     #[test]
     fn a_turn_that_pauses_is_anybodys() {
         let (folder, _file) = with_a_lost_file();
-        let mut turn = turn(folder.path());
+        let mut lock = lock(folder.path());
         let other = File::open(folder.path()).unwrap();
-        turn.begin().unwrap();
+        lock.begin().unwrap();
         assert!(other.try_lock().is_err());
-        turn.pause();
+        lock.pause();
         other.try_lock().unwrap();
         other.unlock().unwrap();
-        turn.resume().unwrap();
+        lock.resume().unwrap();
         assert!(other.try_lock().is_err());
-        drop(turn);
+        drop(lock);
         other.try_lock().unwrap();
     }
 
@@ -431,8 +431,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let other = File::open(folder.path()).unwrap();
         other.lock().unwrap();
-        let mut place = Place { file: File::open(folder.path()).unwrap(), is_ours: false };
-        let mut told = || place.lock(Instant::now()).unwrap_err();
+        let mut locked = LockedFolder { file: File::open(folder.path()).unwrap(), is_ours: false };
+        let mut told = || locked.lock(Instant::now()).unwrap_err();
         assert_eq!(told().0, folder.path());
         // The kernel gives its list a page at a time, and a line gets lost at times where others free locks between two pages.
         let ours = format!("process {} (", std::process::id());
@@ -455,14 +455,14 @@ mod tests {
         for path in [&name, &other] {
             fs::write(path, "text").unwrap();
         }
-        let turn = File::open(folder.path()).unwrap();
-        turn.lock().unwrap();
+        let lock = File::open(folder.path()).unwrap();
+        lock.lock().unwrap();
         thread::scope(|scope| {
             let waiting = name.clone();
-            scope.spawn(move || Turn::remove(&[&waiting, &waiting.with_extension("4")]).unwrap());
-            thread::sleep(10 * LOOK);
-            assert!(name.exists(), "it was somebody else's turn");
-            turn.unlock().unwrap();
+            scope.spawn(move || LinkRemapLock::remove(&[&waiting, &waiting.with_extension("4")]).unwrap());
+            thread::sleep(10 * LOCK_POLL_INTERVAL);
+            assert!(name.exists(), "it was somebody else's lock");
+            lock.unlock().unwrap();
         });
         assert!(!name.exists() && other.exists());
     }

@@ -16,9 +16,9 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use crate::criu::protobuf::{Fields, Value};
 
 /// The file of a dump that names its table, what is in it before its message, and the field.
-const FILE: &str = "inventory.img";
-const HEAD: usize = 8;
-const RUN: u64 = 13;
+const INVENTORY_FILE: &str = "inventory.img";
+const INVENTORY_HEADER_BYTES: usize = 8;
+const RUN_ID_FIELD: u64 = 13;
 
 /// `NFNL_MSG_BATCH_BEGIN` and `_END`; `NFNL_SUBSYS_NFTABLES`; `NFT_MSG_DELTABLE` of that.
 const BEGIN: u16 = 0x10;
@@ -30,36 +30,36 @@ const INET: u8 = 1;
 const NONE: u8 = 0;
 /// `NLM_F_REQUEST`, `NLM_F_ACK`.
 const REQUEST: u16 = 1;
-const ANSWERED: u16 = 4;
+const ACK: u16 = 4;
 /// `NFTA_TABLE_NAME`.
 const NAME: u16 = 1;
 /// As many bytes of the name count: CRIU 4.2 writes it into 32, with the family in front and a zero behind.
-const MOST: usize = 26;
+const MAX_NAME_BYTES: usize = 26;
 /// `ENOENT`: it is gone already.
-const GONE: i32 = 2;
+const ENOENT: i32 = 2;
 
 /// The table's name, out of the folder of a dump.
 pub(crate) fn table(folder: &Path) -> Option<String> {
-    let bytes = fs::read(folder.join(FILE)).ok()?;
-    let run = Fields(bytes.get(HEAD..)?).find_map(|(field, value)| match value {
-        Value::Bytes(run) if field == RUN => std::str::from_utf8(run).ok(),
+    let bytes = fs::read(folder.join(INVENTORY_FILE)).ok()?;
+    let run = Fields(bytes.get(INVENTORY_HEADER_BYTES..)?).find_map(|(field, value)| match value {
+        Value::Bytes(run) if field == RUN_ID_FIELD => std::str::from_utf8(run).ok(),
         _ => None,
     });
-    run.map(|run| format!("CRIU-{run}").chars().take(MOST).collect())
+    run.map(|run| format!("CRIU-{run}").chars().take(MAX_NAME_BYTES).collect())
 }
 
 /// Removes a table, if it is there.
 pub(crate) fn end(table: &str) -> io::Result<()> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))?;
     let mut request = message(BEGIN, REQUEST, NONE, TABLES, &[]);
-    request.extend(message(DELETE, REQUEST | ANSWERED, INET, 0, &attribute(table)));
+    request.extend(message(DELETE, REQUEST | ACK, INET, 0, &attribute(table)));
     request.extend(message(END, REQUEST, NONE, TABLES, &[]));
     send(&socket, &request, SendFlags::empty())?;
     let mut answer = [0; 256];
     let (length, _) = recv(&socket, &mut answer, RecvFlags::empty())?;
     let code = answer.get(..length).and_then(|answer| answer.get(16..)).and_then(|rest| rest.first_chunk());
     match code.map_or(0, |code| i32::from_le_bytes(*code).saturating_neg()) {
-        0 | GONE => Ok(()),
+        0 | ENOENT => Ok(()),
         code => Err(io::Error::from_raw_os_error(code)),
     }
 }
@@ -96,9 +96,10 @@ mod tests {
         assert_eq!(table(folder.path()), None);
         let message = crate::criu::protobuf::Message::default()
             .number(1, 2)
-            .bytes(RUN, b"763aaf68-5e2c-4068-813c-2220dbcb")
+            .bytes(RUN_ID_FIELD, b"763aaf68-5e2c-4068-813c-2220dbcb")
             .encoded();
-        fs::write(folder.path().join(FILE), [&[0x16, 0x31, 0x31, 0x58, 38, 0, 0, 0], &message[..]].concat()).unwrap();
+        fs::write(folder.path().join(INVENTORY_FILE), [&[0x16, 0x31, 0x31, 0x58, 38, 0, 0, 0], &message[..]].concat())
+            .unwrap();
         assert_eq!(table(folder.path()).unwrap(), "CRIU-763aaf68-5e2c-4068-81");
     }
 

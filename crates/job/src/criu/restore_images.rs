@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 use katydid_scratch::private;
 
-use crate::criu::files_img::{FILES, MAGIC, REGULAR, bounded, bounded_if_any, messages};
+use crate::criu::files_img::{FILES_MAGIC, MAGIC, REGULAR, bounded, bounded_if_any, messages};
 use crate::criu::protobuf::{Fields, Message, Value};
 use crate::process::stdio::Standard;
 use crate::process::terminals::Modes;
@@ -112,7 +112,7 @@ impl RestoreImages {
         let terminals = terminals(&bounded_if_any(&from.join("tty-info.img"))?);
         let mut splits = BTreeMap::new();
         let mut input_offset = None;
-        for message in messages(&files, FILES) {
+        for message in messages(&files, FILES_MAGIC) {
             let Some((id, split)) = split(message, then, &terminals, offered) else { continue };
             if matches!(then[0], Standard::Outside { .. }) && split.of.contains(&0) {
                 input_offset = Fields(message).bytes_in(REGULAR).and_then(|file| Fields(file).number_in(3));
@@ -120,7 +120,8 @@ impl RestoreImages {
             splits.insert(id, split);
         }
         let mut written = vec!["files.img".to_owned(), "tty-info.img".to_owned()];
-        let mut next = messages(&files, FILES).filter_map(|file| Fields(file).number_in(ID)).max().unwrap_or(0) + 1;
+        let mut next =
+            messages(&files, FILES_MAGIC).filter_map(|file| Fields(file).number_in(ID)).max().unwrap_or(0) + 1;
         for entry in fs::read_dir(from)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
             if name.starts_with("fdinfo-") && name.ends_with(".img") {
@@ -304,8 +305,8 @@ fn descriptors(bytes: &[u8], splits: &mut BTreeMap<u64, Split>, next: &mut u64) 
 }
 
 fn rewritten_files(bytes: &[u8], splits: &BTreeMap<u64, Split>) -> Vec<u8> {
-    let mut out = begin(FILES);
-    for message in messages(bytes, FILES) {
+    let mut out = begin(FILES_MAGIC);
+    for message in messages(bytes, FILES_MAGIC) {
         let Some((id, split)) = Fields(message).number_in(ID).and_then(|id| Some((id, splits.get(&id)?))) else {
             push(&mut out, &armed(message).unwrap_or_else(|| message.to_vec()));
             continue;
@@ -352,8 +353,8 @@ fn armed(message: &[u8]) -> Option<Vec<u8>> {
 
 /// The terminals that CRIU restores itself: those of files that stay the program's own.
 fn internal_terminals(bytes: &[u8], files: &[u8], splits: &BTreeMap<u64, Split>) -> Vec<u8> {
-    let own =
-        messages(files, FILES).filter(|file| Fields(file).number_in(ID).is_none_or(|id| !splits.contains_key(&id)));
+    let own = messages(files, FILES_MAGIC)
+        .filter(|file| Fields(file).number_in(ID).is_none_or(|id| !splits.contains_key(&id)));
     let own: Vec<u64> = own.filter_map(|file| Fields(Fields(file).bytes_in(TERMINAL)?).number_in(2)).collect();
     let mut out = begin(TERMINALS);
     for message in messages(bytes, TERMINALS) {
@@ -423,7 +424,7 @@ mod tests {
         let fields = (5..).zip(timer).map(|(field, value)| (if field == 5 { 5 } else { field + 1 }, value));
         let clock = fields.fold(Message::default().number(1, 5), |timer, (field, value)| timer.number(field, value));
         let files = [tty(1, 0), tty(2, 6), tty(3, 7), entry(1, 4, REGULAR, regular), entry(17, 5, TIMER, clock)];
-        written(folder, "files.img", FILES, &files);
+        written(folder, "files.img", FILES_MAGIC, &files);
         let infos = [terminal(0, 0x8801, false), terminal(6, 0x8803, true), terminal(7, 0x502, true)];
         written(folder, "tty-info.img", TERMINALS, &infos);
         let numbers = [(1, 11, 0), (1, 11, 1), (1, 11, 2), (1, 11, 9), (3, 11, 4), (4, 1, 5)];
@@ -447,7 +448,7 @@ mod tests {
         let files = fs::read(images.folder.join("files.img")).unwrap();
         let list = fs::read(images.folder.join("fdinfo-2.img")).unwrap();
         let name = |id: u64| {
-            let file = messages(&files, FILES).find(|file| Fields(file).number_in(ID) == Some(id))?;
+            let file = messages(&files, FILES_MAGIC).find(|file| Fields(file).number_in(ID) == Some(id))?;
             let name = Fields(Fields(file).bytes_in(REGULAR)?).bytes_in(6)?;
             Some(String::from_utf8_lossy(name).into_owned())
         };
@@ -493,7 +494,7 @@ mod tests {
         let value = |timer: [u64; 5]| {
             let (_folder, images) = rewritten(&[const { Standard::Other }; 3], NO_TERMINAL, timer);
             let files = fs::read(images.folder.join("files.img")).unwrap();
-            let file = messages(&files, FILES).find(|file| Fields(file).number_in(ID) == Some(5)).unwrap();
+            let file = messages(&files, FILES_MAGIC).find(|file| Fields(file).number_in(ID) == Some(5)).unwrap();
             let timer = Fields(file).bytes_in(TIMER).unwrap();
             (Fields(timer).number_in(7).unwrap(), Fields(timer).number_in(8).unwrap())
         };

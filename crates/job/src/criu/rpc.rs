@@ -27,11 +27,11 @@ const NOTIFY: u64 = 6;
 /// `int32` −1.
 const NONE: u64 = u64::MAX;
 /// Longest response: those that come here are a name, or an error's text.
-const MOST: usize = 1 << 16;
+const MAX_PACKET_BYTES: usize = 1 << 16;
 
 /// What CRIU said.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum RpcEvent {
     /// It waits for an answer before this step.
     Asks(String),
     /// It has done what it was told to, or not.
@@ -45,9 +45,9 @@ pub(crate) enum Said {
 
 /// Our end of the connection. Dropped: CRIU notices, and undoes what it did.
 #[derive(Debug)]
-pub(crate) struct Servant(OwnedFd);
+pub(crate) struct CriuRpc(OwnedFd);
 
-impl Servant {
+impl CriuRpc {
     /// A connection, and CRIU's end of it.
     pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -67,7 +67,7 @@ impl Servant {
     }
 
     /// Waits for what it says; none when that does not come before `deadline`.
-    pub(crate) fn hear(&self, deadline: Instant) -> io::Result<Option<Said>> {
+    pub(crate) fn hear(&self, deadline: Instant) -> io::Result<Option<RpcEvent>> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
@@ -79,9 +79,9 @@ impl Servant {
                 Err(error) => return Err(error.into()),
             }
         }
-        let mut packet = vec![0; MOST];
+        let mut packet = vec![0; MAX_PACKET_BYTES];
         match recv(&self.0, packet.as_mut_slice(), RecvFlags::empty()) {
-            Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => Ok(Some(Said::Gone)),
+            Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => Ok(Some(RpcEvent::Gone)),
             Ok((length, _)) => Ok(Some(decoded(packet.get(..length).unwrap_or_default()))),
             Err(error) => Err(error.into()),
         }
@@ -94,7 +94,7 @@ impl Servant {
 }
 
 /// A response. One that makes no sense is that of somebody who has failed.
-fn decoded(packet: &[u8]) -> Said {
+fn decoded(packet: &[u8]) -> RpcEvent {
     let (mut kind, mut succeeded, mut step) = (0, false, String::new());
     for (field, value) in Fields(packet) {
         match (field, value) {
@@ -104,7 +104,7 @@ fn decoded(packet: &[u8]) -> Said {
             _ => {}
         }
     }
-    if kind == NOTIFY { Said::Asks(step) } else { Said::Ended { succeeded: succeeded && kind == DUMP } }
+    if kind == NOTIFY { RpcEvent::Asks(step) } else { RpcEvent::Ended { succeeded: succeeded && kind == DUMP } }
 }
 
 fn name(notify: &[u8]) -> Option<String> {
@@ -121,22 +121,22 @@ mod tests {
 
     #[test]
     fn a_step_and_an_end_are_told_apart() {
-        let (ours, theirs) = Servant::pair().unwrap();
-        let theirs = Servant(theirs);
+        let (ours, theirs) = CriuRpc::pair().unwrap();
+        let theirs = CriuRpc(theirs);
         assert_eq!(ours.hear(at_once()).unwrap(), None);
         let notify = Message::default().bytes(1, b"pre-dump").encoded();
         theirs.send(Message::default().number(1, NOTIFY).number(2, 1).bytes(5, &notify)).unwrap();
         theirs.send(Message::default().number(1, DUMP).number(2, 1)).unwrap();
         theirs.send(Message::default().number(1, DUMP).number(2, 0)).unwrap();
         theirs.send(Message::default().bytes(1, b"nonsense")).unwrap();
-        assert_eq!(ours.hear(at_once()).unwrap(), Some(Said::Asks("pre-dump".to_owned())));
-        assert_eq!(ours.hear(at_once()).unwrap(), Some(Said::Ended { succeeded: true }));
-        assert_eq!(ours.hear(at_once()).unwrap(), Some(Said::Ended { succeeded: false }));
-        assert_eq!(ours.hear(at_once()).unwrap(), Some(Said::Ended { succeeded: false }));
+        assert_eq!(ours.hear(at_once()).unwrap(), Some(RpcEvent::Asks("pre-dump".to_owned())));
+        assert_eq!(ours.hear(at_once()).unwrap(), Some(RpcEvent::Ended { succeeded: true }));
+        assert_eq!(ours.hear(at_once()).unwrap(), Some(RpcEvent::Ended { succeeded: false }));
+        assert_eq!(ours.hear(at_once()).unwrap(), Some(RpcEvent::Ended { succeeded: false }));
         drop(theirs);
         // A child that another test has just forked has a copy of that end, for a moment.
         let soon = Instant::now() + Duration::from_secs(60);
-        assert_eq!(ours.hear(soon).unwrap(), Some(Said::Gone));
+        assert_eq!(ours.hear(soon).unwrap(), Some(RpcEvent::Gone));
         assert!(ours.answer(true).is_err());
     }
 }

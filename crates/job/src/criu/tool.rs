@@ -24,12 +24,12 @@ use rustix::process::Signal;
 use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 
-use crate::criu::capabilities::{Rights, SETCAP};
-use crate::criu::kernel_data::{KernelData, Lent};
-use crate::criu::link_remap_lock::{Turn, TurnError};
+use crate::criu::capabilities::{Capabilities, SETCAP};
+use crate::criu::kernel_data::{KernelData, LentKernelData};
+use crate::criu::link_remap_lock::{LinkRemapLock, LinkRemapLockError};
 use crate::criu::net_lock;
-use crate::criu::rpc::{Said, Servant};
-use crate::criu::watchdog::{STANDSTILL, in_time, patiently, signs};
+use crate::criu::rpc::{CriuRpc, RpcEvent};
+use crate::criu::watchdog::{PROGRESS_TIMEOUT, signs, wait_until_idle, wait_with_progress};
 use crate::process::stdio::Standard;
 use crate::process::tree::Process;
 use crate::process::{attributes, signals, stdio, tcp, terminals, tree};
@@ -57,15 +57,16 @@ const BOTH: [&str; 8] = [
     "--ghost-limit=1G",
 ];
 /// The log of a dump.
-const LOG: &str = "dump.log";
+const DUMP_LOG: &str = "dump.log";
 /// CRIU's option for whoever is no administrator.
 const UNPRIVILEGED: &str = "--unprivileged";
 /// What CRIU says of a port that is taken, and of a connection.
-const TAKEN: [&str; 2] = ["Address already in use", "Can't connect inet socket back: Cannot assign requested address"];
+const ADDRESS_TAKEN_ERRORS: [&str; 2] =
+    ["Address already in use", "Can't connect inet socket back: Cannot assign requested address"];
 /// Of a connection that its listener has not accepted yet.
-const IN_FLIGHT: &str = "In-flight connection";
+const IN_FLIGHT_ERROR: &str = "In-flight connection";
 /// Lines of a log that an error quotes.
-const QUOTED: usize = 3;
+const MAX_QUOTED_ERRORS: usize = 3;
 
 /// A CRIU that passed its check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,7 +128,7 @@ pub enum CriuError {
         source: io::Error,
     },
     /// It did not get on, and was ended.
-    #[error("CRIU did not {doing} the program: it stood still for {} s; the last it wrote: {last}", STANDSTILL.as_secs())]
+    #[error("CRIU did not {doing} the program: it stood still for {} s; the last it wrote: {last}", PROGRESS_TIMEOUT.as_secs())]
     Endless {
         /// `dump` or `restore`.
         doing: &'static str,
@@ -144,7 +145,7 @@ pub enum CriuError {
     },
     /// Others would not let it do so.
     #[error(transparent)]
-    Turn(#[from] TurnError),
+    LinkRemapLock(#[from] LinkRemapLockError),
     /// A dump or a restore failed.
     #[error("CRIU could not {doing} the program: {reason}")]
     Failed {
@@ -159,13 +160,13 @@ impl CriuError {
     /// Whether somebody else has a port that the job listens on, or the kernel keeps one of its connections that has just
     /// ended.
     pub(crate) fn is_of_port(&self) -> bool {
-        let is_one = |reason: &str| TAKEN.iter().any(|words| reason.contains(words));
+        let is_one = |reason: &str| ADDRESS_TAKEN_ERRORS.iter().any(|words| reason.contains(words));
         matches!(self, Self::Failed { reason, .. } if is_one(reason))
     }
 
     /// Whether a connection was on its way, which comes to its end when the program accepts it.
     pub(crate) fn passes(&self) -> bool {
-        matches!(self, Self::Failed { reason, .. } if reason.contains(IN_FLIGHT))
+        matches!(self, Self::Failed { reason, .. } if reason.contains(IN_FLIGHT_ERROR))
     }
 
     /// Whether CRIU had no chance to take its hand out of the program.
@@ -221,8 +222,8 @@ impl Criu {
             return Err(CriuError::Missing { private: place.to_owned() });
         }
         let command = if place.is_dir() { through_its_loader(place) } else { vec![place.into()] };
-        let rights = Rights::of(Path::new(&command[0]));
-        let may_be = rights.is_none_or(Rights::are_administrators);
+        let rights = Capabilities::of(Path::new(&command[0]));
+        let may_be = rights.is_none_or(Capabilities::are_administrators);
         let as_administrator = may_be.then(|| Self::checked(place, command.clone(), false));
         match as_administrator {
             Some(Err(CriuError::Unfit { reason: first, .. })) => {
@@ -239,10 +240,10 @@ impl Criu {
     }
 
     /// One without an administrator's rights, by the launcher where only that has those that it takes.
-    fn unprivileged_at(place: &Path, command: Vec<OsString>, rights: Option<Rights>) -> Result<Self, CriuError> {
-        let Some(lacking) = rights.and_then(Rights::lacking) else { return Self::checked(place, command, true) };
+    fn unprivileged_at(place: &Path, command: Vec<OsString>, rights: Option<Capabilities>) -> Result<Self, CriuError> {
+        let Some(lacking) = rights.and_then(Capabilities::lacking) else { return Self::checked(place, command, true) };
         let launcher = place.with_file_name(LAUNCHER);
-        if place.is_dir() && Rights::of(&launcher).is_some_and(|rights| rights.lacking().is_none()) {
+        if place.is_dir() && Capabilities::of(&launcher).is_some_and(|rights| rights.lacking().is_none()) {
             return Self::checked(place, vec![launcher.into()], true);
         }
         Err(CriuError::Unfit { place: place.to_owned(), reason: lacking.to_string() })
@@ -287,7 +288,7 @@ impl Criu {
     }
 
     /// Spares a CRIU that is started what it would find out about the kernel, as long as the value lives.
-    pub(crate) fn lend(&self) -> Option<Lent> {
+    pub(crate) fn lend(&self) -> Option<LentKernelData> {
         self.kernel_data.as_ref().and_then(KernelData::lend)
     }
 
@@ -310,20 +311,25 @@ impl Criu {
     ) -> Result<Dumper, CriuError> {
         let is_silenced = self.network_lock == NetworkLock::Nftables && tcp::is_connected(processes);
         let lock = if is_silenced { NetworkLock::Nftables } else { NetworkLock::Skip };
-        let mut turn = Turn::of_dump(processes);
-        turn.iter_mut().try_for_each(Turn::come)?;
+        let mut remap_lock = LinkRemapLock::of_dump(processes);
+        remap_lock.iter_mut().try_for_each(LinkRemapLock::come)?;
         let terminals = terminals::foreign(processes).into_iter();
         let terminals = terminals.map(|(rdev, dev)| Standard::Terminal { rdev, dev });
         let external = stdio.iter().cloned().chain(terminals).filter_map(|standard| standard.external());
         let external = external.collect::<BTreeSet<String>>().into_iter().collect();
-        self.start_dumper(Dump { root, folder: folder.to_owned(), external, after }, lock, turn)
+        self.start_dumper(Dump { root, folder: folder.to_owned(), external, after }, lock, remap_lock)
     }
 
-    fn start_dumper(&self, dump: Dump, lock: NetworkLock, turn: Option<Turn>) -> Result<Dumper, CriuError> {
+    fn start_dumper(
+        &self,
+        dump: Dump,
+        lock: NetworkLock,
+        remap_lock: Option<LinkRemapLock>,
+    ) -> Result<Dumper, CriuError> {
         let failed = |source| self.start(source);
         // What it says after the dump must not change the image.
         let work = Scratch::new("dump").map_err(failed)?;
-        let (servant, theirs) = Servant::pair().map_err(failed)?;
+        let (rpc, theirs) = CriuRpc::pair().map_err(failed)?;
         let lent = self.lend();
         let said = tempfile::tempfile().map_err(failed)?;
         let mut command = self.command(&[]);
@@ -344,9 +350,9 @@ impl Criu {
         attributes::start_with_private_files(&mut command);
         let child = command.spawn().map_err(failed)?;
         // A CRIU that has ended already tells why when it is waited for.
-        let _ = servant.order_dump(dump.root, &dump.folder);
+        let _ = rpc.order_dump(dump.root, &dump.folder);
         let (criu, table, is_over) = (self.clone(), None, false);
-        Ok(Dumper { criu, dump, lock, servant, child, work, said, lent, table, turn, is_over })
+        Ok(Dumper { criu, dump, lock, rpc, child, work, said, lent, table, remap_lock, is_over })
     }
 
     /// Restores the tree in `folder` below a guard, and leaves all of it stopped. `work` takes log and notes, because the
@@ -381,7 +387,8 @@ impl Criu {
         let mut guard = guard.map_err(start)?;
         let everybody = guard.id();
         let signs = || signs(work, &tree::tree(everybody).unwrap_or_default());
-        let end = in_time(|until| end_of_restore(&mut guard, work, until), STANDSTILL, &signs).map_err(start)?;
+        let end = wait_until_idle(|until| end_of_restore(&mut guard, work, until), PROGRESS_TIMEOUT, &signs)
+            .map_err(start)?;
         let words = |said: &mut File| words(&work.join("restore.log"), said);
         let failed = |reason| CriuError::Failed { doing: "restore", reason };
         match end {
@@ -436,7 +443,7 @@ impl Criu {
             return Ok(stdout);
         }
         // What it has no rights for it says on standard output.
-        let text = if stderr.contains(ERROR) || stdout.trim().is_empty() { stderr } else { in_a_line(&stdout) };
+        let text = if stderr.contains(ERROR_MARK) || stdout.trim().is_empty() { stderr } else { in_a_line(&stdout) };
         Err(CriuError::Unfit { place: self.place.clone(), reason: quoted(&text) })
     }
 
@@ -494,16 +501,16 @@ pub(crate) struct Dumper {
     criu: Criu,
     dump: Dump,
     lock: NetworkLock,
-    servant: Servant,
+    rpc: CriuRpc,
     child: Child,
     /// Takes its log.
     work: Scratch,
     said: File,
-    lent: Option<Lent>,
+    lent: Option<LentKernelData>,
     /// By which connections are kept silent.
     table: Option<String>,
     /// It gives files names that another one might give too.
-    turn: Option<Turn>,
+    remap_lock: Option<LinkRemapLock>,
     /// Nothing stands still by its hand.
     is_over: bool,
 }
@@ -518,31 +525,31 @@ impl Dumper {
     pub(crate) fn dump(mut self) -> Result<Self, CriuError> {
         self.wait_for("pre-dump")?;
         self.lent = None;
-        self.turn.iter_mut().try_for_each(Turn::begin)?;
+        self.remap_lock.iter_mut().try_for_each(LinkRemapLock::begin)?;
         // Whoever is gone is noticed by its silence.
-        let _ = self.servant.answer(true);
+        let _ = self.rpc.answer(true);
         self.wait_for("post-dump")?;
         if self.lock == NetworkLock::Nftables {
             self.table = net_lock::table(&self.dump.folder);
         }
         let Self { criu, dump, .. } = &self;
         if self.lock == criu.network_lock || !tcp::is_in(&dump.folder) {
-            let copied = private::copy(&self.log(), &dump.folder.join(LOG));
+            let copied = private::copy(&self.log(), &dump.folder.join(DUMP_LOG));
             let failed = |error: io::Error| CriuError::Failed { doing: "dump", reason: error.to_string() };
             return copied.map_err(failed).map(|_| self);
         }
         // Somebody has made a connection after we looked: once more, with all that belongs to it.
-        let (criu, dump, lock, turn) = (criu.clone(), dump.clone(), criu.network_lock, self.turn.take());
+        let (criu, dump, lock, remap_lock) = (criu.clone(), dump.clone(), criu.network_lock, self.remap_lock.take());
         drop(self);
         clear(&dump.folder).map_err(|source| criu.start(source))?;
-        criu.start_dumper(dump, lock, turn)?.dump()
+        criu.start_dumper(dump, lock, remap_lock)?.dump()
     }
 
     /// The names that it gave are gone. Where the processes are to go on, CRIU takes them away once more before it lets go,
     /// whosever they are then; so it does whenever it undoes what it did.
     pub(crate) fn names_are_gone(&mut self) {
         if self.dump.after == After::Stopped {
-            self.turn.iter_mut().for_each(Turn::pause);
+            self.remap_lock.iter_mut().for_each(LinkRemapLock::pause);
         }
     }
 
@@ -553,11 +560,11 @@ impl Dumper {
     /// It has failed at that.
     pub(crate) fn let_go(&mut self) -> Result<(), CriuError> {
         self.is_over = true;
-        let _ = self.servant.answer(true);
+        let _ = self.rpc.answer(true);
         let said = self.hear()?;
-        self.turn = None;
+        self.remap_lock = None;
         match said {
-            Said::Ended { succeeded: true } => Ok(()),
+            RpcEvent::Ended { succeeded: true } => Ok(()),
             _ => Err(self.failed()),
         }
     }
@@ -573,16 +580,16 @@ impl Dumper {
     fn wait_for(&mut self, step: &str) -> Result<(), CriuError> {
         loop {
             match self.hear()? {
-                Said::Asks(asked) if asked == step => return Ok(()),
-                Said::Asks(_) => drop(self.servant.answer(true)),
-                Said::Ended { .. } | Said::Gone => return Err(self.failed()),
+                RpcEvent::Asks(asked) if asked == step => return Ok(()),
+                RpcEvent::Asks(_) => drop(self.rpc.answer(true)),
+                RpcEvent::Ended { .. } | RpcEvent::Gone => return Err(self.failed()),
             }
         }
     }
 
     /// Waits for what it says, as long as it gets on.
-    fn hear(&mut self) -> Result<Said, CriuError> {
-        let said = in_time(|until| self.servant.hear(until), STANDSTILL, &|| self.signs());
+    fn hear(&mut self) -> Result<RpcEvent, CriuError> {
+        let said = wait_until_idle(|until| self.rpc.hear(until), PROGRESS_TIMEOUT, &|| self.signs());
         if let Some(said) = said.map_err(|source| self.criu.start(source))? {
             return Ok(said);
         }
@@ -611,7 +618,7 @@ impl Dumper {
     }
 
     fn log(&self) -> PathBuf {
-        self.work.path().join(LOG)
+        self.work.path().join(DUMP_LOG)
     }
 
     /// Waits for its end, which comes by itself; none for one that has to be helped.
@@ -619,7 +626,7 @@ impl Dumper {
         let Self { child, dump, .. } = self;
         let pid = child.id();
         let signs = || signs(&dump.folder, &tree::tree(pid).unwrap_or_default());
-        patiently(child, STANDSTILL, &signs).ok().flatten()
+        wait_with_progress(child, PROGRESS_TIMEOUT, &signs).ok().flatten()
     }
 }
 
@@ -650,8 +657,8 @@ impl Drop for Dumper {
     fn drop(&mut self) {
         if !self.is_over {
             // Whoever does not give way is no reason to leave them standing.
-            let _ = self.turn.iter_mut().try_for_each(Turn::resume);
-            let _ = self.servant.answer(false);
+            let _ = self.remap_lock.iter_mut().try_for_each(LinkRemapLock::resume);
+            let _ = self.rpc.answer(false);
         }
         self.reap();
     }
@@ -673,7 +680,7 @@ fn words(log: &Path, said: &mut File) -> String {
     if text.is_empty() {
         // Without either there are no words.
         let _ = said.rewind().and_then(|()| said.read_to_string(&mut text));
-        if !text.contains(ERROR) {
+        if !text.contains(ERROR_MARK) {
             return in_a_line(&text);
         }
     }
@@ -745,17 +752,18 @@ fn in_path(name: &str) -> Option<PathBuf> {
 
 /// A text of several lines in one, without spaces around them.
 fn in_a_line(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(QUOTED).collect();
+    let lines: Vec<&str> =
+        text.lines().map(str::trim).filter(|line| !line.is_empty()).take(MAX_QUOTED_ERRORS).collect();
     lines.join(" ")
 }
 
 /// What an error in a log of CRIU's is called.
-const ERROR: &str = "Error (";
+const ERROR_MARK: &str = "Error (";
 
 /// The first errors of a log, without time, class and place in CRIU's source; else its last line.
 fn quoted(log: &str) -> String {
-    let errors = log.lines().filter(|line| line.contains(ERROR) && !is_harmless(line));
-    let errors: Vec<&str> = errors.take(QUOTED).map(after_place).collect();
+    let errors = log.lines().filter(|line| line.contains(ERROR_MARK) && !is_harmless(line));
+    let errors: Vec<&str> = errors.take(MAX_QUOTED_ERRORS).map(after_place).collect();
     if errors.is_empty() {
         return last_line(log).to_owned();
     }
@@ -779,7 +787,7 @@ fn is_harmless(line: &str) -> bool {
 
 /// `(00.01) Error (criu/files.c:12): text` → `text`.
 fn after_place(line: &str) -> &str {
-    let text = line.split_once(ERROR).map_or(line, |(_, rest)| rest);
+    let text = line.split_once(ERROR_MARK).map_or(line, |(_, rest)| rest);
     text.split_once("): ").map_or(text, |(_, rest)| rest).trim()
 }
 

@@ -17,18 +17,18 @@ use crate::process::tree;
 use crate::process::tree::Process;
 
 /// How long CRIU may go without a sign of getting on.
-pub(crate) const STANDSTILL: Duration = Duration::from_secs(60);
+pub(crate) const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks for signs.
-const LOOK: Duration = Duration::from_secs(1);
+const PROGRESS_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Processor time that counts as one sign, in ticks of 10 ms: whoever only looks now and then whether something has come
-/// uses less within [`STANDSTILL`].
-const COMPUTED: u64 = 25;
+/// uses less within [`PROGRESS_TIMEOUT`].
+const TICKS_PER_SIGN: u64 = 25;
 
-/// Waits for a child; when what `signs` tells stays the same for `standstill`, the child and its descendants are killed, and
+/// Waits for a child; when what `signs` tells stays the same for `timeout`, the child and its descendants are killed, and
 /// there is no status.
-pub(crate) fn patiently(
+pub(crate) fn wait_with_progress(
     child: &mut Child,
-    standstill: Duration,
+    timeout: Duration,
     signs: &dyn Fn() -> u64,
 ) -> io::Result<Option<ExitStatus>> {
     let pid = tree::raw(child.id()).ok_or(io::ErrorKind::NotFound)?;
@@ -38,11 +38,11 @@ pub(crate) fn patiently(
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        let left = standstill.saturating_sub(since.elapsed());
-        let timeout = Timespec::try_from(left.min(LOOK)).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
+        let left = timeout.saturating_sub(since.elapsed());
+        let pause = Timespec::try_from(left.min(PROGRESS_POLL_INTERVAL)).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&pause)) {
             Ok(0) => {
-                let is_over = since.elapsed() >= standstill;
+                let is_over = since.elapsed() >= timeout;
                 let now = Some(signs());
                 if now != seen {
                     (seen, since) = (now, Instant::now());
@@ -59,19 +59,19 @@ pub(crate) fn patiently(
 }
 
 /// Waits for somebody's end as `wait` does, which has until a moment; none when what `signs` tells stays the same for
-/// `standstill`.
-pub(crate) fn in_time<T>(
+/// `timeout`.
+pub(crate) fn wait_until_idle<T>(
     mut wait: impl FnMut(Instant) -> io::Result<Option<T>>,
-    standstill: Duration,
+    timeout: Duration,
     signs: &dyn Fn() -> u64,
 ) -> io::Result<Option<T>> {
     let (mut seen, mut since) = (None, Instant::now());
     loop {
-        let until = Instant::now() + LOOK.min(standstill);
+        let until = Instant::now() + PROGRESS_POLL_INTERVAL.min(timeout);
         if let Some(ended) = wait(until)? {
             return Ok(Some(ended));
         }
-        let is_over = since.elapsed() >= standstill;
+        let is_over = since.elapsed() >= timeout;
         let now = Some(signs());
         if now != seen {
             (seen, since) = (now, Instant::now());
@@ -86,7 +86,7 @@ pub(crate) fn signs(folder: &Path, processes: &[Process]) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     let bytes: u64 = files.filter_map(|file| file.metadata().ok()).map(|stat| stat.len()).sum();
     let ticks: u64 = processes.iter().map(|process| tree::ticks(process.pid)).sum();
-    bytes.wrapping_add(ticks / COMPUTED)
+    bytes.wrapping_add(ticks / TICKS_PER_SIGN)
 }
 
 #[cfg(test)]
@@ -101,9 +101,9 @@ mod tests {
     #[test]
     fn whoever_stands_still_is_ended() {
         let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
-        assert_eq!(patiently(&mut child, SHORT, &|| 7).unwrap(), None);
+        assert_eq!(wait_with_progress(&mut child, SHORT, &|| 7).unwrap(), None);
         let mut child = Command::new("/bin/true").spawn().unwrap();
-        assert!(patiently(&mut child, STANDSTILL, &|| 7).unwrap().unwrap().success());
+        assert!(wait_with_progress(&mut child, PROGRESS_TIMEOUT, &|| 7).unwrap().unwrap().success());
     }
 
     #[test]
@@ -114,13 +114,13 @@ mod tests {
             looks.get().min(20)
         };
         // No time at all: as if each look came when it was over.
-        for standstill in [SHORT, Duration::ZERO] {
+        for timeout in [SHORT, Duration::ZERO] {
             looks.set(0);
             let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
-            assert_eq!(patiently(&mut child, standstill, &signs).unwrap(), None);
+            assert_eq!(wait_with_progress(&mut child, timeout, &signs).unwrap(), None);
             assert!(looks.get() > 20, "{}", looks.get());
             looks.set(0);
-            assert_eq!(in_time(|_| Ok(None::<()>), standstill, &signs).unwrap(), None);
+            assert_eq!(wait_until_idle(|_| Ok(None::<()>), timeout, &signs).unwrap(), None);
             assert!(looks.get() > 20, "{}", looks.get());
         }
     }
@@ -137,7 +137,7 @@ mod tests {
             looks.set(looks.get() + u64::from(!note.exists()));
             looks.get()
         };
-        assert_eq!(patiently(&mut child, SHORT, &signs).unwrap(), None);
+        assert_eq!(wait_with_progress(&mut child, SHORT, &signs).unwrap(), None);
         let below: u32 = fs::read_to_string(&note).unwrap().trim().parse().unwrap();
         while !tree::has_ended(below) {
             std::thread::yield_now();

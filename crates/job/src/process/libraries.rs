@@ -24,16 +24,16 @@ use crate::process::tree::Process;
 use crate::supervisor::folder;
 
 /// What the name of a mapped file that is gone ends with.
-const DELETED: &str = " (deleted)";
+const DELETED_SUFFIX: &str = " (deleted)";
 /// Bytes of a chunk of a library.
-const PIECE: usize = 1 << 20;
+const COPY_BYTES: usize = 1 << 20;
 /// Largest library.
-const LARGEST: u64 = 1 << 30;
+const MAX_LIBRARY_BYTES: u64 = 1 << 30;
 /// What is read of an ELF file: most program headers, most bytes of one segment of notes.
 const MAX_HEADERS: usize = 64;
 const MAX_NOTES: usize = 1 << 16;
 /// Lengths of an ELF file's header and of a program header, and the type of a segment of notes.
-const HEADER: usize = 64;
+const ELF_HEADER_BYTES: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 const NOTES: u32 = 4;
 
@@ -140,7 +140,7 @@ impl Mapped {
         let mut words = line.split_ascii_whitespace();
         let (range, rights) = (words.next()?, words.next()?);
         let inode = words.nth(2)?.parse().ok()?;
-        let (is_run, standing) = (rights == "r-xp", path.strip_suffix(DELETED));
+        let (is_run, standing) = (rights == "r-xp", path.strip_suffix(DELETED_SUFFIX));
         let (path, range) = (standing.unwrap_or(path).into(), without_zeros(range)?);
         is_run.then_some(Self { path, is_deleted: standing.is_some(), range, inode })
     }
@@ -165,7 +165,7 @@ fn without_zeros(range: &str) -> Option<String> {
 
 /// The build of a library of Katydid's; none for any other file.
 fn build_of(file: &File) -> Option<LibraryBuild> {
-    let header = piece(file, 0, HEADER)?;
+    let header = piece(file, 0, ELF_HEADER_BYTES)?;
     if !header.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }
@@ -197,18 +197,18 @@ fn short(bytes: &[u8], at: usize) -> Option<u16> {
 
 /// Puts the bytes of a library; none for one that is too large, or that becomes shorter meanwhile.
 fn kept(name: &str, file: &File, length: u64, sink: &dyn Sink) -> Result<Option<Region>, ImageError> {
-    if length == 0 || length > LARGEST {
+    if length == 0 || length > MAX_LIBRARY_BYTES {
         return Ok(None);
     }
     let mut region = Region {
         kind: "library".to_owned(),
         name: name.to_owned(),
         bytes: length,
-        chunk_bytes: PIECE as u32,
+        chunk_bytes: COPY_BYTES as u32,
         ..Region::default()
     };
-    for at in (0..length).step_by(PIECE) {
-        let bytes = usize::try_from(length - at).unwrap_or(PIECE).min(PIECE);
+    for at in (0..length).step_by(COPY_BYTES) {
+        let bytes = usize::try_from(length - at).unwrap_or(COPY_BYTES).min(COPY_BYTES);
         let Some(chunk) = piece(file, at, bytes) else { return Ok(None) };
         region.chunks.push(sink.put(&chunk)?);
     }
@@ -314,7 +314,7 @@ fn below_the_folder(library: &Library) -> PathBuf {
     let names: Vec<u8> = library.contents.chunks.iter().flat_map(|id| *id.as_bytes()).collect();
     let digits: String = ChunkId::of(&names).as_bytes()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let name = Path::new(&library.path).file_name().unwrap_or_default();
-    Path::new(folder::LIBRARIES).join(digits).join(name)
+    Path::new(folder::LIBRARIES_FOLDER).join(digits).join(name)
 }
 
 fn write(library: &Library, source: &dyn Source, to: &Path, folder: &Path) -> Result<(), LibraryError> {
@@ -379,13 +379,13 @@ mod tests {
 
     /// An ELF file with nothing in it but a segment of notes.
     fn elf(notes: &[u8]) -> Vec<u8> {
-        let mut file = vec![0; HEADER + PROGRAM_HEADER];
+        let mut file = vec![0; ELF_HEADER_BYTES + PROGRAM_HEADER];
         file[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        file[32] = HEADER as u8;
+        file[32] = ELF_HEADER_BYTES as u8;
         (file[54], file[56]) = (PROGRAM_HEADER as u8, 1);
-        file[HEADER] = NOTES as u8;
-        file[HEADER + 8] = (HEADER + PROGRAM_HEADER) as u8;
-        file[HEADER + 32..HEADER + 40].copy_from_slice(&(notes.len() as u64).to_le_bytes());
+        file[ELF_HEADER_BYTES] = NOTES as u8;
+        file[ELF_HEADER_BYTES + 8] = (ELF_HEADER_BYTES + PROGRAM_HEADER) as u8;
+        file[ELF_HEADER_BYTES + 32..ELF_HEADER_BYTES + 40].copy_from_slice(&(notes.len() as u64).to_le_bytes());
         file.extend(notes);
         file
     }
@@ -428,11 +428,11 @@ mod tests {
         let (folder, work, image) =
             (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = work.path().join("libcuda.so.1");
-        fs::write(&path, vec![7; PIECE + 5]).unwrap();
+        fs::write(&path, vec![7; COPY_BYTES + 5]).unwrap();
         let image = Image::create_or_open(image.path()).unwrap();
         let writer = image.begin(Options::default()).unwrap();
         let file = File::open(&path).unwrap();
-        let contents = kept("/l", &file, PIECE as u64 + 5, &writer).unwrap().unwrap();
+        let contents = kept("/l", &file, COPY_BYTES as u64 + 5, &writer).unwrap().unwrap();
         let library = Library { contents, ..library(path.to_str().unwrap(), false, "0.1.0") };
         let libraries = vec![library.clone()];
         writer.commit(katydid_image::Manifest { libraries: libraries.clone(), ..Default::default() }).unwrap();
@@ -441,9 +441,9 @@ mod tests {
         let folders = Folders { files: Path::new("/none"), folder: folder.path(), known_folder, work: work.path() };
         let placed = place(&libraries, &reader, &folders).unwrap();
         assert_eq!((placed.files.as_path(), placed.missing.len()), (Path::new("/none"), 0));
-        fs::write(&path, vec![8; PIECE + 5]).unwrap();
+        fs::write(&path, vec![8; COPY_BYTES + 5]).unwrap();
         assert!(!is_there(&library));
         write(&library, &reader, &folder.path().join(below_the_folder(&library)), folder.path()).unwrap();
-        assert_eq!(fs::read(folder.path().join(below_the_folder(&library))).unwrap(), vec![7; PIECE + 5]);
+        assert_eq!(fs::read(folder.path().join(below_the_folder(&library))).unwrap(), vec![7; COPY_BYTES + 5]);
     }
 }

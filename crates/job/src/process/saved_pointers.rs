@@ -10,7 +10,7 @@ use std::path::Path;
 use katydid_wire::companion::MovedVariable;
 
 /// Bytes that are read at once.
-const PIECE: usize = 1 << 20;
+const READ_BYTES: usize = 1 << 20;
 
 /// A pointer that was found.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(crate) fn find<'a>(folder: &Path, moved: &'a [MovedVariable]) -> io::Result<
             continue;
         }
         let mut file = File::open(entry.path())?;
-        let (mut bytes, mut offset) = (vec![0; PIECE], 0);
+        let (mut bytes, mut offset) = (vec![0; READ_BYTES], 0);
         loop {
             let length = fill(&mut file, &mut bytes)?;
             let words = bytes[..length].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
@@ -49,7 +49,7 @@ pub(crate) fn find<'a>(folder: &Path, moved: &'a [MovedVariable]) -> io::Result<
                 }
             }
             offset += length as u64;
-            if length < PIECE {
+            if length < READ_BYTES {
                 break;
             }
         }
@@ -85,14 +85,14 @@ mod tests {
         let moved = |address| MovedVariable { name: "module 1: variable v".to_owned(), address, bytes: 16 };
         let all = [moved(0x7f00_0000_0000), moved(0x1000)];
         fs::create_dir(folder.path().join("below")).unwrap();
-        let mut bytes = vec![0; PIECE + 32];
+        let mut bytes = vec![0; READ_BYTES + 32];
         bytes[4..12].copy_from_slice(&0x1008_u64.to_le_bytes());
         fs::write(folder.path().join("pages-1.img"), &bytes).unwrap();
         assert_eq!(find(folder.path(), &all).unwrap(), None, "at no multiple of 8, and zeros point nowhere");
-        bytes[PIECE + 16..PIECE + 24].copy_from_slice(&0x7f00_0000_0010_u64.to_le_bytes());
+        bytes[READ_BYTES + 16..READ_BYTES + 24].copy_from_slice(&0x7f00_0000_0010_u64.to_le_bytes());
         fs::write(folder.path().join("pages-1.img"), &bytes).unwrap();
         let found = find(folder.path(), &all).unwrap().unwrap();
-        assert_eq!((found.offset, found.word, found.variable), (PIECE as u64 + 16, 0x7f00_0000_0010, &all[0]));
+        assert_eq!((found.offset, found.word, found.variable), (READ_BYTES as u64 + 16, 0x7f00_0000_0010, &all[0]));
         assert_eq!(found.file, "pages-1.img");
         assert_eq!(find(folder.path(), &[]).unwrap(), None);
     }

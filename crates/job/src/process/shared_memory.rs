@@ -26,7 +26,7 @@ use rustix::fs::{CWD, FileType, Gid, Mode, SeekFrom, Uid, chown, fstatfs, mknoda
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::criu::link_remap::{Key, Lost};
+use crate::criu::link_remap::{FileId, UnlinkedFile};
 use crate::criu::{link_remap, link_remap_lock};
 use crate::process::stdio::Standard;
 use crate::process::tree::Process;
@@ -35,17 +35,17 @@ use crate::process::{stdio, written_files};
 /// Where POSIX's shared memory is.
 pub(crate) const PLACE: &str = "/dev/shm";
 /// `f_type` of a memory file system, from `linux/magic.h`.
-const MEMORY: i64 = 0x0102_1994;
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Largest file of a disk that counts.
-const LARGEST: u64 = 1 << 30;
+const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 /// Largest file that counts because it is open.
-const SMALL: u64 = 1 << 20;
+const SMALL_SEGMENT_BYTES: u64 = 1 << 20;
 /// Most files and FIFOs that count because they are open.
 const MOST_OPEN: usize = 1024;
 /// Where no file can be made.
 const MADE_BY_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
 /// Bytes that are copied at a time.
-const PIECE: usize = 1 << 20;
+const COPY_BYTES: usize = 1 << 20;
 
 /// A file of shared memory, or one that may be gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,7 +109,7 @@ struct Saving<'a> {
     folder: &'a Path,
     segments: Vec<Segment>,
     /// Which file each of them is.
-    known: BTreeMap<Key, usize>,
+    known: BTreeMap<FileId, usize>,
 }
 
 impl Saving<'_> {
@@ -132,7 +132,7 @@ impl Saving<'_> {
         let Some(root) = self.tree.first().filter(|_| !given.is_empty()).map(|process| process.pid) else {
             return Ok(());
         };
-        let mut files: BTreeMap<Key, Vec<PathBuf>> = BTreeMap::new();
+        let mut files: BTreeMap<FileId, Vec<PathBuf>> = BTreeMap::new();
         for name in given {
             let stat = fs::symlink_metadata(link_remap::rooted(root, name))?;
             files.entry(link_remap::key(&stat)).or_default().push(name.clone());
@@ -141,7 +141,7 @@ impl Saving<'_> {
         files.into_iter().try_for_each(|(key, names)| self.given_to(root, key, names, &lost))
     }
 
-    fn given_to(&mut self, root: u32, key: Key, given: Vec<PathBuf>, lost: &[Lost]) -> io::Result<()> {
+    fn given_to(&mut self, root: u32, key: FileId, given: Vec<PathBuf>, lost: &[UnlinkedFile]) -> io::Result<()> {
         let mut file = File::open(link_remap::rooted(root, &given[0]))?;
         let stat = file.metadata()?;
         let mut names = link_remap::names_beside(root, &given[0], key);
@@ -151,7 +151,7 @@ impl Saving<'_> {
                 let is_written = lost.iter().any(|lost| lost.key == key && lost.is_written);
                 let kind = if comes_anew(&file, &stat, is_written)? {
                     Kind::Mapped
-                } else if stat.len() <= SMALL {
+                } else if stat.len() <= SMALL_SEGMENT_BYTES {
                     Kind::Open
                 } else {
                     Kind::Linked
@@ -185,7 +185,7 @@ impl Saving<'_> {
             }
             if !stat.is_file() {
                 self.add(Kind::Fifo, path, &stat, None)?;
-            } else if stat.len() <= SMALL
+            } else if stat.len() <= SMALL_SEGMENT_BYTES
                 && let Some(mut file) = opened(&link, &stat)?
             {
                 self.add(Kind::Open, path, &stat, Some(&mut file))?;
@@ -233,7 +233,7 @@ fn opened(link: &Path, stat: &Metadata) -> io::Result<Option<File>> {
 
 /// Whether a file that is mapped is to be there as it is now: one of memory, and one that the job writes.
 fn comes_anew(file: &File, stat: &Metadata, is_written: bool) -> io::Result<bool> {
-    Ok(fstatfs(file)?.f_type == MEMORY || (is_written && stat.len() <= LARGEST))
+    Ok(fstatfs(file)?.f_type == TMPFS_MAGIC || (is_written && stat.len() <= MAX_SEGMENT_BYTES))
 }
 
 impl Segment {
@@ -279,7 +279,7 @@ fn copied(from: &mut File, to: &mut File) -> io::Result<()> {
 /// The same of a file that had `length` bytes: somebody outside of the job may write on, or have made it shorter since.
 fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
     to.set_len(length)?;
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; COPY_BYTES];
     let mut at = 0;
     // Behind the last data there is none: the answer is an error then.
     while at < length
@@ -294,7 +294,7 @@ fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
         to.seek(io::SeekFrom::Start(data))?;
         let mut left = hole.saturating_sub(data);
         while left > 0 {
-            let piece = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+            let piece = usize::try_from(left).unwrap_or(COPY_BYTES).min(COPY_BYTES);
             let got = from.read(&mut buffer[..piece])?;
             if got == 0 {
                 return Ok(());

@@ -22,14 +22,14 @@ use crate::process::tree::Process;
 use crate::sync::lock;
 
 /// The second magic number of `core-PID.img`; `core_entry.tc`, `task_core_entry.stop_signo`.
-const CORE: [u8; 4] = [0x47, 0x38, 0x05, 0x55];
-const TASK: u64 = 3;
-const STOP_SIGNAL: u64 = 21;
+const CORE_MAGIC: [u8; 4] = [0x47, 0x38, 0x05, 0x55];
+const TASK_FIELD: u64 = 3;
+const STOP_SIGNAL_FIELD: u64 = 21;
 /// What a process that does not stop by its signal may take until it is stopped by `SIGSTOP`: the kernel drops the signals of a
 /// terminal where no shell could let the process go on.
-const STOPS: Duration = Duration::from_secs(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two looks whether it has stopped.
-const LOOK: Duration = Duration::from_millis(1);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Processes of a supervisor that were stopped, and run for the time of a request. Dropped: those that live are stopped again.
 #[derive(Debug)]
@@ -64,11 +64,11 @@ impl Drop for Woken {
 /// The signal of a terminal that had stopped the process `id` of a dump; none of one that `SIGSTOP` had, or nothing.
 pub(crate) fn terminal_signal(folder: &Path, id: u32) -> Option<Signal> {
     let core = bounded_if_any(&folder.join(format!("core-{id}.img"))).ok()?;
-    of_terminal(messages(&core, CORE).next()?)
+    of_terminal(messages(&core, CORE_MAGIC).next()?)
 }
 
 fn of_terminal(core: &[u8]) -> Option<Signal> {
-    let number = Fields(Fields(core).bytes_in(TASK)?).number_in(STOP_SIGNAL)?;
+    let number = Fields(Fields(core).bytes_in(TASK_FIELD)?).number_in(STOP_SIGNAL_FIELD)?;
     [Signal::TSTP, Signal::TTIN, Signal::TTOU].into_iter().find(|signal| u64::try_from(signal.as_raw()) == Ok(number))
 }
 
@@ -77,12 +77,12 @@ pub(crate) fn stop_by(process: &Process, signal: Signal) {
     let one = std::slice::from_ref(process);
     tree::signal(one, Signal::CONT);
     tree::signal(one, signal);
-    let deadline = Instant::now() + STOPS;
+    let deadline = Instant::now() + STOP_TIMEOUT;
     while !tree::is_stopped(process.pid) {
         if tree::has_ended(process.pid) || Instant::now() > deadline {
             return tree::signal(one, Signal::STOP);
         }
-        thread::sleep(LOOK);
+        thread::sleep(STOP_POLL_INTERVAL);
     }
 }
 
@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn the_signal_is_read_from_a_dump() {
         let core = |signal| {
-            let task = Message::default().number(1, 3).number(STOP_SIGNAL, signal).encoded();
-            Message::default().number(1, 1).bytes(TASK, &task).encoded()
+            let task = Message::default().number(1, 3).number(STOP_SIGNAL_FIELD, signal).encoded();
+            Message::default().number(1, 1).bytes(TASK_FIELD, &task).encoded()
         };
         assert_eq!(of_terminal(&core(20)), Some(Signal::TSTP));
         assert_eq!(of_terminal(&core(19)), None);

@@ -7,20 +7,20 @@ use std::path::Path;
 use crate::process::tree::Process;
 
 /// Lists of sockets, by the protocol below.
-const LISTS: [&str; 2] = ["tcp", "tcp6"];
+const PROC_NET_FILES: [&str; 2] = ["tcp", "tcp6"];
 /// State of a socket that waits for connections and has none itself.
-const LISTENING: &str = "0A";
+const LISTEN_STATE: &str = "0A";
 /// How the two queues of a socket begin that has sent everything.
-const NOTHING: &str = "00000000:";
+const EMPTY_SEND_QUEUE: &str = "00000000:";
 /// Begin of the names of CRIU's files about connections.
-const STREAM: &str = "tcp-stream-";
+const TCP_STREAM_PREFIX: &str = "tcp-stream-";
 
 /// Whether any of the processes has one now. Sockets that cannot be looked at count.
 pub(crate) fn is_connected(processes: &[Process]) -> bool {
     processes.iter().any(|process| {
         let sockets = sockets(process.pid);
         !sockets.is_empty()
-            && LISTS.iter().any(|list| {
+            && PROC_NET_FILES.iter().any(|list| {
                 match fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)) {
                     Ok(text) => connections(&text).any(|connection| sockets.contains(connection.inode)),
                     // A kernel without this protocol has no list of it.
@@ -56,7 +56,7 @@ fn ends(processes: &[Process]) -> BTreeMap<(String, String), End> {
     let mut pairs = BTreeMap::new();
     for process in processes {
         let sockets = sockets(process.pid);
-        for list in LISTS {
+        for list in PROC_NET_FILES {
             let text = fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)).unwrap_or_default();
             let ours = connections(&text).filter(|connection| sockets.contains(connection.inode));
             pairs.extend(ours.map(|connection| {
@@ -71,7 +71,7 @@ fn ends(processes: &[Process]) -> BTreeMap<(String, String), End> {
 /// Whether CRIU has dumped one.
 pub(crate) fn is_in(folder: &Path) -> bool {
     let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    names.into_iter().any(|name| name.to_string_lossy().starts_with(STREAM))
+    names.into_iter().any(|name| name.to_string_lossy().starts_with(TCP_STREAM_PREFIX))
 }
 
 /// Inodes of the sockets that a process has open.
@@ -97,8 +97,8 @@ fn connections(list: &str) -> impl Iterator<Item = Connection<'_>> {
     list.lines().skip(1).filter_map(|line| {
         let mut words = line.split_whitespace().skip(1);
         let (local, remote, state) = (words.next()?, words.next()?, words.next()?);
-        let is_unsent = !words.next()?.starts_with(NOTHING);
-        (state != LISTENING).then_some(Connection { local, remote, is_unsent, inode: words.nth(4)? })
+        let is_unsent = !words.next()?.starts_with(EMPTY_SEND_QUEUE);
+        (state != LISTEN_STATE).then_some(Connection { local, remote, is_unsent, inode: words.nth(4)? })
     })
 }
 
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     /// Held by whoever has connections: one that is not yet accepted is nobody's at its other end.
-    static TURN: Mutex<()> = Mutex::new(());
+    static TEST_LOCK: Mutex<()> = Mutex::new(());
 
     fn us() -> Vec<Process> {
         vec![Process { pid: std::process::id(), parent: 0, state: 'R' }]
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_found() {
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(is_connected(&us()));
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_connection_to_ourselves_is_none_to_others() {
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let process = |pid| Process { pid, parent: 0, state: 'R' };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let script =
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn bytes_that_the_other_end_has_no_room_for_are_found() {
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut accepted, _) = listener.accept().unwrap();

@@ -22,19 +22,19 @@ use crate::process::tree;
 use crate::process::tree::Process;
 
 /// Where the other ends are. What is opened as `/dev/ptmx` belongs to what is mounted here.
-const PLACE: &str = "/dev/pts";
+const DEVPTS_FOLDER: &str = "/dev/pts";
 /// Names by which pseudo-terminals are opened.
 const OPENED_AS: [&str; 2] = ["/dev/ptmx", "/dev/pts/ptmx"];
 
 /// So many terminals are opened for the sake of their numbers at most.
-const MOST: u32 = 512;
+const MAX_TERMINALS: u32 = 512;
 
 /// The terminal of whoever asks for it.
 const CONTROLLING: &str = "/dev/tty";
 /// The device of that name.
 const CONTROLLING_DEVICE: (u32, u32) = (5, 0);
 /// Major numbers of the other ends of pseudo-terminals.
-const SLAVES: RangeInclusive<u32> = 136..=143;
+const SLAVE_MAJORS: RangeInclusive<u32> = 136..=143;
 
 /// How a terminal of the job was set: by a program that reads keys one by one, say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +101,7 @@ fn foreign_of(pid: u32, own: &[u32]) -> Vec<(u64, u64)> {
     let has_own = tree::terminal(pid).and_then(number_of).is_some_and(|number| own.contains(&number));
     let is_foreign = |device| match number_of(device) {
         // One that has hung up is dumped as that.
-        Some(number) => !own.contains(&number) && Path::new(PLACE).join(number.to_string()).exists(),
+        Some(number) => !own.contains(&number) && Path::new(DEVPTS_FOLDER).join(number.to_string()).exists(),
         None => (major(device), minor(device)) == CONTROLLING_DEVICE && !has_own,
     };
     let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
@@ -114,7 +114,7 @@ fn foreign_of(pid: u32, own: &[u32]) -> Vec<(u64, u64)> {
 /// The number of a pseudo-terminal by the device of its other end.
 fn number_of(device: u64) -> Option<u32> {
     let major = major(device);
-    SLAVES.contains(&major).then(|| (major - SLAVES.start()) << 20 | minor(device))
+    SLAVE_MAJORS.contains(&major).then(|| (major - SLAVE_MAJORS.start()) << 20 | minor(device))
 }
 
 /// Numbers of those that the processes have open at the end that made them, as they see them.
@@ -137,19 +137,19 @@ fn of_process(pid: u32) -> Vec<u32> {
 
 /// Whether somebody has one of these numbers.
 pub(crate) fn are_taken(numbers: &[u32]) -> bool {
-    numbers.iter().any(|number| Path::new(PLACE).join(number.to_string()).exists())
+    numbers.iter().any(|number| Path::new(DEVPTS_FOLDER).join(number.to_string()).exists())
 }
 
 /// Mounts a place of its own for terminals, in a mount namespace of its own.
 pub(crate) fn mount_own() -> io::Result<()> {
     let options = c"newinstance,ptmxmode=0666,mode=0620,gid=5";
-    Ok(mount("devpts", PLACE, "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, options)?)
+    Ok(mount("devpts", DEVPTS_FOLDER, "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, options)?)
 }
 
 /// Takes the numbers below and between these, in a new place of its own, until the value is dropped: CRIU finds a number by
 /// opening terminals until one has it, and opens 32 at most.
 pub(crate) fn fill_up(numbers: &[u32]) -> io::Result<Vec<OwnedFd>> {
-    let count = numbers.iter().max().map_or(0, |last| last.saturating_add(1)).min(MOST);
+    let count = numbers.iter().max().map_or(0, |last| last.saturating_add(1)).min(MAX_TERMINALS);
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     // The lowest free number is the next one's.
     let all = (0..count).map(|number| Ok((number, openpt(flags)?)));

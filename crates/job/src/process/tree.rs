@@ -15,9 +15,9 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreape
 /// The state letter of a process that a signal has stopped.
 pub(crate) const STOPPED: char = 'T';
 /// For whoever is to reap a process that has ended.
-const REAPED: Duration = Duration::from_secs(5);
+const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks whether it has.
-const LOOK: Duration = Duration::from_millis(1);
+const REAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// One process of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -224,7 +224,7 @@ pub fn kill(tree: &[Process], release: impl FnOnce()) -> io::Result<()> {
         tree.iter().skip(1).map(|process| (process.pid, started(process.pid))).collect();
     signal(tree, Signal::KILL);
     release();
-    let deadline = Instant::now() + REAPED;
+    let deadline = Instant::now() + REAP_TIMEOUT;
     began.into_iter().for_each(|(pid, began)| reap(pid, began, deadline));
     Ok(())
 }
@@ -238,7 +238,7 @@ fn reap(pid: u32, began: Option<u64>, deadline: Instant) {
         match waitpid(Some(number), WaitOptions::empty()) {
             Err(rustix::io::Errno::CHILD) if has_ended(pid) && Instant::now() > deadline => return,
             // Its parent has not died yet, so it is not ours yet.
-            Err(rustix::io::Errno::CHILD) => thread::sleep(LOOK),
+            Err(rustix::io::Errno::CHILD) => thread::sleep(REAP_POLL_INTERVAL),
             Err(rustix::io::Errno::INTR) => {}
             Ok(_) | Err(_) => return,
         }

@@ -20,11 +20,11 @@ use crate::process::tcp;
 use crate::process::tree::Process;
 
 /// `O_ACCMODE`, `O_APPEND` and the deleted mark, as `/proc/PID/fdinfo` writes flags: octal.
-const ACCESS: u32 = 0o3;
-const APPEND: u32 = 0o2000;
+const ACCESS_MODE_BITS: u32 = 0o3;
+const APPEND_FLAG: u32 = 0o2000;
 
 /// What the names of devices of GPUs begin with.
-const GPUS: [&str; 3] = ["/dev/nvidia", "/dev/kfd", "/dev/dri/"];
+const GPU_DEVICE_PREFIXES: [&str; 3] = ["/dev/nvidia", "/dev/kfd", "/dev/dri/"];
 
 /// A file that was open for writing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub fn written(tree: &[Process]) -> Vec<Written> {
 
 fn of_process(pid: u32) -> Vec<Written> {
     let files = of_descriptors(pid).filter(|open| open.stat.is_file());
-    let files = files.filter(|open| open.flags & ACCESS != 0 && open.flags & APPEND == 0);
+    let files = files.filter(|open| open.flags & ACCESS_MODE_BITS != 0 && open.flags & APPEND_FLAG == 0);
     files
         .filter_map(|Open { path, stat, .. }| {
             Some(Written { path: path.into_os_string().into_string().ok()?, inode: stat.ino(), length: stat.len() })
@@ -66,13 +66,14 @@ pub(crate) fn gpu_of(tree: &[Process]) -> Option<(u32, PathBuf)> {
 }
 
 fn is_gpu(path: &Path) -> bool {
-    path.to_str().is_some_and(|path| GPUS.iter().any(|beginning| path.starts_with(beginning)))
+    path.to_str().is_some_and(|path| GPU_DEVICE_PREFIXES.iter().any(|beginning| path.starts_with(beginning)))
 }
 
 /// Names of regular files that the processes of a tree have open for writing, and of all FIFOs that they have open, each
 /// with a link by which it can be opened.
 pub(crate) fn named(tree: &[Process]) -> BTreeMap<PathBuf, PathBuf> {
-    let counts = |open: &Open| open.stat.file_type().is_fifo() || (open.stat.is_file() && open.flags & ACCESS != 0);
+    let counts =
+        |open: &Open| open.stat.file_type().is_fifo() || (open.stat.is_file() && open.flags & ACCESS_MODE_BITS != 0);
     let open = tree.iter().flat_map(|process| of_descriptors(process.pid)).filter(counts);
     open.map(|open| (open.path, open.link)).collect()
 }
@@ -147,7 +148,7 @@ pub fn in_use(files: &[Written]) -> Option<(&Written, u32)> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     ids.find_map(|pid| {
-        let open = of_descriptors(pid).filter(|open| open.flags & ACCESS != 0);
+        let open = of_descriptors(pid).filter(|open| open.flags & ACCESS_MODE_BITS != 0);
         let mut files = open.filter_map(|open| {
             let is_it =
                 |(_, stat): &&(&Written, fs::Metadata)| (stat.dev(), stat.ino()) == (open.stat.dev(), open.stat.ino());

@@ -22,19 +22,19 @@ use katydid_wire::sharing::Sharing;
 
 use crate::process::saved_pointers;
 use crate::process::saved_pointers::Pointer;
-use crate::supervisor::generations::Incarnations;
+use crate::supervisor::generations::Generations;
 
 /// How long a server may take to hand a connection to a worker; a cold driver takes seconds to start.
-const GREETING: Duration = Duration::from_secs(60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a worker may be silent while it writes or reads an image; it reports progress far more often.
-const SILENCE: Duration = Duration::from_secs(600);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a worker may take to let go of a companion that parts.
-const PARTING: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two looks whether a program that is taken up has failed to come.
-const LOOK: Duration = Duration::from_millis(50);
+const QUESTION_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Workers that are asked one after the other to rebuild a session, while addresses are others than before. One of fifty
 /// was seen to have such.
-const WORKERS: u32 = 4;
+const REBUILD_ATTEMPTS: u32 = 4;
 /// Largest state file that is taken from a worker.
 const MAX_STATE: usize = 1 << 30;
 
@@ -104,8 +104,8 @@ pub struct Rebuild<'a> {
     pub rehearsal: bool,
     /// The folder with the program's saved memory, in which pointers to variables are looked for that lie elsewhere now.
     pub memory: Option<&'a Path>,
-    /// The incarnations of the job that they will belong to.
-    pub incarnations: &'a Incarnations,
+    /// The generations of the job that they will belong to.
+    pub generations: &'a Generations,
     /// Devices to use in place of the session's own, a line each, as `ToWorker::Restore` has them.
     pub devices: &'a str,
 }
@@ -217,7 +217,7 @@ impl StateRead {
 impl Drop for Companion {
     /// A worker takes one companion at a time: the next one finds it free.
     fn drop(&mut self) {
-        self.talk.part(PARTING);
+        self.talk.part(CLOSE_TIMEOUT);
     }
 }
 
@@ -228,7 +228,7 @@ impl Companion {
     ///
     /// [`CompanionError::Connect`].
     pub fn connect(address: &Address, key: SessionKey, session: &str) -> Result<Self, CompanionError> {
-        let (talk, ready) = companion(address, key, GREETING)?;
+        let (talk, ready) = companion(address, key, CONNECT_TIMEOUT)?;
         Ok(Self {
             talk,
             session: session.to_owned(),
@@ -276,7 +276,7 @@ impl Companion {
             full: u32::from(plan.full),
             level: plan.level,
         };
-        match self.order(&order, directory, SILENCE, Questions::Write(writer), None)? {
+        match self.order(&order, directory, SILENCE_TIMEOUT, Questions::Write(writer), None)? {
             FromWorker::Prepared {} => Ok(()),
             other => Err(self.unexpected(&other)),
         }
@@ -294,7 +294,7 @@ impl Companion {
             full: u32::from(plan.full),
             outline: u32::from(plan.outline),
         };
-        match self.order(&order, None, SILENCE, Questions::Write(writer), Some(progress))? {
+        match self.order(&order, None, SILENCE_TIMEOUT, Questions::Write(writer), Some(progress))? {
             FromWorker::Captured { bytes, sharing, .. } => {
                 progress.total.store(bytes, Relaxed);
                 let what = |error: CodecError| CompanionError::Breach {
@@ -313,7 +313,7 @@ impl Companion {
     ///
     /// What the worker says.
     pub fn detach(&mut self, questions: Questions<'_>, progress: &Progress) -> Result<(), CompanionError> {
-        match self.order(&ToWorker::Detach {}, None, SILENCE, questions, Some(progress))? {
+        match self.order(&ToWorker::Detach {}, None, SILENCE_TIMEOUT, questions, Some(progress))? {
             FromWorker::Detached {} => Ok(()),
             other => Err(self.unexpected(&other)),
         }
@@ -325,7 +325,7 @@ impl Companion {
     ///
     /// What the worker says.
     pub fn proceed(&mut self, questions: Questions<'_>, progress: &Progress) -> Result<(), CompanionError> {
-        match self.order(&ToWorker::Continue {}, None, SILENCE, questions, Some(progress))? {
+        match self.order(&ToWorker::Continue {}, None, SILENCE_TIMEOUT, questions, Some(progress))? {
             FromWorker::Continued {} => Ok(()),
             other => Err(self.unexpected(&other)),
         }
@@ -343,7 +343,7 @@ impl Companion {
             if let Some(ended) = self.ended.take() {
                 return ended.map_err(|text| CompanionError::Refused { session: self.session.clone(), text });
             }
-            let word = self.receive(SILENCE)?;
+            let word = self.receive(SILENCE_TIMEOUT)?;
             if let Some(other) = self.aside(word, Questions::Write(writer), Some(progress))? {
                 return Err(self.unexpected(&other));
             }
@@ -363,7 +363,7 @@ impl Companion {
         plan: &Rebuild<'_>,
         progress: &Progress,
     ) -> Result<Self, CompanionError> {
-        let mut left = WORKERS;
+        let mut left = REBUILD_ATTEMPTS;
         loop {
             let mut companion = Self::connect(address, SessionKey::NONE, session)?;
             left -= 1;
@@ -430,11 +430,11 @@ impl Companion {
             session: self.session.clone(),
             checkpoint,
             device_only: u32::from(plan.device_only),
-            incarnations: plan.incarnations.encode(),
+            incarnations: plan.generations.encode(),
             devices: plan.devices.to_owned(),
             rehearsal: u32::from(plan.rehearsal),
         };
-        match self.order(&order, directory, SILENCE, Questions::Read(plan.catalogue), Some(progress))? {
+        match self.order(&order, directory, SILENCE_TIMEOUT, Questions::Read(plan.catalogue), Some(progress))? {
             FromWorker::Restored { moved, .. } => {
                 let moved = MovedVariable::decode(&moved);
                 let session = || self.session.clone();
@@ -458,7 +458,7 @@ impl Companion {
         is_over: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), CompanionError> {
         while !is_over() {
-            let word = match self.talk.receive(LOOK) {
+            let word = match self.talk.receive(QUESTION_POLL_INTERVAL) {
                 Err(ControlError::Deadline(_)) => continue,
                 other => other.map_err(|error| self.broken(error))?,
             };
@@ -665,7 +665,7 @@ mod tests {
             device_only: true,
             rehearsal: false,
             memory: None,
-            incarnations: &Incarnations::default(),
+            generations: &Generations::default(),
             devices: "",
         };
         let address = Address::Unix(folder.path().join("server"));
@@ -723,8 +723,8 @@ mod tests {
 
     #[test]
     fn the_last_worker_s_words_are_the_reason() {
-        let refused = rebuilt_by((1..=WORKERS).map(elsewhere).collect()).unwrap_err();
-        assert_eq!(refused.to_string(), format!("p1: attempt {WORKERS}"));
+        let refused = rebuilt_by((1..=REBUILD_ATTEMPTS).map(elsewhere).collect()).unwrap_err();
+        assert_eq!(refused.to_string(), format!("p1: attempt {REBUILD_ATTEMPTS}"));
     }
 
     #[test]

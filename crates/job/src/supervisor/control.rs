@@ -16,17 +16,17 @@ use std::sync::{Arc, Weak};
 use katydid_http::{Answer, HttpServer, Limits, Lines};
 use serde::de::DeserializeOwned;
 
-use crate::supervisor::state::Inner;
+use crate::supervisor::state::JobState;
 use crate::supervisor::view::{Migration, Request, Step};
 
 /// Answers requests for the job from now on.
-pub(crate) fn open(listener: UnixListener, job: &Arc<Inner>) -> io::Result<HttpServer> {
+pub(crate) fn open(listener: UnixListener, job: &Arc<JobState>) -> io::Result<HttpServer> {
     let job = Arc::downgrade(job);
     // What the system refuses now it may not refuse later; nobody reads what a supervisor would say of it.
     HttpServer::start(listener, "control", Limits::default(), move |request| route(request, &job), |_| {})
 }
 
-fn route(request: &katydid_http::Request, job: &Weak<Inner>) -> Answer {
+fn route(request: &katydid_http::Request, job: &Weak<JobState>) -> Answer {
     let Some(job) = job.upgrade() else { return Answer::problem(503, "the job is over") };
     match (request.method.as_str(), request.path.as_str()) {
         ("GET", "/v1/job") => Answer::json(200, &job.view()),

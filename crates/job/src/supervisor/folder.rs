@@ -45,7 +45,7 @@ const MAX_SOCKET: usize = 107;
 /// Longest name of a socket in a job's folder, with the slash in front.
 const LONGEST_SOCKET: usize = "/control".len();
 /// The folder of jobs, below one of [`places`].
-pub(crate) const JOBS: &str = "jobs";
+pub(crate) const JOBS_FOLDER: &str = "jobs";
 /// Most bytes of a `job.json` that are read.
 const MAX_ENTRY: u64 = 64 << 10;
 /// Jobs of one name at once.
@@ -54,11 +54,11 @@ const MAX_NAMESAKES: u32 = 10_000;
 /// Attempts to take a folder whose owner is about to go, or that somebody looks at.
 const MAX_TRIES: u32 = 1000;
 /// A pause between two of them.
-const MOMENT: Duration = Duration::from_millis(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Name of the folder of libraries.
-pub(crate) const LIBRARIES: &str = "libraries";
+pub(crate) const LIBRARIES_FOLDER: &str = "libraries";
 /// Name of the lock.
-const LOCK: &str = "lock";
+const LOCK_FILE: &str = "lock";
 
 /// A job folder that this process owns. Dropped: the folder goes.
 #[derive(Debug)]
@@ -180,7 +180,7 @@ impl Folder {
         let folder = Self::claim(path)?;
         let mut lock = &folder.lock;
         let noted = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
-        noted.map_err(|source| FolderError::System { path: path.join(LOCK), source })?;
+        noted.map_err(|source| FolderError::System { path: path.join(LOCK_FILE), source })?;
         Ok(folder)
     }
 
@@ -208,11 +208,11 @@ impl Folder {
         self.gone.call_once(|| {
             // Debris that stays is taken over by the next job of the name.
             let inside = fs::read_dir(&self.path).into_iter().flatten().flatten();
-            for entry in inside.filter(|entry| entry.file_name() != LOCK) {
+            for entry in inside.filter(|entry| entry.file_name() != LOCK_FILE) {
                 let _ = fs::remove_file(entry.path());
             }
-            let _ = fs::remove_dir_all(self.path.join(LIBRARIES));
-            let _ = fs::remove_file(self.path.join(LOCK));
+            let _ = fs::remove_dir_all(self.path.join(LIBRARIES_FOLDER));
+            let _ = fs::remove_file(self.path.join(LOCK_FILE));
             // It may be another job's by now, and is not empty then.
             let _ = fs::remove_dir(&self.path);
         });
@@ -270,7 +270,7 @@ fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(system(error)),
         _ => {}
     }
-    let place = path.join(LOCK);
+    let place = path.join(LOCK_FILE);
     let open = || File::options().create(true).append(true).read(true).mode(0o600).open(&place).map_err(system);
     let lock = match check(path).and_then(|()| open()) {
         Err(FolderError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -279,7 +279,7 @@ fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) if has_owner(&lock) => return Err(FolderError::Taken { path: path.to_owned() }),
         Err(Errno::WOULDBLOCK) => {
-            thread::sleep(MOMENT);
+            thread::sleep(RETRY_INTERVAL);
             return Ok(None);
         }
         Err(error) => return Err(system(error.into())),
@@ -324,7 +324,7 @@ fn running_below(jobs: &Path) -> Result<Vec<Entry>, FolderError> {
 
 /// The job of a folder, if its supervisor lives.
 pub(crate) fn alive(folder: &Path) -> Option<Entry> {
-    if !folder.join(LOCK).exists() || is_debris(folder) {
+    if !folder.join(LOCK_FILE).exists() || is_debris(folder) {
         return None;
     }
     let mut text = Vec::new();
@@ -405,7 +405,7 @@ fn find_among(own: &[PathBuf], others: &[PathBuf], wanted: &str) -> Result<(Entr
 
 /// The folders of other users' jobs, where these have them unless their XDG_RUNTIME_DIR is another one.
 fn of_other_users() -> Vec<PathBuf> {
-    places_of_others().into_iter().map(|place| place.join(JOBS)).filter(|jobs| jobs.is_dir()).collect()
+    places_of_others().into_iter().map(|place| place.join(JOBS_FOLDER)).filter(|jobs| jobs.is_dir()).collect()
 }
 
 /// Where other users have their folders of jobs.
@@ -453,7 +453,7 @@ fn clear_below(jobs: &Path) {
 
 /// Whether this folder has a lock, and nobody holds it; one that can be had is given back at once.
 fn is_debris(folder: &Path) -> bool {
-    let Ok(lock) = open_file(&folder.join(LOCK)) else { return false };
+    let Ok(lock) = open_file(&folder.join(LOCK_FILE)) else { return false };
     let is_free = flock(&lock, FlockOperation::NonBlockingLockShared).is_ok();
     // Closing it is not enough: a child that another thread has just forked has a copy.
     let _ = flock(&lock, FlockOperation::Unlock);
@@ -468,7 +468,7 @@ pub(crate) fn cache() -> Option<PathBuf> {
 /// The folder of new jobs of this user, made if it is not there.
 pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
     let above = places().swap_remove(0);
-    let jobs = above.join(JOBS);
+    let jobs = above.join(JOBS_FOLDER);
     for folder in [&above, &jobs] {
         match DirBuilder::new().mode(0o700).create(folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -482,7 +482,7 @@ pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
 
 /// The folders of jobs of this user that are there, that of new ones first.
 fn all_jobs() -> Vec<PathBuf> {
-    let jobs = places().into_iter().map(|above| above.join(JOBS));
+    let jobs = places().into_iter().map(|above| above.join(JOBS_FOLDER));
     jobs.filter(|jobs| check(jobs).is_ok()).collect()
 }
 
@@ -494,7 +494,8 @@ fn places() -> Vec<PathBuf> {
 
 fn places_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
     let is_ours = |folder: &&Path| fs::metadata(folder).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
-    let fits = |above: &PathBuf| above.join(JOBS).as_os_str().len() + 1 + MAX_NAME + LONGEST_SOCKET <= MAX_SOCKET;
+    let fits =
+        |above: &PathBuf| above.join(JOBS_FOLDER).as_os_str().len() + 1 + MAX_NAME + LONGEST_SOCKET <= MAX_SOCKET;
     let own = runtime.filter(|folder| folder.is_absolute()).filter(is_ours).map(|folder| folder.join("katydid"));
     let own = own.filter(fits);
     own.into_iter().chain([PathBuf::from(format!("/tmp/katydid-{user}"))]).collect()
@@ -641,7 +642,7 @@ mod tests {
             fs::write(jobs.path().join("gone").join(file), "{}").unwrap();
         }
         clear_below(jobs.path());
-        assert!(!jobs.path().join("gone").exists() && living.path().join(LOCK).exists());
+        assert!(!jobs.path().join("gone").exists() && living.path().join(LOCK_FILE).exists());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The incarnations of a job: its start, and each restore of it.
+//! The generations of a job: its start, and each restore of it.
 //!
 //! What a program gives another one to be found by later, such as a handle of its memory, is in both their memories when they
 //! are restored, perhaps twice at once, or beside the first run. The number of the incarnation keeps these apart: programs
@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 
 /// Numbers, the last one first; none is 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Incarnations(Vec<u64>);
+pub struct Generations(Vec<u64>);
 
-impl Incarnations {
+impl Generations {
     /// With one that begins now.
     #[must_use]
     pub fn and_next(mut self) -> Self {
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn each_has_another_number_and_all_are_noted() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Incarnations::default().and_next();
+        let first = Generations::default().and_next();
         let (one, other) = (first.clone().and_next(), first.clone().and_next());
         assert!(one.0[0] != other.0[0] && one.0[0] != first.0[0] && one.0[1..] == first.0);
         assert_eq!(one.encode(), [one.0[0].to_le_bytes(), first.0[0].to_le_bytes()].concat());

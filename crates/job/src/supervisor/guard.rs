@@ -48,7 +48,7 @@ use rustix::process::{
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use crate::criu::link_remap_lock::Turn;
+use crate::criu::link_remap_lock::LinkRemapLock;
 use crate::process::{inherited_fds, tree, unix_session};
 use crate::supervisor::folder;
 
@@ -58,11 +58,11 @@ const RELEASE: &[u8] = b"release";
 const END: &[u8] = b"end";
 const RESTORED: &[u8] = b"restored";
 /// Longest packet.
-const MOST: usize = 64;
+const MAX_ORDER_BYTES: usize = 64;
 /// Between two looks whether everybody is gone.
-const LOOK: Duration = Duration::from_millis(1);
+const REAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// For a process that is about to be gone to be so.
-const PASSING: Duration = Duration::from_secs(10);
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A job's guard. Dropped: all processes of the job are killed, and are gone.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ impl Guard {
             Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
-        let mut packet = [0; MOST];
+        let mut packet = [0; MAX_ORDER_BYTES];
         let length = match recv(link, packet.as_mut_slice(), RecvFlags::empty()) {
             Ok((length, _)) => length,
             // It had not read all that it was told.
@@ -264,7 +264,7 @@ fn end_orphans() {
         for below in orphans.into_iter().filter_map(|orphan| tree::tree(orphan).ok()) {
             tree::signal(&below, Signal::KILL);
         }
-        thread::sleep(LOOK);
+        thread::sleep(REAP_POLL_INTERVAL);
     }
 }
 
@@ -383,9 +383,9 @@ enum End {
 /// Waits until the kernel has closed everything of a process that is dying, and with it the locks that it had: then its
 /// children have another parent. One that was gone before we looked is not waited for, nor is one of another namespace.
 fn outlive(supervisor: u32) {
-    let deadline = Instant::now() + PASSING;
+    let deadline = Instant::now() + ORPHAN_TIMEOUT;
     while is_our_parent(supervisor) && Instant::now() < deadline {
-        thread::sleep(LOOK);
+        thread::sleep(REAP_POLL_INTERVAL);
     }
 }
 
@@ -396,7 +396,7 @@ fn is_our_parent(pid: u32) -> bool {
 /// Takes names away that a restore needed. If others do not give way, they are gone with the next turn there.
 fn take_away(names: &[PathBuf]) {
     if !names.is_empty() {
-        let _ = Turn::remove(&names.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+        let _ = LinkRemapLock::remove(&names.iter().map(PathBuf::as_path).collect::<Vec<_>>());
     }
 }
 
@@ -439,7 +439,7 @@ fn attended(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> End {
         }
         let (is_told, has_ended) = (!either[0].revents().is_empty(), !either[1].revents().is_empty());
         if is_told {
-            let mut packet = [0; MOST];
+            let mut packet = [0; MAX_ORDER_BYTES];
             match heard(link, &mut packet) {
                 Some(RESTORED) => names.clear(),
                 Some(RELEASE) => return End::Released,
@@ -455,7 +455,7 @@ fn attended(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> End {
 
 /// What the supervisor says; none when it is gone. One that has left without hearing all that we said has the kernel say that
 /// first, and then what it said itself.
-fn heard<'a>(link: &OwnedFd, packet: &'a mut [u8; MOST]) -> Option<&'a [u8]> {
+fn heard<'a>(link: &OwnedFd, packet: &'a mut [u8; MAX_ORDER_BYTES]) -> Option<&'a [u8]> {
     loop {
         match recv(link, packet.as_mut_slice(), RecvFlags::empty()) {
             Ok((length, _)) => return packet.get(..length).filter(|packet| !packet.is_empty()),
@@ -468,7 +468,7 @@ fn heard<'a>(link: &OwnedFd, packet: &'a mut [u8; MOST]) -> Option<&'a [u8]> {
 /// Reaps who has ended, and tells. A supervisor that does not listen any more has said why, or is gone: the link tells.
 fn reaped(link: &OwnedFd, ended: &OwnedFd) {
     // What is in there says only that somebody has ended, and one reading may stand for several.
-    let _ = rustix::io::read(ended, &mut [0; MOST][..]);
+    let _ = rustix::io::read(ended, &mut [0; MAX_ORDER_BYTES][..]);
     loop {
         match wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) => {
@@ -488,7 +488,7 @@ fn end_all() -> io::Result<()> {
         let everybody = tree::tree(std::process::id())?;
         let Some((_, below)) = everybody.split_first().filter(|(_, below)| !below.is_empty()) else { return Ok(()) };
         tree::signal(below, Signal::KILL);
-        thread::sleep(LOOK);
+        thread::sleep(REAP_POLL_INTERVAL);
     }
 }
 

@@ -12,16 +12,16 @@ use katydid_scratch::private;
 use rustix::system::uname;
 
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::locked_processes::Parked;
+use crate::checkpoint::locked_processes::LockedProcesses;
 use crate::checkpoint::process_checkpoint;
 use crate::process::stdio::Standard;
 use crate::process::stopped::Stopped;
 use crate::supervisor::control;
 use crate::supervisor::folder::{Folder, FolderError};
-use crate::supervisor::generations::Incarnations;
+use crate::supervisor::generations::Generations;
 use crate::supervisor::members::{Event, Members};
 use crate::supervisor::ranks::Task;
-use crate::supervisor::state::{Inner, Root, Start};
+use crate::supervisor::state::{JobState, Root, Start};
 use crate::supervisor::view::{Report, Request, Step};
 use crate::sync::lock;
 
@@ -39,7 +39,7 @@ pub struct Settings {
     /// Servers that its programs may have been told of, the last one first.
     pub servers: Vec<String>,
     /// The one that begins with it, and those before.
-    pub incarnations: Incarnations,
+    pub generations: Generations,
     /// What runs a command among the job's processes: nothing, or a command that enters their namespaces.
     pub enter: Vec<OsString>,
     /// Where its root reads and writes.
@@ -66,7 +66,7 @@ pub enum JobError {
 
 /// A running job. Dropped: its folder goes.
 #[derive(Debug, Clone)]
-pub struct Job(pub(crate) Arc<Inner>);
+pub struct Job(pub(crate) Arc<JobState>);
 
 impl Job {
     /// Opens the job's sockets.
@@ -75,15 +75,15 @@ impl Job {
     ///
     /// See [`JobError`].
     pub fn open(settings: Settings) -> Result<Self, JobError> {
-        let Settings { folder, known_folder, command, private_criu, servers, incarnations, enter, stdio, task } =
+        let Settings { folder, known_folder, command, private_criu, servers, generations, enter, stdio, task } =
             settings;
         let (events, heard) = mpsc::channel();
         let socket = |path: PathBuf| move |source| JobError::Socket { path, source };
-        incarnations.note(folder.path()).map_err(socket(folder.path().to_owned()))?;
+        generations.note(folder.path()).map_err(socket(folder.path().to_owned()))?;
         let members = Members::listen(&folder.shims(), events).map_err(socket(folder.shims()))?;
         folder.describe(0, &command.join(" "))?;
         let path = folder.control();
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(JobState {
             folder,
             known_folder,
             command,
@@ -92,18 +92,18 @@ impl Job {
             stdio,
             enter,
             servers: Mutex::new(servers),
-            incarnations,
+            generations,
             task,
             root: Root::default(),
             private_criu,
             criu: Mutex::new(None),
-            turn: Mutex::new(()),
+            exclusive: Mutex::new(()),
             checkpointer: Mutex::new(()),
             recovery: Mutex::new(None),
-            parked: Parked::default(),
+            locked_processes: LockedProcesses::default(),
             step: Mutex::new(None),
             last: Mutex::new(None),
-            torn: AtomicBool::new(false),
+            criu_killed: AtomicBool::new(false),
             stopped: Stopped::default(),
             was_put_away: AtomicBool::new(false),
             control: Mutex::new(None),
@@ -166,8 +166,8 @@ impl Job {
     pub fn settle(&self) {
         self.0.root.set(Start::Never);
         self.0.members.close();
-        drop(lock(&self.0.turn));
-        self.0.parked.clear();
+        drop(lock(&self.0.exclusive));
+        self.0.locked_processes.clear();
     }
 
     /// The program has ended: waits for a checkpoint at hand, and says whether the program is in an image and was
@@ -185,8 +185,8 @@ impl Job {
 
     /// Whether a CRIU was killed while it had a hand in the program, and may have left a breakpoint there.
     #[must_use]
-    pub fn is_torn(&self) -> bool {
-        self.0.torn.load(SeqCst)
+    pub fn was_criu_killed(&self) -> bool {
+        self.0.criu_killed.load(SeqCst)
     }
 
     /// Answers what members say without being asked.
@@ -197,7 +197,7 @@ impl Job {
             for event in heard {
                 let Some(inner) = weak.upgrade() else { return };
                 match event {
-                    Event::Lost { id } => inner.bereft(id),
+                    Event::Lost { id } => inner.rebuild_lost_session(id),
                     Event::Reached { id } => inner.reached(id),
                 }
             }

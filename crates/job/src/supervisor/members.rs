@@ -31,13 +31,13 @@ const MAX_MEMBERS: usize = 4096;
 /// Most connections on which nobody has said yet who it is.
 const MAX_STRANGERS: usize = 1024;
 /// How long a program may take to say who it is: it announces itself first, and then connects to its server.
-const GREETING: Duration = Duration::from_secs(60);
+const INTRODUCTION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long whoever has its answer may take to hang up.
-const PARTING: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Between two looks whether a process that is waited for has ended.
-const LOOK: Duration = Duration::from_millis(50);
+const SILENCE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether a member can be spoken to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +50,8 @@ pub enum Standing {
     /// It is back and waits for `Resume`.
     Back,
     /// It lost its worker and waits for `Resume` or `GiveUp`.
-    Bereft,
+    #[serde(rename = "bereft")]
+    WorkerLost,
 }
 
 /// A program with a GPU side.
@@ -141,10 +142,10 @@ pub enum MemberError {
 
 /// All members of a job.
 #[derive(Debug, Clone)]
-pub struct Members(Arc<Shared>);
+pub struct Members(Arc<MemberTable>);
 
 #[derive(Debug)]
-struct Shared {
+struct MemberTable {
     path: PathBuf,
     state: Mutex<State>,
     /// Notified at every change.
@@ -157,7 +158,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    seats: Vec<Seat>,
+    entries: Vec<MemberEntry>,
     /// Connections on which nobody has said yet who it is, with their processes, as we see them.
     strangers: BTreeMap<u64, u32>,
     /// The program has ended.
@@ -170,7 +171,7 @@ struct State {
 
 /// A member and its connection.
 #[derive(Debug)]
-struct Seat {
+struct MemberEntry {
     member: Member,
     stream: Option<Arc<UnixStream>>,
     /// Which connection this is: an old one's end does not count.
@@ -190,7 +191,7 @@ impl Members {
     pub fn listen(path: &Path, events: Sender<Event>) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
         private::close(path)?;
-        let shared = Shared {
+        let shared = MemberTable {
             path: path.to_owned(),
             state: Mutex::new(State::default()),
             changed: Condvar::new(),
@@ -233,7 +234,7 @@ impl Members {
         probe.shutdown(Shutdown::Write)?;
         // Nothing is ever sent to it: it ends.
         let _ = (&probe).read(&mut [0])?;
-        let deadline = Instant::now() + GREETING;
+        let deadline = Instant::now() + INTRODUCTION_TIMEOUT;
         let mut state = self.lock();
         while !state.strangers.is_empty() && !state.is_closed {
             let left = deadline.checked_duration_since(Instant::now()).ok_or_else(|| silent(&state.strangers))?;
@@ -248,7 +249,7 @@ impl Members {
     ///
     /// It did not in time.
     pub fn wait_silent(&self, id: u64, patience: Duration) -> Result<(), MemberError> {
-        match self.wait_for(id, patience, |seat| seat.stream.is_none().then_some(())) {
+        match self.wait_for(id, patience, |entry| entry.stream.is_none().then_some(())) {
             Err(MemberError::Silent { program, pid, patience }) => Err(MemberError::Lingers { program, pid, patience }),
             other => other,
         }
@@ -257,7 +258,7 @@ impl Members {
     /// Everybody, in the order in which they came.
     #[must_use]
     pub fn list(&self) -> Vec<Member> {
-        self.lock().seats.iter().map(|seat| seat.member.clone()).collect()
+        self.lock().entries.iter().map(|entry| entry.member.clone()).collect()
     }
 
     /// How many members have ever come. Unchanged: nobody new has come since.
@@ -273,10 +274,10 @@ impl Members {
     ///
     /// See [`MemberError`]; after `Refused` the member is as it was before.
     pub fn order(&self, id: u64, order: &ToProgram, patience: Duration) -> Result<FromProgram, MemberError> {
-        let turn = self.lock().seats.iter().find(|seat| seat.member.id == id).map(|seat| Arc::clone(&seat.turn));
+        let turn = self.lock().entries.iter().find(|entry| entry.member.id == id).map(|entry| Arc::clone(&entry.turn));
         let turn = turn.ok_or_else(|| self.gone(id))?;
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.lock().seats.iter().any(|seat| seat.member.id == id && seat.is_owing) {
+        if self.lock().entries.iter().any(|entry| entry.member.id == id && entry.is_owing) {
             let (program, pid) = self.named(id);
             return Err(MemberError::Silent { program, pid, patience });
         }
@@ -295,9 +296,9 @@ impl Members {
     /// Says nothing more over a member's connection, and goes on to listen: the member is one until it hangs up.
     fn end_orders(&self, id: u64) {
         let mut state = self.lock();
-        let Some(seat) = state.seats.iter_mut().find(|seat| seat.member.id == id) else { return };
-        seat.is_owing = true;
-        if let Some(stream) = &seat.stream {
+        let Some(entry) = state.entries.iter_mut().find(|entry| entry.member.id == id) else { return };
+        entry.is_owing = true;
+        if let Some(stream) = &entry.stream {
             // A connection that has ended meanwhile is what is wanted.
             let _ = stream.shutdown(Shutdown::Write);
         }
@@ -310,7 +311,8 @@ impl Members {
     /// The member is gone.
     pub fn send(&self, id: u64, order: &ToProgram) -> Result<(), MemberError> {
         let bytes = order.encode().map_err(|error| self.refused(id, error.to_string()))?;
-        let stream = self.lock().seats.iter().find(|seat| seat.member.id == id).and_then(|seat| seat.stream.clone());
+        let stream =
+            self.lock().entries.iter().find(|entry| entry.member.id == id).and_then(|entry| entry.stream.clone());
         let sent = stream.ok_or(io::ErrorKind::NotConnected.into()).and_then(|stream| (&*stream).write_all(&bytes));
         sent.map_err(|_| self.gone(id))
     }
@@ -323,7 +325,7 @@ impl Members {
 
     /// Drops a member that will not come back.
     pub fn forget(&self, id: u64) {
-        self.lock().seats.retain(|seat| seat.member.id != id);
+        self.lock().entries.retain(|entry| entry.member.id != id);
         self.0.changed.notify_all();
     }
 
@@ -360,7 +362,7 @@ impl Members {
 
     /// Its connection may have ended while that was expected.
     fn forget_silent(&self, id: u64) {
-        self.lock().seats.retain(|seat| seat.member.id != id || seat.stream.is_some());
+        self.lock().entries.retain(|entry| entry.member.id != id || entry.stream.is_some());
     }
 
     /// Waits until the member waits for a worker, or `is_over`: it has ended while it was away.
@@ -372,12 +374,14 @@ impl Members {
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let is_back = |seat: &Seat| matches!(seat.member.standing, Standing::Back | Standing::Bereft).then_some(());
-            match self.wait_for(id, left.min(LOOK), is_back) {
+            let is_back = |entry: &MemberEntry| {
+                matches!(entry.member.standing, Standing::Back | Standing::WorkerLost).then_some(())
+            };
+            match self.wait_for(id, left.min(SILENCE_POLL_INTERVAL), is_back) {
                 Err(MemberError::Silent { program, pid, .. }) if is_over() => {
                     return Err(MemberError::Gone { program, pid });
                 }
-                Err(MemberError::Silent { program, pid, .. }) if left <= LOOK => {
+                Err(MemberError::Silent { program, pid, .. }) if left <= SILENCE_POLL_INTERVAL => {
                     return Err(MemberError::Silent { program, pid, patience });
                 }
                 Err(MemberError::Silent { .. }) => {}
@@ -398,12 +402,12 @@ impl Members {
         is_over: &dyn Fn() -> bool,
     ) -> Result<Option<Member>, MemberError> {
         let is_it = |member: &Member| (member.pid, member.session) == (pid, session);
-        let waits = |seat: &&Seat| is_it(&seat.member) && seat.member.standing == Standing::Back;
+        let waits = |entry: &&MemberEntry| is_it(&entry.member) && entry.member.standing == Standing::Back;
         let deadline = Instant::now() + patience;
         let mut state = self.lock();
         loop {
-            if let Some(seat) = state.seats.iter().find(waits) {
-                return Ok(Some(seat.member.clone()));
+            if let Some(entry) = state.entries.iter().find(waits) {
+                return Ok(Some(entry.member.clone()));
             }
             if is_over() {
                 return Ok(None);
@@ -411,7 +415,12 @@ impl Members {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
                 return Err(MemberError::Silent { program: "a restored program".to_owned(), pid, patience });
             };
-            state = self.0.changed.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
+            state = self
+                .0
+                .changed
+                .wait_timeout(state, left.min(SILENCE_POLL_INTERVAL))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 
@@ -421,8 +430,13 @@ impl Members {
     }
 
     /// Waits for a member to be as `look` wants it.
-    fn wait_for<T>(&self, id: u64, patience: Duration, look: impl Fn(&Seat) -> Option<T>) -> Result<T, MemberError> {
-        self.wait(id, patience, |state| state.seats.iter().find(|seat| seat.member.id == id).and_then(&look))
+    fn wait_for<T>(
+        &self,
+        id: u64,
+        patience: Duration,
+        look: impl Fn(&MemberEntry) -> Option<T>,
+    ) -> Result<T, MemberError> {
+        self.wait(id, patience, |state| state.entries.iter().find(|entry| entry.member.id == id).and_then(&look))
     }
 
     /// Waits until `look` finds something, for as long as the member is there. When the job's program has ended, whoever is
@@ -441,8 +455,8 @@ impl Members {
             if let Some(found) = look(&mut state) {
                 return Ok(found);
             }
-            let seat = state.seats.iter().find(|seat| seat.member.id == id);
-            if !seat.is_some_and(|seat| seat.stream.is_some() || !state.is_closed) {
+            let entry = state.entries.iter().find(|entry| entry.member.id == id);
+            if !entry.is_some_and(|entry| entry.stream.is_some() || !state.is_closed) {
                 return Err(MemberError::Gone { program, pid });
             }
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
@@ -456,38 +470,43 @@ impl Members {
         for stream in listener.incoming() {
             let Ok(stream) = stream else {
                 // All descriptors are in use, or the connection is gone again.
-                thread::sleep(LOOK);
+                thread::sleep(SILENCE_POLL_INTERVAL);
                 continue;
             };
             // Whoever is turned away tries again, as without a thread.
-            let Some(stranger) = Stranger::new(self, &stream) else { continue };
+            let Some(stranger) = UnknownPeer::new(self, &stream) else { continue };
             // Without a thread the connection is dropped, and the program tries again.
             let _ = thread::Builder::new().name("member".into()).spawn(move || attend(stranger, &Arc::new(stream)));
         }
     }
 
-    /// Gives a newcomer a seat, or one that comes back its own.
-    fn seat(&self, member: Member, stream: &Arc<UnixStream>) -> Option<(u64, u64)> {
+    /// Gives a newcomer a entry, or one that comes back its own.
+    fn entry(&self, member: Member, stream: &Arc<UnixStream>) -> Option<(u64, u64)> {
         let mut state = self.lock();
         state.next += 1;
         let connection = state.next;
-        let known = state.seats.iter().position(|seat| {
-            seat.member.standing == Standing::Away
-                && seat.member.pid == member.pid
-                && seat.member.key.matches(&member.key)
+        let known = state.entries.iter().position(|entry| {
+            entry.member.standing == Standing::Away
+                && entry.member.pid == member.pid
+                && entry.member.key.matches(&member.key)
         });
-        if known.is_none() && state.seats.len() >= MAX_MEMBERS {
+        if known.is_none() && state.entries.len() >= MAX_MEMBERS {
             return None;
         }
-        let id = known.map_or(connection, |at| state.seats[at].member.id);
-        let turn = known.map_or_else(Arc::default, |at| Arc::clone(&state.seats[at].turn));
-        let seat =
-            Seat { member: Member { id, ..member }, stream: Some(stream.clone()), connection, turn, is_owing: false };
+        let id = known.map_or(connection, |at| state.entries[at].member.id);
+        let turn = known.map_or_else(Arc::default, |at| Arc::clone(&state.entries[at].turn));
+        let entry = MemberEntry {
+            member: Member { id, ..member },
+            stream: Some(stream.clone()),
+            connection,
+            turn,
+            is_owing: false,
+        };
         match known {
-            Some(at) => state.seats[at] = seat,
+            Some(at) => state.entries[at] = entry,
             None => {
                 state.arrivals += 1;
-                state.seats.push(seat);
+                state.entries.push(entry);
             }
         }
         self.0.changed.notify_all();
@@ -497,29 +516,29 @@ impl Members {
     /// Takes a word in.
     fn hear(&self, id: u64, connection: u64, word: FromProgram) {
         let mut state = self.lock();
-        let Some(seat) = state.seats.iter_mut().find(|seat| seat.connection == connection) else { return };
+        let Some(entry) = state.entries.iter_mut().find(|entry| entry.connection == connection) else { return };
         let event = match &word {
             FromProgram::Reached { frames } => {
-                seat.member.frames = *frames;
-                seat.member.reached = Some(*frames);
+                entry.member.frames = *frames;
+                entry.member.reached = Some(*frames);
                 Some(Event::Reached { id })
             }
             FromProgram::Lost { frames } => {
-                seat.member.frames = *frames;
-                seat.member.standing = Standing::Bereft;
+                entry.member.frames = *frames;
+                entry.member.standing = Standing::WorkerLost;
                 Some(Event::Lost { id })
             }
             FromProgram::Held { frames } | FromProgram::Left { frames } => {
-                seat.member.frames = *frames;
+                entry.member.frames = *frames;
                 None
             }
             FromProgram::Released {} => {
-                seat.member.reached = None;
+                entry.member.reached = None;
                 None
             }
             // With its new worker from this moment on: the next word may be that it has come to a frame.
             FromProgram::Resumed {} | FromProgram::Rejoined {} => {
-                (seat.member.standing, seat.member.reached) = (Standing::Present, None);
+                (entry.member.standing, entry.member.reached) = (Standing::Present, None);
                 None
             }
             _ => None,
@@ -540,20 +559,20 @@ impl Members {
     /// The connection has ended.
     fn leave(&self, id: u64, connection: u64) {
         let mut state = self.lock();
-        state.seats.retain_mut(|seat| {
-            if seat.member.id != id || seat.connection != connection {
+        state.entries.retain_mut(|entry| {
+            if entry.member.id != id || entry.connection != connection {
                 return true;
             }
-            seat.stream = None;
-            seat.member.standing == Standing::Away
+            entry.stream = None;
+            entry.member.standing == Standing::Away
         });
         self.0.changed.notify_all();
     }
 
     fn change(&self, id: u64, change: impl FnOnce(&mut Member)) {
         let mut state = self.lock();
-        if let Some(seat) = state.seats.iter_mut().find(|seat| seat.member.id == id) {
-            change(&mut seat.member);
+        if let Some(entry) = state.entries.iter_mut().find(|entry| entry.member.id == id) {
+            change(&mut entry.member);
         }
         self.0.changed.notify_all();
     }
@@ -565,8 +584,8 @@ impl Members {
 
     fn named(&self, id: u64) -> (String, u32) {
         let state = self.lock();
-        let seat = state.seats.iter().find(|seat| seat.member.id == id);
-        seat.map_or_else(|| ("a program".to_owned(), 0), |seat| (seat.member.program.clone(), seat.member.pid))
+        let entry = state.entries.iter().find(|entry| entry.member.id == id);
+        entry.map_or_else(|| ("a program".to_owned(), 0), |entry| (entry.member.program.clone(), entry.member.pid))
     }
 
     fn gone(&self, id: u64) -> MemberError {
@@ -581,17 +600,17 @@ impl Members {
 }
 
 /// A connection on which nobody has said yet who it is, counted as long as this lives.
-struct Stranger(Members, u64);
+struct UnknownPeer(Members, u64);
 
 /// Whoever has announced itself and did not come.
 fn silent(strangers: &BTreeMap<u64, u32>) -> io::Error {
     let named = strangers.values().map(|pid| format!("process {pid} ({})", tree::name(*pid)));
     let named: Vec<String> = named.collect();
-    let text = format!("nothing was heard for {} s of {}", GREETING.as_secs(), named.join(", "));
+    let text = format!("nothing was heard for {} s of {}", INTRODUCTION_TIMEOUT.as_secs(), named.join(", "));
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
-impl Stranger {
+impl UnknownPeer {
     /// None while as many have said nothing as there may be.
     fn new(members: &Members, stream: &UnixStream) -> Option<Self> {
         // One that cannot be named counts all the same.
@@ -609,7 +628,7 @@ impl Stranger {
     /// Listens until it is known who this is; a number for the member and one for the connection. Whoever only asks gets its
     /// answer, and is no member.
     fn introduced(self, stream: &Arc<UnixStream>) -> Option<(Members, u64, u64)> {
-        stream.set_read_timeout(Some(GREETING)).ok()?;
+        stream.set_read_timeout(Some(INTRODUCTION_TIMEOUT)).ok()?;
         let word = read(stream).ok()??;
         if let FromProgram::Ask { protocol: PROTOCOL, process, what, patience, gpus } = word {
             let patience = Duration::from_millis(patience.into());
@@ -623,14 +642,14 @@ impl Stranger {
         let standing = match state {
             0 => Standing::Present,
             1 => Standing::Back,
-            _ => Standing::Bereft,
+            _ => Standing::WorkerLost,
         };
         stream.set_read_timeout(None).ok()?;
         // A program that reads nothing is not waited for.
-        stream.set_write_timeout(Some(GREETING)).ok()?;
+        stream.set_write_timeout(Some(INTRODUCTION_TIMEOUT)).ok()?;
         let session = SessionKind(session);
         let member = Member { id: 0, pid, session, key, address, link, program, standing, frames, reached: None };
-        let (id, connection) = self.0.seat(member, stream)?;
+        let (id, connection) = self.0.entry(member, stream)?;
         Some((self.0.clone(), id, connection))
     }
 
@@ -641,12 +660,12 @@ impl Stranger {
         let Some(bytes) = told.and_then(|told| told.encode().ok()) else { return };
         if stream.write_all(&bytes).is_ok() {
             // It says nothing more: the end is what comes.
-            let _ = stream.set_read_timeout(Some(PARTING)).and_then(|()| stream.read(&mut [0]));
+            let _ = stream.set_read_timeout(Some(CLOSE_TIMEOUT)).and_then(|()| stream.read(&mut [0]));
         }
     }
 }
 
-impl Drop for Stranger {
+impl Drop for UnknownPeer {
     fn drop(&mut self) {
         self.0.lock().strangers.remove(&self.1);
         self.0.0.changed.notify_all();
@@ -654,7 +673,7 @@ impl Drop for Stranger {
 }
 
 /// Reads one connection to its end.
-fn attend(stranger: Stranger, stream: &Arc<UnixStream>) {
+fn attend(stranger: UnknownPeer, stream: &Arc<UnixStream>) {
     let Some((members, id, connection)) = stranger.introduced(stream) else { return };
     while let Ok(Some(word)) = read(stream) {
         members.hear(id, connection, word);
@@ -700,7 +719,7 @@ mod tests {
     use super::*;
 
     const KEY: SessionKey = SessionKey([7; 16]);
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     /// A job socket, and where its events are heard.
     fn socket() -> (tempfile::TempDir, Members, mpsc::Receiver<Event>) {
@@ -750,7 +769,7 @@ mod tests {
     fn until(members: &Members, wanted: impl Fn(&[Member]) -> bool) -> Vec<Member> {
         let mut state = members.lock();
         loop {
-            let list: Vec<Member> = state.seats.iter().map(|seat| seat.member.clone()).collect();
+            let list: Vec<Member> = state.entries.iter().map(|entry| entry.member.clone()).collect();
             if wanted(&list) {
                 return list;
             }
@@ -769,7 +788,7 @@ mod tests {
                 assert_eq!(order_of(&theirs), ToProgram::Hold {});
                 say(&theirs, &FromProgram::Held { frames: 40 + u64::from(member.pid) });
             });
-            let answer = members.order(member.id, &ToProgram::Hold {}, PATIENCE).unwrap();
+            let answer = members.order(member.id, &ToProgram::Hold {}, TEST_TIMEOUT).unwrap();
             assert_eq!(answer, FromProgram::Held { frames: 40 + u64::from(member.pid) });
             thread.join().unwrap();
         }
@@ -780,7 +799,7 @@ mod tests {
     fn whoever_does_not_answer_is_told_nothing_more_until_it_has_come_back() {
         let (folder, members, _heard) = socket();
         let theirs = shim(&folder, 7, 0);
-        theirs.set_read_timeout(Some(PATIENCE)).unwrap();
+        theirs.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let id = until(&members, |list| list.len() == 1)[0].id;
         let hold = |id, patience| members.order(id, &ToProgram::Hold {}, patience);
         assert!(matches!(hold(id, Duration::from_millis(1)), Err(MemberError::Silent { pid: 7, .. })));
@@ -788,7 +807,7 @@ mod tests {
         assert_eq!(order_of(&theirs), ToProgram::Hold {});
         say(&theirs, &FromProgram::Held { frames: 41 });
         until(&members, |list| list[0].frames == 41);
-        assert!(matches!(hold(id, PATIENCE), Err(MemberError::Silent { pid: 7, .. })));
+        assert!(matches!(hold(id, TEST_TIMEOUT), Err(MemberError::Silent { pid: 7, .. })));
         // It learns that nobody will release it, and comes back.
         assert_eq!((&theirs).read(&mut [0; 1]).unwrap(), 0);
         drop(theirs);
@@ -800,7 +819,7 @@ mod tests {
             say(&theirs, &FromProgram::Held { frames: 4 });
             theirs
         });
-        assert_eq!(hold(id, PATIENCE).unwrap(), FromProgram::Held { frames: 4 });
+        assert_eq!(hold(id, TEST_TIMEOUT).unwrap(), FromProgram::Held { frames: 4 });
         drop(thread.join().unwrap());
     }
 
@@ -810,14 +829,14 @@ mod tests {
         let theirs = shim(&folder, 9, 0);
         let id = until(&members, |list| list.len() == 1)[0].id;
         let ours = members.clone();
-        let thread = thread::spawn(move || ours.order(id, &ToProgram::Leave {}, PATIENCE));
+        let thread = thread::spawn(move || ours.order(id, &ToProgram::Leave {}, TEST_TIMEOUT));
         assert_eq!(order_of(&theirs), ToProgram::Leave {});
         say(&theirs, &FromProgram::Failed { text: "a descriptor is gone".into() });
         let error = thread.join().unwrap().unwrap_err().to_string();
         assert!(error.contains("app (process 9)") && error.ends_with("a descriptor is gone"), "{error}");
         drop(theirs);
         until(&members, <[Member]>::is_empty);
-        assert!(matches!(members.order(id, &ToProgram::Hold {}, PATIENCE), Err(MemberError::Gone { .. })));
+        assert!(matches!(members.order(id, &ToProgram::Hold {}, TEST_TIMEOUT), Err(MemberError::Gone { .. })));
     }
 
     #[test]
@@ -829,7 +848,7 @@ mod tests {
         say(&theirs, &FromProgram::Left { frames: 8 });
         drop(theirs);
         let theirs = shim(&folder, 5, 1);
-        members.wait_back(id, PATIENCE, &|| false).unwrap();
+        members.wait_back(id, TEST_TIMEOUT, &|| false).unwrap();
         assert_eq!((members.list().len(), members.arrivals()), (1, 1));
         members.set_home(id, "unix:/elsewhere", KEY);
         assert_eq!(members.list()[0].address, "unix:/elsewhere");
@@ -848,8 +867,8 @@ mod tests {
         members.lock().answers.insert(id, None);
         members.hear(id, id, FromProgram::Released {});
         members.leave(id, id);
-        assert_eq!(members.answer(id, PATIENCE).unwrap(), FromProgram::Released {});
-        assert!(matches!(members.answer(id, PATIENCE), Err(MemberError::Gone { .. })));
+        assert_eq!(members.answer(id, TEST_TIMEOUT).unwrap(), FromProgram::Released {});
+        assert!(matches!(members.answer(id, TEST_TIMEOUT), Err(MemberError::Gone { .. })));
     }
 
     #[test]
@@ -859,12 +878,12 @@ mod tests {
         let id = until(&members, |list| list.len() == 1)[0].id;
         members.close();
         let ours = members.clone();
-        let thread = thread::spawn(move || ours.order(id, &ToProgram::Release {}, PATIENCE));
+        let thread = thread::spawn(move || ours.order(id, &ToProgram::Release {}, TEST_TIMEOUT));
         assert_eq!(order_of(&theirs), ToProgram::Release {});
         say(&theirs, &FromProgram::Released {});
         drop(theirs);
         assert_eq!(thread.join().unwrap().unwrap(), FromProgram::Released {});
-        assert!(matches!(members.answer(id, PATIENCE), Err(MemberError::Gone { .. })));
+        assert!(matches!(members.answer(id, TEST_TIMEOUT), Err(MemberError::Gone { .. })));
     }
 
     #[test]
@@ -887,7 +906,7 @@ mod tests {
         members.set_away(id);
         drop(theirs);
         let ours = members.clone();
-        let thread = thread::spawn(move || ours.wait_back(id, PATIENCE, &|| false));
+        let thread = thread::spawn(move || ours.wait_back(id, TEST_TIMEOUT, &|| false));
         members.close();
         assert!(matches!(thread.join().unwrap(), Err(MemberError::Gone { .. })));
         members.forget(id);
@@ -901,7 +920,7 @@ mod tests {
         let id = until(&members, |list| list.len() == 1)[0].id;
         members.set_away(id);
         drop(theirs);
-        assert!(matches!(members.wait_back(id, PATIENCE, &|| true), Err(MemberError::Gone { pid: 5, .. })));
+        assert!(matches!(members.wait_back(id, TEST_TIMEOUT, &|| true), Err(MemberError::Gone { pid: 5, .. })));
         let short = Duration::from_millis(1);
         assert!(matches!(members.wait_back(id, short, &|| false), Err(MemberError::Silent { pid: 5, .. })));
     }
@@ -915,12 +934,12 @@ mod tests {
         assert_eq!(members.list()[0].reached, Some(12));
         say(&theirs, &FromProgram::Lost { frames: 13 });
         assert_eq!(heard.recv().unwrap(), Event::Lost { id });
-        assert_eq!(members.list()[0].standing, Standing::Bereft);
+        assert_eq!(members.list()[0].standing, Standing::WorkerLost);
         // It cannot let go of it any more, nor stay with it.
         members.set_away(id);
         members.set_present(id);
-        assert_eq!(members.list()[0].standing, Standing::Bereft);
-        members.wait_back(id, PATIENCE, &|| false).unwrap();
+        assert_eq!(members.list()[0].standing, Standing::WorkerLost);
+        members.wait_back(id, TEST_TIMEOUT, &|| false).unwrap();
     }
 
     #[test]
@@ -933,7 +952,7 @@ mod tests {
         let id = until(&members, |list| list.len() == 1)[0].id;
         members.set_away(id);
         drop(theirs);
-        members.wait_silent(id, PATIENCE).unwrap();
+        members.wait_silent(id, TEST_TIMEOUT).unwrap();
     }
 
     #[test]
@@ -975,7 +994,7 @@ mod tests {
         while !state.strangers.is_empty() {
             state = members.0.changed.wait(state).unwrap();
         }
-        assert!(state.seats.is_empty());
+        assert!(state.entries.is_empty());
     }
 
     #[test]

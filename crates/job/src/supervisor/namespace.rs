@@ -25,7 +25,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_
 use rustix::process::{Signal, WaitOptions, set_parent_process_death_signal, setsid, wait};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-use crate::criu::watchdog::{STANDSTILL, patiently, signs};
+use crate::criu::watchdog::{PROGRESS_TIMEOUT, signs, wait_with_progress};
 use crate::process::shared_memory::Segment;
 use crate::process::{shared_memory, terminals, tree};
 
@@ -34,7 +34,7 @@ const NAMESPACES: &str = "make namespaces (which takes CAP_SYS_ADMIN; the job ne
 
 /// What a keeper sets up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Space {
+pub struct JobNamespaces {
     /// Where the programs look for the job's folder.
     pub known_folder: PathBuf,
     /// The job's folder.
@@ -70,7 +70,7 @@ fn failed<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> SpaceErr
 /// # Errors
 ///
 /// The namespaces cannot be made; this takes the rights of an administrator.
-pub fn keep(space: &Space, mut init: Command) -> Result<u8, SpaceError> {
+pub fn keep(space: &JobNamespaces, mut init: Command) -> Result<u8, SpaceError> {
     die_with_parent()?;
     // SAFETY: of all flags only that for the table of descriptors is dangerous, and it is not given.
     unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }.map_err(failed(NAMESPACES))?;
@@ -99,7 +99,7 @@ fn show(folder: &Path, known: &Path) -> io::Result<()> {
 }
 
 /// Makes the job's shared memory anew, where nobody else sees it.
-fn make_shared(space: &Space) -> Result<(), SpaceError> {
+fn make_shared(space: &JobNamespaces) -> Result<(), SpaceError> {
     let list = fs::read(&space.shared).and_then(|text| Ok(serde_json::from_slice::<Vec<Segment>>(&text)?));
     let list = list.map_err(failed("read the list of the job's shared memory"))?;
     if shared_memory::is_posix(&list) {
@@ -111,7 +111,7 @@ fn make_shared(space: &Space) -> Result<(), SpaceError> {
 }
 
 /// Mounts an empty `/dev/shm`, with nothing in it but what CRIU needs, if that lies there.
-fn mount_shared(space: &Space) -> io::Result<()> {
+fn mount_shared(space: &JobNamespaces) -> io::Result<()> {
     let needed = [Some(space.files.as_path()), space.note.parent()].into_iter().flatten();
     let needed: Vec<&Path> = needed.filter(|path| path.starts_with(shared_memory::PLACE)).collect();
     let opened = needed.iter().map(File::open).collect::<io::Result<Vec<File>>>()?;
@@ -128,7 +128,7 @@ fn mount_shared(space: &Space) -> io::Result<()> {
 /// # Errors
 ///
 /// Nothing was restored: CRIU's log says why.
-pub fn init(space: &Space, restore: &[OsString]) -> Result<u8, SpaceError> {
+pub fn init(space: &JobNamespaces, restore: &[OsString]) -> Result<u8, SpaceError> {
     die_with_parent()?;
     // The program is in our session, and CRIU dumps nobody whose session is that of a process outside.
     setsid().map_err(failed("make a session"))?;
@@ -144,7 +144,7 @@ pub fn init(space: &Space, restore: &[OsString]) -> Result<u8, SpaceError> {
         let work = space.note.parent().ok_or(io::ErrorKind::InvalidInput)?;
         // Everybody here is CRIU, or made by it.
         let everybody = || tree::tree(std::process::id()).unwrap_or_default();
-        patiently(&mut child, STANDSTILL, &|| signs(work, &everybody()))
+        wait_with_progress(&mut child, PROGRESS_TIMEOUT, &|| signs(work, &everybody()))
     });
     if !status.map_err(failed("run CRIU"))?.is_some_and(|status| status.success()) {
         return Err(SpaceError { doing: "restore the program", source: io::Error::other("CRIU has failed") });
@@ -195,7 +195,7 @@ pub fn enter(pid: u32, command: &[OsString]) -> Result<u8, SpaceError> {
 
 /// The command line of a keeper: `katydid job-space …`, which starts `katydid job-init …`.
 #[must_use]
-pub fn keeper(katydid: &Path, space: &Space, restore: &Command) -> Command {
+pub fn keeper(katydid: &Path, space: &JobNamespaces, restore: &Command) -> Command {
     let mut command = Command::new(katydid);
     command.arg("job-space").args(space.arguments()).arg("--").arg(restore.get_program()).args(restore.get_args());
     command
@@ -207,7 +207,7 @@ pub fn entering(katydid: &Path, pid: u32) -> Vec<OsString> {
     vec![katydid.into(), "job-enter".into(), "--pid".into(), pid.to_string().into(), "--".into()]
 }
 
-impl Space {
+impl JobNamespaces {
     /// As the hidden commands take them.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::{migrate, run};
 use crate::process::tree;
-use crate::supervisor::state::Inner;
+use crate::supervisor::state::JobState;
 use crate::supervisor::view::{JobView, Migration, Moved, Report, Request, Step};
 use crate::sync::lock;
 
-impl Inner {
+impl JobState {
     /// Does `work` unless a checkpoint or a migration is at hand already.
     fn in_turn<T>(&self, work: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
         let only = match self.checkpointer.try_lock() {
@@ -19,7 +19,7 @@ impl Inner {
             Err(TryLockError::WouldBlock) => None,
         };
         only.ok_or(CheckpointError::Busy).and_then(|_only| {
-            let _turn = lock(&self.turn);
+            let _turn = lock(&self.exclusive);
             work()
         })
     }
@@ -74,7 +74,7 @@ impl Inner {
     fn or_release<T>(&self, work: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
         let waiting: Vec<(u64, Option<u64>)> =
             self.members.list().iter().map(|member| (member.id, member.reached)).collect();
-        let done = self.parked.refuse(&self.members).and_then(|()| {
+        let done = self.locked_processes.refuse(&self.members).and_then(|()| {
             let sees = |pid| self.members.list().iter().any(|member| member.pid == pid);
             let root = self.root.now().and_then(|root| tree::tree(root).ok());
             self.stopped.go_on(&root.unwrap_or_default(), sees);

@@ -48,7 +48,7 @@ pub struct Launcher {
 
 /// Where a job is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct RankPlace {
     /// The job socket.
     pub socket: PathBuf,
     /// The server of its programs.
@@ -197,7 +197,7 @@ impl Launcher {
     /// # Errors
     ///
     /// The folder of jobs cannot be used, or what `start` says. There is no job if nobody has made one by then.
-    pub fn job<E: From<FolderError>>(self, start: impl FnOnce() -> Result<(), E>) -> Result<Option<Place>, E> {
+    pub fn job<E: From<FolderError>>(self, start: impl FnOnce() -> Result<(), E>) -> Result<Option<RankPlace>, E> {
         let jobs = folder::jobs()?;
         let system = |source| FolderError::System { path: jobs.clone(), source };
         let turn = File::open(&jobs).map_err(system)?;
@@ -208,13 +208,13 @@ impl Launcher {
         Ok(self.place(&jobs)?)
     }
 
-    fn place(self, jobs: &Path) -> Result<Option<Place>, FolderError> {
+    fn place(self, jobs: &Path) -> Result<Option<RankPlace>, FolderError> {
         let entry = folder::running()?.into_iter().find(|entry| entry.program == self.pid);
         Ok(entry.map(|entry| {
             let folder = jobs.join(entry.name);
             let servers = fs::read_to_string(folder.join("server")).unwrap_or_default();
             let server = servers.lines().next().unwrap_or_default().to_owned();
-            Place { socket: folder.join("shims"), server }
+            RankPlace { socket: folder.join("shims"), server }
         }))
     }
 }

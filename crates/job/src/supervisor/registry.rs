@@ -132,7 +132,7 @@ impl Found {
 /// All jobs, by user and name.
 pub fn jobs() -> Vec<Found> {
     let below = |jobs: PathBuf| fs::read_dir(jobs).into_iter().flatten().flatten().map(|entry| entry.path());
-    let known = folder::all_places().into_iter().flat_map(|place| below(place.join(folder::JOBS)));
+    let known = folder::all_places().into_iter().flat_map(|place| below(place.join(folder::JOBS_FOLDER)));
     // By the folder itself: a place may have two names.
     let mut found = BTreeMap::new();
     for path in known.chain(told()) {

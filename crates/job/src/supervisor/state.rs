@@ -11,22 +11,22 @@ use katydid_http::HttpServer;
 use katydid_scratch::private;
 use katydid_wire::job::ToProgram;
 
-use crate::checkpoint::locked_processes::Parked;
-use crate::checkpoint::quiesce::PROMPT;
+use crate::checkpoint::locked_processes::LockedProcesses;
+use crate::checkpoint::quiesce::ORDER_TIMEOUT;
 use crate::checkpoint::recovery::Recovery;
 use crate::criu::tool::{Criu, CriuError};
 use crate::process::stdio::Standard;
 use crate::process::stopped::Stopped;
 use crate::supervisor::folder;
 use crate::supervisor::folder::Folder;
-use crate::supervisor::generations::Incarnations;
+use crate::supervisor::generations::Generations;
 use crate::supervisor::members::{Member, Members, Standing};
 use crate::supervisor::ranks::Task;
 use crate::supervisor::view::{Report, Step};
 use crate::sync::lock;
 
 /// Set: somebody asks for a checkpoint wherever a program holds itself.
-const POINTS: &str = "KATYDID_CHECKPOINT_AT";
+const STOPS_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
 
 /// Whether the program runs.
 #[derive(Debug, Default, Clone, Copy)]
@@ -64,7 +64,7 @@ impl Root {
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct JobState {
     pub(crate) folder: Folder,
     pub(crate) known_folder: PathBuf,
     pub(crate) command: Vec<String>,
@@ -74,23 +74,23 @@ pub(crate) struct Inner {
     pub(crate) enter: Vec<OsString>,
     /// Where its programs' server is, and was before.
     pub(crate) servers: Mutex<Vec<String>>,
-    pub(crate) incarnations: Incarnations,
+    pub(crate) generations: Generations,
     pub(crate) task: Option<Task>,
     pub(crate) root: Root,
     pub(crate) private_criu: PathBuf,
     pub(crate) criu: Mutex<Option<Criu>>,
     /// Held while a checkpoint is taken, a worker replaced, or a program let go.
-    pub(crate) turn: Mutex<()>,
+    pub(crate) exclusive: Mutex<()>,
     /// Held by whoever takes a checkpoint, or waits for the turn to.
     pub(crate) checkpointer: Mutex<()>,
     /// What a session that loses its worker may be rebuilt from.
     pub(crate) recovery: Mutex<Option<Recovery>>,
     /// Processes that are locked or checkpointed one by one.
-    pub(crate) parked: Parked,
+    pub(crate) locked_processes: LockedProcesses,
     pub(crate) step: Mutex<Option<Step>>,
     pub(crate) last: Mutex<Option<Report>>,
     /// A CRIU was killed while it had a hand in the program.
-    pub(crate) torn: AtomicBool,
+    pub(crate) criu_killed: AtomicBool,
     /// Programs that a signal had stopped before the checkpoint or the move at hand.
     pub(crate) stopped: Stopped,
     /// The program was killed because it is in an image.
@@ -98,7 +98,7 @@ pub(crate) struct Inner {
     pub(crate) control: Mutex<Option<HttpServer>>,
 }
 
-impl Inner {
+impl JobState {
     pub(crate) fn set_server(&self, address: &str) -> io::Result<()> {
         let mut servers = lock(&self.servers);
         servers.retain(|server| server != address);
@@ -118,8 +118,8 @@ impl Inner {
     /// A program holds itself. It is let go unless somebody will ask for a checkpoint. One that is being taken lets it go
     /// by itself, or has passed it already.
     pub(crate) fn reached(&self, id: u64) {
-        if env::var_os(POINTS).is_none() {
-            let _turn = lock(&self.turn);
+        if env::var_os(STOPS_VARIABLE).is_none() {
+            let _turn = lock(&self.exclusive);
             self.release_reached(|member| member.id == id);
         }
     }
@@ -128,11 +128,11 @@ impl Inner {
     pub(crate) fn release_reached(&self, which: impl Fn(&Member) -> bool) {
         // One that is not with its worker goes on when it is brought back to one.
         let holds = |member: &Member| {
-            member.reached.is_some() && member.standing == Standing::Present && !self.parked.has(member.id)
+            member.reached.is_some() && member.standing == Standing::Present && !self.locked_processes.has(member.id)
         };
         for member in self.members.list().into_iter().filter(|member| holds(member) && which(member)) {
             // One that has ended meanwhile needs no order.
-            let _ = self.members.order(member.id, &ToProgram::Release {}, PROMPT);
+            let _ = self.members.order(member.id, &ToProgram::Release {}, ORDER_TIMEOUT);
         }
     }
 }

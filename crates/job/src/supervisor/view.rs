@@ -38,7 +38,7 @@ pub struct MemberView {
     pub program: String,
     /// `cuda` or `opencl`: what its session speaks.
     pub api: String,
-    /// `present`, `away`, `back` or `bereft`.
+    /// `present`, `away`, `back` or `rebuild_lost_session`.
     pub standing: Standing,
     /// Frames it had sent when it last said so.
     pub frames: u64,
