@@ -75,6 +75,26 @@ trap 'kill $server; wait $server; rm -rf "$scratch"' EXIT
 address() { grep -o 'tcp://127.0.0.1:[0-9]*' "$out/server.log" | head -1; }
 until [ -S "$socket" ] && [ -n "$(address)" ]; do sleep 0.1; kill -0 $server || exit 1; done
 
+# Microseconds since the machine started in which some process waited for a processor; 0 where the kernel does not count them.
+stalled() { sed -n 's/^some .*total=//p' /proc/pressure/cpu 2>/dev/null || true; }
+
+# A command that is ended after so many seconds, of which those without a free processor count a tenth (tests/src/deadline.rs).
+limited() {
+    local limit=$1 begun=$SECONDS before watcher status=0
+    before=$(stalled)
+    shift
+    setsid -w "$@" &
+    local child=$!
+    while sleep 5; do
+        local waited=$((($(stalled) + 0 - ${before:-0}) / 1000000)) elapsed=$((SECONDS - begun))
+        [ $((elapsed - waited * 9 / 10)) -gt "$limit" ] && kill -KILL -- "-$child" && break
+    done &
+    watcher=$!
+    wait $child || status=$?
+    kill $watcher 2>/dev/null
+    return $status
+}
+
 # A program on one way, in a folder of its own: what it printed, how it ended and how long it took.
 run_on() {
     local program=$1 way=$2 through=() started
@@ -83,7 +103,7 @@ run_on() {
     local said=$out/$program.$way own=$scratch/$program.$way line=$3
     mkdir -p "$own"
     started=$(date +%s%N)
-    (cd "$own" && timeout "${LIMIT:-900}" "${through[@]}" $line) >"$said" 2>"$said.err" </dev/null
+    (cd "$own" && limited "${LIMIT:-900}" "${through[@]}" $line) >"$said" 2>"$said.err" </dev/null
     echo "$? $((($(date +%s%N) - started) / 1000000))" >"$said.ended"
 }
 

@@ -11,11 +11,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::deadline::Deadline;
 use crate::places::Places;
 use crate::program::{self, Outcome, ProgramError, Running};
 use crate::server::{Server, ask};
@@ -266,7 +267,7 @@ impl<'a> Job<'a> {
     ///
     /// [`ProgramError::TooLong`] after `limit` without either.
     pub fn holds_itself_within(&mut self, limit: Duration) -> Result<bool, ProgramError> {
-        let deadline = Instant::now() + limit;
+        let deadline = Deadline::after(limit);
         loop {
             if self.view().is_some_and(|view| somebody_holds(&view)) {
                 return Ok(true);
@@ -274,7 +275,7 @@ impl<'a> Job<'a> {
             if self.running.has_ended()? {
                 return Ok(false);
             }
-            if Instant::now() > deadline {
+            if deadline.is_over() {
                 return Err(self.running.too_long(limit));
             }
             sleep(LOOK);

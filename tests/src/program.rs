@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::{NamedTempFile, TempPath};
 
+use crate::deadline::Deadline;
+
 /// How often an awaited process is looked at.
 const LOOK: Duration = Duration::from_millis(3);
 
@@ -177,9 +179,9 @@ impl Running {
     ///
     /// [`ProgramError::TooLong`] after `limit`, or when it ended without saying the word.
     pub fn wait_for(&mut self, word: &str, limit: Duration) -> Result<(), ProgramError> {
-        let deadline = Instant::now() + limit;
+        let deadline = Deadline::after(limit);
         loop {
-            let over = self.ended()?.is_some() || Instant::now() > deadline;
+            let over = self.ended()?.is_some() || deadline.is_over();
             if self.output_so_far()?.contains(word) {
                 return Ok(());
             }
@@ -196,13 +198,13 @@ impl Running {
     ///
     /// [`ProgramError::TooLong`]; the program is dead then.
     pub fn finish(mut self, limit: Duration) -> Result<Outcome, ProgramError> {
-        let asked = Instant::now();
+        let deadline = Deadline::after(limit);
         loop {
             if let Some(status) = self.ended()? {
                 let (stdout, stderr) = (self.contents(&self.stdout)?, self.contents(&self.stderr)?);
                 return Ok(Outcome { status, stdout, stderr, took: self.started.elapsed() });
             }
-            if asked.elapsed() > limit {
+            if deadline.is_over() {
                 return Err(self.too_long(limit));
             }
             sleep(LOOK);

@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::certs::Certs;
+use crate::deadline::Deadline;
 use crate::gate::lasting_port;
 use crate::places::Places;
 use crate::watch::{self, NeverCame, PATIENCE};
@@ -161,14 +162,14 @@ impl Server {
     }
 
     fn wait_until_it_answers(&mut self) -> Result<String, ServerError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Deadline::after(PATIENCE);
         loop {
             if let Ok(view) = self.admin("/v1/server")
                 && let Some(tcp) = address_of(&view, "tcp://")
             {
                 return Ok(tcp);
             }
-            if Instant::now() > deadline || self.child.try_wait().map_err(system("wait"))?.is_some() {
+            if deadline.is_over() || self.child.try_wait().map_err(system("wait"))?.is_some() {
                 return Err(ServerError::Silent { log: self.log() });
             }
             sleep(Duration::from_millis(10));
@@ -237,8 +238,8 @@ impl Server {
     /// [`ServerError::System`] when it cannot be waited for.
     pub fn stop(&mut self) -> Result<bool, ServerError> {
         self.signal(Signal::TERM);
-        let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline {
+        let deadline = Deadline::after(PATIENCE);
+        while !deadline.is_over() {
             if self.child.try_wait().map_err(system("wait"))?.is_some() {
                 return Ok(true);
             }

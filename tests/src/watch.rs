@@ -5,14 +5,15 @@
 use std::fs;
 use std::process::Command;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::deadline::Deadline;
 use crate::places::Places;
 
-/// Long enough for anything that happens by itself, on a busy machine too.
+/// Long enough for anything that happens by itself, on an idle machine ([`Deadline`]).
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A state that did not come.
@@ -31,9 +32,9 @@ pub struct NeverCame {
 ///
 /// [`NeverCame`] after [`PATIENCE`].
 pub fn until(what: &str, mut state: impl FnMut() -> bool) -> Result<(), NeverCame> {
-    let started = Instant::now();
+    let deadline = Deadline::after(PATIENCE);
     while !state() {
-        if started.elapsed() > PATIENCE {
+        if deadline.is_over() {
             return Err(NeverCame { what: what.to_owned(), limit: PATIENCE });
         }
         sleep(Duration::from_millis(5));

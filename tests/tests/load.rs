@@ -158,7 +158,11 @@ fn a_program_waits_for_a_server_as_long_as_its_environment_says() -> Result<()> 
     let mut command = std::process::Command::new(places.program("vector_add", Variant::Static));
     command.env("LD_LIBRARY_PATH", places.shim()).env("KATYDID_SERVER", format!("unix:{}", socket.display()));
     let outcome = program::run(command.env("KATYDID_CONNECT_TIMEOUT", "3s"), PATIENCE)?;
-    ensure!(!outcome.status.success() && outcome.errors().contains("did not answer within 3 s"), "{}", outcome.errors());
+    ensure!(
+        !outcome.status.success() && outcome.errors().contains("did not answer within 3 s"),
+        "{}",
+        outcome.errors()
+    );
     Ok(())
 }
 
