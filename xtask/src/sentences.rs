@@ -27,7 +27,6 @@ const UNFINISHED: &[&str] = &[
     "docs/explanation/softcuda.md",
     "docs/graphs.md",
     "docs/image-format.md",
-    "docs/opencl.md",
     "docs/wire-protocol.md",
 ];
 /// What doc comments hold for now: median, 95th percentile, and how many are beyond [`LIMIT`]. These may only fall.
