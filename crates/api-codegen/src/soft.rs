@@ -1,7 +1,7 @@
 //! Product `soft_entry.rs`: every exported symbol of softcuda.
 //!
 //! Functions on its list call `crate::api::<name>` with the C arguments; the others refuse by name. softcuda
-//! supplies `crate::border` (entry, refused) and `crate::stream::with_per_thread_default`.
+//! supplies `crate::ffi` (entry, refused) and `crate::ffi::with_per_thread_default`.
 
 use std::collections::HashSet;
 
@@ -30,15 +30,15 @@ fn body(function: &Function, implemented: &HashSet<&str>) -> String {
         Some(alias) if implemented.contains(alias.base.as_str()) => variant(&alias.base, &names),
         None if implemented.contains(function.name.as_str()) => format!(
             "    // SAFETY: the caller's promise, above, is handed on.\n    \
-             crate::border::entry({path}, || unsafe {{ crate::api::{}({names}) }})\n",
+             crate::ffi::entry({path}, || unsafe {{ crate::api::{}({names}) }})\n",
             function.name
         ),
         _ => {
             if let Body::Always(code) = function.body {
-                return format!("    crate::border::entry({path}, || sys::CUresult({code}))\n");
+                return format!("    crate::ffi::entry({path}, || sys::CUresult({code}))\n");
             }
             let unused = if names.is_empty() { String::new() } else { format!("    let _ = ({names},);\n") };
-            format!("{unused}    crate::border::refused({path})\n")
+            format!("{unused}    crate::ffi::refused({path})\n")
         }
     }
 }

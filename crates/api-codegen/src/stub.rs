@@ -1,8 +1,8 @@
 //! Product `entry.rs`: every exported symbol of the shim.
 //!
-//! Each symbol is a border: panics stop there, and an error becomes the `CUresult` that the program sees. The
-//! shim supplies `crate::border` (entry, out, call, enqueue, refused), `crate::handle::wire` and
-//! `crate::stream::with_per_thread_default`, and the hand-written bodies that lines name.
+//! Each symbol is an entry guard: panics stop there, and an error becomes the `CUresult` that the program sees. The
+//! shim supplies `crate::ffi` (entry, out, call, enqueue, refused), `crate::ffi::wire` and
+//! `crate::ffi::with_per_thread_default`, and the hand-written bodies that lines name.
 
 use std::fmt::Write;
 
@@ -55,7 +55,7 @@ pub(crate) fn addresses(out: &mut String, api: &Api) {
 fn body(function: &Function) -> String {
     let path = function_path(function);
     if function.class == Class::Refused {
-        return format!("    crate::border::refused({path})\n");
+        return format!("    crate::ffi::refused({path})\n");
     }
     if let Some(alias) = &function.alias {
         return variant(&alias.base, &names(function));
@@ -70,9 +70,9 @@ fn body(function: &Function) -> String {
     };
     match detail(function) {
         Some(detail) => {
-            format!("    crate::border::detailed({path}, || {detail}, || {{\n{inner}    }})\n")
+            format!("    crate::ffi::detailed({path}, || {detail}, || {{\n{inner}    }})\n")
         }
-        None => format!("    crate::border::entry({path}, || {{\n{inner}    }})\n"),
+        None => format!("    crate::ffi::entry({path}, || {{\n{inner}    }})\n"),
     }
 }
 
@@ -113,12 +113,12 @@ fn detail(function: &Function) -> Option<String> {
         if let Some((_, method, more)) = found {
             let name = &param.name;
             return Some(format!(
-                "{{\n        let detail = crate::tracing::Detail::default(){parts};\n        \
+                "{{\n        let detail = crate::ffi::Detail::default(){parts};\n        \
                  // SAFETY: null or readable, by `# Safety`.\n        unsafe {{ detail.{method}({name}{more}) }}\n    }}"
             ));
         }
     }
-    (!parts.is_empty()).then(|| format!("crate::tracing::Detail::default(){parts}"))
+    (!parts.is_empty()).then(|| format!("crate::ffi::Detail::default(){parts}"))
 }
 
 /// How many bytes a function copies, fills or allocates, as an expression.
@@ -150,7 +150,7 @@ fn bytes(function: &Function) -> Option<String> {
 pub(crate) fn variant(base: &str, names: &str) -> String {
     format!(
         "    // SAFETY: the caller's promise, above, is handed on.\n    \
-         crate::stream::with_per_thread_default(|| unsafe {{ {base}({names}) }})\n"
+         crate::ffi::with_per_thread_default(|| unsafe {{ {base}({names}) }})\n"
     )
 }
 
@@ -164,10 +164,10 @@ fn generated(function: &Function) -> String {
                     out,
                     "        // SAFETY: null or writable for the whole call, by `# Safety`; `out` refuses null."
                 );
-                let _ = writeln!(out, "        let {name} = unsafe {{ crate::border::out({name}) }}?;");
+                let _ = writeln!(out, "        let {name} = unsafe {{ crate::ffi::out({name}) }}?;");
             }
             Kind::Value(ty) if ty.is_handle() => {
-                let _ = writeln!(out, "        let {name} = crate::handle::wire({name})?;");
+                let _ = writeln!(out, "        let {name} = crate::ffi::wire({name})?;");
             }
             Kind::Value(ty) if c_type(ty) != wire_type(ty) && ty.0 == "usize" => {
                 let _ = writeln!(out, "        let {name} = {name} as u64;");
@@ -179,7 +179,7 @@ fn generated(function: &Function) -> String {
         function.params.iter().filter(|param| matches!(param.kind, Kind::Value(_))).map(|p| p.name.as_str()).collect();
     let message = format!("katydid_wire::message::{} {{ {} }}", function.name, fields.join(", "));
     if function.class == Class::Enqueue {
-        let _ = writeln!(out, "        crate::border::enqueue(&{message})");
+        let _ = writeln!(out, "        crate::ffi::enqueue(&{message})");
         return out;
     }
     let outs: Vec<_> = function
@@ -188,7 +188,7 @@ fn generated(function: &Function) -> String {
         .filter_map(|param| if let Kind::Out(ty) = &param.kind { Some((&param.name, ty)) } else { None })
         .collect();
     let reply = if outs.is_empty() { "" } else { "let reply = " };
-    let _ = writeln!(out, "        {reply}crate::border::call(&{message})?;");
+    let _ = writeln!(out, "        {reply}crate::ffi::call(&{message})?;");
     for (name, ty) in outs {
         let cast = if ty.0 == "usize" { " as usize" } else { "" };
         let _ = writeln!(out, "        {name}.write(reply.{name}{cast});");

@@ -2,14 +2,14 @@
 //!
 //! So a capture never reaches the driver: what a captured stream is given becomes a node of the model, and the
 //! worker's own work cannot spoil anything. Copies from and to memory that only the program reaches run as two parts
-//! (`part`): the driver's, and the program's, in an upcall.
+//! (`host_work`): the driver's, and the program's, in an upcall.
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
 mod backend;
 pub(crate) mod capture;
 mod describe;
-pub(crate) mod part;
-pub(crate) mod turn;
+pub(crate) mod host_work;
+pub(crate) mod operation;
 
 use std::ffi::{c_char, c_void};
 use std::sync::LazyLock;
@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 use katydid_cuda_sys::*;
 use katydid_graph::{Call, Graphs};
 
-use crate::current;
+use crate::context::stack;
 use backend::Remote;
 
 /// The graphs of this process.
@@ -35,7 +35,7 @@ pub(crate) fn forbid() -> Result<(), CUresult> {
 pub(crate) fn forbid_context() -> Result<(), CUresult> {
     match of_process().is_quiet() {
         true => Ok(()),
-        false => of_process().forbid(Call::Context(current::active()?.slot.handle)),
+        false => of_process().forbid(Call::Context(stack::active()?.slot.handle)),
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 
 use katydid_graph::{Call, Graphs};
 
-use crate::border::Outcome;
+use crate::ffi::Outcome;
 
 pub(crate) use backend::Soft;
 pub(crate) use condition::set as set_condition;

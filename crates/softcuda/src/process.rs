@@ -1,90 +1,10 @@
-//! The life of the library in its process: before `cuInit`, ready, in a forked child, after exit began.
-//!
-//! Every call that needs a device passes [`ready`] first, so that it gives the driver's code for the state: 3 before
-//! `cuInit` and in a child of an initialised parent, however that was made; 4 once the exit handlers ran.
+//! The process, its settings, its devices, and what Katydid asks of it.
 
-#![expect(unsafe_code, reason = "registers handlers with the C library")]
-
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
-
-use katydid_cuda_sys::CUresult;
-use katydid_driver_state::wiped::WipedByte;
-
-use crate::device;
-use crate::facts;
-use crate::settings;
-
-/// `cuInit` has not been called, or this is a child of which no handler has heard.
-const FRESH: u8 = 0;
-/// Calls are served.
-const READY: u8 = 1;
-/// A child of a process that was ready.
-const FORKED: u8 = 2;
-/// The process is ending.
-const EXITED: u8 = 3;
-
-/// One of the four.
-static STATE: WipedByte = WipedByte::new();
-/// The process that has the handlers for fork and exit; its children have them too.
-static HANDLERS: OnceLock<u32> = OnceLock::new();
-
-fn state() -> &'static AtomicU8 {
-    STATE.get()
-}
-
-/// `cuInit`: makes the devices, and registers the handlers for fork and exit, once.
-pub(crate) fn initialise(flags: u32) -> Result<(), CUresult> {
-    if flags != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    match state().load(Ordering::Acquire) {
-        FRESH if HANDLERS.get().is_some_and(|process| *process != std::process::id()) => forked(),
-        FRESH | READY => {}
-        _ => return ready(),
-    }
-    if device::all().is_empty() {
-        return Err(CUresult::ERROR_NO_DEVICE);
-    }
-    HANDLERS.get_or_init(|| {
-        register_handlers();
-        settings::tell_without_effect();
-        std::process::id()
-    });
-    facts::install();
-    let _ = state().compare_exchange(FRESH, READY, Ordering::AcqRel, Ordering::Acquire);
-    ready()
-}
-
-/// Ok while calls can be served, else the code that every call then gives.
-pub(crate) fn ready() -> Result<(), CUresult> {
-    match state().load(Ordering::Acquire) {
-        READY => Ok(()),
-        EXITED => Err(CUresult::ERROR_DEINITIALIZED),
-        _ => Err(CUresult::ERROR_NOT_INITIALIZED),
-    }
-}
-
-/// Once a process; they are inherited by children, where they find their state changed already.
-fn register_handlers() {
-    // SAFETY: both handlers only store one atomic, which is allowed in a forked child and during exit. A failed
-    // registration leaves the state as it is, which is all that can be done about it.
-    unsafe {
-        libc::pthread_atfork(None, None, Some(forked));
-        libc::atexit(exited);
-    }
-    // Where the system cannot, a child made past the C library is merely not stopped.
-    let _ = STATE.wipe_in_children();
-}
-
-/// The executor's threads do not exist in a child, so nothing can be served there any more.
-extern "C" fn forked() {
-    for before in [READY, FRESH] {
-        let _ = state().compare_exchange(before, FORKED, Ordering::AcqRel, Ordering::Acquire);
-    }
-}
-
-/// What the program's own exit handlers still call finds a driver that is gone, as they are used to.
-extern "C" fn exited() {
-    let _ = state().compare_exchange(READY, EXITED, Ordering::AcqRel, Ordering::Acquire);
-}
+pub(crate) mod attributes;
+pub(crate) mod checkpoint_api;
+pub(crate) mod device;
+pub(crate) mod facts;
+pub(crate) mod handles;
+pub(crate) mod proc_address;
+pub(crate) mod settings;
+pub(crate) mod state;

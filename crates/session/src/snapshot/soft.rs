@@ -1,4 +1,4 @@
-//! Heaps of device code on softcuda, through what it shows beside the driver API (`softcuda/src/private.rs`).
+//! Heaps of device code on softcuda, through what it shows beside the driver API (`softcuda/src/process/checkpoint_api.rs`).
 
 #![expect(unsafe_code, reason = "calls functions of a library by name")]
 

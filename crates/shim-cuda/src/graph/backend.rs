@@ -17,13 +17,17 @@ use katydid_wire::message::{
 };
 
 use super::describe::Describer;
-use crate::border::{call, enqueue};
-use crate::copy::{Claim, Side, locate};
-use crate::copy_rows::{self, Sides};
-use crate::fill::Fill;
-use crate::handle::{object, wire};
-use crate::session::shim;
-use crate::{behind, current, device, kernel, launch, library, memory, pinned, stream, upcall};
+use crate::code::{kernel, library};
+use crate::context::{device, stack};
+use crate::copy::fill::Fill;
+use crate::copy::linear::{Claim, Side, locate};
+use crate::copy::rows::{self, Sides};
+use crate::ffi::guard::{call, enqueue};
+use crate::ffi::handle::{object, wire};
+use crate::launch::{backpressure, submit, upcall};
+use crate::memory::{allocation, pinned};
+use crate::process::session::shim;
+use crate::sync::stream;
 
 /// Bytes of a description in one message.
 const PIECE: usize = 1 << 20;
@@ -47,8 +51,8 @@ impl Remote {
     /// Sends a launch, of a graph that comes to the program or not; wire ids of the context and stream.
     fn send(&self, exec: u32, plan: &Plan, stream: CUstream, is_mixed: bool) -> Outcome<(u32, u32)> {
         // The worker records an event behind a graph that comes to the program.
-        behind::take_places(stream, if is_mixed { 2 } else { 1 })?;
-        let (stream, context) = (wire(stream)?, current::wire()?);
+        backpressure::take_places(stream, if is_mixed { 2 } else { 1 })?;
+        let (stream, context) = (wire(stream)?, stack::wire()?);
         let steps = iter::once_with(|| plan.flat()).flatten();
         let kernels = steps.filter_map(|step| match &step.params {
             Params::Kernel(kernel) => Some(kernel.arguments.bytes()),
@@ -67,7 +71,7 @@ struct Memory(u64);
 impl Drop for Memory {
     fn drop(&mut self) {
         // After the end of the session there is nothing to give back to.
-        let _ = memory::free_block(self.0);
+        let _ = allocation::free_block(self.0);
     }
 }
 
@@ -91,7 +95,7 @@ impl Backend for Remote {
     }
 
     fn context(&self, context: CUcontext) -> Outcome<usize> {
-        let context = if context.is_null() { current::active()? } else { object(context)? };
+        let context = if context.is_null() { stack::active()? } else { object(context)? };
         Ok(context.slot.handle)
     }
 
@@ -101,13 +105,13 @@ impl Backend for Remote {
 
     unsafe fn kernel(&self, launch: &Launch) -> Outcome<Code> {
         // SAFETY: handed on.
-        unsafe { launch::for_node(launch) }
+        unsafe { submit::for_node(launch) }
     }
 
     fn copy(&self, copy: &CUDA_MEMCPY3D, _context: usize) -> Outcome<(u32, u32)> {
-        let Sides { target, source, .. } = copy_rows::sides(copy)?;
+        let Sides { target, source, .. } = rows::sides(copy)?;
         // Memory of the program's own, pinned or not, is one kind; each device is another.
-        let kind = |rows: &copy_rows::Rows| match rows.side {
+        let kind = |rows: &rows::Rows| match rows.side {
             Side::Gpu(address) => shim().ok().and_then(|shim| shim.regions.find(address)).map_or(1, |it| it.device + 1),
             Side::Shared(_) | Side::Own(_) => 0,
         };
@@ -139,10 +143,10 @@ impl Backend for Remote {
     }
 
     fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, Kept)> {
-        if params.location.id != current::active()?.device as i32 {
+        if params.location.id != stack::active()?.device as i32 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        let address = memory::block(params.bytesize as u64)?;
+        let address = allocation::block(params.bytesize as u64)?;
         Ok((address, Kept(Arc::new(Memory(address)))))
     }
 
@@ -221,7 +225,7 @@ impl Backend for Remote {
     fn destroy(&self, exec: u32) -> Outcome {
         let tokens = self.tokens().remove(&exec).unwrap_or_default();
         let shim = shim()?;
-        let sent = shim.session.enqueue(current::wire().unwrap_or(0), &kdGraphDestroy { exec });
+        let sent = shim.session.enqueue(stack::wire().unwrap_or(0), &kdGraphDestroy { exec });
         shim.parts.leave(tokens, shim.session.enqueued());
         sent
     }

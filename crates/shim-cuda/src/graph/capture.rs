@@ -7,8 +7,8 @@ use katydid_cuda_sys::{
 use katydid_graph::{Batch, Host, Launch, Params, Taken};
 
 use super::of_process;
-use crate::copy::Claim;
-use crate::stream;
+use crate::copy::linear::Claim;
+use crate::sync::stream;
 
 /// Whether anything is captured at all: without that, most calls need no look.
 fn is_quiet() -> bool {

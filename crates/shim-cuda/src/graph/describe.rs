@@ -6,14 +6,15 @@ use katydid_cuda_sys::{
 use katydid_graph::{Kernel, Params, Plan, Step};
 use katydid_wire::facts::{EdgeFacts, GraphFacts, StepFacts, Work};
 
-use super::part::{Part, Rows};
-use crate::copy::Side;
-use crate::copy_rows::{self, Sides};
-use crate::fill::Fill;
-use crate::handle::wire;
-use crate::launch::Target;
-use crate::session::shim;
-use crate::{pinned, upcall};
+use super::host_work::{Part, Rows};
+use crate::copy::fill::Fill;
+use crate::copy::linear::Side;
+use crate::copy::rows::{self, Sides};
+use crate::ffi::handle::wire;
+use crate::launch::submit::Target;
+use crate::launch::upcall;
+use crate::memory::pinned;
+use crate::process::session::shim;
 
 /// Describes plans, and notes the parts of the program in them.
 #[derive(Default)]
@@ -116,9 +117,9 @@ impl Describer {
 
     /// A copy: the worker's where it reaches both sides, the program's where only that does, and in two parts between.
     fn copy(&mut self, copy: &CUDA_MEMCPY3D, context: u32) -> Result<Work, CUresult> {
-        let Sides { target, source, extent } = copy_rows::sides(copy)?;
-        let rows = |side: copy_rows::Rows| Rows { start: side.address(), pitch: side.pitch, slice: side.slice };
-        let is_own = |side: &copy_rows::Rows| matches!(side.side, Side::Own(_));
+        let Sides { target, source, extent } = rows::sides(copy)?;
+        let rows = |side: rows::Rows| Rows { start: side.address(), pitch: side.pitch, slice: side.slice };
+        let is_own = |side: &rows::Rows| matches!(side.side, Side::Own(_));
         let own: Vec<u64> =
             [&target, &source].into_iter().filter(|side| is_own(side)).map(|side| side.address()).collect();
         if !own.is_empty() {

@@ -15,19 +15,22 @@ use katydid_graph::{Attributes, Backend, Code, GraphId, Kept, Launch, Place, Pla
 use super::tasks::Tasks;
 use super::volume::Volume;
 use super::{condition, run};
-use crate::border::{Outcome, unsupported};
-use crate::clusters;
-use crate::context::{self, Context};
-use crate::event::{self, Mark};
-use crate::function::callable;
-use crate::job::Job;
-use crate::launch::{Shape, events, is_cooperative};
-use crate::params::pack;
-use crate::space::{self, Access};
-use crate::stream::{Stream, resolve};
-use crate::transfer::Span;
-use crate::wait_value::Operation;
-use crate::{current, device, library, memory, settings};
+use crate::code::clusters;
+use crate::code::function::callable;
+use crate::code::launch::{Shape, events, is_cooperative};
+use crate::code::library;
+use crate::code::params::pack;
+use crate::context::contexts::{self, Context};
+use crate::context::stack;
+use crate::copy::transfer::Span;
+use crate::ffi::{Outcome, unsupported};
+use crate::memory::allocation;
+use crate::memory::space::{self, Access};
+use crate::process::{device, settings};
+use crate::sync::event::{self, Mark};
+use crate::sync::job::Job;
+use crate::sync::stream::{Stream, resolve};
+use crate::sync::wait_value::Operation;
 
 /// Alignment of memory that graphs allocate, in bytes.
 const ALIGN: u64 = 512;
@@ -51,7 +54,7 @@ pub(super) struct Prepared {
 
 /// The living context behind a handle that was checked before.
 pub(super) fn context_of(handle: usize) -> Outcome<Arc<Context>> {
-    context::living(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
+    contexts::living(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
 }
 
 /// Attributes of a node as those of a launch.
@@ -67,7 +70,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let region = space::write().remove(self.0);
         if let Some(region) = region {
-            let _ = memory::give_back(&region);
+            let _ = allocation::give_back(&region);
         }
     }
 }
@@ -82,7 +85,7 @@ impl Backend for Soft {
     }
 
     fn context(&self, context: CUcontext) -> Outcome<usize> {
-        Ok(current::named(context.0.addr())?.handle)
+        Ok(stack::named(context.0.addr())?.handle)
     }
 
     fn stream(&self, stream: CUstream) -> Outcome<Place> {
@@ -91,7 +94,7 @@ impl Backend for Soft {
 
     unsafe fn kernel(&self, launch: &Launch) -> Outcome<Code> {
         let context = match launch.context {
-            0 => current::usable()?,
+            0 => stack::usable()?,
             handle => context_of(handle)?,
         };
         let named = if launch.function == 0 { launch.kernel } else { launch.function };
@@ -130,11 +133,11 @@ impl Backend for Soft {
     }
 
     fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, Kept)> {
-        let context = current::usable()?;
+        let context = stack::usable()?;
         if params.location.id != context.device.ordinal {
             return Err(unsupported("memory of another device in a graph"));
         }
-        let address = memory::place(&context, params.bytesize as u64, ALIGN)?;
+        let address = allocation::place(&context, params.bytesize as u64, ALIGN)?;
         Ok((address, Kept(Arc::new(Memory(address)))))
     }
 

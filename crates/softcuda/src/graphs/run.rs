@@ -15,11 +15,11 @@ use katydid_graph::Host;
 
 use super::backend::fill_size;
 use super::tasks::{Action, Task, Tasks};
-use crate::border::Outcome;
-use crate::context::Context;
-use crate::space::Access;
-use crate::transfer::Span;
-use crate::{launch, transfer};
+use crate::code::launch;
+use crate::context::contexts::Context;
+use crate::copy::transfer::{self, Span};
+use crate::ffi::Outcome;
+use crate::memory::space::Access;
 
 /// Runs a launch to its end. After a failure the rest is skipped, but events still come to pass.
 pub(super) fn tasks(tasks: &Tasks, context: &Context) -> Outcome {

@@ -10,11 +10,11 @@ use katydid_ptx_exec::Launch;
 use super::backend::{Prepared, context_of, fill_span, of_launch};
 use super::condition::{self, Condition};
 use super::volume::Volume;
-use crate::border::Outcome;
-use crate::context::Context;
-use crate::event::{self, Mark};
-use crate::launch::{Shape, is_cooperative};
-use crate::wait_value::Operation;
+use crate::code::launch::{Shape, is_cooperative};
+use crate::context::contexts::Context;
+use crate::ffi::Outcome;
+use crate::sync::event::{self, Mark};
+use crate::sync::wait_value::Operation;
 
 /// What a task does.
 pub(super) enum Action {

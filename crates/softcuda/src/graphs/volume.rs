@@ -2,11 +2,11 @@
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, memory_type};
 
-use crate::border::{Outcome, unsupported};
-use crate::context::Context;
-use crate::copy::Side;
-use crate::space::{self, Access};
-use crate::transfer::{self, Span};
+use crate::context::contexts::Context;
+use crate::copy::linear::Side;
+use crate::copy::transfer::{self, Span};
+use crate::ffi::{Outcome, unsupported};
+use crate::memory::space::{self, Access};
 
 /// One side: where its first byte is, and how far rows and slices are apart.
 #[derive(Clone, Copy)]

@@ -1,0 +1,155 @@
+//! Sends module images: from the program's bare pointer, or its file, in pieces to the worker; what none of the program's
+//! devices can use stays here. A server that has it from a program before is told its hash alone, which is kept for images in
+//! files, so that the next program does not even read them.
+#![expect(unsafe_code, reason = "images come as bare pointers")]
+
+use std::env;
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
+
+use katydid_client::cache;
+use katydid_cuda_sys::{CUresult, device_attribute as attribute_id};
+use katydid_fatbin::{Image, ImageError, ImageKind, SELECTION_RULES, Selection, image_at};
+use katydid_hash_cache::{HashCache, ImageHash, Lookup};
+use katydid_wire::SPEC_HASH;
+use katydid_wire::message::{kdImagePiece, kdImageRecall};
+
+use crate::context::device::Device;
+use crate::memory::managed;
+use crate::process::session::{Shim, shim};
+
+/// Bytes of an image in one frame.
+const PIECE: usize = 1 << 20;
+/// Bytes from which an image is asked for before it is sent: those of a smaller one take no longer than the question.
+const WORTH_ASKING: u64 = 64 << 10;
+
+/// Sends the image at `pointer`; the worker keeps it for the next load of this thread. `context` may be 0.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_IMAGE` for what is none; `ERROR_INVALID_VALUE` for null.
+///
+/// # Safety
+///
+/// `pointer` is null or points to an image, as `katydid_fatbin::image_at` says.
+pub(crate) unsafe fn send(context: u32, pointer: *const c_void) -> Result<(), CUresult> {
+    if pointer.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: handed on; the program keeps the image for the call.
+    let image = unsafe { image_at(pointer.cast()) }.map_err(|error| code(&error))?;
+    send_image(context, &image)
+}
+
+/// What a driver answers for bytes that are no image.
+fn code(error: &ImageError) -> CUresult {
+    match error {
+        ImageError::Null => CUresult::ERROR_INVALID_VALUE,
+        _ => CUresult::ERROR_INVALID_IMAGE,
+    }
+}
+
+fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
+    let shim = shim()?;
+    let session = &shim.session;
+    let devices = architectures(shim);
+    managed::note_code(image, &devices);
+    // Memory that both sides see takes an image faster than it can be hashed, unless one hash serves all programs after this one.
+    let asked = look_up(image, &devices);
+    let may_ask = asked.is_some() || session.staging().is_none();
+    let kept = asked.as_ref().and_then(Lookup::kept);
+    if let Some(kept) = kept
+        && is_there(context, &kept)?
+    {
+        return Ok(());
+    }
+    let selection = image.for_devices(&devices);
+    let table = selection.table();
+    let total = (table.len() + selection.pieces().map(<[u8]>::len).sum::<usize>()) as u64;
+    if may_ask && total >= WORTH_ASKING {
+        let found = ImageHash { length: total, hash: hash(&selection, &table) };
+        if let Some(asked) = asked {
+            asked.keep(found);
+        }
+        if kept != Some(found) && is_there(context, &found)? {
+            return Ok(());
+        }
+    }
+    let pieces = std::iter::once(&table[..]).chain(selection.pieces()).flat_map(|part| part.chunks(PIECE));
+    for data in pieces {
+        session.enqueue(context, &kdImagePiece { total, data })?;
+    }
+    Ok(())
+}
+
+/// What was kept of an image that lies in a file; none for others, and for those that are hashed as fast.
+fn look_up(image: &Image<'_>, devices: &[u32]) -> Option<Lookup<'static>> {
+    static HASHES: OnceLock<Option<HashCache>> = OnceLock::new();
+    let length: usize = image.parts().iter().map(|part| part.len()).sum();
+    // All of a text has been read already, to find its end.
+    if length < katydid_hash_cache::worth_asking() || image.kind() == ImageKind::Ptx {
+        return None;
+    }
+    let folder = || cache::folder(|name| env::var_os(name)).map(|cache| HashCache::new(cache.join("hashes")));
+    let hashes = HASHES.get_or_init(folder).as_ref()?;
+    let addresses = image.parts().iter().map(|part| {
+        let bytes = part.as_ptr_range();
+        bytes.start.addr() as u64..bytes.end.addr() as u64
+    });
+    let numbers = [&[SELECTION_RULES, image.kind() as u32], devices].concat();
+    let about = SPEC_HASH.into_iter().chain(numbers.into_iter().flat_map(u32::to_le_bytes));
+    hashes.ask(addresses.collect(), about.collect())
+}
+
+/// What the program's devices are, such as 90; nothing where another worker's may be others than the program was told of.
+fn architectures(shim: &Shim) -> Vec<u32> {
+    if shim.session.moves() > 0 {
+        return Vec::new();
+    }
+    let version = |device: &Device| {
+        device.value(attribute_id::COMPUTE_CAPABILITY_MAJOR) * 10 + device.value(attribute_id::COMPUTE_CAPABILITY_MINOR)
+    };
+    shim.devices.iter().map(|device| u32::try_from(version(device)).unwrap_or(0)).collect()
+}
+
+/// Whether the server has the image from a program before: then the worker takes it for sent.
+fn is_there(context: u32, image: &ImageHash) -> Result<bool, CUresult> {
+    let message = kdImageRecall { total: image.length, hash: &image.hash };
+    // The program is told of an earlier call's failure by its own call, or what the worker has found would be left over.
+    Ok(shim()?.session.ask(context, &message)?.known != 0)
+}
+
+/// The name of what is sent.
+fn hash(selection: &Selection<'_>, table: &[u8]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(table);
+    for piece in selection.pieces() {
+        hasher.update(piece);
+    }
+    hasher.finalize().into()
+}
+
+/// The bytes of an image file, with the NUL that a text needs.
+///
+/// # Errors
+///
+/// `ERROR_FILE_NOT_FOUND`, `ERROR_INVALID_VALUE` for null.
+///
+/// # Safety
+///
+/// `path` is null or a C string.
+pub(crate) unsafe fn read_file(path: *const c_char) -> Result<Vec<u8>, CUresult> {
+    if path.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: a C string, by the contract.
+    let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
+    bytes.push(0);
+    Ok(bytes)
+}

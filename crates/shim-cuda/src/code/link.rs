@@ -1,0 +1,229 @@
+//! The linker: inputs are kept here, and linked by the worker's driver.
+//!
+//! Whenever an input is added, the worker links all there are so far without completing it, so that every refusal comes
+//! with the call it belongs to, in the driver's own words. Completing does the same to the end and brings the image
+//! back. So the worker keeps nothing between calls.
+#![expect(unsafe_code, reason = "reads inputs and writes logs of C callers")]
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
+use katydid_wire::facts::encode_options;
+use katydid_wire::message::{kdImagePiece, kdLink, kdLinked};
+
+use crate::code::image;
+use crate::code::jit::Options;
+use crate::context::device::handle;
+use crate::context::stack;
+use crate::ffi::guard::{out, write_if_given};
+use crate::ffi::handle::object;
+use crate::process::session::shim;
+
+/// Bytes of inputs in one frame, and of an image in one reply.
+const PIECE: usize = 1 << 20;
+/// Largest input that is believed.
+const MOST: usize = 1 << 30;
+
+/// One linking in progress.
+pub(crate) struct Link {
+    pub(crate) slot: Slot,
+    state: Mutex<State>,
+}
+
+/// One input as it came.
+struct Input {
+    kind: u32,
+    name: Vec<u8>,
+    data: Vec<u8>,
+}
+
+struct State {
+    options: Options,
+    inputs: Vec<Input>,
+    /// What spoiled it: everything after gives the same.
+    spoiled: Option<CUresult>,
+    /// The result, for the program to read until the linking is destroyed.
+    image: Option<Vec<u8>>,
+}
+
+// SAFETY: the pointers in the options are the program's, which keeps them valid for whichever thread it links on.
+unsafe impl Send for State {}
+
+impl Link {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Has the worker link all inputs, to the end if `complete`; the logs are written. Returns the size of the image.
+    fn link(&self, complete: bool) -> Result<u64, CUresult> {
+        let (context, session) = (stack::wire()?, &shim()?.session);
+        let flat = self.flat();
+        for data in flat.chunks(PIECE) {
+            session.enqueue(context, &kdImagePiece { total: flat.len() as u64, data })?;
+        }
+        let (info, error) = self.options.log_sizes();
+        let options = encode_options(&self.options.numbers);
+        let message =
+            kdLink { complete: u32::from(complete), infoLogSize: info, errorLogSize: error, options: &options };
+        let (status, reply) = session.call_any(context, &message)?;
+        let reply = reply.ok_or(status);
+        if let Ok(reply) = &reply {
+            // SAFETY: the program keeps its options until the linking is destroyed.
+            unsafe { self.options.write(&reply.infoLog, &reply.errorLog) };
+        }
+        status.ok()?;
+        reply.map(|reply| reply.size)
+    }
+
+    /// All inputs in one piece: their number, then kind, lengths, name and data of each.
+    fn flat(&self) -> Vec<u8> {
+        let mut flat = (self.inputs.len() as u32).to_le_bytes().to_vec();
+        for input in &self.inputs {
+            flat.extend(input.kind.to_le_bytes());
+            flat.extend((input.name.len() as u32).to_le_bytes());
+            flat.extend((input.data.len() as u64).to_le_bytes());
+            flat.extend(&input.name);
+            flat.extend(&input.data);
+        }
+        flat
+    }
+
+    /// Adds an input, unless the worker's driver refuses it.
+    fn add(&mut self, input: Input) -> Result<(), CUresult> {
+        if let Some(code) = self.spoiled {
+            return Err(code);
+        }
+        if self.image.is_some() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let spoils = matches!(input.kind, jit_input::CUBIN | jit_input::NVVM);
+        self.inputs.push(input);
+        self.link(false).map(drop).inspect_err(|code| {
+            self.inputs.pop();
+            if spoils || *code == CUresult::ERROR_INVALID_SOURCE {
+                self.spoiled = Some(*code);
+            }
+        })
+    }
+
+    /// Makes the image and fetches it.
+    fn complete(&mut self) -> Result<&[u8], CUresult> {
+        if let Some(code) = self.spoiled {
+            return Err(code);
+        }
+        if self.image.is_some() {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let size = self.link(true).inspect_err(|code| self.spoiled = Some(*code))?;
+        let (context, session) = (stack::wire()?, &shim()?.session);
+        let mut image = Vec::new();
+        while (image.len() as u64) < size {
+            let piece = (size - image.len() as u64).min(PIECE as u64 / 2) as u32;
+            let data = session.call(context, &kdLinked { offset: image.len() as u64, size: piece })?.image;
+            if data.is_empty() {
+                return Err(session.broken("kdLinked"));
+            }
+            image.extend(data);
+        }
+        Ok(self.image.insert(image))
+    }
+}
+
+/// Log buffers must stay until the linking is destroyed.
+///
+/// # Safety
+///
+/// The arrays are as [`Options::read`] wants them, and stay until the linking ends; `target` is null or writable.
+pub(crate) unsafe fn create(
+    count: u32,
+    ids: *mut u32,
+    values: *mut *mut c_void,
+    target: *mut CUlinkState,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    stack::active()?;
+    // SAFETY: handed on.
+    let options = unsafe { Options::read(count, ids, values) }?;
+    let state = State { options, inputs: Vec::new(), spoiled: None, image: None };
+    // Options that the driver does not take are refused here, as it would.
+    state.link(false)?;
+    let make = |slot| Link { slot, state: Mutex::new(state) };
+    let link = shim()?.links.insert(make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    target.write(CUlinkState(handle(link.slot.handle)));
+    Ok(())
+}
+
+/// Options of a single input change nothing.
+///
+/// # Safety
+///
+/// `data` is null or readable for `size` bytes, `name` is null or a C string.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn add_data(
+    state: CUlinkState,
+    kind: u32,
+    data: *mut c_void,
+    size: usize,
+    name: *const c_char,
+    _count: u32,
+    _ids: *mut u32,
+    _values: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    let link = object(state)?;
+    if data.is_null() || size == 0 || size > MOST || kind > jit_input::NVVM {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: readable for `size` bytes, by the contract.
+    let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) }.to_vec();
+    // SAFETY: null or a C string, by the contract.
+    let name = if name.is_null() { Vec::new() } else { unsafe { CStr::from_ptr(name) }.to_bytes().to_vec() };
+    link.state().add(Input { kind, name, data })
+}
+
+/// The file is read here.
+///
+/// # Safety
+///
+/// `path` is null or a C string.
+pub(crate) unsafe fn add_file(
+    state: CUlinkState,
+    kind: u32,
+    path: *const c_char,
+    _count: u32,
+    _ids: *mut u32,
+    _values: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    let link = object(state)?;
+    // SAFETY: handed on.
+    let data = unsafe { image::read_file(path) }?;
+    // SAFETY: not null, which reading has found out, so a C string by the contract.
+    let name = unsafe { CStr::from_ptr(path) }.to_bytes().to_vec();
+    link.state().add(Input { kind, name, data })
+}
+
+/// The image stays until the linking is destroyed.
+///
+/// # Safety
+///
+/// Both outputs are null or writable.
+pub(crate) unsafe fn complete(state: CUlinkState, target: *mut *mut c_void, size: *mut usize) -> Result<(), CUresult> {
+    let link = object(state)?;
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let mut state = link.state();
+    let image = state.complete()?;
+    target.write(image.as_ptr().cast_mut().cast());
+    // SAFETY: null or writable, by the contract.
+    unsafe { write_if_given(size, image.len()) };
+    Ok(())
+}
+
+/// The image goes with it.
+pub(crate) fn destroy(state: CUlinkState) -> Result<(), CUresult> {
+    shim()?.links.remove(state.0.addr()).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}

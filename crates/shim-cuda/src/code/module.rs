@@ -1,0 +1,294 @@
+//! Modules: images loaded into a context, and what is found in them.
+#![expect(unsafe_code, reason = "reads images and writes pointers of C callers")]
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use katydid_client::environment::variable;
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{CUdeviceptr, CUfunction, CUmodule, CUresult};
+use katydid_wire::facts::{JitOption, decode_names, encode_options};
+use katydid_wire::message::{cuModuleUnload, kdModuleFunction, kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
+
+use crate::code::function::Function;
+use crate::code::jit::Options;
+use crate::code::library::{self, Library};
+use crate::code::properties::Code;
+use crate::code::variable::{self, Variable};
+use crate::code::{image, kernel};
+use crate::context::contexts::Context;
+use crate::context::device::handle;
+use crate::context::stack;
+use crate::ffi::guard::{out, text, write_if_given};
+use crate::ffi::handle::object;
+use crate::graph;
+use crate::memory::allocation::{UNKNOWN, in_need};
+use crate::process::session::shim;
+use crate::texture::{reference, surface_reference};
+
+/// A module in its context.
+pub(crate) struct Module {
+    pub(crate) slot: Slot,
+    pub(crate) context: Arc<Context>,
+    /// The library that this module is, when it is one.
+    library: Option<Arc<Library>>,
+    /// Those asked for so far, by name.
+    functions: Mutex<HashMap<Vec<u8>, Arc<Function>>>,
+}
+
+impl Module {
+    /// A library as a module of a context, or a module of its own.
+    pub(crate) fn new(slot: Slot, context: Arc<Context>, library: Option<Arc<Library>>) -> Self {
+        Self { slot, context, library, functions: Mutex::default() }
+    }
+
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index + 1
+    }
+
+    /// The program's handle.
+    pub(crate) fn handle(&self) -> CUmodule {
+        CUmodule(handle(self.slot.handle))
+    }
+
+    /// Whether this module is a library in some context.
+    pub(crate) fn is_library(&self, handle: usize) -> bool {
+        self.library.as_ref().is_some_and(|library| library.slot.handle == handle)
+    }
+}
+
+/// Loads an image into the current context.
+///
+/// # Safety
+///
+/// `pointer` is null or points to an image.
+pub(crate) unsafe fn load(pointer: *const c_void, options: &[JitOption]) -> Result<Arc<Module>, CUresult> {
+    // SAFETY: handed on.
+    unsafe { load_logged(pointer, options, (0, 0), |_, _| ()) }
+}
+
+/// As [`load`]; `logs` gets what the compiler said, whether it succeeded or not.
+///
+/// # Safety
+///
+/// As [`load`].
+unsafe fn load_logged(
+    pointer: *const c_void,
+    options: &[JitOption],
+    (info, error): (u32, u32),
+    logs: impl FnOnce(&[u8], &[u8]),
+) -> Result<Arc<Module>, CUresult> {
+    let context = stack::active()?.owner();
+    let (shim, options) = (shim()?, encode_options(options));
+    // What the compiler said last.
+    let said = RefCell::new(None);
+    let loaded = in_need(context.device, UNKNOWN, || {
+        // SAFETY: handed on.
+        unsafe { image::send(context.wire(), pointer) }?;
+        shim.modules.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+            let message =
+                kdModuleLoad { module: slot.index + 1, infoLogSize: info, errorLogSize: error, options: &options };
+            let (status, reply) = shim.session.call_any(context.wire(), &message)?;
+            said.replace(reply);
+            status.ok()?;
+            Ok(Module::new(slot, Arc::clone(&context), None))
+        })
+    });
+    if let Some(reply) = said.take() {
+        logs(&reply.infoLog, &reply.errorLog);
+    }
+    loaded
+}
+
+/// # Safety
+///
+/// `target` is null or writable, `path` null or a C string.
+pub(crate) unsafe fn load_file(target: *mut CUmodule, path: *const c_char) -> Result<(), CUresult> {
+    // SAFETY: by the contract; the file's bytes outlive the call and end with a NUL.
+    unsafe {
+        let target = out(target)?;
+        stack::active()?;
+        let bytes = image::read_file(path)?;
+        target.write(load(bytes.as_ptr().cast(), &[])?.handle());
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// `target` is null or writable, `pointer` null or an image.
+pub(crate) unsafe fn load_data(target: *mut CUmodule, pointer: *const c_void) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    unsafe { out(target)?.write(load(pointer, &[])?.handle()) };
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`load_data`]; the arrays are as [`Options::read`] wants them.
+pub(crate) unsafe fn load_data_ex(
+    target: *mut CUmodule,
+    pointer: *const c_void,
+    count: u32,
+    ids: *mut u32,
+    values: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    // SAFETY: by the contract; the arrays and buffers stay for the whole call.
+    unsafe {
+        let target = out(target)?;
+        let options = Options::read(count, ids, values)?;
+        let logs = |info: &[u8], error: &[u8]| options.write(info, error);
+        target.write(load_logged(pointer, &options.numbers, options.log_sizes(), logs)?.handle());
+    }
+    Ok(())
+}
+
+/// Ends the module and all that was found in it. One that is a library goes with the library only.
+pub(crate) fn unload(handle: CUmodule) -> Result<(), CUresult> {
+    let shim = shim()?;
+    if object(handle)?.library.is_some() {
+        return Err(CUresult::ERROR_NOT_PERMITTED);
+    }
+    graph::forbid()?;
+    let module = shim.modules.remove(handle.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    for function in module.functions.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        shim.functions.remove(function.slot.handle);
+    }
+    reference::forget_module(shim, module.slot.handle);
+    surface_reference::forget_module(shim, module.slot.handle);
+    variable::forget_all(shim, module.slot.handle)?;
+    shim.session.enqueue(module.context.wire(), &cuModuleUnload { hmod: module.wire() })
+}
+
+/// Lazy unless the environment says otherwise: the worker's driver decides, the program is told what it expects.
+///
+/// # Safety
+///
+/// `mode` is null or writable.
+pub(crate) unsafe fn loading_mode(mode: *mut u32) -> Result<(), CUresult> {
+    const EAGER: u32 = 1;
+    const LAZY: u32 = 2;
+    let eager = variable("CUDA_MODULE_LOADING").is_some_and(|value| value == "EAGER");
+    // SAFETY: null or writable, by the contract.
+    unsafe { out(mode) }?.write(if eager { EAGER } else { LAZY });
+    Ok(())
+}
+
+/// The function of a name: the same handle every time.
+fn function_named(module: &Arc<Module>, name: &[u8]) -> Result<Arc<Function>, CUresult> {
+    if let Some(library) = &module.library {
+        return kernel::function_in(&library::kernel_named(library, name)?, &module.context);
+    }
+    let mut functions = module.functions.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(function) = functions.get(name) {
+        return Ok(Arc::clone(function));
+    }
+    let shim = shim()?;
+    let find = || {
+        shim.functions.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+            let message = kdModuleFunction { function: slot.index + 1, module: module.wire(), name };
+            let facts = shim.session.call(module.context.wire(), &message)?.facts;
+            let code = Code::decode(&facts).ok_or_else(|| shim.session.broken("kdModuleFunction"))?;
+            let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
+            Ok(Function::of_module(slot, Arc::clone(&module.context), name, module.slot.handle, code))
+        })
+    };
+    let function = in_need(module.context.device, UNKNOWN, find)?;
+    functions.insert(name.to_vec(), Arc::clone(&function));
+    Ok(function)
+}
+
+/// # Safety
+///
+/// `target` is null or writable, `name` null or a C string.
+pub(crate) unsafe fn function(target: *mut CUfunction, module: CUmodule, name: *const c_char) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let (target, name) = unsafe { (out(target)?, text(name)?) };
+    let module = object(module)?;
+    stack::wire_or_of(&module.context)?;
+    target.write(function_named(&module, name)?.handle());
+    Ok(())
+}
+
+fn function_names(module: &Module) -> Result<Vec<String>, CUresult> {
+    let session = &shim()?.session;
+    let reply = session.call(module.context.wire(), &kdModuleFunctionNames { module: module.wire() })?;
+    decode_names(&reply.names).map_err(|_| session.broken("kdModuleFunctionNames"))
+}
+
+/// All functions of a module with their names, in the driver's order.
+pub(crate) fn functions_of(module: CUmodule) -> Result<Vec<(usize, CString)>, CUresult> {
+    let module = object(module)?;
+    let one = |name: &String| {
+        let function = function_named(&module, name.as_bytes())?;
+        Ok((function.slot.handle, CString::new(name.as_str()).unwrap_or_default()))
+    };
+    function_names(&module)?.iter().map(one).collect()
+}
+
+/// # Safety
+///
+/// `count` is null or writable.
+pub(crate) unsafe fn function_count(count: *mut u32, module: CUmodule) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let count = unsafe { out(count) }?;
+    count.write(function_names(&*object(module)?)?.len() as u32);
+    Ok(())
+}
+
+/// # Safety
+///
+/// `target` is null or has `room` entries.
+pub(crate) unsafe fn enumerate_functions(target: *mut CUfunction, room: u32, module: CUmodule) -> Result<(), CUresult> {
+    let module = object(module)?;
+    if target.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for (index, name) in function_names(&module)?.iter().take(room as usize).enumerate() {
+        let function = function_named(&module, name.as_bytes())?.handle();
+        // SAFETY: below `room`, so inside the array by the contract.
+        unsafe { target.add(index).write_unaligned(function) };
+    }
+    Ok(())
+}
+
+/// The form whose addresses have 32 bits: a module has none in today's contexts, but must be one.
+pub(crate) fn narrow_global(
+    _address: *mut u32,
+    _size: *mut u32,
+    module: CUmodule,
+    _name: *const c_char,
+) -> Result<(), CUresult> {
+    object(module)?;
+    Err(CUresult::ERROR_INVALID_CONTEXT)
+}
+
+/// # Safety
+///
+/// Both outputs are null or writable, `name` is null or a C string.
+pub(crate) unsafe fn global(
+    address: *mut CUdeviceptr,
+    size: *mut usize,
+    module: CUmodule,
+    name: *const c_char,
+) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let name = unsafe { text(name) }?;
+    if address.is_null() && size.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let module = object(module)?;
+    let message = kdModuleGlobal { module: module.wire(), name };
+    let reply = shim()?.session.call(module.context.wire(), &message)?;
+    let found = Variable { address: reply.address, size: reply.size, is_managed: reply.isManaged != 0 };
+    found.note(module.slot.handle, &module.context)?;
+    // SAFETY: null or writable, by the contract.
+    unsafe {
+        write_if_given(address, reply.address);
+        write_if_given(size, reply.size as usize);
+    }
+    Ok(())
+}

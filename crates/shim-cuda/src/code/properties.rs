@@ -1,0 +1,188 @@
+//! What is known of a piece of device code, function or kernel: parameters, attributes, occupancy.
+//!
+//! It comes with the reply that makes the handle. Attributes that the program sets are checked against it and kept
+//! in it, with the bounds that driver 580 was seen to keep.
+#![expect(unsafe_code, reason = "writes pointers of C callers")]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use katydid_client::params::{Param, ParamLayout};
+use katydid_cuda_sys::{CUresult, device_attribute, function_attribute};
+use katydid_wire::facts::{Answer, FunctionFacts};
+
+use crate::ffi::guard::{out, write_if_given};
+use crate::process::session::shim;
+
+/// Block size, dynamic shared memory in bytes, flags.
+pub(crate) type Shape = (i32, u64, u32);
+
+/// Device code and its properties.
+pub(crate) struct Code {
+    pub(crate) layout: ParamLayout,
+    /// Answers, each in one word ([`packed`]): launches read them, and take no lock for it.
+    attributes: Box<[AtomicU64]>,
+    /// Blocks a multiprocessor takes, for what was asked before; emptied when an attribute changes.
+    occupancy: Mutex<HashMap<Shape, i32>>,
+}
+
+/// An answer as one word.
+fn packed(answer: Answer<i32>) -> u64 {
+    u64::from(answer.code) << 32 | u64::from(answer.value.cast_unsigned())
+}
+
+impl Code {
+    /// From the bytes of a reply. None when they make no sense.
+    pub(crate) fn decode(facts: &[u8]) -> Option<Self> {
+        let facts = FunctionFacts::decode(facts).ok()?;
+        let params = facts.parameters.iter().map(|param| Param { offset: param.offset, size: param.size });
+        let layout = ParamLayout::new(params.collect())?;
+        let attributes = facts.attributes.into_iter().map(|answer| AtomicU64::new(packed(answer))).collect();
+        Some(Self { layout, attributes, occupancy: Mutex::default() })
+    }
+
+    /// The same with attributes of its own.
+    pub(crate) fn copy(&self) -> Self {
+        let attributes = self.attributes.iter().map(|answer| AtomicU64::new(answer.load(Ordering::Relaxed))).collect();
+        Self { layout: self.layout.clone(), attributes, occupancy: Mutex::default() }
+    }
+
+    /// As the driver answers it.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_INVALID_VALUE` for one that does not exist.
+    pub(crate) fn attribute(&self, id: u32) -> Result<i32, CUresult> {
+        let word = self.attributes.get(id as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?.load(Ordering::Relaxed);
+        CUresult((word >> 32) as u32).ok().map(|()| (word as u32).cast_signed())
+    }
+
+    /// Checks a value and keeps it.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_INVALID_VALUE` for an attribute that cannot be set, or not to this.
+    pub(crate) fn set_attribute(&self, id: u32, value: i32, device: u32) -> Result<(), CUresult> {
+        let optin = shim()?.devices[device as usize].value(device_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+        self.check(id, value, optin)?;
+        self.keep(id, value);
+        Ok(())
+    }
+
+    fn check(&self, id: u32, value: i32, optin: i32) -> Result<(), CUresult> {
+        let allowed = match id {
+            function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
+                (0..=optin - self.attribute(function_attribute::SHARED_SIZE_BYTES)?).contains(&value)
+            }
+            function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT => (-1..=100).contains(&value),
+            function_attribute::REQUIRED_CLUSTER_WIDTH..=function_attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => {
+                value >= 0
+            }
+            _ => false,
+        };
+        if allowed { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    }
+
+    /// Notes a value that was checked.
+    pub(crate) fn keep(&self, id: u32, value: i32) {
+        if let Some(answer) = self.attributes.get(id as usize) {
+            answer.store(packed(Answer { code: 0, value }), Ordering::Relaxed);
+        }
+        self.occupancy.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// The blocks of a shape that a multiprocessor takes; `ask` is called for a shape that is new.
+    pub(crate) fn occupancy(&self, shape: Shape, ask: impl FnOnce() -> Result<i32, CUresult>) -> Result<i32, CUresult> {
+        if let Some(blocks) = self.occupancy.lock().unwrap_or_else(PoisonError::into_inner).get(&shape) {
+            return Ok(*blocks);
+        }
+        let blocks = ask()?;
+        self.occupancy.lock().unwrap_or_else(PoisonError::into_inner).insert(shape, blocks);
+        Ok(blocks)
+    }
+
+    /// Answers `cuFuncGetParamInfo` and `cuKernelGetParamInfo`; nothing is written on error.
+    ///
+    /// # Safety
+    ///
+    /// Both outputs are null or writable.
+    pub(crate) unsafe fn write_param(
+        &self,
+        index: usize,
+        offset: *mut usize,
+        size: *mut usize,
+    ) -> Result<(), CUresult> {
+        let param = self.layout.get(index).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        // SAFETY: null or writable, by the contract.
+        unsafe {
+            out(offset)?.write(param.offset as usize);
+            write_if_given(size, param.size as usize);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use katydid_wire::facts::ParameterFacts;
+
+    fn code() -> Code {
+        let mut attributes = vec![Answer { code: 0, value: 0 }; 16];
+        attributes[0].value = 1024;
+        attributes[1].value = 16384;
+        let parameters = vec![ParameterFacts { offset: 0, size: 8 }, ParameterFacts { offset: 8, size: 4 }];
+        Code::decode(&FunctionFacts { attributes, parameters }.encode()).unwrap()
+    }
+
+    #[test]
+    fn dynamic_shared_memory_is_what_static_leaves_of_the_opt_in() {
+        let code = code();
+        for (value, fine) in [(0, true), (232_448 - 16384, true), (232_448 - 16383, false), (-1, false)] {
+            let result = code.check(function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, value, 232_448);
+            assert_eq!(result.is_ok(), fine, "{value}");
+        }
+    }
+
+    #[test]
+    fn only_some_attributes_can_be_set() {
+        let code = code();
+        let settable: Vec<_> = (0..20).filter(|id| code.check(*id, 1, 232_448).is_ok()).collect();
+        assert_eq!(settable, [8, 9, 11, 12, 13, 14, 15]);
+        assert!(code.check(9, 101, 0).is_err() && code.check(9, -1, 0).is_ok());
+    }
+
+    #[test]
+    fn what_was_set_is_answered_and_empties_the_occupancy() {
+        let code = code();
+        assert_eq!(code.occupancy((128, 0, 0), || Ok(16)), Ok(16));
+        assert_eq!(code.occupancy((128, 0, 0), || Err(CUresult::ERROR_UNKNOWN)), Ok(16));
+        code.keep(8, 60000);
+        assert_eq!(code.attribute(8), Ok(60000));
+        assert_eq!(code.occupancy((128, 0, 0), || Ok(3)), Ok(3));
+        assert_eq!(code.attribute(16), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn what_is_set_on_a_copy_is_set_there_alone() {
+        let code = code();
+        let copy = code.copy();
+        copy.keep(8, 60000);
+        assert_eq!((code.attribute(8), copy.attribute(8)), (Ok(0), Ok(60000)));
+        assert_eq!((copy.attribute(1), copy.layout.count()), (Ok(16384), 2));
+    }
+
+    #[test]
+    fn parameters_are_told_and_none_beyond_the_last() {
+        let (mut offset, mut size) = (77, 77);
+        // SAFETY: locals, and null where that is allowed.
+        unsafe {
+            assert_eq!(code().write_param(1, &mut offset, &mut size), Ok(()));
+            assert_eq!((offset, size), (8, 4));
+            assert_eq!(code().write_param(2, &mut offset, &mut size), Err(CUresult::ERROR_INVALID_VALUE));
+            assert_eq!(code().write_param(0, &mut offset, std::ptr::null_mut()), Ok(()));
+            assert_eq!(code().write_param(0, std::ptr::null_mut(), &mut size), Err(CUresult::ERROR_INVALID_VALUE));
+        }
+    }
+}

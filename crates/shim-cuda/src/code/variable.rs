@@ -1,0 +1,181 @@
+//! Variables of modules, and those in managed memory (`__managed__`), which the program uses at the GPU's address.
+//!
+//! The worker's driver chooses where a managed variable lies. The program gets pages of its own there; before a launch
+//! what the program changed is sent, after a synchronisation what the GPU changed comes back, as [`crate::memory::pinned`] does
+//! for managed blocks on a stream link. The rule: memory that the program has at the address is never replaced.
+#![expect(unsafe_code, reason = "maps memory at addresses that the worker names")]
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_client::regions::{Place, Region};
+use katydid_cuda_sys::{CUresult, Function};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::context::contexts::Context;
+use crate::ffi::guard::refuse;
+use crate::memory::pinned::PAGE;
+use crate::memory::pinned_sync;
+use crate::process::session::{Shim, shim};
+
+/// Managed variables that there are.
+static VARIABLES: AtomicUsize = AtomicUsize::new(0);
+/// Pages that were mapped for them, by address.
+static PAGES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+fn pages() -> MutexGuard<'static, BTreeSet<u64>> {
+    PAGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether there are managed variables.
+pub(crate) fn is_used() -> bool {
+    VARIABLES.load(Ordering::Relaxed) > 0
+}
+
+/// Memory that is kept equal in the same way begins or ends.
+pub(crate) fn count(is_more: bool) {
+    if is_more {
+        VARIABLES.fetch_add(1, Ordering::Relaxed)
+    } else {
+        VARIABLES.fetch_sub(1, Ordering::Relaxed)
+    };
+}
+
+/// A variable as the worker tells of it.
+pub(crate) struct Variable {
+    pub(crate) address: u64,
+    /// In bytes.
+    pub(crate) size: u64,
+    pub(crate) is_managed: bool,
+}
+
+impl Variable {
+    /// Enters it into the map of addresses, where it may be already.
+    pub(crate) fn note(&self, owner: usize, context: &Context) -> Result<(), CUresult> {
+        let shim = shim()?;
+        if !self.is_managed {
+            let place = Place::Global { owner };
+            shim.regions.insert(self.address, self.size, place, context.device, context.slot.handle);
+            return Ok(());
+        }
+        let (place, mut pages) = (Place::Shared { owner }, pages());
+        if shim.regions.find(self.address).is_some_and(|region| region.place == place) {
+            return Ok(());
+        }
+        let pinned = shim.pinned.as_ref().ok_or_else(taken)?;
+        self.map(&mut pages)?;
+        let known = pinned_sync::whole(shim, self.address, self.size)?;
+        // SAFETY: the pages were mapped for this variable, nobody else knows of it, and it has as many bytes.
+        unsafe {
+            let target = std::ptr::with_exposed_provenance_mut::<u8>(self.address as usize);
+            target.copy_from_nonoverlapping(known.as_ptr(), known.len());
+        }
+        if !shim.regions.insert(self.address, self.size, place, context.device, context.slot.handle) {
+            return Err(taken());
+        }
+        pinned.adopt(self.address, context.wire(), known);
+        VARIABLES.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Maps the pages of the variable that are not mapped for another one.
+    fn map(&self, pages: &mut BTreeSet<u64>) -> Result<(), CUresult> {
+        let end = self.address.checked_add(self.size).and_then(|end| end.checked_next_multiple_of(PAGE));
+        let range = self.address / PAGE * PAGE..end.ok_or_else(taken)?;
+        for gap in missing(pages, &range) {
+            map(&gap)?;
+            pages.extend(gap.step_by(PAGE as usize));
+        }
+        Ok(())
+    }
+}
+
+/// What of `range`, whole pages, is not in `pages`.
+fn missing(pages: &BTreeSet<u64>, range: &Range<u64>) -> Vec<Range<u64>> {
+    let (mut gaps, mut at) = (Vec::new(), range.start);
+    for page in pages.range(range.clone()) {
+        if at < *page {
+            gaps.push(at..*page);
+        }
+        at = page + PAGE;
+    }
+    if at < range.end {
+        gaps.push(at..range.end);
+    }
+    gaps
+}
+
+fn map(range: &Range<u64>) -> Result<(), CUresult> {
+    let (flags, access) = (MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE, ProtFlags::READ | ProtFlags::WRITE);
+    let (start, size) =
+        (std::ptr::with_exposed_provenance_mut(range.start as usize), (range.end - range.start) as usize);
+    // SAFETY: a mapping that replaces none is nobody's memory before.
+    match unsafe { mmap_anonymous(start, size, access, flags) } {
+        Ok(mapped) if mapped == start => Ok(()),
+        // A kernel that does not know the flag takes the address for advice.
+        Ok(elsewhere) => {
+            // SAFETY: made just now, and given to nobody.
+            let _ = unsafe { munmap(elsewhere, size) };
+            Err(taken())
+        }
+        Err(_) => Err(taken()),
+    }
+}
+
+/// The program has memory of its own at the address.
+fn taken() -> CUresult {
+    refuse(Function::cuLibraryGetManaged, "has met a managed variable at an address that this program has in use")
+}
+
+/// The variables of a module or library go with it.
+pub(crate) fn forget_all(shim: &Shim, owner: usize) -> Result<(), CUresult> {
+    for region in shim.regions.remove_all(|region| region.is_variable_of(owner)) {
+        if let Some(pinned) = shim.pinned.as_ref().filter(|_| region.is_managed()) {
+            pinned.forget(&region)?;
+            forget(&region);
+        }
+    }
+    Ok(())
+}
+
+/// A region has left the map of addresses: if it was a managed variable, its pages go but those that others need.
+pub(crate) fn forget(region: &Region) {
+    if !matches!(region.place, Place::Shared { .. }) {
+        return;
+    }
+    VARIABLES.fetch_sub(1, Ordering::Relaxed);
+    let Ok(shim) = shim() else { return };
+    let mut pages = pages();
+    let range = region.start / PAGE * PAGE..(region.start + region.size).next_multiple_of(PAGE);
+    for page in range.step_by(PAGE as usize) {
+        let lies_in = |other: &Region| other.start < page + PAGE && page < other.start + other.size;
+        let is_needed = |other: &Region| matches!(other.place, Place::Shared { .. }) && lies_in(other);
+        if shim.regions.all(is_needed).is_empty() && pages.remove(&page) {
+            // SAFETY: mapped by us, and no variable lies in it any more.
+            let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(page as usize), PAGE as usize) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pages_that_are_not_there_are_mapped() {
+        let pages = BTreeSet::from([0x2000, 0x3000, 0x6000]);
+        assert_eq!(missing(&pages, &(0x1000..0x8000)), [0x1000..0x2000, 0x4000..0x6000, 0x7000..0x8000]);
+        assert!(missing(&pages, &(0x2000..0x4000)).is_empty());
+        assert_eq!(missing(&BTreeSet::new(), &(0x2000..0x4000)), vec![0x2000..0x4000; 1]);
+    }
+
+    #[test]
+    fn memory_of_the_program_is_never_replaced() {
+        let own = vec![7_u8; 3 * PAGE as usize];
+        let start = (own.as_ptr().addr() as u64).next_multiple_of(PAGE);
+        assert_eq!(map(&(start..start + PAGE)), Err(CUresult::ERROR_NOT_SUPPORTED));
+        assert!(own.iter().all(|byte| *byte == 7));
+    }
+}

@@ -1,0 +1,163 @@
+//! What a context may ask of where it runs: nothing that a GPU without partitions could refuse.
+#![expect(unsafe_code, reason = "writes pointers of C callers")]
+
+use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+
+use katydid_cuda_sys::{
+    CUasyncCallback, CUasyncCallbackHandle, CUdevice, CUexecAffinityParam, CUresult, device_attribute,
+};
+use katydid_wire::message::kdPeerAtomics;
+
+use crate::context::stack;
+use crate::ffi::guard::out;
+use crate::process::session::shim;
+
+/// `CU_EXEC_AFFINITY_TYPE_SM_COUNT`, the only kind.
+const SM_COUNT: u32 = 0;
+/// Kinds of `CUatomicOperation`.
+const OPERATIONS: u32 = 13;
+
+/// Who asked for notifications: numbers, ascending, and devices.
+static NOTIFICATIONS: Mutex<Vec<(usize, CUdevice)>> = Mutex::new(Vec::new());
+
+/// A device of the program.
+fn check(device: CUdevice) -> Result<(), CUresult> {
+    let known = usize::try_from(device).is_ok_and(|ordinal| shim().is_ok_and(|shim| ordinal < shim.devices.len()));
+    if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_DEVICE) }
+}
+
+/// Partitions of multiprocessors are a matter of NVIDIA's MPS, which no program has here.
+///
+/// # Safety
+///
+/// `supported` is null or writable.
+pub(crate) unsafe fn affinity_support(supported: *mut i32, _kind: u32, device: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let supported = unsafe { out(supported) }?;
+    check(device)?;
+    supported.write(0);
+    Ok(())
+}
+
+/// All multiprocessors of the device.
+///
+/// # Safety
+///
+/// `affinity` is null or writable.
+pub(crate) unsafe fn affinity(affinity: *mut CUexecAffinityParam, kind: u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let affinity = unsafe { out(affinity) }?;
+    let context = stack::active()?;
+    if kind != SM_COUNT {
+        return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
+    }
+    let device = &shim()?.devices[context.device as usize];
+    let count = device.value(device_attribute::MULTIPROCESSOR_COUNT).unsigned_abs();
+    let mut told = CUexecAffinityParam::default();
+    told.0[..4].copy_from_slice(&SM_COUNT.to_le_bytes());
+    told.0[4..].copy_from_slice(&count.to_le_bytes());
+    affinity.write(told);
+    Ok(())
+}
+
+/// No atomics on the host's memory over the bus, as an H200 answers.
+///
+/// # Safety
+///
+/// Both arrays are null or have `count` entries.
+pub(crate) unsafe fn host_atomics(
+    capabilities: *mut u32,
+    operations: *const u32,
+    count: u32,
+    device: CUdevice,
+) -> Result<(), CUresult> {
+    check(device)?;
+    if capabilities.is_null() || operations.is_null() || count == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for index in 0..count as usize {
+        // SAFETY: below `count`, by the contract.
+        if unsafe { operations.add(index).read_unaligned() } >= OPERATIONS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: as above.
+        unsafe { capabilities.add(index).write_unaligned(0) };
+    }
+    Ok(())
+}
+
+/// Atomics between two devices; a device is no peer of itself.
+///
+/// # Safety
+///
+/// As [`host_atomics`].
+pub(crate) unsafe fn peer_atomics(
+    capabilities: *mut u32,
+    operations: *const u32,
+    count: u32,
+    source: CUdevice,
+    target: CUdevice,
+) -> Result<(), CUresult> {
+    check(source)?;
+    check(target)?;
+    if source == target {
+        return Err(CUresult::ERROR_INVALID_DEVICE);
+    }
+    if capabilities.is_null() || operations.is_null() || count == 0 || count > OPERATIONS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: below `count`, by the contract.
+    let asked: Vec<u8> =
+        (0..count as usize).flat_map(|at| unsafe { operations.add(at).read_unaligned() }.to_le_bytes()).collect();
+    let shim = shim()?;
+    let position = |device: CUdevice| shim.devices[device as usize].position as i32;
+    let message = kdPeerAtomics { source: position(source), target: position(target), operations: &asked };
+    let told = shim.session.call(0, &message)?.capabilities;
+    for (at, word) in told.as_chunks::<4>().0.iter().take(count as usize).enumerate() {
+        // SAFETY: below `count`, by the contract.
+        unsafe { capabilities.add(at).write_unaligned(u32::from_le_bytes(*word)) };
+    }
+    Ok(())
+}
+
+/// Writes of other devices on the bus are in order here; scopes and targets are checked.
+pub(crate) fn flush_remote_writes(target: u32, scope: u32) -> Result<(), CUresult> {
+    /// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER` and `_TO_ALL_DEVICES`.
+    const SCOPES: [u32; 2] = [100, 200];
+    stack::active()?;
+    if target == 0 && SCOPES.contains(&scope) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// Notifications of memory that is about to be taken away: that never happens here, so none is ever sent.
+///
+/// # Safety
+///
+/// `callback` is null or writable.
+pub(crate) unsafe fn register_notification(
+    device: CUdevice,
+    function: CUasyncCallback,
+    _data: *mut c_void,
+    callback: *mut CUasyncCallbackHandle,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let callback = unsafe { out(callback) }?;
+    check(device)?;
+    if function.is_none() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut registered = NOTIFICATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = registered.last().map_or(1, |(last, _)| last + 1);
+    registered.push((number, device));
+    callback.write(CUasyncCallbackHandle(std::ptr::without_provenance_mut(number)));
+    Ok(())
+}
+
+/// Ends what [`register_notification`] began.
+pub(crate) fn unregister_notification(device: CUdevice, callback: CUasyncCallbackHandle) -> Result<(), CUresult> {
+    check(device)?;
+    let mut registered = NOTIFICATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = registered.iter().position(|one| *one == (callback.0.addr(), device));
+    registered.remove(known.ok_or(CUresult::ERROR_INVALID_VALUE)?);
+    Ok(())
+}

@@ -1,0 +1,428 @@
+//! Green contexts: parts of a device's multiprocessors, and contexts that are made of them.
+//!
+//! What the driver keeps in a resource means something in its own process only. So ours says where it comes from (the
+//! device or a green context, and which part of which split), and the worker makes the driver's anew from that; the bytes
+//! that programs may read are the driver's own. A green context and the context that it is turned into have one handle.
+//! What is made while it is current belongs to the primary context, but for streams.
+#![expect(unsafe_code, reason = "reads and writes values of C callers")]
+
+use std::sync::Arc;
+
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{
+    CUcontext, CUdevResource, CUdevResourceDesc, CUdevice, CUevent, CUgreenCtx, CUresult, CUstream, stream_flags,
+};
+use katydid_wire::message::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdResourceSplit};
+use katydid_wire::resource::{MOST_PARTS, Part, VISIBLE, VISIBLE_AT};
+
+use crate::context::context_event;
+use crate::context::contexts::{self, Context};
+use crate::context::device;
+use crate::ffi::guard::out;
+use crate::ffi::handle::object;
+use crate::process::session::shim;
+use crate::sync::stream;
+
+/// `CU_DEV_RESOURCE_TYPE_SM`, the only kind there is.
+const MULTIPROCESSORS: u32 = 1;
+/// Marks a resource as made here.
+const MARK: u64 = 0x6e65_6572_672d_646b;
+/// Where a resource holds the mark, and behind it where it comes from.
+const MARK_AT: usize = 8;
+const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+/// What makes a context a green one.
+pub(crate) struct Green {
+    /// Owns what is made in it, streams apart.
+    pub(crate) primary: Arc<Context>,
+    /// A number that no other green context has had.
+    pub(crate) id: u64,
+}
+
+/// Where a resource comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Origin {
+    /// The program's ordinal.
+    device: u32,
+    /// Wire id and number of a green context; 0 for the device itself.
+    green: u32,
+    id: u64,
+    split: Split,
+    part: Part,
+}
+
+/// How something is split; nothing of it counts for what is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Split {
+    groups: u32,
+    flags: u32,
+    least: u32,
+}
+
+/// What a green context is to be made of.
+pub(crate) struct Description {
+    slot: Slot,
+    parts: Vec<Origin>,
+}
+
+impl Origin {
+    fn of_device(device: u32) -> Self {
+        Self { device, green: 0, id: 0, split: Split::default(), part: Part::WHOLE }
+    }
+
+    fn of_green(context: &Context, green: &Green) -> Self {
+        Self { green: context.wire(), id: green.id, ..Self::of_device(context.device) }
+    }
+
+    /// Both halves of a resource: ours, and what the worker told.
+    fn resource(self, told: &[u8]) -> Result<CUdevResource, CUresult> {
+        let mut resource = CUdevResource::default();
+        let Some((kind, visible)) = told.split_first_chunk::<4>().filter(|_| told.len() == VISIBLE) else {
+            return Err(shim()?.session.broken("a resource"));
+        };
+        // Of nothing there is nothing to be said.
+        if u32::from_le_bytes(*kind) == MULTIPROCESSORS {
+            let Split { groups, flags, least } = self.split;
+            let words = [self.device, self.green, groups, flags, least, self.part.0];
+            let mut own = [MARK, self.id].map(u64::to_le_bytes).concat();
+            own.extend(words.map(u32::to_le_bytes).as_flattened());
+            resource.0[..4].copy_from_slice(kind);
+            resource.0[MARK_AT..MARK_AT + own.len()].copy_from_slice(&own);
+            resource.0[VISIBLE_AT..].copy_from_slice(visible);
+        }
+        Ok(resource)
+    }
+
+    /// Where a program's resource comes from.
+    fn read(resource: &CUdevResource) -> Result<Self, CUresult> {
+        let word = |at: usize| {
+            let bytes = resource.0.get(at..).and_then(<[u8]>::first_chunk);
+            bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+        };
+        let wide = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        if word(0) != MULTIPROCESSORS {
+            return Err(CUresult::ERROR_INVALID_RESOURCE_TYPE);
+        }
+        if wide(MARK_AT) != MARK {
+            return Err(WRONG);
+        }
+        let [device, green, groups, flags, least, part] = [16, 20, 24, 28, 32, 36].map(|at| word(MARK_AT + at));
+        let split = Split { groups, flags, least };
+        let origin = Self { device, green, id: wide(MARK_AT + 8), split, part: Part(part) };
+        origin.check().map(|()| origin)
+    }
+
+    /// The device must be there, and the green context alive.
+    fn check(&self) -> Result<(), CUresult> {
+        device::device(self.device as CUdevice).map_err(|_| WRONG)?;
+        let Some(index) = self.green.checked_sub(1) else { return Ok(()) };
+        let context = shim()?.contexts.get_index(index).ok_or(WRONG)?;
+        let same = context.green().is_some_and(|green| green.id == self.id);
+        if same { context.check_active() } else { Err(WRONG) }
+    }
+
+    /// The worker's ordinal.
+    fn position(&self) -> Result<i32, CUresult> {
+        Ok(device::device(self.device as CUdevice)?.position as i32)
+    }
+
+    /// What the worker knows of something that is not split.
+    fn ask(self) -> Result<CUdevResource, CUresult> {
+        let message = kdResource { green: self.green, device: self.position()? };
+        self.resource(&shim()?.session.call(0, &message)?.part)
+    }
+}
+
+fn check_type(kind: u32) -> Result<(), CUresult> {
+    if kind == MULTIPROCESSORS { Ok(()) } else { Err(CUresult::ERROR_INVALID_RESOURCE_TYPE) }
+}
+
+/// The context of a green one's handle.
+fn resolve(green: CUgreenCtx) -> Result<Arc<Context>, CUresult> {
+    let context = object(CUcontext(green.0))?;
+    if context.green().is_some() { Ok(context) } else { Err(CUresult::ERROR_INVALID_CONTEXT) }
+}
+
+/// What a context has: a green one its own, another one its device's.
+fn of_either(context: &Context) -> Result<CUdevResource, CUresult> {
+    context.check_active()?;
+    context.green().map_or(Origin::of_device(context.device), |green| Origin::of_green(context, green)).ask()
+}
+
+/// # Safety
+///
+/// `target` is null or writable; so are the outputs of every function below.
+pub(crate) unsafe fn of_device(ordinal: CUdevice, target: *mut CUdevResource, kind: u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    device::device(ordinal)?;
+    check_type(kind)?;
+    target.write(Origin::of_device(ordinal.unsigned_abs()).ask()?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`of_device`].
+pub(crate) unsafe fn of_context(handle: CUcontext, target: *mut CUdevResource, kind: u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    check_type(kind)?;
+    target.write(of_either(&*contexts::or_current(handle.0.addr())?)?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`of_device`].
+pub(crate) unsafe fn of_green(green: CUgreenCtx, target: *mut CUdevResource, kind: u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let context = resolve(green)?;
+    check_type(kind)?;
+    target.write(of_either(&context)?);
+    Ok(())
+}
+
+/// Groups of a resource that is not split already; without a place for them their number alone.
+///
+/// # Safety
+///
+/// As [`of_device`]; `result` is null or has room for as many as `count` says, `input` is null or readable.
+pub(crate) unsafe fn split(
+    result: *mut CUdevResource,
+    count: *mut u32,
+    input: *const CUdevResource,
+    remaining: *mut CUdevResource,
+    flags: u32,
+    least: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let told_count = unsafe { out(count) }?;
+    if input.is_null() {
+        return Err(WRONG);
+    }
+    // SAFETY: not null, or `out` had refused it; so the caller's count.
+    let wanted = unsafe { count.read_unaligned() };
+    // SAFETY: not null, so readable by the contract.
+    let origin = Origin::read(&unsafe { input.read_unaligned() })?;
+    if origin.part != Part::WHOLE {
+        return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
+    }
+    let groups = match (result.is_null(), wanted.min(MOST_PARTS)) {
+        (true, _) => 0,
+        (false, 0) => return Err(WRONG),
+        (false, groups) => groups,
+    };
+    let (green, device) = (origin.green, origin.position()?);
+    let told = shim()?.session.call(0, &kdResourceSplit { green, device, groups, flags, least })?;
+    if groups == 0 {
+        told_count.write(told.made);
+        return Ok(());
+    }
+    let part = |part| Origin { split: Split { groups, flags, least }, part, ..origin };
+    let (made, _) = told.parts.as_chunks::<VISIBLE>();
+    let Some((rest, made)) = made.split_last().filter(|(_, made)| made.len() <= groups as usize) else {
+        return Err(shim()?.session.broken("a split resource"));
+    };
+    for (at, visible) in made.iter().enumerate() {
+        // SAFETY: the caller has room for as many as it said, and no more were made.
+        unsafe { result.add(at).write_unaligned(part(Part(at as u32)).resource(visible)?) };
+    }
+    if !remaining.is_null() {
+        // SAFETY: not null, so writable by the contract.
+        unsafe { remaining.write_unaligned(part(Part::REST).resource(rest)?) };
+    }
+    told_count.write(made.len() as u32);
+    Ok(())
+}
+
+/// Parts of one split, or one resource that is not split. A description has no end.
+///
+/// # Safety
+///
+/// As [`of_device`]; `resources` is null or has `count` entries.
+pub(crate) unsafe fn describe(
+    target: *mut CUdevResourceDesc,
+    resources: *mut CUdevResource,
+    count: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    if resources.is_null() || !(1..=MOST_PARTS).contains(&count) {
+        return Err(WRONG);
+    }
+    // SAFETY: the caller's array has `count` entries.
+    let one = |at: u32| Origin::read(&unsafe { resources.add(at as usize).read_unaligned() });
+    let parts = (0..count).map(one).collect::<Result<Vec<_>, _>>()?;
+    if !are_of_one_split(&parts) {
+        return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
+    }
+    let made = shim()?.descriptions.insert(|slot| Description { slot, parts });
+    target.write(CUdevResourceDesc(device::handle(made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.slot.handle)));
+    Ok(())
+}
+
+fn are_of_one_split(parts: &[Origin]) -> bool {
+    let Some((first, others)) = parts.split_first() else { return false };
+    let alike = |other: &Origin| Origin { part: first.part, ..*other } == *first && other.part != Part::WHOLE;
+    others.iter().all(alike)
+}
+
+/// A context of the parts that are described; not current. The primary context stays at least as long.
+///
+/// # Safety
+///
+/// As [`of_device`].
+pub(crate) unsafe fn create(
+    target: *mut CUgreenCtx,
+    description: CUdevResourceDesc,
+    ordinal: CUdevice,
+    options: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let shim = shim()?;
+    let position = device::device(ordinal)?.position as u32;
+    let description = object(description)?;
+    let Some(first) = description.parts.first().filter(|first| first.device == ordinal.unsigned_abs()) else {
+        return Err(WRONG);
+    };
+    description.parts.iter().try_for_each(Origin::check)?;
+    let parts: Vec<u8> = description.parts.iter().flat_map(|origin| origin.part.0.to_le_bytes()).collect();
+    let primary = contexts::retained(ordinal)?;
+    let made = contexts::make_green(primary, position, |context, primary| {
+        let Split { groups, flags, least } = first.split;
+        let (green, device) = (first.green, position as i32);
+        let message = kdGreenCreate { context, primary, green, device, groups, flags, least, options, parts: &parts };
+        let told = shim.session.call(0, &message)?;
+        Ok((told.id, told.facts))
+    });
+    match made {
+        Ok(context) => target.write(CUgreenCtx(context.handle().0)),
+        Err(code) => {
+            let _ = contexts::primary_release(ordinal);
+            return Err(code);
+        }
+    }
+    Ok(())
+}
+
+/// Ends it with its streams, and gives the primary context back.
+pub(crate) fn destroy(green: CUgreenCtx) -> Result<(), CUresult> {
+    let context = resolve(green)?;
+    let is_active = context.is_active();
+    // One whose primary context was reset has ended with that.
+    let ended = if is_active { context.end(&kdGreenEnd { context: context.wire() }) } else { Ok(()) };
+    shim()?.contexts.remove(context.slot.handle);
+    if is_active {
+        contexts::primary_release(context.device as CUdevice)?;
+    }
+    ended
+}
+
+/// # Safety
+///
+/// As [`of_device`].
+pub(crate) unsafe fn turned(target: *mut CUcontext, green: CUgreenCtx) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(resolve(green)?.handle());
+    Ok(())
+}
+
+/// Everything that its streams hold now.
+pub(crate) fn record(green: CUgreenCtx, event: CUevent) -> Result<(), CUresult> {
+    context_event::record(resolve(green)?.handle(), event)
+}
+
+/// What its streams get from now on waits for the event.
+pub(crate) fn wait(green: CUgreenCtx, event: CUevent) -> Result<(), CUresult> {
+    context_event::wait(resolve(green)?.handle(), event)
+}
+
+/// Null for a stream of no green context.
+///
+/// # Safety
+///
+/// As [`of_device`].
+pub(crate) unsafe fn of_stream(stream: CUstream, target: *mut CUgreenCtx) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let context = stream::context_of(stream)?;
+    target.write(handle_of(&context));
+    Ok(())
+}
+
+/// The green context's handle if it is one.
+pub(crate) fn handle_of(context: &Context) -> CUgreenCtx {
+    context.green().map_or(CUgreenCtx::NULL, |_| CUgreenCtx(context.handle().0))
+}
+
+/// A stream of it, whatever is current; it never waits for default streams.
+///
+/// # Safety
+///
+/// As [`of_device`].
+pub(crate) unsafe fn stream_create(
+    target: *mut CUstream,
+    green: CUgreenCtx,
+    flags: u32,
+    priority: i32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let context = resolve(green)?;
+    context.check_active()?;
+    if flags != stream_flags::NON_BLOCKING {
+        return Err(WRONG);
+    }
+    let (made, priority) = stream::mint(Arc::clone(&context), flags, priority)?;
+    let message = kdGreenStream { stream: made.wire(), flags, priority };
+    shim()?.session.enqueue(context.wire(), &message)?;
+    target.write(CUstream(device::handle(made.slot.handle)));
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`of_device`].
+pub(crate) unsafe fn id(green: CUgreenCtx, target: *mut u64) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let context = resolve(green)?;
+    target.write(context.green().map_or(0, |green| green.id));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(part: Part) -> Origin {
+        Origin { device: 0, green: 0, id: 7, split: Split { groups: 2, flags: 0, least: 8 }, part }
+    }
+
+    #[test]
+    fn resources_carry_where_they_come_from_and_what_the_driver_told() {
+        let told: Vec<u8> = [1_u32, 16, 8, 8].into_iter().chain([0; 9]).flat_map(u32::to_le_bytes).collect();
+        let resource = part(Part(1)).resource(&told).unwrap();
+        assert_eq!((resource.0[0], resource.0[VISIBLE_AT], resource.0[VISIBLE_AT + 4]), (1, 16, 8));
+        assert_eq!(resource.0[MARK_AT..MARK_AT + 8], MARK.to_le_bytes());
+        assert_eq!(resource.0[MARK_AT + 36..MARK_AT + 40], 1_u32.to_le_bytes());
+        let nothing = part(Part::REST).resource(&[0; VISIBLE]).unwrap();
+        assert_eq!(nothing.0, [0; 144]);
+        assert_eq!(Origin::read(&nothing).err(), Some(CUresult::ERROR_INVALID_RESOURCE_TYPE));
+        let mut foreign = resource;
+        foreign.0[MARK_AT] ^= 1;
+        assert_eq!(Origin::read(&foreign).err(), Some(WRONG));
+    }
+
+    #[test]
+    fn only_parts_of_one_split_go_together() {
+        assert!(are_of_one_split(&[part(Part::WHOLE)]) && are_of_one_split(&[part(Part(0)), part(Part::REST)]));
+        assert!(!are_of_one_split(&[part(Part(0)), part(Part::WHOLE)]));
+        let other = Origin { split: Split { groups: 3, flags: 0, least: 8 }, ..part(Part(1)) };
+        assert!(!are_of_one_split(&[part(Part(0)), other]) && !are_of_one_split(&[]));
+    }
+}

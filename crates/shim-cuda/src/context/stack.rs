@@ -1,0 +1,128 @@
+//! The calling thread's current context: a stack of its own for every thread, never shared, never asked of the worker.
+//!
+//! The main thread's outlives the thread's other locals: exit handlers and static objects come after those, and call with
+//! the context that was current.
+
+use std::cell::RefCell;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use katydid_client::stack::ContextStack;
+use katydid_cuda_sys::CUresult;
+
+use crate::context::contexts::{Context, Home};
+
+thread_local! {
+    static STACK: ManuallyDrop<RefCell<ContextStack<Arc<Context>>>> =
+        const { ManuallyDrop::new(RefCell::new(ContextStack::new())) };
+    /// Empties the stack of a thread that ends while the process goes on.
+    static END: End = const { End };
+}
+
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let is_main = rustix::thread::gettid() == rustix::process::getpid();
+        if !is_main {
+            let _ = STACK.try_with(|stack| stack.take());
+        }
+    }
+}
+
+/// Reads the current context, active or not; none without one, and for a thread whose locals are gone.
+fn look<R>(read: impl FnOnce(&Context) -> R) -> Option<R> {
+    STACK.try_with(|stack| stack.borrow().current().map(|context| read(context))).ok().flatten()
+}
+
+/// What most calls need of the current context, active or not.
+pub(crate) fn home() -> Option<Home> {
+    look(Context::home)
+}
+
+/// The same of one that must be there and active: unlike [`active`], it takes no share in the context.
+///
+/// # Errors
+///
+/// As [`active`].
+pub(crate) fn active_home() -> Result<Home, CUresult> {
+    look(|context| context.check_active().map(|()| context.home())).unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
+}
+
+/// The current context, active or not.
+pub(crate) fn get() -> Option<Arc<Context>> {
+    STACK.try_with(|stack| stack.borrow().current().cloned()).ok().flatten()
+}
+
+/// The current context, which must be there.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_CONTEXT`.
+pub(crate) fn required() -> Result<Arc<Context>, CUresult> {
+    get().ok_or(CUresult::ERROR_INVALID_CONTEXT)
+}
+
+/// The current context, which must be there and active.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_CONTEXT`, `ERROR_CONTEXT_IS_DESTROYED`.
+pub(crate) fn active() -> Result<Arc<Context>, CUresult> {
+    let context = required()?;
+    context.check_active()?;
+    Ok(context)
+}
+
+fn active_wire(context: &Context) -> Result<u32, CUresult> {
+    context.check_active().map(|()| context.wire())
+}
+
+/// Wire id of the current context, which must be there and active: the hot path of everything that is queued.
+///
+/// # Errors
+///
+/// As [`active`].
+pub(crate) fn wire() -> Result<u32, CUresult> {
+    look(active_wire).unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
+}
+
+/// Wire id of the current context; on a thread that has none, of the context of the object that a call names: the driver
+/// looks at the handle alone.
+///
+/// # Errors
+///
+/// As [`wire`].
+pub(crate) fn wire_or_of(object: &Context) -> Result<u32, CUresult> {
+    look(active_wire).unwrap_or_else(|| active_wire(object))
+}
+
+/// Makes a context current in the place of the top, or removes the top.
+pub(crate) fn set(context: Option<Arc<Context>>) {
+    let _ = END.try_with(|_| ());
+    let _ = STACK.try_with(|stack| stack.borrow_mut().set(context));
+}
+
+/// Makes a context current on top of the others.
+pub(crate) fn push(context: Arc<Context>) {
+    let _ = END.try_with(|_| ());
+    let _ = STACK.try_with(|stack| stack.borrow_mut().push(context));
+}
+
+/// Takes the top away.
+pub(crate) fn pop() -> Option<Arc<Context>> {
+    STACK.try_with(|stack| stack.borrow_mut().pop()).ok().flatten()
+}
+
+/// Does what goes by the current context in another one.
+pub(crate) fn within<T>(context: Arc<Context>, work: impl FnOnce() -> T) -> T {
+    struct Pushed;
+    impl Drop for Pushed {
+        fn drop(&mut self) {
+            pop();
+        }
+    }
+    push(context);
+    let _pushed = Pushed;
+    work()
+}

@@ -1,0 +1,284 @@
+//! Copies that are more than a range: an array on a side, or rows with gaps.
+//!
+//! Between ends that the worker reaches one message is one copy. The program's own memory travels as packed rows
+//! (`packed.rs`). Both sides are checked as a whole before anything moves.
+#![expect(unsafe_code, reason = "reads and writes memory of the program")]
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, CUdeviceptr, CUresult, CUstream, memory_type};
+use katydid_wire::message::kdArrayCopy;
+
+use crate::context::stack;
+use crate::copy::linear::{Side, Wait, run};
+use crate::copy::packed::{self, Far};
+use crate::copy::rows::{self, Described, Extent, Rows, described};
+use crate::copy::transfer::Way;
+use crate::ffi::handle::object;
+use crate::process::session::shim;
+use crate::sync::stream;
+use crate::texture::array::Array;
+
+/// One side, checked.
+enum End {
+    /// An array, from a byte, row and slice on.
+    Array(Arc<Array>, [u64; 3]),
+    /// Rows in memory.
+    Memory(Rows),
+}
+
+impl End {
+    /// Finds a side; one that is an array must hold all of the copy.
+    fn find(kind: u32, array: CUarray, described: &Described, extent: Extent) -> Result<Self, CUresult> {
+        let wrong = CUresult::ERROR_INVALID_VALUE;
+        if kind != memory_type::ARRAY {
+            return Ok(Self::Memory(described.find(extent)?));
+        }
+        let array = object(array).map_err(|_| wrong)?;
+        let first = described.first.map(|first| first as u64);
+        let wanted = [extent.width, extent.height, extent.depth];
+        let fits = first.into_iter().zip(wanted).zip(array.bounds());
+        let inside =
+            fits.into_iter().all(|((first, count), end)| first.checked_add(count).is_some_and(|stop| stop <= end));
+        if inside { Ok(Self::Array(array, first)) } else { Err(wrong) }
+    }
+
+    /// As a side of a message: array, address, first indices, pitch, rows.
+    fn message(&self, extent: Extent) -> (u32, u64, [u64; 3], u64, u64) {
+        match self {
+            Self::Array(array, first) => (array.wire(), 0, *first, 0, 0),
+            Self::Memory(rows) => {
+                let high = if extent.depth > 1 { rows.slice / rows.pitch.max(1) } else { extent.height };
+                (0, rows.address(), [0; 3], rows.pitch, high)
+            }
+        }
+    }
+
+    /// As the end of a copy that only the worker reaches.
+    fn far(&self) -> Far {
+        match self {
+            Self::Array(array, first) => Far::Array(array.wire(), *first),
+            Self::Memory(rows) => Far::Memory(*rows),
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        matches!(self, Self::Memory(Rows { side: Side::Shared(_), .. }))
+    }
+}
+
+/// Checks a copy of which at least one side is an array.
+pub(crate) fn check(it: &CUDA_MEMCPY3D) -> Result<(), CUresult> {
+    let (target, source, extent) = described(it);
+    End::find(it.dstMemoryType, it.dstArray, &target, extent)?;
+    End::find(it.srcMemoryType, it.srcArray, &source, extent).map(drop)
+}
+
+/// A copy of rows and slices between arrays and memory.
+///
+/// # Safety
+///
+/// Sides that are the program's own memory are valid for their rows.
+pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result<(), CUresult> {
+    let (target, source, extent) = described(it);
+    let way = Way { context: stack::wire()?, stream };
+    if extent.is_empty() {
+        return Ok(());
+    }
+    let to = End::find(it.dstMemoryType, it.dstArray, &target, extent)?;
+    let from = End::find(it.srcMemoryType, it.srcArray, &source, extent)?;
+    if let (End::Memory(to), End::Memory(from)) = (&to, &from) {
+        if to.are_a_range(extent) && from.are_a_range(extent) {
+            // SAFETY: rows without gaps are one range, valid by the contract.
+            return unsafe { run(way, to.side, from.side, extent.bytes(), wait) };
+        }
+        if to.is_near() && from.is_near() && (to.is_own() || from.is_own()) {
+            // SAFETY: handed on; blocks of the pinned arena are the program's as well.
+            return unsafe { here(way, to, from, extent) };
+        }
+    }
+    match (&to, &from) {
+        (_, End::Memory(rows)) if rows.is_own() => {
+            // SAFETY: handed on.
+            unsafe { packed::write(way, to.far(), rows, extent) }?;
+            if wait == Wait::Yes { stream::settle_copy(stream) } else { Ok(()) }
+        }
+        (End::Memory(rows), _) if rows.is_own() => {
+            // SAFETY: handed on.
+            stream::waits_in(stream, || unsafe { packed::fetch(way, from.far(), rows, extent) })
+        }
+        _ => {
+            between(way, &to, &from, extent)?;
+            let waits = wait == Wait::Yes && (to.is_shared() || from.is_shared());
+            if waits { stream::synchronize_wire(stream) } else { Ok(()) }
+        }
+    }
+}
+
+/// Both sides are in the worker's reach.
+fn between(way: Way, to: &End, from: &End, extent: Extent) -> Result<(), CUresult> {
+    let (to_array, to, to_first, to_pitch, to_rows) = to.message(extent);
+    let (from_array, from, from_first, from_pitch, from_rows) = from.message(extent);
+    let Extent { width, height, depth } = extent;
+    let message = kdArrayCopy {
+        stream: way.stream,
+        toArray: to_array,
+        to,
+        toX: to_first[0],
+        toY: to_first[1],
+        toZ: to_first[2],
+        toPitch: to_pitch,
+        toRows: to_rows,
+        fromArray: from_array,
+        from,
+        fromX: from_first[0],
+        fromY: from_first[1],
+        fromZ: from_first[2],
+        fromPitch: from_pitch,
+        fromRows: from_rows,
+        width,
+        height,
+        depth,
+    };
+    shim()?.session.enqueue(way.context, &message)
+}
+
+/// Both sides are memory of the program's own, or in its reach: the processor does it, in its turn.
+///
+/// # Safety
+///
+/// The rows of both are readable and writable.
+unsafe fn here(way: Way, to: &Rows, from: &Rows, extent: Extent) -> Result<(), CUresult> {
+    stream::synchronize_all_before(way.context, way.stream)?;
+    for (z, y) in (0..extent.depth).flat_map(|z| (0..extent.height).map(move |y| (z, y))) {
+        let row = |rows: &Rows| (rows.address() + z * rows.slice + y * rows.pitch) as usize;
+        let (to, from) = (std::ptr::with_exposed_provenance_mut::<u8>(row(to)), row(from));
+        // SAFETY: one row of each side, valid by the contract; they may be the same.
+        unsafe { to.copy_from(std::ptr::with_exposed_provenance(from), extent.width as usize) };
+    }
+    Ok(())
+}
+
+/// One end of a copy of one row, as the functions name it.
+enum Row {
+    Array(CUarray, usize),
+    Device(CUdeviceptr),
+    Host(u64),
+}
+
+/// A copy of bytes of the first row of an array; without a stream, in the default one.
+///
+/// # Safety
+///
+/// A side that is host memory is valid for `size` bytes.
+unsafe fn row(to: &Row, from: &Row, size: usize, stream: Option<CUstream>) -> Result<(), CUresult> {
+    let mut it = CUDA_MEMCPY3D { WidthInBytes: size, Height: 1, Depth: 1, ..CUDA_MEMCPY3D::default() };
+    match *to {
+        Row::Array(array, x) => (it.dstMemoryType, it.dstArray, it.dstXInBytes) = (memory_type::ARRAY, array, x),
+        Row::Device(address) => (it.dstMemoryType, it.dstDevice) = (memory_type::DEVICE, address),
+        Row::Host(address) => {
+            let host = std::ptr::with_exposed_provenance_mut(address as usize);
+            (it.dstMemoryType, it.dstHost) = (memory_type::HOST, host);
+        }
+    }
+    match *from {
+        Row::Array(array, x) => (it.srcMemoryType, it.srcArray, it.srcXInBytes) = (memory_type::ARRAY, array, x),
+        Row::Device(address) => (it.srcMemoryType, it.srcDevice) = (memory_type::DEVICE, address),
+        Row::Host(address) => {
+            let host = std::ptr::with_exposed_provenance(address as usize);
+            (it.srcMemoryType, it.srcHost) = (memory_type::HOST, host);
+        }
+    }
+    // SAFETY: handed on.
+    unsafe {
+        match stream {
+            Some(stream) => rows::three_dimensional_async(&raw const it, stream),
+            None => rows::three_dimensional(&raw const it),
+        }
+    }
+}
+
+/// The program's memory as an end.
+fn host(pointer: *const c_void) -> Row {
+    Row::Host(pointer.expose_provenance() as u64)
+}
+
+/// # Safety
+///
+/// Host pointers are valid for `size` bytes; this holds for every function below.
+pub(crate) unsafe fn host_to_array(
+    array: CUarray,
+    offset: usize,
+    source: *const c_void,
+    size: usize,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { row(&Row::Array(array, offset), &host(source), size, None) }
+}
+
+/// # Safety
+///
+/// As [`host_to_array`].
+pub(crate) unsafe fn host_to_array_async(
+    array: CUarray,
+    offset: usize,
+    source: *const c_void,
+    size: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { row(&Row::Array(array, offset), &host(source), size, Some(stream)) }
+}
+
+/// # Safety
+///
+/// As [`host_to_array`].
+pub(crate) unsafe fn array_to_host(
+    target: *mut c_void,
+    array: CUarray,
+    offset: usize,
+    size: usize,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { row(&host(target), &Row::Array(array, offset), size, None) }
+}
+
+/// # Safety
+///
+/// As [`host_to_array`].
+pub(crate) unsafe fn array_to_host_async(
+    target: *mut c_void,
+    array: CUarray,
+    offset: usize,
+    size: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { row(&host(target), &Row::Array(array, offset), size, Some(stream)) }
+}
+
+/// Nothing has to be waited for.
+pub(crate) fn device_to_array(array: CUarray, offset: usize, source: CUdeviceptr, size: usize) -> Result<(), CUresult> {
+    // SAFETY: no side is the program's memory.
+    unsafe { row(&Row::Array(array, offset), &Row::Device(source), size, None) }
+}
+
+/// Nothing has to be waited for.
+pub(crate) fn array_to_device(target: CUdeviceptr, array: CUarray, offset: usize, size: usize) -> Result<(), CUresult> {
+    // SAFETY: no side is the program's memory.
+    unsafe { row(&Row::Device(target), &Row::Array(array, offset), size, None) }
+}
+
+/// Nothing has to be waited for.
+pub(crate) fn array_to_array(
+    target: CUarray,
+    target_offset: usize,
+    source: CUarray,
+    source_offset: usize,
+    size: usize,
+) -> Result<(), CUresult> {
+    let (to, from) = (Row::Array(target, target_offset), Row::Array(source, source_offset));
+    // SAFETY: no side is the program's memory.
+    unsafe { row(&to, &from, size, None) }
+}

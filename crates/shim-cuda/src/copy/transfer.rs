@@ -1,0 +1,372 @@
+//! Bytes between the program's own memory and the GPU: inside frames when few, through the staging area when many, by several
+//! threads when very many: a core moves them at a sixth of the link's rate. Over a network each thread has a connection.
+//!
+//! A copy into the GPU has read the program's memory when it returns, a copy out has written it. Whoever calls has
+//! checked both ranges as a whole, so only a failure of the session can end a copy in the middle, and is returned.
+#![expect(unsafe_code, reason = "reads and writes memory of the program")]
+
+use std::time::Duration;
+
+use katydid_client::compression::{self, RECEIVING, SENDING};
+use katydid_client::session::Batch;
+use katydid_client::threads::{Helpers, processors};
+use katydid_cuda_sys::CUresult;
+use katydid_transport::compression::{CompressionMode, MIN_COMPRESSED_BYTES, Pace, unpack};
+use katydid_transport::{OrderingRules, PIECE, PIECES, Piece, ReplyBuffer, Staging};
+use katydid_wire::codec::Message;
+use katydid_wire::message::{
+    cuStreamSynchronize, kdCopyIn, kdCopyInPacked, kdCopyInStaged, kdCopyOut, kdCopyOutPacked, kdCopyOutStaged,
+    message_stream,
+};
+
+use crate::process::session::{Shim, shim};
+use crate::sync::stream;
+
+/// Up to this many bytes a copy in travels inside the ring, even where there is a staging area: on an H200, giving a
+/// piece back costs what copying so much once more does.
+const INLINE_IN: u64 = 128 << 10;
+/// The same for a copy out, which is copied four times on its way through a reply, and once out of the staging area.
+pub(crate) const INLINE_OUT: u64 = 16 << 10;
+/// Bytes in front of the data of a reply: their number.
+const COUNT: usize = 4;
+/// Bytes of one frame on a stream link.
+pub(crate) const FRAME: u64 = 1 << 20;
+
+/// Where a copy runs: wire ids of context and stream.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    pub(crate) context: u32,
+    pub(crate) stream: u32,
+}
+
+/// How a copy travels.
+pub(crate) enum Road {
+    /// Through pieces of the staging area.
+    Staged(&'static Staging),
+    /// Inside frames.
+    Frames,
+}
+
+impl Road {
+    /// The one for `size` bytes into the GPU, and the most threads that may copy: more than there are processors are no help but
+    /// on a network.
+    pub(crate) fn inwards(shim: &'static Shim, size: u64) -> (Self, usize) {
+        match shim.session.staging() {
+            Some(staging) if size > INLINE_IN => (Self::Staged(staging), processors()),
+            _ => (Self::Frames, shim.session.bulk_connections_for(size)),
+        }
+    }
+
+    /// The same for a copy out. Several threads ask for parts while the first is on its way: a link carries many answers at a
+    /// time, each over a connection of its own where there are several.
+    pub(crate) fn outwards(shim: &'static Shim, size: u64) -> (Self, usize) {
+        match shim.session.staging() {
+            Some(staging) if size > INLINE_OUT => (Self::Staged(staging), processors()),
+            _ => (Self::Frames, askers(shim, size)),
+        }
+    }
+
+    /// Most bytes of a part.
+    pub(crate) fn most(&self) -> u64 {
+        match self {
+            Self::Staged(_) => PIECE as u64,
+            Self::Frames => FRAME,
+        }
+    }
+}
+
+/// How many threads may ask for `size` bytes in frames.
+pub(crate) fn askers(shim: &Shim, size: u64) -> usize {
+    match shim.session.bulk_connections_for(size) {
+        0 => processors(),
+        lanes => lanes,
+    }
+}
+
+/// Fills a piece for the worker: its number, and the offset of its first byte in the area.
+///
+/// # Errors
+///
+/// The session's end.
+pub(crate) fn fill(
+    shim: &Shim,
+    staging: &Staging,
+    size: u64,
+    copy: impl FnOnce(*mut u8),
+) -> Result<(u32, u64), CUresult> {
+    let failed = |error| shim.session.fail("a copy", &error);
+    let piece = staging.take(size as usize).map_err(failed)?;
+    staging.with(piece, copy).map_err(failed)?;
+    Ok((piece.number(), u64::from(piece.number()) * PIECE as u64))
+}
+
+/// Has the worker fill a piece from the offset that `call` is told, then reads it.
+///
+/// # Errors
+///
+/// The session's end; what `call` says.
+pub(crate) fn drain(
+    shim: &Shim,
+    staging: &Staging,
+    size: u64,
+    call: impl FnOnce(u64) -> Result<(), CUresult>,
+    copy: impl FnOnce(*mut u8),
+) -> Result<(), CUresult> {
+    let failed = |error| shim.session.fail("a copy", &error);
+    let piece = staging.take(size as usize).map_err(failed)?;
+    let _given_back = GivenBack { staging, piece };
+    call(u64::from(piece.number()) * PIECE as u64)?;
+    staging.with(piece, copy).map_err(failed)
+}
+
+/// Copies from the program's memory to the GPU.
+///
+/// # Safety
+///
+/// `source` is valid for reading `size` bytes.
+pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64) -> Result<(), CUresult> {
+    let (shim, source) = (shim()?, Own(source));
+    let (road, threads) = Road::inwards(shim, size);
+    shared_out(shim, way, (Direction::In, size), (road.most(), threads), &|at, length| {
+        let (destination, stream) = (target + at, way.stream);
+        if let Road::Staged(staging) = road {
+            // SAFETY: inside the source, by the contract; the piece was taken, so nobody else writes it, and has room
+            // for `length` bytes, which are at most its size.
+            let copy = |start: *mut u8| unsafe { start.copy_from_nonoverlapping(source.at(at), length as usize) };
+            let (piece, offset) = fill(shim, staging, length, copy)?;
+            let message = kdCopyInStaged { destination, stream, offset, size: length as u32, piece };
+            return shim.session.enqueue(way.context, &message);
+        }
+        // SAFETY: inside the source, by the contract.
+        let data = unsafe { std::slice::from_raw_parts(source.at(at), length as usize) };
+        send(shim, way, destination, data)
+    })
+}
+
+/// Sends bytes for the GPU inside a frame, packed where that is sooner there.
+fn send(shim: &Shim, way: Way, destination: u64, data: &[u8]) -> Result<(), CUresult> {
+    let (context, stream) = (way.context, way.stream);
+    let plain = kdCopyIn { destination, stream, data };
+    if !may_pack(shim, data.len()) {
+        return shim.session.enqueue(context, &plain);
+    }
+    let packed = RECEIVING.pack(compression::chosen(), data);
+    RECEIVING.begin();
+    let went = match &packed {
+        Some(packed) => {
+            let message = kdCopyInPacked { destination, stream, size: data.len() as u32, data: packed };
+            shim.session.enqueue(context, &message)
+        }
+        None => shim.session.enqueue(context, &plain),
+    };
+    RECEIVING.end(data.len(), packed.map_or(data.len(), |packed| packed.len()), Duration::ZERO);
+    went
+}
+
+/// Whether so many bytes may be packed: not where both sides see the same memory.
+fn may_pack(shim: &Shim, bytes: usize) -> bool {
+    bytes >= MIN_COMPRESSED_BYTES && compression::chosen() != CompressionMode::Off && shim.session.staging().is_none()
+}
+
+/// Copies from the GPU to the program's memory, and waits for it.
+///
+/// # Safety
+///
+/// `target` is valid for writing `size` bytes.
+pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64) -> Result<(), CUresult> {
+    let (shim, target) = (shim()?, Own(target));
+    let (road, threads) = Road::outwards(shim, size);
+    shared_out(shim, way, (Direction::Out, size), (road.most(), threads), &|at, length| {
+        let (source, size, stream) = (source + at, length as u32, way.stream);
+        let to = target.at(at).cast_mut();
+        if let Road::Staged(staging) = road {
+            let message = |offset| kdCopyOutStaged { source, size, stream, offset };
+            let call = |offset| shim.session.call(way.context, &message(offset)).map(drop);
+            // SAFETY: inside the target, by the contract; the worker has written `length` bytes of our piece.
+            let copy = |start: *mut u8| unsafe { start.copy_to_nonoverlapping(to, length as usize) };
+            return drain(shim, staging, length, call, copy);
+        }
+        // SAFETY: inside the target, by the contract.
+        unsafe { copy_out_inline(shim, way, to, source, size) }
+    })
+}
+
+/// # Safety
+///
+/// `target` is valid for writing `size` bytes.
+unsafe fn copy_out_inline(shim: &Shim, way: Way, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
+    if !may_pack(shim, size as usize) {
+        // SAFETY: as this function says.
+        return unsafe { copy_out_plain(shim, way, target, source, size) };
+    }
+    let Some(pace) = SENDING.requested_pace(compression::chosen()) else {
+        // SAFETY: as this function says.
+        return unsafe { copy_out_plain(shim, way, target, source, size) };
+    };
+    let message = kdCopyOutPacked { source, size, stream: way.stream, pace: pace.0 };
+    // SAFETY: as this function says.
+    unsafe { copy_out_packed(shim, way, target, &message) }
+}
+
+/// # Safety
+///
+/// `target` is valid for writing `size` bytes.
+unsafe fn copy_out_plain(shim: &Shim, way: Way, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
+    let message = kdCopyOut { source, size, stream: way.stream };
+    // SAFETY: writable, by the contract; a program that touches the target of a copy under way gets what it asked for.
+    let landing = unsafe { ReplyBuffer::new(target, size as usize, COUNT) };
+    shim.session.call_into(way.context, &message, landing)
+}
+
+/// Asks for bytes that may come packed, and notes what that took beside the worker's own time.
+///
+/// # Safety
+///
+/// `target` is valid for writing as many bytes as the message asks for.
+unsafe fn copy_out_packed(shim: &Shim, way: Way, target: *mut u8, message: &kdCopyOutPacked) -> Result<(), CUresult> {
+    let size = message.size as usize;
+    SENDING.begin();
+    let reply = shim.session.call(way.context, message);
+    let facts = reply.as_ref().map(|reply| (reply.data.len(), Duration::from_micros(reply.waited.into())));
+    let (sent, waited) = facts.unwrap_or_default();
+    SENDING.end(size, sent, waited);
+    let reply = reply?;
+    if reply.packerPace != 0 {
+        SENDING.packs(Pace(reply.packerPace));
+    }
+    let mut whole = Vec::new();
+    let bytes = if reply.isPacked != 0 {
+        whole.resize(size, 0);
+        unpack(&reply.data, &mut whole).map_err(|_| shim.session.broken(kdCopyOutPacked::NAME))?;
+        &whole
+    } else {
+        &reply.data
+    };
+    if bytes.len() != size {
+        return Err(shim.session.broken(kdCopyOutPacked::NAME));
+    }
+    // SAFETY: writable, by the contract; the source is memory of our own.
+    unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), size) };
+    Ok(())
+}
+
+/// Gives a staging piece back however the copy ends.
+struct GivenBack<'a> {
+    staging: &'a Staging,
+    piece: Piece,
+}
+
+impl Drop for GivenBack<'_> {
+    fn drop(&mut self) {
+        self.staging.release(self.piece);
+    }
+}
+
+/// Memory of the program, of which several threads copy different parts.
+#[derive(Clone, Copy)]
+pub(crate) struct Own(pub(crate) *const u8);
+
+// SAFETY: it is an address; whoever goes to it says why that is sound.
+unsafe impl Sync for Own {}
+
+impl Own {
+    /// The address `offset` bytes further on.
+    pub(crate) fn at(self, offset: u64) -> *const u8 {
+        self.0.wrapping_add(offset as usize)
+    }
+}
+
+/// A step of a copy, by offset and length.
+type Step<'a> = &'a (dyn Fn(u64, u64) -> Result<(), CUresult> + Sync);
+
+/// How many threads are worth starting for a copy, so that no more than `threads` copy, the calling one among them.
+pub(crate) fn helpers(way: Way, size: u64, threads: usize) -> usize {
+    // A thread's own default stream is, on the wire too, that of whoever names it.
+    Helpers::worth(size, if stream::is_of_thread(way.stream) { 1 } else { threads })
+}
+
+/// Where the bytes of a copy go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    In,
+    Out,
+}
+
+/// Runs `copy` with what each of its parts is to be done in. Of several parts the GPU sees none without the others: what other
+/// threads give to streams that are in order with this one comes before or behind all of them.
+///
+/// They wait meanwhile. So nothing waits within for what the stream had to do before: not for answers, and not for pieces, of
+/// which there may be too few for a copy into the GPU.
+pub(crate) fn in_one_piece<T>(
+    shim: &Shim,
+    way: Way,
+    (direction, size): (Direction, u64),
+    copy: impl FnOnce(&Batch<'_>) -> Result<T, CUresult>,
+) -> Result<T, CUresult> {
+    let waits = direction == Direction::Out || size > (PIECES * PIECE) as u64;
+    if waits && shim.session.is_multithreaded() {
+        shim.session.call(way.context, &cuStreamSynchronize { hStream: way.stream })?;
+    }
+    let rules = OrderingRules { stream: message_stream, are_ordered: stream::are_in_order };
+    copy(&shim.session.batch((way.context, way.stream), rules)?)
+}
+
+/// Runs `step` for each part of a copy, none larger than `most`: by this thread and as many others as pay, up to `threads` in
+/// all. Their order does not matter to anybody.
+fn shared_out(
+    shim: &Shim,
+    way: Way,
+    (direction, size): (Direction, u64),
+    (most, threads): (u64, usize),
+    step: Step<'_>,
+) -> Result<(), CUresult> {
+    let helpers = helpers(way, size, threads);
+    if helpers == 0 && size <= most {
+        return step(0, size);
+    }
+    in_one_piece(shim, way, (direction, size), |batch| {
+        let carried = |at, length| batch.run(|| step(at, length));
+        Helpers::take(helpers).share_out((size, most), CUresult::ERROR_UNKNOWN, &carried)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    fn shared(stream: u32, size: u64, step: Step<'_>) -> Result<(), CUresult> {
+        let helpers = helpers(Way { context: 1, stream }, size, processors());
+        Helpers::take(helpers).share_out((size, PIECE as u64), CUresult::ERROR_UNKNOWN, step)
+    }
+
+    #[test]
+    fn parts_cover_everything_once_whoever_does_them() {
+        for (size, stream) in [(1, 0), ((3 << 20) + 5, 0), ((3 << 20) + 5, 2), (9 * PIECE as u64 + 1, 7)] {
+            let seen = Mutex::new(Vec::new());
+            shared(stream, size, &|at, length| {
+                seen.lock().unwrap().push((at, length));
+                Ok(())
+            })
+            .unwrap();
+            let mut seen = seen.into_inner().unwrap();
+            seen.sort_unstable();
+            let end = seen.iter().fold(0, |end, &(at, length)| {
+                assert!(at == end && length <= PIECE as u64);
+                at + length
+            });
+            assert_eq!(end, size);
+        }
+        assert_eq!(shared(0, 0, &|_, _| Err(CUresult::ERROR_UNKNOWN)), Ok(()));
+    }
+
+    #[test]
+    fn a_failure_of_any_part_is_that_of_the_copy() {
+        let most = 4 * PIECE as u64;
+        let failed = shared(0, most, &|at, length| {
+            if at + length == most { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) }
+        });
+        assert_eq!(failed, Err(CUresult::ERROR_UNKNOWN));
+    }
+}

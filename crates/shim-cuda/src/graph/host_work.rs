@@ -1,0 +1,259 @@
+//! The program's part of a graph: rows of its own memory, gathered for the worker or scattered from it, moved or filled.
+//!
+//! It runs on the upcall thread when the graph gets there, so that memory is read and written as the driver would read
+//! and write it: at each launch, in the graph's order.
+#![expect(unsafe_code, reason = "reads and writes memory of the program")]
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::CUresult;
+use katydid_wire::message::{kdUpcallBytes, kdUpcallData};
+
+use crate::copy::fill::Fill;
+use crate::process::session::shim;
+
+/// Bytes of one message.
+const PIECE: u64 = 512 << 10;
+
+/// Rows in slices, in memory of the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    /// Address of the first byte.
+    pub(crate) start: u64,
+    /// From row to row, and from slice to slice.
+    pub(crate) pitch: u64,
+    /// See `pitch`.
+    pub(crate) slice: u64,
+}
+
+/// How many bytes, rows and slices.
+pub(crate) type Extent = [u64; 3];
+
+/// What the program does when a graph asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
+    /// Calls a function with its data.
+    Call(usize, usize),
+    /// Sends rows to the worker.
+    Gather(Rows, Extent),
+    /// Writes rows that came from the worker.
+    Scatter(Rows, Extent),
+    /// Copies rows within its own memory: target, then source.
+    Move(Rows, Rows, Extent),
+    /// Fills its own memory.
+    Fill(Fill),
+}
+
+/// Parts by token; they stay until their graph is gone and the worker is done with it.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    state: Mutex<State>,
+    /// How many are expected once: calls look at that first.
+    once_count: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    all: HashMap<u64, Part>,
+    /// Tokens of graphs that are gone, and the count of messages after which they are not asked for.
+    leaving: Vec<(u64, u64)>,
+    /// The same of graphs that are launched once, until they have been asked for.
+    once: HashMap<u64, u64>,
+}
+
+impl Parts {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a part under a token that nothing else has.
+    pub(crate) fn add(&self, token: u64, part: Part) {
+        self.state().all.insert(token, part);
+    }
+
+    pub(crate) fn get(&self, token: u64) -> Option<Part> {
+        self.state().all.get(&token).copied()
+    }
+
+    /// A graph of these tokens is about to be launched, for the first and last time.
+    pub(crate) fn expect_once(&self, tokens: &[u64]) {
+        self.change_once(|state| state.once.extend(tokens.iter().map(|token| (*token, u64::MAX))));
+    }
+
+    /// A part has been done: one that was expected once is gone.
+    pub(crate) fn done(&self, token: u64) {
+        if self.are_expected() {
+            self.change_once(|state| {
+                if state.once.remove(&token).is_some() {
+                    state.all.remove(&token);
+                }
+            });
+        }
+    }
+
+    /// Whether the program may still be asked for one that is expected once.
+    pub(crate) fn are_expected(&self) -> bool {
+        self.once_count.load(Ordering::Acquire) > 0
+    }
+
+    fn change_once(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        change(&mut state);
+        self.once_count.store(state.once.len(), Ordering::Release);
+    }
+
+    /// The graph of these tokens is gone; launches up to `epoch` may still run.
+    pub(crate) fn leave(&self, tokens: impl IntoIterator<Item = u64>, epoch: u64) {
+        let State { all, leaving, once } = &mut *self.state();
+        for token in tokens.into_iter().filter(|token| all.contains_key(token)) {
+            match once.get_mut(&token) {
+                Some(last) => *last = epoch,
+                None => leaving.push((token, epoch)),
+            }
+        }
+    }
+
+    /// Everything sent up to `epoch` is done.
+    pub(crate) fn settled(&self, epoch: u64) {
+        self.change_once(|State { all, leaving, once }| {
+            let left = leaving.extract_if(.., |(_, last)| *last <= epoch);
+            for (token, _) in left.chain(once.extract_if(|_, last| *last <= epoch)) {
+                all.remove(&token);
+            }
+        });
+    }
+}
+
+impl Part {
+    /// Does it. What cannot be sent any more means that the session has ended.
+    ///
+    /// # Safety
+    ///
+    /// The program's function may be called, and its rows are valid, as it promised when it made the node.
+    pub(crate) unsafe fn run(self, token: u64) -> Result<(), CUresult> {
+        // SAFETY: handed on, in each arm.
+        unsafe {
+            match self {
+                Self::Call(function, data) => {
+                    let function = std::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void)>(function);
+                    function(std::ptr::with_exposed_provenance_mut(data));
+                }
+                Self::Gather(rows, extent) => each(&rows, extent, |address, offset, size| {
+                    let start = std::ptr::with_exposed_provenance::<u8>(address as usize);
+                    let data = std::slice::from_raw_parts(start, size as usize);
+                    shim()?.session.enqueue(0, &kdUpcallData { token, offset, data })
+                })?,
+                Self::Scatter(rows, extent) => each(&rows, extent, |address, offset, size| {
+                    let data = shim()?.session.ask(0, &kdUpcallBytes { token, offset, size: size as u32 })?.data;
+                    let target = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+                    target.copy_from_nonoverlapping(data.as_ptr(), data.len().min(size as usize));
+                    Ok(())
+                })?,
+                Self::Move(target, source, extent) => move_rows(&target, &source, extent),
+                Self::Fill(fill) => fill.write(),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs `step` with address, offset in the packed rows, and length of each piece.
+fn each(
+    rows: &Rows,
+    [width, height, depth]: Extent,
+    mut step: impl FnMut(u64, u64, u64) -> Result<(), CUresult>,
+) -> Result<(), CUresult> {
+    // Rows without gaps are one.
+    let dense = rows.pitch == width && (depth == 1 || rows.slice == width * height);
+    let (width, height, depth) = if dense { (width * height * depth, 1, 1) } else { (width, height, depth) };
+    for slice in 0..depth {
+        for row in 0..height {
+            let (address, offset) =
+                (rows.start + slice * rows.slice + row * rows.pitch, (slice * height + row) * width);
+            for at in (0..width).step_by(PIECE as usize) {
+                step(address + at, offset + at, PIECE.min(width - at))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// Both are valid for the extent; they may overlap.
+unsafe fn move_rows(target: &Rows, source: &Rows, [width, height, depth]: Extent) {
+    for slice in 0..depth {
+        for row in 0..height {
+            let at = |rows: &Rows| (rows.start + slice * rows.slice + row * rows.pitch) as usize;
+            let to = std::ptr::with_exposed_provenance_mut::<u8>(at(target));
+            // SAFETY: a row of each, by the contract.
+            unsafe { to.copy_from(std::ptr::with_exposed_provenance(at(source)), width as usize) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_packed_one_after_the_other() {
+        let mut seen = Vec::new();
+        let rows = Rows { start: 1000, pitch: 10, slice: 100 };
+        each(&rows, [4, 2, 2], |address, offset, size| {
+            seen.push((address, offset, size));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen, [(1000, 0, 4), (1010, 4, 4), (1100, 8, 4), (1110, 12, 4)]);
+        seen.clear();
+        each(&Rows { start: 1000, pitch: 4, slice: 8 }, [4, 2, 2], |address, offset, size| {
+            seen.push((address, offset, size));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen, [(1000, 0, 16)]);
+    }
+
+    #[test]
+    fn parts_stay_until_the_worker_is_done_with_their_graph() {
+        let parts = Parts::default();
+        parts.add(7, Part::Call(1, 2));
+        parts.leave([7], 10);
+        parts.settled(9);
+        assert!(parts.get(7).is_some());
+        parts.settled(10);
+        assert!(parts.get(7).is_none());
+    }
+
+    #[test]
+    fn a_part_that_is_expected_once_goes_when_it_is_done_or_will_not_be() {
+        let parts = Parts::default();
+        (7..10).for_each(|token| parts.add(token, Part::Call(1, 2)));
+        parts.expect_once(&[7, 8]);
+        parts.done(7);
+        parts.done(9);
+        parts.leave([7, 8, 9], 10);
+        assert!(parts.get(7).is_none() && parts.get(8).is_some() && parts.get(9).is_some());
+        assert!(parts.are_expected() && parts.state().leaving == [(9, 10)]);
+        parts.settled(9);
+        assert!(parts.are_expected());
+        parts.settled(10);
+        assert!(!parts.are_expected() && parts.state().all.is_empty());
+    }
+
+    #[test]
+    fn memory_of_the_program_is_moved_by_rows() {
+        let source: Vec<u8> = (0..12).collect();
+        let mut target = [0_u8; 6];
+        let address = |bytes: *const u8| bytes.expose_provenance() as u64;
+        let from = Rows { start: address(source.as_ptr()), pitch: 6, slice: 12 };
+        let to = Rows { start: address(target.as_mut_ptr()), pitch: 3, slice: 6 };
+        // SAFETY: two rows of three bytes in both.
+        unsafe { move_rows(&to, &from, [3, 2, 1]) };
+        assert_eq!(target, [0, 1, 2, 6, 7, 8]);
+    }
+}

@@ -1,0 +1,86 @@
+//! Copies and fills that only the program can do, in a stream that may come to functions of the program before.
+//!
+//! Pinned memory is read and written when the stream gets there, and the call returns before. Otherwise the calling thread
+//! waits for that and does the copy itself; but the function may be waiting for that thread. So such work is given to the
+//! stream as a graph of its own, in which the upcall thread does the program's part.
+
+use katydid_cuda_sys::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUresult, CUstream};
+use katydid_graph::Params;
+
+use super::{capture, of_process};
+use crate::context::stack;
+use crate::copy::fill::Fill;
+use crate::copy::linear::{Claim, Side};
+use crate::copy::rows::{self, Sides};
+use crate::memory::pinned;
+use crate::sync::stream;
+
+/// Bytes of the largest copy that is given so: the worker has pinned memory of its own for all of it meanwhile.
+const MOST: u64 = 256 << 20;
+
+/// A copy of one row; whether it was given to the stream so.
+pub(crate) fn copy(stream: CUstream, to: (Claim, u64), from: (Claim, u64), size: usize) -> Result<bool, CUresult> {
+    if pinned::may_be_behind_functions()? { give_rows(stream, &capture::row(to, from, size)) } else { Ok(false) }
+}
+
+/// The same of a copy of rows and slices.
+pub(crate) fn rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
+    if pinned::may_be_behind_functions()? { give_rows(stream, copy) } else { Ok(false) }
+}
+
+/// The same of a fill.
+pub(crate) fn fill(stream: CUstream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<bool, CUresult> {
+    if !pinned::may_be_behind_functions()? || kind_of(Fill(*fill).side()?)? != Kind::Pinned {
+        return Ok(false);
+    }
+    give(stream, |context| of_process().fill_params(fill, context))
+}
+
+fn give_rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
+    // Arrays are no part of graphs.
+    if rows::has_array(copy) {
+        return Ok(false);
+    }
+    let Sides { target, source, .. } = rows::sides(copy)?;
+    let kinds = [kind_of(target.side)?, kind_of(source.side)?];
+    let size = copy.WidthInBytes as u64 * copy.Height as u64 * copy.Depth as u64;
+    if !kinds.contains(&Kind::Pinned) || size > MOST {
+        return Ok(false);
+    }
+    let is_given = give(stream, |context| of_process().copy_params(copy, context))?;
+    // In its turn all the same: by waiting alone the stream is in order with no other.
+    if is_given && kinds.contains(&Kind::Pageable) {
+        stream::synchronize_in(stream::asked_in(stream)?, stream::wire(stream)?)?
+    }
+    Ok(is_given)
+}
+
+/// What a side is to such work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Pinned, and only the program reaches it.
+    Pinned,
+    /// The program's own: the driver does not return before it has been read or written, whatever the other side is. The program
+    /// may use it at once, and so may its next copy.
+    Pageable,
+    /// The worker reaches it.
+    Far,
+}
+
+fn kind_of(side: Side) -> Result<Kind, CUresult> {
+    match side {
+        Side::Own(address) if pinned::is_pinned(address)? => Ok(Kind::Pinned),
+        Side::Own(_) => Ok(Kind::Pageable),
+        Side::Gpu(_) | Side::Shared(_) => Ok(Kind::Far),
+    }
+}
+
+/// Gives it to the stream, in that one's context, unless the worker has no room for it: then the program may wait for its turn.
+fn give(stream: CUstream, make: impl FnOnce(CUcontext) -> Result<Params, CUresult>) -> Result<bool, CUresult> {
+    let context = stream::context_of(stream)?;
+    let params = make(context.handle())?;
+    match stack::within(context, || of_process().run_once(params, stream)) {
+        Err(CUresult::ERROR_OUT_OF_MEMORY) => Ok(false),
+        given => given.map(|()| true),
+    }
+}

@@ -1,0 +1,111 @@
+//! Launches as CUDA 2 had them: block, shared memory and parameters are set on the function, one call each.
+#![expect(unsafe_code, reason = "reads parameters of C callers")]
+
+use std::ffi::c_void;
+use std::sync::{Arc, PoisonError};
+
+use katydid_cuda_sys::{CUfunction, CUresult, CUstream, CUtexref, device_attribute, launch_param};
+use katydid_driver_state::launch::OldLaunch;
+
+use crate::code::function::Function;
+use crate::ffi::handle::object;
+use crate::launch::submit;
+use crate::process::session::shim;
+
+/// Changes what is set on a function.
+fn change<R>(function: CUfunction, with: impl FnOnce(&Function, &mut OldLaunch) -> R) -> Result<R, CUresult> {
+    let function: Arc<Function> = object(function)?;
+    let mut kept = function.old.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(with(&function, &mut kept))
+}
+
+/// `cuFuncSetBlockShape`.
+pub(crate) fn set_block(function: CUfunction, x: i32, y: i32, z: i32) -> Result<(), CUresult> {
+    let devices = &shim()?.devices;
+    change(function, |function, kept| {
+        let device = &devices[function.context.device as usize];
+        let limits = [
+            device_attribute::MAX_BLOCK_DIM_X,
+            device_attribute::MAX_BLOCK_DIM_Y,
+            device_attribute::MAX_BLOCK_DIM_Z,
+            device_attribute::MAX_THREADS_PER_BLOCK,
+        ];
+        kept.set_block([x, y, z], limits.map(|limit| device.value(limit)))
+    })?
+}
+
+/// `cuFuncSetSharedSize`.
+pub(crate) fn set_shared(function: CUfunction, bytes: u32) -> Result<(), CUresult> {
+    change(function, |_, kept| kept.shared = bytes)
+}
+
+/// `cuParamSetSize`.
+pub(crate) fn set_size(function: CUfunction, bytes: u32) -> Result<(), CUresult> {
+    change(function, |_, kept| kept.set_size(bytes))?
+}
+
+/// `cuParamSeti`.
+pub(crate) fn set_integer(function: CUfunction, offset: i32, value: u32) -> Result<(), CUresult> {
+    change(function, |_, kept| kept.set(offset, &value.to_le_bytes()))?
+}
+
+/// `cuParamSetf`.
+pub(crate) fn set_float(function: CUfunction, offset: i32, value: f32) -> Result<(), CUresult> {
+    change(function, |_, kept| kept.set(offset, &value.to_le_bytes()))?
+}
+
+/// `cuParamSetv`.
+///
+/// # Safety
+///
+/// `pointer` is null or readable for `count` bytes.
+pub(crate) unsafe fn set_bytes(
+    function: CUfunction,
+    offset: i32,
+    pointer: *mut c_void,
+    count: u32,
+) -> Result<(), CUresult> {
+    if pointer.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: readable for `count` bytes, by the contract.
+    let bytes = unsafe { std::slice::from_raw_parts(pointer.cast_const().cast(), count as usize) };
+    change(function, |_, kept| kept.set(offset, bytes))?
+}
+
+/// Texture references have been taken by name since CUDA 3.2; the call does nothing but look at its handles.
+pub(crate) fn set_texture(function: CUfunction, _unit: i32, reference: CUtexref) -> Result<(), CUresult> {
+    object(function)?;
+    object(reference).map(drop)
+}
+
+/// `cuLaunch`: one block.
+pub(crate) fn one(function: CUfunction) -> Result<(), CUresult> {
+    grid_async(function, 1, 1, CUstream::NULL)
+}
+
+/// `cuLaunchGrid`.
+pub(crate) fn grid(function: CUfunction, width: i32, height: i32) -> Result<(), CUresult> {
+    grid_async(function, width, height, CUstream::NULL)
+}
+
+/// `cuLaunchGridAsync`.
+pub(crate) fn grid_async(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Result<(), CUresult> {
+    let (Ok(width), Ok(height)) = (u32::try_from(width), u32::try_from(height)) else {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    };
+    let kept = change(function, |_, kept| kept.clone())?;
+    let mut params = kept.params();
+    let mut size = params.len();
+    let mut extra = [
+        std::ptr::without_provenance_mut(launch_param::BUFFER_POINTER as usize),
+        params.as_mut_ptr().cast::<c_void>(),
+        std::ptr::without_provenance_mut(launch_param::BUFFER_SIZE as usize),
+        (&raw mut size).cast(),
+        std::ptr::without_provenance_mut(launch_param::END as usize),
+    ];
+    let (block, array) = (kept.block, std::ptr::null_mut());
+    let [x, y, z] = block;
+    // SAFETY: the list is whole and its buffer has the size that it names; a function without parameters reads neither.
+    unsafe { submit::kernel(function, width, height, 1, x, y, z, kept.shared, stream, array, extra.as_mut_ptr()) }
+}

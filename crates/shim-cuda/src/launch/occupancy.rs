@@ -1,0 +1,194 @@
+//! Occupancy: asked of the worker once for each shape, then remembered with the code.
+//!
+//! The search for the best block size runs here, with the program's own function for shared memory, as the driver's
+//! does: from the largest size downwards in steps of a warp, and the first of equals wins.
+#![expect(unsafe_code, reason = "writes pointers of C callers and calls their function")]
+
+use katydid_cuda_sys::{CUfunction, CUoccupancyB2DSize, CUresult, device_attribute, function_attribute};
+use katydid_wire::message::{kdAvailableSharedMemory, kdOccupancy};
+
+use crate::context::stack;
+use crate::ffi::guard::{call, out};
+use crate::launch::submit::Target;
+use crate::process::session::shim;
+
+/// `CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE` is the only flag.
+const FLAGS: u32 = 1;
+
+/// Blocks of this shape that one multiprocessor takes.
+pub(crate) fn blocks(target: &Target, block_size: i32, dynamic: u64, flags: u32) -> Result<i32, CUresult> {
+    if block_size <= 0 || flags & !FLAGS != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let (function, kernel) = target.wire();
+    // The question goes to the current context.
+    let device = stack::home().map_or(0, |home| home.device);
+    target.code_on(device)?.occupancy((block_size, dynamic, flags), || {
+        let message = kdOccupancy { function, kernel, blockSize: block_size, dynamicSize: dynamic, flags };
+        call(&message).map(|reply| reply.blocks)
+    })
+}
+
+/// # Safety
+///
+/// `target` is null or writable; so are the outputs of every function below.
+pub(crate) unsafe fn max_active_blocks(
+    target: *mut i32,
+    function: CUfunction,
+    block_size: i32,
+    dynamic: usize,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { max_active_blocks_with_flags(target, function, block_size, dynamic, 0) }
+}
+
+/// # Safety
+///
+/// As [`max_active_blocks`].
+pub(crate) unsafe fn max_active_blocks_with_flags(
+    target: *mut i32,
+    function: CUfunction,
+    block_size: i32,
+    dynamic: usize,
+    flags: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    stack::active()?;
+    target.write(blocks(&Target::of(function)?, block_size, dynamic as u64, flags)?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`max_active_blocks`]; `shared` is null or a function of the program.
+pub(crate) unsafe fn max_potential_block_size(
+    grid: *mut i32,
+    block: *mut i32,
+    function: CUfunction,
+    shared: CUoccupancyB2DSize,
+    dynamic: usize,
+    limit: i32,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { max_potential_block_size_with_flags(grid, block, function, shared, dynamic, limit, 0) }
+}
+
+/// # Safety
+///
+/// As [`max_potential_block_size`].
+pub(crate) unsafe fn max_potential_block_size_with_flags(
+    grid: *mut i32,
+    block: *mut i32,
+    function: CUfunction,
+    shared: CUoccupancyB2DSize,
+    dynamic: usize,
+    limit: i32,
+    flags: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let (grid, block) = unsafe { (out(grid)?, out(block)?) };
+    let target = Target::of(function)?;
+    let context = stack::active()?;
+    let device = &shim()?.devices[context.device as usize];
+    let most = target.code_on(context.device)?.attribute(function_attribute::MAX_THREADS_PER_BLOCK)?;
+    let search = Search {
+        most: if limit <= 0 { most } else { most.min(limit) },
+        warp: device.value(device_attribute::WARP_SIZE).max(1),
+        full: device.value(device_attribute::MAX_THREADS_PER_MULTIPROCESSOR),
+    };
+    let (size, blocks_each) = search.best(|size| {
+        // SAFETY: the program gave the function for this purpose.
+        let bytes = shared.map_or(dynamic, |shared| unsafe { shared(size) });
+        blocks(&target, size, bytes as u64, flags)
+    })?;
+    grid.write(blocks_each * device.value(device_attribute::MULTIPROCESSOR_COUNT));
+    block.write(size);
+    Ok(())
+}
+
+/// The search for the block size that keeps the most threads on a multiprocessor.
+struct Search {
+    /// Threads of the largest block allowed.
+    most: i32,
+    warp: i32,
+    /// Threads that a multiprocessor holds at most.
+    full: i32,
+}
+
+impl Search {
+    /// The best size, and the blocks of it that fit.
+    fn best(&self, mut blocks: impl FnMut(i32) -> Result<i32, CUresult>) -> Result<(i32, i32), CUresult> {
+        let (mut best, mut threads) = ((0, 0), 0);
+        let mut size = self.most.next_multiple_of_warp(self.warp);
+        while size > 0 && threads < self.full {
+            let tried = size.min(self.most);
+            let each = blocks(tried)?;
+            if each * tried > threads {
+                (best, threads) = ((tried, each), each * tried);
+            }
+            size -= self.warp;
+        }
+        Ok(best)
+    }
+}
+
+/// Rounding up, which the standard library has for unsigned numbers only.
+trait NextMultiple {
+    fn next_multiple_of_warp(self, warp: i32) -> i32;
+}
+
+impl NextMultiple for i32 {
+    fn next_multiple_of_warp(self, warp: i32) -> i32 {
+        (self + warp - 1) / warp * warp
+    }
+}
+
+/// Dynamic shared memory that a block may have when so many are to fit a multiprocessor.
+///
+/// # Safety
+///
+/// As [`max_active_blocks`].
+pub(crate) unsafe fn available_dynamic_shared_memory(
+    target: *mut usize,
+    function: CUfunction,
+    blocks: i32,
+    block_size: i32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let (function, kernel) = Target::of(function)?.wire();
+    let reply = call(&kdAvailableSharedMemory { function, kernel, blocks, blockSize: block_size })?;
+    target.write(reply.size as usize);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks by threads alone, at most 32, as of a small kernel on an H200.
+    fn by_threads(size: i32) -> Result<i32, CUresult> {
+        let warps = (size + 31) / 32;
+        Ok((64 / warps).min(32))
+    }
+
+    #[test]
+    fn the_largest_size_that_fills_the_multiprocessor_wins() {
+        let search = Search { most: 1024, warp: 32, full: 2048 };
+        assert_eq!(search.best(by_threads), Ok((1024, 2)));
+    }
+
+    #[test]
+    fn a_limit_is_tried_as_it_is_then_in_whole_warps() {
+        let search = Search { most: 100, warp: 32, full: 2048 };
+        assert_eq!(search.best(by_threads), Ok((64, 32)));
+    }
+
+    #[test]
+    fn code_that_fits_nowhere_has_no_size() {
+        let search = Search { most: 64, warp: 32, full: 2048 };
+        assert_eq!(search.best(|_| Ok(0)), Ok((0, 0)));
+        assert_eq!(search.best(|_| Err(CUresult::ERROR_UNKNOWN)), Err(CUresult::ERROR_UNKNOWN));
+    }
+}

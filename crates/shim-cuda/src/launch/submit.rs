@@ -1,0 +1,560 @@
+//! Launches: validated, packed and queued, without a reply.
+//!
+//! What NVIDIA's driver refuses at the call is refused at the call, with its codes (measured on driver 580): wrong
+//! geometry, too much shared memory, missing parameters are 1, more registers than there are 701.
+#![expect(unsafe_code, reason = "reads parameters and attributes of C callers")]
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, c_void};
+use std::sync::Arc;
+
+use katydid_client::params::ParamError;
+use katydid_cuda_sys::{
+    CUDA_LAUNCH_PARAMS, CUcontext, CUevent, CUfunction, CUkernel, CUlaunchAttribute, CUlaunchConfig, CUresult,
+    CUstream, device_attribute, function_attribute, launch_attribute,
+};
+use katydid_wire::message::kdLaunch;
+
+use crate::code::function::Function;
+use crate::code::kernel::Kernel;
+use crate::code::library;
+use crate::code::properties::Code;
+use crate::context::contexts::Home;
+use crate::context::device::Device;
+use crate::context::stack;
+use crate::ffi::guard::refuse;
+use crate::ffi::handle::{glance, object, wire};
+use crate::graph::capture;
+use crate::launch::{backpressure, clusters, occupancy};
+use crate::memory::pinned;
+use crate::process::session::shim;
+use crate::sync::stream;
+
+/// Threads of a warp, what registers are given to it in, and what warps are spread over.
+const WARP: u32 = 32;
+const REGISTER_PIECE: u32 = 256;
+const SCHEDULERS: u32 = 4;
+
+/// More attributes than any driver has.
+const MOST_ATTRIBUTES: u32 = 64;
+
+/// Targets that a thread keeps: programs launch the same few again and again.
+const KNOWN_TARGETS: usize = 64;
+
+/// Bytes of a launch.
+#[derive(Default)]
+struct Block(Vec<u8>);
+
+thread_local! {
+    /// Attributes and packed parameters of the launch in progress, kept for its memory; boxed, so that one word is moved.
+    static BLOCK: Cell<Option<Box<Block>>> = const { Cell::new(None) };
+    /// The same for attributes as the program gives them.
+    static ATTRIBUTES: Cell<Vec<CUlaunchAttribute>> = const { Cell::new(Vec::new()) };
+    /// What this thread launched lately, by the place of its handle.
+    static KNOWN: RefCell<[Option<Known>; KNOWN_TARGETS]> = const { RefCell::new([const { None }; KNOWN_TARGETS]) };
+}
+
+/// What a launch runs: programs pass kernels where functions are meant.
+pub(crate) enum Target {
+    Function(Arc<Function>),
+    Kernel(Arc<Kernel>),
+}
+
+impl Target {
+    /// # Errors
+    ///
+    /// `ERROR_INVALID_HANDLE` for what is neither.
+    pub(crate) fn of(function: CUfunction) -> Result<Self, CUresult> {
+        object(function).map(Self::Function).or_else(|_| library::kernel_behind(function).map(Self::Kernel))
+    }
+
+    /// Wire ids of function and kernel, one of them 0.
+    pub(crate) fn wire(&self) -> (u32, u32) {
+        match self {
+            Self::Function(function) => (function.wire(), 0),
+            Self::Kernel(kernel) => (0, kernel.wire()),
+        }
+    }
+
+    /// Its name, as its module has it.
+    pub(crate) fn name(&self) -> &CStr {
+        match self {
+            Self::Function(function) => function.name(),
+            Self::Kernel(kernel) => kernel.name(),
+        }
+    }
+
+    /// Refuses a function in a stream of another context; kernels are at home in all of them.
+    fn check_context(&self, of_stream: Home) -> Result<(), CUresult> {
+        match self {
+            Self::Function(function) if function.context.wire() != of_stream.owner => {
+                Err(CUresult::ERROR_INVALID_HANDLE)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What is known of it on a device, which is that of its context if it has one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernel::code`].
+    pub(crate) fn code_on(&self, device: u32) -> Result<&Code, CUresult> {
+        match self {
+            Self::Function(function) => Ok(&function.code),
+            Self::Kernel(kernel) => kernel.code_on(device),
+        }
+    }
+}
+
+/// A target that this thread has launched, with which it is recognised: a launch of one that is known takes no share in it.
+struct Known {
+    handle: usize,
+    /// Another one may have had the same handle.
+    generation: u32,
+    target: Target,
+}
+
+impl Known {
+    /// Lends the target to `launch`, from the calling thread's own share if it has one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Target::of`], and as `launch`.
+    fn lend(function: CUfunction, launch: impl Fn(&Target) -> Result<(), CUresult>) -> Result<(), CUresult> {
+        let handle = function.0.addr();
+        let generation = glance(function).or_else(|_| glance(CUkernel(function.0)))?.generation;
+        let lent = KNOWN.try_with(|known| {
+            // Records are a cache line apart.
+            let mut known = known.try_borrow_mut().ok()?;
+            let place = &mut known[handle / 64 % KNOWN_TARGETS];
+            if !place.as_ref().is_some_and(|known| known.handle == handle && known.generation == generation) {
+                *place = Some(Self { handle, generation, target: Target::of(function).ok()? });
+            }
+            place.as_ref().map(|known| launch(&known.target))
+        });
+        match lent {
+            Ok(Some(launched)) => launched,
+            // A thread that ends, or a launch inside of one.
+            _ => launch(&Target::of(function)?),
+        }
+    }
+}
+
+/// Geometry of a launch: blocks, threads, bytes.
+#[derive(Clone, Copy)]
+struct Shape {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+}
+
+impl Shape {
+    fn threads(&self) -> u64 {
+        self.block.iter().map(|side| u64::from(*side)).product()
+    }
+
+    /// # Errors
+    ///
+    /// As the driver: 1 for what never fits, 701 when registers are what is missing.
+    fn check(&self, code: &Code, device: &Device) -> Result<(), CUresult> {
+        let limits = [
+            device_attribute::MAX_GRID_DIM_X,
+            device_attribute::MAX_GRID_DIM_Y,
+            device_attribute::MAX_GRID_DIM_Z,
+            device_attribute::MAX_BLOCK_DIM_X,
+            device_attribute::MAX_BLOCK_DIM_Y,
+            device_attribute::MAX_BLOCK_DIM_Z,
+        ];
+        let sides = self.grid.iter().chain(&self.block);
+        let fits =
+            sides.zip(limits).all(|(side, limit)| *side > 0 && i64::from(*side) <= i64::from(device.value(limit)));
+        let most = device.value(device_attribute::MAX_THREADS_PER_BLOCK).unsigned_abs();
+        if !fits || self.threads() > u64::from(most) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.check_code(code, device)
+    }
+
+    fn check_code(&self, code: &Code, device: &Device) -> Result<(), CUresult> {
+        let threads = code.attribute(function_attribute::MAX_THREADS_PER_BLOCK)?.unsigned_abs();
+        if self.threads() > u64::from(threads) {
+            // Where registers are what limits a block, the attribute says exactly what they allow.
+            let registers = code.attribute(function_attribute::NUM_REGS)?.unsigned_abs();
+            let there = device.value(device_attribute::MAX_REGISTERS_PER_BLOCK).unsigned_abs();
+            let of_a_warp = (registers.max(1) * WARP).next_multiple_of(REGISTER_PIECE);
+            let out_of_registers = there / of_a_warp / SCHEDULERS * SCHEDULERS * WARP == threads;
+            let code =
+                if out_of_registers { CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES } else { CUresult::ERROR_INVALID_VALUE };
+            return Err(code);
+        }
+        let shared = code.attribute(function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES)?.unsigned_abs();
+        if self.shared > shared { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// A cooperative grid must be on the device at once.
+    fn check_cooperative(&self, target: &Target, device: &Device) -> Result<(), CUresult> {
+        let each = occupancy::blocks(target, self.threads() as i32, u64::from(self.shared), 0)?;
+        let room = u64::from(each.unsigned_abs())
+            * u64::from(device.value(device_attribute::MULTIPROCESSOR_COUNT).unsigned_abs());
+        let blocks: u64 = self.grid.iter().map(|side| u64::from(*side)).product();
+        if blocks > room { Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) } else { Ok(()) }
+    }
+}
+
+/// Where the parameters are.
+#[derive(Clone, Copy)]
+struct Params {
+    array: *mut *mut c_void,
+    extra: *mut *mut c_void,
+}
+
+/// # Safety
+///
+/// `params` and `extra` are null or as `cuLaunchKernel` documents them for this function.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn kernel(
+    function: CUfunction,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    shared: u32,
+    stream: CUstream,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
+    // SAFETY: handed on.
+    unsafe { launch(function, shape, stream, &[], Params { array: params, extra }) }
+}
+
+/// # Safety
+///
+/// As [`kernel`].
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn cooperative_kernel(
+    function: CUfunction,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    shared: u32,
+    stream: CUstream,
+    params: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
+    let mut cooperative = CUlaunchAttribute { id: launch_attribute::COOPERATIVE, ..CUlaunchAttribute::default() };
+    cooperative.value[0] = 1;
+    let params = Params { array: params, extra: std::ptr::null_mut() };
+    // SAFETY: handed on.
+    unsafe { launch(function, shape, stream, &[cooperative], params) }
+}
+
+/// One cooperative grid for each device, in streams that were created: grids of several devices cannot wait for each
+/// other, which the runtime of CUDA 13 cannot ask for any more.
+///
+/// # Safety
+///
+/// `list` is null or has `count` entries, each with parameters as for [`kernel`].
+pub(crate) unsafe fn cooperative_kernels(
+    list: *mut CUDA_LAUNCH_PARAMS,
+    count: u32,
+    flags: u32,
+) -> Result<(), CUresult> {
+    const FLAGS: u32 = 3;
+    if list.is_null() || count == 0 || count as usize > shim()?.devices.len() || flags > FLAGS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: below `count`, by the contract.
+    let list: Vec<_> = (0..count as usize).map(|at| unsafe { list.add(at).read_unaligned() }).collect();
+    let device_of = |one: &CUDA_LAUNCH_PARAMS| object(one.hStream).map(|stream| stream.context.device);
+    let mut devices = list.iter().map(device_of).collect::<Result<Vec<_>, _>>()?;
+    devices.sort_unstable();
+    if devices.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for one in list {
+        let grid = [one.gridDimX, one.gridDimY, one.gridDimZ];
+        let block = [one.blockDimX, one.blockDimY, one.blockDimZ];
+        let shape = Shape { grid, block, shared: one.sharedMemBytes };
+        let mut cooperative = CUlaunchAttribute { id: launch_attribute::COOPERATIVE, ..CUlaunchAttribute::default() };
+        cooperative.value[0] = 1;
+        let params = Params { array: one.kernelParams, extra: std::ptr::null_mut() };
+        // SAFETY: the entry's parameters, by the contract.
+        unsafe { launch(one.function, shape, one.hStream, &[cooperative], params) }?;
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`kernel`]; `config` is null or readable, with as many attributes as it says.
+pub(crate) unsafe fn kernel_ex(
+    config: *const CUlaunchConfig,
+    function: CUfunction,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    if config.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    let config = unsafe { config.read_unaligned() };
+    if config.numAttrs > MOST_ATTRIBUTES || (config.numAttrs > 0 && config.attrs.is_null()) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut attributes = ATTRIBUTES.try_with(Cell::take).unwrap_or_default();
+    attributes.clear();
+    for index in 0..config.numAttrs as usize {
+        // SAFETY: below the number of attributes, which are there by the contract.
+        attributes.push(portable(unsafe { config.attrs.add(index).read_unaligned() })?);
+    }
+    let shape = Shape {
+        grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+        block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+        shared: config.sharedMemBytes,
+    };
+    // SAFETY: handed on.
+    let launched = unsafe { launch(function, shape, config.hStream, &attributes, Params { array: params, extra }) };
+    let _ = ATTRIBUTES.try_with(|kept| kept.set(attributes));
+    launched
+}
+
+/// An attribute as it travels: an event in it becomes its wire id.
+fn portable(mut attribute: CUlaunchAttribute) -> Result<CUlaunchAttribute, CUresult> {
+    match attribute.id {
+        launch_attribute::PROGRAMMATIC_EVENT | launch_attribute::LAUNCH_COMPLETION_EVENT => {
+            let event = CUevent(std::ptr::without_provenance_mut(attribute.value[0] as usize));
+            attribute.value[0] = u64::from(wire(event)?);
+            Ok(attribute)
+        }
+        launch_attribute::DEVICE_UPDATABLE_KERNEL_NODE => Err(refuse(
+            katydid_cuda_sys::Function::cuLaunchKernelEx,
+            "with a device-updatable node is not supported yet",
+        )),
+        _ => Ok(attribute),
+    }
+}
+
+/// # Safety
+///
+/// As [`kernel`].
+unsafe fn launch(
+    function: CUfunction,
+    shape: Shape,
+    stream: CUstream,
+    attributes: &[CUlaunchAttribute],
+    params: Params,
+) -> Result<(), CUresult> {
+    let launching = || katydid_graph::Launch {
+        function: function.0.addr(),
+        kernel: 0,
+        context: 0,
+        grid: shape.grid,
+        block: shape.block,
+        shared: shape.shared,
+        array: params.array,
+        extra: params.extra,
+        attributes: attributes.iter().map(|attribute| (attribute.id, attribute.value)).collect(),
+    };
+    // SAFETY: the contract of this function.
+    if unsafe { capture::launch(stream, launching) }? {
+        return Ok(());
+    }
+    backpressure::take_place(stream)?;
+    // SAFETY: handed on.
+    Known::lend(function, |target| unsafe { launch_now(target, shape, stream, attributes, params) })?;
+    if shim()?.launches_block { stream::synchronize(stream) } else { Ok(()) }
+}
+
+/// Outside of captures.
+///
+/// # Safety
+///
+/// As [`kernel`], for the function or kernel that is `target`.
+unsafe fn launch_now(
+    target: &Target,
+    shape: Shape,
+    stream: CUstream,
+    attributes: &[CUlaunchAttribute],
+    params: Params,
+) -> Result<(), CUresult> {
+    let here = stack::home();
+    let (stream, of_stream) = stream::wire_and_home(stream, here)?;
+    // On a thread without a context the stream says which one is meant.
+    let context = match (of_stream, here) {
+        (Some(of_stream), None) => of_stream,
+        _ => stack::active_home()?,
+    };
+    target.check_context(of_stream.unwrap_or(context))?;
+    let device = &shim()?.devices[context.device as usize];
+    let code = target.code_on(context.device)?;
+    if attributes.iter().any(|attribute| attribute.id == launch_attribute::COOPERATIVE && attribute.value[0] != 0) {
+        // Too much shared memory is a way of being too large together.
+        Shape { shared: 0, ..shape }.check(code, device)?;
+        shape.check_cooperative(target, device)?;
+    }
+    shape.check(code, device)?;
+    clusters::check(code, shape.grid, attributes)?;
+    let mut kept = BLOCK.try_with(Cell::take).ok().flatten().unwrap_or_default();
+    let Block(block) = &mut *kept;
+    block.clear();
+    attributes.iter().for_each(|attribute| add(block, attribute));
+    let start = block.len();
+    // SAFETY: handed on.
+    unsafe { code.layout.pack(params.array, params.extra, block) }.map_err(code_of)?;
+    let named = pinned::push_named([&block[start..]], context.wire, stream)?;
+    let (function, kernel) = target.wire();
+    let sent = shim()?.session.enqueue(
+        context.wire,
+        &kdLaunch {
+            function,
+            kernel,
+            gridX: shape.grid[0],
+            gridY: shape.grid[1],
+            gridZ: shape.grid[2],
+            blockX: shape.block[0],
+            blockY: shape.block[1],
+            blockZ: shape.block[2],
+            sharedSize: shape.shared,
+            stream,
+            attributeCount: attributes.len() as u32,
+            attributesAndParams: block,
+        },
+    );
+    named.sent();
+    let _ = BLOCK.try_with(|place| place.set(Some(kept)));
+    sent
+}
+
+/// Adds an attribute as the driver has it: no memory is taken for it, as it would be for its bytes by themselves.
+fn add(block: &mut Vec<u8>, attribute: &CUlaunchAttribute) {
+    block.extend_from_slice(&attribute.id.to_le_bytes());
+    block.extend_from_slice(&attribute.pad);
+    attribute.value.iter().for_each(|word| block.extend_from_slice(&word.to_le_bytes()));
+}
+
+/// Checks a launch for a node of a graph, and packs its parameters.
+///
+/// # Errors
+///
+/// As the launch itself.
+///
+/// # Safety
+///
+/// As [`kernel`], for the function or kernel that is named.
+pub(crate) unsafe fn for_node(launch: &katydid_graph::Launch) -> Result<katydid_graph::Code, CUresult> {
+    let context = match launch.context {
+        0 => stack::active()?,
+        handle => object(CUcontext(std::ptr::with_exposed_provenance_mut(handle)))?,
+    };
+    let named = if launch.function == 0 { launch.kernel } else { launch.function };
+    let target = Target::of(CUfunction(std::ptr::with_exposed_provenance_mut(named)))?;
+    let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared };
+    let device = &shim()?.devices[context.device as usize];
+    let code = target.code_on(context.device)?;
+    shape.check(code, device)?;
+    let cooperative = launch.attributes.get(&launch_attribute::COOPERATIVE).is_some_and(|value| value[0] != 0);
+    if cooperative {
+        shape.check_cooperative(&target, device)?;
+    }
+    if launch.attributes.contains_key(&launch_attribute::DEVICE_UPDATABLE_KERNEL_NODE) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    let mut bytes = Vec::new();
+    // SAFETY: handed on.
+    unsafe { code.layout.pack(launch.array, launch.extra, &mut bytes) }.map_err(code_of)?;
+    let offsets = (0..code.layout.count()).filter_map(|at| code.layout.get(at)).map(|it| it.offset as usize).collect();
+    Ok(katydid_graph::Code {
+        bytes,
+        offsets,
+        context: context.slot.handle,
+        name: target.name().to_string_lossy().into(),
+        kept: katydid_graph::Kept(Arc::new(target)),
+    })
+}
+
+fn code_of(error: ParamError) -> CUresult {
+    match error {
+        ParamError::TooLarge => CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES,
+        ParamError::Form | ParamError::Null => CUresult::ERROR_INVALID_VALUE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::contexts::Context;
+    use katydid_client::memory::Arena;
+    use katydid_client::slab::Slot;
+    use katydid_cuda_sys::Pod as _;
+    use katydid_wire::facts::{Answer, DeviceFacts, FunctionFacts};
+
+    /// As far as launches look, an H200.
+    fn device() -> Device {
+        let mut attributes = vec![Answer { code: 0, value: 0 }; 16];
+        for (id, value) in
+            [(1, 1024), (2, 1024), (3, 1024), (4, 64), (5, i32::MAX), (6, 65535), (7, 65535), (12, 65536)]
+        {
+            attributes[id - 1].value = value;
+        }
+        let facts = DeviceFacts { attributes, ..DeviceFacts::default() };
+        let primary = Arc::new(Context::primary(Slot { handle: 64, index: 0 }, 0, 0));
+        Device { position: 0, facts, primary, memory: Arena::new(0..0, 0), is_idle: false.into() }
+    }
+
+    /// Code that takes blocks of `threads` at most, with `registers` for each thread.
+    fn code(threads: i32, registers: i32) -> Code {
+        let mut attributes = vec![Answer { code: 0, value: 0 }; 16];
+        attributes[0].value = threads;
+        attributes[4].value = registers;
+        attributes[8].value = 49152;
+        Code::decode(&FunctionFacts { attributes, parameters: Vec::new() }.encode()).unwrap()
+    }
+
+    fn check(code: &Code, grid: [u32; 3], block: [u32; 3], shared: u32) -> Result<(), CUresult> {
+        Shape { grid, block, shared }.check(code, &device())
+    }
+
+    const WRONG: Result<(), CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
+
+    #[test]
+    fn geometry_beyond_the_device_is_refused_at_the_call() {
+        let code = code(1024, 8);
+        assert_eq!(check(&code, [1, 65535, 65535], [32, 32, 1], 49152), Ok(()));
+        for grid in [[0, 1, 1], [1 << 31, 1, 1], [1, 65536, 1], [1, 1, 65536]] {
+            assert_eq!(check(&code, grid, [1, 1, 1], 0), WRONG, "{grid:?}");
+        }
+        for block in [[0, 1, 1], [1025, 1, 1], [1, 1025, 1], [1, 1, 65], [32, 32, 2]] {
+            assert_eq!(check(&code, [1, 1, 1], block, 0), WRONG, "{block:?}");
+        }
+        assert_eq!(check(&code, [1, 1, 1], [1, 1, 1], 49153), WRONG);
+    }
+
+    #[test]
+    fn launch_bounds_are_an_invalid_value_and_registers_a_lack_of_resources() {
+        assert_eq!(check(&code(128, 8), [1, 1, 1], [129, 1, 1], 0), WRONG);
+        let lack = Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+        assert_eq!(check(&code(256, 255), [1, 1, 1], [512, 1, 1], 0), lack);
+    }
+
+    #[test]
+    fn an_attribute_travels_as_the_driver_has_it() {
+        let attribute =
+            CUlaunchAttribute { id: 0x0102_0304, pad: [5, 6, 7, 8], value: [9, 10, 11, 12, 13, 14, 15, !0] };
+        let mut block = vec![0];
+        add(&mut block, &attribute);
+        assert_eq!(block[1..], attribute.to_bytes());
+    }
+
+    #[test]
+    fn parameter_errors_have_the_drivers_codes() {
+        assert_eq!(code_of(ParamError::Form), CUresult::ERROR_INVALID_VALUE);
+        assert_eq!(code_of(ParamError::TooLarge), CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+    }
+}

@@ -1,0 +1,117 @@
+//! Pinned host memory as programs ask for it.
+#![expect(unsafe_code, reason = "writes pointers of C callers")]
+
+use std::ffi::c_void;
+use std::ptr;
+
+use katydid_client::regions::{Place, Region};
+use katydid_cuda_sys::{CUdeviceptr, CUresult, host_alloc_flags};
+
+use crate::context::stack;
+use crate::ffi::guard::out;
+use crate::graph;
+use crate::memory::pinned::{HostBacking, PAGE};
+use crate::process::session::shim;
+
+/// Every flag that there is.
+const FLAGS: u32 = host_alloc_flags::PORTABLE | host_alloc_flags::DEVICEMAP | host_alloc_flags::WRITECOMBINED;
+/// Blocks from this size on go back to the system when they are freed.
+const LARGE: u64 = 2 << 20;
+
+/// # Safety
+///
+/// `target` is null or writable; so are the outputs of every function below.
+pub(crate) unsafe fn allocate(target: *mut *mut c_void, size: usize) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { allocate_with_flags(target, size, 0) }
+}
+
+/// Flags are kept for the asking: every block is portable and mapped, as unified addressing has it.
+///
+/// # Safety
+///
+/// As [`allocate`].
+pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, flags: u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let context = stack::active()?.owner();
+    graph::forbid()?;
+    if flags & !FLAGS != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if size == 0 {
+        target.write(ptr::null_mut());
+        return Ok(());
+    }
+    let shim = shim()?;
+    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let pages = (size as u64).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
+    let place = Place::Host { flags: flags | host_alloc_flags::DEVICEMAP };
+    shim.regions.insert(address, size as u64, place, context.device, context.slot.handle);
+    if flags & host_alloc_flags::DEVICEMAP != 0
+        && let Some(region) = shim.regions.find(address)
+    {
+        pinned.follow(&region, context.wire());
+    }
+    target.write(ptr::with_exposed_provenance_mut(address as usize));
+    Ok(())
+}
+
+/// The block is used again when the GPU is done with it; a large one goes back to the system.
+pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
+    graph::forbid()?;
+    if pointer.is_null() {
+        return Ok(());
+    }
+    let shim = shim()?;
+    let address = pointer.addr() as u64;
+    let is_pinned = |region: &Region| matches!(region.place, Place::Host { .. });
+    let region = shim.regions.remove(address, is_pinned).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    pinned.forget(&region)?;
+    pinned.arena.free(address, shim.session.enqueued()).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    if region.size >= LARGE { pinned.give_back() } else { Ok(()) }
+}
+
+/// The region of pinned memory that holds an address.
+fn region(pointer: *mut c_void) -> Result<Region, CUresult> {
+    let region = shim()?.regions.find(pointer.addr() as u64);
+    let is_pinned = |region: &Region| matches!(region.place, Place::Host { .. } | Place::Registered { .. });
+    region.filter(is_pinned).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// # Safety
+///
+/// As [`allocate`].
+pub(crate) unsafe fn flags(target: *mut u32, pointer: *mut c_void) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let region = shim()?.regions.find(pointer.addr() as u64).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    target.write(match region.place {
+        Place::Host { flags } | Place::Registered { flags } => flags,
+        Place::Managed | Place::ManagedPooled { .. } | Place::Shared { .. } => host_alloc_flags::DEVICEMAP,
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    });
+    Ok(())
+}
+
+/// The address is the same on both sides.
+///
+/// # Safety
+///
+/// As [`allocate`].
+pub(crate) unsafe fn device_pointer(
+    target: *mut CUdeviceptr,
+    pointer: *mut c_void,
+    flags: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    region(pointer)?;
+    if flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    target.write(pointer.addr() as CUdeviceptr);
+    Ok(())
+}

@@ -1,0 +1,341 @@
+//! Memory and events between programs of one server.
+//!
+//! A handle of memory names the worker that lends it, and where in what is lent the memory lies. Opening maps that into a
+//! reservation of this program's own; the same handle opened again gives the same address. A handle of an event names the
+//! worker too, which gives the borrower's the driver's handle: that is another one after a restore, the name is not.
+//!
+//! A name holds the incarnation of the lender's job. Handles that were given out before this program's job was restored lead
+//! to its members as they are since, not to those of other restores.
+#![expect(unsafe_code, reason = "writes pointers of C callers")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_client::job::incarnations;
+use katydid_client::regions::{Place, Region};
+use katydid_cuda_sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
+use katydid_wire::message::{kdEventBorrow, kdEventLend, kdForeignMap, kdForeignUnmap, kdMemoryLend, kdMemoryTakeBack};
+
+use crate::context::device::handle;
+use crate::context::{contexts, stack};
+use crate::ffi::guard::{call, out};
+use crate::ffi::handle::{object, wire};
+use crate::memory::allocation::in_need;
+use crate::memory::virtual_memory;
+use crate::process::session::shim;
+use crate::sync::event::{Done, Event};
+use crate::sync::stream::Apart;
+
+/// First bytes of a handle of memory.
+const MAGIC: [u8; 8] = *b"KATYDIDM";
+/// First bytes of a handle of an event; the name follows.
+const EVENT: [u8; 8] = *b"KATYDIDE";
+/// Bytes of a lender's name.
+pub(crate) const NAME: usize = 32;
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`: access is always enabled.
+const LAZY_PEER_ACCESS: u32 = 1;
+
+/// What a handle of memory says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Lent {
+    name: [u8; NAME],
+    /// Bytes that are lent.
+    whole: u64,
+    /// Where among them the memory begins.
+    offset: u64,
+    /// The worker's ordinal of the device, in 16 bits, above the bytes of the memory.
+    size_and_device: u64,
+}
+
+/// Bits of a size beside which there is room for a device.
+const SIZE_BITS: u32 = 48;
+
+impl Lent {
+    fn encode(&self) -> CUipcMemHandle {
+        let numbers = [self.whole, self.offset, self.size_and_device].map(u64::to_le_bytes);
+        let mut reserved = [0; 64];
+        let bytes = MAGIC.into_iter().chain(self.name).chain(numbers.into_iter().flatten());
+        reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+        CUipcMemHandle { reserved }
+    }
+
+    /// None for what no program of Katydid's has made.
+    fn decode(handle: &CUipcMemHandle) -> Option<Self> {
+        let (magic, rest) = handle.reserved.split_first_chunk::<8>()?;
+        let (name, rest) = rest.split_first_chunk::<NAME>()?;
+        let number = |at: usize| rest.as_chunks().0.get(at).map(|bytes| u64::from_le_bytes(*bytes));
+        let it = Self { name: *name, whole: number(0)?, offset: number(1)?, size_and_device: number(2)? };
+        let inside = it.offset.checked_add(it.size()).is_some_and(|end| end <= it.whole);
+        (*magic == MAGIC && inside && it.size() > 0).then_some(it)
+    }
+
+    fn size(&self) -> u64 {
+        self.size_and_device & ((1 << SIZE_BITS) - 1)
+    }
+
+    fn position(&self) -> usize {
+        (self.size_and_device >> SIZE_BITS) as usize
+    }
+}
+
+/// Memory of another program that is open here.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    lent: Lent,
+    /// First address of all that is lent, and the bytes reserved for it.
+    start: u64,
+    /// How often it may still be closed.
+    count: u32,
+    /// It came from a pool: it is freed, not closed.
+    is_pooled: bool,
+}
+
+/// By the address that the program knows.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    all: Mutex<BTreeMap<u64, Open>>,
+}
+
+impl Opened {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Open>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// First addresses of this program's memory that has handles.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    all: Mutex<BTreeSet<u64>>,
+    /// There was ever one: most programs lend nothing, and free often.
+    is_any: AtomicBool,
+}
+
+impl Given {
+    fn note(&self, address: u64) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).insert(address);
+        self.is_any.store(true, Ordering::Release);
+    }
+
+    fn take(&self, address: u64) -> bool {
+        self.is_any.load(Ordering::Acquire) && self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&address)
+    }
+}
+
+/// The incarnation of this program's job; 0 outside of jobs.
+pub(crate) fn incarnation() -> u64 {
+    incarnations().first().copied().unwrap_or(0)
+}
+
+/// A name as workers borrow by it: with the incarnations of this program's job behind it.
+pub(crate) fn told(name: [u8; NAME]) -> Vec<u8> {
+    name.into_iter().chain(incarnations().into_iter().flat_map(u64::to_le_bytes)).collect()
+}
+
+/// Memory is about to be freed: its handles lead to nothing from here on, also for a program that is told so right after this.
+pub(crate) fn freed(address: CUdeviceptr) -> Result<(), CUresult> {
+    let shim = shim()?;
+    if !shim.given.take(address) {
+        return Ok(());
+    }
+    shim.session.call(0, &kdMemoryTakeBack { address }).map(drop)
+}
+
+/// Of memory from `cuMemAlloc` and its like.
+///
+/// # Safety
+///
+/// `target` is null or writable; this holds for every function below.
+pub(crate) unsafe fn memory_handle(target: *mut CUipcMemHandle, address: CUdeviceptr) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    let region = shim()?.regions.find(address).filter(|region| region.place == Place::Device);
+    target.write(lend(&region.ok_or(CUresult::ERROR_INVALID_VALUE)?)?);
+    Ok(())
+}
+
+/// The handle of memory in a device's arena.
+pub(crate) fn lend(region: &Region) -> Result<CUipcMemHandle, CUresult> {
+    let (shim, wrong) = (shim()?, CUresult::ERROR_INVALID_VALUE);
+    let device = shim.devices.get(region.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    let reply =
+        call(&kdMemoryLend { incarnation: incarnation(), memory: 0, address: region.start, length: region.size })?;
+    shim.given.note(region.start);
+    let name = reply.name.as_slice().try_into().map_err(|_| shim.session.broken("kdMemoryLend"))?;
+    if region.size >> SIZE_BITS != 0 {
+        return Err(wrong);
+    }
+    let size_and_device = region.size | (device.position as u64) << SIZE_BITS;
+    Apart::begin_for_good();
+    Ok(Lent { name, whole: reply.size, offset: reply.offset, size_and_device }.encode())
+}
+
+/// The same address for a handle that is open already.
+///
+/// # Safety
+///
+/// As [`memory_handle`].
+pub(crate) unsafe fn open_memory(target: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    stack::active()?;
+    if flags != LAZY_PEER_ACCESS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    target.write(open(&handle, false)?);
+    Ok(())
+}
+
+/// The form of CUDA 4.1, which opens no handle that is open already (driver 580.159.04).
+///
+/// # Safety
+///
+/// As [`memory_handle`].
+pub(crate) unsafe fn open_memory_once(
+    target: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> Result<(), CUresult> {
+    stack::active()?;
+    if flags == LAZY_PEER_ACCESS && is_open(&handle)? {
+        return Err(CUresult::ERROR_ALREADY_MAPPED);
+    }
+    // SAFETY: by the contract.
+    unsafe { open_memory(target, handle, flags) }
+}
+
+fn is_open(handle: &CUipcMemHandle) -> Result<bool, CUresult> {
+    let lent = Lent::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    Ok(shim()?.opened.lock().values().any(|open| open.lent == lent && !open.is_pooled))
+}
+
+/// The address of what a handle stands for; the same one for a handle that is open already.
+pub(crate) fn open(handle: &CUipcMemHandle, is_pooled: bool) -> Result<u64, CUresult> {
+    let lent = Lent::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let mut all = shim()?.opened.lock();
+    let alike = |open: &Open| open.lent == lent && open.is_pooled == is_pooled;
+    if let Some((address, open)) = all.iter_mut().find(|(_, open)| alike(open)) {
+        open.count += 1;
+        return Ok(*address);
+    }
+    let start = map(&lent)?;
+    Apart::begin_for_good();
+    let address = start + lent.offset;
+    all.insert(address, Open { lent, start, count: 1, is_pooled });
+    Ok(address)
+}
+
+/// Whether memory of another program's pool begins here.
+pub(crate) fn is_pooled(address: CUdeviceptr) -> bool {
+    shim().is_ok_and(|shim| shim.opened.lock().get(&address).is_some_and(|open| open.is_pooled))
+}
+
+/// Maps what is lent at addresses of this program's.
+fn map(lent: &Lent) -> Result<u64, CUresult> {
+    let shim = shim()?;
+    let ordinal = shim.devices.iter().position(|device| device.position == lent.position());
+    let ordinal = ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32;
+    let start = virtual_memory::reserve_for(lent.whole)?;
+    let name = told(lent.name);
+    let message = kdForeignMap { address: start, size: lent.whole, device: lent.position() as i32, name: &name };
+    let mapped = in_need(ordinal, lent.whole, || call(&message));
+    if let Err(code) = mapped {
+        virtual_memory::unreserve(start, lent.whole as usize)?;
+        return Err(code);
+    }
+    shim.regions.insert(start + lent.offset, lent.size(), Place::Mapped, ordinal, 0);
+    Ok(start)
+}
+
+/// The memory goes with the last close; the lender's stays.
+pub(crate) fn close_memory(address: CUdeviceptr) -> Result<(), CUresult> {
+    if is_pooled(address) { Err(CUresult::ERROR_INVALID_VALUE) } else { close(address) }
+}
+
+/// As [`close_memory`], for either sort.
+pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
+    stack::active()?;
+    let shim = shim()?;
+    let mut all = shim.opened.lock();
+    let open = all.get_mut(&address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    open.count -= 1;
+    if open.count > 0 {
+        return Ok(());
+    }
+    let Open { lent, start, .. } = *open;
+    all.remove(&address);
+    contexts::settle_all()?;
+    shim.regions.remove(address, |region| region.place == Place::Mapped);
+    call(&kdForeignUnmap { address: start, size: lent.whole })?;
+    virtual_memory::unreserve(start, lent.whole as usize)
+}
+
+/// Of an event that was made for it (`CU_EVENT_INTERPROCESS`).
+///
+/// # Safety
+///
+/// As [`memory_handle`].
+pub(crate) unsafe fn event_handle(target: *mut CUipcEventHandle, event: CUevent) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    let reply = call(&kdEventLend { incarnation: incarnation(), event: wire(event)? })?;
+    object(event)?.is_shared.store(true, Ordering::Relaxed);
+    let mut reserved = [0; 64];
+    let bytes = EVENT.iter().chain(&reply.name).copied();
+    reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+    target.write(CUipcEventHandle { reserved });
+    Ok(())
+}
+
+/// The name that a handle of an event holds; none in what no program of Katydid's has made.
+fn event_name(handle: &CUipcEventHandle) -> Option<[u8; NAME]> {
+    let (magic, rest) = handle.reserved.split_first_chunk()?;
+    rest.first_chunk().copied().filter(|_| *magic == EVENT)
+}
+
+/// An event of another program, as one of this program's own.
+///
+/// # Safety
+///
+/// As [`memory_handle`].
+pub(crate) unsafe fn open_event(target: *mut CUevent, shared: CUipcEventHandle) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    let context = stack::active()?.owner();
+    let shim = shim()?;
+    let name = told(event_name(&shared).ok_or(CUresult::ERROR_INVALID_HANDLE)?);
+    let event = shim.events.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        call(&kdEventBorrow { event: slot.index + 1, name: &name })?;
+        let (was_recorded, is_shared) = (AtomicBool::new(true), AtomicBool::new(true));
+        Ok(Event { slot, context, was_recorded, is_shared, is_private: false, done: Done::default() })
+    })?;
+    target.write(CUevent(handle(event.slot.handle)));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_has_handles_until_it_is_freed() {
+        let given = Given::default();
+        assert!(!given.take(16));
+        given.note(16);
+        assert!(!given.take(32) && given.take(16) && !given.take(16));
+    }
+
+    #[test]
+    fn handles_say_what_they_were_made_from_and_no_other_bytes_are_handles() {
+        let lent = Lent { name: [7; NAME], whole: 4 << 20, offset: 4096, size_and_device: 3 << SIZE_BITS | 100 };
+        let handle = lent.encode();
+        assert_eq!(Lent::decode(&handle), Some(lent));
+        assert_eq!((lent.size(), lent.position()), (100, 3));
+        let mut damaged = handle;
+        damaged.reserved[0] = 0;
+        assert_eq!(Lent::decode(&damaged), None);
+        let beyond = Lent { offset: (4 << 20) - 99, ..lent };
+        assert_eq!(Lent::decode(&beyond.encode()), None);
+        assert_eq!(Lent::decode(&CUipcMemHandle { reserved: [0; 64] }), None);
+    }
+}

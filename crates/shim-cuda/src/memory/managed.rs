@@ -1,0 +1,269 @@
+//! Managed memory: blocks of the pinned arena, which program and GPU reach at one address.
+//!
+//! On a shared-memory link both see the same pages at any time. On a stream link every block is pushed before a launch,
+//! because kernels follow pointers that no parameter shows, and what the GPU wrote is taken back at synchronisations;
+//! so the program must synchronise before it looks, which the device's attributes say (no concurrent access). Advice
+//! and prefetching are checked and kept here: the memory stays where both reach it.
+#![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use katydid_client::output::say;
+use katydid_client::regions::{Place, Region};
+use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, attach_flags, device_attribute};
+use katydid_fatbin::Image;
+use katydid_mem_advise::{Advice, Book, Target};
+use katydid_wire::message::{kdManagedDrop, kdManagedHold};
+
+use crate::context::stack;
+use crate::ffi::guard::out;
+use crate::ffi::handle::object;
+use crate::memory::allocation::in_need;
+use crate::memory::pinned::{HostBacking, PAGE};
+use crate::process::session::shim;
+use crate::sync::stream;
+
+/// More ranges or bytes of answers in one call make no sense.
+const MOST: usize = 1 << 20;
+
+/// What was advised.
+static BOOK: Book = Book::new();
+/// Blocks that there are: most programs have none, and their launches need not look for any.
+static BLOCKS: AtomicUsize = AtomicUsize::new(0);
+/// Some code has atomic operations of system scope, and managed memory is not for host and device at once.
+static SYSTEM_ATOMICS: AtomicBool = AtomicBool::new(false);
+/// Bytes of the largest image that is searched for them: what a compiler makes of a program is smaller, what is larger comes
+/// from libraries.
+const MOST_CODE: usize = 2 << 20;
+
+/// Devices that advice can name.
+fn devices() -> Result<usize, CUresult> {
+    Ok(shim()?.devices.len())
+}
+
+/// Whether there is any managed memory.
+pub(crate) fn is_used() -> bool {
+    BLOCKS.load(Ordering::Relaxed) > 0
+}
+
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn allocate(target: *mut CUdeviceptr, size: usize, flags: u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let context = stack::active()?.owner();
+    crate::graph::forbid()?;
+    if size == 0 || (flags != attach_flags::GLOBAL && flags != attach_flags::HOST) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let shim = shim()?;
+    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let pages = (size as u64).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
+    hold(context.device, (address, pages), context.wire())?;
+    shim.regions.insert(address, size as u64, Place::Managed, context.device, context.slot.handle);
+    count();
+    target.write(address);
+    Ok(())
+}
+
+/// `cuMemFree` of a managed block: waits for the GPU, as the driver does, then ends it.
+pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
+    let shim = shim()?;
+    let region = shim.regions.remove(address, |region| region.place == Place::Managed);
+    let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    forget(&region);
+    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    pinned.forget(&region)?;
+    let_go(address)?;
+    pinned.arena.free(address, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+}
+
+/// Has a block of the arena, which nobody knows of yet, count as memory of a device: in a context of a wire id or, with 0, in
+/// none. Where there is no room for it, it goes back to the arena.
+pub(crate) fn hold(ordinal: u32, (address, size): (u64, u64), context: u32) -> Result<(), CUresult> {
+    let shim = shim()?;
+    let held = in_need(ordinal, size, || shim.session.call(context, &kdManagedHold { address, size }));
+    held.map(drop).inspect_err(|_| {
+        if let Some(pinned) = &shim.pinned {
+            let _ = pinned.arena.free(address, 0);
+        }
+    })
+}
+
+/// A block counts no more. Said before another one can lie at its address.
+pub(crate) fn let_go(address: u64) -> Result<(), CUresult> {
+    shim()?.session.enqueue(stack::wire().unwrap_or(0), &kdManagedDrop { address })
+}
+
+/// One block more.
+pub(crate) fn count() {
+    BLOCKS.fetch_add(1, Ordering::Relaxed);
+    tell_of_atomics();
+}
+
+/// Looks whether code changes memory together with the host, as managed memory cannot be where the device's attributes say so.
+pub(crate) fn note_code(image: &Image<'_>, architectures: &[u32]) {
+    let length: usize = image.parts().iter().map(|part| part.len()).sum();
+    if SYSTEM_ATOMICS.load(Ordering::Relaxed) || length > MOST_CODE || is_concurrent() {
+        return;
+    }
+    if architectures.iter().any(|sm| image.has_system_atomics(*sm).unwrap_or(false)) {
+        SYSTEM_ATOMICS.store(true, Ordering::Relaxed);
+        tell_of_atomics();
+    }
+}
+
+/// Whether host and device may use managed memory at once, atomic operations among it.
+fn is_concurrent() -> bool {
+    let concurrent = device_attribute::CONCURRENT_MANAGED_ACCESS;
+    shim().is_ok_and(|shim| shim.devices.iter().all(|device| device.value(concurrent) != 0))
+}
+
+/// Says once that updates may be lost which are not natively, where nothing else would tell.
+fn tell_of_atomics() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let may_meet = SYSTEM_ATOMICS.load(Ordering::Relaxed) && is_used();
+    if may_meet && !SAID.swap(true, Ordering::Relaxed) {
+        say(
+            "the program has managed memory and atomic operations of system scope: of host and device at once these are not \
+             atomic here, and updates may be lost (the devices' concurrentManagedAccess and hostNativeAtomicSupported are 0)",
+        );
+    }
+}
+
+/// What is known of a block goes with it.
+pub(crate) fn forget(region: &Region) {
+    BOOK.forget(region.start, region.size);
+    BLOCKS.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Refuses ranges that are not wholly in one managed block.
+pub(crate) fn check(start: u64, size: u64) -> Result<(), CUresult> {
+    let region = shim()?.regions.find(start).filter(Region::is_managed);
+    let inside = region.is_some_and(|region| size > 0 && region.holds(start, size));
+    if inside { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// A place that memory can be wanted at.
+pub(crate) fn target(location: CUmemLocation) -> Result<Target, CUresult> {
+    Target::of_location(location, devices()?)
+}
+
+/// Remembers where a range that was checked is wanted.
+pub(crate) fn note_prefetch(start: u64, size: u64, target: Target) {
+    BOOK.prefetch(start, size, target);
+}
+
+/// Kept and told back.
+pub(crate) fn advise(start: CUdeviceptr, size: usize, advice: u32, ordinal: CUdevice) -> Result<(), CUresult> {
+    stack::active()?;
+    check(start, size as u64)?;
+    BOOK.advise(start, size as u64, Advice::with_ordinal(advice, ordinal, devices()?)?);
+    Ok(())
+}
+
+/// The same with a location.
+pub(crate) fn advise_at(start: CUdeviceptr, size: usize, advice: u32, location: CUmemLocation) -> Result<(), CUresult> {
+    stack::active()?;
+    check(start, size as u64)?;
+    BOOK.advise(start, size as u64, Advice::with_location(advice, location, devices()?)?);
+    Ok(())
+}
+
+/// Where the memory was wanted is remembered.
+pub(crate) fn prefetch(start: CUdeviceptr, size: usize, ordinal: CUdevice, stream: CUstream) -> Result<(), CUresult> {
+    stack::active()?;
+    stream::wire(stream)?;
+    let target = Target::of_ordinal(ordinal, devices()?)?;
+    check(start, size as u64)?;
+    BOOK.prefetch(start, size as u64, target);
+    Ok(())
+}
+
+/// The same with a location; there are no flags.
+pub(crate) fn prefetch_to(
+    start: CUdeviceptr,
+    size: usize,
+    location: CUmemLocation,
+    flags: u32,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    stack::active()?;
+    stream::wire(stream)?;
+    if flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let target = Target::of_location(location, devices()?)?;
+    check(start, size as u64)?;
+    BOOK.prefetch(start, size as u64, target);
+    Ok(())
+}
+
+/// The values are 4 bytes each; only the list of accessors has room for several.
+///
+/// # Safety
+///
+/// `data` is null or writable for `size` bytes.
+pub(crate) unsafe fn range_attribute(
+    data: *mut c_void,
+    size: usize,
+    attribute: u32,
+    start: CUdeviceptr,
+    length: usize,
+) -> Result<(), CUresult> {
+    if data.is_null() || size == 0 || !size.is_multiple_of(4) || size > MOST {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    check(start, length as u64)?;
+    let values = BOOK.attribute(start, length as u64, attribute, size / 4)?;
+    for (at, value) in values.into_iter().enumerate() {
+        // SAFETY: the book gives no more values than there is room for.
+        unsafe { data.cast::<i32>().add(at).write_unaligned(value) };
+    }
+    Ok(())
+}
+
+/// One after the other; the first that fails ends the call.
+///
+/// # Safety
+///
+/// The arrays are null or have `count` entries, and each buffer the size that is given for it.
+pub(crate) unsafe fn range_attributes(
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    attributes: *mut u32,
+    count: usize,
+    start: CUdeviceptr,
+    length: usize,
+) -> Result<(), CUresult> {
+    if data.is_null() || sizes.is_null() || attributes.is_null() || count == 0 || count > MOST {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for at in 0..count {
+        // SAFETY: below `count`, by the contract.
+        let (data, size, attribute) = unsafe {
+            (data.add(at).read_unaligned(), sizes.add(at).read_unaligned(), attributes.add(at).read_unaligned())
+        };
+        // SAFETY: the buffer has its size, by the contract.
+        unsafe { range_attribute(data, size, attribute, start, length) }?;
+    }
+    Ok(())
+}
+
+/// Only checked: everybody may use the memory at any time that the link allows.
+pub(crate) fn attach(stream: CUstream, address: CUdeviceptr, length: usize, flags: u32) -> Result<(), CUresult> {
+    stack::active()?;
+    stream::wire(stream)?;
+    let region = shim()?.regions.find(address).filter(Region::is_managed);
+    let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let whole = region.start == address && (length == 0 || length as u64 == region.size);
+    let known = match flags {
+        attach_flags::GLOBAL | attach_flags::HOST => true,
+        attach_flags::SINGLE => object(stream).is_ok(),
+        _ => false,
+    };
+    if whole && known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}

@@ -1,0 +1,764 @@
+//! Pinned host memory: an arena at the same address on both sides.
+//!
+//! With shared memory both sides see the same pages, so nothing has to be done for a GPU to reach them but register
+//! them once. On a stream link the worker has pages of its own at the same address. They are made equal where the GPU
+//! could tell: a block that a launch names is pushed before it, and after a synchronisation what the GPU changed, and
+//! only that, is written back. A block that no launch named does not exist in the worker: a stray access is a fault.
+//! Memory of the program's own that it registered is treated so on every link (see [`crate::memory::registered`]).
+//!
+//! A function of the program's that a stream comes to reads what the GPU wrote before, and the GPU what it has written: the
+//! upcall thread takes back and pushes too. The GPU waits for it, so it waits for nobody who may wait for the GPU: pages are
+//! made and given back with the books open ([`Standing`]), and the worker answers for their contents at once.
+//! Where a checkpoint holds frames, whoever has the books lets go of them until frames flow again ([`with_books`]).
+#![expect(unsafe_code, reason = "reads and writes memory that the program uses meanwhile")]
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use katydid_arena::{ReserveError, Settled};
+use katydid_client::memory::{Arena, Backing};
+use katydid_client::regions::{Place, Region};
+use katydid_client::session::HELD;
+use katydid_cuda_sys::CUresult;
+use katydid_transport::with_lock_held;
+use katydid_wire::message::{kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister};
+
+use crate::code::variable;
+use crate::context::{contexts, stack};
+use crate::copy::transfer::Way;
+use crate::launch::upcall;
+use crate::memory::pinned_sync::{self, Help, Part};
+use crate::memory::{managed, registered};
+use crate::process::session::{Shim, shim};
+use crate::sync::stream;
+
+/// Blocks begin and end on pages: they are registered by pages, and programs expect it.
+pub(crate) const PAGE: u64 = 4096;
+/// Bytes of one message that pushes.
+const PIECE: usize = 512 << 10;
+/// Bytes that are compared, and pushed, at once. What kernels and programs wait for has 4 bytes, or two such words, which go
+/// together; what lies closer is not written by the GPU and the program at the same time.
+const WORD: usize = 4;
+/// So many runs of changed words of a page are pushed by themselves.
+const FEW: usize = 16;
+
+/// The pinned arena.
+pub(crate) struct Pinned {
+    pub(crate) arena: Arena,
+    /// Both sides see the same pages.
+    pub(crate) is_shared: bool,
+    start: u64,
+    /// Whole pages that the worker has its own of, by address: blocks on a stream link, registered memory on any.
+    copies: Mutex<Copies>,
+    /// Pages have come or gone.
+    moved: Condvar,
+    /// Blocks that kernels reach without being told by a launch, by address; locked before `copies`.
+    flags: Mutex<BTreeMap<u64, Region>>,
+    /// How many they are: most programs have none, and their launches need not look.
+    flag_count: AtomicUsize,
+}
+
+type Copies = BTreeMap<u64, Copy>;
+
+/// Whether the worker has pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    There,
+    /// A thread is having them made, or given back.
+    Moving,
+}
+
+/// Pages in the worker, as far as this side knows them.
+struct Copy {
+    standing: Standing,
+    /// Wire id of the context that it was made in, and goes with.
+    context: u32,
+    /// What the worker's pages held when last seen; as long as they.
+    known: Vec<u8>,
+    /// Count of messages after which no launch has named it.
+    used_at: u64,
+    /// A launch has named it since the GPU was last known to be done with it.
+    is_used: bool,
+    /// The only context and stream whose launches have; none when there are several.
+    user: Option<(u32, u32)>,
+    /// Launches that have named it and are not sent yet.
+    pending: u32,
+}
+
+impl Copy {
+    /// Pages that no launch has named.
+    fn new(context: u32, known: Vec<u8>) -> Self {
+        Self { standing: Standing::There, context, known, used_at: 0, is_used: false, user: None, pending: 0 }
+    }
+
+    /// The GPU may be at work with the pages.
+    fn is_at_work(&self) -> bool {
+        self.is_used && self.standing == Standing::There
+    }
+
+    /// A launch in a stream is about to be sent that names it.
+    fn name(&mut self, user: Option<(u32, u32)>) {
+        self.user = user.filter(|_| !self.is_used || self.user == user);
+        self.is_used = true;
+        self.pending += 1;
+    }
+}
+
+/// What a launch has named; it must be told when that was sent, or could not be.
+pub(crate) struct Named(Vec<u64>);
+
+impl Named {
+    /// The launch is on its way.
+    pub(crate) fn sent(self) {
+        let Self(starts) = self;
+        let Ok(Some((shim, pinned))) = unshared() else { return };
+        if starts.is_empty() {
+            return;
+        }
+        let (now, mut copies) = (shim.session.enqueued(), pinned.copies());
+        for start in starts {
+            if let Some(copy) = copies.get_mut(&start) {
+                copy.pending = copy.pending.saturating_sub(1);
+                copy.used_at = copy.used_at.max(now);
+            }
+        }
+    }
+}
+
+impl Pinned {
+    /// The arena that both sides agreed on, if they did, over `memory` when it is shared.
+    pub(crate) fn new(arenas: &Settled, memory: Option<OwnedFd>) -> Result<Option<Self>, ReserveError> {
+        let Some(reservation) = &arenas.pinned else { return Ok(None) };
+        let range = reservation.range();
+        if let Some(memory) = &memory {
+            reservation.map_shared(0, range.end - range.start, memory, 0)?;
+            leave_out_of_dumps(&range);
+        }
+        let start = range.start;
+        let (copies, moved, flags, flag_count) = <(Mutex<_>, Condvar, Mutex<_>, AtomicUsize)>::default();
+        let is_shared = memory.is_some();
+        // A driver gets each piece registered by itself.
+        Ok(Some(Self { arena: Arena::of_parts(range), is_shared, start, copies, moved, flags, flag_count }))
+    }
+
+    /// A block that the program asked to have mapped for kernels, in a context of a wire id. Where the worker has pages of
+    /// its own, a small one is there from now on; a large one when a launch names it, as any other.
+    pub(crate) fn follow(&self, region: &Region, context: u32) {
+        if self.is_shared || region.size > PAGE {
+            return;
+        }
+        let mut flags = self.flags();
+        flags.insert(region.start, *region);
+        self.flag_count.store(flags.len(), Ordering::Release);
+        drop(flags);
+        // What fails here is tried again before the next launch, which says so.
+        let _ = push_flags(context);
+    }
+
+    fn flags(&self) -> MutexGuard<'_, BTreeMap<u64, Region>> {
+        self.flags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unfollow(&self, region: &Region) {
+        if self.flag_count.load(Ordering::Acquire) > 0 {
+            let mut flags = self.flags();
+            flags.remove(&region.start);
+            self.flag_count.store(flags.len(), Ordering::Release);
+        }
+    }
+
+    /// The books, which nobody holds while he waits for the GPU.
+    fn copies(&self) -> MutexGuard<'_, Copies> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same once no thread moves any of these pages. Not for the upcall thread.
+    fn copies_at(&self, pages: &Range<u64>) -> MutexGuard<'_, Copies> {
+        let is_moving = |copies: &mut Copies| {
+            overlapping(copies, pages)
+                .iter()
+                .any(|start| copies.get(start).is_some_and(|it| it.standing == Standing::Moving))
+        };
+        self.moved.wait_while(self.copies(), is_moving).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread that moved pages has done so.
+    fn tell_moved(&self, change: impl FnOnce(&mut Copies)) {
+        change(&mut self.copies());
+        self.moved.notify_all();
+    }
+
+    /// A block has ended with its context, whose wire id is given.
+    pub(crate) fn ended(&self, region: &Region, context: u32) {
+        self.copies().retain(|_, copy| copy.context != context);
+        // Pages made in another context stay until that one ends, when the worker cannot be asked any more.
+        let _ = self.forget(region);
+        // Its addresses are free at once: the worker ends the context before it sees any later message.
+        if region.is_pinned() || region.is_managed_block() {
+            let _ = self.arena.free(region.start, 0);
+        }
+    }
+
+    /// A context ends, and the worker's pages that were made in it.
+    pub(crate) fn context_ended(&self, context: u32) {
+        self.copies().retain(|_, copy| copy.context != context);
+    }
+
+    /// The pages in the worker of a block that was freed go, but those that others need.
+    pub(crate) fn forget(&self, region: &Region) -> Result<(), CUresult> {
+        self.unfollow(region);
+        let (shim, pages) = (shim()?, pages(region));
+        let mut copies = self.copies_at(&pages);
+        let mut leaving = Vec::new();
+        for start in overlapping(&copies, &pages) {
+            let Some(copy) = copies.get_mut(&start) else { continue };
+            let size = copy.known.len() as u64;
+            if region.is_registered() && registered::touches(shim, &(start..start + size)) {
+                continue;
+            }
+            if is_of_worker(region) {
+                copies.remove(&start);
+                continue;
+            }
+            copy.standing = Standing::Moving;
+            leaving.push((start, size));
+        }
+        drop(copies);
+        // The worker waits until the GPU is done with them.
+        let unregister =
+            |&(address, size)| shim.session.call(any_context(), &kdHostUnregister { address, size }).map(drop);
+        let left = leaving.iter().map(unregister).fold(Ok(()), Result::and);
+        self.tell_moved(|copies| leaving.iter().for_each(|(start, _)| drop(copies.remove(start))));
+        left
+    }
+
+    /// A variable in memory that both use, whose bytes in the worker are `known`.
+    pub(crate) fn adopt(&self, start: u64, context: u32, known: Vec<u8>) {
+        self.copies().insert(start, Copy::new(context, known));
+    }
+
+    /// Whether a launch has named the block since the GPU was last known to be done with it.
+    pub(crate) fn is_in_use(&self, region: &Region) -> bool {
+        let copies = self.copies();
+        overlapping(&copies, &pages(region)).iter().any(|start| copies.get(start).is_some_and(|copy| copy.is_used))
+    }
+
+    /// Gives large unused pieces back to the system, once the GPU is done with them.
+    pub(crate) fn give_back(&self) -> Result<(), CUresult> {
+        self.arena.release_until(contexts::settle_all()?);
+        self.arena.trim(&HostBacking);
+        Ok(())
+    }
+}
+
+/// A core of the program would otherwise walk through 256 GiB of holes.
+fn leave_out_of_dumps(range: &Range<u64>) {
+    let start = std::ptr::with_exposed_provenance_mut(range.start as usize);
+    let length = (range.end - range.start) as usize;
+    // A kernel without this advice writes slow dumps, no more.
+    // SAFETY: changes what a dump holds, not what the memory does; the mapping was just made.
+    let _ = unsafe { rustix::mm::madvise(start, length, rustix::mm::Advice::LinuxDontDump) };
+}
+
+impl Backing for HostBacking {
+    fn grow(&self, range: &Range<u64>) -> Result<(), CUresult> {
+        let (shim, size) = (shim()?, range.end - range.start);
+        if arena(shim)?.is_shared {
+            let lengthened = shim.session.lengthen_pinned(range.end - arena(shim)?.start);
+            lengthened.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+            let message = kdHostRegister { address: range.start, size, flags: 0 };
+            return shim.session.call(stack::wire()?, &message).map(drop);
+        }
+        let offset = range.start - arena(shim)?.start;
+        let reservation = shim.arenas.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        reservation.map_private(offset, size).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)
+    }
+
+    fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult> {
+        let (shim, size) = (shim()?, range.end - range.start);
+        if !arena(shim)?.is_shared {
+            let reservation = shim.arenas.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+            let offset = range.start - arena(shim)?.start;
+            return reservation.unmap(offset, size).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM);
+        }
+        shim.session.call(any_context(), &kdHostUnregister { address: range.start, size })?;
+        // SAFETY: a whole piece of the pinned arena's mapping, which no block is in and nobody refers to.
+        let removed = unsafe {
+            let start = std::ptr::with_exposed_provenance_mut(range.start as usize);
+            rustix::mm::madvise(start, size as usize, rustix::mm::Advice::LinuxRemove)
+        };
+        // Pages that stay cost memory until the process ends, and nothing else.
+        removed.or(Ok(()))
+    }
+
+    fn settle(&self) -> Result<u64, CUresult> {
+        contexts::settle_all()
+    }
+}
+
+/// The pinned arena as the allocator sees it.
+pub(crate) struct HostBacking;
+
+fn arena(shim: &Shim) -> Result<&Pinned, CUresult> {
+    shim.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+}
+
+fn any_context() -> u32 {
+    stack::wire().unwrap_or(0)
+}
+
+/// A context has ended, and with it the registrations made in it: they are made again in one that is still there.
+pub(crate) fn register_again() -> Result<(), CUresult> {
+    let shim = shim()?;
+    let Some(pinned) = &shim.pinned else { return Ok(()) };
+    if !pinned.is_shared {
+        return Ok(());
+    }
+    let active = shim.contexts.live().into_iter().find(|context| context.is_active());
+    for range in pinned.arena.grown() {
+        let Some(context) = &active else { break };
+        let message = kdHostRegister { address: range.start, size: range.end - range.start, flags: 0 };
+        match shim.session.call(context.wire(), &message) {
+            Ok(_) | Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED) => {}
+            Err(code) => return Err(code),
+        }
+    }
+    Ok(())
+}
+
+/// Whether the worker's driver gave it its memory there, which no message of ours gives back.
+fn is_of_worker(region: &Region) -> bool {
+    matches!(region.place, Place::Shared { .. } | Place::HostMapped)
+}
+
+/// What the worker has its own of for a block: the whole pages that it lies in; of a variable, the variable alone.
+fn pages(region: &Region) -> Range<u64> {
+    if is_of_worker(region) {
+        return region.start..region.start + region.size;
+    }
+    region.start / PAGE * PAGE..(region.start + region.size).next_multiple_of(PAGE)
+}
+
+/// First addresses of the copies that share a page with `pages`.
+fn overlapping(copies: &BTreeMap<u64, Copy>, pages: &Range<u64>) -> Vec<u64> {
+    let below = copies.range(..pages.end).rev();
+    let touching = below.take_while(|(start, copy)| **start + copy.known.len() as u64 > pages.start);
+    touching.map(|(start, _)| *start).collect()
+}
+
+/// What of `pages` no copy has yet.
+fn gaps(copies: &BTreeMap<u64, Copy>, pages: &Range<u64>) -> Vec<Range<u64>> {
+    let (mut gaps, mut end) = (Vec::new(), pages.end);
+    // From the last to the first.
+    for start in overlapping(copies, pages) {
+        let after = start + copies.get(&start).map_or(0, |copy| copy.known.len() as u64);
+        if after < end {
+            gaps.push(after..end);
+        }
+        end = start;
+    }
+    if pages.start < end {
+        gaps.push(pages.start..end);
+    }
+    gaps
+}
+
+/// The arena, where memory has to be made equal: on a stream link, or when there is memory outside of it.
+fn unshared() -> Result<Option<(&'static Shim, &'static Pinned)>, CUresult> {
+    let shim = shim()?;
+    let differs = |pinned: &&Pinned| !pinned.is_shared || registered::is_used() || variable::is_used();
+    let pinned = shim.pinned.as_ref().filter(differs);
+    Ok(pinned.map(|pinned| (shim, pinned)))
+}
+
+/// Before a launch in a stream of a context: pushes every pinned block that a parameter of one of its kernels points into, and
+/// all managed ones. Where nothing has to be made equal the parameters are not looked at, of which a graph may have very many.
+pub(crate) fn push_named<'a>(
+    kernels: impl IntoIterator<Item = &'a [u8]>,
+    context: u32,
+    stream: u32,
+) -> Result<Named, CUresult> {
+    let mut named = Named(Vec::new());
+    let Some((shim, pinned)) = unshared()? else { return Ok(named) };
+    push_flags(context)?;
+    // The id of a thread's own stream means another one in each thread.
+    let user = (!stream::is_of_thread(stream)).then_some((context, stream));
+    let follows_blocks = managed::is_used() && !pinned.is_shared;
+    if follows_blocks || variable::is_used() {
+        let is_followed = |region: &Region| region.is_managed() && (follows_blocks || !region.is_managed_block());
+        for region in shim.regions.all(is_followed) {
+            push(shim, pinned, &region, (context, user), &mut named)?;
+        }
+    }
+    // Pointers are aligned within parameters, which are aligned within the block.
+    for word in kernels.into_iter().flat_map(|params| params.as_chunks::<8>().0) {
+        let found = shim.regions.find(u64::from_le_bytes(*word)).filter(|it| it.is_host() && !it.is_managed());
+        if let Some(region) = found.filter(|region| !pinned.is_shared || region.is_registered()) {
+            push(shim, pinned, &region, (context, user), &mut named)?;
+        }
+    }
+    Ok(named)
+}
+
+fn push(
+    shim: &Shim,
+    pinned: &Pinned,
+    region: &Region,
+    (context, user): (u32, Option<(u32, u32)>),
+    named: &mut Named,
+) -> Result<(), CUresult> {
+    with_books(shim, || {
+        let mut copies = made(shim, pinned, region, context)?;
+        for start in overlapping(&copies, &pages(region)) {
+            let Some(copy) = copies.get_mut(&start) else { continue };
+            push_changes(shim, context, start, copy)?;
+            copy.name(user);
+            named.0.push(start);
+        }
+        Ok(())
+    })
+}
+
+/// Runs `work`, which takes the books in its hand and sends. Frames that are held it does not wait for, because the upcall thread
+/// needs the books meanwhile: it lets go of them, and does all that is left once frames flow.
+fn with_books(shim: &Shim, mut work: impl FnMut() -> Result<(), CUresult>) -> Result<(), CUresult> {
+    loop {
+        match with_lock_held(true, &mut work) {
+            Err(HELD) => shim.session.wait_until_open()?,
+            done => return done,
+        }
+    }
+}
+
+/// Before a launch in a context: pushes what the program wrote into blocks that kernels reach unnamed.
+fn push_flags(context: u32) -> Result<(), CUresult> {
+    let Some((shim, pinned)) = unshared()? else { return Ok(()) };
+    if pinned.flag_count.load(Ordering::Acquire) == 0 {
+        return Ok(());
+    }
+    with_books(shim, || {
+        // In hand throughout: a block that is in there is not freed.
+        let flags = pinned.flags();
+        flags.values().try_for_each(|region| {
+            let mut copies = made(shim, pinned, region, context)?;
+            let starts = overlapping(&copies, &pages(region));
+            starts.iter().try_for_each(|start| match copies.get_mut(start) {
+                Some(copy) => push_changes(shim, context, *start, copy),
+                None => Ok(()),
+            })
+        })
+    })
+}
+
+/// Before the worker goes on behind a function of the program's: pushes what that wrote into blocks that launches on their way
+/// have named.
+pub(crate) fn push_used() -> Result<(), CUresult> {
+    let Some((shim, pinned)) = unshared()? else { return Ok(()) };
+    let mut copies = pinned.copies();
+    copies
+        .iter_mut()
+        .filter(|(_, copy)| copy.is_at_work())
+        .try_for_each(|(start, copy)| push_changes(shim, 0, *start, copy))
+}
+
+/// The books, with the worker's pages of a block in them: they are made where they are not there. None are of a block that
+/// another thread has freed since it was found: whoever does that takes it out of the map of addresses, and then its pages out
+/// of the books, before its memory goes.
+fn made<'a>(
+    shim: &Shim,
+    pinned: &'a Pinned,
+    region: &Region,
+    context: u32,
+) -> Result<MutexGuard<'a, Copies>, CUresult> {
+    let pages = pages(region);
+    if region.is_registered() {
+        registered::check(&pages)?;
+    }
+    loop {
+        let mut copies = pinned.copies_at(&pages);
+        let is_there = || shim.regions.find(region.start).is_some_and(|found| found.id == region.id);
+        let Some(gap) = gaps(&copies, &pages).pop().filter(|_| is_there()) else { return Ok(copies) };
+        let (address, size) = (gap.start, gap.end - gap.start);
+        // The worker's pages are fresh: zeros.
+        let coming = Copy { standing: Standing::Moving, ..Copy::new(context, vec![0; size as usize]) };
+        copies.insert(address, coming);
+        drop(copies);
+        let answer = shim.session.call(context, &kdHostRegister { address, size, flags: 0 });
+        pinned.tell_moved(|copies| match copies.get_mut(&address) {
+            Some(copy) if answer.is_ok() => copy.standing = Standing::There,
+            _ => drop(copies.remove(&address)),
+        });
+        answer.map_err(|code| if region.is_registered() { registered::taken(code) } else { code })?;
+    }
+}
+
+/// Pushes what the program has changed of pages.
+fn push_changes(shim: &Shim, context: u32, start: u64, copy: &mut Copy) -> Result<(), CUresult> {
+    let now = snapshot(start, copy.known.len());
+    for change in changes(&copy.known, &now) {
+        let address = start + change.start() as u64;
+        let pushed = match change {
+            Change::Whole(range) => {
+                shim.session.enqueue(context, &kdHostPush { address, data: &now[range.clone()] })?;
+                range
+            }
+            Change::Words(at, words) => {
+                shim.session.enqueue(context, &kdHostPushWords { address, words: &words })?;
+                at..at + PAGE as usize
+            }
+        };
+        // At once: what was pushed is not to be pushed again should the next part be held.
+        copy.known[pushed.clone()].copy_from_slice(&now[pushed]);
+    }
+    Ok(())
+}
+
+/// The program's bytes at this moment; it may be writing some of them, which is its race as it would be natively.
+fn snapshot(address: u64, size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    let source = std::ptr::with_exposed_provenance::<u8>(address as usize);
+    // SAFETY: whole pages of a block of the arena, mapped as long as the block, or of registered memory, which was
+    // found mapped just now, or a variable that was mapped when it was noted; the vector has `size` bytes.
+    unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), size) };
+    bytes
+}
+
+/// Something that is to be pushed of two blocks that differ, by offsets in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Change {
+    /// All of a range.
+    Whole(Range<usize>),
+    /// Words of a page that begins there, as they travel: see `kdHostPushWords`.
+    Words(usize, Vec<u8>),
+}
+
+impl Change {
+    fn start(&self) -> usize {
+        match self {
+            Self::Whole(range) => range.start,
+            Self::Words(start, _) => *start,
+        }
+    }
+}
+
+/// Where two blocks differ: only changed words, since what lies beside them may be another one's to write, a kernel's that
+/// runs or a program's that has the memory too, and would be set back. Neighbours are joined to pieces of at most [`PIECE`] bytes.
+fn changes(before: &[u8], now: &[u8]) -> Vec<Change> {
+    let mut changes: Vec<Change> = Vec::new();
+    let mut add = |piece: Range<usize>| match changes.last_mut() {
+        Some(Change::Whole(last)) if last.end == piece.start && last.len() + piece.len() <= PIECE => {
+            last.end = piece.end
+        }
+        _ => changes.push(Change::Whole(piece)),
+    };
+    let pages = before.chunks(PAGE as usize).zip(now.chunks(PAGE as usize));
+    let mut torn = Vec::new();
+    for (index, (before, now)) in pages.enumerate().filter(|(_, (before, now))| before != now) {
+        let start = index * PAGE as usize;
+        let runs = changed_words(before, now);
+        if runs.len() <= FEW || now.len() < PAGE as usize {
+            runs.iter().for_each(|run| add(start + run.start..start + run.end));
+        } else {
+            torn.push(Change::Words(start, words(&runs, now)));
+        }
+    }
+    changes.extend(torn);
+    changes
+}
+
+/// These runs of a page's words as they travel: a bit for each word of the page, then those whose bit is set.
+fn words(runs: &[Range<usize>], page: &[u8]) -> Vec<u8> {
+    let mut words = vec![0; PAGE as usize / WORD / 8];
+    for word in runs.iter().flat_map(|run| run.start / WORD..run.end / WORD) {
+        words[word / 8] |= 1 << (word % 8);
+    }
+    runs.iter().for_each(|run| words.extend_from_slice(&page[run.clone()]));
+    words
+}
+
+/// Runs of words in which two pages differ.
+fn changed_words(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (index, (before, now)) in before.chunks(WORD).zip(now.chunks(WORD)).enumerate() {
+        let start = index * WORD;
+        match runs.last_mut() {
+            _ if before == now => {}
+            Some(last) if last.end == start => last.end += now.len(),
+            _ => runs.push(start..start + now.len()),
+        }
+    }
+    runs
+}
+
+/// After a synchronisation: takes back what the GPU wrote into blocks that launches named.
+pub(crate) fn pull_all() -> Result<(), CUresult> {
+    pull_after(None, 0, Help::Welcome)
+}
+
+/// The same before a function of the program's, which the GPU waits for.
+pub(crate) fn pull_for_function() -> Result<(), CUresult> {
+    pull_after(None, 0, Help::Forbidden)
+}
+
+/// After a synchronisation with a stream of the current context, which has done everything sent up to `epoch`: what only
+/// its launches have named needs no more pulls after this one.
+pub(crate) fn pull_of(stream: u32, epoch: u64) -> Result<(), CUresult> {
+    let user = (!stream::is_of_thread(stream)).then(stack::wire).and_then(Result::ok).map(|context| (context, stream));
+    pull_after(user, epoch, Help::Welcome)
+}
+
+fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: Help) -> Result<(), CUresult> {
+    let Some((shim, pinned)) = unshared()? else { return Ok(()) };
+    if let Some(stream) = done {
+        shim.upcalls.passed(stream, epoch);
+    }
+    with_books(shim, || {
+        let mut copies = pinned.copies();
+        let at_work = copies.iter_mut().filter(|(_, copy)| copy.is_at_work());
+        let parts: Vec<_> = at_work.flat_map(|(start, copy)| Part::all(*start, &mut copy.known)).collect();
+        if parts.is_empty() {
+            return Ok(());
+        }
+        pinned_sync::each(shim, parts, help, &take_in)?;
+        for copy in copies.values_mut().filter(|copy| copy.is_at_work()) {
+            let is_done = done.is_some() && copy.user == done && copy.pending == 0 && copy.used_at <= epoch;
+            copy.is_used = !is_done;
+        }
+        Ok(())
+    })
+}
+
+/// The GPU is done with everything sent up to `epoch`: blocks that no later launch named need no more pulls.
+pub(crate) fn settled(epoch: u64) -> Result<(), CUresult> {
+    shim()?.parts.settled(epoch);
+    shim()?.upcalls.settled(epoch);
+    let Some((_, pinned)) = unshared()? else { return Ok(()) };
+    let is_done = |copy: &&mut Copy| copy.pending == 0 && copy.used_at <= epoch;
+    pinned.copies().values_mut().filter(is_done).for_each(|copy| copy.is_used = false);
+    Ok(())
+}
+
+/// Writes what the GPU has changed of pages of a copy since they were known.
+fn take_in(known: &mut Part<'_>, data: &[u8]) {
+    for run in changed_runs(known.bytes, data) {
+        // SAFETY: inside the block, which is mapped, or memory that the program registered for the GPU to write and
+        // must keep until it has; only bytes that the GPU has written are touched.
+        unsafe {
+            let target = std::ptr::with_exposed_provenance_mut::<u8>(known.address as usize + run.start);
+            target.copy_from_nonoverlapping(data[run.clone()].as_ptr(), run.len());
+        }
+        known.bytes[run.clone()].copy_from_slice(&data[run]);
+    }
+}
+
+/// Runs of bytes in which `now` differs from `before`. Most pages are as they were, and are found so at once.
+fn changed_runs(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    let pages = before.chunks(PAGE as usize).zip(now.chunks(PAGE as usize)).enumerate();
+    for (page, (before, now)) in pages.filter(|(_, (before, now))| before != now) {
+        let changed = before.iter().zip(now).enumerate().filter(|(_, (before, now))| before != now);
+        for at in changed.map(|(at, _)| page * PAGE as usize + at) {
+            match runs.last_mut() {
+                Some(last) if last.end == at => last.end += 1,
+                _ => runs.push(at..at + 1),
+            }
+        }
+    }
+    runs
+}
+
+/// Whether there is memory that only the program reaches, and streams may still come to functions of the program.
+pub(crate) fn may_be_behind_functions() -> Result<bool, CUresult> {
+    Ok(unshared()?.is_some_and(|(shim, _)| upcall::may_come(shim)))
+}
+
+/// Whether an address is of memory that the program has pinned or registered.
+pub(crate) fn is_pinned(address: u64) -> Result<bool, CUresult> {
+    Ok(shim()?.regions.find(address).is_some_and(|region| region.is_host()))
+}
+
+/// Before the program's side of a copy that does not wait for its stream as it is: what earlier work does to that memory has been
+/// done, and is there. Memory that the GPU does not reach is the program's to look after.
+pub(crate) fn prepare(address: u64, way: Way) -> Result<(), CUresult> {
+    let Some((shim, pinned)) = unshared()? else { return Ok(()) };
+    let Some(region) = shim.regions.find(address).filter(Region::is_host) else { return Ok(()) };
+    if !pinned.is_in_use(&region) && !upcall::may_come(shim) {
+        return Ok(());
+    }
+    stream::synchronize_all_before(way.context, way.stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_words_that_changed_are_pushed() {
+        let before = vec![0u8; 5 * 4096];
+        let mut now = before.clone();
+        for at in [0, 9, 4096 + 7, 4 * 4096 + 4095] {
+            now[at] = 1;
+        }
+        let whole = |ranges: &[Range<usize>]| ranges.iter().cloned().map(Change::Whole).collect::<Vec<_>>();
+        let last = 5 * 4096 - 4..5 * 4096;
+        assert_eq!(changes(&before, &now), whole(&[0..4, 8..12, 4100..4104, last.clone()]));
+        now[2 * 4096..3 * 4096].fill(3);
+        for at in (4096..2 * 4096).step_by(64) {
+            now[at] = 2;
+        }
+        let mut words = [1_u8, 0].repeat(64);
+        words[0] = 3;
+        words.extend_from_slice(&now[4096..4104]);
+        (1..64).for_each(|word| words.extend_from_slice(&now[4096 + word * 64..][..4]));
+        let torn = Change::Words(4096, words);
+        assert_eq!(changes(&before, &now), [whole(&[0..4, 8..12, 2 * 4096..3 * 4096, last]), vec![torn]].concat());
+        assert!(changes(&before, &before).is_empty());
+        assert_eq!(changes(&[0; 13], &[[0; 8].as_slice(), &[1; 5]].concat()), [Change::Whole(8..13)]);
+    }
+
+    #[test]
+    fn blocks_that_share_a_page_share_its_copy() {
+        let copy = |pages: usize| Copy::new(1, vec![0; pages * PAGE as usize]);
+        let mut copies = BTreeMap::from([(0x2000, copy(1)), (0x5000, copy(2))]);
+        assert_eq!(gaps(&copies, &(0x1000..0x8000)), [0x7000..0x8000, 0x3000..0x5000, 0x1000..0x2000]);
+        assert_eq!(gaps(&copies, &(0x5000..0x7000)), []);
+        assert_eq!(overlapping(&copies, &(0x2000..0x6000)), [0x5000, 0x2000]);
+        copies.clear();
+        assert_eq!(gaps(&copies, &(0x1000..0x2000)), vec![0x1000..0x2000; 1]);
+    }
+
+    #[test]
+    fn a_block_has_one_user_until_another_stream_names_it_too() {
+        let mut copy = Copy::new(1, Vec::new());
+        copy.name(Some((1, 5)));
+        copy.name(Some((1, 5)));
+        assert_eq!((copy.user, copy.pending), (Some((1, 5)), 2));
+        copy.name(Some((1, 6)));
+        assert_eq!(copy.user, None);
+        copy.name(Some((1, 6)));
+        assert_eq!(copy.user, None);
+        copy.is_used = false;
+        copy.name(Some((1, 6)));
+        assert_eq!(copy.user, Some((1, 6)));
+    }
+
+    #[test]
+    fn a_large_change_is_pushed_in_pieces() {
+        let (before, now) = (vec![0u8; 3 * PIECE / 2], vec![1u8; 3 * PIECE / 2]);
+        assert_eq!(changes(&before, &now), [Change::Whole(0..PIECE), Change::Whole(PIECE..3 * PIECE / 2)]);
+    }
+
+    #[test]
+    fn only_bytes_that_the_gpu_wrote_come_back() {
+        assert_eq!(changed_runs(b"abcdef", b"aXYdeZ"), [1..3, 5..6]);
+        let before = vec![0_u8; 3 * 4096 + 5];
+        let mut now = before.clone();
+        now[4094..4098].fill(1);
+        now[3 * 4096 + 4] = 1;
+        assert_eq!(changed_runs(&before, &now), [4094..4098, 3 * 4096 + 4..3 * 4096 + 5]);
+        assert!(changed_runs(&before, &before).is_empty());
+    }
+}

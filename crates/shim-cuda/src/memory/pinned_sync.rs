@@ -1,0 +1,125 @@
+//! What the worker has of memory that it has pages of its own of, on its way to the program: as many ranges as a reply has room
+//! for in one question, and several questions on their way at a time, each by a thread of its own, as for large copies.
+
+use std::sync::{Mutex, PoisonError};
+
+use katydid_client::threads::Helpers;
+use katydid_cuda_sys::CUresult;
+use katydid_transport::{holds_lock, with_lock_held};
+use katydid_wire::codec::Message;
+use katydid_wire::message::kdHostPull;
+use katydid_wire::ranges;
+
+use crate::context::stack;
+use crate::copy::transfer::{FRAME, askers};
+use crate::process::session::Shim;
+
+/// A range, and bytes of this side's that belong to it.
+pub(crate) struct Part<'a> {
+    pub(crate) address: u64,
+    pub(crate) bytes: &'a mut [u8],
+}
+
+impl<'a> Part<'a> {
+    /// The parts of a range, none larger than a reply.
+    pub(crate) fn all(start: u64, bytes: &'a mut [u8]) -> impl Iterator<Item = Self> {
+        let step = move |(index, bytes)| Self { address: start + index as u64 * FRAME, bytes };
+        bytes.chunks_mut(FRAME as usize).enumerate().map(step)
+    }
+}
+
+/// Whether other threads may help.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Help {
+    Welcome,
+    /// The calling thread does what the GPU waits for: another one would stand still where this one may pass.
+    Forbidden,
+}
+
+/// Runs `step` with each part and what the worker has of it now, of the same length. Their order does not matter to anybody.
+pub(crate) fn each(
+    shim: &Shim,
+    parts: Vec<Part<'_>>,
+    help: Help,
+    step: &(dyn Fn(&mut Part<'_>, &[u8]) + Sync),
+) -> Result<(), CUresult> {
+    let size = parts.iter().map(|part| part.bytes.len() as u64).sum();
+    let helpers = if help == Help::Welcome { Helpers::worth(size, askers(shim, size)) } else { 0 };
+    let (context, groups, holds_lock) = (stack::wire().unwrap_or(0), grouped(parts), holds_lock());
+    let take = |index: u64| {
+        let Some(group) = groups.get(index as usize) else { return Ok(()) };
+        // Each is one thread's.
+        let mut group = group.lock().unwrap_or_else(PoisonError::into_inner);
+        with_lock_held(holds_lock, || fetch(shim, context, &mut group, step))
+    };
+    Helpers::take(helpers).run(groups.len() as u64, CUresult::ERROR_UNKNOWN, &take)
+}
+
+/// All that the worker has of a range.
+pub(crate) fn whole(shim: &Shim, start: u64, size: u64) -> Result<Vec<u8>, CUresult> {
+    let mut bytes = vec![0; size as usize];
+    let parts = Part::all(start, &mut bytes).collect();
+    each(shim, parts, Help::Welcome, &|part, data| part.bytes.copy_from_slice(data))?;
+    Ok(bytes)
+}
+
+/// Parts that travel together.
+type Group<'a> = Vec<Part<'a>>;
+
+/// Groups of parts, none of more bytes than a reply has room for.
+fn grouped(parts: Vec<Part<'_>>) -> Vec<Mutex<Group<'_>>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    let mut room = 0;
+    for part in parts {
+        let size = part.bytes.len();
+        match groups.last_mut() {
+            Some(last) if size <= room => last.push(part),
+            _ => {
+                room = FRAME as usize;
+                groups.push(vec![part]);
+            }
+        }
+        room = room.saturating_sub(size);
+    }
+    groups.into_iter().map(Mutex::new).collect()
+}
+
+fn fetch(
+    shim: &Shim,
+    context: u32,
+    group: &mut [Part<'_>],
+    step: &(dyn Fn(&mut Part<'_>, &[u8]) + Sync),
+) -> Result<(), CUresult> {
+    let wanted: Vec<_> = group.iter().map(|part| (part.address, part.bytes.len() as u32)).collect();
+    let data = shim.session.ask(context, &kdHostPull { ranges: &ranges::encode(&wanted) })?.data;
+    let mut rest = &data[..];
+    for part in group {
+        let (own, others) =
+            rest.split_at_checked(part.bytes.len()).ok_or_else(|| shim.session.broken(kdHostPull::NAME))?;
+        step(part, own);
+        rest = others;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Addresses of the parts of each group.
+    fn addresses(parts: Vec<Part<'_>>) -> Vec<Vec<u64>> {
+        let of = |group: Mutex<Group<'_>>| group.into_inner().unwrap().iter().map(|part| part.address).collect();
+        grouped(parts).into_iter().map(of).collect()
+    }
+
+    #[test]
+    fn small_blocks_travel_together_and_large_ones_in_several() {
+        let most = FRAME as usize;
+        let blocks = [(1, 4096), (2, most - 4096), (3, 1), (4, 2 * most + 9), (1 << 40, most)];
+        let mut memory = blocks.map(|(_, size)| vec![0; size]);
+        let parts = blocks.iter().zip(&mut memory).flat_map(|((at, _), bytes)| Part::all(*at, bytes)).collect();
+        let last = 4 + 2 * FRAME;
+        assert_eq!(addresses(parts), [vec![1, 2], vec![3], vec![4], vec![4 + FRAME], vec![last], vec![1 << 40]]);
+        assert!(addresses(Vec::new()).is_empty());
+    }
+}

@@ -1,0 +1,826 @@
+//! Memory pools and stream-ordered allocation.
+//!
+//! Pools are books over the device's arena: no message is sent but for growth. An address is given at the call. A place
+//! that a stream freed serves that stream again at once, because its old work comes before the new; everybody else gets
+//! it as any freed memory, once a synchronisation has passed. What a pool has reserved is counted as the driver counts
+//! it, in blocks of 32 MiB, of which a synchronisation leaves what is in use, or the release threshold.
+//! Pools of the host, and of managed memory, are the same books over the pinned arena, whose memory every device and the
+//! program reach.
+#![expect(unsafe_code, reason = "reads and writes values of C callers")]
+
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_client::regions::{Place, Region};
+use katydid_client::slab::{Slab, Slot};
+use katydid_cuda_sys::{
+    CUdevice, CUdeviceptr, CUipcMemHandle, CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemPoolPtrExportData,
+    CUmemoryPool, CUresult, CUstream, access_flags, allocation_type, location_type, pool_attribute as id,
+};
+
+use crate::context::device::{device, handle};
+use crate::context::stack;
+use crate::ffi::guard::out;
+use crate::ffi::handle::object;
+use crate::graph::capture;
+use crate::memory::allocation::DeviceBacking;
+use crate::memory::pinned::{HostBacking, PAGE};
+use crate::memory::{ipc, managed};
+use crate::process::session::{Shim, shim};
+use crate::sync::stream;
+
+/// The driver takes memory for pools in pieces of this many bytes.
+const BLOCK: u64 = 32 << 20;
+/// Places begin and end at multiples of this.
+const GRANULE: u64 = 512;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
+const FILE_DESCRIPTOR: u32 = 1;
+/// `CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES`
+const HANDLE_TYPES: u32 = 119;
+/// More grants than places make no sense.
+const MOST_GRANTS: usize = 64;
+/// Numbers of nodes of the host that are taken for one.
+const MOST_NODES: i32 = 64;
+
+/// Where memory of a pool lies; devices by the program's ordinals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Home {
+    /// On a device.
+    Device(u32),
+    /// On the host, pinned.
+    Host,
+    /// Where it is used last; here it is wanted first, on the host without a device.
+    Managed(Option<u32>),
+}
+
+impl Home {
+    fn device(self) -> Option<u32> {
+        match self {
+            Self::Device(ordinal) => Some(ordinal),
+            Self::Host | Self::Managed(_) => None,
+        }
+    }
+
+    /// Whether the program's processor reaches the memory: pages of the pinned arena.
+    fn is_shared(self) -> bool {
+        self.device().is_none()
+    }
+
+    /// Of a place out of a pool with this handle.
+    fn place(self, pool: usize) -> Place {
+        match self {
+            Self::Device(_) => Place::Pooled { pool },
+            Self::Host => Place::HostPooled { pool },
+            Self::Managed(_) => Place::ManagedPooled { pool },
+        }
+    }
+}
+
+/// One pool of memory of a device, of the host, or of both.
+pub(crate) struct Pool {
+    pub(crate) slot: Slot,
+    home: Home,
+    /// Most bytes, whole blocks; 0 for no limit.
+    limit: u64,
+    sharing: Sharing,
+    state: Mutex<State>,
+}
+
+/// Which programs have to do with a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    /// This one.
+    Own,
+    /// This one, and others whom it hands allocations.
+    Lent,
+    /// Another one, which hands allocations to this one.
+    Foreign,
+}
+
+/// A place that a stream has freed and nobody else has got yet.
+struct Freed {
+    address: u64,
+    /// As given out: whole granules.
+    extent: u64,
+    /// Wire id of the stream.
+    stream: u32,
+    /// Count of messages after which no work uses it.
+    epoch: u64,
+}
+
+/// What a pool counts.
+struct State {
+    freed: Vec<Freed>,
+    /// Whether places are reused along events, when they happen to be free, and by waiting: kept and told back, as
+    /// other streams get places after a synchronisation only.
+    reuse: [bool; 3],
+    threshold: u64,
+    reserved: u64,
+    reserved_high: u64,
+    used: u64,
+    used_high: u64,
+    /// A bit for each other device that was granted access, to a pool of the host each device: told back, nothing more.
+    granted: u32,
+}
+
+/// Pools that calls mean without naming them.
+#[derive(Default)]
+pub(crate) struct Chosen(Mutex<Vec<Choice>>);
+
+/// Of one home.
+struct Choice {
+    home: Home,
+    default: Arc<Pool>,
+    current: Arc<Pool>,
+}
+
+impl State {
+    /// Notes `size` more bytes in use.
+    fn take(&mut self, size: u64, limit: u64) -> Result<(), CUresult> {
+        let used = self.used.saturating_add(size);
+        let reserved = used.checked_next_multiple_of(BLOCK).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        if limit != 0 && reserved > limit {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        self.used = used;
+        self.used_high = self.used_high.max(used);
+        self.reserved = self.reserved.max(reserved);
+        self.reserved_high = self.reserved_high.max(self.reserved);
+        Ok(())
+    }
+
+    /// What is not in use goes, as long as `keep` bytes stay.
+    fn trim(&mut self, keep: u64) {
+        let needed = self.used.next_multiple_of(BLOCK).max(keep.div_ceil(BLOCK).saturating_mul(BLOCK));
+        self.reserved = self.reserved.min(needed);
+    }
+}
+
+impl Pool {
+    fn new(slot: Slot, home: Home, limit: u64) -> Self {
+        let state = State {
+            freed: Vec::new(),
+            reuse: [true; 3],
+            threshold: 0,
+            reserved: 0,
+            reserved_high: 0,
+            used: 0,
+            used_high: 0,
+            granted: 0,
+        };
+        Self { slot, home, limit: limit.next_multiple_of(BLOCK), sharing: Sharing::Own, state: Mutex::new(state) }
+    }
+
+    pub(crate) fn handle(&self) -> CUmemoryPool {
+        CUmemoryPool(handle(self.slot.handle))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for work in a stream; 0 bytes are nowhere.
+    fn allocate(&self, size: u64, stream: u32) -> Result<u64, CUresult> {
+        if self.sharing == Sharing::Foreign {
+            return Err(CUresult::ERROR_NOT_PERMITTED);
+        }
+        if size == 0 {
+            return Ok(0);
+        }
+        let extent = size.checked_next_multiple_of(GRANULE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let shim = shim()?;
+        let mut state = self.state();
+        state.take(size, self.limit)?;
+        let Home::Device(device) = self.home else {
+            return allocate_pages(shim, self.home, self.slot.handle, size).inspect_err(|_| state.used -= size);
+        };
+        let own = state.freed.iter().position(|freed| freed.stream == stream && freed.extent == extent);
+        let found = match own {
+            Some(index) => Ok(state.freed.swap_remove(index).address),
+            None => allocate_new(shim, device, &mut state, extent),
+        };
+        let address = found.inspect_err(|_| {
+            state.used -= size;
+            let used = state.used;
+            state.trim(used);
+        })?;
+        shim.regions.insert(address, size, self.home.place(self.slot.handle), device, 0);
+        Ok(address)
+    }
+
+    /// Takes back a place of a region that has left the map.
+    fn free(&self, region: &Region, stream: u32) -> Result<(), CUresult> {
+        let epoch = shim()?.session.enqueued();
+        let mut state = self.state();
+        state.used = state.used.saturating_sub(region.size);
+        if self.home.is_shared() {
+            return free_pages(region);
+        }
+        let extent = region.size.next_multiple_of(GRANULE);
+        state.freed.push(Freed { address: region.start, extent, stream, epoch });
+        Ok(())
+    }
+
+    /// A synchronisation point: places whose work was before `epoch` are everybody's again.
+    fn settle(&self, epoch: u64) {
+        let Ok(shim) = shim() else { return };
+        let mut state = self.state();
+        if let Some(device) = self.home.device().and_then(|device| shim.devices.get(device as usize)) {
+            for freed in state.freed.extract_if(.., |freed| freed.epoch <= epoch) {
+                let _ = device.free(freed.address, freed.epoch);
+            }
+        }
+        let keep = state.threshold;
+        state.trim(keep);
+    }
+
+    fn attribute(&self, attribute: u32) -> Result<u64, CUresult> {
+        let state = self.state();
+        Ok(match attribute {
+            id::REUSE_FOLLOW_EVENT_DEPENDENCIES..=id::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+                u64::from(state.reuse[attribute as usize - 1])
+            }
+            id::RELEASE_THRESHOLD => state.threshold,
+            id::RESERVED_MEM_CURRENT => state.reserved,
+            id::RESERVED_MEM_HIGH => state.reserved_high,
+            id::USED_MEM_CURRENT => state.used,
+            id::USED_MEM_HIGH => state.used_high,
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        })
+    }
+
+    fn set_attribute(&self, attribute: u32, value: u64) -> Result<(), CUresult> {
+        let mut state = self.state();
+        match attribute {
+            id::REUSE_FOLLOW_EVENT_DEPENDENCIES..=id::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+                state.reuse[attribute as usize - 1] = value != 0;
+            }
+            id::RELEASE_THRESHOLD => state.threshold = value,
+            id::RESERVED_MEM_HIGH if value == 0 => state.reserved_high = state.reserved,
+            id::USED_MEM_HIGH if value == 0 => state.used_high = state.used,
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        }
+        Ok(())
+    }
+}
+
+/// A place out of a device's arena; what streams have freed in the pool is given up for it before memory runs out.
+fn allocate_new(shim: &Shim, device: u32, state: &mut State, extent: u64) -> Result<u64, CUresult> {
+    let memory = &shim.devices[device as usize].memory;
+    let backing = DeviceBacking { ordinal: device };
+    match memory.allocate(extent, GRANULE, &backing) {
+        Err(CUresult::ERROR_OUT_OF_MEMORY) if !state.freed.is_empty() => {
+            for freed in state.freed.drain(..) {
+                let _ = memory.free(freed.address, freed.epoch);
+            }
+            memory.allocate(extent, GRANULE, &backing)
+        }
+        other => other,
+    }
+}
+
+/// Whole pages of the pinned arena; they belong to no context.
+fn allocate_pages(shim: &Shim, home: Home, pool: usize, size: u64) -> Result<u64, CUresult> {
+    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let pages = size.checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
+    let device = match home {
+        Home::Managed(device) => {
+            let device = device.unwrap_or(0);
+            managed::hold(device, (address, pages), 0)?;
+            managed::count();
+            device
+        }
+        Home::Device(_) | Home::Host => 0,
+    };
+    shim.regions.insert(address, size, home.place(pool), device, 0);
+    Ok(address)
+}
+
+/// A place that has left the map of addresses is used again once the GPU is done with it.
+fn free_pages(region: &Region) -> Result<(), CUresult> {
+    let shim = shim()?;
+    let is_managed = region.is_managed();
+    if is_managed {
+        managed::forget(region);
+    }
+    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    pinned.forget(region)?;
+    if is_managed {
+        managed::let_go(region.start)?;
+    }
+    pinned.arena.free(region.start, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+}
+
+impl Chosen {
+    fn lock(&self) -> MutexGuard<'_, Vec<Choice>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs `body` on what was chosen for a home; its default pool is made when it is first needed.
+fn with_choice<T>(home: Home, body: impl FnOnce(&mut Choice) -> T) -> Result<T, CUresult> {
+    let shim = shim()?;
+    let mut all = shim.chosen_pools.lock();
+    let index = match all.iter().position(|choice| choice.home == home) {
+        Some(index) => index,
+        None => {
+            let pool = make(&shim.pools, home, 0, Sharing::Own)?;
+            all.push(Choice { home, default: Arc::clone(&pool), current: pool });
+            all.len() - 1
+        }
+    };
+    Ok(body(&mut all[index]))
+}
+
+fn make(pools: &Slab<Pool>, home: Home, limit: u64, sharing: Sharing) -> Result<Arc<Pool>, CUresult> {
+    pools.insert(|slot| Pool { sharing, ..Pool::new(slot, home, limit) }).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+}
+
+/// The pool behind a handle; no handle gives 1.
+fn resolve(pool: CUmemoryPool) -> Result<Arc<Pool>, CUresult> {
+    object(pool).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+}
+
+/// A synchronisation has passed `epoch` on a device.
+pub(crate) fn settled(device: u32, epoch: u64) -> Result<(), CUresult> {
+    let shim = shim()?;
+    for pool in shim.pools.live().iter().filter(|pool| pool.home.device().is_none_or(|own| own == device)) {
+        pool.settle(epoch);
+    }
+    Ok(())
+}
+
+/// The device of the current context.
+fn device_of(stream: CUstream) -> Result<u32, CUresult> {
+    stack::wire()?;
+    Ok(stream::context_of(stream)?.device)
+}
+
+/// # Safety
+///
+/// `target` is null or writable; so are the outputs of every function below.
+pub(crate) unsafe fn allocate_async(target: *mut CUdeviceptr, size: usize, stream: CUstream) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    if let Some(address) = capture::allocate(stream, size)? {
+        target.write(address);
+        return Ok(());
+    }
+    let (device, wire) = (device_of(stream)?, stream::wire(stream)?);
+    let pool = with_choice(Home::Device(device), |choice| Arc::clone(&choice.current))?;
+    target.write(pool.allocate(size as u64, wire)?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`allocate_async`].
+pub(crate) unsafe fn allocate_from(
+    target: *mut CUdeviceptr,
+    size: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    stack::wire()?;
+    let pool = resolve(pool)?;
+    if let Some(address) = capture::allocate(stream, size)? {
+        target.write(address);
+        return Ok(());
+    }
+    target.write(pool.allocate(size as u64, stream::wire(stream)?)?);
+    Ok(())
+}
+
+/// Memory of `cuMemAlloc` can be freed so, too.
+pub(crate) fn free_async(address: CUdeviceptr, stream: CUstream) -> Result<(), CUresult> {
+    stack::wire()?;
+    // A captured stream is no place to send anything to, so it is asked for its wire id last.
+    if address == 0 || capture::free(stream, address)? {
+        return Ok(());
+    }
+    let wire = stream::wire(stream)?;
+    match shim()?.regions.find(address).map(|region| region.place) {
+        Some(Place::Pooled { .. } | Place::HostPooled { .. } | Place::ManagedPooled { .. }) => free(address, wire),
+        Some(Place::Device) => crate::memory::allocation::free_block(address),
+        Some(Place::Mapped) if ipc::is_pooled(address) => ipc::close(address),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+/// Frees what starts at exactly this address and came from a pool.
+pub(crate) fn free(address: CUdeviceptr, stream: u32) -> Result<(), CUresult> {
+    let shim = shim()?;
+    let region = shim.regions.remove(address, |region| region.pool().is_some());
+    let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let pool = region.pool().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    ipc::freed(address)?;
+    match shim.pools.get(pool) {
+        Some(pool) => pool.free(&region, stream),
+        None if region.is_host() => free_pages(&region),
+        // The pool was destroyed: its memory goes back as any other.
+        None => shim.devices[region.device as usize].free(address, shim.session.enqueued()),
+    }
+}
+
+/// # Safety
+///
+/// As [`allocate_async`].
+pub(crate) unsafe fn default_of_device(target: *mut CUmemoryPool, ordinal: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    device(ordinal)?;
+    target.write(with_choice(Home::Device(ordinal.unsigned_abs()), |choice| choice.default.handle())?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`allocate_async`].
+pub(crate) unsafe fn of_device(target: *mut CUmemoryPool, ordinal: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    device(ordinal)?;
+    target.write(with_choice(Home::Device(ordinal.unsigned_abs()), |choice| choice.current.handle())?);
+    Ok(())
+}
+
+/// A pool of another device gives 1.
+pub(crate) fn set_of_device(ordinal: CUdevice, pool: CUmemoryPool) -> Result<(), CUresult> {
+    let pool = resolve(pool)?;
+    device(ordinal).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    select(Home::Device(ordinal.unsigned_abs()), &pool)
+}
+
+/// Makes a pool the current one of a home, if it is of there; any pool of managed memory can be that of every such home.
+fn select(home: Home, pool: &Arc<Pool>) -> Result<(), CUresult> {
+    let suits = match (pool.home, home) {
+        (Home::Managed(_), Home::Managed(_)) => true,
+        (own, wanted) => own == wanted,
+    };
+    if !suits || pool.sharing == Sharing::Foreign {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    with_choice(home, |choice| choice.current = Arc::clone(pool))
+}
+
+/// What a location and an allocation type name. The host's nodes are one: where pages of the pinned arena lie, the system
+/// chooses.
+fn named(location: &CUmemLocation, kind: u32) -> Result<Home, CUresult> {
+    let is_managed = match kind {
+        allocation_type::PINNED => false,
+        allocation_type::MANAGED => true,
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    };
+    match location.type_ {
+        location_type::DEVICE => {
+            device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+            let ordinal = location.id.unsigned_abs();
+            Ok(if is_managed { Home::Managed(Some(ordinal)) } else { Home::Device(ordinal) })
+        }
+        // Managed memory may be wanted nowhere in particular.
+        location_type::NONE if is_managed => Ok(Home::Managed(None)),
+        location_type::HOST_NUMA if !(0..MOST_NODES).contains(&location.id) => Err(CUresult::ERROR_INVALID_VALUE),
+        location_type::HOST | location_type::HOST_NUMA => Ok(if is_managed { Home::Managed(None) } else { Home::Host }),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+/// # Safety
+///
+/// As [`allocate_async`]; `location` is null or readable.
+unsafe fn read(location: *const CUmemLocation) -> Result<CUmemLocation, CUresult> {
+    if location.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    Ok(unsafe { location.read_unaligned() })
+}
+
+/// # Safety
+///
+/// As [`allocate_async`]; `location` is null or readable.
+pub(crate) unsafe fn default_of(
+    target: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    // SAFETY: handed on.
+    let place = named(&unsafe { read(location) }?, kind)?;
+    target.write(with_choice(place, |choice| choice.default.handle())?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`default_of`].
+pub(crate) unsafe fn of_location(
+    target: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    // SAFETY: handed on.
+    let place = named(&unsafe { read(location) }?, kind)?;
+    target.write(with_choice(place, |choice| choice.current.handle())?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// `location` is null or readable.
+pub(crate) unsafe fn set_of_location(
+    location: *mut CUmemLocation,
+    kind: u32,
+    pool: CUmemoryPool,
+) -> Result<(), CUresult> {
+    let pool = resolve(pool)?;
+    // SAFETY: handed on.
+    select(named(&unsafe { read(location) }?, kind)?, &pool)
+}
+
+/// # Safety
+///
+/// As [`allocate_async`]; `properties` is null or readable.
+pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    if properties.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    let properties = unsafe { properties.read_unaligned() };
+    crate::graph::forbid()?;
+    let home = named(&properties.location, properties.allocType)?;
+    if properties.reserved.iter().any(|byte| *byte != 0) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let sharing = match properties.handleTypes {
+        0 => Sharing::Own,
+        FILE_DESCRIPTOR if home.device().map(lends_pools).transpose()? == Some(true) => Sharing::Lent,
+        // As attribute 119 says.
+        _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
+    };
+    target.write(make(&shim()?.pools, home, properties.maxSize as u64, sharing)?.handle());
+    Ok(())
+}
+
+/// Whether pools of a device can be made to be shared.
+fn lends_pools(ordinal: u32) -> Result<bool, CUresult> {
+    Ok(device(ordinal.cast_signed())?.value(HANDLE_TYPES).unsigned_abs() & FILE_DESCRIPTOR != 0)
+}
+
+/// What was allocated in it stays until it is freed; a default pool gives 1.
+pub(crate) fn destroy(pool: CUmemoryPool) -> Result<(), CUresult> {
+    let pool = resolve(pool)?;
+    let shim = shim()?;
+    let mut all = shim.chosen_pools.lock();
+    if all.iter().any(|choice| Arc::ptr_eq(&choice.default, &pool)) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for choice in all.iter_mut().filter(|choice| Arc::ptr_eq(&choice.current, &pool)) {
+        choice.current = Arc::clone(&choice.default);
+    }
+    drop(all);
+    shim.pools.remove(pool.slot.handle);
+    if let Some(device) = pool.home.device().and_then(|device| shim.devices.get(device as usize)) {
+        for freed in pool.state().freed.drain(..) {
+            let _ = device.free(freed.address, freed.epoch);
+        }
+    }
+    Ok(())
+}
+
+/// Unused blocks go, as long as so many bytes stay.
+pub(crate) fn trim(pool: CUmemoryPool, keep: usize) -> Result<(), CUresult> {
+    resolve(pool)?.state().trim(keep as u64);
+    Ok(())
+}
+
+/// Whether an attribute is an `int`; the others have 8 bytes.
+fn is_flag(attribute: u32) -> bool {
+    attribute <= id::REUSE_ALLOW_INTERNAL_DEPENDENCIES
+}
+
+/// # Safety
+///
+/// `value` is null or has room for the attribute.
+pub(crate) unsafe fn attribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) -> Result<(), CUresult> {
+    let found = resolve(pool)?.attribute(attribute)?;
+    if is_flag(attribute) {
+        // SAFETY: null or writable for 4 bytes, by the contract.
+        unsafe { out(value.cast::<u32>()) }?.write(found as u32);
+    } else {
+        // SAFETY: null or writable for 8 bytes, by the contract.
+        unsafe { out(value.cast::<u64>()) }?.write(found);
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// `value` is null or readable for the attribute's width.
+pub(crate) unsafe fn set_attribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) -> Result<(), CUresult> {
+    let pool = resolve(pool)?;
+    if value.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let value = match is_flag(attribute) {
+        // SAFETY: not null, so readable for 4 bytes by the contract.
+        true => u64::from(unsafe { value.cast::<u32>().read_unaligned() }),
+        // SAFETY: not null, so readable for 8 bytes by the contract; an unknown attribute is refused all the same.
+        false if attribute <= id::USED_MEM_HIGH => unsafe { value.cast::<u64>().read_unaligned() },
+        false => return Err(CUresult::ERROR_INVALID_VALUE),
+    };
+    pool.set_attribute(attribute, value)
+}
+
+/// Every device reaches the arenas that its peers can reach: grants are only checked and kept.
+///
+/// # Safety
+///
+/// `grants` is null or has `count` entries.
+pub(crate) unsafe fn set_access(
+    pool: CUmemoryPool,
+    grants: *const CUmemAccessDesc,
+    count: usize,
+) -> Result<(), CUresult> {
+    let pool = resolve(pool)?;
+    if grants.is_null() || count == 0 || count > MOST_GRANTS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for index in 0..count {
+        // SAFETY: below `count`, by the contract.
+        let grant = unsafe { grants.add(index).read_unaligned() };
+        check_grant(&grant, pool.home)?;
+        if grant.location.type_ == location_type::DEVICE {
+            let (bit, mut state) = (1_u32.checked_shl(grant.location.id.unsigned_abs()).unwrap_or(0), pool.state());
+            let allowed = grant.flags == access_flags::READ_WRITE;
+            state.granted = if allowed { state.granted | bit } else { state.granted & !bit };
+        }
+    }
+    Ok(())
+}
+
+fn check_grant(grant: &CUmemAccessDesc, home: Home) -> Result<(), CUresult> {
+    let is_own = home.is_shared() && matches!(grant.location.type_, location_type::HOST | location_type::HOST_NUMA);
+    if is_own && grant.flags == access_flags::READ_WRITE {
+        return Ok(());
+    }
+    if grant.location.type_ != location_type::DEVICE {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    device(grant.location.id)?;
+    match grant.flags {
+        access_flags::READ_WRITE => Ok(()),
+        access_flags::READ => Err(CUresult::ERROR_NOT_SUPPORTED),
+        access_flags::NONE if home.device() == Some(grant.location.id.unsigned_abs()) => {
+            Err(CUresult::ERROR_INVALID_DEVICE)
+        }
+        access_flags::NONE => Ok(()),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+/// The pool's own device has access, or the host; other devices where that was granted. To managed memory everybody has.
+///
+/// # Safety
+///
+/// As [`allocate_async`]; `location` is null or readable.
+pub(crate) unsafe fn access(
+    target: *mut u32,
+    pool: CUmemoryPool,
+    location: *mut CUmemLocation,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let pool = resolve(pool)?;
+    // SAFETY: handed on.
+    let location = unsafe { read(location) }?;
+    let granted = match location.type_ {
+        location_type::DEVICE => {
+            device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+            let bit = 1_u32.checked_shl(location.id.unsigned_abs()).unwrap_or(0);
+            match pool.home {
+                Home::Device(own) if location.id.unsigned_abs() == own => true,
+                Home::Device(_) | Home::Host => pool.state().granted & bit != 0,
+                Home::Managed(_) => true,
+            }
+        }
+        location_type::HOST | location_type::HOST_NUMA => pool.home.is_shared(),
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    };
+    target.write(if granted { access_flags::READ_WRITE } else { access_flags::NONE });
+    Ok(())
+}
+
+/// The device of a pool whose allocations other programs may be handed.
+pub(crate) fn exported(pool: CUmemoryPool) -> Result<u32, CUresult> {
+    let pool = resolve(pool)?;
+    pool.home.device().filter(|_| pool.sharing == Sharing::Lent).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// A pool of another program.
+pub(crate) fn imported(device: u32) -> Result<CUmemoryPool, CUresult> {
+    Ok(make(&shim()?.pools, Home::Device(device), 0, Sharing::Foreign)?.handle())
+}
+
+/// Of an allocation in such a pool.
+///
+/// # Safety
+///
+/// As [`allocate_async`].
+pub(crate) unsafe fn export_pointer(target: *mut CUmemPoolPtrExportData, address: CUdeviceptr) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let shim = shim()?;
+    let is_lent = |region: &Region| match region.place {
+        Place::Pooled { pool } => shim.pools.get(pool).is_some_and(|pool| pool.sharing == Sharing::Lent),
+        _ => false,
+    };
+    let region = shim.regions.find(address).filter(|region| region.start == address && is_lent(region));
+    target.write(CUmemPoolPtrExportData(ipc::lend(&region.ok_or(CUresult::ERROR_INVALID_VALUE)?)?.reserved));
+    Ok(())
+}
+
+/// An allocation of another program, at an address of this one's; it is freed here before it is freed there.
+///
+/// # Safety
+///
+/// As [`allocate_async`]; `data` is null or readable.
+pub(crate) unsafe fn import_pointer(
+    target: *mut CUdeviceptr,
+    pool: CUmemoryPool,
+    data: *mut CUmemPoolPtrExportData,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    stack::wire()?;
+    if data.is_null() || resolve(pool)?.sharing != Sharing::Foreign {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    let CUmemPoolPtrExportData(reserved) = unsafe { data.read_unaligned() };
+    target.write(ipc::open(&CUipcMemHandle { reserved }, true)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> Pool {
+        Pool::new(Slot { handle: 0x1000, index: 0 }, Home::Device(0), 0)
+    }
+
+    #[test]
+    fn memory_is_reserved_in_blocks_and_goes_down_to_what_is_kept() {
+        let pool = pool();
+        let mut state = pool.state();
+        state.take(1000, 0).unwrap();
+        assert_eq!((state.used, state.reserved), (1000, BLOCK));
+        state.take(BLOCK, 0).unwrap();
+        assert_eq!(state.reserved, 2 * BLOCK);
+        state.used = 0;
+        state.trim(1);
+        assert_eq!(state.reserved, BLOCK);
+        state.trim(0);
+        assert_eq!((state.reserved, state.reserved_high, state.used_high), (0, 2 * BLOCK, BLOCK + 1000));
+    }
+
+    #[test]
+    fn a_limit_is_kept_in_blocks() {
+        let pool = Pool::new(Slot { handle: 0x1000, index: 0 }, Home::Device(0), 1);
+        assert!(pool.state().take(BLOCK, pool.limit).is_ok());
+        assert_eq!(pool.state().take(1, pool.limit), Err(CUresult::ERROR_OUT_OF_MEMORY));
+    }
+
+    #[test]
+    fn marks_can_be_reset_and_counts_cannot_be_set() {
+        let pool = pool();
+        pool.state().take(7, 0).unwrap();
+        let codes = [(5, 0), (6, 7), (7, 0), (9, 0), (0, 0)].map(|(id, value)| pool.set_attribute(id, value));
+        assert_eq!(codes, [Err(CUresult::ERROR_INVALID_VALUE); 5]);
+        assert_eq!([(1, 0), (4, 99), (8, 0)].map(|(id, value)| pool.set_attribute(id, value)), [Ok(()); 3]);
+        assert_eq!([1, 4, 8].map(|id| pool.attribute(id)), [Ok(0), Ok(99), Ok(7)]);
+        assert_eq!(pool.attribute(9), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn grants_are_for_devices_and_whole() {
+        let grant = |type_, id, flags| {
+            check_grant(&CUmemAccessDesc { location: CUmemLocation { type_, id }, flags }, Home::Device(0))
+        };
+        assert_eq!(grant(location_type::HOST, 0, 3), Err(CUresult::ERROR_NOT_SUPPORTED));
+        let host = CUmemLocation { type_: location_type::HOST, id: 0 };
+        let of_host = |flags| check_grant(&CUmemAccessDesc { location: host, flags }, Home::Host);
+        assert_eq!((of_host(3), of_host(0)), (Ok(()), Err(CUresult::ERROR_NOT_SUPPORTED)));
+        // Without a session no device is known.
+        assert!(grant(location_type::DEVICE, 0, 3).is_err());
+    }
+}

@@ -1,0 +1,225 @@
+//! Memory of the program's own that it registers, so that the GPU can use it.
+//!
+//! The rule: it stays the program's, untouched. The pages cannot be moved into memory that both processes see, because
+//! other threads may write to them at any moment (a heap block shares its first and last page with its neighbours). So
+//! the worker has pages of its own at the same address, on every link, made when a launch first names the block; they
+//! are pushed before such launches and what the GPU changed is taken back at synchronisations, as [`crate::memory::pinned`] does
+//! for a stream link. Copies need none of that: they take the program's bytes as they are. What this cannot serve is a
+//! kernel that waits for the program to write while it runs, or for another process that has the memory mapped as well: what
+//! is there for that only, files that are mapped for others to see and wanted for kernels, is refused.
+#![expect(unsafe_code, reason = "asks the system about memory of the program")]
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use katydid_client::regions::{Place, Region};
+use katydid_cuda_sys::{CUresult, Function, host_register_flags as id};
+
+use crate::context::{contexts, stack};
+use crate::ffi::guard::refuse;
+use crate::graph;
+use crate::launch::upcall;
+use crate::memory::pinned::PAGE;
+use crate::process::session::{Shim, shim};
+
+/// Every flag that there is.
+const FLAGS: u32 = id::PORTABLE | id::DEVICEMAP | id::IOMEMORY | id::READ_ONLY;
+/// A program's addresses lie below.
+const ADDRESSES: u64 = 1 << 47;
+
+/// Blocks that there are: most programs have none, and their synchronisations need not look for any.
+static BLOCKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any memory is registered.
+pub(crate) fn is_used() -> bool {
+    BLOCKS.load(Ordering::Relaxed) > 0
+}
+
+/// `cuMemHostRegister`.
+pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<(), CUresult> {
+    let context = stack::active()?.owner();
+    graph::forbid()?;
+    let (start, size) = (pointer.expose_provenance() as u64, size as u64);
+    let end = start.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    if start == 0 || size == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // The driver counts the pages before it looks at flags, and has not enough of them for all that a program can address.
+    if end > ADDRESSES {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY);
+    }
+    // Memory of a device on the bus is not there to be registered.
+    if flags & !FLAGS != 0 || flags & id::IOMEMORY != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    check(&(start / PAGE * PAGE..end.next_multiple_of(PAGE)))?;
+    // What cannot be written needs the flag for that.
+    if flags & id::READ_ONLY == 0 && !is_writable(&(start..end)) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if flags & id::DEVICEMAP != 0 && is_others_too(&(start..end)) {
+        let why = "cannot map memory that other processes may have mapped too (a shared file of a name): kernels would see \
+                   what they write only at launches, not while they wait for it. NCCL does without with NCCL_SHM_DISABLE=1";
+        return Err(refuse(Function::cuMemHostRegister_v2, why));
+    }
+    let place = Place::Registered { flags: flags & id::PORTABLE | id::DEVICEMAP };
+    let shim = shim()?;
+    if shim.pinned.is_none() {
+        return Err(refuse(Function::cuMemHostRegister_v2, "needs addresses that this program has in use"));
+    }
+    if shim.regions.insert(start, size, place, context.device, context.slot.handle) {
+        BLOCKS.fetch_add(1, Ordering::Relaxed);
+        return Ok(());
+    }
+    let others = shim.regions.all(|other| other.start < end && start < other.start + other.size);
+    let is_variable = |other: &Region| matches!(other.place, Place::Global { .. });
+    Err(match () {
+        () if others.iter().all(Region::is_registered) => CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+        () if others.iter().any(is_variable) => taken(CUresult::ERROR_NOT_SUPPORTED),
+        () => CUresult::ERROR_INVALID_VALUE,
+    })
+}
+
+/// `cuMemHostUnregister`: waits for the GPU and takes back what it wrote.
+pub(crate) fn unregister(pointer: *mut c_void) -> Result<(), CUresult> {
+    graph::forbid()?;
+    let shim = shim()?;
+    let address = pointer.addr() as u64;
+    if address == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let found = shim.regions.find(address).ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    if !found.is_registered() || found.start != address {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // Copies and fills that wait in a stream behind a function of the program's name nothing.
+    if pinned.is_in_use(&found) || upcall::may_come(shim) {
+        contexts::settle_all()?;
+    }
+    let region = shim.regions.remove(address, Region::is_registered).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let forgotten = pinned.forget(&region);
+    BLOCKS.fetch_sub(1, Ordering::Relaxed);
+    forgotten
+}
+
+/// A context has ended, and this registration with it.
+pub(crate) fn ended() {
+    BLOCKS.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Whether a registered block lies in one of these pages.
+pub(crate) fn touches(shim: &Shim, pages: &Range<u64>) -> bool {
+    let inside = |region: &Region| region.start < pages.end && pages.start < region.start + region.size;
+    !shim.regions.all(|region| region.is_registered() && inside(region)).is_empty()
+}
+
+/// What the program gets when the worker has other memory at the address: its name, if that is the reason.
+pub(crate) fn taken(code: CUresult) -> CUresult {
+    if code == CUresult::ERROR_NOT_SUPPORTED {
+        return refuse(Function::cuMemHostRegister_v2, "has met an address that is in use in the worker");
+    }
+    code
+}
+
+/// Passes whole pages that the program maps: they are read when a launch names them.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE`.
+pub(crate) fn check(pages: &Range<u64>) -> Result<(), CUresult> {
+    // A byte a page is written; so few pages at a time that the bytes are few.
+    const STEP: u64 = 1 << 30;
+    let mut seen = vec![0_u8; (STEP.min(pages.end - pages.start) / PAGE) as usize];
+    for start in (pages.start..pages.end).step_by(STEP as usize) {
+        let (length, first) = (STEP.min(pages.end - start), std::ptr::without_provenance_mut(start as usize));
+        // SAFETY: the vector has a byte for each page of a step; the kernel only looks at the addresses.
+        if unsafe { libc::mincore(first, length as usize, seen.as_mut_ptr()) } != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the process may write everywhere in a range; also if that cannot be found out.
+fn is_writable(range: &Range<u64>) -> bool {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
+    maps.lines().filter_map(|line| mapping_in(line, range)).all(|mapping| mapping.rights.get(1) == Some(&b'w'))
+}
+
+/// Whether another process may have opened and mapped a part of a range; not what only children of this one can have.
+fn is_others_too(range: &Range<u64>) -> bool {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
+    maps.lines().filter_map(|line| mapping_in(line, range)).any(|mapping| mapping.is_file_of_many())
+}
+
+/// What a line of `maps` says of a mapping.
+struct Mapping<'a> {
+    /// `rwxp` or `rwxs`, with `-` for each that it has not.
+    rights: &'a [u8],
+    /// A path, or what else is there.
+    path: &'a str,
+}
+
+impl Mapping<'_> {
+    /// Shared, and of a file with a path: memory without a file is shown as one of `/dev/zero`.
+    fn is_file_of_many(&self) -> bool {
+        self.rights.get(3) == Some(&b's') && self.path.starts_with('/') && !self.path.starts_with("/dev/zero")
+    }
+}
+
+/// What a line (`first-last rights offset device inode path`, the numbers hexadecimal) says if it is about a part of a range.
+fn mapping_in<'a>(line: &'a str, range: &Range<u64>) -> Option<Mapping<'a>> {
+    let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
+    let mut words = line.split_whitespace();
+    let (first, last) = words.next()?.split_once('-')?;
+    let (first, last) = (hexadecimal(first)?, hexadecimal(last)?);
+    let rights = words.next()?.as_bytes();
+    (first < range.end && range.start < last).then(|| Mapping { rights, path: words.nth(3).unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_mapped_pages_pass() {
+        let block = vec![0_u8; 3 * PAGE as usize];
+        let start = (block.as_ptr().addr() as u64).next_multiple_of(PAGE);
+        assert_eq!(check(&(start..start + PAGE)), Ok(()));
+        assert_eq!(check(&(PAGE..2 * PAGE)), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn a_line_speaks_of_its_own_range() {
+        let line = "1000-3000 r--p 00000000 08:01 1234 /lib/x.so";
+        assert_eq!(mapping_in(line, &(0x2000..0x4000)).unwrap().rights, b"r--p");
+        assert!(mapping_in(line, &(0x3000..0x4000)).is_none() && mapping_in(line, &(0..0x1000)).is_none());
+        assert!(mapping_in("nonsense", &(0x1000..0x3000)).is_none());
+    }
+
+    #[test]
+    fn files_that_are_mapped_for_others_are_told_from_all_else() {
+        let is_others = |line: &str| mapping_in(line, &(0x1000..0x2000)).unwrap().is_file_of_many();
+        for line in
+            ["1000-3000 rw-s 0 00:1a 7 /dev/shm/nccl-x (deleted)", "1000-3000 rw-s 0 00:01 8 /memfd:x (deleted)"]
+        {
+            assert!(is_others(line), "{line}");
+        }
+        for line in
+            ["1000-3000 rw-s 0 00:01 9 /dev/zero (deleted)", "1000-3000 rw-p 0 08:01 4 /tmp/x", "1000-3000 rw-p 0 0 0"]
+        {
+            assert!(!is_others(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn text_of_the_program_cannot_be_written() {
+        let here = (text_of_the_program_cannot_be_written as fn()) as usize as u64;
+        assert!(!is_writable(&(here..here + 1)));
+        let local = 0_u8;
+        let there = (&raw const local).addr() as u64;
+        assert!(is_writable(&(there..there + 1)));
+    }
+}

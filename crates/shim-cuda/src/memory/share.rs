@@ -1,0 +1,172 @@
+//! Blocks and pools of memory as file descriptors, which programs of one server pass on to each other.
+//!
+//! The block's own descriptor is the worker's. The program gets a small file in memory that holds the lender's name: it can
+//! be sent, inherited and closed like the driver's, and whoever opens it takes the block from the lender's worker. The
+//! lender must still live then.
+#![expect(unsafe_code, reason = "reads and writes descriptors of C callers")]
+
+use std::ffi::{c_int, c_void};
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use katydid_cuda_sys::{CUdevice, CUmemAllocationHandleType, CUmemGenericAllocationHandle, CUmemoryPool, CUresult};
+use katydid_wire::message::{kdMemoryBorrow, kdMemoryLend};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+use crate::context::device;
+use crate::ffi::guard::out;
+use crate::memory::allocation::{UNKNOWN, in_need};
+use crate::memory::ipc::{self, NAME};
+use crate::memory::{pool, virtual_memory};
+use crate::process::session::shim;
+use crate::sync::stream::Apart;
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
+const FILE_DESCRIPTOR: u32 = 1;
+/// First bytes of the file of a block; the name follows.
+const BLOCK: [u8; 8] = *b"KATYDIDB";
+/// First bytes of the file of a pool; the worker's ordinal of its device follows, in as many bytes as a name has.
+const POOL: [u8; 8] = *b"KATYDIDP";
+
+/// A file that holds a name and never changes.
+fn token(magic: [u8; 8], name: &[u8]) -> std::io::Result<OwnedFd> {
+    let file = File::from(memfd_create("katydid-block", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.write_all_at(&[&magic, name].concat(), 0)?;
+    fcntl_add_seals(&file, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+    Ok(file.into())
+}
+
+/// The name that a caller's descriptor holds; the descriptor stays the caller's.
+fn name_in(descriptor: c_int, wanted: [u8; 8]) -> Option<[u8; NAME]> {
+    if descriptor < 0 {
+        return None;
+    }
+    // SAFETY: not closed here; one that is not open only fails to be read.
+    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+    let mut bytes = [0; BLOCK.len() + NAME];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    let (magic, name) = bytes.split_first_chunk::<8>()?;
+    if *magic == wanted { name.try_into().ok() } else { None }
+}
+
+/// Of a block that was made for it.
+///
+/// # Safety
+///
+/// `target` is null or has room for a descriptor.
+pub(crate) unsafe fn export(
+    target: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    kind: CUmemAllocationHandleType,
+    flags: u64,
+) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target.cast::<c_int>()) }?;
+    if kind != FILE_DESCRIPTOR || flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let memory = virtual_memory::wire_of(handle, FILE_DESCRIPTOR)?;
+    let incarnation = ipc::incarnation();
+    let reply = shim()?.session.call(0, &kdMemoryLend { incarnation, memory, address: 0, length: 0 })?;
+    let file = token(BLOCK, &reply.name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    Apart::begin_for_good();
+    target.write(file.into_raw_fd());
+    Ok(())
+}
+
+/// A handle of its own for the block, to be released like any other.
+///
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn import(
+    target: *mut CUmemGenericAllocationHandle,
+    descriptor: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    if kind != FILE_DESCRIPTOR {
+        return Err(wrong);
+    }
+    // The descriptor is the pointer's value, of which the upper half means nothing.
+    let name = ipc::told(name_in(descriptor.addr() as c_int, BLOCK).ok_or(wrong)?);
+    Apart::begin_for_good();
+    let borrow = || {
+        virtual_memory::adopt(FILE_DESCRIPTOR, |memory| {
+            let reply = shim()?.session.call(0, &kdMemoryBorrow { memory, name: &name })?;
+            Ok((reply.size, reply.device))
+        })
+    };
+    target.write(in_need(0, UNKNOWN, borrow)?);
+    Ok(())
+}
+
+/// Of a pool that was made for it: only its device is told. Each allocation is passed on by itself.
+///
+/// # Safety
+///
+/// As [`export`].
+pub(crate) unsafe fn export_pool(
+    target: *mut c_void,
+    pool: CUmemoryPool,
+    kind: CUmemAllocationHandleType,
+    flags: u64,
+) -> Result<(), CUresult> {
+    let device = pool::exported(pool)?;
+    // SAFETY: by the contract.
+    let target = unsafe { out(target.cast::<c_int>()) }?;
+    if kind != FILE_DESCRIPTOR || flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut name = [0; NAME];
+    name[..8].copy_from_slice(&(device::device(device as CUdevice)?.position as u64).to_le_bytes());
+    let file = token(POOL, &name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    target.write(file.into_raw_fd());
+    Ok(())
+}
+
+/// A pool that stands for another program's: nothing can be allocated in it.
+///
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn import_pool(
+    target: *mut CUmemoryPool,
+    descriptor: *mut c_void,
+    kind: CUmemAllocationHandleType,
+    flags: u64,
+) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    if kind != FILE_DESCRIPTOR || flags != 0 {
+        return Err(wrong);
+    }
+    let name = name_in(descriptor.addr() as c_int, POOL).ok_or(wrong)?;
+    let position = name.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let found = shim()?.devices.iter().position(|device| device.position as u64 == position);
+    target.write(pool::imported(found.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn a_token_holds_its_name_and_other_files_hold_none() {
+        let file = token(BLOCK, &[5; NAME]).unwrap();
+        assert_eq!(name_in(file.as_raw_fd(), BLOCK), Some([5; NAME]));
+        let other = File::open("/dev/zero").unwrap();
+        assert_eq!(
+            (name_in(other.as_raw_fd(), BLOCK), name_in(-1, BLOCK), name_in(file.as_raw_fd(), POOL)),
+            (None, None, None)
+        );
+    }
+}

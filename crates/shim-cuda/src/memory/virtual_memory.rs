@@ -1,0 +1,552 @@
+//! Virtual memory of the program's own making: reserved addresses, blocks of memory, and what is mapped where.
+//!
+//! The rule: an address is reserved in the program and in the worker, or in neither. So this side chooses: it takes
+//! addresses here first, and asks the worker for the very same. What is mapped is in the map of addresses, mapping by
+//! mapping; memory of neighbours can be used as one, as on the GPU.
+#![expect(unsafe_code, reason = "reads and writes memory of C callers")]
+
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_arena::{RESERVATION_UNIT, RangeMap, Reservation};
+use katydid_client::memory::retry_until_timeout;
+use katydid_client::regions::Place;
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{
+    CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUresult,
+    access_flags, allocation_type, location_type,
+};
+use katydid_wire::message::{
+    kdAddressFree, kdAddressReserve, kdMemoryAccess, kdMemoryCreate, kdMemoryGranularity, kdMemoryMap, kdMemoryRelease,
+    kdMemorySetAccess, kdMemoryUnmap,
+};
+
+use crate::code::variable;
+use crate::context::stack;
+use crate::ffi::guard::out;
+use crate::memory::allocation::in_need;
+use crate::memory::{pinned, pinned_sync};
+use crate::process::session::{Shim, shim};
+
+/// Sizes and addresses are multiples of this on every GPU so far.
+const GRANULARITY: u64 = 2 << 20;
+/// Where reservations without a wish go: between the places of the arenas.
+const ANYWHERE: std::ops::Range<u64> = 0x5000_0000_0000..0x6000_0000_0000;
+/// Places that are tried for one reservation: each can be taken on one of the two sides.
+const ATTEMPTS: u32 = 64;
+/// More grants than places make no sense.
+const MOST_GRANTS: usize = 64;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: the only kind that there is.
+const FILE_DESCRIPTOR: u32 = 1;
+/// Bytes of the records that travel.
+const PROPERTIES: usize = size_of::<CUmemAllocationProp>();
+
+/// A block of memory of a device, or of the host, without an address.
+pub(crate) struct Allocation {
+    slot: Slot,
+    /// Where its memory is; devices by the program's ordinal.
+    location: CUmemLocation,
+    /// What the program wished for in sharing and use, word by word.
+    wishes: (u32, u8, u8),
+    size: u64,
+    uses: Mutex<Uses>,
+}
+
+/// What keeps a block.
+struct Uses {
+    /// How often the handle may still be released.
+    handles: u32,
+    mappings: u32,
+}
+
+impl Allocation {
+    /// What it was created with.
+    fn properties(&self) -> CUmemAllocationProp {
+        let (sharing, compression, rdma) = self.wishes;
+        CUmemAllocationProp {
+            type_: allocation_type::PINNED,
+            requestedHandleTypes: sharing,
+            location: self.location,
+            win32HandleMetaData: std::ptr::null_mut(),
+            compressionType: compression,
+            gpuDirectRDMACapable: rdma,
+            // Not told back, as with the driver.
+            usage: 0,
+            reserved: [0; 4],
+        }
+    }
+
+    /// The program's ordinal of its device; the first one for memory of the host.
+    fn device(&self) -> u32 {
+        if is_host(self.location) { 0 } else { self.location.id.unsigned_abs() }
+    }
+
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index + 1
+    }
+
+    /// One more mapping keeps it.
+    pub(crate) fn map(&self, shim: &Shim) -> Result<(), CUresult> {
+        self.change(shim, |uses| uses.mappings += 1)
+    }
+
+    /// One mapping less does.
+    pub(crate) fn unmap(&self, shim: &Shim) -> Result<(), CUresult> {
+        self.change(shim, |uses| uses.mappings -= 1)
+    }
+
+    /// Changes what keeps the block, and gives it back when nothing does any more. A mapped block without a handle can
+    /// get one again, so the worker keeps its own until then.
+    fn change(&self, shim: &Shim, change: impl FnOnce(&mut Uses)) -> Result<(), CUresult> {
+        let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut uses);
+        if uses.handles > 0 || uses.mappings > 0 {
+            return Ok(());
+        }
+        let sent = shim.session.enqueue(0, &kdMemoryRelease { memory: self.wire() });
+        shim.allocations.remove(self.slot.handle);
+        sent
+    }
+}
+
+/// What the program reserved and mapped. Its lock is held across every message, so that both sides see one order and an
+/// id is never given to a second block too early.
+#[derive(Default)]
+pub(crate) struct VirtualMemory {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    reservations: RangeMap<Reservation>,
+    /// Where the search for a place begins, as a distance.
+    next: u64,
+    mapped: RangeMap<Arc<Allocation>>,
+}
+
+impl VirtualMemory {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Reserves at `address` on both sides; false when it is taken on one of them.
+    fn reserve_at(&mut self, shim: &Shim, address: u64, size: u64) -> Result<bool, CUresult> {
+        let Ok(reservation) = Reservation::at(address, size) else { return Ok(false) };
+        match shim.session.call(0, &kdAddressReserve { address, size }) {
+            Ok(_) => {}
+            // The worker's driver may have taken the place for itself, or have no room just there.
+            Err(CUresult::ERROR_ALREADY_MAPPED | CUresult::ERROR_OUT_OF_MEMORY) => return Ok(false),
+            Err(other) => return Err(other),
+        }
+        // Taken from the system just now, so nothing of ours can be there.
+        let _ = self.reservations.insert(address, size, reservation);
+        Ok(true)
+    }
+
+    /// Reserves wherever both sides have room. Steps grow, because what is in the way may be large.
+    fn reserve_anywhere(&mut self, shim: &Shim, size: u64, align: u64) -> Result<u64, CUresult> {
+        let room = ANYWHERE.end - ANYWHERE.start;
+        let mut step = size;
+        for _ in 0..ATTEMPTS {
+            let wanted = (ANYWHERE.start + self.next).next_multiple_of(align.max(RESERVATION_UNIT));
+            let Some(end) = wanted.checked_add(size).filter(|end| *end <= ANYWHERE.end) else {
+                if self.next == 0 || size > room {
+                    break;
+                }
+                (self.next, step) = (0, size);
+                continue;
+            };
+            if self.reserve_at(shim, wanted, size)? {
+                self.next = end - ANYWHERE.start;
+                return Ok(wanted);
+            }
+            self.next = wanted - ANYWHERE.start + step;
+            step = step.saturating_mul(2);
+        }
+        Err(CUresult::ERROR_OUT_OF_MEMORY)
+    }
+
+    /// Gives the program pages of its own where memory of the host is mapped, which are kept equal to the worker's as
+    /// managed variables are. Memory of a device stays out of its reach.
+    fn open(&self, shim: &Shim, start: u64, size: u64) -> Result<(), CUresult> {
+        let found = self.mapped.find(start).map(|(.., allocation)| allocation);
+        let allocation = found.filter(|allocation| is_host(allocation.location));
+        let is_closed = shim.regions.find(start).is_some_and(|region| region.place == Place::Mapped);
+        let (Some(allocation), Some(pinned), true) = (allocation, &shim.pinned, is_closed) else { return Ok(()) };
+        let (first, _, reservation) = self.reservations.find(start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        reservation.map_private(start - first, size).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        let known = pinned_sync::whole(shim, start, size)?;
+        // SAFETY: the pages were mapped just now, as many as there are bytes, and the program does not use them yet.
+        unsafe {
+            let target = std::ptr::with_exposed_provenance_mut::<u8>(start as usize);
+            target.copy_from_nonoverlapping(known.as_ptr(), known.len());
+        }
+        shim.regions.remove(start, |region| region.place == Place::Mapped);
+        shim.regions.insert(start, size, Place::HostMapped, allocation.device(), 0);
+        pinned.adopt(start, 0, known);
+        variable::count(true);
+        Ok(())
+    }
+
+    /// Takes such pages away; the mapping stays, for devices.
+    fn close(&self, shim: &Shim, start: u64) -> Result<(), CUresult> {
+        let region = shim.regions.remove(start, |region| region.place == Place::HostMapped);
+        let (Some(region), Some(pinned)) = (region, &shim.pinned) else { return Ok(()) };
+        pinned.forget(&region)?;
+        variable::count(false);
+        let (first, _, reservation) = self.reservations.find(start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        reservation.unmap(start - first, region.size).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        shim.regions.insert(start, region.size, Place::Mapped, region.device, 0);
+        Ok(())
+    }
+
+    /// Takes the program's own pages of some mappings away and asks the worker for something that these would be in the way
+    /// of. What the program has written there is the memory's from then on; if the worker refuses, nothing has changed.
+    fn without_pages(
+        &self,
+        shim: &Shim,
+        tiles: &[(u64, u64)],
+        ask: impl FnOnce() -> Result<(), CUresult>,
+    ) -> Result<(), CUresult> {
+        let is_open = |start| shim.regions.find(start).is_some_and(|region| region.place == Place::HostMapped);
+        let open: Vec<_> = tiles.iter().filter(|(start, _)| is_open(*start)).collect();
+        if !open.is_empty() {
+            pinned::push_named([], stack::wire().unwrap_or(0), 0)?.sent();
+        }
+        open.iter().try_for_each(|(start, _)| self.close(shim, *start))?;
+        ask().inspect_err(|_| {
+            for (start, length) in open {
+                let _ = self.open(shim, *start, *length);
+            }
+        })
+    }
+
+    /// The mappings that fill `address..address + size` exactly.
+    fn tiles(&self, address: u64, size: u64) -> Result<Vec<(u64, u64)>, CUresult> {
+        let end = address.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let tiles: Vec<_> = self.mapped.overlapping(address, end).map(|(at, length, _)| (at, length)).collect();
+        let reached = tiles.iter().try_fold(address, |at, tile| (tile.0 == at).then(|| tile.0 + tile.1));
+        if reached == Some(end) && size > 0 { Ok(tiles) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    }
+}
+
+/// At the wished address if that is free on both sides, else elsewhere.
+///
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn reserve(
+    target: *mut CUdeviceptr,
+    size: usize,
+    align: usize,
+    wanted: CUdeviceptr,
+    flags: u64,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let (shim, size, align) = (shim()?, size as u64, align as u64);
+    let whole = size != 0 && size.is_multiple_of(GRANULARITY) && wanted.is_multiple_of(GRANULARITY);
+    if flags != 0 || !whole || (align != 0 && !align.is_power_of_two()) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let align = align.max(GRANULARITY);
+    let mut state = shim.virtual_memory.lock();
+    let there = wanted != 0 && wanted.is_multiple_of(align) && state.reserve_at(shim, wanted, size)?;
+    target.write(if there { wanted } else { state.reserve_anywhere(shim, size, align)? });
+    Ok(())
+}
+
+/// Addresses for memory that this library maps for the program.
+pub(crate) fn reserve_for(size: u64) -> Result<u64, CUresult> {
+    let shim = shim()?;
+    if size == 0 || !size.is_multiple_of(GRANULARITY) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    shim.virtual_memory.lock().reserve_anywhere(shim, size, GRANULARITY)
+}
+
+/// The number that messages carry of a block that was made to be shared in this way.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE` for any other.
+pub(crate) fn wire_of(handle: CUmemGenericAllocationHandle, sharing: u32) -> Result<u32, CUresult> {
+    let allocation = allocation(shim()?, handle)?;
+    let is_shareable = allocation.wishes.0 & sharing != 0;
+    if is_shareable { Ok(allocation.wire()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// A handle for a block that `take` gets under its number; it answers size and the worker's ordinal of the device.
+pub(crate) fn adopt(
+    sharing: u32,
+    take: impl FnOnce(u32) -> Result<(u64, i32), CUresult>,
+) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    let shim = shim()?;
+    let _order = shim.virtual_memory.lock();
+    let allocation = shim.allocations.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        let (size, position) = take(slot.index + 1)?;
+        let device = shim.devices.iter().position(|device| device.position as i32 == position);
+        let device = device.map_or(0, |ordinal| ordinal as i32);
+        let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
+        let location = CUmemLocation { type_: location_type::DEVICE, id: device };
+        Ok(Allocation { slot, location, wishes: (sharing, 0, 0), size, uses })
+    })?;
+    Ok(allocation.slot.handle as u64)
+}
+
+/// Runs `body` so that both sides see one order of what it does to blocks.
+pub(crate) fn in_order<T>(body: impl FnOnce(&Shim) -> Result<T, CUresult>) -> Result<T, CUresult> {
+    let shim = shim()?;
+    let _order = shim.virtual_memory.lock();
+    body(shim)
+}
+
+/// A whole reservation in which nothing is mapped.
+pub(crate) fn unreserve(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
+    let (shim, size) = (shim()?, size as u64);
+    let mut state = shim.virtual_memory.lock();
+    let known = state.reservations.find(address).filter(|(start, length, _)| (*start, *length) == (address, size));
+    known.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    shim.session.call(0, &kdAddressFree { address, size })?;
+    state.reservations.remove(address);
+    Ok(())
+}
+
+/// Whether a location is the host, whichever of its nodes.
+fn is_host(location: CUmemLocation) -> bool {
+    (location_type::HOST..=location_type::HOST_NUMA_CURRENT).contains(&location.type_)
+}
+
+/// A location as the worker counts devices; the host is the host.
+fn located(location: CUmemLocation) -> Result<CUmemLocation, CUresult> {
+    if is_host(location) {
+        return Ok(location);
+    }
+    let ordinal = usize::try_from(location.id).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
+    let device = shim()?.devices.get(ordinal).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    if location.type_ != location_type::DEVICE {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    Ok(CUmemLocation { id: device.position as i32, ..location })
+}
+
+/// Properties as they travel.
+fn travelling(properties: &CUmemAllocationProp) -> Result<[u8; PROPERTIES], CUresult> {
+    if properties.requestedHandleTypes & !FILE_DESCRIPTOR != 0 {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    let location = located(properties.location)?;
+    let mut bytes = [0; PROPERTIES];
+    bytes[0..4].copy_from_slice(&properties.type_.to_le_bytes());
+    bytes[4..8].copy_from_slice(&properties.requestedHandleTypes.to_le_bytes());
+    bytes[8..12].copy_from_slice(&location.type_.to_le_bytes());
+    bytes[12..16].copy_from_slice(&location.id.to_le_bytes());
+    bytes[24..26].copy_from_slice(&[properties.compressionType, properties.gpuDirectRDMACapable]);
+    bytes[26..28].copy_from_slice(&properties.usage.to_le_bytes());
+    Ok(bytes)
+}
+
+/// Out of memory is told here.
+///
+/// # Safety
+///
+/// `target` is null or writable, `properties` null or readable.
+pub(crate) unsafe fn create(
+    target: *mut CUmemGenericAllocationHandle,
+    size: usize,
+    properties: *const CUmemAllocationProp,
+    flags: u64,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, and null or readable, by the contract.
+    let (target, properties) = unsafe { (out(target)?, properties.as_ref()) };
+    let properties = *properties.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let (shim, size) = (shim()?, size as u64);
+    if flags != 0 || size == 0 || properties.type_ != allocation_type::PINNED {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let wish = travelling(&properties)?;
+    let make = || {
+        let _order = shim.virtual_memory.lock();
+        shim.allocations.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+            shim.session.call(0, &kdMemoryCreate { memory: slot.index + 1, size, properties: &wish })?;
+            let CUmemAllocationProp { requestedHandleTypes: sharing, compressionType: compression, .. } = properties;
+            let wishes = (sharing, compression, properties.gpuDirectRDMACapable);
+            let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
+            // The host is told as the first of its nodes, as with the driver.
+            let first_node = CUmemLocation { type_: location_type::HOST_NUMA, id: 0 };
+            let is_any = properties.location.type_ == location_type::HOST;
+            let location = if is_any { first_node } else { properties.location };
+            Ok(Allocation { slot, location, wishes, size, uses })
+        })
+    };
+    let device = Some(properties.location).filter(|place| place.type_ == location_type::DEVICE);
+    let allocation = match device.and_then(|place| u32::try_from(place.id).ok()) {
+        Some(ordinal) => in_need(ordinal, size, make),
+        None => retry_until_timeout(make),
+    }?;
+    target.write(allocation.slot.handle as u64);
+    Ok(())
+}
+
+/// The block behind a handle that may still be used.
+pub(crate) fn allocation(shim: &Shim, handle: CUmemGenericAllocationHandle) -> Result<Arc<Allocation>, CUresult> {
+    let allocation = shim.allocations.get(handle as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let alive = allocation.uses.lock().unwrap_or_else(PoisonError::into_inner).handles > 0;
+    if alive { Ok(allocation) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// The memory goes when its last mapping is gone too.
+pub(crate) fn release(handle: CUmemGenericAllocationHandle) -> Result<(), CUresult> {
+    let shim = shim()?;
+    let _order = shim.virtual_memory.lock();
+    allocation(shim, handle)?.change(shim, |uses| uses.handles -= 1)
+}
+
+/// Without access until that is granted.
+pub(crate) fn map(
+    address: CUdeviceptr,
+    size: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: u64,
+) -> Result<(), CUresult> {
+    let (shim, size, offset) = (shim()?, size as u64, offset as u64);
+    let mut state = shim.virtual_memory.lock();
+    let allocation = allocation(shim, handle)?;
+    let inside = offset.checked_add(size).is_some_and(|end| end <= allocation.size);
+    if flags != 0 || size == 0 || !inside || state.reservations.find_span(address, size).is_none() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    shim.session.call(0, &kdMemoryMap { address, size, offset, memory: allocation.wire() })?;
+    allocation.map(shim)?;
+    let device = allocation.device();
+    shim.regions.insert(address, size, Place::Mapped, device, 0);
+    // The worker has checked that nothing is mapped there.
+    let _ = state.mapped.insert(address, size, allocation);
+    Ok(())
+}
+
+/// Whole mappings, one or several side by side.
+pub(crate) fn unmap(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
+    let (shim, size) = (shim()?, size as u64);
+    let mut state = shim.virtual_memory.lock();
+    let tiles = state.tiles(address, size)?;
+    // The thread of the program's functions keeps open pages equal, also while the driver waits for the GPU.
+    let unmap = || shim.session.call(stack::wire().unwrap_or(0), &kdMemoryUnmap { address, size }).map(drop);
+    state.without_pages(shim, &tiles, unmap)?;
+    for (start, _) in tiles {
+        shim.regions.remove(start, |region| region.place == Place::Mapped);
+        let Some((_, allocation)) = state.mapped.remove(start) else { continue };
+        allocation.unmap(shim)?;
+    }
+    Ok(())
+}
+
+/// Whole mappings; each grant names a device.
+///
+/// # Safety
+///
+/// `grants` is null or has `count` entries.
+pub(crate) unsafe fn set_access(
+    address: CUdeviceptr,
+    size: usize,
+    grants: *const CUmemAccessDesc,
+    count: usize,
+) -> Result<(), CUresult> {
+    if grants.is_null() || count == 0 || count > MOST_GRANTS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut bytes = Vec::with_capacity(count * size_of::<CUmemAccessDesc>());
+    let mut opening = None;
+    for at in 0..count {
+        // SAFETY: below `count`, by the contract.
+        let CUmemAccessDesc { location, flags } = unsafe { grants.add(at).read_unaligned() };
+        let location = located(location)?;
+        bytes.extend([location.type_.to_le_bytes(), location.id.to_le_bytes(), flags.to_le_bytes()].as_flattened());
+        if is_host(location) {
+            opening = Some(flags == access_flags::READ_WRITE);
+        }
+    }
+    let (shim, size) = (shim()?, size as u64);
+    let state = shim.virtual_memory.lock();
+    let tiles = state.tiles(address, size)?;
+    let closing = if opening == Some(false) { &tiles[..] } else { &[] };
+    let grant = || shim.session.call(0, &kdMemorySetAccess { address, size, grants: &bytes }).map(drop);
+    state.without_pages(shim, closing, grant)?;
+    if opening == Some(true) {
+        tiles.iter().try_for_each(|(start, length)| state.open(shim, *start, *length))?;
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// `flags` is null or writable, `location` null or readable.
+pub(crate) unsafe fn access(
+    flags: *mut u64,
+    location: *const CUmemLocation,
+    address: CUdeviceptr,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, and null or readable, by the contract.
+    let (flags, location) = unsafe { (out(flags)?, location.as_ref()) };
+    let location = located(*location.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
+    let (shim, device) = (shim()?, location.id);
+    shim.virtual_memory.lock().mapped.find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    if is_host(location) {
+        let is_open = shim.regions.find(address).is_some_and(|region| region.place == Place::HostMapped);
+        flags.write(u64::from(if is_open { access_flags::READ_WRITE } else { access_flags::NONE }));
+        return Ok(());
+    }
+    flags.write(shim.session.call(0, &kdMemoryAccess { address, device })?.flags);
+    Ok(())
+}
+
+/// # Safety
+///
+/// `target` is null or writable, `properties` null or readable.
+pub(crate) unsafe fn granularity(
+    target: *mut usize,
+    properties: *const CUmemAllocationProp,
+    option: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, and null or readable, by the contract.
+    let (target, properties) = unsafe { (out(target)?, properties.as_ref()) };
+    let wish = travelling(properties.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
+    let reply = shim()?.session.call(0, &kdMemoryGranularity { option, properties: &wish })?;
+    target.write(reply.granularity as usize);
+    Ok(())
+}
+
+/// What a block was created with.
+///
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn properties(
+    target: *mut CUmemAllocationProp,
+    handle: CUmemGenericAllocationHandle,
+) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(allocation(shim()?, handle)?.properties());
+    Ok(())
+}
+
+/// A handle of the block that is mapped at an address, to be released once more.
+///
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn retain(target: *mut CUmemGenericAllocationHandle, address: *mut c_void) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let shim = shim()?;
+    let state = shim.virtual_memory.lock();
+    let (.., allocation) = state.mapped.find(address.addr() as u64).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    allocation.change(shim, |uses| uses.handles += 1)?;
+    target.write(allocation.slot.handle as u64);
+    Ok(())
+}

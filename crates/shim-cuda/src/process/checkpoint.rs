@@ -1,0 +1,132 @@
+//! `cuCheckpointProcess*`: another process of this machine is locked, checkpointed, restored and unlocked, by the supervisor of
+//! its job. No session is needed for that, so these functions work before `cuInit`, and on the calling process too.
+#![expect(unsafe_code, reason = "reads and writes structures of C callers")]
+
+use std::time::Duration;
+
+use katydid_client::output::say;
+use katydid_client::process_request::{AskError, Target};
+use katydid_cuda_sys as sys;
+use katydid_wire::job::ask;
+use sys::{CUresult, Function};
+
+/// Bytes of each structure of arguments.
+const ARGUMENTS: usize = 64;
+/// Bytes of a pair of UUIDs.
+const PAIR: usize = 32;
+/// Most pairs that are looked at: more GPUs than any server has.
+const PAIRS: usize = 1024;
+
+/// A structure of arguments, all zero if it is not given.
+///
+/// # Safety
+///
+/// `arguments` is null or readable, as for all functions below.
+unsafe fn given<T>(arguments: *const T) -> [u8; ARGUMENTS] {
+    const { assert!(size_of::<T>() == ARGUMENTS) };
+    if arguments.is_null() {
+        return [0; ARGUMENTS];
+    }
+    // SAFETY: not null, so readable by the contract, and as large.
+    unsafe { arguments.cast::<[u8; ARGUMENTS]>().read_unaligned() }
+}
+
+/// Refuses what is reserved.
+fn reserved(bytes: &[u8]) -> Result<(), CUresult> {
+    if bytes.iter().all(|byte| *byte == 0) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// What the program gets; its user reads why, where the code alone does not say it.
+fn told<T>(function: Function, outcome: Result<T, AskError>) -> Result<T, CUresult> {
+    outcome.map_err(|error| {
+        let text = error.to_string();
+        let is_plain = matches!(error, AskError::NoProcess(_) | AskError::WithoutCuda(_));
+        if !text.is_empty() && !is_plain {
+            say(format_args!("{}: {text}", function.name()));
+        }
+        error.code()
+    })
+}
+
+/// # Safety
+///
+/// `tid` is null or writable.
+pub(crate) unsafe fn restore_thread(pid: i32, tid: *mut i32) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let out = unsafe { crate::ffi::guard::out(tid) }?;
+    let found = Target::find(pid).and_then(|target| {
+        // A process whose session is of another API only has none.
+        target.state()?;
+        target.restore_thread()
+    });
+    out.write(told(Function::cuCheckpointProcessGetRestoreThreadId, found)?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// `state` is null or writable.
+pub(crate) unsafe fn state(pid: i32, state: *mut u32) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let out = unsafe { crate::ffi::guard::out(state) }?;
+    let found = Target::find(pid).and_then(|target| target.state());
+    out.write(told(Function::cuCheckpointProcessGetState, found)?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`given`].
+pub(crate) unsafe fn lock(pid: i32, arguments: *mut sys::CUcheckpointLockArgs) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let bytes = unsafe { given(arguments.cast_const()) };
+    let (timeout, rest) = bytes.split_at(4);
+    reserved(rest)?;
+    let millis = u32::from_le_bytes([timeout[0], timeout[1], timeout[2], timeout[3]]);
+    let limit = (millis != 0).then(|| Duration::from_millis(millis.into()));
+    let locked = Target::find(pid).and_then(|target| target.lock(limit));
+    told(Function::cuCheckpointProcessLock, locked).map(drop)
+}
+
+/// # Safety
+///
+/// As [`given`].
+pub(crate) unsafe fn checkpoint(pid: i32, arguments: *mut sys::CUcheckpointCheckpointArgs) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    reserved(&unsafe { given(arguments.cast_const()) })?;
+    let taken = Target::find(pid).and_then(|target| target.order(ask::CHECKPOINT, Vec::new()));
+    told(Function::cuCheckpointProcessCheckpoint, taken).map(drop)
+}
+
+/// # Safety
+///
+/// As [`given`]; the pairs that the structure names are readable.
+pub(crate) unsafe fn restore(pid: i32, arguments: *mut sys::CUcheckpointRestoreArgs) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let bytes = unsafe { given(arguments.cast_const()) };
+    reserved(&bytes[12..])?;
+    let pairs = if arguments.is_null() {
+        std::ptr::null()
+    } else {
+        // SAFETY: the structure begins with a pointer to the pairs; it is readable, and its provenance is the caller's.
+        unsafe { arguments.cast_const().cast::<*const [u8; PAIR]>().read_unaligned() }
+    };
+    let count = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) as usize;
+    if (pairs.is_null() && count > 0) || count > PAIRS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: as many pairs as the caller says are readable.
+    let gpus: Vec<u8> = (0..count).flat_map(|at| unsafe { pairs.add(at).read_unaligned() }).collect();
+    let restored = Target::find(pid).and_then(|target| target.order(ask::RESTORE, gpus));
+    told(Function::cuCheckpointProcessRestore, restored).map(drop)
+}
+
+/// # Safety
+///
+/// As [`given`].
+pub(crate) unsafe fn unlock(pid: i32, arguments: *mut sys::CUcheckpointUnlockArgs) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    reserved(&unsafe { given(arguments.cast_const()) })?;
+    let unlocked = Target::find(pid).and_then(|target| target.order(ask::UNLOCK, Vec::new()));
+    told(Function::cuCheckpointProcessUnlock, unlocked).map(drop)
+}

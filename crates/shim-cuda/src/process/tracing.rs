@@ -1,0 +1,170 @@
+//! The hook that records calls when `KATYDID_TRACE` names a file. Off, it costs one relaxed load.
+
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use katydid_client::environment::{program_name, variable};
+use katydid_client::life::{self, Life};
+use katydid_client::output::say;
+use katydid_client::session::round_trips;
+use katydid_client::trace::{Call, CallId, TraceWriter, now};
+use katydid_cuda_sys::{
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUfunction, CUlaunchConfig, CUresult, CUstream, Function, FunctionClass,
+};
+
+use crate::launch::submit::Target;
+use crate::sync::gpu_time;
+
+/// Nobody has looked at the environment yet.
+const UNKNOWN: u8 = 0;
+const OFF: u8 = 1;
+const ON: u8 = 2;
+
+static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+static WRITER: OnceLock<Option<TraceWriter>> = OnceLock::new();
+
+/// Whether calls need not be recorded.
+#[inline]
+pub(crate) fn is_off() -> bool {
+    STATE.load(Ordering::Relaxed) == OFF
+}
+
+/// What the parameters of a call say of its work; made by the generated entry points, when calls are recorded.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Detail {
+    stream: Option<CUstream>,
+    bytes: u64,
+    kernel: Option<(CUfunction, u32)>,
+    shape: Option<([u32; 3], [u32; 3])>,
+}
+
+#[expect(unsafe_code, reason = "reads structures of C callers")]
+impl Detail {
+    pub(crate) fn stream(self, stream: CUstream) -> Self {
+        Self { stream: Some(stream), ..self }
+    }
+
+    pub(crate) fn bytes(self, bytes: u64) -> Self {
+        Self { bytes, ..self }
+    }
+
+    pub(crate) fn kernel(self, function: CUfunction, shared: u32) -> Self {
+        Self { kernel: Some((function, shared)), ..self }
+    }
+
+    pub(crate) fn shape(self, grid: [u32; 3], block: [u32; 3]) -> Self {
+        Self { shape: Some((grid, block)), ..self }
+    }
+
+    /// # Safety
+    ///
+    /// `config` is null or readable.
+    pub(crate) unsafe fn config(self, config: *const CUlaunchConfig, function: CUfunction) -> Self {
+        if config.is_null() {
+            return self;
+        }
+        // SAFETY: not null, so readable by the contract.
+        let config = unsafe { config.read_unaligned() };
+        let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
+        let block = [config.blockDimX, config.blockDimY, config.blockDimZ];
+        self.stream(config.hStream).kernel(function, config.sharedMemBytes).shape(grid, block)
+    }
+
+    /// # Safety
+    ///
+    /// `copy` is null or readable.
+    pub(crate) unsafe fn rows(self, copy: *const CUDA_MEMCPY2D) -> Self {
+        if copy.is_null() {
+            return self;
+        }
+        // SAFETY: not null, so readable by the contract.
+        let copy = unsafe { copy.read_unaligned() };
+        self.bytes(copy.WidthInBytes.saturating_mul(copy.Height) as u64)
+    }
+
+    /// # Safety
+    ///
+    /// `copy` is null or readable.
+    pub(crate) unsafe fn slices(self, copy: *const CUDA_MEMCPY3D) -> Self {
+        if copy.is_null() {
+            return self;
+        }
+        // SAFETY: not null, so readable by the contract.
+        let copy = unsafe { copy.read_unaligned() };
+        self.bytes(copy.WidthInBytes.saturating_mul(copy.Height).saturating_mul(copy.Depth) as u64)
+    }
+
+    /// The stream of work on the GPU that a function gives it, if it does: the default one where it names none.
+    fn work(&self, function: Function) -> Option<CUstream> {
+        let name = function.name();
+        let is_work =
+            ["cuLaunchKernel", "cuLaunchCooperative", "cuLaunchGrid", "cuGraphLaunch", "cuMemcpy", "cuMemset"]
+                .iter()
+                .any(|start| name.starts_with(start))
+                || name == "cuLaunch";
+        is_work.then(|| self.stream.unwrap_or(CUstream::NULL))
+    }
+
+    /// Writes it down; `stream` is that of work whose function may name none.
+    fn record(&self, stream: Option<CUstream>, of: CallId, writer: &TraceWriter) {
+        let stream = self.stream.or(stream).map(|stream| stream.0.addr() as u64);
+        if stream.is_some() || self.bytes > 0 {
+            writer.work(of, stream, self.bytes);
+        }
+        if let Some((function, shared)) = self.kernel
+            && let Ok(target) = Target::of(function)
+        {
+            writer.kernel(of, target.name().to_bytes(), shared);
+        }
+        if let Some((grid, block)) = self.shape {
+            writer.shape(of, grid, block);
+        }
+    }
+}
+
+/// Runs a call and records it, with what is known of its work.
+pub(crate) fn traced(function: Function, detail: Option<Detail>, call: impl FnOnce() -> CUresult) -> CUresult {
+    // The file is the parent's: a forked child leaves no marks in it.
+    let Some(writer) = writer().filter(|_| life::now() != Life::Forked) else { return call() };
+    let stream = detail.as_ref().and_then(|detail| detail.work(function));
+    let begun = stream.and_then(gpu_time::begin);
+    let (start, before) = (now(), round_trips());
+    let result = call();
+    if life::now() == Life::Forked {
+        return result;
+    }
+    let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+    let duration = now() - start;
+    let round_trips = round_trips().wrapping_sub(before);
+    writer.record(&Call { function: function.number(), thread, start, duration, result: result.0, round_trips });
+    if let Some(detail) = detail {
+        detail.record(stream, (thread, start), writer);
+    }
+    if let (Some(begun), Some(stream)) = (begun, stream) {
+        gpu_time::end(begun, stream, (thread, start), result == CUresult::SUCCESS);
+    }
+    if function.class() == FunctionClass::Blocking || gpu_time::is_much() {
+        gpu_time::collect(writer);
+    }
+    result
+}
+
+/// Cuts the file to its length, for the end of the process.
+pub(crate) fn finish() {
+    if let Some(Some(writer)) = WRITER.get() {
+        gpu_time::collect(writer);
+        writer.finish();
+    }
+}
+
+fn writer() -> Option<&'static TraceWriter> {
+    let writer = WRITER.get_or_init(|| {
+        let path = variable("KATYDID_TRACE")?;
+        TraceWriter::create(Path::new(&path), &program_name())
+            .inspect_err(|error| say(format_args!("KATYDID_TRACE={path}: {error}; calls are not recorded")))
+            .ok()
+    });
+    STATE.store(if writer.is_some() { ON } else { OFF }, Ordering::Relaxed);
+    writer.as_ref()
+}

@@ -1,0 +1,299 @@
+//! Events: minted here, created and recorded without waiting; whether one has come to pass the worker says.
+#![expect(unsafe_code, reason = "writes pointers of C callers")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use katydid_client::session::Session;
+use katydid_client::slab::Slot;
+use katydid_client::trace;
+use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags};
+use katydid_wire::message::{
+    cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuEventRecord, cuEventSynchronize, kdElapsedTime,
+};
+
+use katydid_graph::Taken;
+
+use crate::context::contexts::Context;
+use crate::context::device::handle;
+use crate::context::stack;
+use crate::ffi::guard::{enqueue, out};
+use crate::ffi::handle::{glance, object, wire};
+use crate::graph;
+use crate::launch::backpressure;
+use crate::memory::pinned;
+use crate::process::session::shim;
+use crate::sync::stream;
+
+/// In what a glance tells of an event, beside its context's wire id: it was recorded before, and no other program can have
+/// it, so that it is recorded by a message and nothing else.
+const PLAIN: u32 = 1 << 31;
+
+/// How long an answer of the worker's may be repeated without asking it. Work that goes on meanwhile may fail, and a program
+/// that asks for nothing but an event that is done must hear of that: so much later than natively at most.
+const REPEATED_FOR: Duration = Duration::from_millis(1);
+
+/// An event.
+pub(crate) struct Event {
+    pub(crate) slot: Slot,
+    pub(crate) context: Arc<Context>,
+    /// It was recorded in a stream, outside of captures.
+    pub(crate) was_recorded: AtomicBool,
+    /// Another program may have it too.
+    pub(crate) is_shared: AtomicBool,
+    /// No other program can ever have it.
+    pub(crate) is_private: bool,
+    /// When it was last found to have come to pass.
+    pub(crate) done: Done,
+}
+
+/// That an event had come to pass when so many messages had been sent. It stays so while no other is sent, since recording it
+/// takes one: by a call, a graph that is launched, a function of the program's.
+#[derive(Default)]
+pub(crate) struct Done {
+    /// One more than the messages that had been sent before the worker was asked; 0: it has not come to pass, as far as is known.
+    sent: AtomicU64,
+    /// Nanoseconds of [`trace::now`] at which the worker had answered.
+    at: AtomicU64,
+}
+
+impl Done {
+    /// The worker, asked when `sent` messages had been sent, has said that the event has come to pass.
+    fn note(&self, sent: u64, now: u64) {
+        self.at.store(now, Ordering::Relaxed);
+        self.sent.store(sent + 1, Ordering::Relaxed);
+    }
+
+    /// Whether the worker, asked now when `sent` messages have been sent, would say the same again.
+    fn is_known(&self, sent: u64, now: impl FnOnce() -> u64) -> bool {
+        let is_latest = self.sent.load(Ordering::Relaxed) == sent + 1;
+        // A program that was restored may find an earlier time on the clock, and must not wait until that has come.
+        let since = |now: u64| now.checked_sub(self.at.load(Ordering::Relaxed));
+        is_latest && since(now()).is_some_and(|since| since < REPEATED_FOR.as_nanos() as u64)
+    }
+}
+
+impl Event {
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index + 1
+    }
+}
+
+fn check_flags(flags: u32) -> Result<(), CUresult> {
+    let known = event_flags::BLOCKING_SYNC | event_flags::DISABLE_TIMING | event_flags::INTERPROCESS;
+    let timed_interprocess = flags & event_flags::INTERPROCESS != 0 && flags & event_flags::DISABLE_TIMING == 0;
+    if flags & !known != 0 || timed_interprocess { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
+}
+
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn create(target: *mut CUevent, flags: u32) -> Result<(), CUresult> {
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let context = stack::active()?.owner();
+    check_flags(flags)?;
+    let (wire, is_private) = (context.wire(), flags & event_flags::INTERPROCESS == 0);
+    let make = |slot| {
+        let (was_recorded, is_shared) = (AtomicBool::new(false), AtomicBool::new(false));
+        Event { slot, context, was_recorded, is_shared, is_private, done: Done::default() }
+    };
+    let event = shim()?.events.insert_with(wire, make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    enqueue(&cuEventCreate { phEvent: event.wire(), Flags: flags })?;
+    target.write(CUevent(handle(event.slot.handle)));
+    Ok(())
+}
+
+/// The handle ends at once; the driver keeps the event until it has come to pass.
+pub(crate) fn destroy(event: CUevent) -> Result<(), CUresult> {
+    graph::of_process().forget_event(event);
+    let event = shim()?.events.remove(event.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    shim()?.session.enqueue(event.context.wire(), &cuEventDestroy_v2 { hEvent: event.wire() })
+}
+
+/// The event stands for a place in a graph from now on, if its stream is captured.
+fn is_captured(event: CUevent, stream: CUstream, is_external: bool) -> Result<bool, CUresult> {
+    if graph::of_process().is_quiet() {
+        return Ok(false);
+    }
+    object(event)?;
+    Ok(graph::of_process().record(event, stream::place(stream)?, is_external)? == Taken::Yes)
+}
+
+/// Refuses to ask or wait for an event of a capture, and anything of the sort while a capture forbids it. The event, and
+/// the context in which to ask: that of the event on a thread without one, such as PyTorch's that pins memory.
+fn askable(event: CUevent) -> Result<(Arc<Event>, u32), CUresult> {
+    let found = object(event)?;
+    let context = stack::wire_or_of(&found.context)?;
+    graph::of_process().check_event(event)?;
+    graph::forbid()?;
+    Ok((found, context))
+}
+
+/// Outside of captures; event and stream must be of the same context.
+fn record_now(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
+    backpressure::take_place(stream)?;
+    let (seen, shim) = (glance(event)?, shim()?);
+    let context = seen.brief & !PLAIN;
+    if seen.brief & PLAIN != 0
+        && let Some(stream) = stream::wire_in_current(stream, context)
+    {
+        return shim.session.enqueue(context, &cuEventRecord { hEvent: seen.index + 1, hStream: stream });
+    }
+    let is_private = record_first(event, stream)?;
+    if is_private && context != 0 {
+        shim.events.change_brief(seen, context | PLAIN);
+    }
+    Ok(())
+}
+
+/// The same for any event and stream; whether no other program can ever have the event.
+fn record_first(event: CUevent, stream: CUstream) -> Result<bool, CUresult> {
+    let (event, context) = (object(event)?, stream::context_of(stream)?.owner());
+    let same = event.context.slot == context.slot;
+    event.was_recorded.fetch_or(same, Ordering::Relaxed);
+    if !same {
+        return Err(CUresult::ERROR_INVALID_HANDLE);
+    }
+    let (shim, wire_context) = (shim()?, stack::wire_or_of(&context)?);
+    shim.session.enqueue(wire_context, &cuEventRecord { hEvent: event.wire(), hStream: wire(stream)? })?;
+    if event.is_shared.load(Ordering::Relaxed) {
+        // A program that is told of it right after this must not find it as it was before. What it comes to is said when
+        // somebody asks.
+        let _ = shim.session.ask(wire_context, &cuEventQuery { hEvent: event.wire() });
+    }
+    Ok(event.is_private)
+}
+
+/// The event comes to pass when the stream has done what it holds now.
+pub(crate) fn record(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
+    if is_captured(event, stream, false)? {
+        return Ok(());
+    }
+    record_now(event, stream)
+}
+
+/// With `CU_EVENT_RECORD_EXTERNAL` or nothing.
+pub(crate) fn record_with_flags(event: CUevent, stream: CUstream, flags: u32) -> Result<(), CUresult> {
+    object(event)?;
+    if flags > 1 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if is_captured(event, stream, flags == 1)? {
+        return Ok(());
+    }
+    // Outside of captures the flag means nothing.
+    record_now(event, stream)
+}
+
+/// Whether the event has come to pass; `ERROR_NOT_READY` when it has not.
+pub(crate) fn query(event: CUevent) -> Result<(), CUresult> {
+    unless_done(event, |session, context, wire| session.call(context, &cuEventQuery { hEvent: wire }).map(drop))
+}
+
+/// Waits until the event has come to pass.
+pub(crate) fn synchronize(event: CUevent) -> Result<(), CUresult> {
+    unless_done(event, |session, context, wire| session.call(context, &cuEventSynchronize { hEvent: wire }).map(drop))
+}
+
+/// Has `ask` ask the worker about an event, unless the answer is known to be that it has come to pass.
+fn unless_done(event: CUevent, ask: impl FnOnce(&Session, u32, u32) -> Result<(), CUresult>) -> Result<(), CUresult> {
+    let (event, context) = askable(event)?;
+    let session = &shim()?.session;
+    let sent = session.enqueued();
+    // Another program may record one that is not private.
+    if event.is_private && event.done.is_known(sent, trace::now) && !session.is_lost() {
+        return Ok(());
+    }
+    ask(session, context, event.wire())?;
+    pinned::pull_all()?;
+    event.done.note(sent, trace::now());
+    Ok(())
+}
+
+/// Milliseconds between the moments at which two events came to pass.
+///
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn elapsed_time(target: *mut f32, start: CUevent, end: CUevent) -> Result<(), CUresult> {
+    // SAFETY: as the caller promises.
+    unsafe { elapsed(target, start, end, 1) }
+}
+
+/// The same in the version of CUDA 12.8.
+///
+/// # Safety
+///
+/// As for [`elapsed_time`].
+pub(crate) unsafe fn elapsed_time_v2(target: *mut f32, start: CUevent, end: CUevent) -> Result<(), CUresult> {
+    // SAFETY: as the caller promises.
+    unsafe { elapsed(target, start, end, 2) }
+}
+
+/// # Safety
+///
+/// As for [`elapsed_time`].
+unsafe fn elapsed(target: *mut f32, start: CUevent, end: CUevent, version: u32) -> Result<(), CUresult> {
+    let (start, end) = (object(start)?, object(end)?);
+    let is_recorded = |event: &Event| event.was_recorded.load(Ordering::Relaxed);
+    // Looked at before the place for the answer is, as the driver does; of others' events the worker's driver knows more.
+    let is_wrong =
+        start.context.slot != end.context.slot || (target.is_null() && !(is_recorded(&start) && is_recorded(&end)));
+    if is_wrong {
+        return Err(CUresult::ERROR_INVALID_HANDLE);
+    }
+    // SAFETY: null or writable, by the contract.
+    let target = unsafe { out(target) }?;
+    let message = kdElapsedTime { start: start.wire(), end: end.wire(), version };
+    target.write(shim()?.session.call(stack::wire_or_of(&start.context)?, &message)?.milliseconds);
+    Ok(())
+}
+
+/// Milliseconds between two events, for the library itself: no error of the program's is told by it.
+///
+/// # Errors
+///
+/// `ERROR_NOT_READY`, or what else the driver answered.
+pub(crate) fn ask_elapsed(context: u32, start: CUevent, end: CUevent) -> Result<f32, CUresult> {
+    let message = kdElapsedTime { start: object(start)?.wire(), end: object(end)?.wire(), version: 1 };
+    Ok(shim()?.session.ask(context, &message)?.milliseconds)
+}
+
+/// Waits for an event in the same way.
+///
+/// # Errors
+///
+/// What the driver answered.
+pub(crate) fn ask_wait(context: u32, event: CUevent) -> Result<(), CUresult> {
+    shim()?.session.ask(context, &cuEventSynchronize { hEvent: object(event)?.wire() }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_come_to_pass_is_known_until_anything_is_sent_or_time_has_passed() {
+        let done = Done::default();
+        assert!(!done.is_known(0, || 0), "nobody has asked");
+        done.note(7, 500);
+        let last = 500 + REPEATED_FOR.as_nanos() as u64;
+        assert!(done.is_known(7, || 500) && done.is_known(7, || last - 1));
+        assert!(!done.is_known(7, || last), "an error may be there by now");
+        assert!(!done.is_known(8, || 500), "it may have been recorded again");
+        assert!(!done.is_known(7, || 499), "the clock is another one");
+    }
+
+    #[test]
+    fn interprocess_events_have_no_time() {
+        for flags in [0, 1, 2, 3, 6, 7] {
+            assert_eq!(check_flags(flags), Ok(()), "{flags}");
+        }
+        for flags in [4, 5, 8, 0x80] {
+            assert_eq!(check_flags(flags), Err(CUresult::ERROR_INVALID_VALUE), "{flags}");
+        }
+    }
+}

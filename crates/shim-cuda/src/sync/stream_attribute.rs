@@ -1,0 +1,39 @@
+//! Attributes of streams: the worker's driver keeps and checks them.
+#![expect(unsafe_code, reason = "reads and writes values of C callers")]
+
+use katydid_cuda_sys::{CUresult, CUstream, CUstreamAttrValue, stream_attribute_bytes};
+use katydid_wire::message::{kdStreamAttribute, kdStreamSetAttribute};
+
+use crate::ffi::guard::call;
+use crate::sync::stream;
+
+/// Writes as many bytes as the attribute has, as the driver does.
+///
+/// # Safety
+///
+/// `value` is null or has room for the attribute.
+pub(crate) unsafe fn get(stream: CUstream, attribute: u32, value: *mut CUstreamAttrValue) -> Result<(), CUresult> {
+    let bytes = stream_attribute_bytes(attribute).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    if value.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let reply = call(&kdStreamAttribute { stream: stream::wire(stream)?, attribute })?;
+    let told = reply.value.get(..bytes).ok_or(CUresult::ERROR_UNKNOWN)?;
+    // SAFETY: room for the attribute, by the contract.
+    unsafe { value.cast::<u8>().copy_from(told.as_ptr(), told.len()) };
+    Ok(())
+}
+
+/// # Safety
+///
+/// `value` is null or as long as the attribute.
+pub(crate) unsafe fn set(stream: CUstream, attribute: u32, value: *const CUstreamAttrValue) -> Result<(), CUresult> {
+    let bytes = stream_attribute_bytes(attribute).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    if value.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut told = CUstreamAttrValue::default();
+    // SAFETY: as long as the attribute by the contract, and no attribute is longer than a value.
+    unsafe { told.0.as_mut_ptr().copy_from(value.cast::<u8>(), bytes) };
+    call(&kdStreamSetAttribute { stream: stream::wire(stream)?, attribute, value: &told.0 }).map(drop)
+}

@@ -1,0 +1,316 @@
+//! Arrays and mipmaps: made by the worker's driver, known here by handle, extent and format.
+//!
+//! What a program asks of an array is answered from what it was made with. Levels of a mipmap are handles of their own,
+//! the same each time.
+#![expect(unsafe_code, reason = "reads and writes memory of C callers")]
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray, CUresult};
+use katydid_wire::message::{kdArrayCreate, kdArrayDestroy, kdMipmapCreate, kdMipmapLevel};
+
+use crate::context::contexts::Context;
+use crate::context::device::handle;
+use crate::context::stack;
+use crate::ffi::guard::{call, out};
+use crate::ffi::handle::object;
+use crate::memory::allocation::in_need;
+use crate::process::session::shim;
+use crate::texture::array_map::Later;
+
+/// Flags of arrays whose third extent counts layers or faces.
+const LAYERED: u32 = 1 | 4;
+
+/// An array, or a level of a mipmap.
+pub(crate) struct Array {
+    pub(crate) slot: Slot,
+    pub(crate) context: Arc<Context>,
+    descriptor: CUDA_ARRAY3D_DESCRIPTOR,
+    /// Whether it is a level, which nobody destroys but its mipmap.
+    level: bool,
+    /// Its memory, where that is mapped later; a level's is its mipmap's.
+    pub(crate) later: Option<Arc<Later>>,
+}
+
+/// A mipmap.
+pub(crate) struct Mipmap {
+    pub(crate) slot: Slot,
+    pub(crate) context: Arc<Context>,
+    descriptor: CUDA_ARRAY3D_DESCRIPTOR,
+    /// Levels that were asked for.
+    levels: Mutex<Vec<Option<Arc<Array>>>>,
+    /// Its memory, where that is mapped later.
+    pub(crate) later: Option<Arc<Later>>,
+}
+
+impl Array {
+    /// The number that messages carry: odd, mipmaps have the even ones.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index * 2 + 1
+    }
+
+    /// Bytes of a row, rows of a slice, slices; layers and faces are slices.
+    pub(crate) fn bounds(&self) -> [u64; 3] {
+        let CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Depth, .. } = self.descriptor;
+        [Width as u64 * self.texel(), Height.max(1) as u64, Depth.max(1) as u64]
+    }
+
+    /// Bytes of a texel.
+    pub(crate) fn texel(&self) -> u64 {
+        channel_bytes(self.descriptor.Format).unwrap_or(0) * u64::from(self.descriptor.NumChannels)
+    }
+}
+
+impl Mipmap {
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index * 2 + 2
+    }
+}
+
+/// Bytes of a channel of format `code`; None for formats that are no plain texels.
+fn channel_bytes(code: u32) -> Option<u64> {
+    Some(match code {
+        0x01 | 0x08 | 0xc0..=0xc2 | 0xc6..=0xc8 => 1,
+        0x02 | 0x09 | 0x10 | 0xc3..=0xc5 | 0xc9..=0xcb => 2,
+        0x03 | 0x0a | 0x20 => 4,
+        _ => return None,
+    })
+}
+
+/// What a caller's descriptor says.
+///
+/// # Safety
+///
+/// `descriptor` is null or readable.
+unsafe fn read<T: Copy>(descriptor: *const T) -> Result<T, CUresult> {
+    if descriptor.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    Ok(unsafe { descriptor.read_unaligned() })
+}
+
+/// Bytes of an array, or of a mipmap's first level.
+fn size(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
+    let extents = [descriptor.Width, descriptor.Height, descriptor.Depth].map(|extent| extent.max(1) as u64);
+    let texel = channel_bytes(descriptor.Format).unwrap_or(0) * u64::from(descriptor.NumChannels);
+    extents.into_iter().fold(texel, u64::saturating_mul)
+}
+
+/// Refuses formats whose copies could not be checked here.
+fn check_format(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
+    channel_bytes(descriptor.Format).map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// Makes an array.
+///
+/// # Safety
+///
+/// `target` is null or writable.
+unsafe fn make(target: *mut CUarray, descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let target = unsafe { out(target) }?;
+    let context = stack::active()?.owner();
+    check_format(&descriptor)?;
+    let shim = shim()?;
+    let later = Later::of(descriptor.Flags);
+    let new = |slot| Array { slot, context, descriptor, level: false, later };
+    let array = shim.arrays.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let message = kdArrayCreate {
+        array: array.wire(),
+        width: descriptor.Width as u64,
+        height: descriptor.Height as u64,
+        depth: descriptor.Depth as u64,
+        format: descriptor.Format,
+        channels: descriptor.NumChannels,
+        flags: descriptor.Flags,
+    };
+    let created = in_need(array.context.device, size(&descriptor), || call(&message));
+    created.inspect_err(|_| drop(shim.arrays.remove(array.slot.handle)))?;
+    target.write(CUarray(handle(array.slot.handle)));
+    Ok(())
+}
+
+/// # Safety
+///
+/// Pointers are null or valid; this holds for every function below.
+pub(crate) unsafe fn create(target: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { make(target, read(descriptor)?) }
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn create_plain(
+    target: *mut CUarray,
+    descriptor: *const CUDA_ARRAY_DESCRIPTOR,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels } = unsafe { read(descriptor) }?;
+    let whole = CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Depth: 0, Format, NumChannels, Flags: 0 };
+    // SAFETY: handed on.
+    unsafe { make(target, whole) }
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn descriptor(target: *mut CUDA_ARRAY3D_DESCRIPTOR, array: CUarray) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let target = unsafe { out(target) }?;
+    target.write(object(array)?.descriptor);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn plain_descriptor(target: *mut CUDA_ARRAY_DESCRIPTOR, array: CUarray) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let target = unsafe { out(target) }?;
+    let CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Format, NumChannels, .. } = object(array)?.descriptor;
+    target.write(CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels });
+    Ok(())
+}
+
+/// The driver waits for work that may use it. Destroying a level does nothing.
+pub(crate) fn destroy(array: CUarray) -> Result<(), CUresult> {
+    let array = object(array)?;
+    if array.level {
+        return Ok(());
+    }
+    let shim = shim()?;
+    shim.session.call(array.context.wire(), &kdArrayDestroy { array: array.wire() })?;
+    // Only now: a new array must not have the id before the worker has let go of it.
+    shim.arrays.remove(array.slot.handle);
+    array.later.as_ref().map_or(Ok(()), |later| later.end())
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn create_mipmap(
+    target: *mut CUmipmappedArray,
+    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
+    levels: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let (target, descriptor) = unsafe { (out(target)?, read(descriptor)?) };
+    let context = stack::active()?.owner();
+    check_format(&descriptor)?;
+    let shim = shim()?;
+    let levels = levels.clamp(1, most_levels(&descriptor));
+    let later = Later::of(descriptor.Flags);
+    let new = |slot| Mipmap { slot, context, descriptor, levels: Mutex::new(vec![None; levels as usize]), later };
+    let mipmap = shim.mipmaps.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let message = kdMipmapCreate {
+        mipmap: mipmap.wire(),
+        levels,
+        width: descriptor.Width as u64,
+        height: descriptor.Height as u64,
+        depth: descriptor.Depth as u64,
+        format: descriptor.Format,
+        channels: descriptor.NumChannels,
+        flags: descriptor.Flags,
+    };
+    let created = in_need(mipmap.context.device, size(&descriptor), || call(&message));
+    created.inspect_err(|_| drop(shim.mipmaps.remove(mipmap.slot.handle)))?;
+    target.write(CUmipmappedArray(handle(mipmap.slot.handle)));
+    Ok(())
+}
+
+/// How many levels there can be: down to a single texel.
+fn most_levels(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> u32 {
+    let depth = if descriptor.Flags & LAYERED != 0 { 0 } else { descriptor.Depth };
+    descriptor.Width.max(descriptor.Height).max(depth).max(1).ilog2() + 1
+}
+
+/// What level `number` of a mipmap looks like.
+fn level_of(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, number: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
+    let half = |size: usize| if size == 0 { 0 } else { (size >> number).max(1) };
+    let depth = if descriptor.Flags & LAYERED != 0 { descriptor.Depth } else { half(descriptor.Depth) };
+    CUDA_ARRAY3D_DESCRIPTOR {
+        Width: half(descriptor.Width),
+        Height: half(descriptor.Height),
+        Depth: depth,
+        ..*descriptor
+    }
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn level(target: *mut CUarray, mipmap: CUmipmappedArray, number: u32) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let target = unsafe { out(target) }?;
+    let mipmap = object(mipmap)?;
+    let mut levels = mipmap.levels.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = levels.get_mut(number as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let array = match place {
+        Some(array) => Arc::clone(array),
+        None => {
+            let array = make_level(&mipmap, number)?;
+            Arc::clone(place.insert(array))
+        }
+    };
+    target.write(CUarray(handle(array.slot.handle)));
+    Ok(())
+}
+
+/// Gives a level a handle, here and in the worker.
+fn make_level(mipmap: &Mipmap, number: u32) -> Result<Arc<Array>, CUresult> {
+    let shim = shim()?;
+    let (context, descriptor) = (Arc::clone(&mipmap.context), level_of(&mipmap.descriptor, number));
+    let new = |slot| Array { slot, context, descriptor, level: true, later: None };
+    let array = shim.arrays.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let message = kdMipmapLevel { array: array.wire(), mipmap: mipmap.wire(), level: number };
+    let created = shim.session.call(mipmap.context.wire(), &message);
+    created.inspect_err(|_| drop(shim.arrays.remove(array.slot.handle)))?;
+    Ok(array)
+}
+
+/// Its levels go too.
+pub(crate) fn destroy_mipmap(mipmap: CUmipmappedArray) -> Result<(), CUresult> {
+    let mipmap = object(mipmap)?;
+    let shim = shim()?;
+    shim.session.call(mipmap.context.wire(), &kdArrayDestroy { array: mipmap.wire() })?;
+    shim.mipmaps.remove(mipmap.slot.handle);
+    let levels = std::mem::take(&mut *mipmap.levels.lock().unwrap_or_else(PoisonError::into_inner));
+    for level in levels.into_iter().flatten() {
+        shim.arrays.remove(level.slot.handle);
+    }
+    mipmap.later.as_ref().map_or(Ok(()), |later| later.end())
+}
+
+/// Only video formats have planes.
+///
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn plane(target: *mut CUarray, array: CUarray, _index: u32) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let _ = unsafe { out(target) }?;
+    object(array)?;
+    Err(CUresult::ERROR_INVALID_VALUE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptor(width: usize, height: usize, depth: usize, flags: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
+        CUDA_ARRAY3D_DESCRIPTOR { Width: width, Height: height, Depth: depth, Format: 1, NumChannels: 4, Flags: flags }
+    }
+
+    #[test]
+    fn levels_halve_what_is_no_layer() {
+        let extent = |it: CUDA_ARRAY3D_DESCRIPTOR| [it.Width, it.Height, it.Depth];
+        assert_eq!(extent(level_of(&descriptor(7, 5, 3, 0), 1)), [3, 2, 1]);
+        assert_eq!(extent(level_of(&descriptor(4, 4, 6, 4), 2)), [1, 1, 6]);
+        assert_eq!(extent(level_of(&descriptor(8, 0, 0, 0), 3)), [1, 0, 0]);
+        assert_eq!((most_levels(&descriptor(16, 8, 0, 0)), most_levels(&descriptor(4, 4, 12, 5))), (5, 3));
+    }
+}

@@ -1,0 +1,280 @@
+//! Memory of arrays that is mapped later: sparse ones tile by tile, deferred ones as a whole.
+//!
+//! The driver in the worker checks what a program asks for; here handles become ids. What is mapped is noted by tiles,
+//! since it keeps a block alive whose handle the program gives back, as a mapping at an address does.
+#![expect(unsafe_code, reason = "reads and writes structures of C callers")]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use katydid_cuda_sys::{
+    CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY_SPARSE_PROPERTIES, CUarray, CUarrayMapInfo, CUdevice, CUmipmappedArray,
+    CUresult, CUstream, array_map as id,
+};
+use katydid_wire::array_map::Change;
+use katydid_wire::message::{kdArrayMap, kdArrayNeeds, kdArraySparse};
+
+use crate::context::device::device;
+use crate::context::stack;
+use crate::ffi::guard::{call, out};
+use crate::ffi::handle::object;
+use crate::memory::virtual_memory::{self, Allocation};
+use crate::process::session::{Shim, shim};
+use crate::sync::stream;
+
+/// Flags of arrays whose memory is mapped later.
+const SPARSE: u32 = 0x40;
+const DEFERRED: u32 = 0x80;
+/// Bytes of a tile.
+const TILE: u64 = 65536;
+/// More entries in one call make no sense; so many fit into a message.
+const MOST: u32 = 4096;
+
+/// What an array or mipmap whose memory is mapped later has of it.
+pub(crate) struct Later {
+    is_sparse: bool,
+    properties: OnceLock<CUDA_ARRAY_SPARSE_PROPERTIES>,
+    mapped: Mutex<HashMap<Piece, Arc<Allocation>>>,
+}
+
+/// What can be mapped by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Piece {
+    /// All of a deferred array.
+    Whole,
+    /// A tile: level, layer, and which one in each direction.
+    Tile([u32; 5]),
+    /// A tile's bytes of the small levels: layer, which one.
+    Tail(u32, u64),
+}
+
+/// The pieces that an entry names, which the driver has found to be right.
+fn pieces(info: &CUarrayMapInfo, tile: Option<[u32; 3]>) -> Vec<Piece> {
+    let Some(tile) = tile else { return vec![Piece::Whole] };
+    if info.subresourceType == id::MIPTAIL {
+        let (layer, offset, size) = info.tail();
+        return (offset / TILE..offset.saturating_add(size).div_ceil(TILE)).map(|at| Piece::Tail(layer, at)).collect();
+    }
+    let [level, layer, x, y, z, width, height, depth] = info.sparse_level();
+    let range = |axis: usize, first: u32, count: u32| {
+        let tile = tile[axis].max(1);
+        first / tile..first.saturating_add(count).div_ceil(tile)
+    };
+    let mut all = Vec::new();
+    for z in range(2, z, depth) {
+        for y in range(1, y, height) {
+            all.extend(range(0, x, width).map(|x| Piece::Tile([level, layer, x, y, z])));
+        }
+    }
+    all
+}
+
+impl Later {
+    /// For arrays with these flags.
+    pub(crate) fn of(flags: u32) -> Option<Arc<Self>> {
+        let later = || Self { is_sparse: flags & SPARSE != 0, properties: OnceLock::new(), mapped: Mutex::default() };
+        (flags & (SPARSE | DEFERRED) != 0).then(|| Arc::new(later()))
+    }
+
+    /// What the driver says of the tiles; it says the same each time.
+    fn properties(&self, array: u32) -> Result<CUDA_ARRAY_SPARSE_PROPERTIES, CUresult> {
+        if let Some(known) = self.properties.get() {
+            return Ok(*known);
+        }
+        let told = shim()?.session.call(0, &kdArraySparse { array })?;
+        let properties = CUDA_ARRAY_SPARSE_PROPERTIES {
+            tileExtent: [told.width, told.height, told.depth],
+            miptailFirstLevel: told.first,
+            miptailSize: told.tail,
+            flags: told.flags,
+            reserved: [0; 4],
+        };
+        Ok(*self.properties.get_or_init(|| properties))
+    }
+
+    /// Notes what a call has mapped or unmapped.
+    fn note(
+        &self,
+        shim: &Shim,
+        array: u32,
+        info: &CUarrayMapInfo,
+        block: Option<&Arc<Allocation>>,
+    ) -> Result<(), CUresult> {
+        let tile = if self.is_sparse { Some(self.properties(array)?.tileExtent) } else { None };
+        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        for piece in pieces(info, tile) {
+            let before = match block {
+                Some(block) => {
+                    block.map(shim)?;
+                    mapped.insert(piece, Arc::clone(block))
+                }
+                None => mapped.remove(&piece),
+            };
+            before.map_or(Ok(()), |before| before.unmap(shim))?;
+        }
+        Ok(())
+    }
+
+    /// The array has ended: nothing of it is mapped any more.
+    pub(crate) fn end(&self) -> Result<(), CUresult> {
+        virtual_memory::in_order(|shim| {
+            let mapped = std::mem::take(&mut *self.mapped.lock().unwrap_or_else(PoisonError::into_inner));
+            mapped.into_values().try_for_each(|block| block.unmap(shim))
+        })
+    }
+}
+
+/// What an entry means: the number of the array or mipmap, and what is known of its memory.
+struct Named {
+    array: u32,
+    later: Arc<Later>,
+}
+
+fn named(info: &CUarrayMapInfo) -> Result<Named, CUresult> {
+    let handle = std::ptr::with_exposed_provenance_mut(info.resource as usize);
+    let (array, later) = match info.resourceType {
+        id::ARRAY => object(CUarray(handle)).map(|array| (array.wire(), array.later.clone()))?,
+        id::MIPMAPPED_ARRAY => object(CUmipmappedArray(handle)).map(|mipmap| (mipmap.wire(), mipmap.later.clone()))?,
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    };
+    Ok(Named { array, later: later.ok_or(CUresult::ERROR_INVALID_VALUE)? })
+}
+
+/// The program's bits of devices as the worker's; one that names none stays wrong.
+fn devices(shim: &Shim, mask: u32) -> u32 {
+    let bit = |ordinal: u32| shim.devices.get(ordinal as usize).map_or(1 << 31, |device| 1 << device.position);
+    (0..u32::BITS).filter(|ordinal| mask & (1 << ordinal) != 0).fold(0, |all, ordinal| all | bit(ordinal))
+}
+
+/// An entry as it travels.
+fn travelling(shim: &Shim, info: &CUarrayMapInfo, array: u32, memory: u32) -> Change {
+    Change {
+        kind: info.resourceType,
+        array,
+        part: info.subresourceType,
+        operation: info.memOperationType,
+        handle_kind: info.memHandleType,
+        memory,
+        devices: devices(shim, info.deviceBitMask),
+        unused: [info.flags, info.reserved[0], info.reserved[1]],
+        place: info.subresource,
+        offset: info.offset,
+    }
+}
+
+/// `cuMemMapArrayAsync`: the driver checks all entries, then changes all of them when the stream gets there.
+///
+/// # Safety
+///
+/// `infos` is null or has `count` entries.
+pub(crate) unsafe fn change(infos: *mut CUarrayMapInfo, count: u32, stream: CUstream) -> Result<(), CUresult> {
+    stack::wire()?;
+    if infos.is_null() || count == 0 || count > MOST {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: `count` entries, by the contract.
+    let infos: Vec<_> = (0..count as usize).map(|at| unsafe { infos.add(at).read_unaligned() }).collect();
+    let stream = stream::wire(stream)?;
+    virtual_memory::in_order(|shim| {
+        let (mut changes, mut notes) = (Vec::with_capacity(infos.len() * Change::BYTES), Vec::new());
+        for info in &infos {
+            let named = named(info)?;
+            let block = match info.memHandle {
+                0 => None,
+                handle => Some(virtual_memory::allocation(shim, handle)?),
+            };
+            let memory = block.as_ref().map_or(0, |block| block.wire());
+            changes.extend(travelling(shim, info, named.array, memory).encode());
+            notes.push((named, block.filter(|_| info.memOperationType == id::MAP)));
+        }
+        call(&kdArrayMap { stream, changes: &changes })?;
+        let mut all = infos.iter().zip(&notes);
+        all.try_for_each(|(info, (named, block))| named.later.note(shim, named.array, info, block.as_ref()))
+    })
+}
+
+/// # Safety
+///
+/// Pointers are null or valid; this holds for every function below.
+pub(crate) unsafe fn properties(target: *mut CUDA_ARRAY_SPARSE_PROPERTIES, array: CUarray) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let target = unsafe { out(target) }?;
+    let array = object(array)?;
+    let later = array.later.as_ref().filter(|later| later.is_sparse).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    target.write(later.properties(array.wire())?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`properties`].
+pub(crate) unsafe fn mipmap_properties(
+    target: *mut CUDA_ARRAY_SPARSE_PROPERTIES,
+    mipmap: CUmipmappedArray,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let target = unsafe { out(target) }?;
+    let mipmap = object(mipmap)?;
+    let later = mipmap.later.as_ref().filter(|later| later.is_sparse).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    target.write(later.properties(mipmap.wire())?);
+    Ok(())
+}
+
+/// What the driver asks for an array that is mapped as a whole.
+fn needs(
+    array: u32,
+    later: Option<&Arc<Later>>,
+    ordinal: CUdevice,
+) -> Result<CUDA_ARRAY_MEMORY_REQUIREMENTS, CUresult> {
+    let position = device(ordinal)?.position as i32;
+    later.filter(|later| !later.is_sparse).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let told = shim()?.session.call(0, &kdArrayNeeds { array, device: position })?;
+    let (size, alignment) = (told.size as usize, told.alignment as usize);
+    Ok(CUDA_ARRAY_MEMORY_REQUIREMENTS { size, alignment, reserved: [0; 4] })
+}
+
+/// # Safety
+///
+/// As [`properties`].
+pub(crate) unsafe fn requirements(
+    target: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
+    array: CUarray,
+    device: CUdevice,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let target = unsafe { out(target) }?;
+    let array = object(array)?;
+    target.write(needs(array.wire(), array.later.as_ref(), device)?);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`properties`].
+pub(crate) unsafe fn mipmap_requirements(
+    target: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
+    mipmap: CUmipmappedArray,
+    device: CUdevice,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let target = unsafe { out(target) }?;
+    let mipmap = object(mipmap)?;
+    target.write(needs(mipmap.wire(), mipmap.later.as_ref(), device)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_all_the_tiles_that_it_touches() {
+        let subresource = [1 << 32, 128 << 32 | 128, 256 << 32, 1 << 32 | 100];
+        let info = CUarrayMapInfo { subresource, ..CUarrayMapInfo::default() };
+        let tile = |x, y| Piece::Tile([0, 1, x, y, 0]);
+        assert_eq!(pieces(&info, Some([128, 128, 1])), [tile(1, 1), tile(2, 1)]);
+        assert_eq!(pieces(&info, None), [Piece::Whole]);
+        let tail = CUarrayMapInfo { subresourceType: id::MIPTAIL, subresource: [2, TILE, 2 * TILE, 0], ..info };
+        assert_eq!(pieces(&tail, Some([128, 128, 1])), [Piece::Tail(2, 1), Piece::Tail(2, 2)]);
+    }
+}

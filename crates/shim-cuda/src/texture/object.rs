@@ -1,0 +1,248 @@
+//! Texture and surface objects: numbers that the worker's driver chose, since device code holds them.
+//!
+//! What they were made from is kept here, for the functions that ask for it back.
+#![expect(unsafe_code, reason = "reads and writes memory of C callers")]
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::{
+    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray, CUarray_format, CUdevice,
+    CUmipmappedArray, CUresult, CUsurfObject, CUtexObject,
+};
+use katydid_wire::message::{
+    kdLinearTextureWidth, kdSurfaceCreate, kdSurfaceDestroy, kdTextureCreate, kdTextureDestroy,
+};
+use katydid_wire::texture::TextureArguments;
+
+use crate::context::{device, stack};
+use crate::ffi::guard::{call, enqueue, out};
+use crate::ffi::handle::object;
+use crate::process::session::shim;
+
+/// `CUresourcetype`.
+const ARRAY: u32 = 0;
+const MIPMAP: u32 = 1;
+const LINEAR: u32 = 2;
+const PITCHED: u32 = 3;
+
+/// What an object was made from; a surface has only the first.
+#[derive(Clone, Copy)]
+struct Record {
+    resource: CUDA_RESOURCE_DESC,
+    texture: CUDA_TEXTURE_DESC,
+    view: CUDA_RESOURCE_VIEW_DESC,
+}
+
+/// Objects by the wire id of their context and their number.
+#[derive(Default)]
+pub(crate) struct Objects {
+    records: Mutex<HashMap<(u32, u64), Record>>,
+}
+
+impl Objects {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(u32, u64), Record>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a number of the current context was made from.
+fn record(number: u64) -> Result<Record, CUresult> {
+    let key = (stack::wire()?, number);
+    shim()?.textures.lock().get(&key).copied().ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// What a caller's descriptor says.
+///
+/// # Safety
+///
+/// `descriptor` is null or readable.
+unsafe fn read<T: Copy>(descriptor: *const T) -> Result<T, CUresult> {
+    if descriptor.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so readable by the contract.
+    Ok(unsafe { descriptor.read_unaligned() })
+}
+
+/// The resource as it travels: with an id instead of a handle.
+fn arguments(it: &CUDA_RESOURCE_DESC) -> Result<TextureArguments, CUresult> {
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    if it.flags != 0 {
+        return Err(wrong);
+    }
+    let [first, format, size, height, pitch, ..] = it.res;
+    let pointer = std::ptr::with_exposed_provenance_mut(first as usize);
+    let base = TextureArguments { kind: it.resType, ..TextureArguments::default() };
+    let memory =
+        TextureArguments { address: first, format: format as u32, channels: (format >> 32) as u32, size, ..base };
+    Ok(match it.resType {
+        ARRAY => TextureArguments { array: object(CUarray(pointer)).map_err(|_| wrong)?.wire(), ..base },
+        MIPMAP => TextureArguments { array: object(CUmipmappedArray(pointer)).map_err(|_| wrong)?.wire(), ..base },
+        LINEAR => memory,
+        PITCHED => TextureArguments { height, pitch, ..memory },
+        _ => return Err(wrong),
+    })
+}
+
+/// A sampler as it travels.
+fn sampler(it: &CUDA_TEXTURE_DESC) -> [u32; 14] {
+    let [x, y, z] = it.addressMode;
+    let [red, green, blue, alpha] = it.borderColor.map(f32::to_bits);
+    let levels = [it.mipmapLevelBias, it.minMipmapLevelClamp, it.maxMipmapLevelClamp].map(f32::to_bits);
+    let [bias, lowest, highest] = levels;
+    let modes = [x, y, z, it.filterMode, it.flags, it.maxAnisotropy, it.mipmapFilterMode];
+    let [a, b, c, d, e, f, g] = modes;
+    [a, b, c, d, e, f, g, bias, lowest, highest, red, green, blue, alpha]
+}
+
+/// A view as it travels.
+fn view_words(it: &CUDA_RESOURCE_VIEW_DESC) -> [u64; 8] {
+    [
+        it.format.into(),
+        it.width as u64,
+        it.height as u64,
+        it.depth as u64,
+        it.firstMipmapLevel.into(),
+        it.lastMipmapLevel.into(),
+        it.firstLayer.into(),
+        it.lastLayer.into(),
+    ]
+}
+
+/// # Safety
+///
+/// Pointers are null or valid; this holds for every function below.
+pub(crate) unsafe fn create(
+    target: *mut CUtexObject,
+    resource: *const CUDA_RESOURCE_DESC,
+    texture: *const CUDA_TEXTURE_DESC,
+    view: *const CUDA_RESOURCE_VIEW_DESC,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let (target, resource, texture) = unsafe { (out(target)?, read(resource)?, read(texture)?) };
+    // SAFETY: handed on; not null.
+    let view = if view.is_null() { None } else { Some(unsafe { read(view) }?) };
+    let context = stack::wire()?;
+    let arguments =
+        TextureArguments { sampler: sampler(&texture), view: view.as_ref().map(view_words), ..arguments(&resource)? };
+    let number = call(&kdTextureCreate { arguments: &arguments.encode() })?.texture;
+    let record = Record { resource, texture, view: view.unwrap_or_default() };
+    shim()?.textures.lock().insert((context, number), record);
+    target.write(number);
+    Ok(())
+}
+
+/// A number without an object is no error.
+pub(crate) fn destroy(texture: CUtexObject) -> Result<(), CUresult> {
+    let context = stack::wire()?;
+    // Forgotten first: the driver may give the number to the next object.
+    shim()?.textures.lock().remove(&(context, texture));
+    enqueue(&kdTextureDestroy { texture })
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn resource(target: *mut CUDA_RESOURCE_DESC, texture: CUtexObject) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let target = unsafe { out(target) }?;
+    target.write(record(texture)?.resource);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn description(target: *mut CUDA_TEXTURE_DESC, texture: CUtexObject) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let target = unsafe { out(target) }?;
+    target.write(record(texture)?.texture);
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn view(target: *mut CUDA_RESOURCE_VIEW_DESC, texture: CUtexObject) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let target = unsafe { out(target) }?;
+    target.write(record(texture)?.view);
+    Ok(())
+}
+
+/// Of arrays only.
+///
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn create_surface(
+    target: *mut CUsurfObject,
+    resource: *const CUDA_RESOURCE_DESC,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let (target, resource) = unsafe { (out(target)?, read(resource)?) };
+    let context = stack::wire()?;
+    if resource.resType != ARRAY {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let array = arguments(&resource)?.array;
+    let number = call(&kdSurfaceCreate { array })?.surface;
+    let record = Record { resource, texture: CUDA_TEXTURE_DESC::default(), view: CUDA_RESOURCE_VIEW_DESC::default() };
+    shim()?.textures.lock().insert((context, number), record);
+    target.write(number);
+    Ok(())
+}
+
+/// A number without an object is no error.
+pub(crate) fn destroy_surface(surface: CUsurfObject) -> Result<(), CUresult> {
+    let context = stack::wire()?;
+    shim()?.textures.lock().remove(&(context, surface));
+    enqueue(&kdSurfaceDestroy { surface })
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn surface_resource(target: *mut CUDA_RESOURCE_DESC, surface: CUsurfObject) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    unsafe { self::resource(target, surface) }
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn linear_max_width(
+    target: *mut usize,
+    format: CUarray_format,
+    channels: u32,
+    device: CUdevice,
+) -> Result<(), CUresult> {
+    // SAFETY: handed on.
+    let target = unsafe { out(target) }?;
+    let device = device::device(device)?.position as i32;
+    let reply = shim()?.session.call(0, &kdLinearTextureWidth { format, channels, device })?;
+    target.write(reply.width as usize);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_are_checked_for_what_no_driver_takes() {
+        let kind = |kind: u32, flags: u32| CUDA_RESOURCE_DESC { resType: kind, flags, ..CUDA_RESOURCE_DESC::default() };
+        assert!(arguments(&kind(LINEAR, 0)).is_ok_and(|it| it.kind == LINEAR && it.array == 0));
+        assert_eq!(arguments(&kind(LINEAR, 1)), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(arguments(&kind(4, 0)), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn samplers_travel_field_by_field() {
+        let mut it = CUDA_TEXTURE_DESC { addressMode: [1, 2, 3], flags: 5, ..CUDA_TEXTURE_DESC::default() };
+        it.borderColor[3] = 2.0;
+        let words = sampler(&it);
+        assert_eq!((words[..5].to_vec(), words[13]), (vec![1, 2, 3, 0, 5], 2.0_f32.to_bits()));
+    }
+}

@@ -1,0 +1,495 @@
+//! Texture references: named in a module, bound to an array or to memory by the program, one property a call.
+//!
+//! All that a reference is set to is kept here and sent with every change, so that the worker and a journal need the
+//! last message only. What the driver makes of it comes back, and answers the questions. A change that the driver refuses
+//! leaves the reference as it was.
+#![expect(unsafe_code, reason = "reads and writes memory of C callers")]
+
+use std::any::Any;
+use std::ffi::c_char;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{
+    CUDA_ARRAY_DESCRIPTOR, CUaddress_mode, CUarray, CUarray_format, CUdeviceptr, CUfilter_mode, CUmipmappedArray,
+    CUmodule, CUresult, CUtexref,
+};
+use katydid_wire::message::{kdReferenceEnd, kdTextureReference, kdTextureReferenceSet};
+use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, given, place};
+use katydid_wire::texture::TextureArguments;
+
+use crate::context::contexts::Context;
+use crate::context::device::handle;
+use crate::context::stack;
+use crate::ffi::guard::{Out, out, text, write_if_given};
+use crate::ffi::handle::object;
+use crate::process::session::{Shim, shim};
+use crate::texture::array::{Array, Mipmap};
+
+/// `CUresourcetype`.
+const ARRAY: u32 = 0;
+const MIPMAP: u32 = 1;
+const LINEAR: u32 = 2;
+const PITCHED: u32 = 3;
+/// `CU_TRSA_OVERRIDE_FORMAT`. The documentation demands it; drivers (580) take an array without it as well.
+const OVERRIDE_FORMAT: u32 = 1;
+const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+/// A reference.
+pub(crate) struct TextureReference {
+    pub(crate) slot: Slot,
+    pub(crate) context: Arc<Context>,
+    /// Handle of its module; 0 for one of the program's own.
+    module: usize,
+    name: Vec<u8>,
+    state: Mutex<State>,
+}
+
+/// What it is set to.
+#[derive(Clone, Default)]
+struct State {
+    arguments: ReferenceArguments,
+    /// The array or mipmap, with the program's handle.
+    bound: Option<Bound>,
+}
+
+/// What a reference does not keep alive.
+#[derive(Clone)]
+struct Bound {
+    handle: usize,
+    object: Weak<dyn Any + Send + Sync>,
+}
+
+impl TextureReference {
+    /// The number that messages carry: odd, those of surfaces are even.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index * 2 + 1
+    }
+
+    fn handle(&self) -> CUtexref {
+        CUtexref(handle(self.slot.handle))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Takes over what the driver says.
+    fn learn(&mut self, facts: &[u8]) -> Result<(), CUresult> {
+        let Some(facts) = ReferenceFacts::decode(facts) else {
+            return Err(shim()?.session.broken("a texture reference"));
+        };
+        let texture = &mut self.arguments.texture;
+        (texture.sampler, texture.format, texture.channels) = (facts.sampler, facts.format, facts.channels);
+        Ok(())
+    }
+
+    /// Binds it to something else.
+    fn bind(&mut self, resource: TextureArguments) {
+        let before = self.arguments.texture;
+        self.arguments.texture = TextureArguments { sampler: before.sampler, ..resource };
+        self.arguments.given |= given::RESOURCE;
+        self.bound = None;
+    }
+
+    /// The same to an array or mipmap, which brings its own format.
+    fn bind_array(&mut self, resource: TextureArguments, bound: Bound) {
+        self.bind(resource);
+        self.arguments.given &= !given::FORMAT;
+        self.bound = Some(bound);
+    }
+
+    /// Leaves an array that is gone.
+    fn leave_gone(&mut self) {
+        if self.bound.as_ref().is_some_and(|bound| bound.object.strong_count() == 0) {
+            self.arguments.given &= !given::RESOURCE;
+            self.bound = None;
+        }
+    }
+}
+
+/// A new reference, in a module or in none.
+fn make(module: Option<(CUmodule, &[u8])>) -> Result<Arc<TextureReference>, CUresult> {
+    let shim = shim()?;
+    let (context, wire, owner, name) = match module {
+        Some((module, name)) => {
+            let module = object(module)?;
+            (Arc::clone(&module.context), module.wire(), module.slot.handle, name)
+        }
+        None => (stack::active()?.owner(), 0, 0, &[][..]),
+    };
+    shim.texture_references.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        let message = kdTextureReference { reference: slot.index * 2 + 1, module: wire, name };
+        let facts = shim.session.call(context.wire(), &message)?.facts;
+        let mut state = State::default();
+        state.learn(&facts)?;
+        Ok(TextureReference { slot, context, module: owner, name: name.to_vec(), state: Mutex::new(state) })
+    })
+}
+
+/// The same handle every time.
+///
+/// # Safety
+///
+/// Pointers are null or valid; this holds for every function below.
+pub(crate) unsafe fn of_module(target: *mut CUtexref, module: CUmodule, name: *const c_char) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let (target, name) = unsafe { (out(target)?, text(name)?) };
+    stack::active()?;
+    let owner = object(module)?.slot.handle;
+    let known = shim()?.texture_references.live().into_iter().find(|it| it.module == owner && it.name == name);
+    let reference = known.map_or_else(|| make(Some((module, name))), Ok)?;
+    target.write(reference.handle());
+    Ok(())
+}
+
+/// One that no code reads.
+///
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn create(target: *mut CUtexref) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(make(None)?.handle());
+    Ok(())
+}
+
+/// Only one of the program's own can be ended.
+pub(crate) fn destroy(reference: CUtexref) -> Result<(), CUresult> {
+    let (shim, found) = (shim()?, object(reference)?);
+    if found.module != 0 {
+        return Err(WRONG);
+    }
+    shim.texture_references.remove(found.slot.handle);
+    shim.session.enqueue(found.context.wire(), &kdReferenceEnd { reference: found.wire() })
+}
+
+/// What was found in a module has gone with it.
+pub(crate) fn forget_module(shim: &Shim, module: usize) {
+    for reference in shim.texture_references.live().iter().filter(|it| it.module == module) {
+        shim.texture_references.remove(reference.slot.handle);
+    }
+}
+
+/// Sends a changed state, and keeps it if the driver takes it; the offset that the driver answers, in bytes.
+fn change(reference: CUtexref, with: impl FnOnce(&mut State)) -> Result<u64, CUresult> {
+    let reference = object(reference)?;
+    let mut kept = reference.state();
+    let mut state = kept.clone();
+    state.leave_gone();
+    with(&mut state);
+    let arguments = state.arguments.encode();
+    let message = kdTextureReferenceSet { reference: reference.wire(), arguments: &arguments };
+    let reply = shim()?.session.call(reference.context.wire(), &message)?;
+    state.learn(&reply.facts)?;
+    *kept = state;
+    Ok(reply.offset)
+}
+
+/// Sets one number of the sampler.
+fn set(reference: CUtexref, bit: u32, place: usize, value: u32) -> Result<(), CUresult> {
+    set_some(reference, bit, place, &[value])
+}
+
+/// Sets numbers of the sampler that lie side by side.
+fn set_some(reference: CUtexref, bit: u32, place: usize, values: &[u32]) -> Result<(), CUresult> {
+    let store = |state: &mut State| {
+        state.arguments.given |= bit;
+        let places = state.arguments.texture.sampler.iter_mut().skip(place);
+        places.zip(values).for_each(|(place, value)| *place = *value);
+    };
+    change(reference, store).map(drop)
+}
+
+/// Texels of an array, in its format.
+pub(crate) fn set_array(reference: CUtexref, array: CUarray, flags: u32) -> Result<(), CUresult> {
+    let bound = object(array)?;
+    if flags & !OVERRIDE_FORMAT != 0 {
+        return Err(WRONG);
+    }
+    let resource = TextureArguments { kind: ARRAY, array: bound.wire(), ..TextureArguments::default() };
+    let handle = bound.slot.handle;
+    let object: Weak<dyn Any + Send + Sync> = Arc::<Array>::downgrade(&bound);
+    change(reference, |state| state.bind_array(resource, Bound { handle, object })).map(drop)
+}
+
+/// Texels of a mipmap, in its format.
+pub(crate) fn set_mipmap(reference: CUtexref, mipmap: CUmipmappedArray, flags: u32) -> Result<(), CUresult> {
+    let bound = object(mipmap)?;
+    if flags & !OVERRIDE_FORMAT != 0 {
+        return Err(WRONG);
+    }
+    let resource = TextureArguments { kind: MIPMAP, array: bound.wire(), ..TextureArguments::default() };
+    let handle = bound.slot.handle;
+    let object: Weak<dyn Any + Send + Sync> = Arc::<Mipmap>::downgrade(&bound);
+    change(reference, |state| state.bind_array(resource, Bound { handle, object })).map(drop)
+}
+
+/// Memory in a line, in the format that the reference has. Where its address is not aligned, texels begin at the aligned
+/// one below, and the bytes between are told; whoever does not want to know them must have an aligned one.
+///
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn set_address(
+    offset: *mut usize,
+    reference: CUtexref,
+    address: CUdeviceptr,
+    size: usize,
+) -> Result<(), CUresult> {
+    let aligned = address.is_multiple_of(alignment(reference)?);
+    if offset.is_null() && !aligned {
+        return Err(WRONG);
+    }
+    let told = change(reference, |state| {
+        let TextureArguments { format, channels, .. } = state.arguments.texture;
+        let memory =
+            TextureArguments { kind: LINEAR, address, size: size as u64, format, channels, ..Default::default() };
+        state.bind(memory);
+    })?;
+    // SAFETY: null or writable, by the contract.
+    unsafe { write_if_given(offset, told as usize) };
+    Ok(())
+}
+
+/// What addresses of textures are multiples of, in bytes, on the device of a reference.
+fn alignment(reference: CUtexref) -> Result<u64, CUresult> {
+    let reference = object(reference)?;
+    let device = shim()?.devices.get(reference.context.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    let alignment = device.value(katydid_cuda_sys::device_attribute::TEXTURE_ALIGNMENT);
+    Ok(u64::from(alignment.unsigned_abs()).max(1))
+}
+
+/// Memory in rows.
+///
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn set_rows(
+    reference: CUtexref,
+    descriptor: *const CUDA_ARRAY_DESCRIPTOR,
+    address: CUdeviceptr,
+    pitch: usize,
+) -> Result<(), CUresult> {
+    if descriptor.is_null() {
+        return Err(WRONG);
+    }
+    // SAFETY: not null, so readable by the contract.
+    let CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels } = unsafe { descriptor.read_unaligned() };
+    let memory = TextureArguments {
+        kind: PITCHED,
+        address,
+        format: Format,
+        channels: NumChannels,
+        size: Width as u64,
+        height: Height as u64,
+        pitch: pitch as u64,
+        ..TextureArguments::default()
+    };
+    change(reference, |state| state.bind(memory)).map(drop)
+}
+
+/// What texels of memory are; for an array, how its texels are taken.
+pub(crate) fn set_format(reference: CUtexref, format: CUarray_format, channels: i32) -> Result<(), CUresult> {
+    let channels = u32::try_from(channels).map_err(|_| WRONG)?;
+    let store = |state: &mut State| {
+        state.arguments.given |= given::FORMAT;
+        (state.arguments.texture.format, state.arguments.texture.channels) = (format, channels);
+    };
+    change(reference, store).map(drop)
+}
+
+/// In one of three dimensions.
+pub(crate) fn set_address_mode(reference: CUtexref, dimension: i32, mode: CUaddress_mode) -> Result<(), CUresult> {
+    let dimension = usize::try_from(dimension).ok().filter(|dimension| *dimension < 3).ok_or(WRONG)?;
+    set(reference, given::ADDRESS_MODE << dimension, place::ADDRESS_MODE + dimension, mode)
+}
+
+/// Of texels.
+pub(crate) fn set_filter(reference: CUtexref, mode: CUfilter_mode) -> Result<(), CUresult> {
+    set(reference, given::FILTER, place::FILTER, mode)
+}
+
+/// Of levels.
+pub(crate) fn set_level_filter(reference: CUtexref, mode: CUfilter_mode) -> Result<(), CUresult> {
+    set(reference, given::LEVEL_FILTER, place::LEVEL_FILTER, mode)
+}
+
+/// Of levels.
+pub(crate) fn set_level_bias(reference: CUtexref, bias: f32) -> Result<(), CUresult> {
+    set(reference, given::LEVEL_BIAS, place::LEVEL_BIAS, bias.to_bits())
+}
+
+/// First and last level.
+pub(crate) fn set_level_clamp(reference: CUtexref, first: f32, last: f32) -> Result<(), CUresult> {
+    set_some(reference, given::LEVEL_CLAMP, place::LEVEL_CLAMP, &[first.to_bits(), last.to_bits()])
+}
+
+/// Most samples along the longer side of a footprint.
+pub(crate) fn set_anisotropy(reference: CUtexref, most: u32) -> Result<(), CUresult> {
+    set(reference, given::ANISOTROPY, place::ANISOTROPY, most)
+}
+
+/// Four channels.
+///
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn set_border(reference: CUtexref, colour: *const f32) -> Result<(), CUresult> {
+    if colour.is_null() {
+        return Err(WRONG);
+    }
+    // SAFETY: not null, so four floats by the contract.
+    let colour = unsafe { colour.cast::<[f32; 4]>().read_unaligned() };
+    set_some(reference, given::BORDER, place::BORDER, &colour.map(f32::to_bits))
+}
+
+/// How texels and coordinates are read.
+pub(crate) fn set_flags(reference: CUtexref, flags: u32) -> Result<(), CUresult> {
+    set(reference, given::FLAGS, place::FLAGS, flags)
+}
+
+/// What a reference is bound to, if that is of a kind.
+fn resource(reference: CUtexref, kinds: &[u32]) -> Result<State, CUresult> {
+    let state = object(reference)?.state().clone();
+    let is_bound = state.arguments.given & given::RESOURCE != 0 && kinds.contains(&state.arguments.texture.kind);
+    if is_bound { Ok(state) } else { Err(WRONG) }
+}
+
+/// The program's handle of the array or mipmap that a reference is bound to.
+fn array_of(reference: CUtexref, kind: u32) -> Result<usize, CUresult> {
+    resource(reference, &[kind])?.bound.map(|bound| bound.handle).ok_or(WRONG)
+}
+
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn array(target: *mut CUarray, reference: CUtexref) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(CUarray(handle(array_of(reference, ARRAY)?)));
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn mipmap(target: *mut CUmipmappedArray, reference: CUtexref) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    target.write(CUmipmappedArray(handle(array_of(reference, MIPMAP)?)));
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn address(target: *mut CUdeviceptr, reference: CUtexref) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    let state = resource(reference, &[LINEAR, PITCHED])?;
+    target.write(state.arguments.texture.address);
+    Ok(())
+}
+
+/// Writes a number of the sampler, as `read` understands it.
+fn answer<T>(target: Out<T>, reference: CUtexref, place: usize, read: fn(u32) -> T) -> Result<(), CUresult> {
+    let value = object(reference)?.state().arguments.texture.sampler.get(place).copied();
+    target.write(read(value.ok_or(WRONG)?));
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn address_mode(
+    target: *mut CUaddress_mode,
+    reference: CUtexref,
+    dimension: i32,
+) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    let dimension = usize::try_from(dimension).ok().filter(|dimension| *dimension < 3).ok_or(WRONG)?;
+    answer(target, reference, place::ADDRESS_MODE + dimension, |mode| mode)
+}
+
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn filter(target: *mut CUfilter_mode, reference: CUtexref) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    answer(unsafe { out(target) }?, reference, place::FILTER, |mode| mode)
+}
+
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn level_filter(target: *mut CUfilter_mode, reference: CUtexref) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    answer(unsafe { out(target) }?, reference, place::LEVEL_FILTER, |mode| mode)
+}
+
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn level_bias(target: *mut f32, reference: CUtexref) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    answer(unsafe { out(target) }?, reference, place::LEVEL_BIAS, f32::from_bits)
+}
+
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn level_clamp(first: *mut f32, last: *mut f32, reference: CUtexref) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let (first, last) = unsafe { (out(first)?, out(last)?) };
+    answer(first, reference, place::LEVEL_CLAMP, f32::from_bits)?;
+    answer(last, reference, place::LEVEL_CLAMP + 1, f32::from_bits)
+}
+
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn anisotropy(target: *mut i32, reference: CUtexref) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    answer(unsafe { out(target) }?, reference, place::ANISOTROPY, u32::cast_signed)
+}
+
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn border(target: *mut f32, reference: CUtexref) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target.cast::<[f32; 4]>()) }?;
+    let sampler = object(reference)?.state().arguments.texture.sampler;
+    let [.., red, green, blue, alpha] = sampler;
+    target.write([red, green, blue, alpha].map(f32::from_bits));
+    Ok(())
+}
+
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn flags(target: *mut u32, reference: CUtexref) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    answer(unsafe { out(target) }?, reference, place::FLAGS, |flags| flags)
+}
+
+/// # Safety
+///
+/// As [`of_module`].
+pub(crate) unsafe fn format(
+    target: *mut CUarray_format,
+    channels: *mut i32,
+    reference: CUtexref,
+) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let (target, channels) = unsafe { (out(target)?, out(channels)?) };
+    let texture = object(reference)?.state().arguments.texture;
+    target.write(texture.format);
+    channels.write(texture.channels.cast_signed());
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! Surface references: named in a module, bound to an array.
+#![expect(unsafe_code, reason = "reads and writes memory of C callers")]
+
+use std::ffi::c_char;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{CUarray, CUmodule, CUresult, CUsurfref};
+use katydid_wire::message::{kdSurfaceReference, kdSurfaceReferenceSet};
+
+use crate::context::contexts::Context;
+use crate::context::device::handle;
+use crate::context::stack;
+use crate::ffi::guard::{out, text};
+use crate::ffi::handle::object;
+use crate::process::session::{Shim, shim};
+
+/// A reference.
+pub(crate) struct SurfaceReference {
+    pub(crate) slot: Slot,
+    pub(crate) context: Arc<Context>,
+    /// Handle of its module.
+    module: usize,
+    name: Vec<u8>,
+    /// The program's handle of the array; 0 for none.
+    bound: Mutex<usize>,
+}
+
+impl SurfaceReference {
+    /// The number that messages carry: even, those of textures are odd.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index * 2 + 2
+    }
+}
+
+/// The same handle every time.
+///
+/// # Safety
+///
+/// `target` is null or writable, `name` null or a C string.
+pub(crate) unsafe fn of_module(target: *mut CUsurfref, module: CUmodule, name: *const c_char) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let (target, name) = unsafe { (out(target)?, text(name)?) };
+    stack::active()?;
+    let (shim, module) = (shim()?, object(module)?);
+    let owner = module.slot.handle;
+    let known = shim.surface_references.live().into_iter().find(|it| it.module == owner && it.name == name);
+    let make = || {
+        shim.surface_references.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+            let message = kdSurfaceReference { reference: slot.index * 2 + 2, module: module.wire(), name };
+            let context = Arc::clone(&module.context);
+            shim.session.call(context.wire(), &message)?;
+            Ok(SurfaceReference { slot, context, module: owner, name: name.to_vec(), bound: Mutex::new(0) })
+        })
+    };
+    let reference = known.map_or_else(make, Ok)?;
+    target.write(CUsurfref(handle(reference.slot.handle)));
+    Ok(())
+}
+
+/// What was found in a module has gone with it.
+pub(crate) fn forget_module(shim: &Shim, module: usize) {
+    for reference in shim.surface_references.live().iter().filter(|it| it.module == module) {
+        shim.surface_references.remove(reference.slot.handle);
+    }
+}
+
+/// Flags have no meaning yet.
+pub(crate) fn set_array(reference: CUsurfref, array: CUarray, flags: u32) -> Result<(), CUresult> {
+    let (reference, array) = (object(reference)?, object(array)?);
+    if flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut bound = reference.bound.lock().unwrap_or_else(PoisonError::into_inner);
+    let message = kdSurfaceReferenceSet { reference: reference.wire(), array: array.wire() };
+    shim()?.session.call(reference.context.wire(), &message)?;
+    *bound = array.slot.handle;
+    Ok(())
+}
+
+/// # Safety
+///
+/// `target` is null or writable.
+pub(crate) unsafe fn array(target: *mut CUarray, reference: CUsurfref) -> Result<(), CUresult> {
+    // SAFETY: by the contract.
+    let target = unsafe { out(target) }?;
+    let bound = *object(reference)?.bound.lock().unwrap_or_else(PoisonError::into_inner);
+    if bound == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    target.write(CUarray(handle(bound)));
+    Ok(())
+}

@@ -1,0 +1,345 @@
+//! Tensor maps: the arguments travel, the worker's driver encodes.
+//!
+//! A map is made of its arguments and nothing else, and begins with the address (on every driver so far:
+//! `cuTensorMapReplaceAddress` changes just that word). So a driver is asked once for each shape; libraries make the same maps
+//! for every launch.
+#![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use katydid_cuda_sys::{CUresult, CUtensorMap, Function, void};
+use katydid_wire::message::kdTensorMap;
+use katydid_wire::tensor_map::{MAX_PIXEL_RANK, MAX_RANK, TensorMap, TensorMapKind};
+
+use crate::ffi::guard::refuse;
+use crate::process::session::shim;
+
+/// Maps lie at multiples of this, in bytes.
+const ALIGNMENT: usize = 64;
+/// Addresses of tensors are multiples of this, in bytes.
+const TENSOR_ALIGNMENT: u64 = 16;
+/// Shapes that are remembered; then all are forgotten.
+const MOST_SHAPES: usize = 1024;
+/// What a driver checks of an address is how it is aligned: shapes are remembered for each remainder by this, in bytes.
+const REMAINDER: u64 = 256;
+/// A tensor without dimensions: what the functions fill in.
+const EMPTY: TensorMap = TensorMap {
+    kind: TensorMapKind::Tiled,
+    data_type: 0,
+    rank: 0,
+    dimensions: [0; MAX_RANK],
+    strides: [0; MAX_RANK],
+    tile: [0; MAX_RANK],
+    element_strides: [0; MAX_RANK],
+    lower: [0; MAX_PIXEL_RANK],
+    upper: [0; MAX_PIXEL_RANK],
+    channels: 0,
+    pixels: 0,
+    interleave: 0,
+    mode: 0,
+    swizzle: 0,
+    promotion: 0,
+    fill: 0,
+};
+
+/// A map in words; the first one is the address.
+type Words = [u64; size_of::<CUtensorMap>() / 8];
+/// All that a map is made of but for the address, of which the remainder counts.
+type Shape = (TensorMap, u64);
+
+/// Maps that a driver has encoded.
+#[derive(Debug, Default)]
+pub(crate) struct Encoded(Mutex<(u64, HashMap<Shape, Words>)>);
+
+impl Encoded {
+    /// The map of a shape for an address, if this driver has encoded one: `moves` counts drivers. What it says of a null
+    /// address is its own affair.
+    fn of(&self, moves: u64, shape: &Shape, address: u64) -> Option<Words> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut words = *known.1.get(shape).filter(|_| known.0 == moves && address != 0)?;
+        words[0] = address;
+        Some(words)
+    }
+
+    /// Notes a map. One that does not begin with its address is none whose address could be changed.
+    fn note(&self, moves: u64, shape: Shape, address: u64, words: Words) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0 != moves || known.1.len() >= MOST_SHAPES {
+            *known = (moves, HashMap::new());
+        }
+        if words[0] == address && address != 0 {
+            known.1.insert(shape, words);
+        }
+    }
+}
+
+/// The first `count` entries of an array.
+///
+/// # Safety
+///
+/// `array` is null or has `count` entries.
+unsafe fn take<T: Copy + Default, const N: usize>(array: *const T, count: usize) -> Result<[T; N], CUresult> {
+    if count > 0 && array.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut taken = [T::default(); N];
+    for (index, place) in taken.iter_mut().enumerate().take(count) {
+        // SAFETY: below `count`, by the contract.
+        *place = unsafe { array.add(index).read_unaligned() };
+    }
+    Ok(taken)
+}
+
+/// The rank, if a tensor can have it.
+fn rank(rank: u32, least: usize) -> Result<usize, CUresult> {
+    let rank = rank as usize;
+    if (least..=MAX_RANK).contains(&rank) { Ok(rank) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// Has a map encoded and writes it.
+///
+/// # Safety
+///
+/// `target` is null or has room for a map.
+unsafe fn encode(
+    function: Function,
+    target: *mut CUtensorMap,
+    address: *mut void,
+    map: &TensorMap,
+) -> Result<(), CUresult> {
+    if target.is_null() || !target.addr().is_multiple_of(ALIGNMENT) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let (shim, address) = (shim()?, address.addr() as u64);
+    let (moves, shape) = (shim.session.moves(), (*map, address % REMAINDER));
+    let words = match shim.tensor_maps.of(moves, &shape, address) {
+        Some(words) => words,
+        None => {
+            let words = ask(function, address, map)?;
+            // Another driver may have answered than the one that was there before.
+            if shim.session.moves() == moves {
+                shim.tensor_maps.note(moves, shape, address, words);
+            }
+            words
+        }
+    };
+    // SAFETY: room for a map, by the contract.
+    unsafe { target.cast::<Words>().write(words) };
+    Ok(())
+}
+
+/// Has the worker's driver encode a map.
+fn ask(function: Function, address: u64, map: &TensorMap) -> Result<Words, CUresult> {
+    let reply = match shim()?.session.call(0, &kdTensorMap { address, arguments: &map.encode() }) {
+        Err(CUresult::ERROR_NOT_SUPPORTED) => return Err(refuse(function, "is not supported by the server's driver")),
+        other => other?,
+    };
+    let (words, rest) = reply.map.as_chunks::<8>();
+    let words = words.first_chunk::<{ size_of::<Words>() / 8 }>().filter(|_| rest.is_empty());
+    Ok(words.ok_or(CUresult::ERROR_UNKNOWN)?.map(u64::from_le_bytes))
+}
+
+/// # Safety
+///
+/// `target` is null or has room for a map; the arrays are null or have as many entries as the rank asks for, here and
+/// below.
+#[expect(clippy::too_many_arguments, reason = "as the driver API has it")]
+pub(crate) unsafe fn tiled(
+    target: *mut CUtensorMap,
+    data_type: u32,
+    tensor_rank: u32,
+    address: *mut void,
+    dimensions: *const u64,
+    strides: *const u64,
+    tile: *const u32,
+    element_strides: *const u32,
+    interleave: u32,
+    swizzle: u32,
+    promotion: u32,
+    fill: u32,
+) -> Result<(), CUresult> {
+    let count = rank(tensor_rank, 1)?;
+    // SAFETY: as many entries as the rank asks for, by the contract.
+    let map = unsafe {
+        TensorMap {
+            data_type,
+            rank: tensor_rank,
+            dimensions: take(dimensions, count)?,
+            strides: take(strides, count - 1)?,
+            tile: take(tile, count)?,
+            element_strides: take(element_strides, count)?,
+            interleave,
+            swizzle,
+            promotion,
+            fill,
+            ..EMPTY
+        }
+    };
+    // SAFETY: handed on.
+    unsafe { encode(Function::cuTensorMapEncodeTiled, target, address, &map) }
+}
+
+/// # Safety
+///
+/// As [`tiled`].
+#[expect(clippy::too_many_arguments, reason = "as the driver API has it")]
+pub(crate) unsafe fn im2col(
+    target: *mut CUtensorMap,
+    data_type: u32,
+    tensor_rank: u32,
+    address: *mut void,
+    dimensions: *const u64,
+    strides: *const u64,
+    lower: *const i32,
+    upper: *const i32,
+    channels: u32,
+    pixels: u32,
+    element_strides: *const u32,
+    interleave: u32,
+    swizzle: u32,
+    promotion: u32,
+    fill: u32,
+) -> Result<(), CUresult> {
+    let count = rank(tensor_rank, 3)?;
+    // SAFETY: as in `tiled`.
+    let map = unsafe {
+        TensorMap {
+            kind: TensorMapKind::Im2col,
+            data_type,
+            rank: tensor_rank,
+            dimensions: take(dimensions, count)?,
+            strides: take(strides, count - 1)?,
+            element_strides: take(element_strides, count)?,
+            lower: take(lower, count - 2)?,
+            upper: take(upper, count - 2)?,
+            channels,
+            pixels,
+            interleave,
+            swizzle,
+            promotion,
+            fill,
+            ..EMPTY
+        }
+    };
+    // SAFETY: handed on.
+    unsafe { encode(Function::cuTensorMapEncodeIm2col, target, address, &map) }
+}
+
+/// # Safety
+///
+/// As [`tiled`].
+#[expect(clippy::too_many_arguments, reason = "as the driver API has it")]
+pub(crate) unsafe fn im2col_wide(
+    target: *mut CUtensorMap,
+    data_type: u32,
+    tensor_rank: u32,
+    address: *mut void,
+    dimensions: *const u64,
+    strides: *const u64,
+    lower_width: i32,
+    upper_width: i32,
+    channels: u32,
+    pixels: u32,
+    element_strides: *const u32,
+    interleave: u32,
+    mode: u32,
+    swizzle: u32,
+    promotion: u32,
+    fill: u32,
+) -> Result<(), CUresult> {
+    let count = rank(tensor_rank, 3)?;
+    // SAFETY: as in `tiled`.
+    let map = unsafe {
+        TensorMap {
+            kind: TensorMapKind::Im2colWide,
+            data_type,
+            rank: tensor_rank,
+            dimensions: take(dimensions, count)?,
+            strides: take(strides, count - 1)?,
+            element_strides: take(element_strides, count)?,
+            lower: [lower_width, 0, 0],
+            upper: [upper_width, 0, 0],
+            channels,
+            pixels,
+            interleave,
+            mode,
+            swizzle,
+            promotion,
+            fill,
+            ..EMPTY
+        }
+    };
+    // SAFETY: handed on.
+    unsafe { encode(Function::cuTensorMapEncodeIm2colWide, target, address, &map) }
+}
+
+/// The address is the first word of a map, on every driver so far: `cuTensorMapEncodeTiled` was seen to put it there.
+///
+/// # Safety
+///
+/// `target` is null or a map.
+pub(crate) unsafe fn replace_address(target: *mut CUtensorMap, address: *mut void) -> Result<(), CUresult> {
+    let address = address.addr() as u64;
+    let aligned = target.addr().is_multiple_of(ALIGNMENT) && address.is_multiple_of(TENSOR_ALIGNMENT);
+    if target.is_null() || !aligned {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: a map, by the contract.
+    unsafe { target.cast::<u64>().write(address) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAP: Words = [0x7000, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+    fn shape(rank: u32, address: u64) -> Shape {
+        (TensorMap { rank, ..EMPTY }, address % REMAINDER)
+    }
+
+    #[test]
+    fn a_shape_is_encoded_once_for_addresses_alike() {
+        let encoded = Encoded::default();
+        encoded.note(0, shape(2, 0x7000), 0x7000, MAP);
+        let moved = encoded.of(0, &shape(2, 0x9100), 0x9100).unwrap();
+        assert_eq!((moved[0], &moved[1..]), (0x9100, &MAP[1..]));
+        assert!(
+            encoded.of(0, &shape(3, 0x9100), 0x9100).is_none() && encoded.of(0, &shape(2, 0x9110), 0x9110).is_none()
+        );
+    }
+
+    #[test]
+    fn a_null_address_is_the_drivers_to_judge() {
+        let encoded = Encoded::default();
+        encoded.note(0, shape(2, 0x7000), 0x7000, MAP);
+        assert!(encoded.of(0, &shape(2, 0), 0).is_none() && encoded.of(0, &shape(2, 0x7000), 0x7000).is_some());
+    }
+
+    #[test]
+    fn another_driver_encodes_for_itself() {
+        let encoded = Encoded::default();
+        encoded.note(0, shape(2, 0x7000), 0x7000, MAP);
+        assert!(encoded.of(1, &shape(2, 0x7000), 0x7000).is_none());
+        encoded.note(1, shape(3, 0x7000), 0x7000, MAP);
+        assert!(
+            encoded.of(1, &shape(2, 0x7000), 0x7000).is_none() && encoded.of(1, &shape(3, 0x7000), 0x7000).is_some()
+        );
+    }
+
+    #[test]
+    fn a_map_that_does_not_begin_with_its_address_is_asked_for_again() {
+        let encoded = Encoded::default();
+        encoded.note(0, shape(2, 0x7000), 0x8000, MAP);
+        assert!(encoded.of(0, &shape(2, 0x7000), 0x7000).is_none());
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_bound() {
+        let encoded = Encoded::default();
+        (0..2 * MOST_SHAPES as u32).for_each(|rank| encoded.note(0, shape(rank, 0x7000), 0x7000, MAP));
+        assert!(encoded.0.lock().unwrap().1.len() <= MOST_SHAPES);
+    }
+}

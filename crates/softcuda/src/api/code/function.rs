@@ -1,0 +1,85 @@
+//! Functions of modules.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::c_char;
+
+use katydid_cuda_sys::{CUfunction, CUmodule, CUresult};
+use katydid_ptx_exec::Kernel;
+
+use crate::code::function::{self, callable, resolve};
+use crate::context::stack;
+use crate::ffi::{MaybeOut, Out, Outcome, api};
+
+/// `CU_FUNCTION_LOADING_STATE_LOADED`.
+const LOADED: u32 = 1;
+
+/// Offset and size of a parameter; one past the last gives `INVALID_VALUE` and writes nothing.
+pub(super) fn param_info(kernel: &Kernel, index: usize, offset: &MaybeOut<usize>, size: &MaybeOut<usize>) -> Outcome {
+    let param = kernel.params.get(index).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    offset.set(param.offset as usize);
+    size.set(param.size as usize);
+    Ok(())
+}
+
+api! {
+    /// A function is of one context, whether or not that is current.
+    fn cuFuncGetAttribute(value: Out<i32>, attribute: u32, of: CUfunction) {
+        let known = function::resolve(of)?;
+        if stack::handle() != 0 {
+            callable(of, &stack::usable()?)?;
+        }
+        value.set(function::attribute(&known.kernel, &known.settings, attribute)?);
+    }
+
+    /// Dynamic shared memory up to the opt-in limit; facts of the code cannot be set.
+    fn cuFuncSetAttribute(of: CUfunction, attribute: u32, value: i32) {
+        function::resolve(of)?;
+        let (kernel, settings) = callable(of, &stack::usable()?)?;
+        function::set_attribute(&kernel, &settings, attribute, value)?;
+    }
+
+    /// A hint.
+    fn cuFuncSetCacheConfig(of: CUfunction, config: u32) {
+        function::resolve(of)?;
+        callable(of, &stack::usable()?)?;
+        if config > 3 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+    }
+
+    /// A hint, and one of the past.
+    fn cuFuncSetSharedMemConfig(of: CUfunction, config: u32) {
+        function::resolve(of)?;
+        callable(of, &stack::usable()?)?;
+        if config > 2 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+    }
+
+    /// Of a module's function only: a library's kernel gives 400.
+    fn cuFuncGetModule(module: Out<CUmodule>, of: CUfunction) {
+        module.set(CUmodule(std::ptr::without_provenance_mut(resolve(of)?.module)));
+    }
+
+    /// The text lives as long as the function.
+    fn cuFuncGetName(name: Out<*const c_char>, of: CUfunction) {
+        name.set(resolve(of)?.name.as_ptr());
+    }
+
+    /// Of a module's function only: a library's kernel gives 400.
+    fn cuFuncGetParamInfo(of: CUfunction, index: usize, offset: MaybeOut<usize>, size: MaybeOut<usize>) {
+        param_info(&resolve(of)?.kernel, index, &offset, &size)?;
+    }
+
+    /// Code is decoded when its module is loaded.
+    fn cuFuncIsLoaded(state: Out<u32>, of: CUfunction) {
+        resolve(of)?;
+        state.set(LOADED);
+    }
+
+    /// Code is loaded already.
+    fn cuFuncLoad(of: CUfunction) {
+        resolve(of)?;
+    }
+}

@@ -1,0 +1,107 @@
+//! Launches as CUDA 2 had them: block, shared memory and parameters are set on the function, one call each.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::c_void;
+use std::sync::PoisonError;
+
+use katydid_cuda_sys::{CUfunction, CUresult, CUstream, CUtexref, device_attribute, launch_param};
+use katydid_driver_state::launch::OldLaunch;
+
+use super::launch::cuLaunchKernel;
+use crate::code::function;
+use crate::ffi::{Outcome, api};
+use crate::process::device;
+use crate::texture::reference;
+
+/// Changes what is set on a function.
+fn change<R>(function: CUfunction, with: impl FnOnce(&mut OldLaunch) -> R) -> Outcome<R> {
+    let function = function::resolve(function)?;
+    Ok(with(&mut function.old.lock().unwrap_or_else(PoisonError::into_inner)))
+}
+
+/// A grid of what is set on a function.
+fn launch(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Outcome {
+    let (Ok(width), Ok(height)) = (u32::try_from(width), u32::try_from(height)) else {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    };
+    let kept = change(function, |kept| kept.clone())?;
+    let mut params = kept.params();
+    let mut size = params.len();
+    let mut extra = [
+        std::ptr::without_provenance_mut(launch_param::BUFFER_POINTER as usize),
+        params.as_mut_ptr().cast::<c_void>(),
+        std::ptr::without_provenance_mut(launch_param::BUFFER_SIZE as usize),
+        (&raw mut size).cast(),
+        std::ptr::without_provenance_mut(launch_param::END as usize),
+    ];
+    let ([x, y, z], none) = (kept.block, std::ptr::null_mut());
+    // SAFETY: the list is whole, and its buffer has the size that it names.
+    unsafe { cuLaunchKernel(function, width, height, 1, x, y, z, kept.shared, stream, none, extra.as_mut_ptr()) }.ok()
+}
+
+api! {
+    /// Blocks that the device could not run are refused here already.
+    fn cuFuncSetBlockShape(function: CUfunction, x: i32, y: i32, z: i32) {
+        let limits = [
+            device_attribute::MAX_BLOCK_DIM_X,
+            device_attribute::MAX_BLOCK_DIM_Y,
+            device_attribute::MAX_BLOCK_DIM_Z,
+            device_attribute::MAX_THREADS_PER_BLOCK,
+        ];
+        let device = device::get(0)?;
+        let limits = limits.map(|limit| device.attribute(limit).unwrap_or(0));
+        change(function, |kept| kept.set_block([x, y, z], limits))??;
+    }
+
+    /// Dynamic shared memory, in bytes.
+    fn cuFuncSetSharedSize(function: CUfunction, bytes: u32) {
+        change(function, |kept| kept.shared = bytes)?;
+    }
+
+    /// Bytes of all parameters.
+    fn cuParamSetSize(function: CUfunction, bytes: u32) {
+        change(function, |kept| kept.set_size(bytes))??;
+    }
+
+    /// Four bytes.
+    fn cuParamSeti(function: CUfunction, offset: i32, value: u32) {
+        change(function, |kept| kept.set(offset, &value.to_le_bytes()))??;
+    }
+
+    /// Four bytes.
+    fn cuParamSetf(function: CUfunction, offset: i32, value: f32) {
+        change(function, |kept| kept.set(offset, &value.to_le_bytes()))??;
+    }
+
+    /// Any bytes.
+    fn cuParamSetv(function: CUfunction, offset: i32, pointer: *mut c_void, count: u32) {
+        if pointer.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's buffer has `count` bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(pointer.cast_const().cast::<u8>(), count as usize) };
+        change(function, |kept| kept.set(offset, bytes))??;
+    }
+
+    /// References have been taken by name since CUDA 3.2.
+    fn cuParamSetTexRef(function: CUfunction, _unit: i32, handle: CUtexref) {
+        function::resolve(function)?;
+        reference::resolve(handle.address(), false)?;
+    }
+
+    /// One block.
+    fn cuLaunch(function: CUfunction) {
+        launch(function, 1, 1, CUstream::NULL)?;
+    }
+
+    /// In the default stream.
+    fn cuLaunchGrid(function: CUfunction, width: i32, height: i32) {
+        launch(function, width, height, CUstream::NULL)?;
+    }
+
+    /// In a stream.
+    fn cuLaunchGridAsync(function: CUfunction, width: i32, height: i32, stream: CUstream) {
+        launch(function, width, height, stream)?;
+    }
+}

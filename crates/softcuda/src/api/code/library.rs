@@ -1,0 +1,164 @@
+//! Libraries and their kernels: code without a context.
+//!
+//! Handles of kernels stay the same in all contexts; functions, modules and variables are those of the current one.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::{c_char, c_void};
+
+use katydid_cuda_sys::{CUfunction, CUjit_option, CUkernel, CUlibrary, CUlibraryOption, CUmodule, CUresult};
+
+use super::function::param_info;
+use super::module;
+use crate::code::function;
+use crate::code::image::{Code, Refusal};
+use crate::code::jit::Options;
+use crate::code::library::{self, LibraryKernel, resolve, resolve_kernel};
+use crate::context::{primary, stack};
+use crate::ffi::{Buffer, MaybeOut, Out, Outcome, Text, api};
+use crate::process::{device, state};
+
+/// Loads a library; it belongs to no context.
+fn load(code: Result<Code, Refusal>, options: &Options) -> Outcome<CUlibrary> {
+    state::ready()?;
+    let code = code.map(|code| code.with_options(options));
+    options.answer_logs("", code.as_ref().err().map_or("", |refusal| &refusal.log));
+    Ok(CUlibrary(std::ptr::without_provenance_mut(library::load(code)?.handle)))
+}
+
+/// The kernel behind a handle.
+fn kernel(handle: CUkernel) -> Outcome<std::sync::Arc<LibraryKernel>> {
+    resolve_kernel(handle.address() as usize)
+}
+
+/// The handle of a kernel.
+fn as_handle(kernel: &LibraryKernel) -> CUkernel {
+    CUkernel(std::ptr::without_provenance_mut(kernel.handle))
+}
+
+api! {
+    /// Registers are limited, other options are hints; the image is copied whether or not it stays.
+    fn cuLibraryLoadData(
+        library: Out<CUlibrary>,
+        image: *const c_void,
+        jit_kinds: *mut CUjit_option,
+        jit_values: *mut *mut c_void,
+        jit_count: u32,
+        _kinds: *mut CUlibraryOption,
+        _values: *mut *mut c_void,
+        _count: u32,
+    ) {
+        // SAFETY: the caller's arrays have `jit_count` entries each.
+        let options = unsafe { Options::new(jit_count, jit_kinds, jit_values) }?;
+        // SAFETY: the caller's image, complete by its promise.
+        library.set(load(unsafe { Code::at(image) }, &options)?);
+    }
+
+    /// A file that cannot be read gives 301.
+    fn cuLibraryLoadFromFile(
+        library: Out<CUlibrary>,
+        path: Text<'_>,
+        jit_kinds: *mut CUjit_option,
+        jit_values: *mut *mut c_void,
+        jit_count: u32,
+        _kinds: *mut CUlibraryOption,
+        _values: *mut *mut c_void,
+        _count: u32,
+    ) {
+        // SAFETY: the caller's arrays have `jit_count` entries each.
+        let options = unsafe { Options::new(jit_count, jit_kinds, jit_values) }?;
+        library.set(load(module::read_file(&path)?, &options)?);
+    }
+
+    /// Kernels, functions and variables end with it, in all contexts.
+    fn cuLibraryUnload(library: CUlibrary) {
+        state::ready()?;
+        library::unload(library)?;
+    }
+
+    /// Needs no context. What is wrong with the image shows here first.
+    fn cuLibraryGetKernel(kernel: Out<CUkernel>, library: CUlibrary, name: Text<'_>) {
+        kernel.set(as_handle(&*resolve(library)?.kernel(name.name()?)?));
+    }
+
+    /// Needs no context.
+    fn cuLibraryGetKernelCount(count: Out<u32>, library: CUlibrary) {
+        count.set(resolve(library)?.kernels()?.len() as u32);
+    }
+
+    /// In the order of the text, as many as there is room for.
+    fn cuLibraryEnumerateKernels(kernels: Buffer<CUkernel>, room: u32, library: CUlibrary) {
+        let library = resolve(library)?;
+        kernels.fill(room as usize, library.kernels()?.iter().map(|kernel| as_handle(kernel)))?;
+    }
+
+    /// Its module in the current context, loaded if need be.
+    fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) {
+        let library = resolve(library)?;
+        module.set(module::as_handle(&*library.module(&stack::usable()?)?));
+    }
+
+    /// In the current context; an unknown name gives 500.
+    fn cuLibraryGetGlobal(address: MaybeOut<u64>, size: MaybeOut<usize>, library: CUlibrary, name: Text<'_>) {
+        let library = resolve(library)?;
+        let (start, bytes) = library.module(&stack::usable()?)?.global(name.name()?)?;
+        address.set(start);
+        size.set(bytes as usize);
+    }
+
+    /// In the current context, or the first device's primary one: the runtime asks before it has any, as soon as the
+    /// program touches such a variable. A variable that is not managed is none.
+    fn cuLibraryGetManaged(address: MaybeOut<u64>, size: MaybeOut<usize>, library: CUlibrary, name: Text<'_>) {
+        let library = resolve(library)?;
+        let context = stack::usable().or_else(|_| primary::first())?;
+        let (start, bytes) = library.module(&context)?.managed(name.name()?)?;
+        address.set(start);
+        size.set(bytes as usize);
+    }
+
+    /// In the current context, and always the same there.
+    fn cuKernelGetFunction(function: Out<CUfunction>, of: CUkernel) {
+        let found = kernel(of)?.function(&stack::usable()?)?;
+        function.set(CUfunction(std::ptr::without_provenance_mut(found.handle)));
+    }
+
+    /// 400 once the library is unloaded.
+    fn cuKernelGetLibrary(library: Out<CUlibrary>, of: CUkernel) {
+        library.set(CUlibrary(std::ptr::without_provenance_mut(kernel(of)?.library()?.handle)));
+    }
+
+    /// The text lives as long as the kernel.
+    fn cuKernelGetName(name: Out<*const c_char>, of: CUkernel) {
+        name.set(kernel(of)?.name.as_ptr());
+    }
+
+    /// What was set is that of the device.
+    fn cuKernelGetAttribute(value: Out<i32>, attribute: u32, of: CUkernel, device: i32) {
+        let kernel = kernel(of)?;
+        device::get(device)?;
+        value.set(function::attribute(&kernel.kernel, &kernel.settings(device), attribute)?);
+    }
+
+    /// For the kernel in all contexts of the device.
+    fn cuKernelSetAttribute(attribute: u32, value: i32, of: CUkernel, device: i32) {
+        let kernel = kernel(of)?;
+        device::get(device)?;
+        function::set_attribute(&kernel.kernel, &kernel.settings(device), attribute, value)?;
+    }
+
+    /// A hint.
+    fn cuKernelSetCacheConfig(of: CUkernel, config: u32, device: i32) {
+        kernel(of)?;
+        device::get(device)?;
+        if config > 3 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+    }
+
+    /// One past the last parameter gives 1 and writes nothing.
+    fn cuKernelGetParamInfo(of: CUkernel, index: usize, offset: MaybeOut<usize>, size: MaybeOut<usize>) {
+        let kernel = kernel(of)?;
+        stack::usable()?;
+        param_info(&kernel.kernel, index, &offset, &size)?;
+    }
+}

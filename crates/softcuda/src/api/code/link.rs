@@ -1,0 +1,201 @@
+//! The linker: several inputs become one image.
+//!
+//! Codes are those of driver 580: 218 for PTX that is wrong, 200 for bytes of no known form, 300 for a name that is
+//! defined twice or nowhere, 221 for LTO code, 301 for a file that cannot be read.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use katydid_cuda_sys::{CUjit_option, CUlinkState, CUresult, jit_input};
+use katydid_fatbin::Compilation;
+
+use crate::code::jit::Options;
+use crate::code::linker::{self, Input, Linker, resolve};
+use crate::context::stack;
+use crate::ffi::{MaybeOut, Out, Outcome, Text, api};
+use crate::process::state;
+
+/// Largest input that is believed.
+const MOST: usize = 1 << 32;
+
+/// Options of living linkings, by handle: their logs are written whenever an input is added.
+static OPTIONS: Mutex<Option<HashMap<usize, (Options, Instant)>>> = Mutex::new(None);
+
+/// Runs `body` on a linking, then writes what it had to say into the program's buffers.
+fn with_logs<T>(linker: &Linker, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let outcome = body();
+    let options = OPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((options, start)) = options.as_ref().and_then(|all| all.get(&linker.handle)) {
+        options.answer_time(start.elapsed());
+        options.answer_logs("", &linker.errors());
+    }
+    outcome
+}
+
+/// Starts linking.
+///
+/// # Safety
+///
+/// The option arrays have `count` entries and stay valid until the linking is destroyed, as the driver API demands.
+unsafe fn create(count: u32, kinds: *mut CUjit_option, values: *mut *mut c_void, state: &Out<CUlinkState>) -> Outcome {
+    stack::usable()?;
+    // SAFETY: the contract.
+    let options = unsafe { Options::new(count, kinds, values) }?;
+    let linker = linker::create(options.compilation());
+    let mut all = OPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    all.get_or_insert_default().insert(linker.handle, (options, Instant::now()));
+    state.set(CUlinkState(std::ptr::without_provenance_mut(linker.handle)));
+    Ok(())
+}
+
+/// A name for messages; programs may leave it out.
+///
+/// # Safety
+///
+/// Null, or NUL-terminated.
+unsafe fn label<'a>(name: *const c_char) -> std::borrow::Cow<'a, str> {
+    if name.is_null() {
+        return "<unnamed>".into();
+    }
+    // SAFETY: not null, so NUL-terminated by the contract.
+    unsafe { CStr::from_ptr(name) }.to_string_lossy()
+}
+
+/// Options of one input, as a call passes them: count, kinds and values.
+type Given = (u32, *mut CUjit_option, *mut *mut c_void);
+
+/// Most registers of a thread, by the options of one input; the others are hints.
+///
+/// # Safety
+///
+/// The arrays have as many entries as the number says.
+unsafe fn compilation((count, kinds, values): Given) -> Outcome<Compilation> {
+    // SAFETY: the contract.
+    Ok(unsafe { Options::new(count, kinds, values) }?.compilation())
+}
+
+/// Adds bytes of the program.
+///
+/// # Safety
+///
+/// `data` is null or readable for `size` bytes; `name` is null or a text; the options are whole.
+unsafe fn add(
+    state: CUlinkState,
+    kind: u32,
+    (data, size): (*const c_void, usize),
+    name: *const c_char,
+    options: Given,
+) -> Outcome {
+    let linker = resolve(state)?;
+    // SAFETY: the contract.
+    let compilation = unsafe { compilation(options) }?;
+    if data.is_null() || size == 0 || size > MOST || kind > jit_input::NVVM {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the contract.
+    let (data, name) = unsafe { (std::slice::from_raw_parts(data.cast::<u8>(), size), label(name)) };
+    with_logs(&linker, || linker.add(kind, &Input { data, name: &name, compilation }))
+}
+
+/// Adds the contents of a file.
+///
+/// # Safety
+///
+/// The options are whole.
+unsafe fn add_file(state: CUlinkState, kind: u32, path: &Text<'_>, options: Given) -> Outcome {
+    let linker = resolve(state)?;
+    // SAFETY: the contract.
+    let compilation = unsafe { compilation(options) }?;
+    let path = std::str::from_utf8(path.bytes()).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
+    let bytes = std::fs::read(path).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
+    with_logs(&linker, || linker.add(kind, &Input { data: &bytes, name: path, compilation }))
+}
+
+api! {
+    /// Log buffers must stay until the linking is destroyed.
+    fn cuLinkCreate(count: u32, kinds: *mut CUjit_option, values: *mut *mut c_void, state: Out<CUlinkState>) {
+        // SAFETY: the caller's promise for its options.
+        unsafe { create(count, kinds, values, &state) }?;
+    }
+
+    /// Log buffers must stay until the linking is destroyed.
+    fn cuLinkCreate_v2(count: u32, kinds: *mut CUjit_option, values: *mut *mut c_void, state: Out<CUlinkState>) {
+        // SAFETY: the caller's promise for its options.
+        unsafe { create(count, kinds, values, &state) }?;
+    }
+
+    /// Of the options of a single input, the limit of registers counts.
+    fn cuLinkAddData(
+        state: CUlinkState,
+        kind: u32,
+        data: *mut c_void,
+        size: usize,
+        name: *const c_char,
+        count: u32,
+        kinds: *mut CUjit_option,
+        values: *mut *mut c_void,
+    ) {
+        // SAFETY: the caller's bytes, name and options.
+        unsafe { add(state, kind, (data, size), name, (count, kinds, values)) }?;
+    }
+
+    /// Of the options of a single input, the limit of registers counts.
+    fn cuLinkAddData_v2(
+        state: CUlinkState,
+        kind: u32,
+        data: *mut c_void,
+        size: usize,
+        name: *const c_char,
+        count: u32,
+        kinds: *mut CUjit_option,
+        values: *mut *mut c_void,
+    ) {
+        // SAFETY: the caller's bytes, name and options.
+        unsafe { add(state, kind, (data, size), name, (count, kinds, values)) }?;
+    }
+
+    /// A file that cannot be read gives 301.
+    fn cuLinkAddFile(
+        state: CUlinkState,
+        kind: u32,
+        path: Text<'_>,
+        count: u32,
+        kinds: *mut CUjit_option,
+        values: *mut *mut c_void,
+    ) {
+        // SAFETY: the caller's options.
+        unsafe { add_file(state, kind, &path, (count, kinds, values)) }?;
+    }
+
+    /// A file that cannot be read gives 301.
+    fn cuLinkAddFile_v2(
+        state: CUlinkState,
+        kind: u32,
+        path: Text<'_>,
+        count: u32,
+        kinds: *mut CUjit_option,
+        values: *mut *mut c_void,
+    ) {
+        // SAFETY: the caller's options.
+        unsafe { add_file(state, kind, &path, (count, kinds, values)) }?;
+    }
+
+    /// The image stays until the linking is destroyed.
+    fn cuLinkComplete(state: CUlinkState, image: Out<*mut c_void>, size: MaybeOut<usize>) {
+        let linker = resolve(state)?;
+        let (start, length) = with_logs(&linker, || linker.complete())?;
+        image.set(start.cast_mut().cast());
+        size.set(length);
+    }
+
+    /// The image goes with it.
+    fn cuLinkDestroy(state: CUlinkState) {
+        state::ready()?;
+        linker::destroy(state)?;
+        OPTIONS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().remove(&(state.address() as usize));
+    }
+}

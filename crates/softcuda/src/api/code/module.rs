@@ -1,0 +1,131 @@
+//! Modules: code in the current context.
+//!
+//! What is wrong with an image is told by the load itself: 200 for bytes of no known form, 209 if nothing in it suits
+//! the device, 218 for PTX that is wrong or asks for something the interpreter has not.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::c_void;
+use std::time::Instant;
+
+use katydid_cuda_sys::{CUfunction, CUjit_option, CUmodule, CUresult};
+
+use crate::code::image::{Code, Refusal};
+use crate::code::jit::Options;
+use crate::code::module::{self, Module};
+use crate::context::stack;
+use crate::ffi::{Buffer, MaybeOut, Out, Outcome, Text, api};
+use crate::graphs;
+use crate::process::{settings, state};
+
+/// `CU_MODULE_EAGER_LOADING` and `CU_MODULE_LAZY_LOADING`.
+const LOADING_MODES: (u32, u32) = (1, 2);
+
+/// Loads code into the current context.
+fn load(code: Result<Code, Refusal>, options: Option<&Options>) -> Outcome<CUmodule> {
+    let context = stack::usable()?;
+    let start = Instant::now();
+    let loaded = code.and_then(|code| module::load(&context, &code));
+    if let Some(options) = options {
+        options.answer_time(start.elapsed());
+        let info = loaded.as_ref().ok().filter(|_| options.is_verbose()).map(|module| module.describe());
+        let error = loaded.as_ref().err().map_or("", |refusal| &refusal.log);
+        options.answer_logs(&info.unwrap_or_default(), error);
+    }
+    loaded.map(|module| as_handle(&module)).map_err(|refusal| refusal.code)
+}
+
+/// The handle of a module.
+pub(super) fn as_handle(module: &Module) -> CUmodule {
+    CUmodule(std::ptr::without_provenance_mut(module.handle))
+}
+
+/// The code in a file.
+pub(super) fn read_file(path: &Text<'_>) -> Outcome<Result<Code, Refusal>> {
+    let path = std::str::from_utf8(path.bytes()).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
+    let bytes = std::fs::read(path).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
+    Ok(Code::from_bytes(&bytes))
+}
+
+api! {
+    /// A file that cannot be read gives 301.
+    fn cuModuleLoad(module: Out<CUmodule>, path: Text<'_>) {
+        stack::usable()?;
+        module.set(load(read_file(&path)?, None)?);
+    }
+
+    /// A wrapper, a container, or PTX; machine code has nothing for this device (209).
+    fn cuModuleLoadData(module: Out<CUmodule>, image: *const c_void) {
+        // SAFETY: the caller's image, complete by its promise.
+        module.set(load(unsafe { Code::at(image) }, None)?);
+    }
+
+    /// The same as loading any image.
+    fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: *const c_void) {
+        // SAFETY: the caller's image, complete by its promise.
+        module.set(load(unsafe { Code::at(image) }, None)?);
+    }
+
+    /// Logs, times and threads are answered, registers limited; the other options are hints.
+    fn cuModuleLoadDataEx(
+        module: Out<CUmodule>,
+        image: *const c_void,
+        count: u32,
+        kinds: *mut CUjit_option,
+        values: *mut *mut c_void,
+    ) {
+        // SAFETY: the caller's arrays have `count` entries each.
+        let options = unsafe { Options::new(count, kinds, values) }?;
+        // SAFETY: the caller's image, complete by its promise.
+        let code = unsafe { Code::at(image) }.map(|code| code.with_options(&options));
+        module.set(load(code, Some(&options))?);
+    }
+
+    /// Waits for the context's work, then frees the variables.
+    fn cuModuleUnload(module: CUmodule) {
+        graphs::forbid()?;
+        state::ready()?;
+        module::unload(module.address() as usize)?;
+    }
+
+    /// Lazy unless the environment says otherwise.
+    fn cuModuleGetLoadingMode(mode: Out<u32>) {
+        state::ready()?;
+        mode.set(if settings::eager_loading() { LOADING_MODES.0 } else { LOADING_MODES.1 });
+    }
+
+    /// The same handle each time; an unknown name gives 500.
+    fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, name: Text<'_>) {
+        let found = module::resolve(module)?.function(name.name()?)?;
+        function.set(CUfunction(std::ptr::without_provenance_mut(found.handle)));
+    }
+
+    /// Addresses of 32 bits: a module has none in today's contexts.
+    fn cuModuleGetGlobal(_address: MaybeOut<u32>, _size: MaybeOut<u32>, module: CUmodule, _name: Text<'_>) {
+        module::resolve(module)?;
+        return Err(CUresult::ERROR_INVALID_CONTEXT);
+    }
+
+    /// Both answers are optional; an unknown name gives 500.
+    fn cuModuleGetGlobal_v2(address: MaybeOut<u64>, size: MaybeOut<usize>, module: CUmodule, name: Text<'_>) {
+        if !address.is_wanted() && !size.is_wanted() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let (start, bytes) = module::resolve(module)?.global(name.name()?)?;
+        address.set(start);
+        size.set(bytes as usize);
+    }
+
+    /// Kernels only.
+    fn cuModuleGetFunctionCount(count: Out<u32>, module: CUmodule) {
+        count.set(module::resolve(module)?.kernels().len() as u32);
+    }
+
+    /// In the order of the text, as many as there is room for.
+    fn cuModuleEnumerateFunctions(functions: Buffer<CUfunction>, room: u32, module: CUmodule) {
+        let module = module::resolve(module)?;
+        let found = module.kernels().iter().map(|kernel| module.function(&kernel.name)).collect::<Outcome<Vec<_>>>()?;
+        let handles = found.iter().map(|function| CUfunction(std::ptr::without_provenance_mut(function.handle)));
+        functions.fill(room as usize, handles)?;
+    }
+}

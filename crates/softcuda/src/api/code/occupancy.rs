@@ -1,0 +1,130 @@
+//! Occupancy: planning by the limits that the device shows.
+//!
+//! Functions and library kernels are both accepted, the latter as of the current context.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use katydid_cuda_sys::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize, CUresult};
+
+use crate::api::code::launch::attributes_of;
+use crate::code::clusters;
+use crate::code::function::callable;
+use crate::code::occupancy::Needs;
+use crate::context::stack;
+use crate::ffi::{In, Out, Outcome, api};
+
+/// `CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE`, which changes nothing here.
+const FLAGS: u32 = 1;
+
+/// Refuses unknown flags.
+fn check(flags: u32) -> Outcome {
+    if flags & !FLAGS == 0 { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// Blocks that fit a multiprocessor.
+fn fitting(function: CUfunction, threads: i32, dynamic: usize) -> Outcome<i32> {
+    let (kernel, settings) = callable(function, &stack::usable()?)?;
+    Ok(Needs::of(&kernel, &settings).blocks(threads, dynamic)? as i32)
+}
+
+/// The best block size; `sizes` says what shared memory a block size needs, else it is `dynamic`.
+fn best(function: CUfunction, sizes: CUoccupancyB2DSize, dynamic: usize, limit: i32) -> Outcome<(i32, i32)> {
+    let context = stack::usable()?;
+    let (kernel, settings) = callable(function, &context)?;
+    let needed = |threads| match sizes {
+        // SAFETY: the program gave this function to be asked about block sizes during the call.
+        Some(size) => unsafe { size(threads) },
+        None => dynamic,
+    };
+    Needs::of(&kernel, &settings).best_block(context.device.multiprocessors(), needed, limit)
+}
+
+/// The largest cluster of a launch, and how many of those that it asks for the device holds.
+///
+/// # Safety
+///
+/// `config` must have as many attributes as it says.
+unsafe fn clusters_of(function: CUfunction, config: &CUlaunchConfig) -> Outcome<(u32, u32)> {
+    let context = stack::usable()?;
+    let (kernel, settings) = callable(function, &context)?;
+    // SAFETY: the contract of this function.
+    let attributes = unsafe { attributes_of(config) }?;
+    let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
+    let cluster = clusters::of_launch(clusters::asked(&attributes), grid, &kernel, &settings)?;
+    let threads = [config.blockDimX, config.blockDimY, config.blockDimZ]
+        .iter()
+        .fold(1, |all: u32, size| all.saturating_mul(*size));
+    let threads = i32::try_from(threads).unwrap_or(i32::MAX);
+    let each = Needs::of(&kernel, &settings).blocks(threads, config.sharedMemBytes as usize)?;
+    let blocks = each.saturating_mul(context.device.multiprocessors());
+    Ok((clusters::potential(&settings, blocks), clusters::active(cluster, blocks)))
+}
+
+api! {
+    /// 0 if not even one block fits.
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(count: Out<i32>, of: CUfunction, threads: i32, dynamic: usize) {
+        count.set(fitting(of, threads, dynamic)?);
+    }
+
+    /// The one flag there is changes nothing here.
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        count: Out<i32>,
+        of: CUfunction,
+        threads: i32,
+        dynamic: usize,
+        flags: u32,
+    ) {
+        check(flags)?;
+        count.set(fitting(of, threads, dynamic)?);
+    }
+
+    /// The program's function is asked for the shared memory of each size tried.
+    fn cuOccupancyMaxPotentialBlockSize(
+        grid: Out<i32>,
+        block: Out<i32>,
+        of: CUfunction,
+        sizes: CUoccupancyB2DSize,
+        dynamic: usize,
+        limit: i32,
+    ) {
+        let (blocks, threads) = best(of, sizes, dynamic, limit)?;
+        grid.set(blocks);
+        block.set(threads);
+    }
+
+    /// The one flag there is changes nothing here.
+    fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+        grid: Out<i32>,
+        block: Out<i32>,
+        of: CUfunction,
+        sizes: CUoccupancyB2DSize,
+        dynamic: usize,
+        limit: i32,
+        flags: u32,
+    ) {
+        check(flags)?;
+        let (blocks, threads) = best(of, sizes, dynamic, limit)?;
+        grid.set(blocks);
+        block.set(threads);
+    }
+
+    /// In bytes, for each of that many blocks.
+    fn cuOccupancyAvailableDynamicSMemPerBlock(size: Out<usize>, of: CUfunction, count: i32, threads: i32) {
+        let (kernel, settings) = callable(of, &stack::usable()?)?;
+        size.set(Needs::of(&kernel, &settings).available_shared(count, threads)?);
+    }
+
+    /// The largest cluster of a launch like that: 8, or 16 for a kernel that has been allowed it.
+    fn cuOccupancyMaxPotentialClusterSize(size: Out<i32>, of: CUfunction, config: In<CUlaunchConfig>) {
+        // SAFETY: the caller's configuration is complete.
+        let (clusters, _) = unsafe { clusters_of(of, &config.0) }?;
+        size.set(clusters as i32);
+    }
+
+    /// None for a launch without clusters.
+    fn cuOccupancyMaxActiveClusters(count: Out<i32>, of: CUfunction, config: In<CUlaunchConfig>) {
+        // SAFETY: the caller's configuration is complete.
+        let (_, clusters) = unsafe { clusters_of(of, &config.0) }?;
+        count.set(clusters as i32);
+    }
+}

@@ -1,0 +1,301 @@
+//! Contexts.
+//!
+//! Handles that are no context give 201; a context that has ended but is still current somewhere gives 709 to whoever
+//! wants to work in it, and so does a primary context that nobody retains.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use katydid_cuda_sys::{CUcontext, CUctxCreateParams, CUevent, CUexecAffinityParam, CUresult};
+
+use katydid_graph::Call;
+
+use crate::context::contexts::{self, API_VERSION, Context, FIRST_API_VERSION};
+use crate::context::{green, stack};
+use crate::ffi::{MaybeOut, Out, Outcome, api};
+use crate::graphs;
+use crate::process::{device, state};
+use crate::sync::event::{self, Event};
+use crate::sync::stream::GREATEST_PRIORITY;
+
+/// A number as a context handle.
+pub(crate) fn as_handle(handle: usize) -> CUcontext {
+    CUcontext(std::ptr::without_provenance_mut::<c_void>(handle))
+}
+
+/// A context handle as a number.
+pub(crate) fn number(context: CUcontext) -> usize {
+    context.address() as usize
+}
+
+/// A new context, current on the calling thread.
+fn create(flags: u32, ordinal: i32, api_version: u32) -> Outcome<CUcontext> {
+    state::ready()?;
+    let context = contexts::create(device::get(ordinal)?, flags, api_version)?;
+    stack::push(context.handle)?;
+    Ok(as_handle(context.handle))
+}
+
+/// Ends a created context; a primary one is released instead.
+fn destroy(argument: CUcontext) -> Outcome {
+    state::ready()?;
+    let handle = number(argument);
+    if handle == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let context = contexts::living(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+    if context.handle != handle || context.device.primary.handle == handle {
+        return Err(CUresult::ERROR_INVALID_CONTEXT);
+    }
+    contexts::destroy(&context);
+    if stack::handle() == handle {
+        stack::pop()?;
+    }
+    Ok(())
+}
+
+/// A context and an event that a call names.
+fn with_event(context: CUcontext, event: CUevent) -> Outcome<(Arc<Context>, Arc<Event>)> {
+    state::ready()?;
+    let context = contexts::living(number(context)).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+    let found = event::resolve(event)?;
+    context.healthy()?;
+    graphs::of_process().check_event(event)?;
+    graphs::of_process().forbid(Call::Context(context.handle))?;
+    Ok((context, found))
+}
+
+/// Takes the current context off the stack.
+fn pop(context: &MaybeOut<CUcontext>) -> Outcome {
+    state::ready()?;
+    context.set(as_handle(stack::pop()?));
+    Ok(())
+}
+
+/// Puts a context on the stack; null is none.
+fn push(context: CUcontext) -> Outcome {
+    state::ready()?;
+    if context.address() == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    stack::push(number(context))
+}
+
+api! {
+    /// All streams of the context at once.
+    fn cuCtxRecordEvent(context: CUcontext, event: CUevent) {
+        let green = green::or_none(number(context));
+        let (context, event) = with_event(context, event)?;
+        event.record_all(&context, green)?;
+    }
+
+    /// All streams of the context at once.
+    fn cuCtxWaitEvent(context: CUcontext, event: CUevent) {
+        let green = green::or_none(number(context));
+        let (context, event) = with_event(context, event)?;
+        let all = context.streams.all();
+        all.iter().filter(|stream| stream.is_of(green)).try_for_each(|stream| event.hold_back(stream))?;
+    }
+
+    /// One more user of the current context.
+    fn cuCtxAttach(context: Out<CUcontext>, flags: u32) {
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let current = stack::usable()?;
+        current.attached.fetch_add(1, Ordering::Relaxed);
+        context.set(as_handle(current.handle));
+    }
+
+    /// One user less of the current context; the last one ends it, if it was created.
+    fn cuCtxDetach(context: CUcontext) {
+        let current = stack::usable()?;
+        if current.handle != number(context) {
+            return Err(CUresult::ERROR_INVALID_CONTEXT);
+        }
+        let less = |users: u32| users.checked_sub(1);
+        if current.attached.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
+            destroy(context)?;
+        }
+    }
+
+    /// Replaces the top of the thread's stack; null takes it away.
+    fn cuCtxSetCurrent(context: CUcontext) {
+        state::ready()?;
+        stack::set(number(context))?;
+    }
+
+    /// Null, with success, if there is none.
+    fn cuCtxGetCurrent(context: Out<CUcontext>) {
+        state::ready()?;
+        context.set(as_handle(stack::handle()));
+    }
+
+    /// An inactive primary context may be pushed, a destroyed one not.
+    fn cuCtxPushCurrent(context: CUcontext) {
+        push(context)?;
+    }
+
+    /// An inactive primary context may be pushed, a destroyed one not.
+    fn cuCtxPushCurrent_v2(context: CUcontext) {
+        push(context)?;
+    }
+
+    /// An empty stack gives 201.
+    fn cuCtxPopCurrent(context: MaybeOut<CUcontext>) {
+        pop(&context)?;
+    }
+
+    /// An empty stack gives 201.
+    fn cuCtxPopCurrent_v2(context: MaybeOut<CUcontext>) {
+        pop(&context)?;
+    }
+
+    /// Works for an inactive primary context too: runtimes ask before they retain.
+    fn cuCtxGetDevice(device: Out<i32>) {
+        state::ready()?;
+        device.set(stack::device_of(0)?.ordinal);
+    }
+
+    /// Null means the current context.
+    fn cuCtxGetDevice_v2(device: Out<i32>, context: CUcontext) {
+        state::ready()?;
+        device.set(stack::device_of(number(context))?.ordinal);
+    }
+
+    /// As the second version: programs of 64 bits never knew contexts of 32.
+    fn cuCtxCreate(context: Out<CUcontext>, flags: u32, device: i32) {
+        context.set(create(flags, device, FIRST_API_VERSION)?);
+    }
+
+    /// The new context becomes current.
+    fn cuCtxCreate_v2(context: Out<CUcontext>, flags: u32, device: i32) {
+        context.set(create(flags, device, API_VERSION)?);
+    }
+
+    /// Execution affinity is for sharing a GPU, which this is not.
+    fn cuCtxCreate_v3(
+        context: Out<CUcontext>,
+        params: *const CUexecAffinityParam,
+        count: i32,
+        flags: u32,
+        device: i32,
+    ) {
+        if count != 0 && !params.is_null() {
+            return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
+        }
+        context.set(create(flags, device, API_VERSION)?);
+    }
+
+    /// As the third version; sharing with graphics is not for this device either.
+    fn cuCtxCreate_v4(context: Out<CUcontext>, params: *const CUctxCreateParams, flags: u32, device: i32) {
+        // SAFETY: null or readable, by the caller's promise.
+        if let Some(params) = unsafe { params.as_ref() }
+            && (params.numExecAffinityParams != 0 || !params.cigParams.is_null())
+        {
+            return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
+        }
+        context.set(create(flags, device, API_VERSION)?);
+    }
+
+    /// Waits for the context's work. Primary contexts are released instead.
+    fn cuCtxDestroy(context: CUcontext) {
+        destroy(context)?;
+    }
+
+    /// Waits for the context's work. Primary contexts are released instead.
+    fn cuCtxDestroy_v2(context: CUcontext) {
+        destroy(context)?;
+    }
+
+    /// As created, or as set since.
+    fn cuCtxGetFlags(flags: Out<u32>) {
+        flags.set(stack::active()?.flags());
+    }
+
+    /// Kept and reported: how a thread waits makes no difference here.
+    fn cuCtxSetFlags(flags: u32) {
+        stack::active()?.set_flags(flags)?;
+    }
+
+    /// Never used twice, unlike a primary context's handle.
+    fn cuCtxGetId(context: CUcontext, id: Out<u64>) {
+        id.set(stack::named(number(context))?.id);
+    }
+
+    /// Also works, and tells, once the context has failed.
+    fn cuCtxSynchronize() {
+        let context = stack::active()?;
+        graphs::of_process().forbid(Call::Context(context.handle))?;
+        context.synchronise()?;
+    }
+
+    /// Null means the current context.
+    fn cuCtxSynchronize_v2(context: CUcontext) {
+        let context = stack::named(number(context))?;
+        graphs::of_process().forbid(Call::Context(context.handle))?;
+        context.synchronise()?;
+    }
+
+    /// 215 for limits that other devices have, 1 for unknown ones.
+    fn cuCtxGetLimit(value: Out<usize>, limit: u32) {
+        value.set(stack::usable()?.limits.get(limit)? as usize);
+    }
+
+    /// Only the heap of `malloc` has a use for its limit, and cannot change once kernels have used it.
+    fn cuCtxSetLimit(limit: u32, value: usize) {
+        graphs::forbid()?;
+        let context = stack::usable()?;
+        if limit == katydid_cuda_sys::limit::MALLOC_HEAP_SIZE {
+            context.heaps.check_resize()?;
+        }
+        context.limits.set(limit, value as u64, context.device.memory.capacity())?;
+    }
+
+    /// What was set; the software device has no such choice.
+    fn cuCtxGetCacheConfig(config: Out<u32>) {
+        config.set(stack::usable()?.cache_config.load(Ordering::Relaxed));
+    }
+
+    /// A hint.
+    fn cuCtxSetCacheConfig(config: u32) {
+        if config > 3 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        stack::usable()?.cache_config.store(config, Ordering::Relaxed);
+    }
+
+    /// Banks of shared memory have a fixed width since long: four bytes.
+    fn cuCtxGetSharedMemConfig(config: Out<u32>) {
+        stack::usable()?;
+        config.set(1);
+    }
+
+    /// A hint of the past.
+    fn cuCtxSetSharedMemConfig(config: u32) {
+        if config > 2 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        stack::usable()?;
+    }
+
+    /// Tells contexts of the first form of `cuCtxCreate` apart, as measured on the real driver.
+    fn cuCtxGetApiVersion(context: CUcontext, version: Out<u32>) {
+        version.set(stack::named(number(context))?.api_version);
+    }
+
+    /// Priorities can be asked for; all are treated alike.
+    fn cuCtxGetStreamPriorityRange(least: MaybeOut<i32>, greatest: MaybeOut<i32>) {
+        stack::usable()?;
+        least.set(0);
+        greatest.set(GREATEST_PRIORITY);
+    }
+
+    /// Nothing is kept in a cache here, so there is nothing to forget.
+    fn cuCtxResetPersistingL2Cache() {
+        stack::usable()?;
+    }
+}

@@ -1,0 +1,205 @@
+//! Devices and their primary contexts.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::c_char;
+
+use katydid_cuda_sys::{CUcontext, CUdevprop, CUresult, CUuuid, device_attribute as id};
+
+use crate::context::stack;
+use crate::ffi::{Buffer, MaybeOut, Out, Outcome, Text, api};
+use crate::process::device::{self, Device};
+use crate::process::state;
+
+/// The device with this ordinal, once the library is ready.
+fn ready(ordinal: i32) -> Outcome<&'static Device> {
+    state::ready()?;
+    device::get(ordinal)
+}
+
+/// Writes text with its NUL, cut to `room` bytes.
+fn put(text: &str, to: &Buffer<c_char>, room: i32) -> Outcome {
+    let room = usize::try_from(room).ok().filter(|room| *room > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let bytes = text.bytes().take(room - 1).chain([0]);
+    to.fill(room, bytes.map(|byte| byte as c_char))
+}
+
+/// Kinds of `CUatomicOperation`.
+const OPERATIONS: u32 = 13;
+
+/// Checks what atomics are asked about.
+///
+/// # Safety
+///
+/// Both arrays must be null or have `count` entries.
+unsafe fn no_atomics(capabilities: *mut u32, operations: *const u32, count: u32) -> Outcome {
+    if capabilities.is_null() || operations.is_null() || count == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for at in 0..count as usize {
+        // SAFETY: below `count`, by the contract.
+        if unsafe { operations.add(at).read_unaligned() } >= OPERATIONS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: as above.
+        unsafe { capabilities.add(at).write_unaligned(0) };
+    }
+    Ok(())
+}
+
+api! {
+    /// None on the host's memory over a bus that is not there.
+    fn cuDeviceGetHostAtomicCapabilities(capabilities: *mut u32, operations: *const u32, count: u32, device: i32) {
+        state::ready()?;
+        device::get(device)?;
+        // SAFETY: the caller's arrays.
+        unsafe { no_atomics(capabilities, operations, count) }?;
+    }
+
+    /// None; a device is no peer of itself.
+    fn cuDeviceGetP2PAtomicCapabilities(
+        capabilities: *mut u32,
+        operations: *const u32,
+        count: u32,
+        source: i32,
+        target: i32,
+    ) {
+        state::ready()?;
+        if device::get(source)?.ordinal == device::get(target)?.ordinal {
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
+        // SAFETY: the caller's arrays.
+        unsafe { no_atomics(capabilities, operations, count) }?;
+    }
+
+    /// Remote writes are in order; scopes and targets are checked.
+    fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) {
+        stack::usable()?;
+        if target != 0 || (scope != 100 && scope != 200) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+    }
+
+    /// Ordinals are handles of devices: a valid one is its own.
+    fn cuDeviceGet(device: Out<i32>, ordinal: i32) {
+        device.set(ready(ordinal)?.ordinal);
+    }
+
+    /// Visible devices only.
+    fn cuDeviceGetCount(count: Out<i32>) {
+        state::ready()?;
+        count.set(device::all().len() as i32);
+    }
+
+    /// Cut to the caller's room, always with a NUL.
+    fn cuDeviceGetName(name: Buffer<c_char>, room: i32, device: i32) {
+        put(ready(device)?.name(), &name, room)?;
+    }
+
+    /// The same in every process: software devices are told apart by their position.
+    fn cuDeviceGetUuid(uuid: Out<CUuuid>, device: i32) {
+        uuid.set(CUuuid { bytes: ready(device)?.uuid() });
+    }
+
+    /// There are no partitions of a device, so both forms agree.
+    fn cuDeviceGetUuid_v2(uuid: Out<CUuuid>, device: i32) {
+        uuid.set(CUuuid { bytes: ready(device)?.uuid() });
+    }
+
+    /// In 32 bits: what is more than they hold is all they hold.
+    fn cuDeviceTotalMem(bytes: Out<u32>, device: i32) {
+        bytes.set(u32::try_from(ready(device)?.memory.capacity()).unwrap_or(u32::MAX));
+    }
+
+    /// The device's share of the machine's memory, in bytes.
+    fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) {
+        bytes.set(ready(device)?.memory.capacity() as usize);
+    }
+
+    /// Unknown attributes give 1, as do those of newer drivers.
+    fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) {
+        value.set(ready(device)?.attribute(attribute)?);
+    }
+
+    /// What the attributes say, in the form of old programs.
+    fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) {
+        let device = ready(device)?;
+        major.set(device.attribute(id::COMPUTE_CAPABILITY_MAJOR)?);
+        minor.set(device.attribute(id::COMPUTE_CAPABILITY_MINOR)?);
+    }
+
+    /// What the attributes say, in the form of old programs.
+    fn cuDeviceGetProperties(properties: Out<CUdevprop>, device: i32) {
+        let device = ready(device)?;
+        let get = |attribute| device.attribute(attribute);
+        let block = [get(id::MAX_BLOCK_DIM_X)?, get(id::MAX_BLOCK_DIM_Y)?, get(id::MAX_BLOCK_DIM_Z)?];
+        let grid = [get(id::MAX_GRID_DIM_X)?, get(id::MAX_GRID_DIM_Y)?, get(id::MAX_GRID_DIM_Z)?];
+        properties.set(CUdevprop {
+            maxThreadsPerBlock: get(id::MAX_THREADS_PER_BLOCK)?,
+            maxThreadsDim: block,
+            maxGridSize: grid,
+            sharedMemPerBlock: get(id::MAX_SHARED_MEMORY_PER_BLOCK)?,
+            totalConstantMemory: get(id::TOTAL_CONSTANT_MEMORY)?,
+            SIMDWidth: get(id::WARP_SIZE)?,
+            memPitch: get(id::MAX_PITCH)?,
+            regsPerBlock: get(id::MAX_REGISTERS_PER_BLOCK)?,
+            clockRate: get(id::CLOCK_RATE)?,
+            textureAlign: get(id::TEXTURE_ALIGNMENT)?,
+        });
+    }
+
+    /// Cut to the caller's room, always with a NUL.
+    fn cuDeviceGetPCIBusId(text: Buffer<c_char>, room: i32, device: i32) {
+        put(&ready(device)?.pci_bus_id(), &text, room)?;
+    }
+
+    /// A bus id that is nobody's gives 1.
+    fn cuDeviceGetByPCIBusId(device: Out<i32>, text: Text<'_>) {
+        state::ready()?;
+        let text = text.name().map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        device.set(device::by_pci_bus_id(text)?.ordinal);
+    }
+
+    /// Counts; does not make the context current.
+    fn cuDevicePrimaryCtxRetain(context: Out<CUcontext>, device: i32) {
+        let device = ready(device)?;
+        context.set(super::current::as_handle(device.primary.retain(device)?));
+    }
+
+    /// One release too many gives 201.
+    fn cuDevicePrimaryCtxRelease(device: i32) {
+        ready(device)?.primary.release()?;
+    }
+
+    /// One release too many gives 201.
+    fn cuDevicePrimaryCtxRelease_v2(device: i32) {
+        ready(device)?.primary.release()?;
+    }
+
+    /// Ends the context however often it was retained.
+    fn cuDevicePrimaryCtxReset(device: i32) {
+        ready(device)?.primary.reset();
+    }
+
+    /// Ends the context however often it was retained.
+    fn cuDevicePrimaryCtxReset_v2(device: i32) {
+        ready(device)?.primary.reset();
+    }
+
+    /// Both answers are optional.
+    fn cuDevicePrimaryCtxGetState(device: i32, flags: MaybeOut<u32>, active: MaybeOut<i32>) {
+        let (set, activity) = ready(device)?.primary.flags_and_activity();
+        flags.set(set);
+        active.set(i32::from(activity));
+    }
+
+    /// For the next context: as before CUDA 11, the one that is keeps its own.
+    fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) {
+        ready(device)?.primary.set_first_flags(flags)?;
+    }
+
+    /// For the context that is, or the next one.
+    fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) {
+        ready(device)?.primary.set_flags(flags)?;
+    }
+}

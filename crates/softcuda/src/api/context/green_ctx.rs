@@ -1,0 +1,175 @@
+//! Green contexts and the parts of devices that they are made of.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUcontext, CUdevResource, CUdevResourceDesc, CUevent, CUgreenCtx, CUresult, CUstream};
+
+use katydid_graph::Call;
+
+use super::current::{as_handle, number};
+use crate::context::contexts::Context;
+use crate::context::green::{self, Part};
+use crate::context::stack;
+use crate::ffi::{In, MaybeOut, Out, Outcome, api};
+use crate::graphs;
+use crate::process::{device, state};
+use crate::sync::{event, stream};
+
+/// `CU_DEV_RESOURCE_TYPE_SM`, the only kind there is.
+const MULTIPROCESSORS: u32 = 1;
+/// `CU_STREAM_NON_BLOCKING`, which a green context's streams must be.
+const NON_BLOCKING: u32 = 1;
+/// More resources are in no description.
+const MOST: u32 = 1024;
+
+fn check_type(kind: u32) -> Outcome {
+    if kind == MULTIPROCESSORS { Ok(()) } else { Err(CUresult::ERROR_INVALID_RESOURCE_TYPE) }
+}
+
+fn as_green(handle: usize) -> CUgreenCtx {
+    CUgreenCtx(std::ptr::without_provenance_mut(handle))
+}
+
+fn green_number(green: CUgreenCtx) -> usize {
+    green.address() as usize
+}
+
+/// The green context that a stream's work belongs to: a default stream's is the current one. 0: none.
+fn green_of(stream: CUstream) -> Outcome<usize> {
+    let found = stream::resolve(stream)?;
+    Ok(if found.is_default() { green::or_none(stack::handle()) } else { found.green() })
+}
+
+/// The green context of a call, its primary context in working order.
+fn checked(green: CUgreenCtx, event: CUevent) -> Outcome<(usize, Arc<Context>)> {
+    let green = green::resolve(green_number(green))?;
+    let context = green.context()?;
+    graphs::of_process().check_event(event)?;
+    graphs::of_process().forbid(Call::Context(context.handle))?;
+    Ok((green.handle, context))
+}
+
+api! {
+    /// All multiprocessors of a device.
+    fn cuDeviceGetDevResource(ordinal: i32, resource: Out<CUdevResource>, kind: u32) {
+        state::ready()?;
+        let device = device::get(ordinal)?;
+        check_type(kind)?;
+        resource.set(Part::of_device(device).resource());
+    }
+
+    /// A green context's own, else its device's.
+    fn cuCtxGetDevResource(context: CUcontext, resource: Out<CUdevResource>, kind: u32) {
+        state::ready()?;
+        check_type(kind)?;
+        resource.set(green::part_of(number(context))?.resource());
+    }
+
+    /// What it was made with.
+    fn cuGreenCtxGetDevResource(context: CUgreenCtx, resource: Out<CUdevResource>, kind: u32) {
+        let green = green::resolve(green_number(context))?;
+        check_type(kind)?;
+        resource.set(green.part().resource());
+    }
+
+    /// Without a place for the parts only their number is told.
+    fn cuDevSmResourceSplitByCount(
+        result: *mut CUdevResource,
+        count: *mut u32,
+        input: In<CUdevResource>,
+        remaining: MaybeOut<CUdevResource>,
+        flags: u32,
+        least: u32
+    ) {
+        state::ready()?;
+        if count.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so the caller's count.
+        let wanted = (!result.is_null()).then(|| unsafe { count.read_unaligned() });
+        if wanted == Some(0) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let (parts, rest) = Part::read(&input.0)?.split(wanted, flags, least)?;
+        for (at, part) in parts.iter().enumerate().filter(|_| wanted.is_some()) {
+            // SAFETY: the caller has room for as many as it said, and no more were made.
+            unsafe { result.add(at).write_unaligned(part.resource()) };
+        }
+        // SAFETY: as above.
+        unsafe { count.write_unaligned(parts.len() as u32) };
+        remaining.set(rest.resource());
+    }
+
+    /// Parts of the same split, or one.
+    fn cuDevResourceGenerateDesc(description: Out<CUdevResourceDesc>, resources: *mut CUdevResource, count: u32) {
+        state::ready()?;
+        if resources.is_null() || !(1..=MOST).contains(&count) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's array has `count` entries.
+        let one = |at: u32| Part::read(&unsafe { resources.add(at as usize).read_unaligned() });
+        let parts = (0..count).map(one).collect::<Outcome<Vec<_>>>()?;
+        description.set(CUdevResourceDesc(std::ptr::without_provenance_mut(green::describe(&parts)?)));
+    }
+
+    /// Not current; it retains the primary context.
+    fn cuGreenCtxCreate(made: Out<CUgreenCtx>, description: CUdevResourceDesc, ordinal: i32, flags: u32) {
+        state::ready()?;
+        let device = device::get(ordinal)?;
+        made.set(as_green(green::create(description.address() as usize, device, flags)?));
+    }
+
+    /// Its streams have no handles any more.
+    fn cuGreenCtxDestroy(context: CUgreenCtx) {
+        state::ready()?;
+        green::destroy(green_number(context))?;
+    }
+
+    /// The same handle, as a context's.
+    fn cuCtxFromGreenCtx(context: Out<CUcontext>, green: CUgreenCtx) {
+        context.set(as_handle(green::resolve(green_number(green))?.handle));
+    }
+
+    /// All streams of the green context.
+    fn cuGreenCtxRecordEvent(context: CUgreenCtx, event: CUevent) {
+        let (green, context) = checked(context, event)?;
+        event::resolve(event)?.record_all(&context, green)?;
+    }
+
+    /// All streams of the green context.
+    fn cuGreenCtxWaitEvent(context: CUgreenCtx, event: CUevent) {
+        let (green, context) = checked(context, event)?;
+        let event = event::resolve(event)?;
+        let all = context.streams.all();
+        all.iter().filter(|stream| stream.is_of(green)).try_for_each(|stream| event.hold_back(stream))?;
+    }
+
+    /// Null for a stream of no green context.
+    fn cuStreamGetGreenCtx(stream: CUstream, context: Out<CUgreenCtx>) {
+        context.set(as_green(green_of(stream)?));
+    }
+
+    /// The primary context, and the green one if there is one.
+    fn cuStreamGetCtx_v2(stream: CUstream, context: Out<CUcontext>, green: Out<CUgreenCtx>) {
+        let (owner, part) = (stream::resolve(stream)?.context()?, green_of(stream)?);
+        context.set(as_handle(owner.handle));
+        green.set(as_green(part));
+    }
+
+    /// Always one that does not wait for default streams.
+    fn cuGreenCtxStreamCreate(made: Out<CUstream>, context: CUgreenCtx, flags: u32, priority: i32) {
+        let green = green::resolve(green_number(context))?;
+        if flags != NON_BLOCKING {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let stream = stream::create(&green.context()?, green.handle, flags, priority)?;
+        made.set(CUstream(std::ptr::without_provenance_mut(stream.handle)));
+    }
+
+    /// A number that no other one has had.
+    fn cuGreenCtxGetId(context: CUgreenCtx, id: Out<u64>) {
+        id.set(green::resolve(green_number(context))?.id);
+    }
+}

@@ -1,0 +1,197 @@
+//! Copies. What each waits for:
+//!
+//! | source | target | synchronous form | asynchronous form |
+//! |---|---|---|---|
+//! | pageable | device | until it is done | until the source is read |
+//! | device | pageable | until it is done | until it is done |
+//! | device or page-locked | device | not (device), until it is done (host forms) | not |
+//! | device | page-locked | until it is done | not |
+//!
+//! Sizes are bytes; nothing (0 bytes) succeeds whatever the addresses are.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::c_void;
+
+use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUcontext, CUresult, CUstream};
+
+use crate::api::context::number;
+use crate::context::{contexts, stack};
+use crate::copy::linear::{Side, When, copy, peer};
+use crate::copy::plane::copy_rows;
+use crate::ffi::{In, Outcome, address, api};
+use crate::graphs::capture;
+use crate::sync::stream::{default_stream, resolve};
+use crate::texture::volume::{self, End, copy_row};
+
+use Side::{Any, Device};
+
+/// The same copy without its contexts, which say nothing that the addresses do not; wrong ones are refused all the same.
+fn of_peers(peer: &CUDA_MEMCPY3D_PEER) -> Outcome<CUDA_MEMCPY3D> {
+    for handle in [peer.srcContext, peer.dstContext] {
+        if !handle.is_null() {
+            contexts::living(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        }
+    }
+    let it = peer;
+    Ok(CUDA_MEMCPY3D {
+        srcXInBytes: it.srcXInBytes,
+        srcY: it.srcY,
+        srcZ: it.srcZ,
+        srcLOD: it.srcLOD,
+        srcMemoryType: it.srcMemoryType,
+        srcHost: it.srcHost,
+        srcDevice: it.srcDevice,
+        srcArray: it.srcArray,
+        srcPitch: it.srcPitch,
+        srcHeight: it.srcHeight,
+        dstXInBytes: it.dstXInBytes,
+        dstY: it.dstY,
+        dstZ: it.dstZ,
+        dstLOD: it.dstLOD,
+        dstMemoryType: it.dstMemoryType,
+        dstHost: it.dstHost,
+        dstDevice: it.dstDevice,
+        dstArray: it.dstArray,
+        dstPitch: it.dstPitch,
+        dstHeight: it.dstHeight,
+        WidthInBytes: it.WidthInBytes,
+        Height: it.Height,
+        Depth: it.Depth,
+        ..CUDA_MEMCPY3D::default()
+    })
+}
+
+api! {
+    /// Each side is what its address says.
+    fn cuMemcpy(to: u64, from: u64, size: usize) {
+        copy(&default_stream()?, (Any, to), (Any, from), size, When::Now)?;
+    }
+
+    /// Each side is what its address says; pageable memory makes it wait.
+    fn cuMemcpyAsync(to: u64, from: u64, size: usize, stream: CUstream) {
+        copy(&resolve(stream)?, (Any, to), (Any, from), size, When::Later)?;
+    }
+
+    /// Returns when the bytes are there.
+    fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, size: usize) {
+        copy(&default_stream()?, (Device, to), (Any, address(from)), size, When::Now)?;
+    }
+
+    /// Returns when the bytes are there.
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, size: usize) {
+        copy(&default_stream()?, (Any, address(to)), (Device, from), size, When::Now)?;
+    }
+
+    /// Does not wait, as the real driver does not: only streams can see when it happens.
+    fn cuMemcpyDtoD_v2(to: u64, from: u64, size: usize) {
+        copy(&default_stream()?, (Device, to), (Device, from), size, When::Later)?;
+    }
+
+    /// A small pageable source is taken along, a large one is waited for.
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, size: usize, stream: CUstream) {
+        copy(&resolve(stream)?, (Device, to), (Any, address(from)), size, When::Later)?;
+    }
+
+    /// Returns at once for page-locked targets only.
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, size: usize, stream: CUstream) {
+        copy(&resolve(stream)?, (Any, address(to)), (Device, from), size, When::Later)?;
+    }
+
+    /// Never waits.
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, stream: CUstream) {
+        copy(&resolve(stream)?, (Device, to), (Device, from), size, When::Later)?;
+    }
+
+    /// Does not wait, as the real driver does not.
+    fn cuMemcpyPeer(to: u64, to_context: CUcontext, from: u64, from_context: CUcontext, size: usize) {
+        let (target, source) = (stack::named(number(to_context))?, stack::named(number(from_context))?);
+        peer(&default_stream()?, (&target, to), (&source, from), size, When::Later)?;
+    }
+
+    /// Each context reaches its own side; peer access need not be enabled.
+    fn cuMemcpyPeerAsync(
+        to: u64,
+        to_context: CUcontext,
+        from: u64,
+        from_context: CUcontext,
+        size: usize,
+        stream: CUstream,
+    ) {
+        let (target, source) = (stack::named(number(to_context))?, stack::named(number(from_context))?);
+        peer(&resolve(stream)?, (&target, to), (&source, from), size, When::Later)?;
+    }
+
+    /// Bytes of the first row of an array, from an offset on; so with all of these.
+    fn cuMemcpyHtoA_v2(array: CUarray, offset: usize, from: *const c_void, size: usize) {
+        copy_row(&default_stream()?, &End::Array(array, offset), &End::Any(address(from)), size, When::Now)?;
+    }
+
+    /// Returns when the bytes are there.
+    fn cuMemcpyAtoH_v2(to: *mut c_void, array: CUarray, offset: usize, size: usize) {
+        copy_row(&default_stream()?, &End::Any(address(to)), &End::Array(array, offset), size, When::Now)?;
+    }
+
+    /// Does not wait.
+    fn cuMemcpyDtoA_v2(array: CUarray, offset: usize, from: u64, size: usize) {
+        copy_row(&default_stream()?, &End::Array(array, offset), &End::Device(from), size, When::Later)?;
+    }
+
+    /// Does not wait.
+    fn cuMemcpyAtoD_v2(to: u64, array: CUarray, offset: usize, size: usize) {
+        copy_row(&default_stream()?, &End::Device(to), &End::Array(array, offset), size, When::Later)?;
+    }
+
+    /// Does not wait.
+    fn cuMemcpyAtoA_v2(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, size: usize) {
+        copy_row(&default_stream()?, &End::Array(to, to_offset), &End::Array(from, from_offset), size, When::Later)?;
+    }
+
+    /// Waits where the source is pageable memory.
+    fn cuMemcpyHtoAAsync_v2(array: CUarray, offset: usize, from: *const c_void, size: usize, stream: CUstream) {
+        copy_row(&resolve(stream)?, &End::Array(array, offset), &End::Any(address(from)), size, When::Later)?;
+    }
+
+    /// Waits where the target is pageable memory.
+    fn cuMemcpyAtoHAsync_v2(to: *mut c_void, array: CUarray, offset: usize, size: usize, stream: CUstream) {
+        copy_row(&resolve(stream)?, &End::Any(address(to)), &End::Array(array, offset), size, When::Later)?;
+    }
+
+    /// As between two places of one device: the addresses say where they are.
+    fn cuMemcpy3DPeer(description: In<CUDA_MEMCPY3D_PEER>) {
+        volume::copy(&default_stream()?, &of_peers(&description.0)?, When::Now)?;
+    }
+
+    /// As between two places of one device.
+    fn cuMemcpy3DPeerAsync(description: In<CUDA_MEMCPY3D_PEER>, stream: CUstream) {
+        volume::copy(&resolve(stream)?, &of_peers(&description.0)?, When::Later)?;
+    }
+
+    /// Slices of rows; arrays may be on either side.
+    fn cuMemcpy3D_v2(description: In<CUDA_MEMCPY3D>) {
+        volume::copy(&default_stream()?, &description.0, When::Now)?;
+    }
+
+    /// Waits where a side is pageable memory.
+    fn cuMemcpy3DAsync_v2(description: In<CUDA_MEMCPY3D>, stream: CUstream) {
+        let stream = resolve(stream)?;
+        if !capture::volume(&stream, &description.0)? {
+            volume::copy(&stream, &description.0, When::Later)?;
+        }
+    }
+
+    /// Arrays may be on either side.
+    fn cuMemcpy2D_v2(description: In<CUDA_MEMCPY2D>) {
+        copy_rows(&default_stream()?, &description.0, When::Now)?;
+    }
+
+    /// There is no alignment that the plain form would ask for.
+    fn cuMemcpy2DUnaligned_v2(description: In<CUDA_MEMCPY2D>) {
+        copy_rows(&default_stream()?, &description.0, When::Now)?;
+    }
+
+    /// Waits where a side is pageable memory.
+    fn cuMemcpy2DAsync_v2(description: In<CUDA_MEMCPY2D>, stream: CUstream) {
+        copy_rows(&resolve(stream)?, &description.0, When::Later)?;
+    }
+}

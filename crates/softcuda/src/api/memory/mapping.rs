@@ -1,0 +1,138 @@
+//! Virtual memory management: reserved addresses, physical blocks, mappings.
+//!
+//! None of this belongs to a context. Addresses and sizes are multiples of 2 MiB, other ones give 1; blocks are
+//! shared with other processes as file descriptors.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::c_void;
+use std::os::fd::{BorrowedFd, IntoRawFd};
+
+use katydid_cuda_sys::{CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, allocation_type};
+
+use crate::ffi::{In, Out, address, api};
+use crate::memory::physical::{self, FILE_DESCRIPTOR, GRANULARITY};
+use crate::memory::virtual_memory;
+use crate::process::state;
+
+/// More grants than places make no sense.
+const MOST_GRANTS: usize = 64;
+
+api! {
+    /// The wished address is taken if it is free; otherwise the range lies elsewhere.
+    fn cuMemAddressReserve(start: Out<u64>, size: usize, align: usize, wanted: u64, flags: u64) {
+        state::ready()?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        start.set(virtual_memory::reserve(size as u64, align as u64, wanted)?);
+    }
+
+    /// A whole reservation in which nothing is mapped.
+    fn cuMemAddressFree(start: u64, size: usize) {
+        state::ready()?;
+        virtual_memory::unreserve(start, size as u64)?;
+    }
+
+    /// Charged to the device at once: out of memory is told here.
+    fn cuMemCreate(handle: Out<u64>, size: usize, properties: In<CUmemAllocationProp>, flags: u64) {
+        state::ready()?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        handle.set(physical::create(size as u64, &properties.0)?.handle as u64);
+    }
+
+    /// The memory goes when its last mapping is gone too.
+    fn cuMemRelease(handle: u64) {
+        state::ready()?;
+        physical::release(handle)?;
+    }
+
+    /// Without access until that is granted.
+    fn cuMemMap(start: u64, size: usize, offset: usize, handle: u64, flags: u64) {
+        state::ready()?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        virtual_memory::map(start, size as u64, offset as u64, handle)?;
+    }
+
+    /// Whole mappings, one or several side by side.
+    fn cuMemUnmap(start: u64, size: usize) {
+        state::ready()?;
+        virtual_memory::unmap(start, size as u64)?;
+    }
+
+    /// Whole mappings; each grant names a device, or the host for its own memory.
+    fn cuMemSetAccess(start: u64, size: usize, grants: *const CUmemAccessDesc, count: usize) {
+        state::ready()?;
+        if grants.is_null() || count == 0 || count > MOST_GRANTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's array has `count` entries.
+        let grants: Vec<_> = (0..count).map(|at| unsafe { grants.add(at).read_unaligned() }).collect();
+        virtual_memory::set_access(start, size as u64, &grants)?;
+    }
+
+    /// Of one device, or of the host, at one address.
+    fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, start: u64) {
+        state::ready()?;
+        let (location, device) = physical::located(location.0)?;
+        let granted = match physical::is_host(location) {
+            true => virtual_memory::host_access(start)?,
+            false => virtual_memory::access(start, device.ordinal)?,
+        };
+        flags.set(u64::from(granted));
+    }
+
+    /// The least is also the best: 2 MiB.
+    fn cuMemGetAllocationGranularity(granularity: Out<usize>, properties: In<CUmemAllocationProp>, option: u32) {
+        state::ready()?;
+        if option > 1 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        physical::located(properties.0.location)?;
+        granularity.set(GRANULARITY as usize);
+    }
+
+    /// There is one kind of block: pinned, on a device or the host.
+    fn cuMemGetAllocationPropertiesFromHandle(properties: Out<CUmemAllocationProp>, handle: u64) {
+        state::ready()?;
+        let block = physical::get(handle)?;
+        let location = block.location;
+        let requestedHandleTypes = if block.is_shareable() { FILE_DESCRIPTOR } else { 0 };
+        // What it is used for is not told back, as on an H200.
+        let base = CUmemAllocationProp { type_: allocation_type::PINNED, ..CUmemAllocationProp::default() };
+        properties.set(CUmemAllocationProp { requestedHandleTypes, location, ..base });
+    }
+
+    /// The same handle, to be released once more.
+    fn cuMemRetainAllocationHandle(handle: Out<u64>, pointer: *mut c_void) {
+        state::ready()?;
+        handle.set(physical::retain(&virtual_memory::block_at(address(pointer))?));
+    }
+    /// A descriptor that the caller owns.
+    fn cuMemExportToShareableHandle(target: *mut c_void, handle: u64, kind: u32, flags: u64) {
+        state::ready()?;
+        let block = physical::get(handle)?;
+        if target.is_null() || kind != FILE_DESCRIPTOR || flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let number = block.share()?.into_raw_fd();
+        // SAFETY: not null, so the caller's place for a descriptor.
+        unsafe { target.cast::<i32>().write_unaligned(number) };
+    }
+
+    /// A handle of its own; the descriptor stays the caller's.
+    fn cuMemImportFromShareableHandle(handle: Out<u64>, descriptor: *mut c_void, kind: u32) {
+        state::ready()?;
+        let number = i32::try_from(descriptor.addr()).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        if kind != FILE_DESCRIPTOR || number < 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: only copied, and one that is not open makes that fail.
+        let file = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned();
+        handle.set(physical::import(file.map_err(|_| CUresult::ERROR_INVALID_VALUE)?)?.handle as u64);
+    }
+}

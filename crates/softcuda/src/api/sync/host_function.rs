@@ -1,0 +1,60 @@
+//! Functions of the program that streams call.
+
+#![expect(unsafe_code, reason = "calls functions of the program")]
+
+use std::ffi::c_void;
+
+use katydid_cuda_sys::{CUhostFn, CUresult, CUstream, CUstreamCallback};
+
+use crate::ffi::api;
+use crate::graphs::capture;
+use crate::sync::job::Job;
+use crate::sync::stream::resolve;
+
+/// Data of the program, which it wants back from another thread.
+struct Data(*mut c_void);
+
+// SAFETY: never looked at here; the program passes it knowing that a thread of the driver will hand it back.
+unsafe impl Send for Data {}
+
+impl Data {
+    /// The whole value is taken, so that closures capture it and not the pointer in it.
+    fn get(self) -> *mut c_void {
+        self.0
+    }
+}
+
+api! {
+    /// Not called any more once the context has failed.
+    fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void) {
+        let function = function.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let stream = resolve(stream)?;
+        if capture::host(&stream, function as usize, data.expose_provenance())? {
+            return Ok(());
+        }
+        let data = Data(data);
+        let job = Job::new(move |context| {
+            context.output.flush();
+            // SAFETY: the program registered this function for this data.
+            unsafe { function(data.get()) };
+            Ok(())
+        });
+        stream.submit(job)?;
+    }
+
+    /// Called in every case, with what became of the context.
+    fn cuStreamAddCallback(stream: CUstream, callback: CUstreamCallback, data: *mut c_void, flags: u32) {
+        let callback = callback.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let data = Data(data);
+        let job = Job::always(move |context| {
+            context.output.flush();
+            // SAFETY: the program registered this function for this data.
+            unsafe { callback(stream, context.healthy().into(), data.get()) };
+            Ok(())
+        });
+        resolve(stream)?.submit(job)?;
+    }
+}

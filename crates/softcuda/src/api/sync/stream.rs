@@ -1,0 +1,164 @@
+//! Streams, and the words in memory that they wait for and write.
+//!
+//! Every function that takes a stream accepts the special handles: null and 1 are the legacy default stream of the
+//! current context, 2 is the calling thread's own; in the `_ptsz` forms null is the thread's own too. Anything else that
+//! is no living stream gives 400.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use katydid_cuda_sys::{CUcontext, CUevent, CUresult, CUstream, CUstreamBatchMemOpParams};
+
+use katydid_graph::{Call, Taken};
+
+use crate::api::context::as_handle;
+use crate::context::{green, stack};
+use crate::ffi::{Out, Outcome, api};
+use crate::graphs;
+use crate::process::state;
+use crate::sync::event;
+use crate::sync::stream::{self, create, resolve};
+use crate::sync::wait_value::{self, Width};
+
+/// A stream handle for a number.
+fn handle(number: usize) -> CUstream {
+    CUstream(std::ptr::without_provenance_mut(number))
+}
+
+/// `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node that waits.
+const EXTERNAL: u32 = 1;
+
+/// Ends a stream's handle; the default streams have none.
+fn destroy(stream: CUstream) -> Outcome {
+    state::ready()?;
+    if let Ok(stream) = stream::created(stream) {
+        graphs::of_process().forget_stream(stream.place().key);
+    }
+    stream::destroy(stream)
+}
+
+api! {
+    /// Flag 1 makes it independent of the legacy default stream.
+    fn cuStreamCreate(stream: Out<CUstream>, flags: u32) {
+        stream.set(handle(create(&stack::usable()?, green::or_none(stack::handle()), flags, 0)?.handle));
+    }
+
+    /// The priority is cut to the range and reported; it changes nothing.
+    fn cuStreamCreateWithPriority(stream: Out<CUstream>, flags: u32, priority: i32) {
+        stream.set(handle(create(&stack::usable()?, green::or_none(stack::handle()), flags, priority)?.handle));
+    }
+
+    /// The handle ends at once, the work in it goes on.
+    fn cuStreamDestroy(stream: CUstream) {
+        destroy(stream)?;
+    }
+
+    /// The handle ends at once, the work in it goes on.
+    fn cuStreamDestroy_v2(stream: CUstream) {
+        destroy(stream)?;
+    }
+
+    /// Default streams have priority 0.
+    fn cuStreamGetPriority(stream: CUstream, priority: Out<i32>) {
+        priority.set(resolve(stream)?.priority);
+    }
+
+    /// Default streams have no flags.
+    fn cuStreamGetFlags(stream: CUstream, flags: Out<u32>) {
+        flags.set(resolve(stream)?.flags);
+    }
+
+    /// The default streams of every thread and context have their own.
+    fn cuStreamGetId(stream: CUstream, id: Out<u64>) {
+        id.set(resolve(stream)?.id);
+    }
+
+    /// The device of the stream's context.
+    fn cuStreamGetDevice(stream: CUstream, device: Out<i32>) {
+        device.set(resolve(stream)?.context()?.device.ordinal);
+    }
+
+    /// For default streams the current context.
+    fn cuStreamGetCtx(stream: CUstream, context: Out<CUcontext>) {
+        let found = resolve(stream)?;
+        let green = if found.is_default() { green::or_none(stack::handle()) } else { found.green() };
+        context.set(as_handle(if green == 0 { found.context()?.handle } else { green }));
+    }
+
+    /// The legacy default stream waits for all blocking streams.
+    fn cuStreamSynchronize(stream: CUstream) {
+        let stream = resolve(stream)?;
+        graphs::of_process().forbid(Call::Stream(stream.place()))?;
+        stream.synchronise()?;
+    }
+
+    /// 600 while anything is pending.
+    fn cuStreamQuery(stream: CUstream) {
+        let stream = resolve(stream)?;
+        graphs::of_process().forbid(Call::Stream(stream.place()))?;
+        stream.query()?;
+    }
+
+    /// The flag for external events means something during capture only.
+    fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) {
+        let (stream, found) = (resolve(stream)?, event::resolve(event)?);
+        if flags & !EXTERNAL != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let (is_external, was_recorded) = (flags & EXTERNAL != 0, found.was_recorded());
+        if graphs::of_process().wait(event, stream.place(), is_external, was_recorded)? == Taken::No {
+            found.hold_back(&stream)?;
+        }
+    }
+
+    /// Any word that the device reaches, registered host memory included.
+    fn cuStreamBatchMemOp_v2(stream: CUstream, count: u32, operations: *mut CUstreamBatchMemOpParams, flags: u32) {
+        const MOST: u32 = 256;
+        let stream = resolve(stream)?;
+        if operations.is_null() || !(1..=MOST).contains(&count) || flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's array has `count` entries.
+        let list = (0..count as usize).map(|at| unsafe { operations.add(at).read_unaligned() }).collect();
+        wait_value::batch(&stream, list)?;
+    }
+
+    /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
+    fn cuStreamWriteValue32(_stream: CUstream, _address: u64, _value: u32, _flags: u32) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+
+    /// Any word that the device reaches, registered host memory included.
+    fn cuStreamWriteValue32_v2(stream: CUstream, address: u64, value: u32, flags: u32) {
+        wait_value::write(&resolve(stream)?, address, u64::from(value), Width::Four, flags)?;
+    }
+
+    /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
+    fn cuStreamWriteValue64(_stream: CUstream, _address: u64, _value: u64, _flags: u32) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+
+    /// Any word that the device reaches, registered host memory included.
+    fn cuStreamWriteValue64_v2(stream: CUstream, address: u64, value: u64, flags: u32) {
+        wait_value::write(&resolve(stream)?, address, value, Width::Eight, flags)?;
+    }
+
+    /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
+    fn cuStreamWaitValue32(_stream: CUstream, _address: u64, _value: u32, _flags: u32) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+
+    /// The stream waits, not the caller; the low flag bits choose the comparison.
+    fn cuStreamWaitValue32_v2(stream: CUstream, address: u64, value: u32, flags: u32) {
+        wait_value::wait(&resolve(stream)?, address, u64::from(value), Width::Four, flags)?;
+    }
+
+    /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
+    fn cuStreamWaitValue64(_stream: CUstream, _address: u64, _value: u64, _flags: u32) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+
+    /// The stream waits, not the caller; the low flag bits choose the comparison.
+    fn cuStreamWaitValue64_v2(stream: CUstream, address: u64, value: u64, flags: u32) {
+        wait_value::wait(&resolve(stream)?, address, value, Width::Eight, flags)?;
+    }
+}

@@ -1,0 +1,65 @@
+//! Attributes of streams, and of the execution of contexts.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use katydid_cuda_sys::{CUexecAffinityParam, CUresult, CUstream, CUstreamAttrValue};
+
+use crate::context::stack;
+use crate::ffi::{Out, api};
+use crate::process::{device, state};
+use crate::sync::stream::resolve;
+use crate::sync::stream_attributes::LONGEST;
+
+/// `CU_EXEC_AFFINITY_TYPE_SM_COUNT`, the only kind.
+const SM_COUNT: u32 = 0;
+
+api! {
+    /// As many bytes are written as the attribute has.
+    fn cuStreamGetAttribute(stream: CUstream, attribute: u32, value: *mut CUstreamAttrValue) {
+        let stream = resolve(stream)?;
+        let attributes = stream.attributes();
+        let bytes = attributes.get(attribute)?;
+        if value.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's value has 64 bytes.
+        unsafe { value.cast::<u8>().copy_from(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// What is not an attribute of streams, or not a value of it, gives 1.
+    fn cuStreamSetAttribute(stream: CUstream, attribute: u32, value: *const CUstreamAttrValue) {
+        let stream = resolve(stream)?;
+        if value.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's value has 64 bytes.
+        let value = unsafe { value.cast::<[u8; LONGEST]>().read_unaligned() };
+        stream.attributes().set(attribute, &value)?;
+    }
+
+    /// All of them but the priority, which stays what the stream was made with.
+    fn cuStreamCopyAttributes(target: CUstream, source: CUstream) {
+        let (target, source) = (resolve(target)?, resolve(source)?);
+        let copied = *source.attributes();
+        *target.attributes() = copied;
+    }
+
+    /// No kind of affinity can be asked for.
+    fn cuDeviceGetExecAffinitySupport(supported: Out<i32>, _kind: u32, ordinal: i32) {
+        state::ready()?;
+        device::get(ordinal)?;
+        supported.set(0);
+    }
+
+    /// All multiprocessors of the device, told as kind and count.
+    fn cuCtxGetExecAffinity(affinity: Out<CUexecAffinityParam>, kind: u32) {
+        let context = stack::usable()?;
+        if kind != SM_COUNT {
+            return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
+        }
+        let mut told = CUexecAffinityParam::default();
+        told.0[..4].copy_from_slice(&SM_COUNT.to_le_bytes());
+        told.0[4..].copy_from_slice(&context.device.multiprocessors().to_le_bytes());
+        affinity.set(told);
+    }
+}

@@ -1,0 +1,113 @@
+//! Arrays and mipmaps.
+//!
+//! Extents count texels; the flags are those of the vendor's header. Memory of an array is charged like any other.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use katydid_cuda_sys::{
+    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY_SPARSE_PROPERTIES, CUDA_ARRAY3D_DESCRIPTOR,
+    CUarray, CUarrayMapInfo, CUmipmappedArray, CUresult, CUstream,
+};
+
+use crate::context::stack;
+use crate::ffi::{In, Out, api};
+use crate::process::device;
+use crate::sync::stream;
+use crate::texture::array::{self, Format};
+use crate::texture::sparse;
+
+/// More changes in one call make no sense.
+const MOST_CHANGES: u32 = 1 << 20;
+
+api! {
+    /// One or two dimensions without flags.
+    fn cuArrayCreate_v2(array: Out<CUarray>, description: In<CUDA_ARRAY_DESCRIPTOR>) {
+        let CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels } = description.0;
+        let whole = CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Depth: 0, Format, NumChannels, Flags: 0 };
+        let context = stack::usable()?;
+        array.set(array::create(&context, array::Format::new(&whole)?)?.handle());
+    }
+
+    /// Any array.
+    fn cuArray3DCreate_v2(array: Out<CUarray>, description: In<CUDA_ARRAY3D_DESCRIPTOR>) {
+        let context = stack::usable()?;
+        array.set(array::create(&context, Format::new(&description.0)?)?.handle());
+    }
+
+    /// Width, height and format; what else there is does not show.
+    fn cuArrayGetDescriptor_v2(description: Out<CUDA_ARRAY_DESCRIPTOR>, array: CUarray) {
+        let whole = array::resolve(array)?.format.descriptor();
+        let CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Format, NumChannels, .. } = whole;
+        description.set(CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels });
+    }
+
+    /// As it was made.
+    fn cuArray3DGetDescriptor_v2(description: Out<CUDA_ARRAY3D_DESCRIPTOR>, array: CUarray) {
+        description.set(array::resolve(array)?.format.descriptor());
+    }
+
+    /// Waits for the context's work; a level of a mipmap stays.
+    fn cuArrayDestroy(array: CUarray) {
+        array::destroy(array)?;
+    }
+
+    /// As many levels as there can be at most.
+    fn cuMipmappedArrayCreate(mipmap: Out<CUmipmappedArray>, description: In<CUDA_ARRAY3D_DESCRIPTOR>, levels: u32) {
+        let context = stack::usable()?;
+        mipmap.set(array::create_mipmap(&context, Format::new(&description.0)?, levels)?.handle());
+    }
+
+    /// The same handle each time; a level that there is not gives 1.
+    fn cuMipmappedArrayGetLevel(array: Out<CUarray>, mipmap: CUmipmappedArray, level: u32) {
+        let mipmap = array::resolve_mipmap(mipmap)?;
+        array.set(mipmap.levels.get(level as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?.handle());
+    }
+
+    /// Waits for the context's work; its levels go too.
+    fn cuMipmappedArrayDestroy(mipmap: CUmipmappedArray) {
+        array::destroy_mipmap(mipmap)?;
+    }
+
+    /// Only of arrays whose memory is mapped later, as a whole.
+    fn cuArrayGetMemoryRequirements(needs: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>, array: CUarray, device: i32) {
+        device::get(device)?;
+        needs.set(sparse::requirements(array)?);
+    }
+
+    /// As for arrays.
+    fn cuMipmappedArrayGetMemoryRequirements(
+        needs: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
+        mipmap: CUmipmappedArray,
+        device: i32,
+    ) {
+        device::get(device)?;
+        needs.set(sparse::mipmap_requirements(mipmap)?);
+    }
+
+    /// Only of sparse arrays.
+    fn cuArrayGetSparseProperties(properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>, array: CUarray) {
+        properties.set(sparse::properties(array)?);
+    }
+
+    /// As for arrays.
+    fn cuMipmappedArrayGetSparseProperties(properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>, mipmap: CUmipmappedArray) {
+        properties.set(sparse::mipmap_properties(mipmap)?);
+    }
+
+    /// Nothing changes unless all entries are right; the changes are work of the stream.
+    fn cuMemMapArrayAsync(infos: *const CUarrayMapInfo, count: u32, handle: CUstream) {
+        let stream = stream::resolve(handle)?;
+        if infos.is_null() || count == 0 || count > MOST_CHANGES {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's array has `count` entries.
+        let infos: Vec<_> = (0..count as usize).map(|at| unsafe { infos.add(at).read_unaligned() }).collect();
+        sparse::map(&infos, &stream)?;
+    }
+
+    /// No array here has planes, as only video formats do.
+    fn cuArrayGetPlane(_plane: Out<CUarray>, array: CUarray, _index: u32) {
+        array::resolve(array)?;
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+}

@@ -1,0 +1,265 @@
+//! Texture and surface references.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use katydid_cuda_sys::{CUDA_ARRAY_DESCRIPTOR, CUarray, CUmipmappedArray, CUmodule, CUresult, CUsurfref, CUtexref};
+
+use crate::code::module;
+use crate::context::stack;
+use crate::ffi::{In, MaybeOut, Out, Outcome, Text, api};
+use crate::texture::object::kind;
+use crate::texture::reference::{self, State};
+
+/// `CU_TRSA_OVERRIDE_FORMAT`: without it no array is taken.
+const OVERRIDE_FORMAT: u32 = 1;
+const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+fn change(handle: CUtexref, with: impl FnOnce(&mut State) -> Outcome) -> Outcome {
+    reference::resolve(handle.address(), false)?.change(with)
+}
+
+fn state(handle: CUtexref) -> Outcome<State> {
+    Ok(reference::resolve(handle.address(), false)?.state())
+}
+
+/// The documentation demands the flag; drivers (580) take an array without it as well.
+fn overrides(flags: u32) -> Outcome {
+    if flags & !OVERRIDE_FORMAT == 0 { Ok(()) } else { Err(WRONG) }
+}
+
+/// Which of three dimensions.
+fn dimension(number: i32) -> Outcome<usize> {
+    usize::try_from(number).ok().filter(|number| *number < 3).ok_or(WRONG)
+}
+
+api! {
+    /// The same handle each time.
+    fn cuModuleGetTexRef(found: Out<CUtexref>, module: CUmodule, name: Text<'_>) {
+        let reference = reference::of_module(&*module::resolve(module)?, name.name()?, false)?;
+        found.set(CUtexref(std::ptr::without_provenance_mut(reference.handle)));
+    }
+
+    /// The same handle each time.
+    fn cuModuleGetSurfRef(found: Out<CUsurfref>, module: CUmodule, name: Text<'_>) {
+        let reference = reference::of_module(&*module::resolve(module)?, name.name()?, true)?;
+        found.set(CUsurfref(std::ptr::without_provenance_mut(reference.handle)));
+    }
+
+    /// One that no code reads.
+    fn cuTexRefCreate(made: Out<CUtexref>) {
+        let reference = reference::create(stack::usable()?.id);
+        made.set(CUtexref(std::ptr::without_provenance_mut(reference.handle)));
+    }
+
+    /// One of the program's own.
+    fn cuTexRefDestroy(handle: CUtexref) {
+        reference::destroy(handle.address())?;
+    }
+
+    /// In the format of the array.
+    fn cuTexRefSetArray(handle: CUtexref, array: CUarray, flags: u32) {
+        overrides(flags)?;
+        change(handle, |state| state.bind_array(array))?;
+    }
+
+    /// In the format of the mipmap.
+    fn cuTexRefSetMipmappedArray(handle: CUtexref, mipmap: CUmipmappedArray, flags: u32) {
+        overrides(flags)?;
+        change(handle, |state| state.bind_mipmap(mipmap))?;
+    }
+
+    /// Bytes between the address and the first texel are told; without a place for them there must be none.
+    fn cuTexRefSetAddress_v2(offset: MaybeOut<usize>, handle: CUtexref, address: u64, bytes: usize) {
+        let mut told = 0;
+        change(handle, |state| {
+            told = state.bind_memory(address, bytes as u64)?;
+            if told == 0 || offset.is_wanted() { Ok(()) } else { Err(WRONG) }
+        })?;
+        offset.set(told as usize);
+    }
+
+    /// Rows at a distance.
+    fn cuTexRefSetAddress2D_v2(handle: CUtexref, it: In<CUDA_ARRAY_DESCRIPTOR>, address: u64, pitch: usize) {
+        change(handle, |state| {
+            state.bind_rows(&it.0, address, pitch as u64);
+            Ok(())
+        })?;
+    }
+
+    /// The same.
+    fn cuTexRefSetAddress2D_v3(handle: CUtexref, it: In<CUDA_ARRAY_DESCRIPTOR>, address: u64, pitch: usize) {
+        change(handle, |state| {
+            state.bind_rows(&it.0, address, pitch as u64);
+            Ok(())
+        })?;
+    }
+
+    /// Of memory, or the way in which an array is taken.
+    fn cuTexRefSetFormat(handle: CUtexref, format: u32, channels: i32) {
+        change(handle, |state| state.set_format(format, channels))?;
+    }
+
+    /// Of one dimension.
+    fn cuTexRefSetAddressMode(handle: CUtexref, number: i32, mode: u32) {
+        let number = dimension(number)?;
+        if mode > 3 {
+            return Err(WRONG);
+        }
+        change(handle, |state| {
+            state.description.addressMode[number] = mode;
+            Ok(())
+        })?;
+    }
+
+    /// Of texels.
+    fn cuTexRefSetFilterMode(handle: CUtexref, mode: u32) {
+        if mode > 1 {
+            return Err(WRONG);
+        }
+        change(handle, |state| {
+            state.description.filterMode = mode;
+            Ok(())
+        })?;
+    }
+
+    /// Of levels.
+    fn cuTexRefSetMipmapFilterMode(handle: CUtexref, mode: u32) {
+        if mode > 1 {
+            return Err(WRONG);
+        }
+        change(handle, |state| {
+            state.description.mipmapFilterMode = mode;
+            Ok(())
+        })?;
+    }
+
+    /// Of levels.
+    fn cuTexRefSetMipmapLevelBias(handle: CUtexref, bias: f32) {
+        change(handle, |state| {
+            state.description.mipmapLevelBias = bias;
+            Ok(())
+        })?;
+    }
+
+    /// First and last level.
+    fn cuTexRefSetMipmapLevelClamp(handle: CUtexref, first: f32, last: f32) {
+        change(handle, |state| {
+            (state.description.minMipmapLevelClamp, state.description.maxMipmapLevelClamp) = (first, last);
+            Ok(())
+        })?;
+    }
+
+    /// Kept and told back.
+    fn cuTexRefSetMaxAnisotropy(handle: CUtexref, most: u32) {
+        change(handle, |state| {
+            state.description.maxAnisotropy = most;
+            Ok(())
+        })?;
+    }
+
+    /// Four channels.
+    fn cuTexRefSetBorderColor(handle: CUtexref, colour: *mut f32) {
+        if colour.is_null() {
+            return Err(WRONG);
+        }
+        // SAFETY: not null, so the caller's four floats.
+        let colour = unsafe { colour.cast::<[f32; 4]>().read_unaligned() };
+        change(handle, |state| {
+            state.description.borderColor = colour;
+            Ok(())
+        })?;
+    }
+
+    /// As those of texture objects.
+    fn cuTexRefSetFlags(handle: CUtexref, flags: u32) {
+        change(handle, |state| {
+            state.description.flags = flags;
+            Ok(())
+        })?;
+    }
+
+    /// The array that is bound.
+    fn cuTexRefGetArray(array: Out<CUarray>, handle: CUtexref) {
+        let bound = state(handle)?.bound(&[kind::ARRAY])?;
+        array.set(CUarray(std::ptr::with_exposed_provenance_mut(bound as usize)));
+    }
+
+    /// The mipmap that is bound.
+    fn cuTexRefGetMipmappedArray(mipmap: Out<CUmipmappedArray>, handle: CUtexref) {
+        let bound = state(handle)?.bound(&[kind::MIPMAP])?;
+        mipmap.set(CUmipmappedArray(std::ptr::with_exposed_provenance_mut(bound as usize)));
+    }
+
+    /// Where the first texel lies.
+    fn cuTexRefGetAddress_v2(address: Out<u64>, handle: CUtexref) {
+        address.set(state(handle)?.bound(&[kind::LINEAR, kind::PITCHED])?);
+    }
+
+    /// Of one dimension.
+    fn cuTexRefGetAddressMode(mode: Out<u32>, handle: CUtexref, number: i32) {
+        mode.set(state(handle)?.description.addressMode[dimension(number)?]);
+    }
+
+    /// Of texels.
+    fn cuTexRefGetFilterMode(mode: Out<u32>, handle: CUtexref) {
+        mode.set(state(handle)?.description.filterMode);
+    }
+
+    /// Code and channels.
+    fn cuTexRefGetFormat(format: Out<u32>, channels: Out<i32>, handle: CUtexref) {
+        let (code, count) = state(handle)?.format;
+        format.set(code);
+        channels.set(count.cast_signed());
+    }
+
+    /// Of levels.
+    fn cuTexRefGetMipmapFilterMode(mode: Out<u32>, handle: CUtexref) {
+        mode.set(state(handle)?.description.mipmapFilterMode);
+    }
+
+    /// Of levels.
+    fn cuTexRefGetMipmapLevelBias(bias: Out<f32>, handle: CUtexref) {
+        bias.set(state(handle)?.description.mipmapLevelBias);
+    }
+
+    /// First and last level.
+    fn cuTexRefGetMipmapLevelClamp(first: Out<f32>, last: Out<f32>, handle: CUtexref) {
+        let description = state(handle)?.description;
+        first.set(description.minMipmapLevelClamp);
+        last.set(description.maxMipmapLevelClamp);
+    }
+
+    /// As it was set.
+    fn cuTexRefGetMaxAnisotropy(most: Out<i32>, handle: CUtexref) {
+        most.set(state(handle)?.description.maxAnisotropy.cast_signed());
+    }
+
+    /// Four channels.
+    fn cuTexRefGetBorderColor(colour: *mut f32, handle: CUtexref) {
+        if colour.is_null() {
+            return Err(WRONG);
+        }
+        let border = state(handle)?.description.borderColor;
+        // SAFETY: not null, so room for four floats of the caller's.
+        unsafe { colour.cast::<[f32; 4]>().write_unaligned(border) };
+    }
+
+    /// As they were set.
+    fn cuTexRefGetFlags(flags: Out<u32>, handle: CUtexref) {
+        flags.set(state(handle)?.description.flags);
+    }
+
+    /// Flags have no meaning yet.
+    fn cuSurfRefSetArray(handle: CUsurfref, array: CUarray, flags: u32) {
+        if flags != 0 {
+            return Err(WRONG);
+        }
+        reference::resolve(handle.address(), true)?.change(|state| state.bind_array(array))?;
+    }
+
+    /// The array that is bound.
+    fn cuSurfRefGetArray(array: Out<CUarray>, handle: CUsurfref) {
+        let bound = reference::resolve(handle.address(), true)?.state().bound(&[kind::ARRAY])?;
+        array.set(CUarray(std::ptr::with_exposed_provenance_mut(bound as usize)));
+    }
+}

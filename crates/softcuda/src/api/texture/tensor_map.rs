@@ -1,0 +1,158 @@
+//! Tensor maps. No context is asked for: a map is arithmetic.
+
+#![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
+
+use std::ffi::c_void;
+
+use katydid_cuda_sys::{CUresult, CUtensorMap};
+
+use crate::ffi::{Outcome, address, api};
+use crate::process::state;
+use crate::texture::tensor_map::{Gathered, MAX_PIXEL_RANK, MAX_RANK, Tensor};
+
+/// Maps lie at multiples of this, in bytes.
+const ALIGNMENT: usize = 64;
+
+/// What all forms have.
+struct Arrays {
+    rank: u32,
+    dimensions: *const u64,
+    strides: *const u64,
+    steps: *const u32,
+}
+
+impl Arrays {
+    /// # Safety
+    ///
+    /// The arrays are null or have as many entries as the rank asks for.
+    unsafe fn tensor(&self, data_type: u32, gathered: Gathered) -> Outcome<Tensor> {
+        let rank = rank(self.rank)?;
+        // SAFETY: by the contract.
+        let (dimensions, strides, steps) =
+            unsafe { (take(self.dimensions, rank)?, take(self.strides, rank - 1)?, take(self.steps, rank)?) };
+        let (interleave, swizzle, promotion, fill) = (0, 0, 0, 0);
+        Ok(Tensor { data_type, rank, dimensions, strides, steps, gathered, interleave, swizzle, promotion, fill })
+    }
+}
+
+fn rank(rank: u32) -> Outcome<usize> {
+    let rank = rank as usize;
+    if (1..=MAX_RANK).contains(&rank) { Ok(rank) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// The first `count` entries of an array, and zeros.
+///
+/// # Safety
+///
+/// `array` is null or has `count` entries.
+unsafe fn take<T: Copy + Default, const N: usize>(array: *const T, count: usize) -> Outcome<[T; N]> {
+    if count > 0 && array.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut taken = [T::default(); N];
+    for (index, place) in taken.iter_mut().enumerate().take(count) {
+        // SAFETY: below `count`, by the contract.
+        *place = unsafe { array.add(index).read_unaligned() };
+    }
+    Ok(taken)
+}
+
+/// Passes a place where a map can lie.
+fn place(map: *mut CUtensorMap) -> Outcome<*mut CUtensorMap> {
+    state::ready()?;
+    if map.is_null() || !map.addr().is_multiple_of(ALIGNMENT) { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(map) }
+}
+
+api! {
+    /// In a layout of this driver's own, as all of them.
+    fn cuTensorMapEncodeTiled(
+        map: *mut CUtensorMap,
+        data_type: u32,
+        tensor_rank: u32,
+        start: *mut c_void,
+        dimensions: *const u64,
+        strides: *const u64,
+        tile: *const u32,
+        steps: *const u32,
+        interleave: u32,
+        swizzle: u32,
+        promotion: u32,
+        fill: u32,
+    ) {
+        let place = place(map)?;
+        // SAFETY: as many entries as the rank asks for, by the contract of the function; a place for a map.
+        unsafe {
+            let gathered = Gathered::Tiles(take(tile, rank(tensor_rank)?)?);
+            let tensor = Arrays { rank: tensor_rank, dimensions, strides, steps }.tensor(data_type, gathered)?;
+            place.write(Tensor { interleave, swizzle, promotion, fill, ..tensor }.encode(address(start))?);
+        }
+    }
+
+    /// Corners of as many dimensions as pixels have.
+    fn cuTensorMapEncodeIm2col(
+        map: *mut CUtensorMap,
+        data_type: u32,
+        tensor_rank: u32,
+        start: *mut c_void,
+        dimensions: *const u64,
+        strides: *const u64,
+        lower: *const i32,
+        upper: *const i32,
+        channels: u32,
+        pixels: u32,
+        steps: *const u32,
+        interleave: u32,
+        swizzle: u32,
+        promotion: u32,
+        fill: u32,
+    ) {
+        let place = place(map)?;
+        let count = rank(tensor_rank)?.saturating_sub(2).min(MAX_PIXEL_RANK);
+        // SAFETY: as above.
+        unsafe {
+            let (lower, upper) = (take(lower, count)?, take(upper, count)?);
+            let gathered = Gathered::Columns { lower, upper, channels, pixels, wide: None };
+            let tensor = Arrays { rank: tensor_rank, dimensions, strides, steps }.tensor(data_type, gathered)?;
+            place.write(Tensor { interleave, swizzle, promotion, fill, ..tensor }.encode(address(start))?);
+        }
+    }
+
+    /// NVIDIA's asks for a device of compute capability 10; nothing reads a map here, so any will do.
+    fn cuTensorMapEncodeIm2colWide(
+        map: *mut CUtensorMap,
+        data_type: u32,
+        tensor_rank: u32,
+        start: *mut c_void,
+        dimensions: *const u64,
+        strides: *const u64,
+        lower: i32,
+        upper: i32,
+        channels: u32,
+        pixels: u32,
+        steps: *const u32,
+        interleave: u32,
+        mode: u32,
+        swizzle: u32,
+        promotion: u32,
+        fill: u32,
+    ) {
+        let place = place(map)?;
+        let (lower, upper) = ([lower, 0, 0], [upper, 0, 0]);
+        let gathered = Gathered::Columns { lower, upper, channels, pixels, wide: Some(mode) };
+        // SAFETY: as above.
+        unsafe {
+            let tensor = Arrays { rank: tensor_rank, dimensions, strides, steps }.tensor(data_type, gathered)?;
+            place.write(Tensor { interleave, swizzle, promotion, fill, ..tensor }.encode(address(start))?);
+        }
+    }
+
+    /// The first word of a map.
+    fn cuTensorMapReplaceAddress(map: *mut CUtensorMap, start: *mut c_void) {
+        let place = place(map)?;
+        if !address(start).is_multiple_of(16) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: a map, by the contract of the function.
+        unsafe { place.cast::<u64>().write(address(start)) };
+    }
+}

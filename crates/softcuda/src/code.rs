@@ -1,0 +1,13 @@
+//! Modules, libraries, kernels and launches, and what is known of them.
+
+pub(crate) mod clusters;
+pub(crate) mod function;
+pub(crate) mod image;
+pub(crate) mod jit;
+pub(crate) mod launch;
+pub(crate) mod library;
+pub(crate) mod linker;
+pub(crate) mod module;
+pub(crate) mod occupancy;
+pub(crate) mod output;
+pub(crate) mod params;

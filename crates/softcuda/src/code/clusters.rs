@@ -1,0 +1,147 @@
+//! Clusters of a launch: which one it gets, and how many of them the device holds, as an H200 with driver 580 has it.
+//!
+//! The code of a kernel may fix its cluster, a program may fix it for a kernel whose code does not, and a launch may ask for
+//! one; those that are given must agree. Everything that is wrong with clusters has one code, 912.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use katydid_cuda_sys::{CUlaunchAttribute, CUresult, launch_attribute as id};
+use katydid_ptx_exec::{Kernel, MAX_CLUSTER};
+
+use crate::code::function::Settings;
+use crate::ffi::Outcome;
+
+/// Most blocks of a cluster, unless a kernel has been allowed more.
+const PORTABLE: u32 = 8;
+
+/// Blocks along each axis.
+pub(crate) type Cluster = [u32; 3];
+
+/// A cluster that a program sets on a kernel, axis by axis; it counts when all three have been set.
+#[derive(Debug, Default)]
+pub(crate) struct Fixed([AtomicI32; 3]);
+
+impl Fixed {
+    /// The value of an axis: what the code says, else what has been set.
+    pub(crate) fn axis(&self, kernel: &Kernel, axis: usize) -> i32 {
+        let of_code = kernel.required_cluster.map(|cluster| i32::try_from(cluster[axis]).unwrap_or(i32::MAX));
+        of_code.unwrap_or_else(|| self.0[axis].load(Ordering::Relaxed))
+    }
+
+    /// Sets an axis of a kernel whose code leaves it open.
+    pub(crate) fn set(&self, kernel: &Kernel, axis: usize, value: i32) -> Outcome {
+        if kernel.required_cluster.is_some() || value < 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.0[axis].store(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The cluster of a kernel, if code or program have fixed it.
+    fn cluster(&self, kernel: &Kernel) -> Option<Cluster> {
+        let set = [0, 1, 2].map(|axis| self.axis(kernel, axis).cast_unsigned());
+        (!set.contains(&0)).then_some(set)
+    }
+}
+
+/// The cluster that launch attributes ask for; none of any size is no wish.
+pub(crate) fn asked(attributes: &[CUlaunchAttribute]) -> Option<Cluster> {
+    let attribute = attributes.iter().rfind(|attribute| attribute.id == id::CLUSTER_DIMENSION)?;
+    let [first, second, ..] = attribute.value;
+    let cluster = [first as u32, (first >> 32) as u32, second as u32];
+    (cluster != [0; 3]).then_some(cluster)
+}
+
+/// Most blocks that a cluster of a kernel may have by what has been set on it.
+fn most(settings: &Settings) -> u32 {
+    if settings.allows_large_clusters() { MAX_CLUSTER } else { PORTABLE }
+}
+
+/// The cluster of a launch.
+pub(crate) fn of_launch(
+    asked: Option<Cluster>,
+    grid: [u32; 3],
+    kernel: &Kernel,
+    settings: &Settings,
+) -> Outcome<Option<Cluster>> {
+    let wrong = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
+    let fixed = settings.cluster.cluster(kernel);
+    let Some(cluster) = asked.or(fixed) else {
+        return if kernel.needs_cluster { wrong } else { Ok(None) };
+    };
+    let size = cluster.iter().try_fold(1, |size: u32, axis| size.checked_mul(*axis)).unwrap_or(u32::MAX);
+    let most = most(settings).min(kernel.max_cluster.unwrap_or(MAX_CLUSTER));
+    let fits = (1..=most).contains(&size)
+        && fixed.is_none_or(|fixed| fixed == cluster)
+        && grid.iter().zip(cluster).all(|(blocks, axis)| blocks % axis == 0);
+    if fits { Ok(Some(cluster)) } else { wrong }
+}
+
+/// How many clusters the device holds at once when it holds `blocks` blocks of them: at least one, whatever their size, as
+/// their blocks take turns.
+pub(crate) fn active(cluster: Option<Cluster>, blocks: u32) -> u32 {
+    let Some(cluster) = cluster else { return 0 };
+    let size: u32 = cluster.iter().product();
+    if blocks == 0 { 0 } else { (blocks / size.max(1)).max(1) }
+}
+
+/// The largest cluster that a kernel can have when the device holds `blocks` blocks of it.
+pub(crate) fn potential(settings: &Settings, blocks: u32) -> u32 {
+    if blocks == 0 { 0 } else { most(settings) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::image::{Code, Imagined};
+    use std::sync::Arc;
+
+    fn kernel(directives: &str) -> Arc<Kernel> {
+        let text =
+            format!(".version 9.0\n.target sm_90\n.address_size 64\n.visible .entry k() {directives} {{ ret; }}");
+        let program = Code::from_bytes(text.as_bytes()).unwrap().load(&mut Imagined::default()).unwrap();
+        program.kernel("k").unwrap()
+    }
+
+    fn cluster(kernel: &Kernel, asked: Option<Cluster>, grid: [u32; 3]) -> Outcome<Option<Cluster>> {
+        of_launch(asked, grid, kernel, &Settings::for_kernel(kernel))
+    }
+
+    const WRONG: Outcome<Option<Cluster>> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
+
+    #[test]
+    fn a_cluster_divides_the_grid_and_is_not_too_large() {
+        let plain = kernel("");
+        assert_eq!(cluster(&plain, None, [5, 1, 1]), Ok(None));
+        assert_eq!(cluster(&plain, Some([2, 2, 2]), [96, 4, 4]), Ok(Some([2, 2, 2])));
+        for asked in [[0, 1, 1], [16, 1, 1], [4, 4, 1], [5, 1, 1], [1, 3, 1]] {
+            assert_eq!(cluster(&plain, Some(asked), [96, 4, 4]), WRONG, "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn code_and_launch_must_agree() {
+        let fixed = kernel(".reqnctapercluster 2");
+        assert_eq!(cluster(&fixed, None, [8, 4, 1]), Ok(Some([2, 1, 1])));
+        assert_eq!(cluster(&fixed, None, [5, 1, 1]), WRONG);
+        assert_eq!(cluster(&fixed, Some([4, 1, 1]), [8, 4, 1]), WRONG);
+        let explicit = kernel(".explicitcluster .maxclusterrank 4");
+        assert_eq!(cluster(&explicit, None, [8, 1, 1]), WRONG);
+        assert_eq!(cluster(&explicit, Some([1, 1, 1]), [8, 1, 1]), Ok(Some([1, 1, 1])));
+        assert_eq!(cluster(&explicit, Some([8, 1, 1]), [8, 1, 1]), WRONG);
+    }
+
+    #[test]
+    fn a_program_can_fix_what_code_leaves_open() {
+        let (plain, fixed) = (kernel(""), kernel(".reqnctapercluster 2"));
+        let settings = Settings::for_kernel(&plain);
+        assert_eq!(settings.cluster.set(&fixed, 0, 4), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!((settings.cluster.axis(&fixed, 0), settings.cluster.axis(&plain, 0)), (2, 0));
+        for (axis, value) in [2, 1, 1].into_iter().enumerate() {
+            assert_eq!(of_launch(None, [5, 1, 1], &plain, &settings), Ok(None));
+            settings.cluster.set(&plain, axis, value).unwrap();
+        }
+        assert_eq!(of_launch(None, [5, 1, 1], &plain, &settings), WRONG);
+        assert_eq!(of_launch(None, [8, 1, 1], &plain, &settings), Ok(Some([2, 1, 1])));
+    }
+}

@@ -1,0 +1,151 @@
+//! Functions of modules: what they need, and what has been set on them.
+
+use std::ffi::CString;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use katydid_cuda_sys::{CUfunction, CUresult, function_attribute as id};
+use katydid_driver_state::launch::OldLaunch;
+use katydid_ptx_exec::Kernel;
+
+use crate::code::clusters::Fixed;
+use crate::code::library;
+use crate::code::module::Module;
+use crate::code::occupancy::threads_by_registers;
+use crate::context::contexts::Context;
+use crate::ffi::Outcome;
+use crate::process::attributes::{CAPABILITY, SHARED_DEFAULT, SHARED_OPT_IN};
+use crate::process::handles::{Registry, mint};
+use crate::process::state;
+
+/// What can be set on a function. A kernel of a library and its functions in all contexts of a device share one.
+pub(crate) struct Settings {
+    /// Most dynamic shared memory of a launch, in bytes.
+    pub(crate) most_dynamic: AtomicU32,
+    /// Preferred share of shared memory in percent, -1 for none: a hint.
+    carveout: AtomicI32,
+    /// Whether larger clusters than portable ones are allowed.
+    large_clusters: AtomicI32,
+    /// Cluster scheduling: a hint.
+    scheduling: AtomicI32,
+    /// The cluster that launches get.
+    pub(crate) cluster: Fixed,
+}
+
+impl Settings {
+    /// What a kernel starts with.
+    pub(crate) fn for_kernel(kernel: &Kernel) -> Arc<Self> {
+        Arc::new(Self {
+            most_dynamic: AtomicU32::new(SHARED_DEFAULT.saturating_sub(kernel.static_shared)),
+            carveout: AtomicI32::new(-1),
+            large_clusters: AtomicI32::new(0),
+            scheduling: AtomicI32::new(0),
+            cluster: Fixed::default(),
+        })
+    }
+
+    /// Whether clusters may be larger than what every device can run.
+    pub(crate) fn allows_large_clusters(&self) -> bool {
+        self.large_clusters.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// The value of a function attribute.
+pub(crate) fn attribute(kernel: &Kernel, settings: &Settings, attribute: u32) -> Outcome<i32> {
+    let unsigned = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
+    Ok(match attribute {
+        id::MAX_THREADS_PER_BLOCK => unsigned(kernel.max_threads.min(threads_by_registers(kernel))),
+        id::SHARED_SIZE_BYTES => unsigned(kernel.static_shared),
+        id::CONST_SIZE_BYTES => unsigned(kernel.const_bytes),
+        id::LOCAL_SIZE_BYTES => unsigned(kernel.local_bytes),
+        id::NUM_REGS => unsigned(kernel.registers),
+        id::PTX_VERSION => unsigned(kernel.target),
+        id::BINARY_VERSION => unsigned(CAPABILITY.0 * 10 + CAPABILITY.1),
+        id::MAX_DYNAMIC_SHARED_SIZE_BYTES => unsigned(settings.most_dynamic.load(Ordering::Relaxed)),
+        id::PREFERRED_SHARED_MEMORY_CARVEOUT => settings.carveout.load(Ordering::Relaxed),
+        id::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => settings.large_clusters.load(Ordering::Relaxed),
+        id::CLUSTER_SCHEDULING_POLICY_PREFERENCE => settings.scheduling.load(Ordering::Relaxed),
+        id::CACHE_MODE_CA => 0,
+        id::CLUSTER_SIZE_MUST_BE_SET => i32::from(kernel.needs_cluster),
+        id::REQUIRED_CLUSTER_WIDTH..=id::REQUIRED_CLUSTER_DEPTH => {
+            settings.cluster.axis(kernel, (attribute - id::REQUIRED_CLUSTER_WIDTH) as usize)
+        }
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    })
+}
+
+/// Changes a function attribute; those that are facts of the code cannot be set.
+pub(crate) fn set_attribute(kernel: &Kernel, settings: &Settings, attribute: u32, value: i32) -> Outcome {
+    let within = |most: i32| if (0..=most).contains(&value) { Ok(value) } else { Err(CUresult::ERROR_INVALID_VALUE) };
+    match attribute {
+        id::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
+            let most = SHARED_OPT_IN.saturating_sub(kernel.static_shared);
+            settings.most_dynamic.store(within(most as i32)? as u32, Ordering::Relaxed);
+        }
+        id::PREFERRED_SHARED_MEMORY_CARVEOUT if value == -1 => settings.carveout.store(-1, Ordering::Relaxed),
+        id::PREFERRED_SHARED_MEMORY_CARVEOUT => settings.carveout.store(within(100)?, Ordering::Relaxed),
+        id::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => settings.large_clusters.store(within(1)?, Ordering::Relaxed),
+        id::CLUSTER_SCHEDULING_POLICY_PREFERENCE => settings.scheduling.store(within(2)?, Ordering::Relaxed),
+        id::REQUIRED_CLUSTER_WIDTH..=id::REQUIRED_CLUSTER_DEPTH => {
+            settings.cluster.set(kernel, (attribute - id::REQUIRED_CLUSTER_WIDTH) as usize, value)?;
+        }
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    }
+    Ok(())
+}
+
+/// A kernel in a context.
+pub(crate) struct Function {
+    /// Its handle.
+    pub(crate) handle: usize,
+    /// Handle of its module.
+    pub(crate) module: usize,
+    context_id: u64,
+    /// Its code.
+    pub(crate) kernel: Arc<Kernel>,
+    /// Its name, as C wants it.
+    pub(crate) name: CString,
+    /// What has been set on it.
+    pub(crate) settings: Arc<Settings>,
+    /// What was set on it for launches of the old style.
+    pub(crate) old: Mutex<OldLaunch>,
+}
+
+/// Functions whose module is alive.
+static FUNCTIONS: Registry<Function> = Registry::new();
+
+/// Makes a function of a module.
+pub(crate) fn register(module: &Module, kernel: Arc<Kernel>, settings: Arc<Settings>) -> Arc<Function> {
+    let name = CString::new(kernel.name.as_str()).unwrap_or_default();
+    let (handle, context_id) = (mint(), module.context_id);
+    let function =
+        Arc::new(Function { handle, module: module.handle, context_id, kernel, name, settings, old: Mutex::default() });
+    FUNCTIONS.insert(handle, Arc::clone(&function));
+    function
+}
+
+/// Ends the functions of a module.
+pub(crate) fn forget(module: usize) {
+    FUNCTIONS.remove_if(|function| function.module == module);
+}
+
+/// The function behind a handle. A kernel of a library is none.
+pub(crate) fn resolve(handle: CUfunction) -> Outcome<Arc<Function>> {
+    state::ready()?;
+    FUNCTIONS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// What a launch or an occupancy question names: a function of `context`, or a library's kernel, cast to one.
+pub(crate) fn callable(handle: CUfunction, context: &Arc<Context>) -> Outcome<(Arc<Kernel>, Arc<Settings>)> {
+    match resolve(handle) {
+        Ok(function) if function.context_id == context.id => {
+            Ok((Arc::clone(&function.kernel), Arc::clone(&function.settings)))
+        }
+        Ok(_) => Err(CUresult::ERROR_INVALID_HANDLE),
+        Err(_) => {
+            let kernel = library::resolve_kernel(handle.address() as usize)?;
+            let function = kernel.function(context)?;
+            Ok((Arc::clone(&function.kernel), Arc::clone(&function.settings)))
+        }
+    }
+}

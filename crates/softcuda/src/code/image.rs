@@ -1,0 +1,144 @@
+//! Code as programs pass it: the PTX of an image that suits the device, and why there is none.
+
+#![expect(unsafe_code, reason = "an image is a bare pointer without a length")]
+
+use std::collections::HashSet;
+use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+
+use katydid_cuda_sys::CUresult;
+use katydid_fatbin::{Compilation, Image, ImageError, ImageKind, image_at};
+use katydid_ptx_exec::{GlobalMemory, LoadError, Program, Source, Target};
+
+use crate::code::jit::Options;
+use crate::ffi::say;
+use crate::process::attributes::CAPABILITY;
+
+/// Why code was refused: the code for the caller, and the text for its error log.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    /// What the call gives.
+    pub(crate) code: CUresult,
+    /// What a log buffer gets.
+    pub(crate) log: String,
+}
+
+impl From<ImageError> for Refusal {
+    fn from(error: ImageError) -> Self {
+        let code = match error {
+            ImageError::NoPtx { .. } => CUresult::ERROR_NO_BINARY_FOR_GPU,
+            ImageError::Null => CUresult::ERROR_INVALID_VALUE,
+            _ => CUresult::ERROR_INVALID_IMAGE,
+        };
+        Self { code, log: error.to_string() }
+    }
+}
+
+impl From<LoadError> for Refusal {
+    fn from(error: LoadError) -> Self {
+        let code = match error {
+            LoadError::NewerPtx { .. } => CUresult::ERROR_UNSUPPORTED_PTX_VERSION,
+            LoadError::OutOfMemory { .. } => CUresult::ERROR_OUT_OF_MEMORY,
+            _ => CUresult::ERROR_INVALID_PTX,
+        };
+        Self { code, log: error.to_string() }
+    }
+}
+
+impl Refusal {
+    /// Says once on stderr what is missing in the software device or in the image: no caller of the driver shows the
+    /// log, and "invalid PTX" would send its reader to the wrong place.
+    fn say(self) -> Self {
+        static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+        let telling = [CUresult::ERROR_NO_BINARY_FOR_GPU, CUresult::ERROR_INVALID_PTX].contains(&self.code);
+        let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        if telling && said.get_or_insert_default().insert(self.log.clone()) {
+            say(&self.log);
+        }
+        self
+    }
+}
+
+/// A copy of an image: the original may go when the call returns.
+pub(crate) struct Code {
+    /// Its flat form.
+    image: Vec<u8>,
+    /// The options of the load, which go before those of the image.
+    compilation: Compilation,
+}
+
+impl Code {
+    /// The image at a pointer of the caller.
+    ///
+    /// # Safety
+    ///
+    /// `image` must be null or point to a complete image that does not change during the call.
+    pub(crate) unsafe fn at(image: *const c_void) -> Result<Self, Refusal> {
+        // SAFETY: the contract of this function.
+        Ok(Self { image: unsafe { image_at(image.cast()) }?.encode(), compilation: Compilation::default() })
+    }
+
+    /// The image in a file's bytes.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Refusal> {
+        Ok(Self { image: Image::from_bytes(bytes)?.encode(), compilation: Compilation::default() })
+    }
+
+    /// The same code, compiled with options.
+    pub(crate) fn with_options(self, options: &Options) -> Self {
+        Self { compilation: options.compilation(), ..self }
+    }
+
+    /// Links and decodes the PTX that suits the device; variables are placed in `memory`.
+    pub(crate) fn load(&self, memory: &mut dyn GlobalMemory) -> Result<Program, Refusal> {
+        self.try_load(memory).map_err(Refusal::say)
+    }
+
+    /// As `load`, without telling anybody.
+    fn try_load(&self, memory: &mut dyn GlobalMemory) -> Result<Program, Refusal> {
+        let (major, minor) = CAPABILITY;
+        let image = Image::decode(&self.image)?;
+        let texts = image.ptx(Some(major * 10 + minor))?;
+        // What has no version directive was never meant to be PTX; the real driver calls it an invalid image.
+        if image.kind() == ImageKind::Ptx && !texts.iter().all(|ptx| ptx.text.contains(".version")) {
+            let log = "the image is neither PTX nor a fatbin nor a cubin".to_owned();
+            return Err(Refusal { code: CUresult::ERROR_INVALID_IMAGE, log });
+        }
+        let sources = texts.iter().map(|ptx| {
+            let Compilation { max_registers, contracts } = self.compilation.or(ptx.compilation);
+            Source { text: &ptx.text, max_registers, contracts: contracts.unwrap_or(true) }
+        });
+        let sources: Vec<Source<'_>> = sources.collect();
+        Ok(Program::load_sources(&sources, memory, Target { major, minor })?)
+    }
+}
+
+/// Memory of a program that is only looked at: addresses without anything behind them.
+#[derive(Default)]
+pub(crate) struct Imagined(u64);
+
+impl GlobalMemory for Imagined {
+    fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
+        let at = self.0.max(4096).checked_next_multiple_of(align.max(1))?;
+        self.0 = at.checked_add(size)?;
+        Some(at)
+    }
+
+    /// What variables start with does not matter to who only wants to know their names.
+    fn write(&mut self, _address: u64, _bytes: &[u8]) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> Option<CUresult> {
+        let code = Code::from_bytes(text.as_bytes()).ok()?;
+        code.load(&mut Imagined::default()).err().map(|refusal| refusal.code)
+    }
+
+    #[test]
+    fn text_that_is_no_ptx_is_no_image_and_broken_ptx_is_broken_ptx() {
+        assert_eq!(refusal("hello"), Some(CUresult::ERROR_INVALID_IMAGE));
+        assert_eq!(refusal(".version 9.0\n.target sm_75\n.nonsense"), Some(CUresult::ERROR_INVALID_PTX));
+    }
+}

@@ -1,0 +1,264 @@
+//! Launches: checked as the real driver checks them, then run by the interpreter when their turn comes.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use katydid_cuda_sys::{CUevent, CUlaunchAttribute, CUresult, launch_attribute as id};
+use katydid_ptx_exec::texture::Bound;
+use katydid_ptx_exec::{AddressRange, Fault, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Question, Race};
+
+use crate::code::clusters::{self, Cluster};
+use crate::code::function::Settings;
+use crate::code::module;
+use crate::code::occupancy::{Needs, threads_by_registers};
+use crate::context::contexts::Context;
+use crate::ffi::{Outcome, say};
+use crate::graphs;
+use crate::memory::space::{self, Access, Kind};
+use crate::process::attributes::{BLOCK, BLOCK_THREADS, GRID};
+use crate::process::device::{self, Device};
+use crate::process::settings;
+use crate::sync::event::{self, Event};
+use crate::sync::hold::{self, Place};
+use crate::sync::job::Job;
+use crate::sync::stream::Stream;
+use crate::texture::object;
+use crate::texture::reference::{self, Bindings};
+
+/// What `hold` says instead of a stream for nodes of a graph.
+const NO_STREAM: usize = 0;
+
+/// Geometry of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Blocks.
+    pub(crate) grid: [u32; 3],
+    /// Threads of a block.
+    pub(crate) block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub(crate) shared: u32,
+    /// All blocks are on the device at once.
+    pub(crate) cooperative: bool,
+    /// The cluster that was asked for; once checked, the one that it gets.
+    pub(crate) cluster: Option<Cluster>,
+}
+
+impl Shape {
+    /// Threads of a block.
+    fn threads(&self) -> u64 {
+        self.block.iter().map(|size| u64::from(*size)).product()
+    }
+
+    /// Refuses what `device` or the kernel does not allow, and settles the cluster.
+    pub(crate) fn check(&mut self, kernel: &Kernel, settings: &Settings, device: &Device) -> Outcome {
+        let fits =
+            |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).all(|(size, most)| (1..=most).contains(size));
+        let required = kernel.required_block.is_none_or(|block| block == self.block);
+        let threads = self.threads();
+        if !fits(self.grid, GRID)
+            || !fits(self.block, BLOCK)
+            || threads > u64::from(kernel.max_threads.min(BLOCK_THREADS))
+            || !required
+        {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if threads > u64::from(threads_by_registers(kernel)) {
+            return Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+        }
+        if self.cooperative {
+            self.check_together(kernel, settings, device)?;
+        }
+        let most_shared = settings.most_dynamic.load(Ordering::Relaxed);
+        if self.shared > most_shared {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.cluster = clusters::of_launch(self.cluster, self.grid, kernel, settings)?;
+        Ok(())
+    }
+
+    /// Refuses a cooperative grid that the device cannot hold at once; too much shared memory is a way of that.
+    fn check_together(&self, kernel: &Kernel, settings: &Settings, device: &Device) -> Outcome {
+        let each = Needs::of(kernel, settings).blocks(self.threads() as i32, self.shared as usize)?;
+        let room = u64::from(each) * u64::from(device.multiprocessors());
+        let blocks = self.grid.iter().try_fold(1, |product: u64, size| product.checked_mul(u64::from(*size)));
+        let fits = blocks.is_some_and(|blocks| blocks <= room);
+        if fits { Ok(()) } else { Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) }
+    }
+}
+
+/// Whether attributes ask for a cooperative launch; the last one that says so counts.
+pub(crate) fn is_cooperative(attributes: &[CUlaunchAttribute]) -> bool {
+    let asked = attributes.iter().rfind(|attribute| attribute.id == id::COOPERATIVE);
+    asked.is_some_and(|attribute| attribute.value[0] as u32 != 0)
+}
+
+impl Shape {
+    /// The launch of a kernel with packed parameters.
+    pub(crate) fn launch(self, kernel: Arc<Kernel>, params: Vec<u8>) -> Launch {
+        let Self { grid, block, shared, cooperative, cluster } = self;
+        Launch { kernel, grid, block, dynamic_shared: shared, params, cooperative, cluster }
+    }
+}
+
+/// What the attributes of `cuLaunchKernelEx` ask for beyond hints: events to be recorded behind the kernel.
+pub(crate) fn events(attributes: &[CUlaunchAttribute]) -> Outcome<Vec<Arc<Event>>> {
+    let mut events = Vec::new();
+    for attribute in attributes {
+        let word = attribute.value[0];
+        match attribute.id {
+            // Recording such an event late, when the whole kernel is done, keeps every promise made by it.
+            id::PROGRAMMATIC_EVENT | id::LAUNCH_COMPLETION_EVENT => {
+                let handle = std::ptr::with_exposed_provenance_mut(word as usize);
+                events.push(event::resolve(CUevent(handle))?);
+            }
+            // Only launches that are captured can be changed from a device.
+            id::DEVICE_UPDATABLE_KERNEL_NODE => return Err(CUresult::ERROR_NOT_SUPPORTED),
+            id::PREFERRED_SHARED_MEMORY_CARVEOUT if word as u32 > 100 => return Err(CUresult::ERROR_INVALID_VALUE),
+            // How a thread waits is a matter of streams.
+            id::SYNCHRONIZATION_POLICY => return Err(CUresult::ERROR_INVALID_VALUE),
+            // What is left of those of CUDA 13.0 are hints, or asks for nothing.
+            0..=14 | 16 => {}
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+    Ok(events)
+}
+
+/// Puts a checked launch into `stream`.
+pub(crate) fn launch(stream: &Arc<Stream>, kernel: Arc<Kernel>, shape: Shape, params: Vec<u8>) -> Outcome {
+    stream.context()?.output.flush();
+    let (launch, place, references) = (shape.launch(kernel, params), stream.handle, reference::bindings());
+    stream.submit(Job::new(move |context| run_grid(context, place, Grid::new(launch), references))).map(drop)
+}
+
+/// Puts a launch that was taken down as bytes into `stream`, whose context has its module.
+pub(crate) fn go_on(stream: &Arc<Stream>, state: &[u8]) -> Outcome {
+    let context = stream.context()?;
+    let grid = Grid::from_bytes(state, |name, fingerprint| {
+        let modules = module::of_context(context.id);
+        let mut kernels = modules.iter().filter_map(|module| module.kernel(name).ok());
+        kernels.find(|kernel| kernel.fingerprint() == fingerprint)
+    });
+    let grid = grid.map_err(|error| {
+        say(&error.to_string());
+        CUresult::ERROR_INVALID_VALUE
+    })?;
+    let (place, references) = (stream.handle, reference::bindings());
+    stream.submit(Job::new(move |context| run_grid(context, place, Ok(grid), references))).map(drop)
+}
+
+/// Runs a launch of a graph to its end, or to its fault.
+pub(crate) fn run(context: &Context, launch: Launch) -> Outcome {
+    run_grid(context, NO_STREAM, Grid::new(launch), reference::bindings())
+}
+
+/// Runs a grid of `stream` to its end, or to its fault.
+fn run_grid(context: &Context, stream: usize, grid: Result<Grid, Fault>, references: Bindings) -> Outcome {
+    let _working = space::working();
+    let limits = Limits { threads: settings::cores(), budget: u64::MAX };
+    let place = Place { context: context.handle, stream };
+    let host = Reach { context, device: context.device.ordinal, peers: context.peers(), references };
+    let outcome = grid.and_then(|grid| hold::run(place, grid, &host, limits, &context.switch));
+    outcome.map_err(|fault| {
+        if settings::logging() {
+            say(&fault.to_string());
+        }
+        code_of(fault.kind)
+    })
+}
+
+/// The code that sticks to the context after a fault.
+fn code_of(kind: FaultKind) -> CUresult {
+    match kind {
+        FaultKind::IllegalAddress(_) | FaultKind::StackOverflow => CUresult::ERROR_ILLEGAL_ADDRESS,
+        FaultKind::MisalignedAddress(_) => CUresult::ERROR_MISALIGNED_ADDRESS,
+        FaultKind::InvalidPc(_) | FaultKind::BadTensorMap(_) => CUresult::ERROR_ILLEGAL_INSTRUCTION,
+        FaultKind::Assert => CUresult::ERROR_ASSERT,
+        FaultKind::Deadlock => CUresult::ERROR_LAUNCH_TIMEOUT,
+        FaultKind::BadLaunch => CUresult::ERROR_INVALID_VALUE,
+        _ => CUresult::ERROR_LAUNCH_FAILED,
+    }
+}
+
+/// What running code reaches: the space, as its device and peers see it.
+struct Reach<'context> {
+    context: &'context Context,
+    device: i32,
+    peers: u32,
+    /// What texture and surface references stood for when the launch was submitted.
+    references: Bindings,
+}
+
+impl Host for Reach<'_> {
+    fn range_of(&self, address: u64) -> Option<AddressRange> {
+        let space = space::read();
+        let region = space.find_reach(address)?;
+        let writable = match region.access(self.device, self.peers) {
+            Access::None if region.kind == Kind::Heap && region.context == self.context.handle => true,
+            Access::None => return None,
+            _ if region.kind == Kind::Array => return None,
+            Access::Read => false,
+            Access::ReadWrite => true,
+        };
+        Some(AddressRange { start: region.start, end: region.reach(), writable })
+    }
+
+    fn bound(&self, handle: u64) -> Option<Bound> {
+        object::bound(handle, self.device, self.peers, &self.references)
+    }
+
+    fn print(&self, text: &[u8]) {
+        self.context.output.print(text);
+    }
+
+    fn assert_failed(&self, text: &str) {
+        self.context.output.complain(text);
+    }
+
+    fn allocate(&self, pool: Pool, size: u64, align: u64) -> Option<u64> {
+        self.context.heaps.allocate(self.context, pool, size, align)
+    }
+
+    fn answer(&self, question: Question) -> Option<u64> {
+        match question {
+            Question::Device => u64::try_from(self.device).ok(),
+            Question::DeviceCount => Some(device::all().len() as u64),
+            Question::Attribute { device, id } => {
+                let value = device::get(device).and_then(|device| device.attribute(id)).ok()?;
+                Some(u64::from(value.cast_unsigned()))
+            }
+            Question::Limit(id) => self.context.limits.get(id).ok(),
+            Question::Occupancy { registers, max_threads, static_shared, threads, dynamic_shared } => {
+                let needs = Needs::plain(registers, static_shared, max_threads);
+                let threads = i32::try_from(threads).ok()?;
+                let blocks = needs.blocks(threads, usize::try_from(dynamic_shared).ok()?).ok()?;
+                Some(u64::from(blocks))
+            }
+        }
+    }
+
+    fn free(&self, pool: Pool, address: u64) {
+        self.context.heaps.free(pool, address);
+    }
+
+    fn race_seed(&self) -> Option<u64> {
+        settings::races()
+    }
+
+    fn race(&self, race: &Race) {
+        /// Most races that are told, each pair of lines of a kernel once.
+        const MOST: usize = 100;
+        static TOLD: Mutex<BTreeSet<(String, u32, u32)>> = Mutex::new(BTreeSet::new());
+        let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+        let (one, other) = (race.first.line, race.second.line);
+        let pair = (race.kernel.clone(), one.min(other), one.max(other));
+        if told.len() < MOST && told.insert(pair) {
+            self.context.output.complain(&format!("softcuda: {race}\n"));
+        }
+    }
+
+    fn set_condition(&self, handle: u64, value: u32) {
+        graphs::set_condition(handle, value);
+    }
+}

@@ -1,0 +1,161 @@
+//! Libraries: code without a context. Each context that uses one gets a module of it, at first use.
+//!
+//! Loading only copies the image; what is wrong with it shows when the first kernel is asked for, as in the real
+//! driver.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use katydid_cuda_sys::{CUlibrary, CUresult};
+use katydid_ptx_exec::Kernel;
+
+use crate::code::function::{Function, Settings};
+use crate::code::image::{Code, Imagined, Refusal};
+use crate::code::module::{self, Module};
+use crate::context::contexts::Context;
+use crate::context::stack;
+use crate::ffi::Outcome;
+use crate::process::handles::{Registry, mint};
+use crate::process::state;
+
+/// One library.
+pub(crate) struct Library {
+    /// Its handle.
+    pub(crate) handle: usize,
+    code: Code,
+    /// Its kernels in the order of the text, once they have been asked for.
+    kernels: OnceLock<Result<Vec<Arc<LibraryKernel>>, CUresult>>,
+    /// Its modules, by the id of their context.
+    modules: Mutex<HashMap<u64, Arc<Module>>>,
+}
+
+/// A kernel of a library: the same in all contexts.
+pub(crate) struct LibraryKernel {
+    /// Its handle.
+    pub(crate) handle: usize,
+    library: Weak<Library>,
+    /// Its name, as C wants it.
+    pub(crate) name: CString,
+    /// Facts about it; to run, each context has its own.
+    pub(crate) kernel: Arc<Kernel>,
+    /// What has been set on it, by device.
+    settings: Mutex<HashMap<i32, Arc<Settings>>>,
+}
+
+/// Libraries that have not been unloaded.
+static LIBRARIES: Registry<Library> = Registry::new();
+/// Kernels of those libraries that have been asked for theirs.
+static KERNELS: Registry<LibraryKernel> = Registry::new();
+
+impl Library {
+    /// The table, locked: also while a module is being loaded into it.
+    fn modules(&self) -> MutexGuard<'_, HashMap<u64, Arc<Module>>> {
+        self.modules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its module in `context`, loaded if that is the first use.
+    pub(crate) fn module(&self, context: &Arc<Context>) -> Outcome<Arc<Module>> {
+        // Held while loading, so that two threads do not both load.
+        let mut modules = self.modules();
+        if let Some(module) = modules.get(&context.id) {
+            return Ok(Arc::clone(module));
+        }
+        let module = module::load(context, &self.code).map_err(|refusal| refusal.code)?;
+        modules.insert(context.id, Arc::clone(&module));
+        Ok(module)
+    }
+
+    /// Its kernels, in the order of the text.
+    pub(crate) fn kernels(self: &Arc<Self>) -> Outcome<&[Arc<LibraryKernel>]> {
+        let listed = self.kernels.get_or_init(|| {
+            let kernels = self.look()?;
+            Ok(kernels.into_iter().map(|kernel| self.list(kernel)).collect())
+        });
+        listed.as_deref().map_err(|code| *code)
+    }
+
+    /// The kernels of the module in the current context; without a usable one the code is decoded just to look at it.
+    fn look(&self) -> Outcome<Vec<Arc<Kernel>>> {
+        if let Ok(context) = stack::usable() {
+            return Ok(self.module(&context)?.kernels().to_vec());
+        }
+        let looked_at = self.code.load(&mut Imagined::default()).map_err(|refusal| refusal.code)?;
+        Ok(looked_at.kernels().to_vec())
+    }
+
+    /// Gives a kernel its handle, under which it stays until the library goes.
+    fn list(self: &Arc<Self>, kernel: Arc<Kernel>) -> Arc<LibraryKernel> {
+        let name = CString::new(kernel.name.as_str()).unwrap_or_default();
+        let library = Arc::downgrade(self);
+        let listed = LibraryKernel { handle: mint(), library, name, kernel, settings: Mutex::default() };
+        let listed = Arc::new(listed);
+        KERNELS.insert(listed.handle, Arc::clone(&listed));
+        listed
+    }
+
+    /// The kernel called `name`; always the same handle.
+    pub(crate) fn kernel(self: &Arc<Self>, name: &str) -> Outcome<Arc<LibraryKernel>> {
+        let found = self.kernels()?.iter().find(|kernel| kernel.kernel.name == name);
+        found.cloned().ok_or(CUresult::ERROR_NOT_FOUND)
+    }
+}
+
+impl LibraryKernel {
+    /// Its library, if that has not been unloaded.
+    pub(crate) fn library(&self) -> Outcome<Arc<Library>> {
+        self.library.upgrade().ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    /// Its function in `context`.
+    pub(crate) fn function(&self, context: &Arc<Context>) -> Outcome<Arc<Function>> {
+        let module = self.library()?.module(context)?;
+        module.function_with(&self.kernel.name, |_| self.settings(context.device.ordinal))
+    }
+
+    /// What has been set on it for a device.
+    pub(crate) fn settings(&self, device: i32) -> Arc<Settings> {
+        let mut all = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry(device).or_insert_with(|| Settings::for_kernel(&self.kernel)))
+    }
+}
+
+/// `cuLibraryLoadData`.
+pub(crate) fn load(code: Result<Code, Refusal>) -> Outcome<Arc<Library>> {
+    let code = code.map_err(|refusal| refusal.code)?;
+    let (handle, modules) = (mint(), Mutex::default());
+    let library = Arc::new(Library { handle, code, kernels: OnceLock::new(), modules });
+    LIBRARIES.insert(handle, Arc::clone(&library));
+    Ok(library)
+}
+
+/// `cuLibraryUnload`: its kernels and modules end with it.
+pub(crate) fn unload(handle: CUlibrary) -> Outcome {
+    let library = LIBRARIES.remove(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    KERNELS.remove_if(|kernel| kernel.library.as_ptr() == Arc::as_ptr(&library));
+    let modules = std::mem::take(&mut *library.modules());
+    for module in modules.into_values() {
+        // The module of a context that has ended is gone already.
+        let _ = module::unload(module.handle);
+    }
+    Ok(())
+}
+
+/// The library behind a handle.
+pub(crate) fn resolve(handle: CUlibrary) -> Outcome<Arc<Library>> {
+    state::ready()?;
+    LIBRARIES.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// The kernel behind a handle.
+pub(crate) fn resolve_kernel(handle: usize) -> Outcome<Arc<LibraryKernel>> {
+    state::ready()?;
+    KERNELS.get(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// Forgets the modules of an ended context.
+pub(crate) fn forget(context: u64) {
+    for library in LIBRARIES.all() {
+        library.modules().remove(&context);
+    }
+}

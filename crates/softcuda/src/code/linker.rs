@@ -1,0 +1,244 @@
+//! The linker of device code (`cuLink*`): takes texts from PTX, containers, objects and libraries, and makes one image.
+//!
+//! Each text is checked when it is added, and all of them together at the end; the image is what `cuModuleLoadData`
+//! takes. As with the real linker, a text that is refused is left out and linking can go on, but a name that is defined
+//! twice, machine code and LTO code spoil everything that comes after. The registers of a thread are limited by the options
+//! of an input, of the linking, or of the compiler that made a container, whichever says something first.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
+use katydid_fatbin::{Compilation, Image, containers_of_object, linked_image, members_of_library};
+use katydid_ptx_exec::{LoadError, Program, Target, strong_names};
+
+use crate::code::image::{Imagined, Refusal};
+use crate::ffi::Outcome;
+use crate::process::attributes::CAPABILITY;
+use crate::process::handles::{Registry, mint};
+
+/// One linking in progress.
+pub(crate) struct Linker {
+    /// Its handle.
+    pub(crate) handle: usize,
+    state: Mutex<State>,
+}
+
+/// What has been added.
+#[derive(Default)]
+struct State {
+    /// Each with what its compilation is told.
+    texts: Vec<(String, Compilation)>,
+    /// The options of the linking.
+    compilation: Compilation,
+    /// Who defined each name first.
+    names: HashMap<String, String>,
+    /// What spoiled it.
+    spoiled: Option<CUresult>,
+    /// The result; it lives as long as the state, for the program to read.
+    image: Option<Vec<u8>>,
+    /// Lines for the error log, of everything so far.
+    errors: String,
+}
+
+/// Linkings whose handle is alive.
+static LINKERS: Registry<Linker> = Registry::new();
+
+/// What is said of bytes that are no code in the form that they should have.
+fn unrecognised(name: &str) -> Refusal {
+    Refusal { code: CUresult::ERROR_INVALID_IMAGE, log: format!("error: '{name}' has a form that is not recognised") }
+}
+
+/// One input.
+#[derive(Clone, Copy)]
+pub(crate) struct Input<'a> {
+    /// Its bytes.
+    pub(crate) data: &'a [u8],
+    /// Its name for messages.
+    pub(crate) name: &'a str,
+    /// Its own options.
+    pub(crate) compilation: Compilation,
+}
+
+impl Linker {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds one input.
+    pub(crate) fn add(&self, kind: u32, input: &Input<'_>) -> Outcome {
+        self.state().add(kind, input)
+    }
+
+    /// Makes the image: its first byte and its length.
+    pub(crate) fn complete(&self) -> Outcome<(*const u8, usize)> {
+        self.state().complete()
+    }
+
+    /// What went wrong so far.
+    pub(crate) fn errors(&self) -> String {
+        self.state().errors.clone()
+    }
+}
+
+impl State {
+    fn add(&mut self, kind: u32, input: &Input<'_>) -> Outcome {
+        if let Some(code) = self.spoiled {
+            return Err(code);
+        }
+        if self.image.is_some() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let added = match kind {
+            jit_input::PTX => self.add_image(input),
+            jit_input::FATBINARY => self.add_image(input),
+            jit_input::OBJECT => self.add_object(input),
+            jit_input::LIBRARY => self.add_library(input),
+            jit_input::CUBIN => self.add_cubin(input),
+            jit_input::NVVM => Err(Refusal {
+                code: CUresult::ERROR_JIT_COMPILER_NOT_FOUND,
+                log: format!("error: '{}' is LTO code, which the software device does not compile", input.name),
+            }),
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        };
+        added.map_err(|refusal| {
+            let spoils = kind == jit_input::CUBIN || kind == jit_input::NVVM;
+            if spoils || refusal.code == CUresult::ERROR_INVALID_SOURCE {
+                self.spoiled = Some(refusal.code);
+            }
+            self.say(&refusal)
+        })
+    }
+
+    /// Puts a refusal into the log.
+    fn say(&mut self, refusal: &Refusal) -> CUresult {
+        if !self.errors.is_empty() {
+            self.errors.push('\n');
+        }
+        self.errors.push_str(&refusal.log);
+        refusal.code
+    }
+
+    /// PTX text, or a container with some: what is taken for the one is taken for the other.
+    fn add_image(&mut self, input: &Input<'_>) -> Result<(), Refusal> {
+        let Input { data, name, .. } = *input;
+        let image = Image::from_bytes(data).map_err(|_| unrecognised(name))?;
+        self.add_texts(&image, input)
+    }
+
+    /// Machine code cannot be run; what this linker made before can be linked again.
+    fn add_cubin(&mut self, input: &Input<'_>) -> Result<(), Refusal> {
+        let Input { data, name, .. } = *input;
+        let image = Image::from_bytes(data).map_err(|_| unrecognised(name))?;
+        self.add_texts(&image, input).map_err(|refusal| match refusal.code {
+            CUresult::ERROR_INVALID_SOURCE | CUresult::ERROR_INVALID_PTX | CUresult::ERROR_NO_BINARY_FOR_GPU => refusal,
+            _ => Refusal { code: CUresult::ERROR_INVALID_IMAGE, ..refusal },
+        })
+    }
+
+    fn add_object(&mut self, input: &Input<'_>) -> Result<(), Refusal> {
+        let Input { data, name, .. } = *input;
+        let none =
+            || Refusal { code: CUresult::ERROR_UNKNOWN, log: format!("error: no device code found in '{name}'") };
+        let containers = containers_of_object(data).map_err(|_| none())?;
+        if containers.is_empty() {
+            return Err(none());
+        }
+        containers.into_iter().try_for_each(|data| self.add_image(&Input { data, ..*input }))
+    }
+
+    /// Members without device code are left alone, and so are those with machine code alone: what is called of them is missed
+    /// by its name at the end. The library of the device runtime is such, and its functions are known here.
+    fn add_library(&mut self, input: &Input<'_>) -> Result<(), Refusal> {
+        let Input { data, name, .. } = *input;
+        let members = members_of_library(data).map_err(|_| Refusal {
+            code: CUresult::ERROR_UNKNOWN,
+            log: format!("error: '{name}' is not a library of object files"),
+        })?;
+        let containers = members.into_iter().filter_map(|member| containers_of_object(member).ok()).flatten();
+        containers.into_iter().try_for_each(|data| match self.add_image(&Input { data, ..*input }) {
+            Err(refusal) if refusal.code == CUresult::ERROR_NO_BINARY_FOR_GPU => Ok(()),
+            added => added,
+        })
+    }
+
+    /// The texts of an image that suit the device, each checked for itself.
+    fn add_texts(&mut self, image: &Image<'_>, input: &Input<'_>) -> Result<(), Refusal> {
+        let (major, minor) = CAPABILITY;
+        for ptx in image.ptx(Some(major * 10 + minor))? {
+            if !ptx.text.contains(".version") {
+                return Err(unrecognised(input.name));
+            }
+            let compilation = input.compilation.or(self.compilation).or(ptx.compilation);
+            self.add_text(&ptx.text, compilation, input.name)?;
+        }
+        Ok(())
+    }
+
+    fn add_text(&mut self, text: &str, compilation: Compilation, name: &str) -> Result<(), Refusal> {
+        let target = target();
+        match Program::load(&[text], &mut Imagined::default(), target) {
+            // Names of other texts are looked for at the end.
+            Ok(_) | Err(LoadError::UnresolvedSymbol { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for defined in strong_names(text, target)? {
+            if let Some(first) = self.names.insert(defined.clone(), name.to_owned()) {
+                let log = format!("error: '{defined}' in '{name}' is defined already, in '{first}'");
+                return Err(Refusal { code: CUresult::ERROR_INVALID_SOURCE, log });
+            }
+        }
+        self.texts.push((text.to_owned(), compilation));
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Outcome<(*const u8, usize)> {
+        if let Some(code) = self.spoiled {
+            return Err(code);
+        }
+        if self.image.is_some() {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let inputs: Vec<(&str, Compilation)> =
+            self.texts.iter().map(|(text, compilation)| (text.as_str(), *compilation)).collect();
+        let linked = match inputs.is_empty() {
+            true => linked_image(&[(EMPTY, Compilation::default())]),
+            false => linked_image(&inputs),
+        };
+        let texts: Vec<&str> = inputs.iter().map(|(text, _)| *text).collect();
+        if let Err(error) = Program::load(&texts, &mut Imagined::default(), target()) {
+            let code = CUresult::ERROR_INVALID_SOURCE;
+            self.spoiled = Some(code);
+            return Err(self.say(&Refusal { code, log: error.to_string() }));
+        }
+        let image = self.image.insert(linked);
+        Ok((image.as_ptr(), image.len()))
+    }
+}
+
+/// What nothing at all is linked to.
+const EMPTY: &str = ".version 9.0\n.target sm_90\n.address_size 64\n";
+
+fn target() -> Target {
+    let (major, minor) = CAPABILITY;
+    Target { major, minor }
+}
+
+/// `cuLinkCreate`, with its options.
+pub(crate) fn create(compilation: Compilation) -> Arc<Linker> {
+    let state = State { compilation, ..State::default() };
+    let linker = Arc::new(Linker { handle: mint(), state: Mutex::new(state) });
+    LINKERS.insert(linker.handle, Arc::clone(&linker));
+    linker
+}
+
+/// The linking behind a handle.
+pub(crate) fn resolve(handle: CUlinkState) -> Outcome<Arc<Linker>> {
+    crate::process::state::ready()?;
+    LINKERS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// `cuLinkDestroy`: the image goes with it.
+pub(crate) fn destroy(handle: CUlinkState) -> Outcome {
+    LINKERS.remove(handle.address() as usize).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}

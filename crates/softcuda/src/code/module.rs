@@ -1,0 +1,208 @@
+//! Modules: programs loaded into a context, with their variables in its device's memory.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+
+use katydid_cuda_sys::{CUmodule, CUresult};
+use katydid_ptx_exec::{GlobalMemory, Kernel, KernelInfo, Program, ReferenceKind};
+
+use crate::code::function::{self, Function, Settings};
+use crate::code::image::{Code, Refusal};
+use crate::context::contexts::{self, Context};
+use crate::copy::transfer::{self, Span};
+use crate::ffi::Outcome;
+use crate::memory::space::{self, Access};
+use crate::memory::{allocation, managed};
+use crate::process::handles::{Registry, mint};
+use crate::process::{settings, state};
+use crate::texture::reference;
+
+/// One module.
+pub(crate) struct Module {
+    /// Its handle.
+    pub(crate) handle: usize,
+    /// Handle of the context it was loaded into.
+    context: usize,
+    /// Id of the context it was loaded into.
+    pub(crate) context_id: u64,
+    program: Program,
+    /// Where its variables lie.
+    variables: Vec<u64>,
+    /// Functions that have been asked for, by name.
+    functions: Mutex<BTreeMap<String, Arc<Function>>>,
+}
+
+/// Modules that have not been unloaded, also those of libraries.
+static MODULES: Registry<Module> = Registry::new();
+
+/// Puts variables into the memory of a context.
+struct Variables<'context> {
+    context: &'context Context,
+    places: Vec<u64>,
+}
+
+impl Variables<'_> {
+    /// Fills a place with zeroes: memory that was in use before may hold anything.
+    fn clear(&self, at: u64, size: u64) -> Option<u64> {
+        let span = Span::reached(self.context, at, size, Access::ReadWrite).ok()?;
+        transfer::fill(&span, &[0], size, 1, 0).ok()?;
+        Some(at)
+    }
+}
+
+impl GlobalMemory for Variables<'_> {
+    fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
+        let at = allocation::place(self.context, size, align).ok()?;
+        self.places.push(at);
+        self.clear(at, size)
+    }
+
+    fn allocate_managed(&mut self, size: u64, align: u64) -> Option<u64> {
+        let at = managed::place(self.context, size, align).ok()?;
+        self.places.push(at);
+        self.clear(at, size)
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) {
+        let span = Span::reached(self.context, address, bytes.len() as u64, Access::ReadWrite);
+        // What `allocate` gave is always there; a write outside of it is a defect that must not reach other memory.
+        let _ = span.and_then(|span| transfer::write(&span, bytes));
+    }
+}
+
+impl Module {
+    /// The functions made so far, locked.
+    fn functions(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Function>>> {
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The function called `name`; always the same handle.
+    pub(crate) fn function(&self, name: &str) -> Outcome<Arc<Function>> {
+        self.function_with(name, Settings::for_kernel)
+    }
+
+    /// As [`Self::function`]; a new one gets the settings that `settings` gives.
+    pub(crate) fn function_with(
+        &self,
+        name: &str,
+        settings: impl FnOnce(&Kernel) -> Arc<Settings>,
+    ) -> Outcome<Arc<Function>> {
+        let kernel = self.kernel(name)?;
+        let mut functions = self.functions();
+        let function = functions.entry(name.to_owned()).or_insert_with(|| {
+            let settings = settings(&kernel);
+            function::register(self, kernel, settings)
+        });
+        Ok(Arc::clone(function))
+    }
+
+    /// The kernel called `name`.
+    pub(crate) fn kernel(&self, name: &str) -> Outcome<Arc<Kernel>> {
+        self.program.kernel(name).ok_or(CUresult::ERROR_NOT_FOUND)
+    }
+
+    /// All kernels, in the order of the text.
+    pub(crate) fn kernels(&self) -> &[Arc<Kernel>] {
+        self.program.kernels()
+    }
+
+    /// Address and size of the variable called `name`.
+    pub(crate) fn global(&self, name: &str) -> Outcome<(u64, u64)> {
+        self.program.global(name).ok_or(CUresult::ERROR_NOT_FOUND)
+    }
+
+    /// Address and size of the managed variable called `name`.
+    pub(crate) fn managed(&self, name: &str) -> Outcome<(u64, u64)> {
+        if self.program.is_managed(name) { self.global(name) } else { Err(CUresult::ERROR_NOT_FOUND) }
+    }
+
+    /// Address of the texture or surface reference called `name`.
+    pub(crate) fn reference(&self, name: &str, is_surface: bool) -> Outcome<u64> {
+        let wanted = if is_surface { ReferenceKind::Surface } else { ReferenceKind::Texture };
+        let is_one = self.program.reference(name) == Some(wanted);
+        let place = is_one.then(|| self.program.global(name)).flatten();
+        place.map(|(address, _)| address).ok_or(CUresult::ERROR_NOT_FOUND)
+    }
+
+    /// What a compiler's log says of the code: the needs of each kernel.
+    pub(crate) fn describe(&self) -> String {
+        let line = |kernel: &Arc<Kernel>| {
+            let KernelInfo { name, registers, static_shared, local_bytes, .. } = &***kernel;
+            format!("info: '{name}' uses {registers} registers, {static_shared} bytes smem, {local_bytes} bytes lmem")
+        };
+        self.kernels().iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Ends its functions, and frees its variables once no work can use them.
+    fn end(&self) {
+        function::forget(self.handle);
+        reference::forget_module(self.handle);
+        if let Some(context) = contexts::living(self.context) {
+            context.drain();
+            context.output.flush();
+        }
+        release(&self.variables);
+    }
+}
+
+/// Frees variables.
+fn release(places: &[u64]) {
+    let regions: Vec<_> = places.iter().filter_map(|&at| space::write().remove(at)).collect();
+    space::quiet();
+    for region in regions {
+        let _ = allocation::give_back(&region);
+    }
+}
+
+/// Takes the place, once, in which the variables of the first module would lie, where a test wants them elsewhere.
+fn displace(context: &Context) {
+    static DISPLACED: Once = Once::new();
+    DISPLACED.call_once(|| {
+        let bytes = settings::displacement();
+        if bytes > 0 {
+            // It goes with the context. Without the room nothing is displaced.
+            let _ = allocation::place(context, bytes, 1);
+        }
+    });
+}
+
+/// Loads code into `context`.
+pub(crate) fn load(context: &Arc<Context>, code: &Code) -> Result<Arc<Module>, Refusal> {
+    context.output.flush();
+    displace(context);
+    let mut variables = Variables { context, places: Vec::new() };
+    let program = code.load(&mut variables).inspect_err(|_| release(&variables.places))?;
+    let module = Arc::new(Module {
+        handle: mint(),
+        context: context.handle,
+        context_id: context.id,
+        program,
+        variables: variables.places,
+        functions: Mutex::default(),
+    });
+    MODULES.insert(module.handle, Arc::clone(&module));
+    Ok(module)
+}
+
+/// The modules of a context, those of its libraries among them.
+pub(crate) fn of_context(context: u64) -> Vec<Arc<Module>> {
+    MODULES.all().into_iter().filter(|module| module.context_id == context).collect()
+}
+
+/// The module behind a handle.
+pub(crate) fn resolve(handle: CUmodule) -> Outcome<Arc<Module>> {
+    state::ready()?;
+    MODULES.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// `cuModuleUnload`, also for a library's module when the library goes.
+pub(crate) fn unload(handle: usize) -> Outcome {
+    MODULES.remove(handle).map(|module| module.end()).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// Ends the modules of an ended context; their variables are freed with the rest of its memory.
+pub(crate) fn forget(context: u64) {
+    for module in MODULES.remove_if(|module| module.context_id == context) {
+        function::forget(module.handle);
+    }
+}

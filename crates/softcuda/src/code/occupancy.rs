@@ -1,0 +1,159 @@
+//! Occupancy: how many blocks of a function fit a multiprocessor at once, by the limits that the attributes show.
+
+use std::sync::atomic::Ordering;
+
+use katydid_cuda_sys::CUresult;
+use katydid_ptx_exec::Kernel;
+
+use crate::code::function::Settings;
+use crate::ffi::Outcome;
+use crate::process::attributes::{BLOCK_THREADS, BLOCKS, REGISTERS, SHARED, SHARED_OPT_IN, SHARED_RESERVED, THREADS};
+
+/// Threads of a warp.
+const WARP: u32 = 32;
+/// Registers are given to a warp in pieces of this many.
+const REGISTER_PIECE: u32 = 256;
+/// Shared memory is given to a block in pieces of this many bytes.
+const SHARED_PIECE: u32 = 128;
+
+/// What of a kernel limits how many blocks of it fit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needs {
+    /// 32-bit registers of a thread.
+    registers: u32,
+    /// Bytes of shared memory that the code declares.
+    static_shared: u32,
+    /// Threads of a block.
+    most_threads: u32,
+    /// Bytes of dynamic shared memory that a launch may ask for.
+    most_dynamic: u32,
+}
+
+impl Needs {
+    /// The needs of a kernel, with what has been set on it.
+    pub(crate) fn of(kernel: &Kernel, settings: &Settings) -> Self {
+        Self {
+            registers: kernel.registers,
+            static_shared: kernel.static_shared,
+            most_threads: kernel.max_threads.min(BLOCK_THREADS).min(threads_by_registers(kernel)),
+            most_dynamic: settings.most_dynamic.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The needs of a kernel that nothing has been set on.
+    pub(crate) fn plain(registers: u32, static_shared: u32, max_threads: u32) -> Self {
+        let most_dynamic = SHARED_OPT_IN.saturating_sub(static_shared);
+        Self { registers: registers.max(1), static_shared, most_threads: max_threads.min(BLOCK_THREADS), most_dynamic }
+    }
+
+    /// Blocks of `threads` threads with `dynamic` bytes of dynamic shared memory that fit; 0 if not even one does. What
+    /// the code says of its blocks does not count here, as on a GPU.
+    pub(crate) fn blocks(&self, threads: i32, dynamic: usize) -> Outcome<u32> {
+        let threads =
+            u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let dynamic = u32::try_from(dynamic).unwrap_or(u32::MAX);
+        if threads > BLOCK_THREADS || dynamic > self.most_dynamic {
+            return Ok(0);
+        }
+        let warps = threads.div_ceil(WARP);
+        let shared = (self.static_shared + dynamic + SHARED_RESERVED).next_multiple_of(SHARED_PIECE);
+        Ok(BLOCKS.min(THREADS / WARP / warps).min(resident_warps(self.registers) / warps).min(SHARED / shared))
+    }
+
+    /// The blocks that fill `multiprocessors`, and the block size, with the most resident threads. `dynamic` says how
+    /// much dynamic shared memory a block size needs; sizes are tried largest first, `limit` 0 means none.
+    pub(crate) fn best_block(
+        &self,
+        multiprocessors: u32,
+        dynamic: impl Fn(i32) -> usize,
+        limit: i32,
+    ) -> Outcome<(i32, i32)> {
+        let most = self.most_threads as i32;
+        let most = if limit > 0 { most.min(limit) } else { most };
+        let mut best = (0, 0, 0);
+        let sizes = (1..=most).rev().filter(|size| *size == most || *size % WARP as i32 == 0);
+        for size in sizes {
+            let fitting = self.blocks(size, dynamic(size))? as i32;
+            if fitting * size > best.0 {
+                best = (fitting * size, size, fitting);
+            }
+        }
+        Ok((best.2 * multiprocessors as i32, best.1))
+    }
+
+    /// Dynamic shared memory that each of `count` blocks of `threads` threads can have at once: an even share, of which
+    /// the system's part is not taken away, as the real driver has it.
+    pub(crate) fn available_shared(&self, count: i32, threads: i32) -> Outcome<usize> {
+        let count = u32::try_from(count).ok().filter(|count| *count > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if count > self.blocks(threads, 0)? {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let each = SHARED / count / SHARED_PIECE * SHARED_PIECE;
+        Ok(each.saturating_sub(self.static_shared).min(self.most_dynamic) as usize)
+    }
+}
+
+/// Warps whose registers fit a multiprocessor; they are spread evenly over four schedulers.
+fn resident_warps(registers: u32) -> u32 {
+    let of_a_warp = (registers.max(1) * WARP).next_multiple_of(REGISTER_PIECE);
+    REGISTERS / of_a_warp / 4 * 4
+}
+
+/// Threads of the largest block whose registers there are.
+pub(crate) fn threads_by_registers(kernel: &Kernel) -> u32 {
+    resident_warps(kernel.registers) * WARP
+}
+
+/// Most registers of a thread with which a block of `threads` threads fits a multiprocessor.
+pub(crate) fn most_registers(threads: u32) -> u32 {
+    let warps = threads.clamp(1, BLOCK_THREADS).div_ceil(WARP).next_multiple_of(4);
+    REGISTERS / (warps * WARP) / 8 * 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn needs(registers: u32, static_shared: u32) -> Needs {
+        Needs { registers, static_shared, most_threads: 1024, most_dynamic: 48 << 10 }
+    }
+
+    /// One kernel after the other, and what was asked about it.
+    #[test]
+    fn answers_are_those_of_an_h200() {
+        let (mut kernel, mut asked) = ([0; 3], 0);
+        for line in include_str!("occupancy/h200.txt").lines().filter(|line| !line.starts_with('#')) {
+            let mut words = line.split(' ');
+            let kind = words.next().unwrap();
+            let numbers: Vec<Option<i32>> = words.map(|word| word.parse().ok()).collect();
+            let number = |at: usize| numbers[at].unwrap();
+            if kind == "k" {
+                kernel = [number(0), number(1), number(2)].map(i32::cast_unsigned);
+                continue;
+            }
+            let [most_threads, static_shared, registers] = kernel;
+            let needs = Needs { registers, static_shared, most_threads, most_dynamic: number(0).cast_unsigned() };
+            match kind {
+                "a" => assert_eq!(needs.blocks(number(1), number(2) as usize), Ok(number(3) as u32), "{line}"),
+                "p" => assert_eq!(
+                    needs.best_block(132, |_| number(2) as usize, number(1)),
+                    Ok((number(3), number(4))),
+                    "{line}"
+                ),
+                _ => assert_eq!(
+                    needs.available_shared(number(1), number(2)).ok(),
+                    numbers[3].map(|bytes| bytes as usize),
+                    "{line}"
+                ),
+            }
+            asked += 1;
+        }
+        assert!(asked > 500);
+    }
+
+    #[test]
+    fn what_no_device_has_is_refused() {
+        assert_eq!(needs(16, 0).blocks(0, 0), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(needs(16, 0).available_shared(0, 32), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+}

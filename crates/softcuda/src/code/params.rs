@@ -1,0 +1,137 @@
+//! Kernel parameters as the caller passes them, packed into the buffer that the kernel reads.
+
+#![expect(unsafe_code, reason = "the caller passes pointers to parameters whose sizes only the kernel knows")]
+
+use std::ffi::c_void;
+
+use katydid_cuda_sys::{CUresult, launch_param};
+use katydid_ptx_exec::Kernel;
+
+use crate::ffi::Outcome;
+
+/// Most entries of an `extra` list that are looked at: a list without an end is a defect of the caller.
+const MOST_EXTRA: usize = 16;
+
+/// The parameter buffer of a launch, from an array of pointers or from a packed buffer; both at once are refused.
+///
+/// # Safety
+///
+/// `values` must be null or hold a pointer for each parameter of `kernel`, each null or readable for that parameter's
+/// size; `extra` must be null or a list as the driver API describes it. The launch's caller upholds both.
+pub(crate) unsafe fn pack(kernel: &Kernel, values: *mut *mut c_void, extra: *mut *mut c_void) -> Outcome<Vec<u8>> {
+    match (values.is_null(), extra.is_null()) {
+        (false, false) => Err(CUresult::ERROR_INVALID_VALUE),
+        // SAFETY: the contract of this function.
+        (false, true) => unsafe { gather(kernel, values) },
+        // SAFETY: the contract of this function.
+        (true, false) => unsafe { unpack(kernel, extra) },
+        (true, true) if kernel.params.is_empty() => Ok(vec![0; kernel.param_bytes as usize]),
+        (true, true) => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+/// # Safety
+///
+/// As [`pack`], with `values` not null.
+unsafe fn gather(kernel: &Kernel, values: *mut *mut c_void) -> Outcome<Vec<u8>> {
+    let mut buffer = vec![0; kernel.param_bytes as usize];
+    for (at, param) in kernel.params.iter().enumerate() {
+        // SAFETY: the array has a pointer for each parameter, by the contract.
+        let value = unsafe { values.add(at).read_unaligned() };
+        let end = (param.offset + param.size) as usize;
+        let place = buffer.get_mut(param.offset as usize..end).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if value.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the value is readable for the parameter's size, by the contract, and `place` has exactly that size.
+        unsafe { value.cast::<u8>().copy_to_nonoverlapping(place.as_mut_ptr(), place.len()) };
+    }
+    Ok(buffer)
+}
+
+/// # Safety
+///
+/// As [`pack`], with `extra` not null.
+unsafe fn unpack(kernel: &Kernel, extra: *mut *mut c_void) -> Outcome<Vec<u8>> {
+    let (mut data, mut size) = (std::ptr::null::<u8>(), None);
+    for pair in 0..MOST_EXTRA {
+        // SAFETY: the list goes on until its END, which was not met yet.
+        let key = unsafe { extra.add(pair * 2).read_unaligned() }.addr();
+        if key == launch_param::END as usize {
+            break;
+        }
+        // SAFETY: an entry that is not END has a value behind it.
+        let value = unsafe { extra.add(pair * 2 + 1).read_unaligned() };
+        match key as u32 {
+            launch_param::BUFFER_POINTER => data = value.cast_const().cast(),
+            launch_param::BUFFER_SIZE if !value.is_null() => {
+                // SAFETY: the value of a size entry is null, which was refused, or points to the size.
+                size = Some(unsafe { value.cast::<usize>().read_unaligned() });
+            }
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+    let size = size.filter(|_| !data.is_null()).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let needed = kernel.params.iter().map(|param| (param.offset + param.size) as usize).max().unwrap_or(0);
+    // A shorter buffer is taken (driver 580.159.04), an empty one is not.
+    if size == 0 && needed > 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut buffer = vec![0; kernel.param_bytes as usize];
+    let taken = size.min(buffer.len());
+    // SAFETY: the caller's buffer has `size` bytes, and both sides have at least `taken`.
+    unsafe { data.copy_to_nonoverlapping(buffer.as_mut_ptr(), taken) };
+    Ok(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::image::{Code, Imagined};
+    use std::cell::Cell;
+    use std::ptr;
+    use std::sync::Arc;
+
+    fn kernel() -> Arc<Kernel> {
+        let text =
+            b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k(.param .u64 a, .param .u32 b) { ret; }";
+        let program = Code::from_bytes(text).unwrap().load(&mut Imagined::default()).unwrap();
+        program.kernel("k").unwrap()
+    }
+
+    #[test]
+    fn pointers_are_gathered_at_their_offsets() {
+        let (mut a, mut b) = (0x0807_0605_0403_0201_u64, 0x0c0b_0a09_u32);
+        let mut values = [ptr::from_mut(&mut a).cast::<c_void>(), ptr::from_mut(&mut b).cast()];
+        // SAFETY: both values live and have their parameters' sizes.
+        let buffer = unsafe { pack(&kernel(), values.as_mut_ptr(), ptr::null_mut()) };
+        assert_eq!(buffer, Ok((1..=12).collect()));
+    }
+
+    #[test]
+    fn a_packed_buffer_is_not_empty_and_alone() {
+        let mut bytes = [7_u8; 16];
+        let size = Cell::new(12_usize);
+        let mut extra = [
+            ptr::without_provenance_mut(1),
+            ptr::from_mut(&mut bytes).cast::<c_void>(),
+            ptr::without_provenance_mut(2),
+            size.as_ptr().cast(),
+            ptr::null_mut(),
+        ];
+        let extra = extra.as_mut_ptr();
+        // SAFETY: the list is complete, the buffer has 16 bytes.
+        unsafe {
+            assert_eq!(pack(&kernel(), ptr::null_mut(), extra), Ok(vec![7; 12]));
+            assert_eq!(pack(&kernel(), extra, extra), Err(CUresult::ERROR_INVALID_VALUE));
+            // What a shorter one lacks is zero.
+            size.set(8);
+            let short = [[7; 8].as_slice(), &[0; 4]].concat();
+            assert_eq!(pack(&kernel(), ptr::null_mut(), extra), Ok(short));
+            size.set(0);
+            assert_eq!(pack(&kernel(), ptr::null_mut(), extra), Err(CUresult::ERROR_INVALID_VALUE));
+            assert_eq!(pack(&kernel(), ptr::null_mut(), ptr::null_mut()), Err(CUresult::ERROR_INVALID_VALUE));
+        }
+        assert_eq!(size.get(), 0);
+    }
+}

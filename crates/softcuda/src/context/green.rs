@@ -1,0 +1,200 @@
+//! Green contexts: parts of a device's multiprocessors, with streams of their own.
+//!
+//! They are kept in books only. A green context's work runs on the same processors as everybody's, and its memory, code
+//! and events are those of the device's primary context, as with the driver; what it is the handle of, besides, is that
+//! primary context. A multiprocessor of a software device has no neighbours, so parts may have any size from one on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use katydid_cuda_sys::{CUdevResource, CUresult, Pod as _};
+
+use crate::context::contexts::{self, Context};
+use crate::ffi::Outcome;
+use crate::process::device::{self, Device};
+use crate::process::handles::{Registry, mint};
+use crate::sync::stream;
+
+/// `CU_DEV_RESOURCE_TYPE_SM`.
+const MULTIPROCESSORS: u32 = 1;
+/// `CU_GREEN_CTX_DEFAULT_STREAM`, which must be asked for.
+const DEFAULT_STREAM: u32 = 1;
+/// `CU_DEV_SM_RESOURCE_SPLIT_*`.
+const SPLIT_FLAGS: u32 = 3;
+/// Marks a resource as made here.
+const MARK: u32 = 0x4752_4e31;
+/// Where a resource holds its mark, its device, the split that made it (0: none), and what every program may read.
+const MARK_AT: usize = 4;
+const DEVICE_AT: usize = 8;
+const SPLIT_AT: usize = 16;
+const COUNT_AT: usize = 96;
+
+const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+/// Multiprocessors of a device.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    device: i32,
+    /// The split that made it; 0 for all that a device or a green context has.
+    split: u64,
+    count: u32,
+}
+
+/// A living green context.
+pub(crate) struct Green {
+    /// Its handle, and that of the context it is turned into.
+    pub(crate) handle: usize,
+    /// What no other one has.
+    pub(crate) id: u64,
+    pub(crate) device: &'static Device,
+    count: u32,
+}
+
+static GREENS: Registry<Green> = Registry::new();
+static DESCRIPTIONS: Registry<Part> = Registry::new();
+
+impl Part {
+    /// All that a device has.
+    pub(crate) fn of_device(device: &Device) -> Self {
+        Self { device: device.ordinal, split: 0, count: device.multiprocessors() }
+    }
+
+    /// As programs keep it; nothing at all for no multiprocessor.
+    pub(crate) fn resource(self) -> CUdevResource {
+        let mut bytes = [0; size_of::<CUdevResource>()];
+        if self.count > 0 {
+            let mut put = |at: usize, number: u32| bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+            put(0, MULTIPROCESSORS);
+            put(MARK_AT, MARK);
+            put(DEVICE_AT, self.device.cast_unsigned());
+            // The count, the smallest part, and what sizes are multiples of.
+            [self.count, 1, 1].into_iter().enumerate().for_each(|(place, number)| put(COUNT_AT + 4 * place, number));
+            bytes[SPLIT_AT..SPLIT_AT + 8].copy_from_slice(&self.split.to_le_bytes());
+        }
+        CUdevResource::from_bytes(&bytes).unwrap_or_default()
+    }
+
+    /// What a program has kept.
+    pub(crate) fn read(resource: &CUdevResource) -> Outcome<Self> {
+        let bytes = resource.to_bytes();
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        if word(0) != MULTIPROCESSORS {
+            return Err(CUresult::ERROR_INVALID_RESOURCE_TYPE);
+        }
+        if word(MARK_AT) != MARK {
+            return Err(WRONG);
+        }
+        let split = u64::from(word(SPLIT_AT)) | u64::from(word(SPLIT_AT + 4)) << 32;
+        Ok(Self { device: word(DEVICE_AT).cast_signed(), split, count: word(COUNT_AT) })
+    }
+
+    /// Into parts of at least `least`: as many as there are, or as are `wanted`, and what remains.
+    pub(crate) fn split(self, wanted: Option<u32>, flags: u32, least: u32) -> Outcome<(Vec<Self>, Self)> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        if flags & !SPLIT_FLAGS != 0 || least > self.count {
+            return Err(WRONG);
+        }
+        if self.split != 0 {
+            return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
+        }
+        let size = least.max(1);
+        let made = wanted.unwrap_or(u32::MAX).min(self.count / size);
+        let split = NEXT.fetch_add(1, Ordering::Relaxed);
+        let parts = (0..made).map(|_| Self { split, count: size, ..self }).collect();
+        Ok((parts, Self { split, count: self.count - made * size, ..self }))
+    }
+}
+
+/// Describes a context that is to have all of `parts`: a handle, which has no end.
+pub(crate) fn describe(parts: &[Part]) -> Outcome<usize> {
+    let Some((first, others)) = parts.split_first() else { return Err(WRONG) };
+    let same = |other: &Part| other.device == first.device && other.split == first.split && first.split != 0;
+    if !others.iter().all(same) {
+        return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
+    }
+    let handle = mint();
+    let count = parts.iter().map(|part| part.count).sum();
+    DESCRIPTIONS.insert(handle, Arc::new(Part { count, ..*first }));
+    Ok(handle)
+}
+
+/// Makes a green context; the primary context of its device stays at least as long.
+pub(crate) fn create(description: usize, device: &'static Device, flags: u32) -> Outcome<usize> {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let part = DESCRIPTIONS.get(description).ok_or(WRONG)?;
+    if flags != DEFAULT_STREAM || part.device != device.ordinal {
+        return Err(WRONG);
+    }
+    device.primary.retain(device)?;
+    let (handle, id) = (mint(), NEXT.fetch_add(1, Ordering::Relaxed));
+    GREENS.insert(handle, Arc::new(Green { handle, id, device, count: part.count }));
+    Ok(handle)
+}
+
+/// Ends a green context and the handles of its streams.
+pub(crate) fn destroy(handle: usize) -> Outcome {
+    let green = GREENS.remove(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+    if let Some(primary) = contexts::living(green.device.primary.handle) {
+        primary.drain();
+    }
+    stream::forget_green(handle);
+    green.device.primary.release()
+}
+
+/// The green context of a handle.
+pub(crate) fn resolve(handle: usize) -> Outcome<Arc<Green>> {
+    crate::process::state::ready()?;
+    GREENS.get(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)
+}
+
+/// A handle if it is a green context's, else 0.
+pub(crate) fn or_none(handle: usize) -> usize {
+    if GREENS.get(handle).is_some() { handle } else { 0 }
+}
+
+/// The handle of the primary context that work in a green one belongs to.
+pub(crate) fn primary(handle: usize) -> Option<usize> {
+    GREENS.get(handle).map(|green| green.device.primary.handle)
+}
+
+impl Green {
+    /// What it has, which may be split.
+    pub(crate) fn part(&self) -> Part {
+        Part { device: self.device.ordinal, split: 0, count: self.count }
+    }
+
+    /// Its primary context.
+    pub(crate) fn context(&self) -> Outcome<Arc<Context>> {
+        let context = contexts::living(self.device.primary.handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)?;
+        context.healthy().map(|()| context)
+    }
+}
+
+/// The part of a context: a green one's own, else its device's.
+pub(crate) fn part_of(handle: usize) -> Outcome<Part> {
+    match GREENS.get(handle) {
+        Some(green) => Ok(green.part()),
+        None => Ok(Part::of_device(device::get(crate::context::stack::device_of(handle)?.ordinal)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_disjoint_and_come_back_from_what_programs_keep() {
+        let all = Part { device: 0, split: 0, count: 7 };
+        let (parts, rest) = all.split(None, 0, 3).unwrap();
+        assert_eq!((parts.len(), parts[1].count, rest.count), (2, 3, 1));
+        let read = Part::read(&parts[0].resource()).unwrap();
+        assert_eq!((read.count, read.split), (3, parts[0].split));
+        assert_eq!(read.split(None, 0, 1).err(), Some(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION));
+        assert_eq!(all.split(None, 0, 8).err(), Some(WRONG));
+        assert_eq!(all.split(None, 4, 1).err(), Some(WRONG));
+        let none = all.split(None, 0, 7).unwrap().1.resource();
+        assert_eq!(Part::read(&none).err(), Some(CUresult::ERROR_INVALID_RESOURCE_TYPE));
+        assert!(describe(&parts).is_ok());
+        assert_eq!(describe(&[all, all]).err(), Some(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION));
+    }
+}

@@ -1,0 +1,144 @@
+//! Limits of a context (`cuCtxSetLimit`): rounded, kept and reported as an H100 does (driver 580.159.04, 2026-11-28). Of them
+//! the interpreter needs the size of the heap of `malloc` alone.
+//!
+//! | limit | at first | steps | least | most |
+//! |---|---|---|---|---|
+//! | stack of a thread | 1024 | 16 | 0 | 512 KiB, refused beyond |
+//! | buffer of `printf` | 8,650,752 | 256 | 512 KiB | 2 GiB |
+//! | heap of `malloc` | 8 MiB | 64 KiB | 4 MiB | memory of the device |
+//! | launches that wait | 2048 | 1 | 32 | 599,186 |
+//! | granularity of L2 | 64 | 1 | 0 | 128, refused beyond |
+//! | persisting L2 | 3 tenths of the most | a tenth | 0 | what the device shows, refused beyond |
+//! | shared memory of a block | what the device shows | cannot be set (800) | | |
+//! | graphics in the context | 0 | cannot be set (800) | | |
+//!
+//! How deep the device runtime waits, and what falls back in shared memory, are limits of other devices (215).
+
+use std::sync::{Mutex, PoisonError};
+
+use katydid_cuda_sys::{CUresult, limit};
+
+use crate::ffi::Outcome;
+use crate::process::attributes::{PERSISTING, SHARED_OPT_IN};
+
+/// Values by limit id, in bytes or counts.
+pub(crate) struct Limits(Mutex<[u64; COUNT]>);
+
+/// Ids below this have a place; up to [`KNOWN`] they are known, but not of this device.
+const COUNT: usize = 9;
+/// Ids from here on are those of newer drivers.
+const KNOWN: u32 = 10;
+
+/// `CU_LIMIT_SHMEM_SIZE` and `CU_LIMIT_CIG_ENABLED`, which the driver decides.
+const SHARED_SIZE: u32 = 7;
+const GRAPHICS: u32 = 8;
+
+/// What a value may be.
+struct Rule {
+    /// What it is a multiple of.
+    step: u64,
+    least: u64,
+    most: u64,
+    /// More than the most is refused, not cut.
+    refuses: bool,
+}
+
+/// The rule of a limit.
+fn rule(id: u32, memory: u64) -> Rule {
+    let (step, least, most, refuses) = match id {
+        limit::STACK_SIZE => (16, 0, 512 << 10, true),
+        limit::PRINTF_FIFO_SIZE => (256, 512 << 10, 2 << 30, false),
+        limit::MALLOC_HEAP_SIZE => (64 << 10, 4 << 20, memory.max(4 << 20), false),
+        limit::DEV_RUNTIME_PENDING_LAUNCH_COUNT => (1, 32, 599_186, false),
+        limit::MAX_L2_FETCH_GRANULARITY => (1, 0, 128, true),
+        _ => (u64::from(PERSISTING / 10), 0, PERSISTING.into(), true),
+    };
+    Rule { step, least, most, refuses }
+}
+
+impl Limits {
+    /// The values of a fresh context of the real driver.
+    pub(crate) fn new() -> Self {
+        let mut values = [0; COUNT];
+        values[limit::STACK_SIZE as usize] = 1024;
+        values[limit::PRINTF_FIFO_SIZE as usize] = 8_650_752;
+        values[limit::MALLOC_HEAP_SIZE as usize] = 8 << 20;
+        values[limit::DEV_RUNTIME_PENDING_LAUNCH_COUNT as usize] = 2048;
+        values[limit::MAX_L2_FETCH_GRANULARITY as usize] = 64;
+        values[limit::PERSISTING_L2_CACHE_SIZE as usize] = u64::from(PERSISTING / 10 * 3);
+        values[SHARED_SIZE as usize] = SHARED_OPT_IN.into();
+        Self(Mutex::new(values))
+    }
+
+    /// The value of a limit.
+    pub(crate) fn get(&self, id: u32) -> Outcome<u64> {
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner)[index(id)?])
+    }
+
+    /// Changes a limit of a context on a device with so much `memory`.
+    pub(crate) fn set(&self, id: u32, value: u64, memory: u64) -> Outcome {
+        let at = index(id)?;
+        if matches!(id, SHARED_SIZE | GRAPHICS) {
+            return Err(CUresult::ERROR_NOT_PERMITTED);
+        }
+        let Rule { step, least, most, refuses } = rule(id, memory);
+        if refuses && value > most {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let value = value.clamp(least, most);
+        let rounded = value.checked_next_multiple_of(step).unwrap_or(value).min(most);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[at] = rounded;
+        Ok(())
+    }
+}
+
+/// The place of a limit, or the code that tells why it has none.
+fn index(id: u32) -> Outcome<usize> {
+    match id {
+        limit::DEV_RUNTIME_SYNC_DEPTH => Err(CUresult::ERROR_UNSUPPORTED_LIMIT),
+        id if (id as usize) < COUNT => Ok(id as usize),
+        id if id < KNOWN => Err(CUresult::ERROR_UNSUPPORTED_LIMIT),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of a value: the code, or what is kept.
+    fn kept(id: u32, value: u64) -> Outcome<u64> {
+        let limits = Limits::new();
+        limits.set(id, value, 80 << 30)?;
+        limits.get(id)
+    }
+
+    #[test]
+    fn values_are_rounded_as_an_h100_rounds_them() {
+        assert_eq!([0, 1, 100, 4096].map(|value| kept(limit::STACK_SIZE, value)), [0, 16, 112, 4096].map(Ok));
+        let printf = [1, 1_000_000, 32_768_001, 1 << 40].map(|value| kept(limit::PRINTF_FIFO_SIZE, value));
+        assert_eq!(printf, [524_288, 1_000_192, 32_768_256, 2 << 30].map(Ok));
+        let heap = [1, 1_000_000, 32_768_001].map(|value| kept(limit::MALLOC_HEAP_SIZE, value));
+        assert_eq!(heap, [4 << 20, 4 << 20, 32_833_536].map(Ok));
+        let launches = [3, 100, 1_000_000].map(|value| kept(limit::DEV_RUNTIME_PENDING_LAUNCH_COUNT, value));
+        assert_eq!(launches, [32, 100, 599_186].map(Ok));
+        let (most, step) = (u64::from(PERSISTING), u64::from(PERSISTING / 10));
+        let cache = [0, 1, most - 1, most].map(|value| kept(limit::PERSISTING_L2_CACHE_SIZE, value));
+        assert_eq!(cache, [0, step, most, most].map(Ok));
+    }
+
+    #[test]
+    fn what_an_h100_refuses_is_refused_with_its_code() {
+        let invalid = Err(CUresult::ERROR_INVALID_VALUE);
+        assert_eq!(kept(limit::STACK_SIZE, 1_000_000), invalid);
+        assert_eq!(
+            (kept(limit::MAX_L2_FETCH_GRANULARITY, 100), kept(limit::MAX_L2_FETCH_GRANULARITY, 1000)),
+            (Ok(100), invalid)
+        );
+        assert_eq!((kept(limit::PERSISTING_L2_CACHE_SIZE, u64::from(PERSISTING) + 1), kept(99, 1)), (invalid, invalid));
+        assert_eq!(kept(limit::DEV_RUNTIME_SYNC_DEPTH, 1), Err(CUresult::ERROR_UNSUPPORTED_LIMIT));
+        assert_eq!(kept(9, 1), Err(CUresult::ERROR_UNSUPPORTED_LIMIT));
+        assert_eq!([SHARED_SIZE, GRAPHICS].map(|id| kept(id, 1)), [Err(CUresult::ERROR_NOT_PERMITTED); 2]);
+        assert_eq!([SHARED_SIZE, GRAPHICS].map(|id| Limits::new().get(id)), [Ok(232_448), Ok(0)]);
+    }
+}

@@ -1,0 +1,149 @@
+//! Primary contexts: one a device, counted, under one handle for the life of the process.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+use katydid_cuda_sys::CUresult;
+
+use crate::context::contexts::{self, Context};
+use crate::ffi::Outcome;
+use crate::process::device::{self, Device};
+use crate::process::handles::mint;
+use crate::process::state;
+
+/// The primary context of a device. Its handle is the same before the first retain and after the last release.
+pub(crate) struct Primary {
+    /// The handle.
+    pub(crate) handle: usize,
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+/// Users, flags, and the context while there are users.
+#[derive(Default)]
+struct State {
+    /// Retains that have not been released.
+    holds: u32,
+    /// What the next context starts with; an active one has its own.
+    flags: u32,
+    /// There while it is active.
+    context: Option<Arc<Context>>,
+    /// The thread that is ending the context before; a new one under the same handle waits for that.
+    ending: Option<ThreadId>,
+}
+
+impl Primary {
+    /// An inactive one.
+    pub(crate) fn new() -> Self {
+        Self { handle: mint(), state: Mutex::default(), ended: Condvar::new() }
+    }
+
+    /// The state, locked. Never held while a context ends: its destructors may ask for it.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one more user; the first makes the context. A destructor cannot bring back what is ending.
+    pub(crate) fn retain(&self, device: &'static Device) -> Outcome<usize> {
+        let mut state = self.state();
+        if state.ending == Some(thread::current().id()) {
+            return Err(CUresult::ERROR_CONTEXT_IS_DESTROYED);
+        }
+        state = self.ended.wait_while(state, |state| state.ending.is_some()).unwrap_or_else(PoisonError::into_inner);
+        if state.context.is_none() {
+            state.context = Some(Context::new(self.handle, device, state.flags, contexts::API_VERSION)?);
+        }
+        state.holds += 1;
+        Ok(self.handle)
+    }
+
+    /// Counts one user less; the last ends the context. One too many gives `INVALID_CONTEXT`.
+    pub(crate) fn release(&self) -> Outcome {
+        let mut state = self.state();
+        state.holds = state.holds.checked_sub(1).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        if state.holds == 0 {
+            self.end(state);
+        }
+        Ok(())
+    }
+
+    /// Ends the context whoever uses it.
+    pub(crate) fn reset(&self) {
+        let mut state = self.state();
+        state.holds = 0;
+        self.end(state);
+    }
+
+    /// Takes the context out and destroys it with the lock released: its destructors may call back.
+    fn end(&self, mut state: MutexGuard<'_, State>) {
+        let Some(context) = state.context.take() else { return };
+        state.ending = Some(thread::current().id());
+        drop(state);
+        contexts::destroy(&context);
+        self.state().ending = None;
+        self.ended.notify_all();
+    }
+
+    /// Flags, and whether the context is active.
+    pub(crate) fn flags_and_activity(&self) -> (u32, bool) {
+        let state = self.state();
+        (state.flags, state.context.is_some())
+    }
+
+    /// `cuDevicePrimaryCtxSetFlags` as it was before CUDA 11: of a context that is not active yet.
+    pub(crate) fn set_first_flags(&self, flags: u32) -> Outcome {
+        contexts::check_flags(flags)?;
+        let mut state = self.state();
+        if state.context.is_some() {
+            return Err(CUresult::ERROR_PRIMARY_CONTEXT_ACTIVE);
+        }
+        state.flags = flags;
+        Ok(())
+    }
+
+    /// Sets the flags of the context that is, or will be.
+    pub(crate) fn set_flags(&self, flags: u32) -> Outcome {
+        contexts::check_flags(flags)?;
+        let mut state = self.state();
+        state.flags = flags;
+        state.context.as_ref().map_or(Ok(()), |context| context.set_flags(flags))
+    }
+}
+
+/// The first device's primary context, made active if it is not.
+pub(crate) fn first() -> Outcome<Arc<Context>> {
+    state::ready()?;
+    let device = device::get(0)?;
+    let handle = device.primary.handle;
+    if contexts::living(handle).is_none() {
+        device.primary.retain(device)?;
+    }
+    contexts::living(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
+}
+
+/// The device whose primary context has this handle.
+pub(crate) fn device_of(handle: usize) -> Option<&'static Device> {
+    device::all().iter().find(|device| device.primary.handle == handle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handle_survives_the_context_and_releases_are_counted() {
+        let device = device::get(0).unwrap();
+        let primary = Primary::new();
+        let handle = primary.handle;
+        assert_eq!(primary.release(), Err(CUresult::ERROR_INVALID_CONTEXT));
+        assert_eq!((primary.retain(device), primary.retain(device)), (Ok(handle), Ok(handle)));
+        let first = contexts::living(handle).unwrap();
+        assert_eq!((primary.release(), primary.flags_and_activity()), (Ok(()), (0, true)));
+        assert_eq!((primary.release(), primary.flags_and_activity()), (Ok(()), (0, false)));
+        assert!(contexts::living(handle).is_none());
+        assert_eq!(primary.retain(device), Ok(handle));
+        assert_ne!(contexts::living(handle).unwrap().id, first.id);
+        primary.reset();
+        assert!(contexts::living(handle).is_none());
+    }
+}

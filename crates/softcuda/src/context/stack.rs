@@ -1,0 +1,123 @@
+//! The current context: a stack of handles for each thread.
+//!
+//! A handle stays on a stack after its context ended; using it then gives `CONTEXT_IS_DESTROYED`, as does a primary
+//! context that nobody has retained.
+
+#![expect(unsafe_code, reason = "asks which thread this is")]
+
+use std::cell::RefCell;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use katydid_cuda_sys::CUresult;
+
+use crate::context::contexts::{self, Context};
+use crate::context::primary;
+use crate::ffi::Outcome;
+use crate::process::device::Device;
+use crate::process::state;
+
+thread_local! {
+    /// Handles, the current one last. No context is kept alive by being current. The main thread's stack is there for
+    /// exit handlers too, which come after its other locals are gone.
+    static STACK: ManuallyDrop<RefCell<Vec<usize>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+    /// Frees the stack of a thread that ends while the process goes on.
+    static END: End = const { End };
+}
+
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // SAFETY: asks for numbers only.
+        let is_main = unsafe { libc::gettid() == libc::getpid() };
+        if !is_main {
+            let _ = STACK.try_with(|stack| stack.take());
+        }
+    }
+}
+
+/// Runs `body` on the calling thread's stack.
+fn with<T: Default>(body: impl FnOnce(&mut Vec<usize>) -> T) -> T {
+    let _ = END.try_with(|_| ());
+    STACK.try_with(|stack| body(&mut stack.borrow_mut())).unwrap_or_default()
+}
+
+/// The handle on top, 0 if there is none.
+pub(crate) fn handle() -> usize {
+    with(|stack| stack.last().copied().unwrap_or(0))
+}
+
+/// Refuses a handle that is neither a living context nor a primary one.
+fn known(handle: usize) -> Outcome {
+    let known = contexts::living(handle).is_some() || primary::device_of(handle).is_some();
+    if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_CONTEXT) }
+}
+
+/// `cuCtxSetCurrent`: replaces the top; 0 takes it away.
+pub(crate) fn set(handle: usize) -> Outcome {
+    if handle != 0 {
+        known(handle)?;
+    }
+    with(|stack| {
+        stack.pop();
+        if handle != 0 {
+            stack.push(handle);
+        }
+    });
+    Ok(())
+}
+
+/// `cuCtxPushCurrent`.
+pub(crate) fn push(handle: usize) -> Outcome {
+    known(handle)?;
+    with(|stack| stack.push(handle));
+    Ok(())
+}
+
+/// `cuCtxPopCurrent`: the handle that was on top.
+pub(crate) fn pop() -> Outcome<usize> {
+    with(Vec::pop).ok_or(CUresult::ERROR_INVALID_CONTEXT)
+}
+
+/// The current context, if it can do work: `INVALID_CONTEXT` without one, `CONTEXT_IS_DESTROYED` if it is not active,
+/// and the error that sticks to it if there is one.
+pub(crate) fn usable() -> Outcome<Arc<Context>> {
+    let context = active()?;
+    context.healthy()?;
+    Ok(context)
+}
+
+/// The current context, healthy or not.
+pub(crate) fn active() -> Outcome<Arc<Context>> {
+    state::ready()?;
+    match handle() {
+        0 => Err(CUresult::ERROR_INVALID_CONTEXT),
+        handle => contexts::living(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED),
+    }
+}
+
+/// The context a handle argument means: 0 is the current one.
+pub(crate) fn named(handle: usize) -> Outcome<Arc<Context>> {
+    state::ready()?;
+    match handle {
+        0 => active(),
+        handle => {
+            known(handle)?;
+            contexts::living(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
+        }
+    }
+}
+
+/// The device of the context that a handle argument means; an inactive primary context has one too.
+pub(crate) fn device_of(argument: usize) -> Outcome<&'static Device> {
+    let handle = if argument == 0 { handle() } else { argument };
+    if let Some(context) = contexts::living(handle) {
+        return Ok(context.device);
+    }
+    match primary::device_of(handle) {
+        Some(device) => Ok(device),
+        None if handle != 0 && argument == 0 => Err(CUresult::ERROR_CONTEXT_IS_DESTROYED),
+        None => Err(CUresult::ERROR_INVALID_CONTEXT),
+    }
+}

@@ -1,0 +1,114 @@
+//! Copies of one row: what each side may be, and when the caller may go on.
+//!
+//! The program's own (pageable) memory is read before the call returns and written before it returns, as the real
+//! driver does; copies between memory that the device reaches happen when their turn comes.
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::CUresult;
+
+use crate::context::contexts::Context;
+use crate::context::stack;
+use crate::copy::transfer::{self, Span};
+use crate::ffi::Outcome;
+use crate::graphs::capture;
+use crate::memory::space::Access;
+use crate::sync::job::Job;
+use crate::sync::stream::Stream;
+
+/// Pageable sources up to this size are taken along, larger ones are waited for.
+const SNAPSHOT: u64 = 4 << 20;
+
+/// Copies up to this size are done by the calling thread if the stream is idle.
+pub(crate) const SHORT: u64 = 64 << 10;
+
+/// What one side of a copy may be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Memory that the device reaches.
+    Device,
+    /// Any memory.
+    Any,
+}
+
+/// Whether the call returns before the copy is done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// It waits.
+    Now,
+    /// It does not, as far as the memory allows that.
+    Later,
+}
+
+impl Side {
+    /// A checked span of this side.
+    pub(crate) fn span(self, context: &Context, address: u64, size: u64, access: Access) -> Outcome<Span> {
+        match self {
+            Self::Device => Span::reached(context, address, size, access),
+            Self::Any => Span::anywhere(context, address, size, access),
+        }
+    }
+
+    /// The same of work whose turn has come ([`Span::due`]).
+    pub(crate) fn due(self, context: &Context, address: u64, size: u64, access: Access) -> Span {
+        Span::due(context, address, size, access, matches!(self, Self::Any))
+    }
+}
+
+/// Refuses a copy whose sides are not what they may be.
+pub(crate) fn check(context: &Context, to: (Side, u64), from: (Side, u64), size: usize) -> Outcome {
+    to.0.span(context, to.1, size as u64, Access::ReadWrite)?;
+    from.0.span(context, from.1, size as u64, Access::Read).map(drop)
+}
+
+/// Copies `size` bytes in `stream`.
+pub(crate) fn copy(stream: &Arc<Stream>, to: (Side, u64), from: (Side, u64), size: usize, when: When) -> Outcome {
+    if size == 0 || (when == When::Later && capture::copy(stream, to, from, size)?) {
+        return Ok(());
+    }
+    // What is mapped is reached, or not, by the device of the caller's context, whatever stream it names (seen on two H200,
+    // driver 580).
+    let (context, size) = (stack::usable().or_else(|_| stream.context())?, size as u64);
+    let target = to.0.span(&context, to.1, size, Access::ReadWrite)?;
+    let source = from.0.span(&context, from.1, size, Access::Read)?;
+    between(stream, target, source, when)
+}
+
+/// `cuMemcpyPeer`: each side belongs to the context it is named with.
+pub(crate) fn peer(
+    stream: &Arc<Stream>,
+    to: (&Context, u64),
+    from: (&Context, u64),
+    size: usize,
+    when: When,
+) -> Outcome {
+    if size == 0 {
+        return Ok(());
+    }
+    let target = Span::reached(to.0, to.1, size as u64, Access::ReadWrite)?;
+    let source = Span::reached(from.0, from.1, size as u64, Access::Read)?;
+    between(stream, target, source, when)
+}
+
+/// Copies between checked spans of the same size.
+fn between(stream: &Arc<Stream>, target: Span, source: Span, when: When) -> Outcome {
+    let size = source.size;
+    if when == When::Later && source.pageable && !target.pageable && size <= SNAPSHOT {
+        let bytes = transfer::snapshot(&source).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let job = Job::new(move |_| transfer::write(&target, &bytes));
+        return stream.submit(if size <= SHORT { job.short() } else { job }).map(drop);
+    }
+    let job = Job::new(move |_| transfer::copy(&target, &source, size, 1, (0, 0)));
+    if when == When::Now || source.pageable || target.pageable {
+        return finish(stream, job);
+    }
+    stream.submit(if size <= SHORT { job.short() } else { job }).map(drop)
+}
+
+/// Runs a job to its end: what kernels printed before is written, and an error that sticks is given.
+pub(crate) fn finish(stream: &Arc<Stream>, job: Job) -> Outcome {
+    stream.perform(job)?;
+    let context = stream.context()?;
+    context.output.flush();
+    context.healthy()
+}

@@ -1,0 +1,107 @@
+//! Copies and fills of two dimensions: rows of bytes with a distance between them.
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMSET_NODE_PARAMS, CUresult, memory_type};
+
+use crate::copy::linear::{self, SHORT, Side, When};
+use crate::copy::transfer::{self, Span};
+use crate::ffi::Outcome;
+use crate::graphs::capture;
+use crate::memory::space::Access;
+use crate::sync::job::Job;
+use crate::sync::stream::Stream;
+use crate::texture::volume;
+
+/// One side of a copy: where its first row starts and how far rows are apart.
+struct Rows {
+    side: Side,
+    start: u64,
+    pitch: u64,
+}
+
+impl Rows {
+    /// Refuses rows that do not fit their pitch.
+    fn new(kind: u32, host: u64, device: u64, pitch: usize, x: usize, y: usize, width: u64) -> Outcome<Self> {
+        let (side, base) = match kind {
+            memory_type::HOST => (Side::Any, host),
+            memory_type::DEVICE => (Side::Device, device),
+            memory_type::UNIFIED => (Side::Any, device),
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        };
+        let (x, y) = (x as u64, y as u64);
+        let row = x.checked_add(width).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let pitch = if pitch == 0 { row } else { pitch as u64 };
+        if row > pitch {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let offset = y.checked_mul(pitch).and_then(|skipped| skipped.checked_add(x));
+        let start = offset.and_then(|offset| base.checked_add(offset)).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        Ok(Self { side, start, pitch })
+    }
+}
+
+/// Bytes from the first of the first row to the last of the last one.
+fn extent(width: u64, rows: u64, pitch: u64) -> Outcome<u64> {
+    let skipped = (rows - 1).checked_mul(pitch).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    skipped.checked_add(width).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// `cuMemcpy2D` and its asynchronous form; the program's own memory is waited for in both.
+pub(crate) fn copy_rows(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, when: When) -> Outcome {
+    if [it.srcMemoryType, it.dstMemoryType].contains(&memory_type::ARRAY) {
+        return volume::copy_plane(stream, it, when);
+    }
+    let (width, rows) = (it.WidthInBytes as u64, it.Height as u64);
+    let (source_host, target_host) = (it.srcHost.addr() as u64, it.dstHost.addr() as u64);
+    let from = Rows::new(it.srcMemoryType, source_host, it.srcDevice, it.srcPitch, it.srcXInBytes, it.srcY, width)?;
+    let to = Rows::new(it.dstMemoryType, target_host, it.dstDevice, it.dstPitch, it.dstXInBytes, it.dstY, width)?;
+    if width == 0 || rows == 0 || (when == When::Later && capture::rows(stream, it)?) {
+        return Ok(());
+    }
+    let context = stream.context()?;
+    let target = to.side.span(&context, to.start, extent(width, rows, to.pitch)?, Access::ReadWrite)?;
+    let source = from.side.span(&context, from.start, extent(width, rows, from.pitch)?, Access::Read)?;
+    let pitches = (to.pitch, from.pitch);
+    let job = Job::new(move |_| transfer::copy(&target, &source, width, rows, pitches));
+    if when == When::Now || source.pageable || target.pageable {
+        return linear::finish(stream, job);
+    }
+    stream.submit(job).map(drop)
+}
+
+/// `cuMemsetD*`: `rows` rows of `count` elements, each the little-endian `pattern`. Never waits: the memory is the
+/// device's, and what reads it comes after in a stream.
+pub(crate) fn fill<const SIZE: usize>(
+    stream: &Arc<Stream>,
+    address: u64,
+    pattern: [u8; SIZE],
+    count: usize,
+    (rows, pitch): (usize, usize),
+) -> Outcome {
+    let (rows, pitch) = (rows as u64, pitch as u64);
+    let width = (count as u64).checked_mul(SIZE as u64).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    if !address.is_multiple_of(SIZE as u64) || (rows > 1 && pitch < width) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if width == 0 || rows == 0 {
+        return Ok(());
+    }
+    let mut value = [0; 4];
+    value[..SIZE].copy_from_slice(&pattern);
+    let node = CUDA_MEMSET_NODE_PARAMS {
+        dst: address,
+        pitch: pitch as usize,
+        value: u32::from_le_bytes(value),
+        elementSize: SIZE as u32,
+        width: count,
+        height: rows as usize,
+    };
+    if capture::fill(stream, &node)? {
+        return Ok(());
+    }
+    let size = extent(width, rows, pitch)?;
+    let target = Span::reached(&*stream.context()?, address, size, Access::ReadWrite)?;
+    let job = Job::new(move |_| transfer::fill(&target, &pattern, width, rows, pitch));
+    stream.submit(if size <= SHORT { job.short() } else { job }).map(drop)
+}

@@ -1,0 +1,143 @@
+//! The heaps of a context that device code allocates from: that of `malloc`, and the device runtime's own.
+//!
+//! A heap is one range of device memory, made when device code first asks for some of it, and gone with its context.
+//! Kernels reach all of it, as on a GPU; the host API reaches none of it. Which places are taken is kept here, so no
+//! program can damage the heap by writing where it should not. It lies at the end of the device's memory, so that its
+//! making does not decide where variables of later modules lie: with the books, a checkpoint can make it again.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::{CUresult, limit};
+use katydid_ptx_exec::Pool;
+
+use crate::context::contexts::Context;
+use crate::ffi::Outcome;
+use crate::memory::allocation;
+use crate::memory::heap::Heap;
+use crate::memory::space::Kind;
+
+/// Places in a heap start at multiples of this.
+const GRANULE: u64 = 16;
+
+/// A heap has whole pages.
+const PAGE: u64 = 4096;
+
+/// Bytes of the device runtime's heap: parameters of all launches that may be pending, and its strings.
+const RUNTIME: u64 = 16 << 20;
+
+/// The books of a heap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) pool: Pool,
+    /// Its memory: start and end.
+    pub(crate) range: (u64, u64),
+    /// Places that are taken.
+    pub(crate) used: Vec<(u64, u64)>,
+}
+
+impl Kept {
+    /// Bytes: number of the heap, start and end, then start and end of each place, as little-endian u64.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let head = [u64::from(self.pool == Pool::Runtime), self.range.0, self.range.1];
+        let places = self.used.iter().flat_map(|(start, end)| [*start, *end]);
+        head.into_iter().chain(places).flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// Reads them; none when they are damaged.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let (head, places) = words.split_first_chunk::<3>()?;
+        let pool = [Pool::Malloc, Pool::Runtime].into_iter().nth(usize::try_from(head[0]).ok()?)?;
+        let (places, odd) = places.as_chunks::<2>();
+        let used = places.iter().map(|[start, end]| (*start, *end)).collect();
+        (rest.is_empty() && odd.is_empty()).then_some(Self { pool, range: (head[1], head[2]), used })
+    }
+}
+
+/// Both heaps of a context.
+#[derive(Default)]
+pub(crate) struct DeviceHeaps {
+    malloc: Mutex<Option<Heap>>,
+    runtime: Mutex<Option<Heap>>,
+}
+
+impl DeviceHeaps {
+    /// A heap, locked.
+    fn lock(&self, pool: Pool) -> MutexGuard<'_, Option<Heap>> {
+        let heap = match pool {
+            Pool::Malloc => &self.malloc,
+            Pool::Runtime => &self.runtime,
+        };
+        heap.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Room for device code of `context`; `None` when the heap, or the device, is full.
+    pub(crate) fn allocate(&self, context: &Context, pool: Pool, size: u64, align: u64) -> Option<u64> {
+        let mut heap = self.lock(pool);
+        if heap.is_none() {
+            let bytes = match pool {
+                Pool::Malloc => context.limits.get(limit::MALLOC_HEAP_SIZE).ok()?,
+                Pool::Runtime => RUNTIME,
+            };
+            let bytes = bytes.max(1).checked_next_multiple_of(PAGE)?;
+            let start = allocation::place_as(context, bytes, Kind::Heap, |memory| memory.allocate_last(bytes)).ok()?;
+            *heap = Some(Heap::with_granule(start, start + bytes, GRANULE));
+        }
+        heap.as_mut()?.allocate(size, align)
+    }
+
+    /// Gives room back; an address that was not given is left alone.
+    pub(crate) fn free(&self, pool: Pool, address: u64) {
+        if let Some(heap) = self.lock(pool).as_mut() {
+            heap.free(address);
+        }
+    }
+
+    /// Both heaps as they are, where they were made.
+    pub(crate) fn kept(&self) -> Vec<Kept> {
+        let keep =
+            |pool| self.lock(pool).as_ref().map(|heap| Kept { pool, range: heap.range(), used: heap.used().collect() });
+        [Pool::Malloc, Pool::Runtime].into_iter().filter_map(keep).collect()
+    }
+
+    /// Makes a heap again as it was, its memory zeroes; `OUT_OF_MEMORY` when its place is not free, `INVALID_VALUE` for
+    /// books that are no heap's, or when there is one already.
+    pub(crate) fn make(&self, context: &Context, kept: &Kept) -> Outcome {
+        let mut heap = self.lock(kept.pool);
+        let (start, end) = kept.range;
+        let is_whole = start < end && start.is_multiple_of(PAGE) && end.is_multiple_of(PAGE);
+        if heap.is_some() || !is_whole {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let mut made = Heap::with_granule(start, end, GRANULE);
+        if !kept.used.iter().all(|(start, end)| made.claim(*start, *end)) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let size = end - start;
+        allocation::place_as(context, size, Kind::Heap, |memory| memory.allocate_at(start, size))?;
+        *heap = Some(made);
+        Ok(())
+    }
+
+    /// Refuses to change the size of the heap of `malloc` once there is one.
+    pub(crate) fn check_resize(&self) -> Outcome {
+        if self.lock(Pool::Malloc).is_some() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn books_survive_as_bytes_and_damaged_ones_are_noticed() {
+        let kept = Kept { pool: Pool::Runtime, range: (4096, 8192), used: vec![(4096, 4112), (5000, 6000)] };
+        let bytes = kept.to_bytes();
+        assert_eq!(Kept::from_bytes(&bytes), Some(kept));
+        for damaged in [&bytes[..bytes.len() - 8], &bytes[..bytes.len() - 1], &bytes[..16], &[]] {
+            assert_eq!(Kept::from_bytes(damaged), None, "{} bytes", damaged.len());
+        }
+        assert_eq!(Kept::from_bytes(&[&[9], &bytes[1..]].concat()), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! Page-locked host memory: allocated here, or the program's own, registered. Device and host address are the same.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::{CUresult, host_alloc_flags, host_register_flags};
+
+use crate::context::contexts::{self, Context};
+use crate::ffi::Outcome;
+use crate::memory::pages::{self, PAGE, Protection, Range};
+use crate::memory::space::{self, Kind, Region};
+use crate::process::settings;
+
+/// What was allocated here, by address.
+static ALLOCATED: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
+
+fn allocated() -> MutexGuard<'static, BTreeMap<u64, Range>> {
+    ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `cuMemHostAlloc`.
+pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64> {
+    const KNOWN: u32 = host_alloc_flags::PORTABLE | host_alloc_flags::DEVICEMAP | host_alloc_flags::WRITECOMBINED;
+    if flags & !KNOWN != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // Nothing is nowhere.
+    if size == 0 {
+        return Ok(0);
+    }
+    let pages = size.checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let mut allocated = allocated();
+    let sum = allocated.values().map(Range::size).sum::<u64>();
+    // Pages are only backed when touched, so the sum has to be watched here: locked memory cannot exceed the RAM.
+    if sum.checked_add(pages).is_none_or(|sum| sum > settings::host_memory()) {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY);
+    }
+    let range = Range::anywhere(pages, PAGE, Protection::ReadWrite).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+    let start = range.start();
+    allocated.insert(start, range);
+    drop(allocated);
+    // All such memory is mapped, whether or not that was asked for.
+    let kind = Kind::Pinned(flags | host_alloc_flags::DEVICEMAP);
+    let region = Region::new(start, size, kind, context.device.ordinal, context.handle);
+    space::write().insert(region);
+    Ok(start)
+}
+
+/// `cuMemFreeHost`: waits for the work of the memory's context. Null is nothing to free.
+pub(crate) fn free(start: u64) -> Outcome {
+    if start == 0 {
+        return Ok(());
+    }
+    let region = space::starting_at(start)?;
+    if !matches!(region.kind, Kind::Pinned(_)) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    take_away(&region)?;
+    give_back(&region);
+    Ok(())
+}
+
+/// `cuMemHostRegister` of memory that the process maps.
+pub(crate) fn register(context: &Context, start: u64, size: u64, flags: u32) -> Outcome {
+    const KNOWN: u32 = host_register_flags::PORTABLE
+        | host_register_flags::DEVICEMAP
+        | host_register_flags::IOMEMORY
+        | host_register_flags::READ_ONLY;
+    if start == 0 || size == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // The driver counts the pages before it looks at flags, and has not enough of them for all that a program can address.
+    if start.checked_add(size).is_some_and(|end| end > 1 << 47) {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY);
+    }
+    if flags & !KNOWN != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // Memory of a device on the bus is not there to be registered, and what cannot be written needs the flag for that.
+    let may_read_only = flags & host_register_flags::READ_ONLY != 0;
+    let wrong = flags & host_register_flags::IOMEMORY != 0 || !pages::is_mapped(start, size);
+    if wrong || !(may_read_only || pages::is_writable(start, size)) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let kind = Kind::Registered(flags & host_register_flags::PORTABLE | host_register_flags::DEVICEMAP);
+    let region = Region::new(start, size, kind, context.device.ordinal, context.handle);
+    let mut space = space::write();
+    if space.insert(region) {
+        return Ok(());
+    }
+    // Only what was registered before is told apart; memory of the driver is no memory of the program.
+    let before = space.overlapping(start, size).all(|other| matches!(other.kind, Kind::Registered(_)));
+    Err(if before { CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED } else { CUresult::ERROR_INVALID_VALUE })
+}
+
+/// `cuMemHostUnregister`: waits for the work of the memory's context.
+pub(crate) fn unregister(start: u64) -> Outcome {
+    if start == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let found = space::find(start).ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+    let whole = matches!(found.kind, Kind::Registered(_)) && found.start == start;
+    if whole { take_away(&found) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// Waits for a region's context, then takes the region out of the space.
+fn take_away(region: &Region) -> Outcome {
+    if let Some(context) = contexts::living(region.context) {
+        context.drain();
+    }
+    space::write().remove(region.start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    space::quiet();
+    Ok(())
+}
+
+/// Frees what was allocated here for a region that has left the space; registered memory is the program's.
+pub(crate) fn give_back(region: &Region) {
+    if matches!(region.kind, Kind::Pinned(_)) {
+        drop(allocated().remove(&region.start));
+    }
+}
+
+/// Refuses an address that is in no page-locked memory.
+pub(crate) fn check_mapped(address: u64) -> Outcome {
+    let found = space::find(address).filter(Region::is_host);
+    found.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// The flags of host memory that holds `address`; managed memory is mapped, too.
+pub(crate) fn flags(address: u64) -> Outcome<u32> {
+    match space::find(address).map(|region| region.kind) {
+        Some(Kind::Pinned(flags) | Kind::Registered(flags)) => Ok(flags),
+        Some(Kind::Managed) => Ok(host_alloc_flags::DEVICEMAP),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}

@@ -1,0 +1,240 @@
+//! Memory that other processes open by handles of 64 bytes (`cuIpcGetMemHandle` and what belongs to it).
+//!
+//! Pages of a device's arena become pages of a memory file when memory in them is first given away (`memory.rs`). A handle
+//! names the process and its descriptor of that file, as handles of events do (`shared_marks.rs`), and one of a file that is
+//! open until the memory is freed. It leads nowhere once the process has ended or the memory is freed, but a process that
+//! opened it keeps the pages.
+//!
+//! | bytes | what                                                        |
+//! |------:|-------------------------------------------------------------|
+//! |     8 | [`MAGIC`]                                                    |
+//! |     4 | the process                                                  |
+//! |     4 | its descriptor of the file                                   |
+//! |     8 | what tells the file from another one (its inode)             |
+//! |     8 | where the memory begins in the file                          |
+//! |     8 | its size                                                     |
+//! |    16 | UUID of the device                                           |
+//! |     4 | its descriptor of the file that is open until the memory is freed |
+//! |     4 | what tells that file from another one (the low half of its inode) |
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::{CUipcMemHandle, CUresult};
+
+use crate::context::contexts::{self, Context};
+use crate::ffi::Outcome;
+use crate::memory::allocation::Shared;
+use crate::memory::pages::{PAGE, Protection, Range};
+use crate::memory::shared_marks::{self, identity};
+use crate::memory::space::{self, Kind, Region};
+use crate::process::device;
+
+/// First bytes of a handle.
+const MAGIC: u64 = u64::from_le_bytes(*b"katydmem");
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, without which nothing can be opened.
+const LAZY_PEER_ACCESS: u32 = 1;
+/// Addresses of opened memory are multiples of this, as those of large allocations are.
+const ALIGN: u64 = 2 << 20;
+
+const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+/// Memory of another process that is open here.
+struct Opened {
+    handle: CUipcMemHandle,
+    /// Handle of the context that opened it.
+    context: usize,
+    /// How often it may still be closed.
+    count: u32,
+    /// The addresses of its pages, given back with it.
+    _range: Range,
+}
+
+/// By the address that the program knows.
+static OPENED: Mutex<BTreeMap<u64, Opened>> = Mutex::new(BTreeMap::new());
+
+fn opened() -> MutexGuard<'static, BTreeMap<u64, Opened>> {
+    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a handle says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Named {
+    process: u32,
+    descriptor: u32,
+    identity: u64,
+    offset: u64,
+    size: u64,
+    device: [u8; 16],
+    witness: (u32, u32),
+}
+
+impl Named {
+    fn encode(&self) -> CUipcMemHandle {
+        let pair = u64::from(self.process) | u64::from(self.descriptor) << 32;
+        let words = [MAGIC, pair, self.identity, self.offset, self.size];
+        let witness = [self.witness.0, self.witness.1].into_iter().flat_map(u32::to_le_bytes);
+        let bytes = words.into_iter().flat_map(u64::to_le_bytes).chain(self.device).chain(witness);
+        let mut reserved = [0; 64];
+        reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+        CUipcMemHandle { reserved }
+    }
+
+    /// None for what this library has not made.
+    fn decode(handle: &CUipcMemHandle) -> Option<Self> {
+        let (words, rest) = handle.reserved.split_at(40);
+        let [magic, pair, identity, offset, size] = words.as_chunks::<8>().0 else { return None };
+        let (device, rest) = rest.split_first_chunk()?;
+        let [descriptor_of_witness, witness] = rest.as_chunks::<4>().0 else { return None };
+        let witness = (u32::from_le_bytes(*descriptor_of_witness), u32::from_le_bytes(*witness));
+        let (pair, number) = (u64::from_le_bytes(*pair), |bytes: &[u8; 8]| u64::from_le_bytes(*bytes));
+        let (process, descriptor) = (pair as u32, (pair >> 32) as u32);
+        let named = Self {
+            process,
+            descriptor,
+            identity: number(identity),
+            offset: number(offset),
+            size: number(size),
+            device: *device,
+            witness,
+        };
+        let end = named.offset.checked_add(named.size)?.checked_add(PAGE)?;
+        (number(magic) == MAGIC && named.size > 0 && i64::try_from(end).is_ok()).then_some(named)
+    }
+
+    /// A descriptor of its process.
+    fn open(&self, descriptor: u32) -> Outcome<OwnedFd> {
+        let path = format!("/proc/{}/fd/{descriptor}", self.process);
+        let file = File::options().read(true).write(true).open(path).map(OwnedFd::from);
+        file.map_err(|_| CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    /// The file that it is about, if its process lives and the memory has not been freed.
+    fn file(&self) -> Outcome<OwnedFd> {
+        let witness = self.open(self.witness.0)?;
+        if identity(&witness).ok().map(|inode| inode as u32) != Some(self.witness.1) {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let file = self.open(self.descriptor)?;
+        let length = File::from(file.try_clone().map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?).metadata();
+        // Pages behind the end of a file cannot be touched.
+        let inside = length.is_ok_and(|it| self.offset + self.size <= it.len());
+        if inside && identity(&file).ok() == Some(self.identity) {
+            Ok(file)
+        } else {
+            Err(CUresult::ERROR_INVALID_HANDLE)
+        }
+    }
+}
+
+/// `cuIpcGetMemHandle`: of memory of `cuMemAlloc`, whichever address in it is named.
+pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
+    let region = space::find(address).filter(|region| region.kind == Kind::Device).ok_or(WRONG)?;
+    let device = device::get(region.device)?;
+    let Shared { descriptor, identity, offset } = device.memory.share(region.start, region.size)?;
+    let witness = {
+        let mut space = space::write();
+        let file = space.witness(region.start)?;
+        let inode = shared_marks::identity(file).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        (file.as_raw_fd().unsigned_abs(), inode as u32)
+    };
+    let (process, size) = (std::process::id(), region.size);
+    Ok(Named { process, descriptor, identity, offset, size, device: device.uuid(), witness }.encode())
+}
+
+/// `cuIpcOpenMemHandle` in its form of CUDA 4.1, which opens no handle that is open already (driver 580.159.04).
+pub(crate) fn open_once(context: &Arc<Context>, handle: CUipcMemHandle, flags: u32) -> Outcome<u64> {
+    let is_open = opened().values().any(|open| open.handle.reserved == handle.reserved);
+    if flags == LAZY_PEER_ACCESS && is_open {
+        return Err(CUresult::ERROR_ALREADY_MAPPED);
+    }
+    open(context, handle, flags)
+}
+
+/// `cuIpcOpenMemHandle_v2`: the same address for a handle that is open already. As with a GPU, the process that made a handle
+/// cannot open it.
+pub(crate) fn open(context: &Arc<Context>, handle: CUipcMemHandle, flags: u32) -> Outcome<u64> {
+    if flags != LAZY_PEER_ACCESS {
+        return Err(WRONG);
+    }
+    let named = Named::decode(&handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    if named.process == std::process::id() {
+        return Err(CUresult::ERROR_INVALID_CONTEXT);
+    }
+    let mut all = opened();
+    if let Some((address, open)) = all.iter_mut().find(|(_, open)| open.handle.reserved == handle.reserved) {
+        open.count += 1;
+        return Ok(*address);
+    }
+    let device = device::all().iter().find(|device| device.uuid() == named.device);
+    let device = device.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    let file = named.file()?;
+    let first = named.offset / PAGE * PAGE;
+    let bytes = (named.offset + named.size).next_multiple_of(PAGE) - first;
+    let range = Range::anywhere(bytes, ALIGN, Protection::None).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+    let mapped = range.attach(range.start(), bytes, &file, first);
+    let usable = mapped.and_then(|()| range.protect(range.start(), bytes, Protection::ReadWrite));
+    usable.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+    let address = range.start() + (named.offset - first);
+    let kind = Kind::Opened(context.device.ordinal);
+    let region = Region::new(address, named.size, kind, device.ordinal, context.handle);
+    if !space::write().insert(region) {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY);
+    }
+    all.insert(address, Opened { handle, context: context.handle, count: 1, _range: range });
+    Ok(address)
+}
+
+/// `cuIpcCloseMemHandle`, as often as it was opened: the last time waits for the context's work.
+pub(crate) fn close(address: u64) -> Outcome {
+    let mut all = opened();
+    let open = all.get_mut(&address).ok_or(WRONG)?;
+    open.count -= 1;
+    if open.count > 0 {
+        return Ok(());
+    }
+    let gone = all.remove(&address);
+    drop(all);
+    if let Some(context) = gone.as_ref().and_then(|open| contexts::living(open.context)) {
+        context.drain();
+    }
+    space::write().remove(address);
+    space::quiet();
+    drop(gone);
+    Ok(())
+}
+
+/// Closes what an ended context has opened, whose ranges have left the space.
+pub(crate) fn forget(context: usize) {
+    opened().retain(|_, open| open.context != context);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_says_what_it_was_made_of_and_others_are_refused() {
+        let named = Named {
+            process: 7,
+            descriptor: 8,
+            identity: 9,
+            offset: 4096,
+            size: 3000,
+            device: [5; 16],
+            witness: (3, 4),
+        };
+        let handle = named.encode();
+        assert_eq!(Named::decode(&handle), Some(named));
+        let changed = |at: usize, byte: u8| {
+            let mut other = handle;
+            other.reserved[at] = byte;
+            Named::decode(&other)
+        };
+        assert_eq!((changed(0, 0), changed(31, 0xff), changed(39, 0xff)), (None, None, None));
+        assert_eq!(Named::decode(&CUipcMemHandle { reserved: [0; 64] }), None);
+        assert_eq!(named.file().err(), Some(CUresult::ERROR_INVALID_HANDLE));
+    }
+}

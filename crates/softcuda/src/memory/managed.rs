@@ -1,0 +1,55 @@
+//! Managed memory: one address for the host and every device, and what the program has advised about it.
+//!
+//! Host and devices are the same processor here, so nothing is ever moved: advice, prefetching and attachment are
+//! checked as the real driver checks them, kept, and told back. The memory is the host's and bounded by it, so that
+//! more can be had than a device has.
+
+mod advice;
+
+use std::sync::LazyLock;
+
+use katydid_cuda_sys::{CUresult, attach_flags};
+
+pub(crate) use advice::{Advice, Target, advise, attribute, check, forget, prefetch};
+
+use crate::context::contexts::Context;
+use crate::ffi::Outcome;
+use crate::memory::allocation::DeviceMemory;
+use crate::memory::space::{self, Kind, Region};
+use crate::process::settings;
+
+/// The arena of managed memory: the place behind those of devices.
+static MEMORY: LazyLock<DeviceMemory> =
+    LazyLock::new(|| DeviceMemory::new(settings::MOST_DEVICES, settings::MOST_DEVICES, settings::host_memory()));
+
+/// The host's memory as devices share it; also what pools of the host take from.
+pub(crate) fn memory() -> &'static DeviceMemory {
+    &MEMORY
+}
+
+/// `cuMemAllocManaged`: to be used by everybody, or by the host alone until it is attached to a stream.
+pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64> {
+    if size == 0 || (flags != attach_flags::GLOBAL && flags != attach_flags::HOST) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    place(context, size, 1)
+}
+
+/// Managed memory for `context`, also for variables of modules. It shares no page with other memory: advice holds for
+/// whole pages, and is forgotten with them.
+pub(crate) fn place(context: &Context, size: u64, align: u64) -> Outcome<u64> {
+    let pages = size.checked_next_multiple_of(katydid_mem_advise::PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let at = memory().allocate(pages, align.max(katydid_mem_advise::PAGE))?;
+    let region = Region::new(at, size.max(1), Kind::Managed, context.device.ordinal, context.handle);
+    space::write().insert(region);
+    Ok(at)
+}
+
+/// `cuStreamAttachMemAsync`: only checked, since every device and the host may use the memory at any time.
+pub(crate) fn check_attachment(address: u64, length: u64, flags: u32) -> Outcome {
+    let region = space::find(address).filter(|region| region.kind == Kind::Managed);
+    let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let whole = region.start == address && (length == 0 || length == region.size);
+    let known = [attach_flags::GLOBAL, attach_flags::HOST, attach_flags::SINGLE].contains(&flags);
+    if whole && known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}

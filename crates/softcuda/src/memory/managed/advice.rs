@@ -1,0 +1,42 @@
+//! Advice about managed memory: checked against the space, kept in a book.
+
+use katydid_cuda_sys::CUresult;
+use katydid_mem_advise::Book;
+pub(crate) use katydid_mem_advise::{Advice, Target};
+
+use crate::ffi::Outcome;
+use crate::memory::space::{self, Region};
+
+static BOOK: Book = Book::new();
+
+/// Refuses ranges that are not wholly in one managed allocation.
+pub(crate) fn check(start: u64, size: u64) -> Outcome {
+    let region = space::find(start).filter(Region::is_managed);
+    let inside = region.is_some_and(|region| size > 0 && size <= region.end() - start);
+    if inside { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// `cuMemAdvise`.
+pub(crate) fn advise(start: u64, size: u64, advice: Advice) -> Outcome {
+    check(start, size)?;
+    BOOK.advise(start, size, advice);
+    Ok(())
+}
+
+/// `cuMemPrefetchAsync`: the memory is there already; where it was wanted is remembered.
+pub(crate) fn prefetch(start: u64, size: u64, target: Target) -> Outcome {
+    check(start, size)?;
+    BOOK.prefetch(start, size, target);
+    Ok(())
+}
+
+/// Forgets what was said about freed memory.
+pub(crate) fn forget(start: u64, size: u64) {
+    BOOK.forget(start, size);
+}
+
+/// `cuMemRangeGetAttribute`: the numbers that answer, for a caller with room for `room` of them.
+pub(crate) fn attribute(start: u64, size: u64, attribute: u32, room: usize) -> Outcome<Vec<i32>> {
+    check(start, size)?;
+    BOOK.attribute(start, size, attribute, room)
+}

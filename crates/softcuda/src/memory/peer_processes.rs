@@ -1,0 +1,133 @@
+//! Processes that share the memory of their devices, as programs on one GPU do: `KATYDID_SOFT_SHARED` names a folder.
+//!
+//! Each process has a file there that says what it has of each device, and holds that file's lock for as long as it lives:
+//! what stands in a file that nobody has locked is of a process that has ended, and counts no more. Who takes memory holds
+//! the folder's lock meanwhile, so running out is exact here too.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use crate::ffi::say;
+use crate::process::settings::{self, MOST_DEVICES};
+
+/// The lock of a folder; files of processes are named by their numbers.
+const TURN: &str = "turn";
+/// Bytes of a number in a file.
+const NUMBER: usize = 8;
+
+/// The folder, as one process sees it.
+pub(crate) struct Neighbours {
+    folder: PathBuf,
+    turn: File,
+    own: File,
+}
+
+/// Those of this process; none if it has its devices to itself.
+pub(crate) fn of_process() -> Option<&'static Neighbours> {
+    static OWN: LazyLock<Option<Neighbours>> = LazyLock::new(|| {
+        let folder = settings::shared_folder()?;
+        let opened = Neighbours::open(&folder);
+        opened.inspect_err(|error| say(&format!("{}: {error}: devices are not shared", folder.display()))).ok()
+    });
+    OWN.as_ref()
+}
+
+impl Neighbours {
+    /// Joins those in `folder` under a name that nobody alive has.
+    fn open(folder: &Path) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        let open =
+            |name: &str| File::options().read(true).write(true).create(true).truncate(false).open(folder.join(name));
+        let turn = open(TURN)?;
+        turn.lock()?;
+        // In another namespace another process may have the same number.
+        let names = (0..).map(|count| format!("{}.{count}", std::process::id()));
+        let free = names
+            .map(|name| open(&name))
+            .find(|file| file.as_ref().is_ok_and(|file| file.try_lock().is_ok()) || file.is_err());
+        let own = free.ok_or(io::ErrorKind::NotFound)??;
+        own.write_all_at(&[0; MOST_DEVICES * NUMBER], 0)?;
+        turn.unlock()?;
+        Ok(Self { folder: folder.to_owned(), turn, own })
+    }
+
+    /// Has this process have `used` bytes of a device, if that and what others have is within `capacity`.
+    pub(crate) fn take(&self, device: usize, used: u64, capacity: u64) -> bool {
+        let taken = self.in_turn(|| {
+            let fits = self.others(device)?.checked_add(used).is_some_and(|all| all <= capacity);
+            Ok(fits && self.write(device, used).is_ok())
+        });
+        taken.unwrap_or(false)
+    }
+
+    /// Has this process have `used` bytes of a device, fewer than before.
+    pub(crate) fn give(&self, device: usize, used: u64) {
+        // A file that cannot be written goes on to say more than is so: nobody gets what is not there.
+        let _ = self.write(device, used);
+    }
+
+    /// Bytes of a device that others have; all of it if that cannot be found out.
+    pub(crate) fn taken(&self, device: usize) -> u64 {
+        self.in_turn(|| self.others(device)).unwrap_or(u64::MAX)
+    }
+
+    fn in_turn<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.turn.lock()?;
+        let outcome = work();
+        self.turn.unlock()?;
+        outcome
+    }
+
+    fn write(&self, device: usize, used: u64) -> io::Result<()> {
+        self.own.write_all_at(&used.to_le_bytes(), (device * NUMBER) as u64)
+    }
+
+    fn others(&self, device: usize) -> io::Result<u64> {
+        let own = self.own.metadata()?;
+        let mut sum = 0_u64;
+        for entry in fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            let Ok(file) = File::open(&path) else { continue };
+            if path.ends_with(TURN) || is_same(&file.metadata()?, &own) {
+                continue;
+            }
+            if file.try_lock_shared().is_ok() {
+                // Whoever had it has ended.
+                let _ = fs::remove_file(&path);
+                continue;
+            }
+            let mut used = [0; NUMBER];
+            // One that has just come has nothing yet.
+            if file.read_exact_at(&mut used, (device * NUMBER) as u64).is_ok() {
+                sum = sum.saturating_add(u64::from_le_bytes(used));
+            }
+        }
+        Ok(sum)
+    }
+}
+
+fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_have_is_not_to_be_had_until_they_give_it_back_or_end() {
+        let folder = std::env::temp_dir().join(format!("katydid-neighbours-{}", std::process::id()));
+        let [one, other] = [(); 2].map(|()| Neighbours::open(&folder).unwrap());
+        assert!(one.take(0, 60, 100) && !other.take(0, 41, 100) && other.take(0, 40, 100));
+        assert_eq!((one.taken(0), other.taken(0), other.taken(1)), (40, 60, 0));
+        one.give(0, 10);
+        assert!(other.take(0, 90, 100));
+        drop(other);
+        assert!(one.take(0, 100, 100));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,282 @@
+//! Physical memory of `cuMemCreate`: blocks without an address, which can be mapped at several places.
+//!
+//! All blocks of a device lie in one sparse memory file, one after the other; offsets are never reused, and a block
+//! that ends gives its pages back by a hole. So the number of blocks is not limited by file descriptors.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use katydid_cuda_sys::{CUmemAllocationProp, CUmemLocation, CUresult, allocation_type, location_type};
+
+use crate::ffi::Outcome;
+use crate::memory::pages;
+use crate::process::device::{self, Device};
+use crate::process::handles::{Registry, mint};
+
+/// Sizes and addresses of mappings are multiples of this.
+pub(crate) const GRANULARITY: u64 = 2 << 20;
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
+pub(crate) const FILE_DESCRIPTOR: u32 = 1;
+
+/// `CU_MEM_CREATE_USAGE_TILE_POOL`: arrays may be mapped to the block.
+const TILE_POOL: u16 = 1;
+
+/// What stands behind the bytes of a block's own file, before the UUID of its device.
+const MARK: [u8; 16] = *b"katydid softblk\0";
+/// Both together.
+const TAIL: usize = 32;
+
+/// Offsets that a memory file can have in all.
+const FILE: u64 = 1 << 46;
+
+/// The memory file of a device.
+pub(crate) struct Physical {
+    file: OnceLock<Option<OwnedFd>>,
+    next: AtomicU64,
+}
+
+impl Physical {
+    /// Nothing is made before the first block.
+    pub(crate) fn new() -> Self {
+        Self { file: OnceLock::new(), next: AtomicU64::new(0) }
+    }
+
+    /// Made at first use; without it no block can be had.
+    fn file(&self) -> Outcome<&OwnedFd> {
+        let file = self.file.get_or_init(|| pages::memory_file(FILE).ok());
+        file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)
+    }
+
+    /// A place for `size` bytes in the file, behind all that were taken before; one that the file has not takes nothing.
+    fn take_place(&self, size: u64) -> Outcome<u64> {
+        let behind = |next: u64| next.checked_add(size).filter(|end| *end <= FILE);
+        let taken = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, behind);
+        taken.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)
+    }
+}
+
+/// One block; its memory goes back when the last mapping and the handle are gone.
+pub(crate) struct Block {
+    /// Its handle.
+    pub(crate) handle: usize,
+    /// Whose memory it is.
+    pub(crate) device: &'static Device,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Where it lies in the file.
+    offset: u64,
+    /// A file of its own, for a block that other processes may have.
+    own: Option<OwnedFd>,
+    /// Where its memory is said to be; the host's is not charged to a device.
+    pub(crate) location: CUmemLocation,
+    /// Whether arrays may be mapped to it.
+    pub(crate) is_tiles: bool,
+    /// Bytes that the device is charged with: none for another process's block.
+    charged: u64,
+    /// How often the handle may still be released: 1, and 1 for each `cuMemRetainAllocationHandle`.
+    holds: Mutex<u32>,
+}
+
+/// Blocks whose handle is alive.
+static BLOCKS: Registry<Block> = Registry::new();
+
+impl Block {
+    /// The file with the block's bytes, and their offset.
+    pub(crate) fn file(&self) -> Outcome<(&OwnedFd, u64)> {
+        match &self.own {
+            Some(file) => Ok((file, 0)),
+            None => Ok((self.device.memory.physical.file()?, self.offset)),
+        }
+    }
+
+    /// Whether other processes may have it.
+    pub(crate) fn is_shareable(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// A descriptor of its file, for another process.
+    pub(crate) fn share(&self) -> Outcome<OwnedFd> {
+        let file = self.own.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        file.try_clone().map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // A file of its own goes when no process has it any more.
+        if let (None, Ok(file)) = (&self.own, self.device.memory.physical.file()) {
+            pages::punch(file, self.offset, self.size);
+        }
+        self.device.memory.refund(self.charged);
+    }
+}
+
+/// Whether a location is the host, which is one node here.
+pub(crate) fn is_host(location: CUmemLocation) -> bool {
+    (location_type::HOST..=location_type::HOST_NUMA_CURRENT).contains(&location.type_)
+}
+
+/// What a location means, and the device in whose file a block there lies.
+pub(crate) fn located(location: CUmemLocation) -> Outcome<(CUmemLocation, &'static Device)> {
+    match location.type_ {
+        location_type::DEVICE => Ok((location, device::get(location.id)?)),
+        location_type::HOST_NUMA if location.id != 0 => Err(CUresult::ERROR_INVALID_VALUE),
+        _ if is_host(location) => Ok((location, device::get(0)?)),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+/// `cuMemCreate`.
+pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc<Block>> {
+    if properties.type_ != allocation_type::PINNED {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let (location, device) = located(properties.location)?;
+    let is_shared = properties.requestedHandleTypes != 0;
+    let is_possible = match location.type_ {
+        location_type::HOST_NUMA_CURRENT => false,
+        location_type::HOST => !is_shared,
+        _ => true,
+    };
+    if !is_possible {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // The host is told as its only node.
+    let node = CUmemLocation { type_: location_type::HOST_NUMA, id: 0 };
+    let location = if is_host(location) { node } else { location };
+    if properties.requestedHandleTypes & !FILE_DESCRIPTOR != 0 {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    if size == 0 || !size.is_multiple_of(GRANULARITY) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    device.memory.physical.file()?;
+    let charged = if is_host(location) { 0 } else { size };
+    device.memory.charge(charged)?;
+    // A process that has no descriptors left still has memory: such a block is its own alone.
+    let own = is_shared.then(|| device_file(device, size).ok()).flatten();
+    let offset = if own.is_some() { Ok(0) } else { device.memory.physical.take_place(size) };
+    let offset = offset.inspect_err(|_| device.memory.refund(charged))?;
+    let is_tiles = properties.usage & TILE_POOL != 0;
+    let holds = Mutex::new(1);
+    let block = Block { handle: mint(), device, size, offset, own, location, is_tiles, charged, holds };
+    let block = Arc::new(block);
+    BLOCKS.insert(block.handle, Arc::clone(&block));
+    Ok(block)
+}
+
+/// A file of `size` bytes for a block; behind them stands which device's memory it is.
+fn device_file(device: &Device, size: u64) -> io::Result<OwnedFd> {
+    let file = File::from(pages::memory_file(size)?);
+    file.write_all_at(&[&MARK[..], &device.uuid()].concat(), size)?;
+    Ok(file.into())
+}
+
+/// `cuMemImportFromShareableHandle`: the block of another process, or of this one, behind a descriptor. The descriptor
+/// stays the caller's.
+pub(crate) fn import(file: OwnedFd) -> Outcome<Arc<Block>> {
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    let file = File::from(file);
+    let length = file.metadata().map_err(|_| wrong)?.len();
+    let size = length.checked_sub(TAIL as u64).filter(|size| *size > 0 && size.is_multiple_of(GRANULARITY));
+    let size = size.ok_or(wrong)?;
+    let mut tail = [0; TAIL];
+    file.read_exact_at(&mut tail, size).map_err(|_| wrong)?;
+    let (mark, uuid) = tail.split_at(MARK.len());
+    let device = device::all().iter().find(|device| device.uuid() == uuid).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    if mark != MARK {
+        return Err(wrong);
+    }
+    let own = Some(OwnedFd::from(file));
+    let is_tiles = false;
+    let (location, holds) = (CUmemLocation { type_: location_type::DEVICE, id: device.ordinal }, Mutex::new(1));
+    let block = Block { handle: mint(), device, size, offset: 0, own, location, is_tiles, charged: 0, holds };
+    let block = Arc::new(block);
+    BLOCKS.insert(block.handle, Arc::clone(&block));
+    Ok(block)
+}
+
+/// The block behind a handle.
+pub(crate) fn get(handle: u64) -> Outcome<Arc<Block>> {
+    BLOCKS.get(handle as usize).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// `cuMemRelease`: the handle ends with its last hold, the memory with its last mapping.
+pub(crate) fn release(handle: u64) -> Outcome {
+    let block = get(handle)?;
+    let mut holds = block.holds.lock().unwrap_or_else(PoisonError::into_inner);
+    *holds -= 1;
+    if *holds == 0 {
+        BLOCKS.remove(block.handle);
+    }
+    Ok(())
+}
+
+/// `cuMemRetainAllocationHandle`: the handle lives (again) until one more release.
+pub(crate) fn retain(block: &Arc<Block>) -> u64 {
+    *block.holds.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    BLOCKS.insert(block.handle, Arc::clone(block));
+    block.handle as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on_device(id: i32) -> CUmemAllocationProp {
+        let location = CUmemLocation { type_: location_type::DEVICE, id };
+        CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() }
+    }
+
+    #[test]
+    fn a_block_is_charged_until_its_last_hold_is_released() {
+        let device = device::get(0).unwrap();
+        let block = create(GRANULARITY, &on_device(0)).unwrap();
+        let handle = retain(&block);
+        drop(block);
+        assert!(device.memory.capacity() - device.memory.free_bytes() >= GRANULARITY);
+        assert_eq!(release(handle), Ok(()));
+        assert!(get(handle).is_ok());
+        assert_eq!(release(handle), Ok(()));
+        assert_eq!(release(handle), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn a_shared_block_is_charged_once_and_has_the_same_bytes() {
+        let properties = CUmemAllocationProp { requestedHandleTypes: FILE_DESCRIPTOR, ..on_device(0) };
+        let block = create(GRANULARITY, &properties).unwrap();
+        let copy = import(block.share().unwrap()).unwrap();
+        assert_eq!((copy.size, copy.device.ordinal, copy.charged), (GRANULARITY, 0, 0));
+        let (first, second) = (File::from(block.share().unwrap()), File::from(copy.share().unwrap()));
+        first.write_all_at(b"through", 5000).unwrap();
+        let mut bytes = [0; 7];
+        second.read_exact_at(&mut bytes, 5000).unwrap();
+        assert_eq!(&bytes, b"through");
+        assert!(create(GRANULARITY, &on_device(0)).unwrap().share().is_err());
+        assert!(import(pages::memory_file(GRANULARITY).unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_block_that_is_too_large_takes_nothing_from_those_that_follow() {
+        let location = CUmemLocation { type_: location_type::HOST, id: 0 };
+        let of_host = CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() };
+        for size in [1 << 47, 1 << 62] {
+            assert_eq!(create(size, &of_host).err(), Some(CUresult::ERROR_OUT_OF_MEMORY));
+        }
+        for properties in [of_host, on_device(0)] {
+            assert_eq!(release(create(GRANULARITY, &properties).unwrap().handle as u64), Ok(()));
+        }
+    }
+
+    #[test]
+    fn sizes_and_places_are_checked() {
+        assert_eq!(create(1, &on_device(0)).err(), Some(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(create(GRANULARITY, &on_device(9)).err(), Some(CUresult::ERROR_INVALID_DEVICE));
+        assert_eq!(create(1 << 60, &on_device(0)).err(), Some(CUresult::ERROR_OUT_OF_MEMORY));
+    }
+}

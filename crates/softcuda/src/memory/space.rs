@@ -1,0 +1,429 @@
+//! The address space: every range that a device may touch, whose it is, and what may be done with it.
+//!
+//! Copies and kernels look every address up here, and nowhere else. Memory is taken away in two steps: its range
+//! leaves the map, then [`quiet`] waits until no operation is in the middle of using what it looked up before. So an
+//! operation holds [`working`] while it touches memory, and never while it waits for something else.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use katydid_cuda_sys::CUresult;
+
+use crate::ffi::Outcome;
+use crate::memory::heap::GRANULE;
+use crate::memory::pages::{PAGE, memory_file};
+use crate::process::settings::MOST_DEVICES;
+
+/// Under unified addressing copies and fills reach the memory of every device; only kernels need peer access.
+pub(crate) const ALL_PEERS: u32 = u32::MAX;
+
+/// What may be done with a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Access {
+    /// Nothing: it is mapped, but access has not been granted.
+    None,
+    /// Loads.
+    Read,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// What a range is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Memory of `cuMemAlloc`, or a variable of a module.
+    Device,
+    /// Memory of another process that a handle was opened for, by a context of the device with this ordinal.
+    Opened(i32),
+    /// A heap that device code allocates from: kernels of its context reach it, the host API does not.
+    Heap,
+    /// Texels of an array: copies and the texture unit reach them, loads and stores of kernels do not.
+    Array,
+    /// A mapping of physical memory into reserved addresses, with each device's access.
+    Mapped([Access; MOST_DEVICES]),
+    /// Page-locked memory of `cuMemHostAlloc`, with its flags.
+    Pinned(u32),
+    /// Memory of the program, registered, with its flags.
+    Registered(u32),
+    /// Memory that host and devices share.
+    Managed,
+    /// Memory out of a pool.
+    Pooled {
+        /// Handle of the pool.
+        pool: usize,
+        /// A bit for each device that may use it.
+        devices: u32,
+        /// Host and devices share it.
+        managed: bool,
+    },
+}
+
+/// One range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Region {
+    /// First address.
+    pub(crate) start: u64,
+    /// Size in bytes, as asked for.
+    pub(crate) size: u64,
+    /// What it is.
+    pub(crate) kind: Kind,
+    /// Ordinal of the device it belongs to (for host memory: of the context that made it).
+    pub(crate) device: i32,
+    /// Handle of the context that made it; 0 for mappings, which belong to none.
+    pub(crate) context: usize,
+    /// A number that no other range ever had.
+    pub(crate) id: u64,
+    /// Freed in a stream: calls do not know it any more, work that was submitted before still uses it.
+    pub(crate) leaving: bool,
+}
+
+impl Region {
+    /// A range with a new number.
+    pub(crate) fn new(start: u64, size: u64, kind: Kind, device: i32, context: usize) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self { start, size, kind, device, context, id: NEXT.fetch_add(1, Ordering::Relaxed), leaving: false }
+    }
+
+    /// One past the last address.
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.size
+    }
+
+    /// Whether it is memory of the host.
+    pub(crate) fn is_host(&self) -> bool {
+        matches!(self.kind, Kind::Pinned(_) | Kind::Registered(_))
+    }
+
+    /// Whether the program's processor may use it.
+    pub(crate) fn is_for_host(&self) -> bool {
+        self.is_host() || self.is_managed()
+    }
+
+    /// Whether host and devices share it.
+    pub(crate) fn is_managed(&self) -> bool {
+        matches!(self.kind, Kind::Managed | Kind::Pooled { managed: true, .. })
+    }
+
+    /// What `device` may do with it, if it reaches the memory of those devices whose bit is set in `peers`.
+    pub(crate) fn access(&self, device: i32, peers: u32) -> Access {
+        match self.kind {
+            Kind::Mapped(access) => access.get(device as usize).copied().unwrap_or(Access::None),
+            Kind::Heap => Access::None,
+            // Who opens a handle is given access to its device (`CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`).
+            Kind::Opened(by) if by == device => Access::ReadWrite,
+            Kind::Device | Kind::Opened(_) if self.device != device && peers & (1 << self.device) == 0 => Access::None,
+            Kind::Pooled { devices, .. } if devices & (1 << device) == 0 && peers != ALL_PEERS => Access::None,
+            _ => Access::ReadWrite,
+        }
+    }
+
+    /// One past the last address that device code may touch: as on a GPU, the rest of the granule belongs to it.
+    pub(crate) fn reach(&self) -> u64 {
+        match self.kind {
+            Kind::Device | Kind::Opened(_) | Kind::Managed | Kind::Pooled { .. } => {
+                self.end().next_multiple_of(GRANULE)
+            }
+            _ => self.end(),
+        }
+    }
+}
+
+/// A set of ranges that do not overlap.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    regions: BTreeMap<u64, Region>,
+    /// Addresses (start to end) that are reserved for mappings: outside its regions nothing may be touched.
+    reserved: BTreeMap<u64, u64>,
+    /// By where a range begins: a file that is open as long as the range is there, which other processes can see.
+    witnesses: BTreeMap<u64, OwnedFd>,
+}
+
+impl Space {
+    /// An empty space, made at compile time.
+    pub(crate) const fn new() -> Self {
+        Self { regions: BTreeMap::new(), reserved: BTreeMap::new(), witnesses: BTreeMap::new() }
+    }
+
+    /// Notes that `start..end` is reserved.
+    pub(crate) fn reserve(&mut self, start: u64, end: u64) {
+        self.reserved.insert(start, end);
+    }
+
+    /// Forgets a reservation.
+    pub(crate) fn unreserve(&mut self, start: u64) {
+        self.reserved.remove(&start);
+    }
+
+    /// Whether `start..start + size` touches neither a range nor a reservation: memory that only the program knows.
+    pub(crate) fn is_foreign(&self, start: u64, size: u64) -> bool {
+        let Some(end) = start.checked_add(size) else { return false };
+        let claimed = self.reserved.range(..end).next_back().is_some_and(|(_, &reserved)| reserved > start);
+        !claimed && !self.overlaps(start, size)
+    }
+
+    /// Adds a range; false if it overlaps another.
+    pub(crate) fn insert(&mut self, region: Region) -> bool {
+        let free = !self.overlaps(region.start, region.size);
+        if free {
+            self.regions.insert(region.start, region);
+        }
+        free
+    }
+
+    /// Takes away the range that starts at `start`.
+    pub(crate) fn remove(&mut self, start: u64) -> Option<Region> {
+        self.witnesses.remove(&start);
+        self.regions.remove(&start)
+    }
+
+    /// The file that is open as long as the range at `start` is there.
+    pub(crate) fn witness(&mut self, start: u64) -> Outcome<&OwnedFd> {
+        if !self.regions.contains_key(&start) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        match self.witnesses.entry(start) {
+            Entry::Occupied(made) => Ok(made.into_mut()),
+            Entry::Vacant(free) => {
+                let file = memory_file(PAGE).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+                Ok(free.insert(file))
+            }
+        }
+    }
+
+    /// The range that holds `address`.
+    pub(crate) fn find(&self, address: u64) -> Option<&Region> {
+        let (_, region) = self.regions.range(..=address).next_back()?;
+        (address < region.end()).then_some(region)
+    }
+
+    /// The range whose granules hold `address`, for device code.
+    pub(crate) fn find_reach(&self, address: u64) -> Option<&Region> {
+        let (_, region) = self.regions.range(..=address).next_back()?;
+        (address < region.reach()).then_some(region)
+    }
+
+    /// Whether any range touches `start..start + size`.
+    pub(crate) fn overlaps(&self, start: u64, size: u64) -> bool {
+        self.overlapping(start, size).next().is_some()
+    }
+
+    /// The ranges that touch `start..start + size`, last one first.
+    pub(crate) fn overlapping(&self, start: u64, size: u64) -> impl Iterator<Item = &Region> {
+        let end = start.saturating_add(size);
+        self.regions.range(..end).rev().map(|(_, region)| region).take_while(move |region| region.end() > start)
+    }
+
+    /// The ranges that tile `start..start + size` exactly, or `None`.
+    pub(crate) fn tiles(&self, start: u64, size: u64) -> Option<Vec<Region>> {
+        let end = start.checked_add(size)?;
+        let tiles: Vec<Region> = self.regions.range(start..end).map(|(_, region)| *region).collect();
+        let mut at = start;
+        for tile in &tiles {
+            if tile.start != at {
+                return None;
+            }
+            at = tile.end();
+        }
+        (at == end && size > 0).then_some(tiles)
+    }
+
+    /// Notes that the range at `start` was freed in a stream.
+    pub(crate) fn leave(&mut self, start: u64) {
+        if let Some(region) = self.regions.get_mut(&start) {
+            region.leaving = true;
+        }
+    }
+
+    /// Takes away the range that starts at `start`, if it is still the one with this number.
+    pub(crate) fn remove_same(&mut self, start: u64, id: u64) -> Option<Region> {
+        self.regions.get(&start).is_some_and(|region| region.id == id).then(|| self.remove(start)).flatten()
+    }
+
+    /// Puts a range in the place of the one that starts where it does and is leaving.
+    pub(crate) fn replace(&mut self, region: Region) {
+        self.regions.insert(region.start, region);
+    }
+
+    /// Sets which devices may use the memory of a pool.
+    pub(crate) fn set_pool_access(&mut self, wanted: usize, granted: u32) {
+        for region in self.regions.values_mut() {
+            if let Kind::Pooled { pool, devices, .. } = &mut region.kind
+                && *pool == wanted
+            {
+                *devices = granted;
+            }
+        }
+    }
+
+    /// Replaces the kind of the range that starts at `start`.
+    pub(crate) fn set_kind(&mut self, start: u64, kind: Kind) {
+        if let Some(region) = self.regions.get_mut(&start) {
+            region.kind = kind;
+        }
+    }
+
+    /// All ranges that belong to a context.
+    pub(crate) fn of_context(&self, context: usize) -> Vec<Region> {
+        self.regions.values().filter(|region| region.context == context).copied().collect()
+    }
+
+    /// Whether the whole of `start..start + size` can be accessed by a call; mappings that are neighbours are one.
+    pub(crate) fn allows(&self, start: u64, size: u64, wanted: Access, device: i32, peers: u32) -> bool {
+        let end = start.saturating_add(size);
+        self.spans(start, size, |at| {
+            let region = self.find(at).filter(|region| !region.leaving && region.access(device, peers) >= wanted)?;
+            let is_whole = end <= region.end() || matches!(region.kind, Kind::Mapped(_));
+            is_whole.then_some(region.end())
+        })
+    }
+
+    /// The same when the turn of work has come that a call allowed: memory that is leaving is there until then, and a
+    /// place that was given out again meanwhile counts whole.
+    pub(crate) fn still_allows(&self, start: u64, size: u64, wanted: Access, device: i32, peers: u32) -> bool {
+        self.spans(start, size, |at| {
+            let region = self.find_reach(at).filter(|region| region.access(device, peers) >= wanted)?;
+            Some(region.reach())
+        })
+    }
+
+    /// How many of `bytes` bytes from `start` on code of `device` may read, over ranges that follow each other.
+    pub(crate) fn readable(&self, start: u64, bytes: u64, device: i32, peers: u32) -> u64 {
+        let end = start.saturating_add(bytes);
+        let mut at = start;
+        while at < end {
+            let next = self.find_reach(at).filter(|region| region.access(device, peers) != Access::None);
+            let Some(region) = next else { break };
+            at = region.reach().min(end);
+        }
+        at - start
+    }
+
+    /// Whether ranges follow each other over all of `start..start + size`; `next` gives the end of the one at an address.
+    fn spans(&self, start: u64, size: u64, next: impl Fn(u64) -> Option<u64>) -> bool {
+        let Some(end) = start.checked_add(size) else { return false };
+        let mut at = start;
+        while at < end {
+            let Some(after) = next(at) else { return false };
+            at = after;
+        }
+        true
+    }
+}
+
+/// The address space of this process.
+static SPACE: RwLock<Space> = RwLock::new(Space::new());
+/// Read by whoever touches memory, written by whoever has taken a range away. Never read twice by one thread: between
+/// the two a writer may be waiting.
+static WORKING: RwLock<()> = RwLock::new(());
+
+/// The map, to look into.
+pub(crate) fn read() -> RwLockReadGuard<'static, Space> {
+    SPACE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The map, to change.
+pub(crate) fn write() -> RwLockWriteGuard<'static, Space> {
+    SPACE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by an operation while it touches memory that it has looked up.
+pub(crate) fn working() -> RwLockReadGuard<'static, ()> {
+    WORKING.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by who moves memory to other pages: no operation touches any meanwhile.
+pub(crate) fn still() -> RwLockWriteGuard<'static, ()> {
+    WORKING.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until every operation that may know a range taken away before is done.
+pub(crate) fn quiet() {
+    drop(WORKING.write().unwrap_or_else(PoisonError::into_inner));
+}
+
+/// The range that holds `address`, copied out; one that was freed is none, wherever its stream stands.
+pub(crate) fn find(address: u64) -> Option<Region> {
+    read().find(address).filter(|region| !region.leaving).copied()
+}
+
+/// The range that starts at `start`; `INVALID_VALUE` if there is none.
+pub(crate) fn starting_at(start: u64) -> Outcome<Region> {
+    find(start).filter(|region| region.start == start).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(start: u64, size: u64, kind: Kind) -> Region {
+        Region::new(start, size, kind, 0, 0)
+    }
+
+    fn granted(access: Access) -> Kind {
+        let mut all = [Access::None; MOST_DEVICES];
+        all[0] = access;
+        Kind::Mapped(all)
+    }
+
+    #[test]
+    fn ranges_do_not_overlap_and_end_before_one_past() {
+        let mut space = Space::new();
+        assert!(space.insert(region(0x1000, 0x1000, Kind::Device)));
+        assert!(!space.insert(region(0x1fff, 1, Kind::Device)));
+        assert!(!space.insert(region(0x800, 0x801, Kind::Device)));
+        assert!(space.insert(region(0x2000, 1, Kind::Pinned(0))));
+        assert_eq!(space.find(0x1fff).map(|it| it.start), Some(0x1000));
+        assert_eq!(space.find(0x2001), None);
+        assert_eq!(space.remove(0x1000).map(|it| it.size), Some(0x1000));
+        assert_eq!(space.find(0x1000), None);
+    }
+
+    #[test]
+    fn access_spans_neighbours_but_not_holes_nor_what_was_not_granted() {
+        let mut space = Space::new();
+        space.insert(region(0x1000, 0x1000, granted(Access::ReadWrite)));
+        space.insert(region(0x2000, 0x1000, granted(Access::Read)));
+        space.insert(region(0x3000, 0x1000, granted(Access::None)));
+        assert!(space.allows(0x1800, 0x1000, Access::Read, 0, 0));
+        assert!(!space.allows(0x1800, 0x1000, Access::ReadWrite, 0, 0));
+        assert!(!space.allows(0x2800, 0x1000, Access::Read, 0, 0));
+        assert!(!space.allows(0x1000, 0x10, Access::Read, 1, 0));
+        assert!(!space.allows(0x5000, 1, Access::Read, 0, 0));
+        assert_eq!([0x2000, 0x1800, 0x1801].map(|bytes| space.readable(0x1800, bytes, 0, 0)), [0x1800, 0x1800, 0x1800]);
+        assert_eq!([0x800, 0x900].map(|bytes| space.readable(0x1800, bytes, 0, 0)), [0x800, 0x900]);
+        assert_eq!((space.readable(0x1800, 0x100, 1, 0), space.readable(0x5000, 1, 0, 0)), (0, 0));
+    }
+
+    #[test]
+    fn memory_of_another_device_needs_peer_access() {
+        let other = Region::new(0x1000, 0x100, Kind::Device, 1, 0);
+        assert_eq!(other.access(0, 0), Access::None);
+        assert_eq!(other.access(0, 1 << 1), Access::ReadWrite);
+        assert_eq!(other.reach(), 0x1200);
+    }
+
+    #[test]
+    fn memory_of_the_program_is_what_neither_range_nor_reservation_touches() {
+        let mut space = Space::new();
+        space.insert(region(0x1000, 0x1000, Kind::Device));
+        space.reserve(0x8000, 0x9000);
+        assert!(space.is_foreign(0x2000, 0x6000));
+        assert!(!space.is_foreign(0x2000, 0x6001) && !space.is_foreign(0x1fff, 1) && !space.is_foreign(1, u64::MAX));
+        space.unreserve(0x8000);
+        assert!(space.is_foreign(0x8000, 0x1000));
+    }
+
+    #[test]
+    fn tiles_must_fill_a_range_exactly() {
+        let mut space = Space::new();
+        space.insert(region(0x1000, 0x1000, Kind::Device));
+        space.insert(region(0x2000, 0x1000, Kind::Device));
+        assert_eq!(space.tiles(0x1000, 0x2000).map(|tiles| tiles.len()), Some(2));
+        assert_eq!(space.tiles(0x1000, 0x1800), None);
+        assert_eq!(space.tiles(0x1800, 0x800), None);
+        assert_eq!(space.tiles(0x1000, 0), None);
+    }
+}

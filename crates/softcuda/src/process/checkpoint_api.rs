@@ -1,0 +1,160 @@
+//! What Katydid asks of the software device beyond CUDA: to stop kernels in the middle, to take them along, to end them.
+//!
+//! A worker finds these symbols beside the driver API (`dlsym`) when its driver is this library (`katydid_softcuda_marker`).
+//! A checkpoint is: `hold`, `save` once for each launch in progress, device memory; then `release` here, or, in another
+//! process, modules loaded and memory restored at the same addresses, and `continue` in the stream of each launch.
+//!
+//! | symbol | what it does |
+//! |---|---|
+//! | `katydid_softcuda_hold` | puts every running kernel aside and starts no other; returns when nothing runs |
+//! | `katydid_softcuda_save` | gives each launch that was put aside: context, stream, its state as bytes |
+//! | `katydid_softcuda_release` | lets everything go on |
+//! | `katydid_softcuda_continue` | puts a launch that was saved into a stream |
+//! | `katydid_softcuda_cancel` | ends every kernel at once; their contexts fail |
+//! | `katydid_softcuda_heaps` | gives the books of each heap that device code allocates from: of a context, as bytes |
+//! | `katydid_softcuda_heap` | makes such a heap again; what is in it is then written to its addresses |
+//! | `katydid_softcuda_untouched` | how many bytes from an address on nobody has ever written to |
+//! | `katydid_softcuda_executed` | warp instructions that this process has run so far |
+
+#![expect(unsafe_code, reason = "exported symbols, and buffers of C callers")]
+#![allow(missing_docs, unreachable_pub, reason = "the table above says it")]
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUcontext, CUresult, CUstream};
+
+use crate::code::launch;
+use crate::context::contexts::{self, Context};
+use crate::ffi::{Outcome, say};
+use crate::memory::device_heap::Kept;
+use crate::memory::virtual_memory;
+use crate::sync::{hold, stream};
+
+/// Called with each launch that was put aside; anything but 0 ends the visit and is returned.
+type Visit = unsafe extern "C" fn(user: *mut c_void, CUcontext, CUstream, state: *const u8, size: usize) -> CUresult;
+
+/// Panics stop here, as at the border of the driver API.
+fn guarded(what: &str, body: impl FnOnce() -> Outcome) -> CUresult {
+    let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        say(&format!("{what}: internal error (please report it)"));
+        Err(CUresult::ERROR_UNKNOWN)
+    });
+    outcome.into()
+}
+
+fn handle(value: usize) -> *mut c_void {
+    std::ptr::without_provenance_mut(value)
+}
+
+fn living(context: CUcontext) -> Outcome<Arc<Context>> {
+    contexts::living(context.address() as usize).ok_or(CUresult::ERROR_INVALID_CONTEXT)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn katydid_softcuda_hold() -> CUresult {
+    guarded("hold", || {
+        hold::hold();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn katydid_softcuda_release() -> CUresult {
+    guarded("release", || {
+        hold::release();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn katydid_softcuda_cancel() -> CUresult {
+    guarded("cancel", || {
+        hold::cancel();
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// `visit` must be a function that takes `user`; the bytes are lent for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn katydid_softcuda_save(visit: Option<Visit>, user: *mut c_void) -> CUresult {
+    guarded("save", || {
+        let visit = visit.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        for (place, state) in hold::states() {
+            let (context, stream) = (CUcontext(handle(place.context)), CUstream(handle(place.stream)));
+            // SAFETY: the caller's promise; the state lives during the call.
+            unsafe { visit(user, context, stream, state.as_ptr(), state.len()) }.ok()?;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// `state` must be readable for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn katydid_softcuda_continue(into: CUstream, state: *const u8, size: usize) -> CUresult {
+    guarded("continue", || {
+        if state.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's promise; not null.
+        let state = unsafe { std::slice::from_raw_parts(state, size) };
+        launch::go_on(&stream::resolve(into)?, state)
+    })
+}
+
+/// Called with the books of each heap, and with its memory, which is readable and writable for the process.
+type VisitHeap =
+    unsafe extern "C" fn(user: *mut c_void, books: *const u8, size: usize, memory: *mut u8, length: usize) -> CUresult;
+
+/// # Safety
+///
+/// `visit` must be a function that takes `user`; the books are lent for the call, the memory as long as the context lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn katydid_softcuda_heaps(
+    context: CUcontext,
+    visit: Option<VisitHeap>,
+    user: *mut c_void,
+) -> CUresult {
+    guarded("heaps", || {
+        let visit = visit.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        for kept in living(context)?.heaps.kept() {
+            let (books, (start, end)) = (kept.to_bytes(), kept.range);
+            let memory = std::ptr::with_exposed_provenance_mut(start as usize);
+            // SAFETY: the caller's promise; the books live during the call.
+            unsafe { visit(user, books.as_ptr(), books.len(), memory, (end - start) as usize) }.ok()?;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// `books` must be readable for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn katydid_softcuda_heap(context: CUcontext, books: *const u8, size: usize) -> CUresult {
+    guarded("heap", || {
+        if books.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's promise; not null.
+        let books = unsafe { std::slice::from_raw_parts(books, size) };
+        let kept = Kept::from_bytes(books).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let context = living(context)?;
+        context.heaps.make(&context, &kept)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn katydid_softcuda_untouched(address: u64, size: u64) -> u64 {
+    catch_unwind(|| virtual_memory::untouched(address, size)).unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn katydid_softcuda_executed() -> u64 {
+    hold::executed()
+}

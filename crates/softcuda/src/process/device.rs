@@ -1,0 +1,117 @@
+//! Devices: who they are, and what hangs on each: its memory and its primary context.
+
+use std::sync::OnceLock;
+
+use katydid_cuda_sys::{CUdevice, CUresult};
+
+use crate::context::primary::Primary;
+use crate::ffi::Outcome;
+use crate::memory::allocation::DeviceMemory;
+use crate::process::attributes::{self, Variable};
+use crate::process::settings;
+
+/// The driver version shown: that of CUDA 13.0, whose symbols are exported.
+pub(crate) const DRIVER_VERSION: u32 = 13000;
+
+/// One device.
+pub(crate) struct Device {
+    /// Position in the program's order.
+    pub(crate) ordinal: i32,
+    /// Position among all devices: identity and address range go by it, so that they do not depend on visibility.
+    index: usize,
+    /// What its attributes vary in.
+    variable: Variable,
+    /// Its memory.
+    pub(crate) memory: DeviceMemory,
+    /// Its primary context.
+    pub(crate) primary: Primary,
+}
+
+impl Device {
+    /// Nothing is reserved yet: that happens at the first allocation.
+    fn new(ordinal: usize, index: usize, bytes: u64) -> Self {
+        Self {
+            ordinal: ordinal as i32,
+            index,
+            variable: Variable { multiprocessors: settings::cores() as u32, bus: index as u32 + 1 },
+            memory: DeviceMemory::new(ordinal, index, bytes),
+            primary: Primary::new(),
+        }
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &'static str {
+        "Katydid softcuda"
+    }
+
+    /// Its UUID.
+    pub(crate) fn uuid(&self) -> [u8; 16] {
+        uuid(self.index)
+    }
+
+    /// PCI bus; domain and device are 0.
+    pub(crate) fn pci_bus(&self) -> u32 {
+        self.variable.bus
+    }
+
+    /// Domain, bus, device and function, as in `0000:01:00.0`.
+    pub(crate) fn pci_bus_id(&self) -> String {
+        format!("0000:{:02X}:00.0", self.pci_bus())
+    }
+
+    /// Multiprocessors, one a core.
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.variable.multiprocessors
+    }
+
+    /// The value of an attribute; `INVALID_VALUE` for an id that the driver does not know.
+    pub(crate) fn attribute(&self, id: u32) -> Outcome<i32> {
+        attributes::value(id, &self.variable).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+}
+
+/// All visible devices, made at the first call.
+pub(crate) fn all() -> &'static [Device] {
+    static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
+    DEVICES.get_or_init(|| {
+        let visible = settings::visible_devices();
+        let bytes = settings::device_memory();
+        visible.into_iter().enumerate().map(|(ordinal, index)| Device::new(ordinal, index, bytes)).collect()
+    })
+}
+
+/// The device with this ordinal, or `INVALID_DEVICE`.
+pub(crate) fn get(ordinal: CUdevice) -> Outcome<&'static Device> {
+    usize::try_from(ordinal).ok().and_then(|at| all().get(at)).ok_or(CUresult::ERROR_INVALID_DEVICE)
+}
+
+/// The device with this PCI bus id; domain and function may be left out, as the driver accepts it.
+pub(crate) fn by_pci_bus_id(text: &str) -> Outcome<&'static Device> {
+    let text = text.trim_end_matches(".0");
+    let mut parts = text.rsplit(':').map(|part| u32::from_str_radix(part, 16).ok());
+    let (device, bus, domain) = (parts.next().flatten(), parts.next().flatten(), parts.next().unwrap_or(Some(0)));
+    let found = all().iter().find(|it| Some(it.pci_bus()) == bus && device == Some(0) && domain == Some(0));
+    found.ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// 16 bytes that name a device in every process of every machine: software devices are alike.
+pub(crate) fn uuid(index: usize) -> [u8; 16] {
+    let mut uuid = *b"katydid softcud\0";
+    uuid[15] = index as u8;
+    uuid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_found_by_its_own_bus_id() {
+        let device = get(0).unwrap();
+        assert_eq!(by_pci_bus_id(&device.pci_bus_id()).unwrap().ordinal, 0);
+        assert_eq!(by_pci_bus_id("01:00").unwrap().ordinal, 0);
+        assert!(by_pci_bus_id("0000:77:00.0").is_err());
+        assert!(by_pci_bus_id("nonsense").is_err());
+        assert_eq!(get(-1).err(), Some(CUresult::ERROR_INVALID_DEVICE));
+    }
+}

@@ -1,0 +1,119 @@
+//! What the private tables are told about this library.
+
+#![expect(unsafe_code, reason = "passes on an image without a length")]
+
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUmodule, CUresult, CUstream};
+use katydid_export_table::{ContextState, DeviceIdentity, DriverFacts, Handle, Status};
+
+use katydid_ptx_exec::Kernel;
+
+use crate::code::image::Code;
+use crate::code::module;
+use crate::context::{contexts, primary, stack};
+use crate::process::{device, state};
+use crate::sync::stream;
+
+/// Added to a stream's handle to make its "object": never a handle itself.
+const OBJECT: usize = 8;
+
+/// Has no state: every answer is looked up where the public functions look.
+struct Facts;
+
+/// Tells the tables, once.
+pub(crate) fn install() {
+    katydid_export_table::install(&Facts);
+}
+
+impl DriverFacts for Facts {
+    fn driver_version(&self) -> u32 {
+        device::DRIVER_VERSION
+    }
+
+    fn devices(&self) -> Vec<DeviceIdentity> {
+        let identity = |device: &device::Device| DeviceIdentity {
+            uuid: device.uuid(),
+            pci_domain: 0,
+            pci_bus: device.pci_bus(),
+            pci_device: 0,
+        };
+        device::all().iter().map(identity).collect()
+    }
+
+    fn alive(&self) -> Result<(), Status> {
+        state::ready().map_err(|code| code.0)
+    }
+
+    fn current_context(&self) -> Handle {
+        stack::handle()
+    }
+
+    fn context_state(&self, handle: Handle) -> ContextState {
+        match contexts::living(handle) {
+            Some(_) => ContextState::Active,
+            None if primary::device_of(handle).is_some() => ContextState::Inactive,
+            None => ContextState::Unknown,
+        }
+    }
+
+    fn primary_context(&self, ordinal: i32) -> Result<Handle, Status> {
+        device::get(ordinal).map(|device| device.primary.handle).map_err(|code| code.0)
+    }
+
+    fn context_device(&self, handle: Handle) -> Result<i32, Status> {
+        stack::device_of(handle).map(|device| device.ordinal).map_err(|code| code.0)
+    }
+
+    fn context_id(&self, handle: Handle) -> Result<u64, Status> {
+        stack::named(handle).map(|context| context.id).map_err(|code| code.0)
+    }
+
+    /// The default streams of all contexts share two objects, as their handles are the same; the context tells them
+    /// apart.
+    fn stream_object(&self, handle: Handle, stream: Handle, per_thread: bool) -> Result<Handle, Status> {
+        let found = match stream {
+            0..=2 => stack::named(handle)
+                .map(|context| stream::default_of(&context, stream == 2 || (stream == 0 && per_thread)).handle),
+            _ => stream::created(CUstream(std::ptr::with_exposed_provenance_mut(stream))).map(|stream| stream.handle),
+        };
+        found.map(|handle| handle + OBJECT).map_err(|code| code.0)
+    }
+
+    fn stream_id(&self, handle: Handle, object: Handle) -> Result<u64, Status> {
+        let stream = object.wrapping_sub(OBJECT);
+        let found = match stream {
+            1 | 2 => stack::named(handle).map(|context| stream::default_of(&context, stream == 2)),
+            _ => stream::created(CUstream(std::ptr::with_exposed_provenance_mut(stream))),
+        };
+        found.map(|stream| stream.id).map_err(|code| code.0)
+    }
+
+    unsafe fn load_image(&self, image: *const c_void) -> Result<Handle, Status> {
+        let context = stack::usable().map_err(|code| code.0)?;
+        // SAFETY: a complete image, by the contract of this function.
+        let loaded = unsafe { Code::at(image) }.and_then(|code| module::load(&context, &code));
+        loaded.map(|module| module.handle).map_err(|refusal| refusal.code.0)
+    }
+
+    fn module_functions(&self, handle: Handle) -> Result<Vec<(Handle, CString)>, Status> {
+        let handle = CUmodule(std::ptr::with_exposed_provenance_mut(handle));
+        let module = module::resolve(handle).map_err(|code| code.0)?;
+        let one = |kernel: &Arc<Kernel>| module.function(&kernel.name).map(|it| (it.handle, it.name.clone()));
+        module.kernels().iter().map(one).collect::<Result<_, _>>().map_err(|code| code.0)
+    }
+
+    /// Pairs of processors are dealt out to clusters in turn, as on a GPU.
+    fn multiprocessor_places(&self) -> Result<(Vec<u8>, Vec<u8>), Status> {
+        const CLUSTERS: u32 = 8;
+        let context = stack::usable().map_err(|_| CUresult::ERROR_INVALID_CONTEXT.0)?;
+        let pairs = context.device.multiprocessors().div_ceil(2);
+        Ok((0..pairs).map(|pair| ((pair % CLUSTERS) as u8, (pair / CLUSTERS) as u8)).unzip())
+    }
+
+    fn unload_module(&self, handle: Handle) -> Result<(), Status> {
+        let module = module::resolve(CUmodule(std::ptr::with_exposed_provenance_mut(handle)));
+        module.and_then(|module| module::unload(module.handle)).map_err(|code| code.0)
+    }
+}

@@ -1,0 +1,9 @@
+//! Streams, events and the executor of what is queued.
+
+pub(crate) mod event;
+pub(crate) mod executor;
+pub(crate) mod hold;
+pub(crate) mod job;
+pub(crate) mod stream;
+pub(crate) mod stream_attributes;
+pub(crate) mod wait_value;

@@ -1,0 +1,234 @@
+//! Events: points of a stream, with the time they were reached.
+//!
+//! A record makes a new mark and the event stands for it from then on; whoever waited for the old one still does.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use katydid_cuda_sys::{CUevent, CUipcEventHandle, CUresult, CUstream, event_flags, stream_flags};
+
+use crate::context::contexts::{self, Context};
+use crate::ffi::Outcome;
+use crate::memory::pool;
+use crate::memory::shared_marks::SharedMarks;
+use crate::process::handles::{Registry, mint};
+use crate::sync::job::Job;
+use crate::sync::stream::{self, Stream};
+
+/// A point that will be reached once.
+#[derive(Default)]
+pub(crate) struct Mark {
+    time: Mutex<Option<Instant>>,
+    reached: Condvar,
+    /// For an event of several processes: its counters, and the number of this mark.
+    shared: Option<(Arc<SharedMarks>, u64)>,
+}
+
+impl Mark {
+    /// The point is reached now.
+    pub(crate) fn reach(&self) {
+        *self.time.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.reached.notify_all();
+        if let Some((marks, number)) = &self.shared {
+            marks.reach(*number);
+        }
+    }
+
+    /// When the point was reached. Nobody asks for the very moment of a point that another process may reach.
+    pub(crate) fn time(&self) -> Option<Instant> {
+        if let Some((marks, number)) = &self.shared {
+            return marks.is_reached(*number).then(Instant::now);
+        }
+        *self.time.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the point is reached.
+    pub(crate) fn wait(&self) {
+        if let Some((marks, number)) = &self.shared {
+            return marks.wait(*number);
+        }
+        let time = self.time.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.reached.wait_while(time, |time| time.is_none()).unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// One event.
+pub(crate) struct Event {
+    /// Its handle.
+    pub(crate) handle: usize,
+    flags: u32,
+    /// Handle of that context, to ask how it is.
+    context_handle: usize,
+    /// The context it belongs to; a mark of an ended context is as good as reached.
+    context: u64,
+    mark: Mutex<Option<Arc<Mark>>>,
+    /// Counters that other processes know too.
+    shared: Option<Arc<SharedMarks>>,
+}
+
+/// Events whose handle is alive.
+static EVENTS: Registry<Event> = Registry::new();
+
+impl Event {
+    /// The mark of the latest record.
+    pub(crate) fn mark(&self) -> Option<Arc<Mark>> {
+        if let Some(marks) = &self.shared {
+            let last = marks.last();
+            let mark = || Arc::new(Mark { shared: Some((Arc::clone(marks), last)), ..Mark::default() });
+            return (last > 0).then(mark);
+        }
+        self.mark.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The error that sticks to its context.
+    fn healthy(&self) -> Outcome {
+        contexts::living(self.context_handle).map_or(Ok(()), |context| context.healthy())
+    }
+
+    /// Whether it was ever recorded in a stream.
+    pub(crate) fn was_recorded(&self) -> bool {
+        self.mark().is_some()
+    }
+
+    /// A new mark that the event stands for from now on; whoever renews it reaches it.
+    pub(crate) fn renew(&self) -> Arc<Mark> {
+        let shared = self.shared.as_ref().map(|marks| (Arc::clone(marks), marks.record()));
+        let mark = Arc::new(Mark { shared, ..Mark::default() });
+        *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&mark));
+        mark
+    }
+
+    /// `cuEventRecord`.
+    pub(crate) fn record(&self, stream: &Arc<Stream>) -> Outcome {
+        if stream.context()?.id != self.context {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        // The event stands for the new mark before the job can reach it: a query in between must say "not yet".
+        let mark = self.renew();
+        let job = Job::always(move |_| {
+            mark.reach();
+            Ok(())
+        });
+        stream.submit(job.short()).map(drop)
+    }
+
+    /// `cuCtxRecordEvent`: reached when all streams of its context have done what they hold now.
+    pub(crate) fn record_all(&self, context: &Arc<Context>, green: usize) -> Outcome {
+        if context.id != self.context {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let tickets = context.streams.tickets(|stream| stream.is_of(green));
+        let mark = self.renew();
+        // A stream of its own, whose handle ends here: it waits on a thread that nobody else needs.
+        let waiter = stream::create(context, 0, stream_flags::NON_BLOCKING, 0)?;
+        let job = Job::always(move |_| {
+            tickets.iter().for_each(|(stream, ticket)| stream.wait(*ticket));
+            mark.reach();
+            Ok(())
+        });
+        waiter.submit(job)?;
+        stream::destroy(CUstream(std::ptr::without_provenance_mut(waiter.handle)))
+    }
+
+    /// `cuStreamWaitEvent`: the stream goes on once the latest record so far is reached.
+    pub(crate) fn hold_back(&self, stream: &Arc<Stream>) -> Outcome {
+        let Some(mark) = self.mark().filter(|mark| mark.time().is_none()) else { return Ok(()) };
+        let job = Job::always(move |_| {
+            mark.wait();
+            Ok(())
+        });
+        stream.submit(job).map(drop)
+    }
+
+    /// `cuEventQuery`: an event that was never recorded is as good as reached.
+    pub(crate) fn query(&self) -> Outcome {
+        self.healthy()?;
+        let reached = self.mark().is_none_or(|mark| mark.time().is_some());
+        if reached { Ok(()) } else { Err(CUresult::ERROR_NOT_READY) }
+    }
+
+    /// `cuEventSynchronize`.
+    pub(crate) fn synchronise(&self) -> Outcome {
+        if let Some(mark) = self.mark() {
+            mark.wait();
+        }
+        if let Some(context) = contexts::living(self.context_handle) {
+            context.output.flush();
+            pool::settle(context.device.ordinal);
+        }
+        self.healthy()
+    }
+
+    /// When it was reached; `INVALID_HANDLE` if it is not made for times or was never recorded, `NOT_READY` before.
+    fn time(&self) -> Outcome<Instant> {
+        if self.flags & event_flags::DISABLE_TIMING != 0 {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let mark = self.mark().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        mark.time().ok_or(CUresult::ERROR_NOT_READY)
+    }
+}
+
+/// `cuEventElapsedTime`, in milliseconds; negative if `end` came first.
+pub(crate) fn elapsed(start: &Event, end: &Event) -> Outcome<f32> {
+    if start.context != end.context {
+        return Err(CUresult::ERROR_INVALID_HANDLE);
+    }
+    // An unusable event is reported before one that is only not ready.
+    let (from, to) = match (start.time(), end.time()) {
+        (Err(code), other) if code != CUresult::ERROR_NOT_READY || other.is_ok() => return Err(code),
+        (from, to) => {
+            let to = to?;
+            (from?, to)
+        }
+    };
+    let milliseconds = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    let forward = to.checked_duration_since(from).map(milliseconds);
+    Ok(forward.unwrap_or_else(|| -milliseconds(from.duration_since(to))) as f32)
+}
+
+/// `cuEventCreate`.
+pub(crate) fn create(context: &Context, flags: u32) -> Outcome<Arc<Event>> {
+    const KNOWN: u32 = event_flags::BLOCKING_SYNC | event_flags::DISABLE_TIMING | event_flags::INTERPROCESS;
+    let interprocess = flags & event_flags::INTERPROCESS != 0;
+    if flags & !KNOWN != 0 || (interprocess && flags & event_flags::DISABLE_TIMING == 0) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let shared = if interprocess { Some(SharedMarks::new()?) } else { None };
+    Ok(register(context, flags, shared))
+}
+
+fn register(context: &Context, flags: u32, shared: Option<SharedMarks>) -> Arc<Event> {
+    let (handle, mark, shared) = (mint(), Mutex::new(None), shared.map(Arc::new));
+    let event = Event { handle, flags, context_handle: context.handle, context: context.id, mark, shared };
+    let event = Arc::new(event);
+    EVENTS.insert(event.handle, Arc::clone(&event));
+    event
+}
+
+/// `cuIpcGetEventHandle`: of an event that was made for it.
+pub(crate) fn handle_of(event: &Event) -> Outcome<CUipcEventHandle> {
+    event.shared.as_ref().ok_or(CUresult::ERROR_INVALID_HANDLE)?.handle()
+}
+
+/// `cuIpcOpenEventHandle`: an event that stands for another process's.
+pub(crate) fn open(context: &Context, handle: &CUipcEventHandle) -> Outcome<Arc<Event>> {
+    let shared = SharedMarks::open(handle)?;
+    Ok(register(context, event_flags::INTERPROCESS | event_flags::DISABLE_TIMING, Some(shared)))
+}
+
+/// The event behind a handle.
+pub(crate) fn resolve(handle: CUevent) -> Outcome<Arc<Event>> {
+    crate::process::state::ready()?;
+    EVENTS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// `cuEventDestroy`: the handle ends; what waits for its mark still does.
+pub(crate) fn destroy(handle: CUevent) -> Outcome {
+    EVENTS.remove(handle.address() as usize).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// Ends the handles of a context's events.
+pub(crate) fn forget(context: u64) {
+    EVENTS.remove_if(|event| event.context == context);
+}

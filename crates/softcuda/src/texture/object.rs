@@ -1,0 +1,382 @@
+//! Texture and surface objects: small numbers that device code holds, and what they stand for.
+//!
+//! Numbers are given out from 1, the lowest free one first, as an H200 does. Device code may hold any number: one that was
+//! never given out faults, one whose object is gone reads as zero. What an object's memory is now is looked up for each
+//! launch, so that an object may outlive its memory.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use katydid_cuda_sys::{
+    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray, CUmipmappedArray, CUresult,
+};
+use katydid_ptx_exec::texture::{Address, Bound, Channel, Image, Level, Sampler, Shape, Texture};
+
+use crate::ffi::{Outcome, unsupported};
+use crate::memory::space;
+use crate::texture::array::{self, Array, channel, check_channels};
+use crate::texture::reference::Bindings;
+
+/// `CUresourcetype`.
+pub(crate) mod kind {
+    pub(crate) const ARRAY: u32 = 0;
+    pub(crate) const MIPMAP: u32 = 1;
+    pub(crate) const LINEAR: u32 = 2;
+    pub(crate) const PITCHED: u32 = 3;
+}
+
+/// Flags of a texture.
+mod flag {
+    pub(super) const INTEGERS: u32 = 1;
+    pub(super) const NORMALIZED: u32 = 2;
+    pub(super) const SRGB: u32 = 0x10;
+    pub(super) const SEAMLESS: u32 = 0x40;
+    /// No other bit may be set.
+    pub(super) const ALL: u32 = 0x7f;
+}
+
+/// What pitched and linear memory must be a multiple of.
+const ALIGN: u64 = 512;
+/// What a pitch must be a multiple of, and the largest.
+const PITCH: (u64, u64) = (32, 2_097_120);
+/// Largest pitched texture.
+const PITCHED: (u64, u64) = (131_072, 65_000);
+
+/// What an object reads, as far as it was known when it was made.
+#[derive(Clone)]
+enum Source {
+    /// Arrays: one, or the levels of a mipmap.
+    Arrays(Vec<Arc<Array>>),
+    /// Memory: address, bytes.
+    Linear(u64, u64),
+    /// Memory: address, texels in a row, rows, pitch.
+    Pitched(u64, [u32; 2], u64),
+}
+
+/// One object.
+pub(crate) struct Object {
+    resource: CUDA_RESOURCE_DESC,
+    texture: Option<(CUDA_TEXTURE_DESC, Sampler)>,
+    view: Option<CUDA_RESOURCE_VIEW_DESC>,
+    source: Source,
+    channel: Channel,
+    channels: u32,
+}
+
+/// Objects by number, from 1.
+static OBJECTS: RwLock<Vec<Option<Arc<Object>>>> = RwLock::new(Vec::new());
+
+const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+/// What a resource descriptor names.
+fn source(it: &CUDA_RESOURCE_DESC) -> Outcome<(Source, Channel, u32)> {
+    if it.flags != 0 {
+        return Err(WRONG);
+    }
+    let [first, format, third, ..] = it.res;
+    let handle = std::ptr::with_exposed_provenance_mut(first as usize);
+    let (code, channels) = (format as u32, (format >> 32) as u32);
+    match it.resType {
+        kind::ARRAY => {
+            let array = array::resolve(CUarray(handle)).map_err(|_| WRONG)?;
+            Ok((Source::Arrays(vec![Arc::clone(&array)]), array.format.channel, array.format.channels))
+        }
+        kind::MIPMAP => {
+            let mipmap = array::resolve_mipmap(CUmipmappedArray(handle)).map_err(|_| WRONG)?;
+            let format = mipmap.levels.first().ok_or(WRONG)?.format;
+            Ok((Source::Arrays(mipmap.levels.clone()), format.channel, format.channels))
+        }
+        kind::LINEAR | kind::PITCHED => {
+            check_channels(channels)?;
+            let channel = channel(code)?;
+            if first == 0 || !first.is_multiple_of(ALIGN) {
+                return Err(WRONG);
+            }
+            if it.resType == kind::LINEAR {
+                return Ok((Source::Linear(first, third), channel, channels));
+            }
+            let (width, height, pitch) = (third, it.res[3], it.res[4]);
+            if !pitch.is_multiple_of(PITCH.0) || pitch > PITCH.1 || width > PITCHED.0 || height > PITCHED.1 {
+                return Err(WRONG);
+            }
+            Ok((Source::Pitched(first, [width as u32, height as u32], pitch), channel, channels))
+        }
+        _ => Err(WRONG),
+    }
+}
+
+/// How a descriptor says that a texture is read.
+fn sampler(it: &CUDA_TEXTURE_DESC, dimensions: usize, cube: bool) -> Outcome<Sampler> {
+    let seamless = it.flags & flag::SEAMLESS != 0;
+    let modes = it.addressMode.iter().take(dimensions).all(|mode| *mode <= 3);
+    if !modes || it.filterMode > 1 || it.mipmapFilterMode > 1 || it.flags & !flag::ALL != 0 || (seamless && !cube) {
+        return Err(WRONG);
+    }
+    let address = it.addressMode.map(|mode| match mode {
+        0 => Address::Wrap,
+        2 => Address::Mirror,
+        3 => Address::Border,
+        _ => Address::Clamp,
+    });
+    Ok(Sampler {
+        address,
+        linear: it.filterMode == 1,
+        mip_linear: it.mipmapFilterMode == 1,
+        normalized: it.flags & flag::NORMALIZED != 0,
+        integers: it.flags & flag::INTEGERS != 0,
+        srgb: it.flags & flag::SRGB != 0,
+        seamless,
+        level_bias: it.mipmapLevelBias,
+        level_clamp: [it.minMipmapLevelClamp, it.maxMipmapLevelClamp],
+        border: it.borderColor,
+    })
+}
+
+/// The channel and the number of channels of a view's format; formats of block compression are refused by name.
+fn view_format(format: u32) -> Outcome<(Channel, u32)> {
+    let channels = |first: u32| 1 << (format - first);
+    Ok(match format {
+        0x01..=0x03 => (Channel::U8, channels(0x01)),
+        0x04..=0x06 => (Channel::S8, channels(0x04)),
+        0x07..=0x09 => (Channel::U16, channels(0x07)),
+        0x0a..=0x0c => (Channel::S16, channels(0x0a)),
+        0x0d..=0x0f => (Channel::U32, channels(0x0d)),
+        0x10..=0x12 => (Channel::S32, channels(0x10)),
+        0x13..=0x15 => (Channel::F16, channels(0x13)),
+        0x16..=0x18 => (Channel::F32, channels(0x16)),
+        0x19..=0x22 => return Err(unsupported("a view of block-compressed texels")),
+        _ => return Err(WRONG),
+    })
+}
+
+/// Applies a view to arrays; other resources ignore theirs.
+fn apply_view(view: &CUDA_RESOURCE_VIEW_DESC, source: &mut Source, channel: &mut Channel, channels: u32) -> Outcome {
+    let Source::Arrays(levels) = source else { return Ok(()) };
+    let base = levels.first().ok_or(WRONG)?.format;
+    let (viewed, count) = view_format(view.format)?;
+    let depth_fits = base.extent[2] == view.depth || (view.depth == 0 && base.extent[2] == 0);
+    if viewed.bytes() != channel.bytes()
+        || count != channels
+        || [view.width, view.height] != [base.extent[0], base.extent[1]]
+        || !depth_fits
+        || view.firstMipmapLevel > view.lastMipmapLevel
+    {
+        return Err(WRONG);
+    }
+    *channel = viewed;
+    let last = levels.len().saturating_sub(1);
+    let chosen = (view.firstMipmapLevel as usize).min(last)..=(view.lastMipmapLevel as usize).min(last);
+    *levels = levels.get(chosen).ok_or(WRONG)?.to_vec();
+    Ok(())
+}
+
+/// Gives an object the lowest free number.
+fn register(object: Object) -> u64 {
+    let mut objects = OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
+    let free = objects.iter().position(Option::is_none).unwrap_or(objects.len());
+    if free == objects.len() {
+        objects.push(None);
+    }
+    objects[free] = Some(Arc::new(object));
+    free as u64 + 1
+}
+
+/// The object with a number; `INVALID_VALUE` if there is none.
+fn find(number: u64) -> Outcome<Arc<Object>> {
+    let objects = OBJECTS.read().unwrap_or_else(PoisonError::into_inner);
+    let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+    index.and_then(|index| objects.get(index)?.clone()).ok_or(WRONG)
+}
+
+impl Object {
+    /// A texture, checked. With a format (code and channels), texels of an array are taken as if they had that one.
+    pub(crate) fn texture(
+        resource: CUDA_RESOURCE_DESC,
+        texture: CUDA_TEXTURE_DESC,
+        view: Option<CUDA_RESOURCE_VIEW_DESC>,
+        format: Option<(u32, u32)>,
+    ) -> Outcome<Self> {
+        let (mut source, mut channel, mut channels) = source(&resource)?;
+        if let Some((code, count)) = format {
+            let taken = self::channel(code)?;
+            if taken.bytes() * count != channel.bytes() * channels {
+                return Err(WRONG);
+            }
+            (channel, channels) = (taken, count);
+        }
+        let shape = shape_of(&source);
+        let dimensions = match shape {
+            Shape::Plain(dimensions) | Shape::Layered(dimensions) => dimensions as usize,
+            Shape::Linear => 1,
+            Shape::Cube | Shape::CubeLayers => 2,
+        };
+        let sampler = sampler(&texture, dimensions, matches!(shape, Shape::Cube | Shape::CubeLayers))?;
+        if let Some(view) = &view {
+            apply_view(view, &mut source, &mut channel, channels)?;
+        }
+        Ok(Self { resource, texture: Some((texture, sampler)), view, source, channel, channels })
+    }
+
+    /// A surface: arrays only.
+    pub(crate) fn surface(resource: CUDA_RESOURCE_DESC) -> Outcome<Self> {
+        if resource.resType != kind::ARRAY {
+            return Err(WRONG);
+        }
+        let (source, channel, channels) = source(&resource)?;
+        Ok(Self { resource, texture: None, view: None, source, channel, channels })
+    }
+}
+
+/// `cuTexObjectCreate`.
+pub(crate) fn create(
+    resource: CUDA_RESOURCE_DESC,
+    texture: CUDA_TEXTURE_DESC,
+    view: Option<CUDA_RESOURCE_VIEW_DESC>,
+) -> Outcome<u64> {
+    Object::texture(resource, texture, view, None).map(register)
+}
+
+/// `cuSurfObjectCreate`.
+pub(crate) fn create_surface(resource: CUDA_RESOURCE_DESC) -> Outcome<u64> {
+    Object::surface(resource).map(register)
+}
+
+/// `cuTexObjectDestroy` and `cuSurfObjectDestroy`: as on a GPU, a number without an object is no error.
+pub(crate) fn destroy(number: u64) {
+    let mut objects = OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
+    let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+    if let Some(place) = index.and_then(|index| objects.get_mut(index)) {
+        *place = None;
+    }
+}
+
+/// What a texture or surface was made of.
+pub(crate) fn resource(number: u64) -> Outcome<CUDA_RESOURCE_DESC> {
+    Ok(find(number)?.resource)
+}
+
+/// How a texture was said to be read.
+pub(crate) fn description(number: u64) -> Outcome<CUDA_TEXTURE_DESC> {
+    find(number)?.texture.as_ref().map(|(description, _)| *description).ok_or(WRONG)
+}
+
+/// The view that a texture was made with; nothing (zeroes) without one.
+pub(crate) fn view(number: u64) -> Outcome<CUDA_RESOURCE_VIEW_DESC> {
+    Ok(find(number)?.view.unwrap_or_default())
+}
+
+/// What indices of a source mean.
+fn shape_of(source: &Source) -> Shape {
+    match source {
+        Source::Arrays(levels) => levels.first().map_or(Shape::Plain(1), |array| array.format.shape()),
+        Source::Linear(..) => Shape::Linear,
+        Source::Pitched(..) => Shape::Plain(2),
+    }
+}
+
+impl Object {
+    /// What device code gets to see of it.
+    fn bound(&self, device: i32, peers: u32) -> Option<Bound> {
+        let image = self.image(device, peers)?;
+        Some(match &self.texture {
+            Some((_, sampler)) => Bound::Texture(Arc::new(Texture { image, sampler: sampler.clone() })),
+            None => Bound::Surface(Arc::new(image)),
+        })
+    }
+
+    /// Its texels, if all their memory is still there for `device`.
+    fn image(&self, device: i32, peers: u32) -> Option<Image> {
+        let (levels, queried) = self.levels(device, peers)?;
+        let (channel, channels) = (self.channel, self.channels);
+        Some(Image { channel, channels, shape: shape_of(&self.source), levels, queried })
+    }
+
+    fn levels(&self, device: i32, peers: u32) -> Option<(Vec<Level>, [u32; 3])> {
+        let texel = u64::from(self.channel.bytes() * self.channels);
+        match &self.source {
+            Source::Arrays(arrays) => {
+                let first = arrays.first()?;
+                let living = arrays.iter().all(|array| array::resolve(array.handle()).is_ok());
+                let queried =
+                    if self.texture.is_some() { first.format.queried() } else { first.format.queried_surface() };
+                living.then(|| (arrays.iter().map(|array| array.level).collect(), queried))
+            }
+            Source::Linear(address, bytes) => {
+                let count =
+                    u32::try_from(space::read().readable(*address, *bytes, device, peers) / texel).unwrap_or(u32::MAX);
+                let asked = u32::try_from(bytes / texel).unwrap_or(u32::MAX);
+                let level = Level {
+                    address: *address,
+                    extent: [count, 1, 1],
+                    pitch: 0,
+                    slice: 0,
+                    layers: u32::from(count > 0),
+                };
+                Some((vec![level], [asked, 0, 0]))
+            }
+            Source::Pitched(address, [width, height], pitch) => {
+                if *width == 0 || *height == 0 {
+                    return None;
+                }
+                let bytes = u64::from(height - 1) * pitch + u64::from(*width) * texel;
+                let there =
+                    space::read().readable(*address, bytes, device, peers) == bytes && pitch.is_multiple_of(texel);
+                let extent = [*width, *height, 1];
+                let level = Level { address: *address, extent, pitch: *pitch, slice: 0, layers: 1 };
+                there.then(|| (vec![level], [*width, *height, 0]))
+            }
+        }
+    }
+}
+
+/// What device code names stands for: the number of an object, or the address of a reference; `None` for a number that
+/// was never given out, a reference that nothing is bound to, and gone memory.
+pub(crate) fn bound(number: u64, device: i32, peers: u32, references: &Bindings) -> Option<Bound> {
+    if let Some(object) = references.get(&number) {
+        return object.bound(device, peers);
+    }
+    let given = OBJECTS.read().unwrap_or_else(PoisonError::into_inner).len() as u64;
+    if number > given {
+        return None;
+    }
+    let Ok(object) = find(number) else { return Some(Bound::Nothing) };
+    object.bound(device, peers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_refused_as_an_h200_refuses_them() {
+        let reads = |change: fn(&mut CUDA_TEXTURE_DESC)| {
+            let mut description = CUDA_TEXTURE_DESC::default();
+            change(&mut description);
+            sampler(&description, 2, false).is_ok()
+        };
+        assert!(
+            reads(|it| it.addressMode = [3, 2, 9]) && reads(|it| it.maxAnisotropy = 17) && reads(|it| it.flags = 0x3f)
+        );
+        assert!(
+            !reads(|it| it.addressMode[1] = 4)
+                && !reads(|it| it.filterMode = 2)
+                && !reads(|it| it.mipmapFilterMode = 2)
+        );
+        assert!(!reads(|it| it.flags = 0x40) && !reads(|it| it.flags = 0x80));
+    }
+
+    #[test]
+    fn memory_must_be_aligned_and_pitches_too() {
+        let linear = |address: u64| CUDA_RESOURCE_DESC {
+            resType: kind::LINEAR,
+            res: std::array::from_fn(|at| [address, 1 << 32 | 0x20, 400].get(at).copied().unwrap_or(0)),
+            ..CUDA_RESOURCE_DESC::default()
+        };
+        assert!(source(&linear(0x1000)).is_ok() && source(&linear(0)).is_err() && source(&linear(0x1010)).is_err());
+        let pitched = |pitch: u64| CUDA_RESOURCE_DESC {
+            resType: kind::PITCHED,
+            res: std::array::from_fn(|at| [0x1000, 1 << 32 | 0x20, 16, 8, pitch].get(at).copied().unwrap_or(0)),
+            ..CUDA_RESOURCE_DESC::default()
+        };
+        assert!(source(&pitched(64)).is_ok() && source(&pitched(80)).is_err() && source(&pitched(2_097_152)).is_err());
+    }
+}

@@ -1,0 +1,228 @@
+//! Texture and surface references: variables of a module that stand for what the program bound to them.
+//!
+//! Device code names a reference by its address. What it stands for is a texture or surface object without a number, made
+//! anew with each change. A launch takes the table of all bindings along as they were when it was submitted, so that a
+//! later change does not reach it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use katydid_cuda_sys::{
+    CUDA_ARRAY_DESCRIPTOR, CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC, CUarray, CUmipmappedArray, CUresult,
+};
+
+use crate::code::module::Module;
+use crate::ffi::Outcome;
+use crate::process::handles::{Registry, mint};
+use crate::texture::array::{self, Format, channel, check_channels};
+use crate::texture::object::{Object, kind};
+
+/// What the addresses of textures are multiples of.
+const ALIGN: u64 = 512;
+const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+/// What references stand for, by address.
+pub(crate) type Bindings = Arc<HashMap<u64, Arc<Object>>>;
+
+/// Replaced as a whole: launches hold the ones before.
+static BINDINGS: RwLock<Option<Bindings>> = RwLock::new(None);
+
+/// Those of this moment.
+pub(crate) fn bindings() -> Bindings {
+    BINDINGS.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+}
+
+fn change_bindings(change: impl FnOnce(&mut HashMap<u64, Arc<Object>>)) {
+    let mut all = BINDINGS.write().unwrap_or_else(PoisonError::into_inner);
+    change(Arc::make_mut(all.get_or_insert_default()));
+}
+
+/// What a reference is set to.
+#[derive(Clone, Default)]
+pub(crate) struct State {
+    /// How it is read.
+    pub(crate) description: CUDA_TEXTURE_DESC,
+    /// Code and channels.
+    pub(crate) format: (u32, u32),
+    /// What it reads.
+    pub(crate) resource: Option<CUDA_RESOURCE_DESC>,
+}
+
+/// One reference.
+pub(crate) struct Reference {
+    /// Its handle.
+    pub(crate) handle: usize,
+    is_surface: bool,
+    /// Handle of its module, 0 for none, and where it lies.
+    module: (usize, u64),
+    /// Id of its context.
+    context: u64,
+    state: Mutex<State>,
+}
+
+/// References that have been asked for.
+static REFERENCES: Registry<Reference> = Registry::new();
+
+/// The reference called `name`; always the same handle. `NOT_FOUND` for any other variable.
+pub(crate) fn of_module(module: &Module, name: &str, is_surface: bool) -> Outcome<Arc<Reference>> {
+    let address = module.reference(name, is_surface)?;
+    let known = |it: &Arc<Reference>| it.module == (module.handle, address) && it.is_surface == is_surface;
+    if let Some(reference) = REFERENCES.all().into_iter().find(known) {
+        return Ok(reference);
+    }
+    Ok(register((module.handle, address), module.context_id, is_surface))
+}
+
+/// A texture reference that no code reads.
+pub(crate) fn create(context: u64) -> Arc<Reference> {
+    register((0, 0), context, false)
+}
+
+fn register(module: (usize, u64), context: u64, is_surface: bool) -> Arc<Reference> {
+    let (handle, state) = (mint(), Mutex::default());
+    let reference = Arc::new(Reference { handle, is_surface, module, context, state });
+    REFERENCES.insert(handle, Arc::clone(&reference));
+    reference
+}
+
+/// The reference behind a handle.
+pub(crate) fn resolve(handle: u64, is_surface: bool) -> Outcome<Arc<Reference>> {
+    crate::process::state::ready()?;
+    let found = REFERENCES.get(handle as usize).filter(|reference| reference.is_surface == is_surface);
+    found.ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// `cuTexRefDestroy`: one of a module cannot be ended.
+pub(crate) fn destroy(handle: u64) -> Outcome {
+    if resolve(handle, false)?.module.0 != 0 {
+        return Err(WRONG);
+    }
+    REFERENCES.remove(handle as usize).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// Ends what a module declared.
+pub(crate) fn forget_module(module: usize) {
+    end(|reference| reference.module.0 == module);
+}
+
+/// Ends what was made in a context.
+pub(crate) fn forget(context: u64) {
+    end(|reference| reference.context == context);
+}
+
+fn end(which: impl Fn(&Reference) -> bool) {
+    let gone = REFERENCES.remove_if(which);
+    if !gone.is_empty() {
+        change_bindings(|all| gone.iter().for_each(|reference| drop(all.remove(&reference.module.1))));
+    }
+}
+
+impl Reference {
+    /// What it is set to.
+    pub(crate) fn state(&self) -> State {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes what it is set to, and what launches from now on find; nothing where that is refused.
+    pub(crate) fn change(&self, with: impl FnOnce(&mut State) -> Outcome) -> Outcome {
+        let mut kept = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = kept.clone();
+        with(&mut state)?;
+        let object = match (&state.resource, self.is_surface) {
+            (None, _) => None,
+            (Some(resource), true) => Some(Object::surface(*resource)?),
+            (Some(resource), false) => Some(Object::texture(*resource, state.description, None, Some(state.format))?),
+        };
+        if let Some(object) = object {
+            change_bindings(|all| drop(all.insert(self.module.1, Arc::new(object))));
+        }
+        *kept = state;
+        Ok(())
+    }
+}
+
+/// A resource of a kind, with its words.
+fn resource(kind: u32, words: &[u64]) -> CUDA_RESOURCE_DESC {
+    let mut it = CUDA_RESOURCE_DESC { resType: kind, ..CUDA_RESOURCE_DESC::default() };
+    it.res.iter_mut().zip(words).for_each(|(place, word)| *place = *word);
+    it
+}
+
+impl State {
+    /// Texels of an array, in its format.
+    pub(crate) fn bind_array(&mut self, array: CUarray) -> Outcome {
+        let format = array::resolve(array)?.format;
+        self.take_format(&format);
+        self.resource = Some(resource(kind::ARRAY, &[array.address()]));
+        Ok(())
+    }
+
+    /// Texels of a mipmap, in its format.
+    pub(crate) fn bind_mipmap(&mut self, mipmap: CUmipmappedArray) -> Outcome {
+        let format = array::resolve_mipmap(mipmap)?.levels.first().ok_or(WRONG)?.format;
+        self.take_format(&format);
+        self.resource = Some(resource(kind::MIPMAP, &[mipmap.address()]));
+        Ok(())
+    }
+
+    fn take_format(&mut self, format: &Format) {
+        let descriptor = format.descriptor();
+        self.format = (descriptor.Format, descriptor.NumChannels);
+    }
+
+    /// Memory in a line, from the aligned address at or below the one given; bytes between the two.
+    pub(crate) fn bind_memory(&mut self, address: u64, bytes: u64) -> Outcome<u64> {
+        let offset = address % ALIGN;
+        let format = u64::from(self.format.0) | u64::from(self.format.1) << 32;
+        self.resource = Some(resource(kind::LINEAR, &[address - offset, format, bytes.saturating_add(offset)]));
+        Ok(offset)
+    }
+
+    /// Memory in rows.
+    pub(crate) fn bind_rows(&mut self, it: &CUDA_ARRAY_DESCRIPTOR, address: u64, pitch: u64) {
+        self.format = (it.Format, it.NumChannels);
+        let format = u64::from(it.Format) | u64::from(it.NumChannels) << 32;
+        let words = [address, format, it.Width as u64, it.Height as u64, pitch];
+        self.resource = Some(resource(kind::PITCHED, &words));
+    }
+
+    /// What texels are; memory in a line is cut anew.
+    pub(crate) fn set_format(&mut self, code: u32, channels: i32) -> Outcome {
+        let channels = u32::try_from(channels).map_err(|_| WRONG)?;
+        channel(code)?;
+        check_channels(channels)?;
+        self.format = (code, channels);
+        if let Some(it) = self.resource.as_mut().filter(|it| it.resType == kind::LINEAR) {
+            it.res[1] = u64::from(code) | u64::from(channels) << 32;
+        }
+        Ok(())
+    }
+
+    /// The word of the resource that names what is bound, if that is of one of these kinds.
+    pub(crate) fn bound(&self, kinds: &[u32]) -> Outcome<u64> {
+        let it = self.resource.as_ref().filter(|it| kinds.contains(&it.resType));
+        it.map(|it| it.res[0]).ok_or(WRONG)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unaligned_address_begins_below_and_says_by_how_much() {
+        let mut state = State { format: (0x20, 1), ..State::default() };
+        assert_eq!(state.bind_memory(0x1010, 64), Ok(16));
+        assert_eq!(state.bound(&[kind::LINEAR]), Ok(0x1000));
+        assert_eq!(state.bound(&[kind::ARRAY]), Err(WRONG));
+        assert_eq!(state.set_format(0x20, 2).and_then(|()| state.set_format(0x20, 3)), Err(WRONG));
+    }
+
+    #[test]
+    fn references_of_no_module_can_be_ended_once() {
+        crate::process::state::initialise(0).unwrap();
+        let handle = create(u64::MAX).handle as u64;
+        assert!(resolve(handle, false).is_ok() && resolve(handle, true).is_err());
+        assert_eq!((destroy(handle), destroy(handle)), (Ok(()), Err(CUresult::ERROR_INVALID_HANDLE)));
+    }
+}

@@ -1,0 +1,281 @@
+//! Tensor maps: checked as the driver documents it, and written in a layout of this driver's own.
+//!
+//! Copies over tiles and pixels read them (`crates/ptx-exec/src/tensor.rs` has the layout); those of interleaved tensors, of wide
+//! columns and of packed elements are faults. Programs and libraries encode such maps all the same, and what they rely on holds:
+//! the address is the first word, and the rest is made of the arguments alone.
+
+use katydid_cuda_sys::{CUresult, CUtensorMap};
+
+use crate::ffi::Outcome;
+
+/// Most dimensions of a tensor, and of a box of pixels.
+pub(crate) const MAX_RANK: usize = 5;
+pub(crate) const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
+/// Bits of an element, by data type; the last three are packed.
+const BITS: [u64; 16] = [8, 16, 32, 32, 64, 64, 16, 32, 64, 16, 32, 32, 32, 4, 4, 6];
+/// The packed types whose elements lie in groups of 16 bytes.
+const PACKED_BY_16: [u32; 2] = [14, 15];
+const PACKED_BY_8: u32 = 13;
+const SIX_BITS: u32 = 15;
+/// Types that have a NaN.
+const FLOATS: std::ops::RangeInclusive<u32> = 6..=12;
+/// Bytes that a row of a box may have, by swizzle; 0 is no limit.
+const SWIZZLES: [u64; 7] = [0, 32, 64, 128, 128, 128, 128];
+/// Swizzles of packed elements, of those with six bits, and of wide columns.
+const SWIZZLES_OF_PACKED: [u32; 3] = [0, 3, 4];
+const SWIZZLES_OF_SIX_BITS: [u32; 4] = [0, 3, 4, 6];
+const SWIZZLES_OF_WIDE: [u32; 3] = [2, 3, 4];
+/// `CU_TENSOR_MAP_INTERLEAVE_32B`, and the only swizzle that goes with it.
+const INTERLEAVE_32: u32 = 2;
+const SWIZZLE_32: u32 = 1;
+/// Elements of a packed row.
+const PACKED_ROW: u64 = 128;
+
+/// What a tensor's elements are gathered into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gathered {
+    /// Boxes of so many elements in each dimension.
+    Tiles([u32; MAX_RANK]),
+    /// Columns of pixels between two corners.
+    Columns {
+        lower: [i32; MAX_PIXEL_RANK],
+        upper: [i32; MAX_PIXEL_RANK],
+        channels: u32,
+        pixels: u32,
+        /// Columns along the width alone: the mode.
+        wide: Option<u32>,
+    },
+}
+
+/// The arguments but for the address; places beyond the rank are 0.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tensor {
+    pub(crate) data_type: u32,
+    pub(crate) rank: usize,
+    pub(crate) dimensions: [u64; MAX_RANK],
+    pub(crate) strides: [u64; MAX_RANK],
+    pub(crate) steps: [u32; MAX_RANK],
+    pub(crate) gathered: Gathered,
+    pub(crate) interleave: u32,
+    pub(crate) swizzle: u32,
+    pub(crate) promotion: u32,
+    pub(crate) fill: u32,
+}
+
+impl Tensor {
+    /// The map of a tensor at an address.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_INVALID_VALUE` for what the driver's documentation rules out.
+    pub(crate) fn encode(&self, address: u64) -> Outcome<CUtensorMap> {
+        let fits = self.is_placed(address) && self.has_known_kinds() && self.has_a_shape() && self.is_gathered();
+        if !fits {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let mut map = CUtensorMap::default();
+        let words = std::iter::once(address).chain(self.words());
+        for (place, word) in map.0.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        Ok(map)
+    }
+
+    /// What addresses and strides are multiples of.
+    fn alignment(&self) -> u64 {
+        if self.interleave == INTERLEAVE_32 || self.is_packed_by_16() { 32 } else { 16 }
+    }
+
+    fn is_packed_by_16(&self) -> bool {
+        PACKED_BY_16.contains(&self.data_type)
+    }
+
+    fn is_placed(&self, address: u64) -> bool {
+        address != 0 && address.is_multiple_of(self.alignment())
+    }
+
+    fn has_known_kinds(&self) -> bool {
+        let is_known = (self.data_type as usize) < BITS.len() && (self.swizzle as usize) < SWIZZLES.len();
+        let is_filled = self.fill == 0 || self.fill == 1 && FLOATS.contains(&self.data_type);
+        let is_interleaved = match self.interleave {
+            0 => true,
+            INTERLEAVE_32 if self.swizzle != SWIZZLE_32 => false,
+            1 | INTERLEAVE_32 => self.rank >= 3 && self.data_type != SIX_BITS,
+            _ => false,
+        };
+        let is_swizzled = match self.data_type {
+            SIX_BITS => SWIZZLES_OF_SIX_BITS.contains(&self.swizzle),
+            _ if self.is_packed_by_16() => SWIZZLES_OF_PACKED.contains(&self.swizzle),
+            _ => true,
+        };
+        is_known && is_filled && is_interleaved && is_swizzled && self.promotion <= 3
+    }
+
+    fn has_a_shape(&self) -> bool {
+        let rank = self.rank.min(MAX_RANK);
+        let row = if self.is_packed_by_16() { PACKED_ROW } else { 1 + u64::from(self.data_type == PACKED_BY_8) };
+        let strides = &self.strides[..rank.saturating_sub(1)];
+        // Without interleaving the first step is not looked at.
+        let first = usize::from(self.interleave == 0).min(rank);
+        (1..=MAX_RANK).contains(&self.rank)
+            && self.dimensions[..rank].iter().all(|size| (1..=1 << 32).contains(size))
+            && self.dimensions[0].is_multiple_of(row)
+            && strides.iter().all(|stride| stride.is_multiple_of(self.alignment()) && *stride < 1 << 40)
+            && self.steps[first..rank].iter().all(|step| (1..=8).contains(step))
+    }
+
+    fn is_gathered(&self) -> bool {
+        match self.gathered {
+            Gathered::Tiles(tile) => {
+                let is_whole = self.interleave != 0 || self.bytes(tile[0]).is_multiple_of(16);
+                let sizes = &tile[..self.rank.min(MAX_RANK)];
+                is_whole && sizes.iter().all(|size| (1..=256).contains(size)) && self.fits_row(tile[0])
+            }
+            Gathered::Columns { lower, upper, channels, pixels, wide } => {
+                // Of the dimensions of pixels a wide box has one.
+                let (count, least) = match (wide, self.rank) {
+                    (Some(_), 3..=5) | (None, 3) => (1, -32768),
+                    (None, 4) => (2, -128),
+                    (None, 5) => (3, -16),
+                    _ => return false,
+                };
+                let is_wide = wide.is_none_or(|mode| mode <= 1 && SWIZZLES_OF_WIDE.contains(&self.swizzle));
+                let corners = lower.iter().take(count).chain(upper.iter().take(count));
+                let are_near = corners.copied().all(|offset: i32| (least..-least).contains(&offset));
+                let is_whole = self.interleave != 0 || self.bytes(channels).is_multiple_of(16);
+                let mut ends = lower.iter().zip(&upper).zip(&self.dimensions[1..]).take(count);
+                let is_there = |((lower, upper), size): ((&i32, &i32), &u64)| {
+                    (*size).min(1 << 32) as i64 - 1 + i64::from(*upper) >= i64::from(*lower)
+                };
+                let is_taken = is_whole && (wide.is_some() || ends.all(is_there));
+                is_wide && is_taken && are_near && channels <= 256 && pixels <= 1024 && self.fits_row(channels)
+            }
+        }
+    }
+
+    /// Bytes of so many elements; what is no whole number of bytes is rounded down.
+    fn bytes(&self, elements: u32) -> u64 {
+        BITS.get(self.data_type as usize).map_or(0, |bits| u64::from(elements) * bits / 8)
+    }
+
+    /// Whether a row of a box has the length that packing asks for, and is no longer than the swizzle's.
+    fn fits_row(&self, elements: u32) -> bool {
+        let limit = SWIZZLES.get(self.swizzle as usize).copied().unwrap_or(0);
+        let is_short = self.interleave != 0 || limit == 0 || self.bytes(elements) <= limit;
+        is_short && (!self.is_packed_by_16() || u64::from(elements) == PACKED_ROW)
+    }
+
+    /// All words of a map but the address.
+    fn words(&self) -> impl Iterator<Item = u64> {
+        let packed = |values: [u32; MAX_RANK]| values.iter().fold(0, |word, value| word << 12 | u64::from(*value));
+        let corner =
+            |values: [i32; MAX_PIXEL_RANK]| values.iter().fold(0, |word, value| word << 16 | (*value as u64 & 0xffff));
+        let (kind, rest) = match self.gathered {
+            Gathered::Tiles(tile) => (0, [packed(tile), 0, 0, 0]),
+            Gathered::Columns { lower, upper, channels, pixels, wide } => {
+                let sizes = u64::from(channels) << 32 | u64::from(pixels);
+                (1 + wide.map_or(0, |mode| 1 + mode), [0, corner(lower), corner(upper), sizes])
+            }
+        };
+        let kinds = [kind, self.data_type, self.rank as u32, self.interleave, self.swizzle, self.promotion, self.fill];
+        let kinds = kinds.iter().fold(0, |word, value| word << 8 | u64::from(*value));
+        let sizes = self.dimensions.into_iter().chain(self.strides.into_iter().take(MAX_RANK - 1));
+        std::iter::once(kinds).chain(sizes).chain([packed(self.steps)]).chain(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TILES: Tensor = Tensor {
+        data_type: 7,
+        rank: 3,
+        dimensions: [64, 32, 16, 0, 0],
+        strides: [256, 8192, 0, 0, 0],
+        steps: [1, 1, 1, 0, 0],
+        gathered: Gathered::Tiles([16, 8, 4, 0, 0]),
+        interleave: 0,
+        swizzle: 0,
+        promotion: 0,
+        fill: 0,
+    };
+    const AT: u64 = 0x7000;
+
+    impl Tensor {
+        fn with_channels(self, channels: u32) -> Self {
+            let (lower, upper) = ([0; 3], [0; 3]);
+            Self { gathered: Gathered::Columns { lower, upper, channels, pixels: 64, wide: None }, ..self }
+        }
+    }
+
+    fn columns(offset: i32, wide: Option<u32>) -> Gathered {
+        let (lower, upper) = ([offset, 0, 0], [0; 3]);
+        Gathered::Columns { lower, upper, channels: 16, pixels: 64, wide }
+    }
+
+    #[test]
+    fn the_address_is_the_first_word_and_every_argument_is_in_the_others() {
+        let map = TILES.encode(AT).unwrap();
+        let moved = TILES.encode(AT + 32).unwrap();
+        assert_eq!((map.0[..8].to_vec(), &map.0[8..]), (AT.to_le_bytes().to_vec(), &moved.0[8..]));
+        let wide = Tensor { swizzle: 3, ..TILES };
+        let others = [
+            Tensor { data_type: 6, ..TILES },
+            Tensor { dimensions: [64, 32, 17, 0, 0], ..TILES },
+            Tensor { strides: [256, 8208, 0, 0, 0], ..TILES },
+            Tensor { steps: [1, 1, 2, 0, 0], ..TILES },
+            Tensor { gathered: Gathered::Tiles([16, 8, 5, 0, 0]), ..TILES },
+            Tensor { interleave: 1, ..TILES },
+            Tensor { swizzle: 2, ..TILES },
+            Tensor { promotion: 1, ..TILES },
+            Tensor { fill: 1, ..TILES },
+            Tensor { gathered: columns(0, None), ..TILES },
+            Tensor { gathered: columns(-1, None), ..TILES },
+            Tensor { gathered: columns(0, Some(0)), ..wide },
+            Tensor { gathered: columns(0, Some(1)), ..wide },
+        ];
+        let maps: Vec<_> = others.iter().map(|tensor| tensor.encode(AT).unwrap().0).chain([map.0]).collect();
+        for (at, map) in maps.iter().enumerate() {
+            assert!(!maps[..at].contains(map), "{at} is as one before it");
+        }
+    }
+
+    #[test]
+    fn what_the_documentation_rules_out_is_refused() {
+        let addresses = [0, 8, AT + 8];
+        assert!(addresses.into_iter().all(|at| TILES.encode(at).is_err()));
+        let others = [
+            Tensor { data_type: 16, ..TILES },
+            Tensor { rank: 0, ..TILES },
+            Tensor { rank: 6, ..TILES },
+            Tensor { dimensions: [64, 0, 16, 0, 0], ..TILES },
+            Tensor { dimensions: [64, (1 << 32) + 1, 16, 0, 0], ..TILES },
+            Tensor { strides: [264, 8192, 0, 0, 0], ..TILES },
+            Tensor { strides: [256, 1 << 40, 0, 0, 0], ..TILES },
+            Tensor { steps: [1, 0, 1, 0, 0], ..TILES },
+            Tensor { steps: [1, 9, 1, 0, 0], ..TILES },
+            Tensor { gathered: Gathered::Tiles([16, 0, 4, 0, 0]), ..TILES },
+            Tensor { gathered: Gathered::Tiles([16, 257, 4, 0, 0]), ..TILES },
+            Tensor { gathered: Gathered::Tiles([3, 8, 4, 0, 0]), ..TILES },
+            Tensor { swizzle: 1, ..TILES },
+            Tensor { swizzle: 7, ..TILES },
+            Tensor { interleave: 2, ..TILES },
+            Tensor { interleave: 3, ..TILES },
+            Tensor { promotion: 4, ..TILES },
+            Tensor { data_type: 2, fill: 1, ..TILES },
+            Tensor { fill: 2, ..TILES },
+            Tensor { data_type: 14, ..TILES },
+            Tensor { gathered: columns(-32769, None), ..TILES },
+            Tensor { gathered: columns(0, Some(2)), swizzle: 3, ..TILES },
+            Tensor { gathered: columns(0, Some(0)), ..TILES },
+            Tensor { rank: 2, gathered: columns(0, None), ..TILES },
+            Tensor { gathered: columns(32, None), ..TILES },
+            Tensor { data_type: 0, ..TILES }.with_channels(12),
+        ];
+        for (at, tensor) in others.iter().enumerate() {
+            assert_eq!(tensor.encode(AT).err(), Some(CUresult::ERROR_INVALID_VALUE), "{at}");
+        }
+        assert!(Tensor { interleave: 2, swizzle: 1, ..TILES }.encode(AT).is_ok());
+    }
+}
