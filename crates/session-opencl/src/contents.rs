@@ -39,11 +39,11 @@ pub(crate) use self::copier::Copier;
 use self::copier::Map;
 use self::spare::Spare;
 pub(crate) use self::spare::free_memory;
+use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadBuffer, ReadLocation as Landed};
 use crate::handlers::{driver, make};
-use crate::host::pointer;
 use crate::journal::{self, Mapped, State};
-use crate::landing::{End, Landing, Place as Landed, Target};
-use crate::objects::Object;
+use crate::memory::host::pointer;
+use crate::objects::table::Object;
 use crate::session::Session;
 
 /// Why contents cannot be kept, or put back.
@@ -93,7 +93,7 @@ pub(crate) enum ContentsError {
 }
 
 /// Where the bytes of an area lie.
-enum Place {
+enum AreaLocation {
     /// Of a buffer, and the flags that it was made with.
     Buffer(cl_mem, u64),
     /// Of an image: elements, rows, slices; and its flags.
@@ -101,7 +101,7 @@ enum Place {
     /// Shared virtual memory.
     Svm(u64),
     /// In memory of the worker's.
-    Landing(Arc<Landing>),
+    PendingRead(Arc<PendingRead>),
 }
 
 /// A row of bytes.
@@ -111,7 +111,7 @@ struct Area {
     bytes: u64,
     /// The context in which it can be copied; 0 for what needs none.
     context: u32,
-    place: Place,
+    place: AreaLocation,
 }
 
 impl Session {
@@ -132,12 +132,18 @@ impl Session {
                 continue;
             }
             let (bytes, context) = (message.size, message.context);
-            areas.push(Area { kind: "svm", object: address, bytes, context, place: Place::Svm(address) });
+            areas.push(Area { kind: "svm", object: address, bytes, context, place: AreaLocation::Svm(address) });
         }
-        for (number, landing) in self.shared.landings.all() {
+        for (number, landing) in self.shared.pending_reads.all() {
             if matches!(landing.place, Landed::Own(_)) && landing.len() > 0 {
                 let bytes = landing.len();
-                areas.push(Area { kind: "landing", object: number, bytes, context: 0, place: Place::Landing(landing) });
+                areas.push(Area {
+                    kind: "landing",
+                    object: number,
+                    bytes,
+                    context: 0,
+                    place: AreaLocation::PendingRead(landing),
+                });
             }
         }
         Ok(areas)
@@ -147,7 +153,7 @@ impl Session {
     fn area_of(&self, id: u32, entry: &journal::Entry, object: &Object<cl_mem>) -> Result<Option<Area>, ContentsError> {
         let payload = entry.made.frame.payload();
         if let Some(message) = kdclBuffer::decode(payload).ok().filter(|_| entry.is_made_by::<kdclBuffer<'_>>()) {
-            let place = Place::Buffer(object.handle, message.flags);
+            let place = AreaLocation::Buffer(object.handle, message.flags);
             let area = Area { kind: "buffer", object: id.into(), bytes: message.size, context: message.context, place };
             return Ok((message.place == 0 || self.is_in_host(message.place)).then_some(area));
         }
@@ -162,7 +168,7 @@ impl Session {
             return Err(ContentsError::Levels { object: id.into() });
         }
         let bytes = region.iter().map(|size| *size as u64).product::<u64>() * object.size;
-        let place = Place::Image(object.handle, region, message.flags);
+        let place = AreaLocation::Image(object.handle, region, message.flags);
         Ok(Some(Area { kind: "image", object: id.into(), bytes, context: message.context, place }))
     }
 
@@ -204,7 +210,7 @@ impl Session {
     fn is_processor(&self, device: cl_device_id, api: &Dispatch) -> bool {
         let mut known = self.platforms.iter().flat_map(|platform| &platform.devices);
         let kind = known.find(|(other, _)| *other == device).map(|(_, kind)| *kind);
-        kind.map_or_else(|| crate::driver::kind(device, api), Ok).is_ok_and(|kind| kind & DEVICE_TYPE_CPU != 0)
+        kind.map_or_else(|| crate::drivers::driver::kind(device, api), Ok).is_ok_and(|kind| kind & DEVICE_TYPE_CPU != 0)
     }
 
     /// Fills memory from an image.
@@ -283,10 +289,10 @@ impl Session {
 
     /// Makes room for what had been read and not fetched.
     fn land_again(&self, state: &State) -> Result<(), ContentsError> {
-        for journal::Landing { number, status, bytes, address } in state.landings.iter().copied() {
+        for journal::PendingRead { number, status, bytes, address } in state.pending_reads.iter().copied() {
             let place = match address {
                 0 => {
-                    let target = Target::new(bytes).map_err(|_| ContentsError::NoMemory { bytes })?;
+                    let target = ReadBuffer::new(bytes).map_err(|_| ContentsError::NoMemory { bytes })?;
                     Landed::Own(Arc::new(target))
                 }
                 address => {
@@ -294,7 +300,7 @@ impl Session {
                     Landed::Svm(address, bytes, self.svm.hold(address, bytes).map_err(failed)?)
                 }
             };
-            self.shared.landings.add(number, Landing { place, end: End::Past(status) });
+            self.shared.pending_reads.add(number, PendingRead { place, end: CommandEnd::Past(status) });
         }
         Ok(())
     }
@@ -339,7 +345,7 @@ fn shape(mut left: &[u8]) -> Option<([usize; 3], u32)> {
 }
 
 /// Where contents lie in this process.
-struct Lent<'a> {
+struct LentRange<'a> {
     address: u64,
     /// What keeps them there.
     _map: Option<Map<'a>>,
@@ -347,26 +353,26 @@ struct Lent<'a> {
 
 impl Area {
     /// Where the contents lie in this process, to be read or to be written, if they do.
-    fn lend<'a>(&self, copier: Option<&'a Copier>, is_out: bool) -> Option<Lent<'a>> {
+    fn lend<'a>(&self, copier: Option<&'a Copier>, is_out: bool) -> Option<LentRange<'a>> {
         let address = |place: *const void| place.expose_provenance() as u64;
         let copier = copier.filter(|copier| copier.is_host);
         match &self.place {
-            Place::Landing(landing) => match &landing.place {
-                Landed::Own(target) => Some(Lent { address: address(target.pointer()), _map: None }),
+            AreaLocation::PendingRead(landing) => match &landing.place {
+                Landed::Own(target) => Some(LentRange { address: address(target.pointer()), _map: None }),
                 Landed::Svm(..) => None,
             },
-            Place::Svm(address) => copier.map(|_| Lent { address: *address, _map: None }),
-            Place::Buffer(memory, flags) => {
+            AreaLocation::Svm(address) => copier.map(|_| LentRange { address: *address, _map: None }),
+            AreaLocation::Buffer(memory, flags) => {
                 let map = copier?.map(*memory, (self.bytes, *flags), is_out).ok()?;
-                Some(Lent { address: address(map.place), _map: Some(map) })
+                Some(LentRange { address: address(map.place), _map: Some(map) })
             }
-            Place::Image(..) => None,
+            AreaLocation::Image(..) => None,
         }
     }
 
     /// What the image says of it, without the chunks.
     fn region(&self) -> Region {
-        let address = if let Place::Svm(address) = self.place { address } else { 0 };
+        let address = if let AreaLocation::Svm(address) = self.place { address } else { 0 };
         Region {
             kind: self.kind.to_owned(),
             name: format!("{} {:#x}", self.kind, self.object),
@@ -386,7 +392,7 @@ impl Area {
 
     /// Reads all of it.
     fn read(&self, copier: Option<&Copier>, spare: &mut Spare) -> Result<(), ContentsError> {
-        if let Place::Landing(landing) = &self.place {
+        if let AreaLocation::PendingRead(landing) = &self.place {
             let Landed::Own(target) = &landing.place else { return Ok(()) };
             let bytes = spare.bytes_mut();
             for (number, chunk) in bytes.chunks_mut(CHUNK_BYTES as usize).enumerate() {
@@ -398,18 +404,18 @@ impl Area {
         let copier = copier.ok_or_else(|| self.failed()(Code::INVALID_CONTEXT))?;
         let to = spare.start;
         let code = match &self.place {
-            Place::Buffer(memory, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
+            AreaLocation::Buffer(memory, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
                 copier.read(*memory, 0, self.bytes, to)
             }
-            Place::Image(memory, region, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
+            AreaLocation::Image(memory, region, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
                 let (zero, null) = ([0; 3], ptr::null_mut());
                 let (start, area) = (zero.as_ptr(), region.as_ptr());
                 let queue = copier.queue;
                 driver!(copier.api, clEnqueueReadImage(queue, *memory, 1, start, area, 0, 0, to, 0, ptr::null(), null))
                     .ok()
             }
-            Place::Svm(address) => copier.copy_svm(to, pointer(*address), self.bytes),
-            Place::Landing(_) => Ok(()),
+            AreaLocation::Svm(address) => copier.copy_svm(to, pointer(*address), self.bytes),
+            AreaLocation::PendingRead(_) => Ok(()),
             hidden => copier.through(self.bytes, |scratch| {
                 copier.between(hidden, scratch, self.bytes, true)?;
                 copier.read(scratch, 0, self.bytes, to)
@@ -420,7 +426,7 @@ impl Area {
 
     /// Writes all of it, from memory of its size.
     fn write(&self, copier: Option<&Copier>, from: *mut void) -> Result<(), ContentsError> {
-        if let Place::Landing(landing) = &self.place {
+        if let AreaLocation::PendingRead(landing) = &self.place {
             let Landed::Own(target) = &landing.place else { return Ok(()) };
             // SAFETY: both have so many bytes, and nobody knows the landing yet.
             unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), target.pointer().cast(), self.bytes as usize) };
@@ -428,10 +434,10 @@ impl Area {
         }
         let copier = copier.ok_or_else(|| self.failed()(Code::INVALID_CONTEXT))?;
         let code = match &self.place {
-            Place::Buffer(memory, flags) if flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
+            AreaLocation::Buffer(memory, flags) if flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
                 copier.write(*memory, self.bytes, from)
             }
-            Place::Image(memory, region, flags) if flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
+            AreaLocation::Image(memory, region, flags) if flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
                 let (zero, null) = ([0; 3], ptr::null_mut());
                 let (start, area) = (zero.as_ptr(), region.as_ptr());
                 let queue = copier.queue;
@@ -441,8 +447,8 @@ impl Area {
                 )
                 .ok()
             }
-            Place::Svm(address) => copier.copy_svm(pointer(*address), from, self.bytes),
-            Place::Landing(_) => Ok(()),
+            AreaLocation::Svm(address) => copier.copy_svm(pointer(*address), from, self.bytes),
+            AreaLocation::PendingRead(_) => Ok(()),
             hidden => copier.through(self.bytes, |scratch| {
                 copier.write(scratch, self.bytes, from)?;
                 copier.between(hidden, scratch, self.bytes, false)

@@ -1,7 +1,7 @@
 //! What each message does, by subject. The generated dispatch names these functions.
 //!
 //! Handles come out of the session's table, so they are a driver's own and alive; every pointer given to a driver is to
-//! a local or to bytes that outlive the call, or the command by [`crate::data`].
+//! a local or to bytes that outlive the call, or the command by [`crate::objects::held_events`].
 
 mod command;
 mod device;

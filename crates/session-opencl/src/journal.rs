@@ -33,12 +33,12 @@ use katydid_wire::opencl::{KIND_SHIFT, kind, list};
 pub(crate) use rebuild::{RebuildError, Replay};
 pub(crate) use rehearsal::Rehearsal;
 pub(crate) use save::{devices_of, times};
-pub(crate) use state::{Callback, Device, Landing, Mapped, Platform, State};
+pub(crate) use state::{Callback, Device, Mapped, PendingRead, Platform, State};
 
 /// The outcome of a build that has not ended.
 const PENDING: i32 = i32::MAX;
 /// From so many builds of a program on those that count no more are forgotten with each new one.
-const MANY_BUILDS: usize = 16;
+const MAX_IDLE_BUILDS: usize = 16;
 
 /// What came with a message, or is known of it only later.
 #[derive(Debug, Clone, Default)]
@@ -50,17 +50,17 @@ pub(crate) struct Attachment {
     /// Programs that went into it, as they were then.
     needs: Vec<(u32, Arc<Entry>)>,
     /// What its own program was specialised with.
-    constants: Vec<Kept>,
+    constants: Vec<RecordedFrame>,
 }
 
 /// A frame, and what came with it.
 #[derive(Debug, Clone)]
-pub(crate) struct Kept {
+pub(crate) struct RecordedFrame {
     pub(crate) frame: Frame,
     with: Attachment,
 }
 
-impl Kept {
+impl RecordedFrame {
     /// How it ended, for builds: success or another code.
     fn outcome(&self) -> Option<Code> {
         let outcome = self.with.outcome.as_ref()?.load(Ordering::Acquire);
@@ -78,18 +78,18 @@ impl Kept {
 /// One object.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    pub(crate) made: Kept,
+    pub(crate) made: RecordedFrame,
     /// By message and property: the last one of each.
-    pub(crate) sets: BTreeMap<(u16, u64), Kept>,
+    pub(crate) sets: BTreeMap<(u16, u64), RecordedFrame>,
     /// Builds of a program, in their order.
-    builds: Vec<Kept>,
+    builds: Vec<RecordedFrame>,
     /// Of a kernel, by queue: the most items of a group, and the most in each dimension.
     pub(crate) groups: BTreeMap<u32, [u64; 4]>,
 }
 
 impl Entry {
     /// One to which nothing was done since it was made.
-    fn of(made: Kept) -> Self {
+    fn of(made: RecordedFrame) -> Self {
         Self { made, sets: BTreeMap::new(), builds: Vec::new(), groups: BTreeMap::new() }
     }
 
@@ -152,7 +152,7 @@ impl Journal {
             self.svm.insert(id, frame);
             return;
         }
-        let entry = Entry::of(Kept { frame, with: std::mem::take(&mut self.attachment) });
+        let entry = Entry::of(RecordedFrame { frame, with: std::mem::take(&mut self.attachment) });
         match head.opcode {
             kdclSubDevices::OPCODE => {
                 for part in parts(payload) {
@@ -172,11 +172,11 @@ impl Journal {
         let message = kdclCloneKernel::decode(payload).ok()?;
         let source = self.objects.get(&message.source)?;
         // The kernel is the first field of all these messages.
-        let again = |kept: &Kept| {
+        let again = |kept: &RecordedFrame| {
             let mut payload = kept.frame.payload().to_vec();
             payload.splice(..4, message.kernel.to_le_bytes());
             let head = FrameHead { opcode: kept.frame.opcode, ..*head };
-            Kept { frame: Frame::new(&head, 0, &payload), with: kept.with.clone() }
+            RecordedFrame { frame: Frame::new(&head, 0, &payload), with: kept.with.clone() }
         };
         let sets = source.sets.iter().map(|(key, kept)| (*key, again(kept))).collect();
         Some(Entry { sets, ..Entry::of(again(&source.made)) })
@@ -184,7 +184,8 @@ impl Journal {
 
     /// A message set a property of an object.
     pub(crate) fn changed(&mut self, head: &FrameHead, id: u64, property: u64, payload: &[u8]) {
-        let mut kept = Kept { frame: Frame::new(head, 0, payload), with: std::mem::take(&mut self.attachment) };
+        let mut kept =
+            RecordedFrame { frame: Frame::new(head, 0, payload), with: std::mem::take(&mut self.attachment) };
         let id = id as u32;
         let Some(entry) = self.objects.get_mut(&id) else { return };
         if head.opcode != kdclBuild::OPCODE {
@@ -192,8 +193,8 @@ impl Journal {
             return;
         }
         kept.with.constants = entry.sets.values().cloned().collect();
-        entry.builds.retain(Kept::had_effect);
-        if entry.builds.len() >= MANY_BUILDS {
+        entry.builds.retain(RecordedFrame::had_effect);
+        if entry.builds.len() >= MAX_IDLE_BUILDS {
             self.forget_builds(id);
         }
         if let Some(entry) = self.objects.get_mut(&id) {
@@ -206,7 +207,7 @@ impl Journal {
     fn forget_builds(&mut self, program: u32) {
         let kernels = self.kernels_of(program);
         let Some(entry) = self.objects.get_mut(&program) else { return };
-        let (ended, mut kept): (Vec<Kept>, Vec<Kept>) =
+        let (ended, mut kept): (Vec<RecordedFrame>, Vec<RecordedFrame>) =
             std::mem::take(&mut entry.builds).into_iter().partition(|build| build.outcome().is_some());
         kept.extend(save::effective(&ended, &kernels).into_iter().cloned());
         kept.sort_by_key(|build| build.frame.order);
@@ -447,7 +448,7 @@ mod tests {
             build(&mut journal, order, 8, Some(Code::SUCCESS));
         }
         let kept: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|build| build.frame.order).collect();
-        assert!(kept.len() <= MANY_BUILDS + 1, "{}", kept.len());
+        assert!(kept.len() <= MAX_IDLE_BUILDS + 1, "{}", kept.len());
         assert_eq!(
             (&kept[..3], kept.last()),
             (&[2, 3, 5][..], Some(&9999)),

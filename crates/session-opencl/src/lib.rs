@@ -10,41 +10,21 @@
 //! ([`SessionError`]); nothing panics. Every message but `kdclInfo` and its like names its objects by ids that the
 //! program's side chose, so the frames that made what is alive, run again, make it again under the same ids.
 
-mod apart;
-mod arguments;
+mod calls;
 mod contents;
-mod data;
-mod devices;
-mod dispatch;
-pub mod driver;
-mod executor;
-mod fault;
-mod find;
+mod drivers;
 mod handlers;
-mod host;
 mod journal;
-mod landing;
-mod lifetimes;
-mod looking;
-mod lookout;
-mod notify;
+mod memory;
 mod objects;
-mod pinned;
-mod placing;
-mod rest;
 mod session;
-mod shared;
-mod shelf;
 mod snapshot;
-mod staged;
-mod svm;
 #[cfg(test)]
 mod tests;
-mod upcalls;
-mod usage;
 
-pub use fault::SessionError;
-pub use host::HostMemory;
+pub use calls::fault::SessionError;
+pub use calls::usage::Usage;
+pub use drivers::driver;
+pub use memory::host::HostMemory;
 pub use session::Session;
 pub use snapshot::{QUOTA, examine, host_base, is_kept_in, is_outline};
-pub use usage::Usage;

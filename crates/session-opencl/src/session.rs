@@ -15,27 +15,27 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::message_name;
 use katydid_wire::opencl::{id, kind};
 
-use crate::apart::Ready;
-use crate::data::HeldEvent;
-use crate::devices;
-use crate::dispatch::dispatch;
-use crate::driver::Platform;
-use crate::executor::{Executors, Task};
-use crate::fault::{Fault, SessionError};
+use crate::calls::busy_poll::BusyPoll;
+use crate::calls::dispatch::dispatch;
+use crate::calls::event_poller::EventPoller;
+use crate::calls::executor::{Executors, Task};
+use crate::calls::fault::{Fault, SessionError};
+use crate::calls::notify::Listener;
+use crate::calls::quiesce::Marker;
+use crate::calls::shared::Shared;
+use crate::calls::usage::Usage;
+use crate::drivers::devices;
+use crate::drivers::driver::Platform;
 use crate::handlers::next_upcall;
-use crate::host::HostMemory;
 use crate::journal::{self, Journal, Rehearsal, Replay};
-use crate::looking::Looking;
-use crate::lookout::Lookout;
-use crate::notify::Listener;
-use crate::objects::Object;
-use crate::pinned::Knowledge;
-use crate::rest::Marker;
-use crate::shared::Shared;
-use crate::shelf::Shelf;
-use crate::staged::StagingArea;
-use crate::svm::Svm;
-use crate::usage::Usage;
+use crate::memory::host::HostMemory;
+use crate::memory::pinned::StagingState;
+use crate::memory::staged::StagingArea;
+use crate::memory::svm::Svm;
+use crate::memory::unshare::ReadyPages;
+use crate::memory::zero_copy::ZeroCopyArea;
+use crate::objects::held_events::HeldEvent;
+use crate::objects::table::Object;
 
 /// Most bytes of one message's data; what a command moves beyond that is refused by the program's side.
 const MAX_DATA: u64 = 16 << 30;
@@ -90,9 +90,9 @@ pub struct Session {
     /// None on a stream.
     pub(crate) staging: Option<StagingArea>,
     /// What contexts know of it.
-    pub(crate) staging_known: HashMap<u32, Knowledge>,
+    pub(crate) staging_known: HashMap<u32, StagingState>,
     /// Memory that the program may read; none on a stream, and before the program is there.
-    pub(crate) shelf: Option<Arc<Shelf>>,
+    pub(crate) zero_copy: Option<Arc<ZeroCopyArea>>,
     /// Whether buffers of contexts may lie there.
     pub(crate) shelf_known: HashMap<u32, bool>,
     /// Where buffers are that do.
@@ -108,11 +108,11 @@ pub struct Session {
     /// Their regions that are mapped in the driver, by object and address: how often.
     pub(crate) host_maps: HashMap<(u32, u64), u32>,
     /// Pages for those that a snapshot is to part from the program.
-    pub(crate) ready: Arc<Ready>,
+    pub(crate) ready: Arc<ReadyPages>,
     /// Pipes that were arguments of kernels, and so may have something in them.
     pub(crate) given_pipes: HashSet<u32>,
-    pub(crate) looking: Looking,
-    pub(crate) lookout: Lookout,
+    pub(crate) busy_poll: BusyPoll,
+    pub(crate) event_poller: EventPoller,
     pub(crate) executors: Executors,
 }
 
@@ -171,7 +171,7 @@ impl Session {
             wishes,
             staging: None,
             staging_known: HashMap::new(),
-            shelf: None,
+            zero_copy: None,
             shelf_known: HashMap::new(),
             on_shelf: HashMap::new(),
             host: None,
@@ -181,8 +181,8 @@ impl Session {
             host_maps: HashMap::new(),
             ready: Arc::default(),
             given_pipes: HashSet::new(),
-            looking: Looking::default(),
-            lookout: Lookout::default(),
+            busy_poll: BusyPoll::default(),
+            event_poller: EventPoller::default(),
             executors: Executors::default(),
         }
     }
@@ -192,7 +192,7 @@ impl Session {
         self.staging_known.clear();
         self.staging = link.staging().map(StagingArea::new);
         self.on_shelf.clear();
-        self.shelf = link.shelf().map(Shelf::new);
+        self.zero_copy = link.shelf().map(ZeroCopyArea::new);
     }
 
     /// Memory at addresses that the program was told, which is its own, or is to be when it comes.
@@ -212,10 +212,10 @@ impl Session {
         loop {
             match link.next()? {
                 Event::Frame(frame) => {
-                    self.looking.is_on = true;
+                    self.busy_poll.is_on = true;
                     self.execute(&frame.head, frame.payload)?;
-                    self.look(|| link.has_pending())?;
-                    self.watch(|| link.has_pending());
+                    self.poll_pending_wait(|| link.has_pending())?;
+                    self.spin_for_executor(|| link.has_pending());
                 }
                 Event::Interrupted => self.execute_orders()?,
                 Event::Closed => return Ok(()),

@@ -16,8 +16,8 @@ use katydid_wire::handshake::PROTOCOL;
 
 use crate::contents::Captured;
 use crate::journal::{Platform, RebuildError, State};
+use crate::memory::zero_copy::RetainedPages;
 use crate::session::Session;
-use crate::shelf::Kept;
 
 /// Note that tells which API a session speaks.
 const API: &str = "api";
@@ -76,7 +76,7 @@ struct Snapshot {
     state: Vec<u8>,
     captured: Captured,
     /// Until all is written; the last field, so that whatever reads there is gone before.
-    _shelf: Option<Kept>,
+    _shelf: Option<RetainedPages>,
 }
 
 impl Session {
@@ -92,10 +92,10 @@ impl Session {
         progress: &Arc<Progress>,
     ) -> Result<impl katydid_session_core::PendingSnapshot + use<>, Failure> {
         let state = self.state()?;
-        let shelf = self.clear_shelf();
+        let zero_copy = self.clear_shelf();
         let captured = self.capture(sink, progress)?;
         let part = self.part(name, &state.platforms);
-        Ok(Snapshot { part, state: state.encode(), captured, _shelf: shelf })
+        Ok(Snapshot { part, state: state.encode(), captured, _shelf: zero_copy })
     }
 
     /// How what is alive was made, at any moment between two frames.

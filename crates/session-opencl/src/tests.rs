@@ -16,16 +16,16 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{self, message_name};
 use katydid_wire::opencl::{IN_PIECE, id, kind, list, value};
 
-use crate::data::HeldEvent;
-use crate::driver::Platform;
-use crate::fault::SessionError;
+use crate::calls::fault::SessionError;
+use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadLocation};
+use crate::calls::usage::Usage;
+use crate::drivers::driver::Platform;
 use crate::journal::State;
-use crate::landing::{End, Landing, Place};
-use crate::objects::Object;
+use crate::memory::staged::StagingArea;
+use crate::objects::held_events::HeldEvent;
+use crate::objects::table::Object;
 use crate::session::Session;
 use crate::snapshot::examine;
-use crate::staged::StagingArea;
-use crate::usage::Usage;
 
 /// Notes the codes of replies.
 #[derive(Default)]
@@ -317,11 +317,11 @@ fn shared_virtual_memory_stays_while_it_is_fetched_or_a_buffer_lies_in_it() {
     };
     let memory = id(kind::MEMORY, 1);
     buffer(&mut session, memory, 1);
-    let place = Place::Svm(address, 64, session.svm.hold(address, 64).unwrap());
-    session.shared.landings.add(9, Landing { place, end: End::Past(0) });
-    let fetched = session.shared.landings.all().pop().unwrap().1;
+    let place = ReadLocation::Svm(address, 64, session.svm.hold(address, 64).unwrap());
+    session.shared.pending_reads.add(9, PendingRead { place, end: CommandEnd::Past(0) });
+    let fetched = session.shared.pending_reads.all().pop().unwrap().1;
     run(&mut session, 2, &message::kdclSvmFree { address });
-    assert!(session.shared.landings.all().is_empty(), "the program has given up what it did not fetch");
+    assert!(session.shared.pending_reads.all().is_empty(), "the program has given up what it did not fetch");
     run(&mut session, 3, &message::kdclRelease { object: memory });
     assert_eq!(has_freed(), 0, "it is being fetched");
     drop(fetched);

@@ -37,8 +37,8 @@ pub(crate) use crate::handlers::code::module::{kdModuleFunctionNames, kdModuleGl
 pub(crate) use crate::handlers::code::occupancy::{kdAvailableSharedMemory, kdClusters, kdOccupancy};
 pub(crate) use crate::handlers::memory::copy::{kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged};
 pub(crate) use crate::handlers::memory::device::{
-    kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdGivenBack, kdIdle, kdManagedDrop, kdManagedHold, kdPeerAtomics,
-    kdPlea, kdWanted,
+    kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdIdle, kdManagedDrop, kdManagedHold, kdPeerAtomics, kdReclaim,
+    kdReclaimDevices, kdReclaimDone,
 };
 pub(crate) use crate::handlers::memory::fill::kdFill;
 pub(crate) use crate::handlers::memory::host::{

@@ -14,7 +14,7 @@ use katydid_opencl_sys::constant::{
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_mem, cl_mem_notify, void};
 use katydid_wire::opencl::extent::Extent;
 use katydid_wire::opencl::message::{kdclBuffer, kdclMemoryCallback, kdclPipe, kdclSubBuffer};
-use katydid_wire::opencl::{SHELF_LEAST, list, query};
+use katydid_wire::opencl::{ZERO_COPY_MIN_BYTES, list, query};
 
 use crate::bulk;
 use crate::context::Context;
@@ -227,7 +227,7 @@ unsafe fn create(
         })?;
         let memory = Memory::new(base, Held::new(Arc::clone(&context)), MEM_OBJECT_BUFFER, flags)
             .with(host, properties.unwrap_or_default());
-        let is_shelved = AtomicBool::new(shared == 0 && svm == 0 && size as u64 >= SHELF_LEAST);
+        let is_shelved = AtomicBool::new(shared == 0 && svm == 0 && size as u64 >= ZERO_COPY_MIN_BYTES);
         let known = Known::told(worker, &told.facts);
         Ok(Memory { size: size as u64, shared, is_shelved, known, ..memory })
     });

@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 
 use katydid_opencl_sys::Code;
 use katydid_transport::Staging;
-use katydid_wire::opencl::NO_SHELF;
+use katydid_wire::opencl::NO_ZERO_COPY;
 use katydid_wire::opencl::extent::RUN;
-use katydid_wire::opencl::message::kdclShelf;
+use katydid_wire::opencl::message::kdclZeroCopy;
 
 use crate::order::Order;
 use crate::rows::Direction;
@@ -51,10 +51,10 @@ fn shown(
 ) -> Result<Option<Shown>, Code> {
     let (absences, memory, waits) = (staging.absences(), &transfer.memory, transfer.arguments(order));
     let (way, first) = (first.is_some().into(), first.unwrap_or(0).into());
-    let message = kdclShelf { queue: order.queue(), memory: memory.base.id, way, first, waits: &waits };
+    let message = kdclZeroCopy { queue: order.queue(), memory: memory.base.id, way, first, waits: &waits };
     let reply = shim.link.call(&message)?;
     match reply.place {
-        NO_SHELF => memory.context.has_no_shelf.store(true, Ordering::Relaxed),
+        NO_ZERO_COPY => memory.context.has_no_shelf.store(true, Ordering::Relaxed),
         0 => memory.is_shelved.store(false, Ordering::Relaxed),
         place => {
             return Ok(Some(Shown { place: (place - 1, transfer.rows.len()), absences, turn: reply.turn }));

@@ -194,7 +194,7 @@ pub struct ReplyHead {
 /// The thread that beats name; no program has one of this number.
 const BEAT: u32 = u32::MAX;
 /// The same of appeals.
-const APPEAL: u32 = u32::MAX - 1;
+const RECLAIM_NOTICE: u32 = u32::MAX - 1;
 
 /// A sign of life of a worker on a stream link: the head of a reply to nothing, with nothing behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,23 +214,23 @@ impl From<Beat> for ReplyHead {
 
 /// The worker wants back what its program holds idle of devices: the head of a reply to nothing, with nothing behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Appeal {
+pub struct ReclaimNotice {
     /// What the program says when it has done so.
     pub number: u32,
 }
 
-impl From<Appeal> for ReplyHead {
-    fn from(appeal: Appeal) -> Self {
-        Self { status: appeal.number, deferred: 0, output: 0, thread: APPEAL, sequence: 0 }
+impl From<ReclaimNotice> for ReplyHead {
+    fn from(reclaim_notice: ReclaimNotice) -> Self {
+        Self { status: reclaim_notice.number, deferred: 0, output: 0, thread: RECLAIM_NOTICE, sequence: 0 }
     }
 }
 
 impl ReplyHead {
     /// The appeal that this head is, if it is one.
     #[must_use]
-    pub fn appeal(&self) -> Option<Appeal> {
-        let appeal = Appeal { number: self.status };
-        (*self == Self::from(appeal)).then_some(appeal)
+    pub fn reclaim_notice(&self) -> Option<ReclaimNotice> {
+        let reclaim_notice = ReclaimNotice { number: self.status };
+        (*self == Self::from(reclaim_notice)).then_some(reclaim_notice)
     }
 
     /// The beat that this head is, if it is one. What is almost one is none.
@@ -403,11 +403,11 @@ mod tests {
 
     #[test]
     fn an_appeal_is_told_from_replies_and_beats() {
-        let head = ReplyHead::from(Appeal { number: 7 });
+        let head = ReplyHead::from(ReclaimNotice { number: 7 });
         let read = ReplyHead::decode(&head.encode(0).unwrap()).unwrap().0;
-        assert_eq!((read.appeal(), read.beat()), (Some(Appeal { number: 7 }), None));
-        assert_eq!(ReplyHead { sequence: 1, ..head }.appeal(), None);
-        assert_eq!(ReplyHead::from(Beat { is_busy: true, frames: 0 }).appeal(), None);
+        assert_eq!((read.reclaim_notice(), read.beat()), (Some(ReclaimNotice { number: 7 }), None));
+        assert_eq!(ReplyHead { sequence: 1, ..head }.reclaim_notice(), None);
+        assert_eq!(ReplyHead::from(Beat { is_busy: true, frames: 0 }).reclaim_notice(), None);
     }
 
     #[test]

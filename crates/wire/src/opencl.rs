@@ -137,9 +137,9 @@ pub mod land {
 }
 
 /// Buffers from this size on, in bytes, may lie on the worker's shelf, from which the program reads them itself.
-pub const SHELF_LEAST: u64 = 1 << 20;
+pub const ZERO_COPY_MIN_BYTES: u64 = 1 << 20;
 /// In place of a place: no buffer of this context does.
-pub const NO_SHELF: u64 = u64::MAX;
+pub const NO_ZERO_COPY: u64 = u64::MAX;
 /// What `staged` says of a write whose data is in a piece of the staging area: the piece's number is added to this.
 pub const IN_PIECE: u32 = 2;
 /// The same of one whose data is in memory that both sides have: behind the extent stand its address and that of a word which

@@ -63,7 +63,9 @@ impl SessionPeers {
             (Word::Give(request, device), reclaim) => {
                 let ordinal = self.devices.iter().position(|known| *known == device);
                 match reclaim.as_ref().zip(ordinal) {
-                    Some((reclaim, ordinal)) => reclaim.asked(request, ordinal as u32, || link_control.request_reclaim()),
+                    Some((reclaim, ordinal)) => {
+                        reclaim.asked(request, ordinal as u32, || link_control.request_reclaim())
+                    }
                     None => control::given(control.as_fd(), request),
                 }
             }

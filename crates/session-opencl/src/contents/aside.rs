@@ -19,23 +19,23 @@ use katydid_image::{Region, Sink};
 use katydid_session_core::{CHUNK_BYTES, ChunkError, Load, Progress, put_each};
 
 use super::copier::{Copier, Scratch};
-use super::frozen::{Frozen, Private, pages};
+use super::frozen::{Frozen, PrivateMappings, pages};
 use super::spare::{Spare, free_memory};
-use super::{Area, ContentsError, Lent, Place};
+use super::{Area, AreaLocation, ContentsError, LentRange};
+use crate::memory::svm::PAGE;
 use crate::session::Session;
-use crate::svm::PAGE;
 
 /// Names where copies are made, to compare the ways: `process`, `device` or `host`.
 const WAY_VARIABLE: &str = "KATYDID_OPENCL_ASIDE";
 
 /// Where copies may be made; memory of the worker's always.
 #[derive(Debug, Clone, Copy)]
-struct Ways {
+struct CopyPaths {
     process: bool,
     device: bool,
 }
 
-impl Ways {
+impl CopyPaths {
     fn wanted() -> Self {
         let wanted = std::env::var(WAY_VARIABLE).unwrap_or_default();
         let is = |way: &str| wanted.is_empty() || wanted == way;
@@ -44,7 +44,7 @@ impl Ways {
 }
 
 /// Where the bytes of an area lie that the program cannot change any more.
-enum Aside {
+enum AreaCopy {
     /// At this address of the child's.
     Frozen(Arc<Frozen>, u64),
     /// On the device.
@@ -53,7 +53,7 @@ enum Aside {
     Spare(Spare),
 }
 
-impl Aside {
+impl AreaCopy {
     /// Fills `out` with what is at an offset.
     fn load(&self, offset: u64, out: &mut [u8]) -> Result<(), ChunkError> {
         match self {
@@ -77,20 +77,20 @@ impl Aside {
 #[derive(Default)]
 pub(crate) struct Captured {
     /// None of what is in the image already.
-    regions: Vec<(Region, Option<Aside>)>,
+    regions: Vec<(Region, Option<AreaCopy>)>,
     progress: Arc<Progress>,
 }
 
 /// An area on its way aside.
-struct Item<'a> {
+struct PendingArea<'a> {
     area: &'a Area,
     copier: Option<&'a Arc<Copier>>,
-    lent: Option<Lent<'a>>,
+    lent: Option<LentRange<'a>>,
     /// There is memory for a copy.
     has_room: bool,
 }
 
-impl Item<'_> {
+impl PendingArea<'_> {
     /// The addresses in this process.
     fn range(&self) -> Option<Range<u64>> {
         self.lent.as_ref().map(|lent| lent.address..lent.address + self.area.bytes)
@@ -107,7 +107,7 @@ impl Session {
         let areas = self.areas()?;
         let copiers = self.copiers(&areas)?;
         progress.expect(areas.iter().map(|area| area.bytes).sum());
-        let ways = Ways::wanted();
+        let ways = CopyPaths::wanted();
         let items = items(&areas, &copiers, ways);
         let frozen = freeze(&items).map(Arc::new);
         let mut room = self.device_room(&copiers, ways);
@@ -115,7 +115,7 @@ impl Session {
         for item in &items {
             let mut region = item.area.region();
             let aside = match (&frozen, &item.lent) {
-                (Some(frozen), Some(lent)) if item.has_room => Some(Aside::Frozen(Arc::clone(frozen), lent.address)),
+                (Some(frozen), Some(lent)) if item.has_room => Some(AreaCopy::Frozen(Arc::clone(frozen), lent.address)),
                 _ if item.has_room => Some(item.copy(&mut room)?),
                 _ => {
                     region.chunks = item.put(sink, progress)?;
@@ -128,24 +128,24 @@ impl Session {
     }
 
     /// Bytes of device memory that copies may take: half of what the session leaves of it. Others may use the device too.
-    fn device_room(&self, copiers: &HashMap<u32, Arc<Copier>>, ways: Ways) -> u64 {
+    fn device_room(&self, copiers: &HashMap<u32, Arc<Copier>>, ways: CopyPaths) -> u64 {
         let smallest = copiers.values().map(|copier| copier.device_bytes()).min().filter(|_| ways.device);
         smallest.unwrap_or(0).saturating_sub(self.shared.usage.memory()) / 2
     }
 }
 
 /// All areas, with their places in this process as far as they have one that a child would keep.
-fn items<'a>(areas: &'a [Area], copiers: &'a HashMap<u32, Arc<Copier>>, ways: Ways) -> Vec<Item<'a>> {
+fn items<'a>(areas: &'a [Area], copiers: &'a HashMap<u32, Arc<Copier>>, ways: CopyPaths) -> Vec<PendingArea<'a>> {
     let mut room = free_memory() / 2;
     let item = |area: &'a Area| {
         let copier = copiers.get(&area.context);
         let lent = area.lend(copier.map(Arc::as_ref), true).filter(|_| ways.process);
         let has_room = area.bytes <= room;
         room -= if has_room { area.bytes } else { 0 };
-        Item { area, copier, lent, has_room }
+        PendingArea { area, copier, lent, has_room }
     };
-    let mut items: Vec<Item<'a>> = areas.iter().map(item).collect();
-    let private = Private::now();
+    let mut items: Vec<PendingArea<'a>> = areas.iter().map(item).collect();
+    let private = PrivateMappings::now();
     for item in &mut items {
         if item.range().is_some_and(|range| !private.holds(&range)) {
             item.lent = None;
@@ -155,10 +155,10 @@ fn items<'a>(areas: &'a [Area], copiers: &'a HashMap<u32, Arc<Copier>>, ways: Wa
 }
 
 /// Has a child keep what lies in this process; none if there is nothing, or the system does not let us.
-fn freeze(items: &[Item<'_>]) -> Option<Frozen> {
+fn freeze(items: &[PendingArea<'_>]) -> Option<Frozen> {
     let ranges = |has_room| {
-        let of = move |item: &&Item<'_>| item.has_room == has_room;
-        items.iter().filter(of).filter_map(Item::range).collect::<Vec<_>>()
+        let of = move |item: &&PendingArea<'_>| item.has_room == has_room;
+        items.iter().filter(of).filter_map(PendingArea::range).collect::<Vec<_>>()
     };
     let (wanted, rest) = (ranges(true), ranges(false));
     if wanted.is_empty() {
@@ -170,19 +170,19 @@ fn freeze(items: &[Item<'_>]) -> Option<Frozen> {
     wanted.iter().all(|range| frozen.has(range)).then_some(frozen)
 }
 
-impl Item<'_> {
+impl PendingArea<'_> {
     /// Copies the area to its device if there is `room` of so many bytes, or to memory of the worker's.
-    fn copy(&self, room: &mut u64) -> Result<Aside, ContentsError> {
+    fn copy(&self, room: &mut u64) -> Result<AreaCopy, ContentsError> {
         let area = self.area;
-        let can = matches!(area.place, Place::Buffer(..) | Place::Image(..)) && area.bytes <= *room;
+        let can = matches!(area.place, AreaLocation::Buffer(..) | AreaLocation::Image(..)) && area.bytes <= *room;
         let scratch = self.copier.filter(|_| can).map(|copier| Scratch::of(copier, &area.place, area.bytes));
         if let Some(Ok(scratch)) = scratch {
             *room -= area.bytes;
-            return Ok(Aside::Device(scratch));
+            return Ok(AreaCopy::Device(scratch));
         }
         let mut spare = Spare::new(area.bytes)?;
         area.read(self.copier.map(Arc::as_ref), &mut spare)?;
-        Ok(Aside::Spare(spare))
+        Ok(AreaCopy::Spare(spare))
     }
 
     /// Brings the area to the image now.
@@ -199,7 +199,7 @@ impl Item<'_> {
         }
         let mut spare = Spare::new(self.area.bytes)?;
         self.area.read(self.copier.map(Arc::as_ref), &mut spare)?;
-        let aside = Aside::Spare(spare);
+        let aside = AreaCopy::Spare(spare);
         let load = |index: usize, out: &mut [u8]| aside.load(index as u64 * CHUNK_BYTES, out);
         Ok(put_each(&lengths(self.area.bytes), &load, sink, progress)?)
     }
@@ -233,7 +233,7 @@ impl Captured {
         let load: &Load<'_> = &|index, out| places[index].0.load(places[index].1, out);
         let mut names = put_each(&all, load, sink, &self.progress)?.into_iter();
         drop(places);
-        let named = |(mut region, aside): (Region, Option<Aside>)| {
+        let named = |(mut region, aside): (Region, Option<AreaCopy>)| {
             if aside.is_some() {
                 region.chunks = names.by_ref().take(region.bytes.div_ceil(CHUNK_BYTES) as usize).collect();
             }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use katydid_opencl_sys::constant::{DEVICE_GLOBAL_MEM_SIZE, MAP_READ, MAP_WRITE, MEM_HOST_WRITE_ONLY};
 use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_mem, void};
 
-use super::Place;
-use crate::data::ask;
+use super::AreaLocation;
 use crate::handlers::{driver, make};
-use crate::lifetimes::Hold;
+use crate::objects::held_events::ask;
+use crate::objects::lifetimes::ObjectRef;
 
 /// `CL_MEM_READ_WRITE`.
 const READ_WRITE: u64 = 1;
@@ -26,7 +26,7 @@ pub(crate) struct Copier {
     /// All devices of the context are processors, so that what it has lies in this process.
     pub(super) is_host: bool,
     /// The context with its devices, let go of after the queue.
-    pub(super) _context: Hold,
+    pub(super) _context: ObjectRef,
 }
 
 // SAFETY: OpenCL objects may be used from every thread; no pointer is followed here.
@@ -85,20 +85,20 @@ impl Copier {
     }
 
     /// Copies between memory that the host may not reach and a buffer of ours.
-    pub(super) fn between(&self, place: &Place, scratch: cl_mem, bytes: u64, is_out: bool) -> Result<(), Code> {
+    pub(super) fn between(&self, place: &AreaLocation, scratch: cl_mem, bytes: u64, is_out: bool) -> Result<(), Code> {
         let (queue, size, null, none) = (self.queue, bytes as usize, ptr::null_mut(), ptr::null());
         let zero = [0; 3];
         let start = zero.as_ptr();
         let code = match place {
-            Place::Buffer(memory, _) => {
+            AreaLocation::Buffer(memory, _) => {
                 let (from, to) = if is_out { (*memory, scratch) } else { (scratch, *memory) };
                 driver!(self.api, clEnqueueCopyBuffer(queue, from, to, 0, 0, size, 0, none, null))
             }
-            Place::Image(memory, region, _) if is_out => {
+            AreaLocation::Image(memory, region, _) if is_out => {
                 let area = region.as_ptr();
                 driver!(self.api, clEnqueueCopyImageToBuffer(queue, *memory, scratch, start, area, 0, 0, none, null))
             }
-            Place::Image(memory, region, _) => {
+            AreaLocation::Image(memory, region, _) => {
                 let area = region.as_ptr();
                 driver!(self.api, clEnqueueCopyBufferToImage(queue, scratch, *memory, 0, start, area, 0, none, null))
             }
@@ -138,7 +138,7 @@ unsafe impl Sync for Scratch {}
 
 impl Scratch {
     /// A copy of what lies in a place.
-    pub(super) fn of(copier: &Arc<Copier>, place: &Place, bytes: u64) -> Result<Self, Code> {
+    pub(super) fn of(copier: &Arc<Copier>, place: &AreaLocation, bytes: u64) -> Result<Self, Code> {
         let (size, null) = (bytes as usize, ptr::null_mut());
         let memory = make!(copier.api, clCreateBuffer(copier.context, READ_WRITE, size, null))?;
         let scratch = Self { copier: Arc::clone(copier), memory };

@@ -114,9 +114,9 @@ fn stay(read: i32, unwanted: &[Range<u64>]) -> ! {
 
 /// Memory of this process that a child would not see changed: mapped for itself alone.
 #[derive(Debug)]
-pub(super) struct Private(Vec<Range<u64>>);
+pub(super) struct PrivateMappings(Vec<Range<u64>>);
 
-impl Private {
+impl PrivateMappings {
     /// What it is now; nothing where the system does not tell.
     pub(super) fn now() -> Self {
         Self::of(&fs::read_to_string("/proc/self/maps").unwrap_or_default())
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn shared_memory_is_not_private() {
-        let private = Private::of(
+        let private = PrivateMappings::of(
             "1000-3000 rw-p 00000000 00:00 0\n3000-4000 r--p 0 00:00 0 [heap]\n4000-5000 rw-s 0 00:01 9 /memfd:x\n\
              5000-6000 ---p 0 00:00 0\n",
         );

@@ -10,15 +10,15 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
 use katydid_wire::opencl::message;
 
-use crate::arguments::Arguments;
-use crate::data::HeldEvent;
-use crate::fault::Fault;
+use crate::calls::arguments::Arguments;
+use crate::calls::fault::Fault;
 use crate::handlers::{driver, pointer};
-use crate::lifetimes::Hold;
-use crate::objects::Object;
+use crate::objects::held_events::HeldEvent;
+use crate::objects::lifetimes::ObjectRef;
+use crate::objects::table::Object;
 use crate::session::Session;
 
-use super::transfer::origin_of;
+use crate::handlers::transfer::origin_of;
 
 /// What PoCL's platform is called.
 const POCL: &str = "Portable Computing Language";
@@ -26,7 +26,7 @@ const POCL: &str = "Portable Computing Language";
 /// A command about to be enqueued: its queue, what it waits for, and the event that the program wants.
 pub(super) struct Command {
     pub(super) queue: Object<cl_command_queue>,
-    held: Hold,
+    held: ObjectRef,
     waits: Vec<cl_event>,
     event: u32,
 }
@@ -173,9 +173,9 @@ pub(crate) fn kdclCopy(
     Ok(message::kdclCopyReply {})
 }
 
-type Waits = (u32, *const cl_event, *mut cl_event);
+type WaitList = (u32, *const cl_event, *mut cl_event);
 
-fn copy(command: &Command, form: u32, from: (cl_mem, &Extent), to: (cl_mem, &Extent), waits: Waits) -> Code {
+fn copy(command: &Command, form: u32, from: (cl_mem, &Extent), to: (cl_mem, &Extent), waits: WaitList) -> Code {
     let sizes = |numbers: [u64; 3]| numbers.map(|number| number as usize);
     let (api, queue, (count, list, event)) = (command.api(), command.queue.handle, waits);
     let (source, target) = (origin_of(form & 0xf, from.1), origin_of(form >> 4, to.1));

@@ -14,14 +14,14 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{KIND_SHIFT, message, query};
 
-use crate::arguments::Arguments;
-use crate::driver::{device_value, kind};
-use crate::fault::Fault;
+use crate::calls::arguments::Arguments;
+use crate::calls::fault::Fault;
+use crate::calls::notify::{self, Listener};
+use crate::drivers::driver::{device_value, kind};
 use crate::handlers::info::facts;
 use crate::handlers::{driver, make, pointer};
-use crate::lifetimes::Hold;
-use crate::notify::{self, Listener};
-use crate::objects::{Handle as _, Object};
+use crate::objects::lifetimes::ObjectRef;
+use crate::objects::table::{Handle as _, Object};
 use crate::session::Session;
 
 /// Parts of a device: with no ids, only what there would be.
@@ -51,7 +51,7 @@ pub(crate) fn kdclSubDevices(
     for (id, handle) in ids.iter().zip(devices) {
         kind(handle, parent.api)?.put(&mut types);
         let part = Object { handle, api: parent.api, size: 0 };
-        session.shared.objects.set(*id, part, vec![Hold::clone(&whole)])?;
+        session.shared.objects.set(*id, part, vec![ObjectRef::clone(&whole)])?;
     }
     Ok(message::kdclSubDevicesReply { types })
 }

@@ -11,16 +11,16 @@ use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_event};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message;
 
-use crate::arguments::Arguments;
-use crate::data::{HeldEvent, ask, wait};
-use crate::fault::Fault;
+use crate::calls::arguments::Arguments;
+use crate::calls::fault::Fault;
+use crate::calls::quiesce::mark;
+use crate::calls::upcalls::DueCallback;
 use crate::handlers::info::listed;
 use crate::handlers::{driver, make};
 use crate::journal::times;
-use crate::objects::Object;
-use crate::rest::mark;
+use crate::objects::held_events::{HeldEvent, ask, wait};
+use crate::objects::table::Object;
 use crate::session::{Job, Session};
-use crate::upcalls::Due;
 
 /// An event that the program sets.
 pub(crate) fn kdclUserEvent(
@@ -59,8 +59,8 @@ pub(crate) fn kdclEventCallback(
     }
     let (shared, token) = (Arc::clone(&session.shared), message.token);
     shared.callbacks.expect(token, message.event, state);
-    session.lookout.when(event, state, move |status| {
-        shared.upcalls.push(Due { token, status, text: Vec::new() });
+    session.event_poller.when(event, state, move |status| {
+        shared.upcalls.push(DueCallback { token, status, text: Vec::new() });
         shared.callbacks.came(token);
     })?;
     Ok(message::kdclEventCallbackReply {})

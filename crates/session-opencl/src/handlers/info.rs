@@ -14,12 +14,12 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{AT_ONCE, list, message, query};
 
-use crate::arguments::Arguments;
-use crate::driver::value;
-use crate::fault::Fault;
+use crate::calls::arguments::Arguments;
+use crate::calls::fault::Fault;
+use crate::drivers::driver::value;
 use crate::handlers::driver;
 use crate::journal::times;
-use crate::objects::{Object, Objects};
+use crate::objects::table::{Object, Objects};
 use crate::session::Session;
 
 /// Asks, and keeps what is too long for one reply.
@@ -172,13 +172,13 @@ fn sub_group(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Co
 
 /// Sizes of a group, as many as there is room for with whoever asks: of three dimensions at most.
 fn group_sizes(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
-    const MOST: u64 = 3 * size_of::<usize>() as u64;
+    const MAX_GROUP_BYTES: u64 = 3 * size_of::<usize>() as u64;
     let kernel: Object<cl_kernel> = objects.get(m.object)?;
     let device = device(objects, kernel.api, m.second)?;
     let mut arguments = Arguments::new("kdclInfo", m.input);
     let room: u64 = arguments.take("room")?;
     let input = arguments.rest();
-    let mut sizes = vec![0; room.min(MOST) as usize];
+    let mut sizes = vec![0; room.min(MAX_GROUP_BYTES) as usize];
     let (place, size, mut needed) = (sizes.as_mut_ptr().cast(), sizes.len(), 0);
     let (bytes, input) = (input.len(), input.as_ptr().cast());
     driver!(

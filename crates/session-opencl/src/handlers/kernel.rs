@@ -15,11 +15,11 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{argument, message, value as form};
 
-use crate::arguments::Arguments;
-use crate::driver::value;
-use crate::fault::Fault;
+use crate::calls::arguments::Arguments;
+use crate::calls::fault::Fault;
+use crate::drivers::driver::value;
 use crate::handlers::{driver, make};
-use crate::objects::Object;
+use crate::objects::table::Object;
 use crate::session::Session;
 
 /// Arguments that a kernel can have, whatever a driver says.

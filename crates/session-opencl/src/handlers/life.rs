@@ -7,7 +7,7 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{kind as of, message};
 
-use crate::fault::Fault;
+use crate::calls::fault::Fault;
 use crate::session::Session;
 
 /// Platforms and their devices with types: counts and numbers, in the order of the ids.

@@ -1,4 +1,4 @@
-//! Maps of buffers in memory that the program has too ([`crate::host`]).
+//! Maps of buffers in memory that the program has too ([`crate::memory::host`]).
 //!
 //! The driver maps a buffer that was made over it, and copies nothing if the buffer lies there. Of another one, such as it is
 //! after a restore, the region is copied by commands.
@@ -14,11 +14,11 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::extent::Extent;
 use katydid_wire::opencl::message;
 
-use super::command::Command;
-use crate::arguments::Arguments;
-use crate::fault::Fault;
+use crate::calls::arguments::Arguments;
+use crate::calls::fault::Fault;
+use crate::handlers::command::Command;
 use crate::handlers::driver;
-use crate::objects::Object;
+use crate::objects::table::Object;
 use crate::session::Session;
 
 /// A region of a buffer, and its place in the memory of both.

@@ -1,5 +1,5 @@
 //! Buffers, images and pipes. What an object begins with comes as data, and the flags say to copy it. No host memory of the
-//! program's reaches a driver but that which both sides have ([`crate::host`]): buffers of processors lie there, and drivers
+//! program's reaches a driver but that which both sides have ([`crate::memory::host`]): buffers of processors lie there, and drivers
 //! of other devices map theirs there.
 
 #![expect(unsafe_code, reason = "calls the driver")]
@@ -17,17 +17,17 @@ use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_image_desc, cl_i
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{message, query};
 
-use crate::arguments::Arguments;
-use crate::driver::device_value;
-use crate::fault::{Fault, SessionError};
+use crate::calls::arguments::Arguments;
+use crate::calls::fault::{Fault, SessionError};
+use crate::calls::notify::{self, Notify};
+use crate::drivers::driver::device_value;
 use crate::handlers::info::facts;
 use crate::handlers::{driver, make};
-use crate::host::{Maps, maps};
-use crate::lifetimes::Hold;
-use crate::notify::{self, Notify};
-use crate::objects::Object;
+use crate::memory::host::{Maps, maps};
+use crate::memory::zero_copy;
+use crate::objects::lifetimes::ObjectRef;
+use crate::objects::table::Object;
 use crate::session::Session;
-use crate::shelf;
 
 /// What programs ask of images, but for what is an object.
 const OF_IMAGES: [u32; 10] = [
@@ -89,7 +89,7 @@ impl Session {
         &mut self,
         id: u32,
         object: Object<cl_mem>,
-        made_of: Vec<Hold>,
+        made_of: Vec<ObjectRef>,
         counted: u64,
     ) -> Result<(), SessionError> {
         if counted > 0 {
@@ -131,7 +131,7 @@ pub(crate) fn kdclBuffer(
     }
     let block = if message.place == 0 { session.shelf_block(message.context, message.size) } else { None };
     let (flags, place) = match &block {
-        Some(block) => shelf::beginning(block, message.flags, &data),
+        Some(block) => zero_copy::beginning(block, message.flags, &data),
         None => session.beginning(&message, &data)?,
     };
     let is_in_svm = message.place != 0 && !session.is_in_host(message.place);

@@ -15,20 +15,20 @@ use katydid_opencl_sys::{Code, Dispatch, cl_context, cl_device_id, cl_program, c
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{message, program as form};
 
-use crate::arguments::Arguments;
-use crate::data::ask;
-use crate::driver::value;
-use crate::executor::{Task, apart};
-use crate::fault::Fault;
+use crate::calls::arguments::Arguments;
+use crate::calls::executor::{Task, apart};
+use crate::calls::fault::Fault;
+use crate::calls::notify::{self, BuildEnd};
+use crate::calls::shared::Shared;
+use crate::calls::upcalls::DueCallback;
+use crate::drivers::driver::value;
 use crate::handlers::{driver, make, pointer};
-use crate::notify::{self, BuildEnd};
-use crate::objects::Object;
+use crate::objects::held_events::ask;
+use crate::objects::table::Object;
 use crate::session::{Job, Session};
-use crate::shared::Shared;
-use crate::upcalls::Due;
 
 /// No code of a driver's.
-const UNSAID: i32 = i32::MAX;
+const NO_CODE: i32 = i32::MAX;
 /// `CL_BUILD_ERROR`.
 const BUILD_ERROR: i32 = -2;
 
@@ -99,7 +99,7 @@ fn binary(
     if places.len() != devices.len() {
         return Err(Code::INVALID_VALUE.into());
     }
-    let mut codes = vec![UNSAID; devices.len()];
+    let mut codes = vec![NO_CODE; devices.len()];
     let made = make!(
         context.api,
         clCreateProgramWithBinary(
@@ -112,7 +112,7 @@ fn binary(
         )
     );
     let of_all = made.err().unwrap_or(Code::SUCCESS).0;
-    let told = codes.into_iter().map(|code| if code == UNSAID { of_all } else { code });
+    let told = codes.into_iter().map(|code| if code == NO_CODE { of_all } else { code });
     Ok((made, told.flat_map(i32::to_le_bytes).collect()))
 }
 
@@ -237,7 +237,7 @@ pub(crate) fn kdclBuild(
             end.into_iter().for_each(BuildEnd::wait);
             outcome.store(build.outcome(&program).0, Ordering::Release);
             drop(held);
-            shared.upcalls.push(Due { token, status: 0, text: Vec::new() });
+            shared.upcalls.push(DueCallback { token, status: 0, text: Vec::new() });
         }));
         apart(shared, task).map_err(|_| Code::OUT_OF_RESOURCES)?;
         Ok(message::kdclBuildReply { code: code.0, told: 0 })
@@ -334,8 +334,8 @@ mod tests {
     use katydid_wire::opencl::{id, kind, list};
 
     use super::*;
+    use crate::calls::usage::Usage;
     use crate::tests::empty_table;
-    use crate::usage::Usage;
 
     /// What a driver was given to tell the end of a build.
     static NOTIFY: Mutex<Option<(unsafe extern "C" fn(cl_program, *mut void), usize)>> = Mutex::new(None);

@@ -13,23 +13,23 @@ use katydid_opencl_sys::{Code, cl_context, void};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message;
 
-use super::command::Command;
-use crate::arguments::Arguments;
-use crate::fault::Fault;
+use crate::calls::arguments::Arguments;
+use crate::calls::fault::Fault;
+use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadBuffer, ReadLocation};
+use crate::handlers::command::Command;
 use crate::handlers::driver;
-use crate::host::{pointer, take_back};
-use crate::landing::{End, Landing, Place, Target};
-use crate::objects::Object;
-use crate::placing::{LARGE, in_zone, with_mappings};
+use crate::memory::host::{pointer, take_back};
+use crate::memory::svm::PAGE;
+use crate::memory::svm_placement::{LARGE_BLOCK_BYTES, in_zone, with_mappings};
+use crate::objects::table::Object;
 use crate::session::Session;
-use crate::svm::PAGE;
 
 /// How often a driver is asked for memory in the zone.
-const TRIES: usize = 4;
+const MAX_ATTEMPTS: usize = 4;
 
 /// Bytes that are asked of a driver for so many: whole pages, and one to begin at a whole one; never few.
 pub(crate) fn room(size: u64) -> Option<u64> {
-    Some(size.checked_next_multiple_of(PAGE)?.checked_add(PAGE)?.max(LARGE))
+    Some(size.checked_next_multiple_of(PAGE)?.checked_add(PAGE)?.max(LARGE_BLOCK_BYTES))
 }
 
 /// Whole pages, so that the program can have the same ones.
@@ -69,7 +69,7 @@ pub(crate) fn kdclSvmAlloc(
             unsafe { free(context.handle, pointer(raw)) };
         }
     };
-    let tries = if session.replay.is_on { 1 } else { TRIES };
+    let tries = if session.replay.is_on { 1 } else { MAX_ATTEMPTS };
     let made = in_zone(room, tries, || allocate(end).filter(|raw| *raw != 0), give_back);
     // A driver may want addresses of its own, and these may have been closed to it.
     let raw = made.or_else(|| allocate(None)).filter(|raw| *raw != 0).ok_or(Code::OUT_OF_RESOURCES)?;
@@ -126,7 +126,7 @@ impl Session {
         // SAFETY: pages of the allocation, which the program has given up.
         let is_own = found.place == 0 || unsafe { take_back(address, found.pages()) }.is_ok();
         self.shared.usage.sub_memory(found.size);
-        self.shared.landings.forget_svm(address..address + found.size);
+        self.shared.pending_reads.forget_svm(address..address + found.size);
         // A driver keeps notes in what is free, which would be in the program's memory where that could not be taken away.
         if is_own {
             drop(found.into_memory());
@@ -156,9 +156,9 @@ pub(crate) fn kdclSvmCopy(
     Ok(message::kdclSvmCopyReply {})
 }
 
-type Waits = (u32, *const katydid_opencl_sys::cl_event, *mut katydid_opencl_sys::cl_event);
+type WaitList = (u32, *const katydid_opencl_sys::cl_event, *mut katydid_opencl_sys::cl_event);
 
-fn copy(command: &Command, to: *mut void, from: *const void, size: u64, (count, waits, event): Waits) -> Code {
+fn copy(command: &Command, to: *mut void, from: *const void, size: u64, (count, waits, event): WaitList) -> Code {
     let queue = command.queue.handle;
     driver!(command.api(), clEnqueueSVMMemcpy(queue, 0, to, from, size as usize, count, waits, event))
 }
@@ -178,7 +178,7 @@ pub(crate) fn kdclSvmWrite(
     let event = command.run_held(session, |count, waits, event| {
         copy(&command, pointer(message.destination), bytes.as_ptr().cast(), size, (count, waits, event))
     })?;
-    session.lookout.keep_until(event, bytes)?;
+    session.event_poller.keep_until(event, bytes)?;
     Ok(message::kdclSvmWriteReply {})
 }
 
@@ -191,11 +191,14 @@ pub(crate) fn kdclSvmRead(
     let mut arguments = Arguments::new("kdclSvmRead", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     session.svm.check(message.source, message.size)?;
-    let target = Arc::new(Target::new(message.size)?);
+    let target = Arc::new(ReadBuffer::new(message.size)?);
     let event = command.run_held(session, |count, waits, event| {
         copy(&command, target.pointer(), pointer(message.source), message.size, (count, waits, event))
     })?;
-    session.shared.landings.add(message.landing, Landing { place: Place::Own(target), end: End::Awaited(event) });
+    session
+        .shared
+        .pending_reads
+        .add(message.landing, PendingRead { place: ReadLocation::Own(target), end: CommandEnd::Awaited(event) });
     Ok(message::kdclSvmReadReply {})
 }
 
@@ -208,7 +211,7 @@ pub(crate) fn kdclHostCopy(
     let mut arguments = Arguments::new("kdclHostCopy", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments);
     let bytes = session.bytes(head, message.staged, arguments.rest())?.into_owned();
-    let (command, target) = (command?, Arc::new(Target::from(bytes)));
+    let (command, target) = (command?, Arc::new(ReadBuffer::from(bytes)));
     let (api, queue) = (command.api(), command.queue.handle);
     let event = command.run_held(session, |count, waits, event| {
         // Of a copy of nothing the driver says whether there is one. It reads and writes nothing there.
@@ -218,7 +221,10 @@ pub(crate) fn kdclHostCopy(
         }
         driver!(api, clEnqueueMarkerWithWaitList(queue, count, waits, event))
     })?;
-    session.shared.landings.add(message.landing, Landing { place: Place::Own(target), end: End::Awaited(event) });
+    session
+        .shared
+        .pending_reads
+        .add(message.landing, PendingRead { place: ReadLocation::Own(target), end: CommandEnd::Awaited(event) });
     Ok(message::kdclHostCopyReply {})
 }
 
@@ -258,8 +264,11 @@ pub(crate) fn kdclSvmMap(
     })?;
     if message.landing != 0 {
         let memory = session.svm.hold(message.address, message.size)?;
-        let landing = Landing { place: Place::Svm(message.address, message.size, memory), end: End::Awaited(event) };
-        session.shared.landings.add(message.landing, landing);
+        let landing = PendingRead {
+            place: ReadLocation::Svm(message.address, message.size, memory),
+            end: CommandEnd::Awaited(event),
+        };
+        session.shared.pending_reads.add(message.landing, landing);
     }
     session.svm.map(message.address, message.size, message.flags);
     Ok(message::kdclSvmMapReply {})

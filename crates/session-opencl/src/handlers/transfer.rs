@@ -9,16 +9,16 @@ use katydid_opencl_sys::{Code, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
-use katydid_wire::opencl::{AT_ONCE, IN_HOST, IN_PIECE, IN_SVM, NO_SHELF, land, message};
+use katydid_wire::opencl::{AT_ONCE, IN_HOST, IN_PIECE, IN_SVM, NO_ZERO_COPY, land, message};
 
-use super::command::Command;
-use crate::arguments::Arguments;
-use crate::data::HeldEvent;
-use crate::fault::{Fault, SessionError};
+use crate::calls::arguments::Arguments;
+use crate::calls::fault::{Fault, SessionError};
+use crate::calls::pending_reads::{CommandEnd, PendingRead, PendingTransfer, ReadBuffer, ReadLocation};
+use crate::handlers::command::Command;
 use crate::handlers::driver;
-use crate::host::pointer;
-use crate::landing::{End, Landing, Place, Target, Underway};
-use crate::objects::Object;
+use crate::memory::host::pointer;
+use crate::objects::held_events::HeldEvent;
+use crate::objects::table::Object;
 use crate::session::{Job, Session};
 
 /// Where in this process the program's bytes are, and how far apart rows and slices are in bytes; 0: there are no gaps.
@@ -85,7 +85,7 @@ impl Transfer {
     }
 
     /// Enqueues a read into, or a write from, memory that holds the transfer's bytes.
-    fn enqueue(&self, command: &Command, host: Host, is_read: bool, waits: Waits) -> Code {
+    fn enqueue(&self, command: &Command, host: Host, is_read: bool, waits: WaitList) -> Code {
         let ((count, list, event), Host { start: place, row, slice }) = (waits, host);
         let (api, queue, memory) = (command.api(), command.queue.handle, self.memory.handle);
         let (origin, region) = (origin_of(self.form, &self.extent), Self::sizes(self.extent.region));
@@ -108,7 +108,7 @@ impl Transfer {
         }
     }
 
-    fn enqueue_box(&self, command: &Command, host: Host, is_read: bool, (count, list, event): Waits) -> Code {
+    fn enqueue_box(&self, command: &Command, host: Host, is_read: bool, (count, list, event): WaitList) -> Code {
         let (api, queue, memory) = (command.api(), command.queue.handle, self.memory.handle);
         let (origin, region, zero) = (Self::sizes(self.extent.origin), Self::sizes(self.extent.region), [0usize; 3]);
         let (start, area, none) = (origin.as_ptr(), region.as_ptr(), zero.as_ptr());
@@ -132,8 +132,8 @@ impl Transfer {
     }
 
     /// Enqueues a read into memory that is made for it.
-    fn enqueue_read(&self, session: &Session, command: &Command) -> Result<(Target, HeldEvent), Fault> {
-        let target = Target::new(self.bytes)?;
+    fn enqueue_read(&self, session: &Session, command: &Command) -> Result<(ReadBuffer, HeldEvent), Fault> {
+        let target = ReadBuffer::new(self.bytes)?;
         let place = Host::packed(target.pointer());
         let event =
             command.run_held(session, |count, list, event| self.enqueue(command, place, true, (count, list, event)))?;
@@ -152,7 +152,7 @@ impl Transfer {
         let waits = |count, list, event| self.enqueue(command, place, false, (count, list, event));
         let event = command.run_held(session, waits)?;
         let last = (message.blocking != 0).then(|| event.clone());
-        session.lookout.keep_until(event, kept)?;
+        session.event_poller.keep_until(event, kept)?;
         if let Some(last) = last {
             driver!(command.api(), clFlush(command.queue.handle));
             if let Some(entry) = session.journal.get(message.queue) {
@@ -169,7 +169,7 @@ pub(super) fn origin_of(form: u32, extent: &Extent) -> [usize; 4] {
     [x, y, z, if form == IMAGE { extent.row } else { 0 }].map(|number| number as usize)
 }
 
-type Waits = (u32, *const cl_event, *mut cl_event);
+type WaitList = (u32, *const cl_event, *mut cl_event);
 
 /// The program's bytes into an object.
 pub(crate) fn kdclWrite(
@@ -269,17 +269,17 @@ pub(crate) fn kdclRead(
         Some(place) => {
             session.passes(message.queue, transfer.bytes);
             let waits = |count, list, event| transfer.enqueue(&command, place, true, (count, list, event));
-            (Target::new(0)?, command.run_held(session, waits)?)
+            (ReadBuffer::new(0)?, command.run_held(session, waits)?)
         }
         None => transfer.enqueue_read(session, &command)?,
     };
     if message.landing == 0 {
-        session.lookout.keep_until(event, target)?;
+        session.event_poller.keep_until(event, target)?;
     } else {
-        session
-            .shared
-            .landings
-            .add(message.landing, Landing { place: Place::Own(Arc::new(target)), end: End::Awaited(event) });
+        session.shared.pending_reads.add(
+            message.landing,
+            PendingRead { place: ReadLocation::Own(Arc::new(target)), end: CommandEnd::Awaited(event) },
+        );
     }
     Ok(message::kdclReadReply {})
 }
@@ -297,7 +297,7 @@ pub(crate) fn kdclReadNow(
         return Err(Code::INVALID_VALUE.into());
     }
     let (target, event) = transfer.enqueue_read(session, &command)?;
-    let underway = Underway::new(target, event);
+    let underway = PendingTransfer::new(target, event);
     command.look(session, underway.event());
     Ok(Box::new(move |_| {
         let target = underway.wait()?;
@@ -308,27 +308,27 @@ pub(crate) fn kdclReadNow(
 
 /// Waits until a copy from or to a buffer on the shelf would be done, and tells where its bytes are. Of these the driver reads
 /// or writes the first, in its place among the commands.
-pub(crate) fn kdclShelf(
+pub(crate) fn kdclZeroCopy(
     session: &mut Session,
     _: &FrameHead,
-    message: message::kdclShelf<'_>,
-) -> Result<Job<message::kdclShelfReply>, Fault> {
-    let mut arguments = Arguments::new("kdclShelf", message.waits);
+    message: message::kdclZeroCopy<'_>,
+) -> Result<Job<message::kdclZeroCopyReply>, Fault> {
+    let mut arguments = Arguments::new("kdclZeroCopy", message.waits);
     let command = Command::read(session, message.queue, 0, &mut arguments)?;
     let transfer = Transfer::read(session, &command, (message.memory, RUN), &mut arguments)?;
     let at = transfer.extent.origin[0];
     let (place, turn) = session.shelf_place(message.memory, at);
-    if matches!(place, 0 | NO_SHELF) {
-        return Ok(Box::new(move |_| Ok(message::kdclShelfReply { place, turn })));
+    if matches!(place, 0 | NO_ZERO_COPY) {
+        return Ok(Box::new(move |_| Ok(message::kdclZeroCopyReply { place, turn })));
     }
     let first = Transfer { extent: Extent::run(at, 1), bytes: 1, ..transfer };
-    let target = Target::of(message.first as u8);
+    let target = ReadBuffer::of(message.first as u8);
     let (byte, is_read) = (Host::packed(target.pointer()), message.way == 0);
     let event =
         command.run_held(session, |count, list, event| first.enqueue(&command, byte, is_read, (count, list, event)))?;
-    let underway = Underway::new(target, event);
+    let underway = PendingTransfer::new(target, event);
     command.look(session, underway.event());
-    Ok(Box::new(move |_| underway.wait().map(|_| message::kdclShelfReply { place, turn })))
+    Ok(Box::new(move |_| underway.wait().map(|_| message::kdclZeroCopyReply { place, turn })))
 }
 
 /// A part of what was read, if the command has ended or is to be waited for.
@@ -343,17 +343,17 @@ pub(crate) fn kdclLand(
     // Of one without bytes only the end is to be told, which the main loop can do at once.
     if message.size == 0
         && session.may_glance()
-        && let Some(event) = session.shared.landings.event(message.landing)
+        && let Some(event) = session.shared.pending_reads.event(message.landing)
     {
         session.look_at(vec![event]);
     }
     Ok(Box::new(move |shared| {
         let waits = matches!(message.how, land::AT_END | land::LOOK_AT_END);
         if matches!(message.how, land::LOOK | land::LOOK_AT_END) {
-            let state = shared.landings.look(message.landing, waits)?;
+            let state = shared.pending_reads.look(message.landing, waits)?;
             return Ok(message::kdclLandReply { state, data: Vec::new() });
         }
-        let (state, data) = shared.landings.fetch(message.landing, message.offset, message.size, waits)?;
+        let (state, data) = shared.pending_reads.fetch(message.landing, message.offset, message.size, waits)?;
         Ok(message::kdclLandReply { state, data })
     }))
 }

@@ -20,18 +20,18 @@ use katydid_wire::opencl::message::{
 use katydid_wire::opencl::{id, kind, program as form};
 
 use super::encoded;
-use super::rehearsal::{Ground, Rehearsal, Rest};
+use super::rehearsal::{DeviceBasis, Rehearsal, Rest};
 use super::state::{Callback, Event, State};
-use crate::data::ask;
-use crate::devices::{self, Assignment, DeviceError};
-use crate::dispatch::{dispatch, is_end, is_kept};
-use crate::driver::{self, value};
-use crate::fault::{Fault, SessionError};
+use crate::calls::dispatch::{dispatch, is_end, is_kept};
+use crate::calls::fault::{Fault, SessionError};
+use crate::drivers::devices::{self, Assignment, DeviceError};
+use crate::drivers::driver::{self, value};
 use crate::handlers::{driver, room};
-use crate::objects::Object;
-use crate::placing;
+use crate::memory::svm::PAGE;
+use crate::memory::svm_placement;
+use crate::objects::held_events::ask;
+use crate::objects::table::Object;
 use crate::session::Session;
-use crate::svm::PAGE;
 
 /// `CL_PROGRAM_BUILD_LOG`.
 const BUILD_LOG: u32 = 0x1183;
@@ -45,7 +45,7 @@ const DEVICE_ITEMS: u32 = 0x1005;
 const DEVICE_LOCAL: u32 = 0x1023;
 
 /// Allocations at other addresses that are held while a driver is asked again.
-const MOST_OTHERS: usize = 32;
+const MAX_MISPLACED: usize = 32;
 
 /// Why a session could not be rebuilt. The worker is of no use afterwards; the image is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -203,15 +203,15 @@ impl Session {
     }
 
     /// Gives devices here to a session in which nothing has happened.
-    fn take_ground(&mut self, state: &State, wishes: &str) -> Result<Ground, RebuildError> {
+    fn take_ground(&mut self, state: &State, wishes: &str) -> Result<DeviceBasis, RebuildError> {
         let here = std::mem::take(&mut self.here);
         let assignment = devices::assign(&state.platforms, &here, wishes)?;
         self.bind_devices(&assignment)?;
-        Ok(Ground { assignment, here })
+        Ok(DeviceBasis { assignment, here })
     }
 
     /// Does what is left to do, and takes over what else the state holds.
-    fn complete(&mut self, state: &mut State, ground: &Ground, rest: &Rest<'_>) -> Result<(), RebuildError> {
+    fn complete(&mut self, state: &mut State, ground: &DeviceBasis, rest: &Rest<'_>) -> Result<(), RebuildError> {
         if let Some(device) = ground.another() {
             refuse_binaries(rest.records, device)?;
         }
@@ -250,7 +250,7 @@ impl Session {
     }
 
     /// The next checkpoint says what devices are now behind those that the program knows.
-    fn adopt_devices(&mut self, Ground { assignment, here }: &Ground) {
+    fn adopt_devices(&mut self, DeviceBasis { assignment, here }: &DeviceBasis) {
         let had = self.here.iter_mut().flat_map(|platform| &mut platform.devices);
         for (device, found) in had.zip(&assignment.devices) {
             if let Some(((platform, at), _)) = found {
@@ -314,7 +314,7 @@ impl Session {
         }
         let room = room(size).ok_or_else(damaged)?;
         // As the program saw it, it began at the first whole page of what the driver was given.
-        for extra in placing::EXTRA {
+        for extra in svm_placement::EXTRA {
             let end = was.saturating_add(room - PAGE).saturating_add(extra * PAGE);
             self.replay.svm_end = Some(end);
             let address = self.allocate(record);
@@ -331,7 +331,7 @@ impl Session {
     /// For a driver that chooses by itself: what it gives stays taken until it gives the address that is wanted.
     fn allocate_around(&mut self, record: &Record, (size, was): (u64, u64)) -> Result<(), RebuildError> {
         let (mut others, mut is_there) = (Vec::new(), false);
-        while !is_there && others.len() < MOST_OTHERS {
+        while !is_there && others.len() < MAX_MISPLACED {
             // A driver that has no memory left has not given it either.
             let Ok(address) = self.allocate(record) else { break };
             is_there = address == was;
@@ -382,7 +382,7 @@ impl Session {
     fn check_groups(
         &mut self,
         groups: &[(u32, u32, [u64; 4])],
-        Ground { assignment, here }: &Ground,
+        DeviceBasis { assignment, here }: &DeviceBasis,
     ) -> Result<(), RebuildError> {
         for (kernel, queue, sizes) in groups {
             let device = self.journal.get(*queue).map_or(0, |entry| entry.made.frame.word(8));

@@ -20,13 +20,13 @@ use katydid_wire::opencl::message::{
 use katydid_wire::opencl::value::OBJECT;
 
 use super::Platform;
-use crate::devices::Assignment;
+use crate::drivers::devices::Assignment;
 
 /// Frames that set something, which their first two numbers say.
 const SETTINGS: [u16; 4] =
     [kdclSetArgument::OPCODE, kdclSetExecInfo::OPCODE, kdclDefaultQueue::OPCODE, kdclSpecialize::OPCODE];
 /// Frames that make an object whose end changes nothing else. One of which the program is told the end has another frame for that.
-const MAKINGS: [u16; 8] = [
+const CREATING_OPCODES: [u16; 8] = [
     kdclQueue::OPCODE,
     kdclSampler::OPCODE,
     kdclBuffer::OPCODE,
@@ -39,13 +39,13 @@ const MAKINGS: [u16; 8] = [
 
 /// The devices that objects were made on.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct DeviceBasis {
     pub(super) assignment: Assignment,
     /// The machine's.
     pub(super) here: Vec<Platform>,
 }
 
-impl Ground {
+impl DeviceBasis {
     /// The first device that takes the place of another one.
     pub(super) fn another(&self) -> Option<&str> {
         let mut devices = self.assignment.devices.iter().flatten();
@@ -57,7 +57,7 @@ impl Ground {
 /// A session that was made and has no contents.
 #[derive(Debug)]
 pub(crate) struct Rehearsal {
-    pub(super) ground: Ground,
+    pub(super) ground: DeviceBasis,
     /// As the program knows them.
     pub(super) platforms: Vec<Platform>,
     /// The frames that were replayed, in their order.
@@ -100,7 +100,7 @@ impl Rehearsal {
 
 /// The object that a frame has made, if nothing else is made of it.
 fn object(record: &Record) -> Option<u32> {
-    first(record).filter(|_| MAKINGS.contains(&record.opcode))
+    first(record).filter(|_| CREATING_OPCODES.contains(&record.opcode))
 }
 
 fn first(record: &Record) -> Option<u32> {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     fn rehearsal(made: &[Record], platforms: Vec<Platform>) -> Rehearsal {
-        let ground = Ground { assignment: Assignment::default(), here: Vec::new() };
+        let ground = DeviceBasis { assignment: Assignment::default(), here: Vec::new() };
         Rehearsal { ground, platforms, records: made.to_vec() }
     }
 

@@ -17,18 +17,18 @@ use katydid_wire::opencl::message::{
 };
 use katydid_wire::opencl::{id, kind, list, value};
 
-use super::state::{Event, Landing, Mapped, Platform, State};
-use super::{Entry, Kept, encoded, kind_of, parts, with_other_headers, with_other_inputs};
-use crate::data::ask;
+use super::state::{Event, Mapped, PendingRead, Platform, State};
+use super::{Entry, RecordedFrame, encoded, kind_of, parts, with_other_headers, with_other_inputs};
+use crate::calls::pending_reads::ReadLocation;
 use crate::handlers::driver;
-use crate::landing::Place;
-use crate::objects::Object;
+use crate::objects::held_events::ask;
+use crate::objects::table::Object;
 use crate::session::Session;
 
 /// Numbers of objects that a program does not know are this and above; the program's side has room for fewer.
-const STRANGERS: u32 = 1 << 23;
+const FIRST_HIDDEN_NUMBER: u32 = 1 << 23;
 /// `CL_PROFILING_COMMAND_QUEUED` to `CL_PROFILING_COMMAND_COMPLETE`.
-pub(crate) const TIMES: std::ops::RangeInclusive<u32> = 0x1280..=0x1284;
+pub(crate) const PROFILING_PARAMS: std::ops::RangeInclusive<u32> = 0x1280..=0x1284;
 
 /// Why the state of a session cannot be saved. The session is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -48,14 +48,14 @@ pub(crate) enum SaveError {
 
 /// Gathers records.
 #[derive(Default)]
-struct Gathered {
+struct RecordSet {
     records: Vec<Record>,
     /// How many strangers each frame has, which end with it.
     strangers: HashMap<u64, u32>,
 }
 
-impl Gathered {
-    fn add(&mut self, order: u64, kept: &Kept, payload: Vec<u8>) -> &mut Record {
+impl RecordSet {
+    fn add(&mut self, order: u64, kept: &RecordedFrame, payload: Vec<u8>) -> &mut Record {
         let told = kept.outcome().map(|code| code.0.to_le_bytes().to_vec());
         let record = Record {
             step: Step::Frame,
@@ -90,7 +90,7 @@ impl Gathered {
     fn stranger(&mut self, kind: u32, order: u64) -> u32 {
         let count = self.strangers.entry(order).or_default();
         *count += 1;
-        id(kind, STRANGERS + *count)
+        id(kind, FIRST_HIDDEN_NUMBER + *count)
     }
 
     /// A program under an id, with all that was done to it, as far as what is left of it or its `kernels` (frames that made
@@ -102,7 +102,7 @@ impl Gathered {
             payload.splice(..4, id.to_le_bytes());
             payload
         };
-        let place = |kept: &Kept| order.unwrap_or(kept.frame.order);
+        let place = |kept: &RecordedFrame| order.unwrap_or(kept.frame.order);
         let made = &program.made;
         let (others, at) = (self.others(made, place(made)), place(made));
         let payload = as_this(made.frame.payload());
@@ -130,7 +130,7 @@ impl Gathered {
     }
 
     /// Makes what went into a build again; the new ids by the old ones.
-    fn others(&mut self, kept: &Kept, order: u64) -> HashMap<u32, u32> {
+    fn others(&mut self, kept: &RecordedFrame, order: u64) -> HashMap<u32, u32> {
         let mut others = HashMap::new();
         for (id, program) in &kept.with.needs {
             let stranger = self.stranger(kind::PROGRAM, order);
@@ -148,7 +148,7 @@ impl Gathered {
 }
 
 /// The payload of a build or link with other programs in it. A build that tells its end by a callback has told it.
-fn with_others(kept: &Kept, payload: Vec<u8>, others: &HashMap<u32, u32>) -> Vec<u8> {
+fn with_others(kept: &RecordedFrame, payload: Vec<u8>, others: &HashMap<u32, u32>) -> Vec<u8> {
     let other = |id: u32| others.get(&id).copied().unwrap_or(id);
     match kept.frame.opcode {
         kdclLink::OPCODE => with_other_inputs(&payload, &other).unwrap_or(payload),
@@ -164,8 +164,8 @@ fn with_others(kept: &Kept, payload: Vec<u8>, others: &HashMap<u32, u32>) -> Vec
 
 /// The builds that count, of those that have ended and had an effect: the last one of each kind and list of devices, and before it those by
 /// which a kernel was made that is alive. Drivers may build a program anew while it has kernels.
-pub(super) fn effective<'a>(builds: &'a [Kept], kernels: &[u64]) -> Vec<&'a Kept> {
-    let about = |kept: &Kept| {
+pub(super) fn effective<'a>(builds: &'a [RecordedFrame], kernels: &[u64]) -> Vec<&'a RecordedFrame> {
+    let about = |kept: &RecordedFrame| {
         let own = kdclBuild::decode(kept.frame.payload()).map_or(&[][..], |message| message.arguments).to_vec();
         let bytes = kept.with.bytes.as_ref().map_or(own, |bytes| bytes.to_vec());
         let mut left = &bytes[..];
@@ -174,7 +174,7 @@ pub(super) fn effective<'a>(builds: &'a [Kept], kernels: &[u64]) -> Vec<&'a Kept
     // From the last to the first: until which frame a build was the one of its kind.
     let mut until = HashMap::new();
     let with_effect = builds.iter().rev().filter(|kept| kept.outcome().is_some() && kept.had_effect());
-    let mut found: Vec<&Kept> = with_effect
+    let mut found: Vec<&RecordedFrame> = with_effect
         .filter(|kept| {
             let order = kept.frame.order;
             let next = until.insert(about(kept), order);
@@ -208,7 +208,7 @@ impl Session {
             events: self.saved_events()?,
             callbacks: self.shared.callbacks.waiting(),
             mapped: self.svm.mapped().map(|(address, size, flags)| Mapped { address, size, flags }).collect(),
-            landings: self.saved_landings()?,
+            pending_reads: self.saved_landings()?,
             told: self.told.clone(),
             ..self.made()?
         })
@@ -227,13 +227,13 @@ impl Session {
         Ok(State { platforms, groups, records, ..State::default() })
     }
 
-    fn saved_landings(&self) -> Result<Vec<Landing>, SaveError> {
-        let of = |(number, landing): (u64, std::sync::Arc<crate::landing::Landing>)| {
-            let status = landing.status().map_err(|code| SaveError::Driver { what: "a read", code })?;
-            let address = if let Place::Svm(address, ..) = landing.place { address } else { 0 };
-            Ok(Landing { number, status, bytes: landing.len(), address })
+    fn saved_landings(&self) -> Result<Vec<PendingRead>, SaveError> {
+        let of = |(number, pending_read): (u64, std::sync::Arc<crate::calls::pending_reads::PendingRead>)| {
+            let status = pending_read.status().map_err(|code| SaveError::Driver { what: "a read", code })?;
+            let address = if let ReadLocation::Svm(address, ..) = pending_read.place { address } else { 0 };
+            Ok(PendingRead { number, status, bytes: pending_read.len(), address })
         };
-        self.shared.landings.all().into_iter().map(of).collect()
+        self.shared.pending_reads.all().into_iter().map(of).collect()
     }
 
     /// The platforms as the program found them, and which devices contexts have.
@@ -255,7 +255,7 @@ impl Session {
 
     /// All frames, in their order.
     fn records(&self) -> Result<Vec<Record>, SaveError> {
-        let mut all = Gathered::default();
+        let mut all = RecordSet::default();
         for kind in [kind::DEVICE, kind::CONTEXT, kind::QUEUE, kind::MEMORY, kind::SAMPLER, kind::PROGRAM, kind::KERNEL]
         {
             for (id, entry) in self.journal.of(kind) {
@@ -270,7 +270,7 @@ impl Session {
             }
         }
         for (address, frame) in self.journal.svm() {
-            let kept = Kept { frame: frame.clone(), with: super::Attachment::default() };
+            let kept = RecordedFrame { frame: frame.clone(), with: super::Attachment::default() };
             let record = all.add(frame.order, &kept, frame.payload().to_vec());
             record.told = Some(address.to_le_bytes().to_vec());
         }
@@ -279,7 +279,7 @@ impl Session {
         Ok(all.records)
     }
 
-    fn add(&self, all: &mut Gathered, entry: &Entry) {
+    fn add(&self, all: &mut RecordSet, entry: &Entry) {
         let made = &entry.made;
         all.add(made.frame.order, made, made.frame.payload().to_vec());
         for kept in entry.sets.values() {
@@ -291,7 +291,7 @@ impl Session {
     }
 
     /// The payload that sets a property, without what is gone since; none if nothing is left of it.
-    fn still(&self, kept: &Kept) -> Option<Vec<u8>> {
+    fn still(&self, kept: &RecordedFrame) -> Option<Vec<u8>> {
         let (payload, order) = (kept.frame.payload(), kept.frame.order);
         let svm_lives = |address: u64| {
             let found = self.svm.start_of(address)?;
@@ -328,7 +328,7 @@ impl Session {
 
     /// A part of a device, with the other parts of the same division: those that are gone are made under other ids, and
     /// released.
-    fn add_part(&self, all: &mut Gathered, part: u32, entry: &Entry) {
+    fn add_part(&self, all: &mut RecordSet, part: u32, entry: &Entry) {
         let (payload, order) = (entry.made.frame.payload(), entry.made.frame.order);
         let ids = parts(payload);
         let lives = |id: &u32| self.journal.get(*id).is_some_and(|other| other.made.frame.order == order);
@@ -384,7 +384,7 @@ pub(crate) fn times(event: &Object<cl_event>) -> BTreeMap<u32, u64> {
         });
         asked.ok().map(|time| (parameter, time))
     };
-    TIMES.filter_map(time).collect()
+    PROFILING_PARAMS.filter_map(time).collect()
 }
 
 /// The devices of a context.
@@ -408,14 +408,14 @@ mod tests {
     use crate::journal::{Attachment, Journal};
 
     /// A build of `devices` at a frame.
-    fn build(order: u64, devices: &[u32], code: Code) -> Kept {
+    fn build(order: u64, devices: &[u32], code: Code) -> RecordedFrame {
         let mut arguments = Vec::new();
         0u32.put(&mut arguments);
         list::put(&mut arguments, devices);
         let payload = encoded(&kdclBuild { program: 1, token: 0, staged: 0, arguments: &arguments });
         let head = FrameHead { opcode: kdclBuild::OPCODE, wants_reply: true, thread: 1, context: 0, sequence: order };
         let outcome = Some(std::sync::Arc::new(AtomicI32::new(code.0)));
-        Kept { frame: Frame::new(&head, 0, &payload), with: Attachment { outcome, ..Attachment::default() } }
+        RecordedFrame { frame: Frame::new(&head, 0, &payload), with: Attachment { outcome, ..Attachment::default() } }
     }
 
     #[test]
@@ -461,7 +461,7 @@ mod tests {
             let records = session.records().unwrap();
             let [made, release] = &records[..] else { panic!("{records:?}") };
             let stranger = super::super::parts(&made.payload)[0];
-            assert!(stranger >= id(kind::DEVICE, STRANGERS));
+            assert!(stranger >= id(kind::DEVICE, FIRST_HIDDEN_NUMBER));
             assert_eq!(release.payload, encoded(&kdclRelease { object: stranger }));
             gone = stranger;
         }
@@ -482,7 +482,7 @@ mod tests {
             journal.changed(&head(kdclBuild::OPCODE, order + 1), program.into(), 0, &encoded(&build));
             outcome.store(Code::SUCCESS.0, Ordering::Release);
         }
-        let mut all = Gathered::default();
+        let mut all = RecordSet::default();
         let entry = journal.get(program).unwrap();
         // A kernel of the first build is left.
         all.program(program, entry, &[4], None);

@@ -28,7 +28,7 @@ use katydid_wire::codec::{Field, Reader};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{kdclUpcallNext, message_layout, message_name};
 
-use crate::upcalls::Due;
+use crate::calls::upcalls::DueCallback;
 
 const MAGIC: [u8; 8] = *b"kdclstat";
 /// The version that this build writes, and the newest that it reads.
@@ -85,7 +85,7 @@ pub(crate) struct Mapped {
 
 /// What a command read and the program has not fetched; the bytes are contents, or lie in shared virtual memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Landing {
+pub(crate) struct PendingRead {
     pub(crate) number: u64,
     pub(crate) status: i32,
     pub(crate) bytes: u64,
@@ -106,12 +106,12 @@ pub(crate) struct State {
     pub(crate) blobs: Vec<(u32, Vec<u8>)>,
     /// The frame in which the program's upcall thread waits.
     pub(crate) upcall: Option<FrameHead>,
-    pub(crate) due: Vec<Due>,
+    pub(crate) due: Vec<DueCallback>,
     pub(crate) records: Vec<Record>,
     pub(crate) events: Vec<Event>,
     pub(crate) callbacks: Vec<Callback>,
     pub(crate) mapped: Vec<Mapped>,
-    pub(crate) landings: Vec<Landing>,
+    pub(crate) pending_reads: Vec<PendingRead>,
     pub(crate) told: BTreeMap<(u32, u32), Vec<u8>>,
     pub(crate) groups: Vec<(u32, u32, [u64; 4])>,
 }
@@ -178,11 +178,11 @@ impl State {
         put_all(&mut out, self.mapped.iter(), |mapped, out| {
             [mapped.address, mapped.size, mapped.flags].iter().for_each(|number| number.put(out));
         });
-        put_all(&mut out, self.landings.iter(), |landing, out| {
-            landing.number.put(out);
-            landing.status.put(out);
-            landing.bytes.put(out);
-            landing.address.put(out);
+        put_all(&mut out, self.pending_reads.iter(), |pending_read, out| {
+            pending_read.number.put(out);
+            pending_read.status.put(out);
+            pending_read.bytes.put(out);
+            pending_read.address.put(out);
         });
         put_all(&mut out, self.told.iter(), |((object, parameter), value), out| {
             object.put(out);
@@ -249,9 +249,9 @@ impl State {
         state.mapped = take_all(&mut reader, |reader| {
             Ok(Mapped { address: reader.take()?, size: reader.take()?, flags: reader.take()? })
         })?;
-        state.landings = take_all(&mut reader, |reader| {
+        state.pending_reads = take_all(&mut reader, |reader| {
             let (number, status) = (reader.take()?, reader.take()?);
-            Ok(Landing { number, status, bytes: reader.take()?, address: reader.take()? })
+            Ok(PendingRead { number, status, bytes: reader.take()?, address: reader.take()? })
         })?;
         let told = take_all(&mut reader, |reader| Ok(((reader.take()?, reader.take()?), reader.take()?)))?;
         state.told = told.into_iter().collect();
@@ -271,8 +271,9 @@ impl State {
         if reader.take::<u8>()? != 0 {
             self.upcall = Some(upcall(reader.take()?, reader.take()?)?);
         }
-        self.due =
-            take_all(reader, |reader| Ok(Due { token: reader.take()?, status: reader.take()?, text: reader.take()? }))?;
+        self.due = take_all(reader, |reader| {
+            Ok(DueCallback { token: reader.take()?, status: reader.take()?, text: reader.take()? })
+        })?;
         Ok(())
     }
 }
@@ -318,12 +319,12 @@ mod tests {
             uploads: vec![(1, 10, vec![4])],
             blobs: vec![(2, vec![5, 6])],
             upcall: Some(upcall(3, 11).unwrap()),
-            due: vec![Due { token: 4, status: -1, text: b"x".to_vec() }],
+            due: vec![DueCallback { token: 4, status: -1, text: b"x".to_vec() }],
             records: vec![record],
             events: vec![Event { id: 1, context: 2, status: 0, times: BTreeMap::from([(0x1280, 77)]) }],
             callbacks: vec![Callback { event: 1, state: 0, token: 8 }],
             mapped: vec![Mapped { address: 4096, size: 10, flags: 1 }],
-            landings: vec![Landing { number: 3, status: 0, bytes: 9, address: 0 }],
+            pending_reads: vec![PendingRead { number: 3, status: 0, bytes: 9, address: 0 }],
             told: BTreeMap::from([((5, 0x1004), vec![0, 1])]),
             groups: vec![(1, 2, [64, 8, 8, 1])],
             ..State::default()

@@ -12,9 +12,9 @@ use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     cuCtxDestroy_v2, cuLibraryUnload, kdContextCreate, kdContextRelease, kdContextReset, kdContextRetain, kdDeviceGrow,
-    kdDeviceShrink, kdEnvironment, kdFacts, kdGivenBack, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenEnd,
-    kdIdle, kdImagePiece, kdImageRecall, kdLibraryLoad, kdManagedDrop, kdManagedHold, kdResource, kdResourceSplit,
-    kdUpcallBytes, kdUpcallData, kdUpcallNext, kdUpcallsBegin, kdWanted,
+    kdDeviceShrink, kdEnvironment, kdFacts, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenEnd, kdIdle,
+    kdImagePiece, kdImageRecall, kdLibraryLoad, kdManagedDrop, kdManagedHold, kdReclaimDevices, kdReclaimDone,
+    kdResource, kdResourceSplit, kdUpcallBytes, kdUpcallData, kdUpcallNext, kdUpcallsBegin,
 };
 
 use crate::calls::fault::Fault;
@@ -40,7 +40,7 @@ fn needs_context(opcode: u16) -> bool {
             | kdGreenEnd::OPCODE
             | kdDeviceGrow::OPCODE
             | kdDeviceShrink::OPCODE
-            | kdGivenBack::OPCODE
+            | kdReclaimDone::OPCODE
             | kdIdle::OPCODE
             | kdImagePiece::OPCODE
             | kdImageRecall::OPCODE
@@ -53,7 +53,7 @@ fn needs_context(opcode: u16) -> bool {
             | kdManagedHold::OPCODE
             | kdManagedDrop::OPCODE
             | kdUpcallNext::OPCODE
-            | kdWanted::OPCODE
+            | kdReclaimDevices::OPCODE
             | cuCtxDestroy_v2::OPCODE
             | cuLibraryUnload::OPCODE
     )

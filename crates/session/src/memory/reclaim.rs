@@ -1,9 +1,9 @@
 //! Memory that one session needs and others hold idle: a program keeps what it frees, which natively would be the driver's.
 //!
 //! ```text
-//! program ── kdPlea ── its worker ── server ── other workers ── appeal ── programs that listen
-//!                                                     │ kdWanted: of which device │ what lies idle of it, back to the driver
-//! program ◀── reply ── its worker ◀─ server ◀─ other workers ◀── kdGivenBack ─┘
+//! program ── kdReclaim ── its worker ── server ── other workers ── appeal ── programs that listen
+//!                                                     │ kdReclaimDevices: of which device │ what lies idle of it, back to the driver
+//! program ◀── reply ── its worker ◀─ server ◀─ other workers ◀── kdReclaimDone ─┘
 //! ```
 //!
 //! The rule: nobody waits for long for a program that does nothing. A plea is over after [`REQUEST_TIMEOUT`] in which no memory has

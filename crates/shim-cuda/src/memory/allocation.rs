@@ -6,7 +6,7 @@ use std::ops::Range;
 use katydid_client::memory::{Backing, retry_until_timeout};
 use katydid_client::regions::Place;
 use katydid_cuda_sys::{CUdeviceptr, CUresult, device_attribute};
-use katydid_wire::message::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdPlea};
+use katydid_wire::message::{kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdReclaim};
 
 use crate::context::{contexts, stack};
 use crate::ffi::guard::{out, write_if_given};
@@ -43,7 +43,7 @@ impl Backing for DeviceBacking {
     }
 
     fn request_reclaim(&self, bytes: u64) -> bool {
-        let request_reclaim = || shim()?.session.ask(stack::wire()?, &kdPlea { device: self.position()?, size: bytes });
+        let request_reclaim = || shim()?.session.ask(stack::wire()?, &kdReclaim { device: self.position()?, size: bytes });
         request_reclaim().is_ok()
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use katydid_client::memory::Backing;
 use katydid_client::threads;
 use katydid_cuda_sys::CUresult;
-use katydid_wire::message::{kdGivenBack, kdIdle, kdWanted};
+use katydid_wire::message::{kdIdle, kdReclaimDevices, kdReclaimDone};
 
 use crate::context::contexts;
 use crate::context::device::Device;
@@ -62,14 +62,14 @@ fn announce(device: &Device) -> Result<(), CUresult> {
 /// Does what the worker asks for until the session ends.
 fn serve(shim: &Shim) {
     while let Ok(number) = shim.session.next_reclaim_request() {
-        let Ok(wanted) = shim.session.ask(0, &kdWanted {}) else { return };
+        let Ok(wanted) = shim.session.ask(0, &kdReclaimDevices {}) else { return };
         for (ordinal, device) in shim.devices.iter().enumerate() {
             if wanted.devices & 1_u32.checked_shl(device.position as u32).unwrap_or(0) != 0 {
                 // What cannot be given back is not: the worker hears that this is all.
                 let _ = give_back(ordinal as u32);
             }
         }
-        if shim.session.enqueue(0, &kdGivenBack { number }).is_err() {
+        if shim.session.enqueue(0, &kdReclaimDone { number }).is_err() {
             return;
         }
     }

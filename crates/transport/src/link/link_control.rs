@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_wire::frame::{Appeal, Beat, ReplyHead};
+use katydid_wire::frame::{Beat, ReclaimNotice, ReplyHead};
 use katydid_wire::handshake::{Build, LinkKind, Ready, RefusalCode, Refused};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fs::fstat;
@@ -96,7 +96,7 @@ pub(crate) struct Signals {
     /// Wakes a reading thread that sleeps in shared memory.
     pub(crate) nudge: Box<dyn Fn() + Send + Sync>,
     /// Appeals to the program, and gives the appeal's number; none where that is sent.
-    pub(crate) appeal: Option<Box<dyn Fn() -> u32 + Send + Sync>>,
+    pub(crate) reclaim_notice: Option<Box<dyn Fn() -> u32 + Send + Sync>>,
 }
 
 /// What the reading thread does.
@@ -263,8 +263,8 @@ impl LinkControl {
     #[must_use]
     pub fn request_reclaim(&self) -> Option<u32> {
         let line = self.socket().filter(|_| !self.may_leave())?;
-        if let Some(appeal) = &self.state.signals.appeal {
-            return Some(appeal());
+        if let Some(reclaim_notice) = &self.state.signals.reclaim_notice {
+            return Some(reclaim_notice());
         }
         let deadline = Instant::now() + RECLAIM_SEND_TIMEOUT;
         let whole = loop {
@@ -275,7 +275,7 @@ impl LinkControl {
             }
         };
         let number = self.state.reclaim_requests.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        let head = ReplyHead::from(Appeal { number }).encode(0).ok()?;
+        let head = ReplyHead::from(ReclaimNotice { number }).encode(0).ok()?;
         let sent = line.send(&mut [IoSlice::new(&head)]);
         drop(whole);
         sent.ok().map(|()| number)

@@ -186,10 +186,10 @@ impl ShmProgram {
     fn tell_all(&self) {
         self.staging.give_up();
         self.look_again();
-        let appeals = self.shared.word(RECLAIM_REQUESTS);
+        let reclaim_notices = self.shared.word(RECLAIM_REQUESTS);
         // Who is about to sleep on it does not.
-        appeals.fetch_add(1, Ordering::Release);
-        wait::wake(appeals);
+        reclaim_notices.fetch_add(1, Ordering::Release);
+        wait::wake(reclaim_notices);
     }
 
     /// Puts a frame into the ring; returns its number.

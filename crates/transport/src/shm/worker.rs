@@ -56,7 +56,7 @@ enum Found {
 }
 
 /// Wakes the program's thread that listens for appeals; the number of this one.
-fn appeal(shared: &SharedMapping) -> u32 {
+fn reclaim_notice(shared: &SharedMapping) -> u32 {
     let word = shared.word(RECLAIM_REQUESTS);
     let number = word.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
     wait::wake(word);
@@ -74,10 +74,10 @@ impl ShmWorker {
         let ring = RingMemory::new(Arc::clone(&shared));
         ring.announce_barriers();
         let nudged = RingMemory::new(Arc::clone(&shared));
-        let appealed = Arc::clone(&shared);
+        let notified = Arc::clone(&shared);
         let signals = Signals {
             nudge: Box::new(move || nudged.wake(Side::Consumer)),
-            appeal: Some(Box::new(move || appeal(&appealed))),
+            reclaim_notice: Some(Box::new(move || reclaim_notice(&notified))),
         };
         let link_control = LinkControl::new(LinkKind::SHM, socket, fds, Some(pieces), signals)?;
         link_control.count(sequence);

@@ -146,7 +146,7 @@ impl StreamProgram {
                 reader: None,
                 waiting: HashMap::new(),
                 bells: Vec::new(),
-                appeal: None,
+                reclaim_notice: None,
                 is_listened: false,
             }),
             unread: Condvar::new(),
@@ -421,8 +421,8 @@ impl StreamProgram {
         }
         *liveness = Liveness::new();
         self.heard.fetch_add(1, Ordering::Relaxed);
-        if let Some(appeal) = head.appeal().filter(|_| length == 0) {
-            self.desk().appeal = Some(appeal.number);
+        if let Some(reclaim_notice) = head.reclaim_notice().filter(|_| length == 0) {
+            self.desk().reclaim_notice = Some(reclaim_notice.number);
             self.reclaim_requests.notify();
             return Ok(Read::Other);
         }

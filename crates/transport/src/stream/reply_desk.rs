@@ -27,7 +27,7 @@ pub(crate) struct ReplyDesk {
     /// Those of threads that have waited.
     pub(crate) bells: Vec<Arc<Condvar>>,
     /// An appeal that nobody has heard yet.
-    pub(crate) appeal: Option<u32>,
+    pub(crate) reclaim_notice: Option<u32>,
     /// Whether the thread that listens for appeals does nothing before something comes, so that it is to be told of what a
     /// reader leaves; else it looks by itself soon.
     pub(crate) is_listened: bool,

@@ -34,8 +34,13 @@ pub(crate) struct StreamWorker {
 impl StreamWorker {
     /// The next frame is number `sequence`.
     pub(crate) fn new(socket: Connection, sequence: u64) -> Result<Self, LinkError> {
-        let link_control =
-            LinkControl::new(LinkKind::STREAM, socket, &[], None, Signals { nudge: Box::new(|| ()), appeal: None })?;
+        let link_control = LinkControl::new(
+            LinkKind::STREAM,
+            socket,
+            &[],
+            None,
+            Signals { nudge: Box::new(|| ()), reclaim_notice: None },
+        )?;
         link_control.count(sequence);
         let replier = Arc::new(StreamReplier { link_control: link_control.clone() });
         Ok(Self { link_control, frames: FrameReader::new(), sequence, payload: Vec::new(), bulk: None, replier })

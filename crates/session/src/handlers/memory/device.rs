@@ -8,9 +8,9 @@ use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    kdDeviceGrow, kdDeviceGrowReply, kdDeviceInfo, kdDeviceInfoReply, kdDeviceShrink, kdDeviceShrinkReply, kdGivenBack,
-    kdIdle, kdManagedDrop, kdManagedHold, kdManagedHoldReply, kdPeerAtomics, kdPeerAtomicsReply, kdPlea, kdPleaReply,
-    kdWanted, kdWantedReply,
+    kdDeviceGrow, kdDeviceGrowReply, kdDeviceInfo, kdDeviceInfoReply, kdDeviceShrink, kdDeviceShrinkReply, kdIdle,
+    kdManagedDrop, kdManagedHold, kdManagedHoldReply, kdPeerAtomics, kdPeerAtomicsReply, kdReclaim, kdReclaimDevices,
+    kdReclaimDevicesReply, kdReclaimDone, kdReclaimReply,
 };
 
 use crate::calls::fault::Fault;
@@ -81,7 +81,7 @@ pub(crate) fn kdManagedDrop(session: &mut Session, _head: &FrameHead, message: k
 
 /// Has other sessions give back what they hold idle, and waits for that. Out of memory at once where that cannot help: the quota
 /// leaves less, the device has less in all, or nobody can be asked.
-pub(crate) fn kdPlea(session: &mut Session, _head: &FrameHead, message: kdPlea) -> Detached<kdPleaReply> {
+pub(crate) fn kdReclaim(session: &mut Session, _head: &FrameHead, message: kdReclaim) -> Detached<kdReclaimReply> {
     let device = u32::try_from(message.device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
     let total = session.facts.devices.get(device as usize).map_or(0, |facts| facts.total_memory);
     if message.size > session.device.left().min(total) {
@@ -91,7 +91,7 @@ pub(crate) fn kdPlea(session: &mut Session, _head: &FrameHead, message: kdPlea) 
     let number = reclaim.send_request(device).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     Ok(Box::new(move |driver| {
         reclaim.wait(number, || info(driver).map_or(0, |(free, _)| free));
-        (CUresult::SUCCESS, kdPleaReply {})
+        (CUresult::SUCCESS, kdReclaimReply {})
     }))
 }
 
@@ -105,12 +105,16 @@ pub(crate) fn kdIdle(session: &mut Session, _head: &FrameHead, message: kdIdle) 
 }
 
 /// Of which devices others want memory.
-pub(crate) fn kdWanted(session: &mut Session, _head: &FrameHead, _message: kdWanted) -> Called<kdWantedReply> {
-    done(kdWantedReply { devices: session.shared.reclaim.take_wanted() })
+pub(crate) fn kdReclaimDevices(
+    session: &mut Session,
+    _head: &FrameHead,
+    _message: kdReclaimDevices,
+) -> Called<kdReclaimDevicesReply> {
+    done(kdReclaimDevicesReply { devices: session.shared.reclaim.take_wanted() })
 }
 
 /// The program has done what an appeal asked.
-pub(crate) fn kdGivenBack(session: &mut Session, _head: &FrameHead, message: kdGivenBack) -> Enqueued {
+pub(crate) fn kdReclaimDone(session: &mut Session, _head: &FrameHead, message: kdReclaimDone) -> Enqueued {
     session.shared.reclaim.given(message.number);
     Ok(CUresult::SUCCESS)
 }

@@ -22,8 +22,8 @@ impl StreamProgram {
         self.reclaim_requests.install().map_err(LinkError::system("listen for the worker"))?;
         let mut lag = LAG;
         loop {
-            let (appeal, is_left) = self.take_appeal();
-            if let Some(number) = appeal {
+            let (reclaim_notice, is_left) = self.take_appeal();
+            if let Some(number) = reclaim_notice {
                 return Ok(number);
             }
             let look = self.socket.look();
@@ -76,7 +76,7 @@ impl StreamProgram {
         if let Some(bell) = self.reclaim_requests.fd() {
             hush(bell);
         }
-        desk.appeal.is_some()
+        desk.reclaim_notice.is_some()
     }
 
     /// An appeal that was heard. If there is none, readers tell from now on of what they leave; that a reader has left something
@@ -84,8 +84,8 @@ impl StreamProgram {
     fn take_appeal(&self) -> (Option<u32>, bool) {
         let mut desk = self.desk();
         let is_left = desk.frames.as_deref().is_some_and(FrameReader::has_buffered);
-        desk.is_listened = desk.appeal.is_none() && !is_left;
-        (desk.appeal.take(), is_left)
+        desk.is_listened = desk.reclaim_notice.is_none() && !is_left;
+        (desk.reclaim_notice.take(), is_left)
     }
 }
 

@@ -4,7 +4,7 @@
 //! The rule: what is on the shelf is what the driver has, as long as [`Session::shelf_place`] names its place. A snapshot ends
 //! that for all that is there: the worker's pages become its own alone, which a child of it can keep ([`crate::contents`]); the
 //! program goes on seeing what was there at that moment, and is told of no place any more. Pages that nobody writes to are still
-//! the file's, for the child as well, so that no block is freed as long as the snapshot is not written ([`Kept`]).
+//! the file's, for the child as well, so that no block is freed as long as the snapshot is not written ([`RetainedPages`]).
 
 #![expect(unsafe_code, reason = "maps memory that a driver uses")]
 
@@ -21,13 +21,13 @@ use katydid_opencl_sys::constant::{MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_US
 use katydid_opencl_sys::{Code, cl_mem, void};
 use katydid_transport::{SHELF_TURN, SHELF_WRITERS, ShelfMemory};
 use katydid_wire::opencl::message::kdclBuffer;
-use katydid_wire::opencl::{NO_SHELF, SHELF_LEAST};
+use katydid_wire::opencl::{NO_ZERO_COPY, ZERO_COPY_MIN_BYTES};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 
 use crate::contents::Copier;
 use crate::handlers::{driver, make};
-use crate::objects::Object;
+use crate::objects::table::Object;
 use crate::session::Session;
 
 /// Set to `off`, has all buffers lie in the driver's own memory: to compare the ways.
@@ -35,23 +35,23 @@ const VARIABLE: &str = "KATYDID_OPENCL_SHELF";
 /// Blocks are whole pages.
 const PAGE: u64 = 4096;
 /// How long copies of the program's that have begun may take. They only move memory.
-const PATIENCE: Duration = Duration::from_secs(2);
+const COPY_TIMEOUT: Duration = Duration::from_secs(2);
 /// What a driver writes to see where it lands.
-const SIGN: u64 = 0x6b61_7479_6469_6431;
+const PROBE_WORD: u64 = 0x6b61_7479_6469_6431;
 
 /// The shelf and who has what of it.
 #[derive(Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct ZeroCopyArea {
     file: OwnedFd,
     /// Where in the file it begins.
     offset: u64,
     /// Its address.
     start: usize,
-    books: Mutex<Books>,
+    books: Mutex<AreaState>,
 }
 
 #[derive(Debug)]
-struct Books {
+struct AreaState {
     /// Places, from 0.
     room: Suballocator,
     /// Blocks: bytes by place, and whether their pages are the worker's own by now.
@@ -63,16 +63,16 @@ struct Books {
 
 /// While this lives, what was on the shelf when it was cleared stays in its pages.
 #[derive(Debug)]
-pub(crate) struct Kept(Arc<Shelf>);
+pub(crate) struct RetainedPages(Arc<ZeroCopyArea>);
 
 /// Bytes of the shelf, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Block {
-    shelf: Arc<Shelf>,
+pub(crate) struct AreaBlock {
+    zero_copy: Arc<ZeroCopyArea>,
     place: u64,
 }
 
-impl Shelf {
+impl ZeroCopyArea {
     /// An empty one.
     pub(crate) fn new(memory: ShelfMemory) -> Arc<Self> {
         let ShelfMemory { file, offset, start, length } = memory;
@@ -82,21 +82,21 @@ impl Shelf {
         room.allocate(PAGE, PAGE);
         // SAFETY: exactly the mapping. Without large pages it is slower to fill, no more.
         let _ = unsafe { madvise(start.cast(), length, Advice::LinuxHugepage) };
-        let books = Mutex::new(Books { room, blocks: BTreeMap::new(), snapshots: 0, left: Vec::new() });
+        let books = Mutex::new(AreaState { room, blocks: BTreeMap::new(), snapshots: 0, left: Vec::new() });
         Arc::new(Self { file, offset, start: start.expose_provenance(), books })
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
+    fn books(&self) -> MutexGuard<'_, AreaState> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Zeros for a buffer; none if there is no room.
-    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<Block> {
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<AreaBlock> {
         let length = bytes.checked_next_multiple_of(PAGE)?;
         let mut books = self.books();
         let place = books.room.allocate(length, PAGE)?;
         books.blocks.insert(place, (length, false));
-        Some(Block { shelf: Arc::clone(self), place })
+        Some(AreaBlock { zero_copy: Arc::clone(self), place })
     }
 
     /// Maps a block anew: as the program has it, or for this process alone, which begins with what is there and keeps to itself
@@ -130,14 +130,14 @@ impl Shelf {
 
     /// Makes everything on it the worker's own. No command runs meanwhile. What the system does not change, or a thread of the
     /// program does not stop writing to, stays the program's to see.
-    pub(crate) fn clear(self: &Arc<Self>) -> Kept {
+    pub(crate) fn clear(self: &Arc<Self>) -> RetainedPages {
         let mut books = self.books();
         books.snapshots += 1;
-        let kept = Kept(Arc::clone(self));
+        let kept = RetainedPages(Arc::clone(self));
         self.word(SHELF_TURN).fetch_add(1, Ordering::SeqCst);
         let begun = Instant::now();
         while self.word(SHELF_WRITERS).load(Ordering::SeqCst) != 0 {
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > COPY_TIMEOUT {
                 return kept;
             }
             thread::yield_now();
@@ -149,7 +149,7 @@ impl Shelf {
     }
 
     /// A block that nobody uses is zeros again, as the program sees it, and free.
-    fn free(&self, books: &mut Books, place: u64) {
+    fn free(&self, books: &mut AreaState, place: u64) {
         let Some((length, is_own)) = books.blocks.remove(&place) else { return };
         let at = self.offset + place;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -161,7 +161,7 @@ impl Shelf {
     }
 }
 
-impl Drop for Kept {
+impl Drop for RetainedPages {
     fn drop(&mut self) {
         let mut books = self.0.books();
         books.snapshots -= 1;
@@ -173,20 +173,20 @@ impl Drop for Kept {
     }
 }
 
-impl Block {
+impl AreaBlock {
     /// Its first byte.
     pub(crate) fn pointer(&self) -> *mut void {
-        self.shelf.address(self.place)
+        self.zero_copy.address(self.place)
     }
 }
 
-impl Drop for Block {
+impl Drop for AreaBlock {
     fn drop(&mut self) {
-        let mut books = self.shelf.books();
+        let mut books = self.zero_copy.books();
         if books.snapshots > 0 {
             books.left.push(self.place);
         } else {
-            self.shelf.free(&mut books, self.place);
+            self.zero_copy.free(&mut books, self.place);
         }
     }
 }
@@ -194,29 +194,29 @@ impl Drop for Block {
 /// What a driver calls when a buffer is destroyed, once: its block is free.
 unsafe extern "C" fn destroyed(_: cl_mem, data: *mut void) {
     // SAFETY: made by `Session::put_on_shelf` for this one call.
-    drop(unsafe { Box::from_raw(data.cast::<Block>()) });
+    drop(unsafe { Box::from_raw(data.cast::<AreaBlock>()) });
 }
 
 impl Session {
     /// Room on the shelf for a new buffer, if it may lie there: it is large, has no other place, and its driver uses memory where
     /// it is.
-    pub(crate) fn shelf_block(&mut self, context: u32, size: u64) -> Option<Block> {
-        if size < SHELF_LEAST || self.replay.is_on || !self.has_shelf(context) {
+    pub(crate) fn shelf_block(&mut self, context: u32, size: u64) -> Option<AreaBlock> {
+        if size < ZERO_COPY_MIN_BYTES || self.replay.is_on || !self.has_shelf(context) {
             return None;
         }
-        self.shelf.as_ref()?.take(size)
+        self.zero_copy.as_ref()?.take(size)
     }
 
     /// Whether buffers of a context may lie on the shelf. Its driver is tried once.
     fn has_shelf(&mut self, context: u32) -> bool {
-        let Some(shelf) = self.shelf.clone() else { return false };
+        let Some(zero_copy) = self.zero_copy.clone() else { return false };
         if let Some(known) = self.shelf_known.get(&context) {
             return *known;
         }
         let is_off = std::env::var(VARIABLE).is_ok_and(|value| value == "off");
         let uses_it = |session: &Self| {
-            let (copier, page) = (session.copier(context).ok()?, shelf.take(PAGE)?);
-            copier.writes_to(page.pointer(), SIGN).ok()
+            let (copier, page) = (session.copier(context).ok()?, zero_copy.take(PAGE)?);
+            copier.writes_to(page.pointer(), PROBE_WORD).ok()
         };
         let has = !is_off && self.is_of_processors(context) && uses_it(self) == Some(true);
         self.shelf_known.insert(context, has);
@@ -224,7 +224,7 @@ impl Session {
     }
 
     /// A buffer was made in a block: from now on the program may read it there.
-    pub(crate) fn put_on_shelf(&mut self, id: u32, object: &Object<cl_mem>, block: Block) {
+    pub(crate) fn put_on_shelf(&mut self, id: u32, object: &Object<cl_mem>, block: AreaBlock) {
         self.on_shelf.insert(id, block.place);
         let data = Box::into_raw(Box::new(block)).cast();
         // Where the driver does not tell of the end, the block is used until the session's.
@@ -238,28 +238,29 @@ impl Session {
         }
     }
 
-    /// Where a buffer's bytes from `at` on are on the shelf, counted from 1; 0 or [`NO_SHELF`] if they are not. And the shelf's
+    /// Where a buffer's bytes from `at` on are on the shelf, counted from 1; 0 or [`NO_ZERO_COPY`] if they are not. And the shelf's
     /// turn.
     pub(crate) fn shelf_place(&self, memory: u32, at: u64) -> (u64, u32) {
         let place = match self.on_shelf.get(&memory) {
-            Some(place) => place.saturating_add(at).saturating_add(1).min(NO_SHELF - 1),
-            None if self.has_none(memory) => NO_SHELF,
+            Some(place) => place.saturating_add(at).saturating_add(1).min(NO_ZERO_COPY - 1),
+            None if self.has_none(memory) => NO_ZERO_COPY,
             None => 0,
         };
-        (place, self.shelf.as_ref().map_or(0, |shelf| shelf.turn()))
+        (place, self.zero_copy.as_ref().map_or(0, |zero_copy| zero_copy.turn()))
     }
 
     /// Whether no buffer of a buffer's context is there.
     fn has_none(&self, memory: u32) -> bool {
         let made = self.journal.get(memory).filter(|entry| entry.is_made_by::<kdclBuffer<'_>>());
         let message = made.and_then(|entry| kdclBuffer::decode(entry.made.frame.payload()).ok());
-        self.shelf.is_none() || message.is_some_and(|message| self.shelf_known.get(&message.context) == Some(&false))
+        self.zero_copy.is_none()
+            || message.is_some_and(|message| self.shelf_known.get(&message.context) == Some(&false))
     }
 
     /// What is on the shelf is the worker's alone from now on, and stays in its pages as long as the value lives.
-    pub(crate) fn clear_shelf(&mut self) -> Option<Kept> {
+    pub(crate) fn clear_shelf(&mut self) -> Option<RetainedPages> {
         self.on_shelf.clear();
-        self.shelf.as_ref().map(Shelf::clear)
+        self.zero_copy.as_ref().map(ZeroCopyArea::clear)
     }
 }
 
@@ -279,7 +280,7 @@ impl Copier {
 }
 
 /// What a driver is given for a buffer in a block: its flags, and the place, which begins with `data` if there is any.
-pub(crate) fn beginning(block: &Block, flags: u64, data: &[u8]) -> (u64, *mut void) {
+pub(crate) fn beginning(block: &AreaBlock, flags: u64, data: &[u8]) -> (u64, *mut void) {
     // SAFETY: the block was taken for a buffer of as many bytes, and nobody else has it.
     unsafe { ptr::copy_nonoverlapping(data.as_ptr(), block.pointer().cast(), data.len()) };
     (flags & !(MEM_COPY_HOST_PTR | MEM_ALLOC_HOST_PTR) | MEM_USE_HOST_PTR, block.pointer())
@@ -298,7 +299,7 @@ mod tests {
     const ALL: u64 = 6 << 20;
 
     /// A shelf, and the same memory as a program has it.
-    fn shelf() -> (Arc<Shelf>, *const u8) {
+    fn zero_copy() -> (Arc<ZeroCopyArea>, *const u8) {
         let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, PAGE + LENGTH as u64).unwrap();
         let map = |file: &OwnedFd| {
@@ -307,10 +308,10 @@ mod tests {
             unsafe { mmap(ptr::null_mut(), LENGTH, access, MapFlags::SHARED, file.as_fd(), PAGE) }.unwrap()
         };
         let (start, program) = (map(&file), map(&file));
-        (Shelf::new(ShelfMemory { file, offset: PAGE, start: start.cast(), length: LENGTH }), program.cast())
+        (ZeroCopyArea::new(ShelfMemory { file, offset: PAGE, start: start.cast(), length: LENGTH }), program.cast())
     }
 
-    fn write(block: &Block, byte: u8) {
+    fn write(block: &AreaBlock, byte: u8) {
         // SAFETY: the block's first byte.
         unsafe { block.pointer().cast::<u8>().write_volatile(byte) };
     }
@@ -322,66 +323,66 @@ mod tests {
 
     #[test]
     fn the_program_sees_what_is_written_until_the_shelf_is_cleared() {
-        let (shelf, program) = shelf();
-        let block = shelf.take(5000).unwrap();
+        let (zero_copy, program) = zero_copy();
+        let block = zero_copy.take(5000).unwrap();
         let seen = program.wrapping_add(block.place as usize);
         write(&block, 1);
         assert_eq!(read(seen), 1);
-        drop(shelf.clear());
+        drop(zero_copy.clear());
         write(&block, 2);
         assert_eq!((read(seen), read(block.pointer().cast())), (1, 2));
         // Once more changes nothing.
-        drop(shelf.clear());
+        drop(zero_copy.clear());
         assert_eq!((read(seen), read(block.pointer().cast())), (1, 2));
     }
 
     #[test]
     fn what_the_program_is_writing_is_waited_for() {
-        let (shelf, _) = shelf();
-        let turn = shelf.turn();
-        shelf.word(SHELF_WRITERS).store(1, Ordering::SeqCst);
+        let (zero_copy, _) = zero_copy();
+        let turn = zero_copy.turn();
+        zero_copy.word(SHELF_WRITERS).store(1, Ordering::SeqCst);
         thread::scope(|scope| {
-            let clearing = scope.spawn(|| shelf.clear());
-            while shelf.turn() == turn {
+            let clearing = scope.spawn(|| zero_copy.clear());
+            while zero_copy.turn() == turn {
                 thread::yield_now();
             }
             assert!(!clearing.is_finished());
-            shelf.word(SHELF_WRITERS).store(0, Ordering::SeqCst);
+            zero_copy.word(SHELF_WRITERS).store(0, Ordering::SeqCst);
             clearing.join().unwrap();
         });
-        assert_eq!(shelf.turn(), turn + 1);
+        assert_eq!(zero_copy.turn(), turn + 1);
     }
 
     #[test]
     fn a_block_stays_as_it_was_until_the_snapshot_is_written() {
-        let (shelf, _) = shelf();
-        let block = shelf.take(ALL).unwrap();
+        let (zero_copy, _) = zero_copy();
+        let block = zero_copy.take(ALL).unwrap();
         write(&block, 7);
-        let (first, second) = (shelf.clear(), shelf.clear());
-        let (at, access) = (shelf.offset + block.place, ProtFlags::READ);
+        let (first, second) = (zero_copy.clear(), zero_copy.clear());
+        let (at, access) = (zero_copy.offset + block.place, ProtFlags::READ);
         // SAFETY: a new mapping, of the pages as a child would have them.
-        let child = unsafe { mmap(ptr::null_mut(), 4096, access, MapFlags::PRIVATE, &shelf.file, at) }.unwrap();
+        let child = unsafe { mmap(ptr::null_mut(), 4096, access, MapFlags::PRIVATE, &zero_copy.file, at) }.unwrap();
         drop((block, first));
         assert_eq!(read(child.cast()), 7);
-        assert!(shelf.take(ALL).is_none());
+        assert!(zero_copy.take(ALL).is_none());
         drop(second);
-        let block = shelf.take(ALL).unwrap();
+        let block = zero_copy.take(ALL).unwrap();
         assert_eq!(read(block.pointer().cast()), 0);
     }
 
     #[test]
     fn a_block_that_is_freed_is_zeros_again_and_seen_again() {
-        let (shelf, program) = shelf();
-        let block = shelf.take(ALL).unwrap();
-        assert!(shelf.take(ALL).is_none());
+        let (zero_copy, program) = zero_copy();
+        let block = zero_copy.take(ALL).unwrap();
+        assert!(zero_copy.take(ALL).is_none());
         let program = program.wrapping_add(block.place as usize);
         let (flags, place) = beginning(&block, MEM_COPY_HOST_PTR | 4, &[9; 4096]);
         assert_eq!((flags, place, read(program)), (MEM_USE_HOST_PTR | 4, block.pointer(), 9));
-        drop(shelf.clear());
+        drop(zero_copy.clear());
         write(&block, 3);
         drop(block);
-        assert!(fstat(&shelf.file).unwrap().st_blocks * 512 <= 2 << 20, "but for the words, nothing is left");
-        let block = shelf.take(ALL).unwrap();
+        assert!(fstat(&zero_copy.file).unwrap().st_blocks * 512 <= 2 << 20, "but for the words, nothing is left");
+        let block = zero_copy.take(ALL).unwrap();
         assert_eq!((read(block.pointer().cast()), read(program)), (0, 0));
         write(&block, 4);
         assert_eq!(read(program), 4);

@@ -14,7 +14,7 @@ use katydid_transport::{PIECE, PIECES, Piece, Staging};
 
 /// One piece: the addresses of its bytes and of its busy word.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct StagedPiece {
     start: usize,
     busy: usize,
 }
@@ -22,7 +22,7 @@ struct Place {
 /// Addresses of the area; valid as long as the link, which outlives the session.
 #[derive(Debug)]
 pub(crate) struct StagingArea {
-    places: Vec<Place>,
+    places: Vec<StagedPiece>,
     /// Pieces that commands are still reading.
     held: Arc<AtomicUsize>,
 }
@@ -47,7 +47,7 @@ impl Lease {
 impl StagingArea {
     /// Takes down the addresses.
     pub(crate) fn new(staging: &Staging) -> Self {
-        let place = |piece| Place {
+        let place = |piece| StagedPiece {
             start: staging.pointer(piece).expose_provenance(),
             busy: staging.busy_word(piece).expose_provenance(),
         };
@@ -58,7 +58,7 @@ impl StagingArea {
     /// An area of one piece without bytes.
     #[cfg(test)]
     pub(crate) fn of_one(busy: &AtomicU32) -> Self {
-        let place = Place { start: 4096, busy: busy.as_ptr().expose_provenance() };
+        let place = StagedPiece { start: 4096, busy: busy.as_ptr().expose_provenance() };
         Self { places: vec![place], held: Arc::default() }
     }
 

@@ -11,9 +11,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::{Dispatch, char, cl_context, cl_mem, cl_program, void};
 
+use crate::calls::shared::Shared;
+use crate::calls::upcalls::DueCallback;
 use crate::journal::Callback;
-use crate::shared::Shared;
-use crate::upcalls::Due;
 
 /// Longest text of an error that travels.
 const MAX_TEXT: usize = 4096;
@@ -42,7 +42,7 @@ impl Notify {
 
     fn tell(&self, status: i32, text: &[u8]) {
         let text = text.get(..MAX_TEXT).unwrap_or(text).to_vec();
-        self.shared.upcalls.push(Due { token: self.token, status, text });
+        self.shared.upcalls.push(DueCallback { token: self.token, status, text });
     }
 }
 
@@ -136,11 +136,11 @@ pub(crate) unsafe extern "C" fn context(text: *const char, _: *const void, _: us
 }
 
 /// Builds whose ends drivers are to tell, by what the drivers are given as user data: a driver may refuse a build and call, or not.
-static BUILDS: Mutex<BTreeMap<usize, Arc<End>>> = Mutex::new(BTreeMap::new());
+static BUILDS: Mutex<BTreeMap<usize, Arc<BuildResult>>> = Mutex::new(BTreeMap::new());
 
 /// What a driver has told of a build.
 #[derive(Debug, Default)]
-struct End {
+struct BuildResult {
     /// The functions with which the program of a link is kept beyond the call.
     keeps: Option<&'static Dispatch>,
     state: Mutex<EndState>,
@@ -158,21 +158,21 @@ struct EndState {
 #[derive(Debug)]
 pub(crate) struct BuildEnd {
     key: usize,
-    end: Arc<End>,
+    end: Arc<BuildResult>,
 }
 
 impl BuildEnd {
     /// The end of a build of a program that the session holds.
     pub(crate) fn new() -> Self {
-        Self::of(End::default())
+        Self::of(BuildResult::default())
     }
 
     /// The end of a link, whose program is retained when it comes.
     pub(crate) fn keeping(api: &'static Dispatch) -> Self {
-        Self::of(End { keeps: Some(api), ..End::default() })
+        Self::of(BuildResult { keeps: Some(api), ..BuildResult::default() })
     }
 
-    fn of(end: End) -> Self {
+    fn of(end: BuildResult) -> Self {
         static LAST: AtomicUsize = AtomicUsize::new(0);
         let (key, end) = (LAST.fetch_add(1, Ordering::Relaxed) + 1, Arc::new(end));
         builds().insert(key, Arc::clone(&end));
@@ -215,13 +215,13 @@ impl Drop for BuildEnd {
     }
 }
 
-impl End {
+impl BuildResult {
     fn lock(&self) -> MutexGuard<'_, EndState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn builds() -> MutexGuard<'static, BTreeMap<usize, Arc<End>>> {
+fn builds() -> MutexGuard<'static, BTreeMap<usize, Arc<BuildResult>>> {
     BUILDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -244,7 +244,7 @@ mod tests {
     use katydid_session_core::Capture;
 
     use super::*;
-    use crate::usage::Usage;
+    use crate::calls::usage::Usage;
 
     #[test]
     fn a_context_is_listened_to_until_its_end() {

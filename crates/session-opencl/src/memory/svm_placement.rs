@@ -1,7 +1,7 @@
 //! Has a driver whose shared virtual memory comes from the C library's heap take it at addresses of our choice, at first
 //! and after a restore.
 //!
-//! While the driver allocates, all blocks that are free in the heap and large enough are held ([`Plugs`]): the heap makes a mapping of
+//! While the driver allocates, all blocks that are free in the heap and large enough are held ([`HeapPlugs`]): the heap makes a mapping of
 //! its own for it, for which the system takes the highest gap that fits. So all gaps above the wanted place are closed for that
 //! moment. At first the place is in [`ZONE`], where nothing else comes to lie in any worker; so it is free after a restore.
 //! Then the place is left open as long as the mapping turns out to be: that differs by what the heap adds, so a few lengths
@@ -21,23 +21,23 @@ use std::thread;
 use libc::{M_MMAP_MAX, M_MMAP_THRESHOLD, c_void, mallopt};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::svm::PAGE;
+use crate::memory::svm::PAGE;
 
 /// Blocks of this size and above are mapped while a driver allocates.
-const SMALL: i32 = PAGE as i32;
+const MMAP_THRESHOLD_WHILE_PLACING: i32 = PAGE as i32;
 /// What glibc begins with.
-const USUAL: (i32, i32) = (128 << 10, 65_536);
+const GLIBC_DEFAULTS: (i32, i32) = (128 << 10, 65_536);
 /// Where shared virtual memory lies: far above a heap, and far below where the system begins with mappings. The same
 /// addresses are free in programs, which see them.
 pub(crate) const ZONE: Range<u64> = 0x6000_0000_0000..0x7000_0000_0000;
 /// Pages that a heap may add to what it was asked for.
 pub(crate) const EXTRA: Range<u64> = 0..8;
 /// Bytes of a part of the heap at most, but for the first (glibc's `HEAP_MAX_SIZE`).
-const PART: usize = 64 << 20;
+const HEAP_PART_BYTES: usize = 64 << 20;
 /// The heap maps what is as large as this also where it goes by what is usual.
-pub(crate) const LARGE: u64 = 512 << 10;
+pub(crate) const LARGE_BLOCK_BYTES: u64 = 512 << 10;
 
-/// Does `work`, in which the heap maps what it is asked for if that has so many bytes, [`LARGE`] at least: below `end` where there
+/// Does `work`, in which the heap maps what it is asked for if that has so many bytes, [`LARGE_BLOCK_BYTES`] at least: below `end` where there
 /// is one. In a thread of its own, whose stack and heap are there before anything is closed: they would take the place.
 pub(crate) fn with_mappings<T: Send>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T + Send) -> Option<T> {
     thread::scope(|scope| thread::Builder::new().spawn_scoped(scope, || mapping(bytes, end, work)).ok()?.join().ok())
@@ -50,15 +50,15 @@ fn mapping<T>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T) -> T {
     let usual = || {
         // SAFETY: numbers; the heap looks at them with the next request.
         unsafe {
-            mallopt(M_MMAP_MAX, USUAL.1);
-            mallopt(M_MMAP_THRESHOLD, USUAL.0);
+            mallopt(M_MMAP_MAX, GLIBC_DEFAULTS.1);
+            mallopt(M_MMAP_THRESHOLD, GLIBC_DEFAULTS.0);
         }
     };
     usual();
-    let _plugs = Plugs::of(bytes);
+    let _plugs = HeapPlugs::of(bytes);
     let closed = end.map(|end| Closed::above(end, bytes as u64));
     // SAFETY: as above.
-    unsafe { mallopt(M_MMAP_THRESHOLD, SMALL) };
+    unsafe { mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_WHILE_PLACING) };
     let done = work();
     usual();
     drop(closed);
@@ -68,7 +68,7 @@ fn mapping<T>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T) -> T {
 /// Whether blocks of the heap are glibc's, as they are read here. A preloaded heap, or a sanitizer's, takes no
 /// settings of glibc's, and has other bytes before its blocks.
 fn is_heap_glibcs() -> bool {
-    static IS: OnceLock<bool> = OnceLock::new();
+    static IS_GLIBC: OnceLock<bool> = OnceLock::new();
     let library_of = |name: &CStr| {
         let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
         // SAFETY: a name, and a place for what is found; all of it may be zeros.
@@ -78,7 +78,7 @@ fn is_heap_glibcs() -> bool {
             found.assume_init().dli_fbase.addr()
         }
     };
-    *IS.get_or_init(|| library_of(c"malloc") == library_of(c"gnu_get_libc_version"))
+    *IS_GLIBC.get_or_init(|| library_of(c"malloc") == library_of(c"gnu_get_libc_version"))
 }
 
 /// What `ask` gives that lies in [`ZONE`], if one of so many tries does, else the last of it: another thread may give the heap a
@@ -105,7 +105,7 @@ pub(crate) fn in_zone(
 /// Whether the heap may have given a block without a mapping of its own, or where another thread had just made a gap.
 fn may_be_in_heap(raw: u64, bytes: usize) -> bool {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    heap(&maps).contains(&raw) || (bytes <= PART && is_plain(raw, &maps))
+    heap(&maps).contains(&raw) || (bytes <= HEAP_PART_BYTES && is_plain(raw, &maps))
 }
 
 /// Whether an address lies in memory as the heap maps it for its parts and for large blocks: without a file or a name, to be read
@@ -124,9 +124,9 @@ fn heap(maps: &str) -> Range<u64> {
 }
 
 /// Blocks of this thread's part of the heap, each of which has the address of the next one in it.
-struct Plugs(*mut c_void);
+struct HeapPlugs(*mut c_void);
 
-impl Plugs {
+impl HeapPlugs {
     /// Takes all that are free and have so many bytes, so that there is no room for another one.
     fn of(bytes: usize) -> Self {
         let mut plugs = Self(ptr::null_mut());
@@ -148,7 +148,7 @@ impl Plugs {
     }
 }
 
-impl Drop for Plugs {
+impl Drop for HeapPlugs {
     fn drop(&mut self) {
         while !self.0.is_null() {
             // SAFETY: a block of `of`, which nobody else knows; what is in it was written there.
@@ -241,16 +241,17 @@ mod tests {
     use super::*;
 
     /// Set for the process of a test that is alone in it.
-    const ALONE: &str = "KATYDID_TEST_ALONE";
+    const ALONE_VARIABLE: &str = "KATYDID_TEST_ALONE";
 
     /// Whether this process has this one test; if not, one that has it is run. Other tests map and free memory at any moment, and
     /// settings of the heap are everybody's.
     fn is_alone(test: &str) -> bool {
-        if env::var_os(ALONE).is_some() {
+        if env::var_os(ALONE_VARIABLE).is_some() {
             return true;
         }
         let mut process = Command::new(env::current_exe().unwrap());
-        let output = process.args(["--exact", &format!("placing::tests::{test}")]).env(ALONE, "1").output().unwrap();
+        let output =
+            process.args(["--exact", &format!("placing::tests::{test}")]).env(ALONE_VARIABLE, "1").output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
         false
@@ -261,7 +262,7 @@ mod tests {
         if !is_alone("the_heap_maps_a_block_though_it_has_room_for_it") {
             return;
         }
-        let bytes = LARGE as usize;
+        let bytes = LARGE_BLOCK_BYTES as usize;
         // SAFETY: blocks of the heap, freed once each.
         unsafe {
             mallopt(M_MMAP_MAX, 0);
@@ -281,13 +282,13 @@ mod tests {
 
     /// Asks the heap for a large block, which is to end where it is said. Whether it did.
     fn ends_at(end: u64) -> bool {
-        let bytes = LARGE as usize;
+        let bytes = LARGE_BLOCK_BYTES as usize;
         // SAFETY: a request.
         let block = || unsafe { libc::malloc(bytes) }.expose_provenance() as u64;
         let raw = with_mappings(bytes, Some(end), block).unwrap();
         // SAFETY: a block of the heap, freed once.
         unsafe { libc::free(ptr::with_exposed_provenance_mut(raw as usize)) };
-        (end - LARGE - EXTRA.end * PAGE..end - LARGE).contains(&raw)
+        (end - LARGE_BLOCK_BYTES - EXTRA.end * PAGE..end - LARGE_BLOCK_BYTES).contains(&raw)
     }
 
     #[test]
@@ -296,7 +297,7 @@ mod tests {
             return;
         }
         let end = ZONE.end - (2 << 30);
-        let (place, length) = (ptr::with_exposed_provenance_mut((end + LARGE / 2) as usize), PAGE as usize);
+        let (place, length) = (ptr::with_exposed_provenance_mut((end + LARGE_BLOCK_BYTES / 2) as usize), PAGE as usize);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: nothing lies there, and nobody knows of it.
         unsafe { mmap_anonymous(place, length, ProtFlags::empty(), flags) }.unwrap();
@@ -334,7 +335,7 @@ mod tests {
         if !is_alone("what_comes_to_lie_in_the_heap_is_asked_for_again_and_given_back") {
             return;
         }
-        let (bytes, end) = (LARGE as usize, ZONE.end - (3 << 30));
+        let (bytes, end) = (LARGE_BLOCK_BYTES as usize, ZONE.end - (3 << 30));
         // SAFETY: blocks of the heap, freed once each.
         unsafe {
             mallopt(M_MMAP_MAX, 0);
@@ -368,19 +369,19 @@ mod tests {
         let (place, mut back) = (place.unwrap(), Vec::new());
         let at = |number: u64| place.expose_provenance() as u64 + number;
         let mut addresses = (1..9).map(at);
-        assert_eq!(in_zone(PART, 4, || addresses.next(), |raw| back.push(raw)), Some(at(4)));
+        assert_eq!(in_zone(HEAP_PART_BYTES, 4, || addresses.next(), |raw| back.push(raw)), Some(at(4)));
         assert_eq!((back, addresses.next()), (vec![at(1), at(2), at(3)], Some(at(5))));
         let mut few = (1..3).map(at);
         assert_eq!((in_zone(1, 4, || few.next(), |_| ()), in_zone(1, 4, || None, |_| ())), (Some(at(2)), None));
         let mut many = (1..9).map(at);
-        assert_eq!(in_zone(PART + 1, 4, || many.next(), |_| unreachable!("there is one")), Some(at(1)));
+        assert_eq!(in_zone(HEAP_PART_BYTES + 1, 4, || many.next(), |_| unreachable!("there is one")), Some(at(1)));
         // SAFETY: as above.
         unsafe { munmap(place, PAGE as usize) }.unwrap();
     }
 
     #[test]
     fn a_driver_with_addresses_of_its_own_is_asked_once() {
-        for bytes in [1, PART, PART + 1] {
+        for bytes in [1, HEAP_PART_BYTES, HEAP_PART_BYTES + 1] {
             let mut addresses = 1..9;
             assert_eq!(in_zone(bytes, 4, || addresses.next(), |_| unreachable!("there is one")), Some(1), "{bytes}");
         }

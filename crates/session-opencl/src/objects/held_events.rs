@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use katydid_opencl_sys::{Code, Dispatch, cl_event, void};
 
-use crate::lifetimes::{Hold, Owned};
-use crate::objects::{Object, Objects};
+use crate::objects::lifetimes::{ObjectRef, OwnedObject};
+use crate::objects::table::{Object, Objects};
 
 /// An event of a driver, held with its queue until the last copy of this value is dropped.
 #[derive(Debug, Clone)]
-pub(crate) struct HeldEvent(Hold);
+pub(crate) struct HeldEvent(ObjectRef);
 
 impl HeldEvent {
     /// Takes over a reference that the caller has, to the event of a command in a queue.
-    pub(crate) fn own(event: cl_event, api: &'static Dispatch, queue: &Hold) -> Self {
-        Self(Owned::new(Object { handle: event, api, size: 0 }, vec![Arc::clone(queue)]))
+    pub(crate) fn own(event: cl_event, api: &'static Dispatch, queue: &ObjectRef) -> Self {
+        Self(OwnedObject::new(Object { handle: event, api, size: 0 }, vec![Arc::clone(queue)]))
     }
 
     /// The event of an id.
@@ -28,11 +28,11 @@ impl HeldEvent {
     /// Events without a queue, as tests have them.
     #[cfg(test)]
     pub(crate) fn alone(event: cl_event, api: &'static Dispatch) -> Self {
-        Self(Owned::new(Object { handle: event, api, size: 0 }, Vec::new()))
+        Self(OwnedObject::new(Object { handle: event, api, size: 0 }, Vec::new()))
     }
 
     /// A share for the table of objects.
-    pub(crate) fn hold(&self) -> Hold {
+    pub(crate) fn hold(&self) -> ObjectRef {
         Arc::clone(&self.0)
     }
 

@@ -16,18 +16,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_opencl_sys::{Code, void};
 
-use crate::data::HeldEvent;
-use crate::lifetimes::Hold;
+use crate::objects::held_events::HeldEvent;
+use crate::objects::lifetimes::ObjectRef;
 
 /// Memory that a driver may write to.
-pub(crate) struct Target(Box<[UnsafeCell<u8>]>);
+pub(crate) struct ReadBuffer(Box<[UnsafeCell<u8>]>);
 
 // SAFETY: the bytes are reached by raw pointers only, and read when the command that writes them has ended.
-unsafe impl Send for Target {}
+unsafe impl Send for ReadBuffer {}
 // SAFETY: as above.
-unsafe impl Sync for Target {}
+unsafe impl Sync for ReadBuffer {}
 
-impl Target {
+impl ReadBuffer {
     /// Memory of zeros, so that nothing of the worker's is ever handed out.
     pub(crate) fn new(size: u64) -> Result<Self, Code> {
         let layout = usize::try_from(size).ok().and_then(|size| Layout::array::<UnsafeCell<u8>>(size).ok());
@@ -69,7 +69,7 @@ impl Target {
     }
 }
 
-impl From<Vec<u8>> for Target {
+impl From<Vec<u8>> for ReadBuffer {
     fn from(bytes: Vec<u8>) -> Self {
         let bytes = Box::into_raw(bytes.into_boxed_slice());
         // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, and the box is taken over whole.
@@ -79,13 +79,13 @@ impl From<Vec<u8>> for Target {
 
 /// Memory that a command reads or writes, for whoever waits for its end. Where nobody comes to wait, it stays: the driver may still
 /// use it.
-pub(crate) struct Underway {
-    target: ManuallyDrop<Target>,
+pub(crate) struct PendingTransfer {
+    target: ManuallyDrop<ReadBuffer>,
     event: HeldEvent,
 }
 
-impl Underway {
-    pub(crate) fn new(target: Target, event: HeldEvent) -> Self {
+impl PendingTransfer {
+    pub(crate) fn new(target: ReadBuffer, event: HeldEvent) -> Self {
         Self { target: ManuallyDrop::new(target), event }
     }
 
@@ -94,7 +94,7 @@ impl Underway {
     }
 
     /// The memory, once the command has ended; where the driver does not say that, it stays.
-    pub(crate) fn wait(self) -> Result<Target, Code> {
+    pub(crate) fn wait(self) -> Result<ReadBuffer, Code> {
         let outcome = self.event.wait();
         if outcome.is_err() && self.event.status()? > 0 {
             outcome?;
@@ -105,15 +105,15 @@ impl Underway {
 }
 
 /// Where the bytes are.
-pub(crate) enum Place {
+pub(crate) enum ReadLocation {
     /// In memory of the landing's own.
-    Own(Arc<Target>),
+    Own(Arc<ReadBuffer>),
     /// In shared virtual memory, which the command has mapped: address and bytes, and a share in it.
-    Svm(u64, u64, #[expect(dead_code, reason = "held, not read")] Hold),
+    Svm(u64, u64, #[expect(dead_code, reason = "held, not read")] ObjectRef),
 }
 
 /// When the command ended, or whether it has.
-pub(crate) enum End {
+pub(crate) enum CommandEnd {
     /// Its event says.
     Awaited(HeldEvent),
     /// It had, with this state, in the worker before this one.
@@ -121,23 +121,23 @@ pub(crate) enum End {
 }
 
 /// The bytes of one command.
-pub(crate) struct Landing {
-    pub(crate) place: Place,
-    pub(crate) end: End,
+pub(crate) struct PendingRead {
+    pub(crate) place: ReadLocation,
+    pub(crate) end: CommandEnd,
 }
 
-impl Landing {
+impl PendingRead {
     /// The state of the command: 0 ended, above: not yet, below: failed.
     pub(crate) fn status(&self) -> Result<i32, Code> {
         match &self.end {
-            End::Awaited(event) => event.status(),
-            End::Past(status) => Ok(*status),
+            CommandEnd::Awaited(event) => event.status(),
+            CommandEnd::Past(status) => Ok(*status),
         }
     }
 
     /// The same, after the command's end if that is to be waited for.
     fn look(&self, wait: bool) -> Result<i32, Code> {
-        if let (true, End::Awaited(event)) = (wait, &self.end) {
+        if let (true, CommandEnd::Awaited(event)) = (wait, &self.end) {
             // What went wrong is in the state.
             let _ = event.wait();
         }
@@ -146,16 +146,16 @@ impl Landing {
 
     pub(crate) fn len(&self) -> u64 {
         match &self.place {
-            Place::Own(target) => target.len() as u64,
-            Place::Svm(_, size, _) => *size,
+            ReadLocation::Own(target) => target.len() as u64,
+            ReadLocation::Svm(_, size, _) => *size,
         }
     }
 
     /// A copy of a part, once the command has ended.
     fn copy(&self, offset: u64, size: u32) -> Option<Vec<u8>> {
         match &self.place {
-            Place::Own(target) => target.copy(offset, size),
-            Place::Svm(address, length, _) => {
+            ReadLocation::Own(target) => target.copy(offset, size),
+            ReadLocation::Svm(address, length, _) => {
                 offset.checked_add(size.into()).filter(|end| end <= length)?;
                 let start = std::ptr::with_exposed_provenance::<u8>((address + offset) as usize);
                 // SAFETY: inside an allocation, which is held, and which the program maps for the host and so leaves to it.
@@ -167,13 +167,13 @@ impl Landing {
 
 /// Landings by the numbers that the program's side gave.
 #[derive(Default)]
-pub(crate) struct Landings {
-    list: Mutex<HashMap<u64, Arc<Landing>>>,
+pub(crate) struct PendingReads {
+    list: Mutex<HashMap<u64, Arc<PendingRead>>>,
 }
 
-impl Landings {
+impl PendingReads {
     /// Adds one. No number is another one's; of a program that gives one twice, what the driver may still write to stays.
-    pub(crate) fn add(&self, number: u64, landing: Landing) {
+    pub(crate) fn add(&self, number: u64, landing: PendingRead) {
         let had = self.list.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(landing));
         mem::forget(had);
     }
@@ -181,7 +181,8 @@ impl Landings {
     /// The program has freed shared virtual memory: what lies in it is not to be fetched any more. A part of it that is being copied
     /// is held.
     pub(crate) fn forget_svm(&self, range: Range<u64>) {
-        let lies_there = |landing: &Landing| matches!(&landing.place, Place::Svm(start, ..) if range.contains(start));
+        let lies_there =
+            |landing: &PendingRead| matches!(&landing.place, ReadLocation::Svm(start, ..) if range.contains(start));
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<_> = list.extract_if(|_, landing| lies_there(landing)).collect();
         drop(list);
@@ -192,20 +193,20 @@ impl Landings {
     /// The event of a landing's command; none if it ended in the worker before this one.
     pub(crate) fn event(&self, number: u64) -> Option<HeldEvent> {
         match self.list.lock().unwrap_or_else(PoisonError::into_inner).get(&number).map(|landing| &landing.end) {
-            Some(End::Awaited(event)) => Some(event.clone()),
+            Some(CommandEnd::Awaited(event)) => Some(event.clone()),
             _ => None,
         }
     }
 
     /// All that were not fetched to their ends, by number.
-    pub(crate) fn all(&self) -> Vec<(u64, Arc<Landing>)> {
+    pub(crate) fn all(&self) -> Vec<(u64, Arc<PendingRead>)> {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = list.iter().map(|(number, landing)| (*number, Arc::clone(landing))).collect();
         all.sort_unstable_by_key(|(number, _)| *number);
         all
     }
 
-    fn find(&self, number: u64) -> Result<Arc<Landing>, Code> {
+    fn find(&self, number: u64) -> Result<Arc<PendingRead>, Code> {
         let found = self.list.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned();
         found.ok_or(Code::INVALID_VALUE)
     }
@@ -239,10 +240,10 @@ mod tests {
 
     #[test]
     fn parts_beyond_the_end_are_none() {
-        let target = Target::new(10).unwrap();
+        let target = ReadBuffer::new(10).unwrap();
         assert_eq!(target.copy(2, 8), Some(vec![0; 8]));
         assert!(target.copy(3, 8).is_none() && target.copy(u64::MAX, 1).is_none());
-        assert_eq!(Target::new(u64::MAX).err(), Some(Code::OUT_OF_HOST_MEMORY));
+        assert_eq!(ReadBuffer::new(u64::MAX).err(), Some(Code::OUT_OF_HOST_MEMORY));
     }
 
     #[test]
@@ -252,15 +253,15 @@ mod tests {
             text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
         };
         let before = resident();
-        let target = Target::new(4 << 30).unwrap();
+        let target = ReadBuffer::new(4 << 30).unwrap();
         assert_eq!((target.len(), target.copy((4 << 30) - 1, 1)), (4 << 30, Some(vec![0])));
         assert!(resident() < before + (1 << 30), "the zeros were written");
         drop(target);
-        assert_eq!(Target::new(0).unwrap().len(), 0);
+        assert_eq!(ReadBuffer::new(0).unwrap().len(), 0);
     }
 
     #[test]
     fn a_number_that_nothing_has_is_refused() {
-        assert_eq!(Landings::default().fetch(1, 0, 0, false).unwrap_err(), Code::INVALID_VALUE);
+        assert_eq!(PendingReads::default().fetch(1, 0, 0, false).unwrap_err(), Code::INVALID_VALUE);
     }
 }

@@ -16,7 +16,7 @@
 //! | kernel | program |
 //! | event of a command | queue |
 //!
-//! Whoever in the session uses an object beyond the frame at hand has a [`Hold`] on it: a build, a wait, a copy of contents.
+//! Whoever in the session uses an object beyond the frame at hand has a [`ObjectRef`] on it: a build, a wait, a copy of contents.
 
 #![expect(unsafe_code, reason = "gives objects back to their drivers")]
 
@@ -30,38 +30,38 @@ use katydid_opencl_sys::{
 };
 use katydid_wire::opencl::kind;
 
-use crate::data::ask;
 use crate::handlers::driver;
-use crate::host::pointer;
-use crate::objects::{Handle, Object};
+use crate::memory::host::pointer;
+use crate::objects::held_events::ask;
+use crate::objects::table::{Handle, Object};
 
 /// A share in an object: the driver has it back after the last share is dropped.
-pub(crate) type Hold = Arc<Owned>;
+pub(crate) type ObjectRef = Arc<OwnedObject>;
 
 /// The kind of shared virtual memory, which has no ids.
 const SVM: u32 = u32::MAX;
 
 /// An object that a driver has made for the session, with what it is made of.
 #[derive(Debug)]
-pub(crate) struct Owned {
+pub(crate) struct OwnedObject {
     kind: u32,
     object: Object<*mut void>,
     /// Dropped after the object is given back: fields are dropped after `drop` has run.
-    made_of: Vec<Hold>,
+    made_of: Vec<ObjectRef>,
 }
 
 // SAFETY: OpenCL objects may be used from every thread; the pointer is never followed here.
-unsafe impl Sync for Owned {}
+unsafe impl Sync for OwnedObject {}
 
-impl Owned {
+impl OwnedObject {
     /// Takes over the reference that the driver has given.
-    pub(crate) fn new<H: Handle>(object: Object<H>, made_of: Vec<Hold>) -> Hold {
+    pub(crate) fn new<H: Handle>(object: Object<H>, made_of: Vec<ObjectRef>) -> ObjectRef {
         let Object { handle, api, size } = object;
         Arc::new(Self { kind: H::KIND, object: Object { handle: handle.pointer(), api, size }, made_of })
     }
 
     /// Takes over shared virtual memory that a driver has given, from this address on.
-    pub(crate) fn svm(raw: u64, context: Hold) -> Hold {
+    pub(crate) fn svm(raw: u64, context: ObjectRef) -> ObjectRef {
         let object = Object { handle: pointer(raw), api: context.object.api, size: 0 };
         Arc::new(Self { kind: SVM, object, made_of: vec![context] })
     }
@@ -77,12 +77,12 @@ impl Owned {
     }
 
     /// What it is made of.
-    pub(crate) fn made_of(&self) -> &[Hold] {
+    pub(crate) fn made_of(&self) -> &[ObjectRef] {
         &self.made_of
     }
 }
 
-impl Drop for Owned {
+impl Drop for OwnedObject {
     fn drop(&mut self) {
         let Object { handle, api, .. } = self.object;
         // What a driver does not take back stays until the process ends.
@@ -90,7 +90,7 @@ impl Drop for Owned {
             // A whole device is not counted.
             kind::DEVICE if self.made_of.is_empty() => Code::SUCCESS,
             kind::DEVICE => {
-                retire(Part { device: cl_device_id(handle), api, whole: std::mem::take(&mut self.made_of) });
+                retire(SubDevice { device: cl_device_id(handle), api, whole: std::mem::take(&mut self.made_of) });
                 Code::SUCCESS
             }
             kind::CONTEXT => driver!(api, clReleaseContext(cl_context(handle))),
@@ -108,7 +108,7 @@ impl Drop for Owned {
 }
 
 /// Gives shared virtual memory back.
-fn free(api: &Dispatch, place: *mut void, made_of: &[Hold]) -> Code {
+fn free(api: &Dispatch, place: *mut void, made_of: &[ObjectRef]) -> Code {
     let (Some(free), Some(context)) = (api.clSVMFree, made_of.first()) else { return Code::INVALID_OPERATION };
     // SAFETY: the driver gave it out of this context, which is held, and this value is dropped once.
     unsafe { free(cl_context(context.object.handle), place) };
@@ -116,21 +116,21 @@ fn free(api: &Dispatch, place: *mut void, made_of: &[Hold]) -> Code {
 }
 
 /// A part of a device that nothing of the session uses any more.
-struct Part {
+struct SubDevice {
     device: cl_device_id,
     api: &'static Dispatch,
-    whole: Vec<Hold>,
+    whole: Vec<ObjectRef>,
 }
 
-// SAFETY: as for `Owned`.
-unsafe impl Send for Part {}
+// SAFETY: as for `OwnedObject`.
+unsafe impl Send for SubDevice {}
 
 /// Parts that no object of a session uses, each with whether its driver was seen to have no use for it either.
-static RETIRED: Mutex<Vec<(Part, bool)>> = Mutex::new(Vec::new());
+static RETIRED: Mutex<Vec<(SubDevice, bool)>> = Mutex::new(Vec::new());
 
 /// Keeps a part until its driver has no use for it. A thread of the driver's may still be about to free a queue when the command of
 /// which it was last is known to have ended: so a part is given back when it was found unused before.
-fn retire(part: Part) {
+fn retire(part: SubDevice) {
     let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut unused = Vec::new();
     for (part, was_unused) in std::mem::take(&mut *retired) {
@@ -140,10 +140,10 @@ fn retire(part: Part) {
     retired.push((part, false));
     drop(retired);
     // Outside of the lock: the whole may be a part itself.
-    unused.into_iter().for_each(Part::give_back);
+    unused.into_iter().for_each(SubDevice::give_back);
 }
 
-impl Part {
+impl SubDevice {
     /// References as the driver counts them; one is the session's. Of a driver that does not say, there may be others.
     fn references(&self) -> u32 {
         let null = std::ptr::null_mut();
@@ -159,7 +159,7 @@ impl Part {
 }
 
 /// Objects that stay with their drivers when the session ends: its process ends then, and commands may be under way.
-pub(crate) type Staying = ManuallyDrop<Hold>;
+pub(crate) type LeakedRef = ManuallyDrop<ObjectRef>;
 
 #[cfg(test)]
 mod tests {
@@ -167,7 +167,7 @@ mod tests {
     use crate::tests::empty_table;
 
     /// One test at a time: all see what is given back.
-    static ALONE: Mutex<()> = Mutex::new(());
+    static TEST_LOCK: Mutex<()> = Mutex::new(());
     /// What was given back, in order, and how many references the driver has to parts of devices.
     static GIVEN_BACK: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     static REFERENCES: Mutex<u32> = Mutex::new(2);
@@ -208,9 +208,9 @@ mod tests {
         Box::leak(Box::new(api))
     }
 
-    fn owned<H: Handle>(place: usize, api: &'static Dispatch, made_of: &[&Hold]) -> Hold {
+    fn owned<H: Handle>(place: usize, api: &'static Dispatch, made_of: &[&ObjectRef]) -> ObjectRef {
         let handle = H::new(std::ptr::without_provenance_mut(place));
-        Owned::new(Object { handle, api, size: 0 }, made_of.iter().map(|hold| Arc::clone(hold)).collect())
+        OwnedObject::new(Object { handle, api, size: 0 }, made_of.iter().map(|hold| Arc::clone(hold)).collect())
     }
 
     fn given_back() -> Vec<usize> {
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn an_object_is_given_back_after_all_that_is_made_of_it_whatever_the_program_releases_first() {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let api = api();
         let whole = owned::<cl_device_id>(1, api, &[]);
         let part = || {
@@ -244,9 +244,9 @@ mod tests {
 
     #[test]
     fn a_part_of_a_device_stays_while_its_driver_uses_it_and_is_found_unused_twice() {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let part =
-            || Part { device: cl_device_id(std::ptr::without_provenance_mut(64)), api: api(), whole: Vec::new() };
+            || SubDevice { device: cl_device_id(std::ptr::without_provenance_mut(64)), api: api(), whole: Vec::new() };
         let count = || given_back().into_iter().filter(|place| *place == 64).count();
         *REFERENCES.lock().unwrap() = 2;
         (0..4).for_each(|_| retire(part()));

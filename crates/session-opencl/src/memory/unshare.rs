@@ -1,13 +1,13 @@
 //! Buffers of memory for the host that become the worker's alone when the session is to be kept.
 //!
-//! Such a buffer lies in pages of a file that program and worker share ([`crate::host`]). CRIU would dump these with the program,
+//! Such a buffer lies in pages of a file that program and worker share ([`crate::memory::host`]). CRIU would dump these with the program,
 //! all of them at each checkpoint, a second or more for a GiB; and no child of the worker can keep them instead, since a page that
 //! is shared is never copied when somebody writes to it. So, once the session is at rest, the buffers that the program has not
 //! mapped are parted from it: what they hold is copied to pages of the worker's own, which take the place of the shared ones
 //! under the driver, and the file has holes there. From then on they are contents as those of any other buffer
 //! ([`crate::contents`]), and the program's maps copy, as on a device with memory of its own.
 //!
-//! Fresh pages take four times as long as the copy, so they are made ready while the program still runs ([`Ready`]).
+//! Fresh pages take four times as long as the copy, so they are made ready while the program still runs ([`ReadyPages`]).
 //!
 //! The rule: under the addresses of a block that is apart lies what the driver has. What the program sees there lies elsewhere
 //! in the worker, where all of the file is mapped once more ([`Apart::view`]). When the driver has destroyed the buffer, both
@@ -26,7 +26,7 @@ use std::thread;
 use katydid_image::Sink;
 use katydid_opencl_sys::{cl_mem, void};
 use katydid_session_core::{Failure, Precopy};
-use katydid_wire::opencl::SHELF_LEAST;
+use katydid_wire::opencl::ZERO_COPY_MIN_BYTES;
 use katydid_wire::opencl::message::{kdclBuffer, kdclSubBuffer};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Result;
@@ -34,18 +34,18 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_a
 
 use crate::contents::free_memory;
 use crate::handlers::driver;
-use crate::objects::Object;
+use crate::objects::table::Object;
 use crate::session::Session;
 
 /// Set to `off`, leaves all buffers where they are, and in the dump: to compare the ways.
 const VARIABLE: &str = "KATYDID_OPENCL_APART";
 const PAGE: u64 = 4096;
 /// Pages are exchanged in pieces of this size, each by one thread: so no more memory is needed than a piece for each.
-const PIECE: u64 = 32 << 20;
+const PIECE_BYTES: u64 = 32 << 20;
 /// What one table of pages maps: whole tables move where old and new address have the same place in them.
-const TABLE: u64 = 2 << 20;
+const PAGE_TABLE_BYTES: u64 = 2 << 20;
 /// Most threads. More do not copy faster on any machine that was seen.
-const MOST_THREADS: usize = 8;
+const MAX_THREADS: usize = 8;
 const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// The memory of both sides, and which parts of it are the worker's alone.
@@ -57,12 +57,12 @@ pub(crate) struct Apart {
     /// Where all of the file is mapped once more.
     view: usize,
     /// By address.
-    blocks: Mutex<BTreeMap<u64, Block>>,
+    blocks: Mutex<BTreeMap<u64, BufferMemory>>,
 }
 
 /// A buffer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Block {
+struct BufferMemory {
     length: u64,
     /// How often the program has parts of it mapped.
     maps: u32,
@@ -77,7 +77,7 @@ impl Apart {
         Ok(Arc::new(Self { file, range, view: view.expose_provenance(), blocks: Mutex::default() }))
     }
 
-    fn blocks(&self) -> MutexGuard<'_, BTreeMap<u64, Block>> {
+    fn blocks(&self) -> MutexGuard<'_, BTreeMap<u64, BufferMemory>> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -88,7 +88,7 @@ impl Apart {
     }
 
     /// The block that an address is in.
-    fn of<'a>(&self, blocks: &'a mut BTreeMap<u64, Block>, address: u64) -> Option<&'a mut Block> {
+    fn of<'a>(&self, blocks: &'a mut BTreeMap<u64, BufferMemory>, address: u64) -> Option<&'a mut BufferMemory> {
         let (start, block) = blocks.range_mut(..=address).next_back()?;
         (address - start < block.length).then_some(block)
     }
@@ -102,15 +102,15 @@ impl Apart {
 
     /// Makes blocks, none of which is apart, the worker's alone, with pages that are ready as far as they go. No command runs, and the program uses none of them. Where the
     /// system refuses, pages stay shared: they hold what they should, and are in the dump.
-    fn part(&self, blocks: &[Range<u64>], ready: &Ready) {
-        let new = blocks.iter().map(|block| (block.start, Block { length: block.end - block.start, maps: 0 }));
+    fn part(&self, blocks: &[Range<u64>], ready: &ReadyPages) {
+        let new = blocks.iter().map(|block| (block.start, BufferMemory { length: block.end - block.start, maps: 0 }));
         self.blocks().extend(new);
         let pieces: Vec<Range<u64>> = blocks.iter().flat_map(pieces).collect();
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                 // What is refused is told above.
-                let room = ready.take().map_or_else(Room::new, Ok);
+                let room = ready.take().map_or_else(PieceMemory::new, Ok);
                 let _ = room.and_then(|room| room.exchange(piece)).and_then(|()| self.punch(piece));
             }
         };
@@ -140,7 +140,7 @@ impl Apart {
     /// A buffer is no more: its block is the program's memory again. One that cannot be stays apart, and is refused to others.
     fn join(&self, start: u64) {
         let mut blocks = self.blocks();
-        let Some(Block { length, .. }) = blocks.get(&start).copied() else { return };
+        let Some(BufferMemory { length, .. }) = blocks.get(&start).copied() else { return };
         let place = ptr::with_exposed_provenance_mut(start as usize);
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: replaces pages of a block that no driver uses any more.
@@ -163,7 +163,7 @@ impl Drop for Apart {
 fn pieces(block: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
     let (mut start, end) = (block.start, block.end);
     std::iter::from_fn(move || {
-        let piece = start..(start + 1).next_multiple_of(PIECE).min(end);
+        let piece = start..(start + 1).next_multiple_of(PIECE_BYTES).min(end);
         start = piece.end;
         (piece.start < piece.end).then_some(piece)
     })
@@ -171,17 +171,17 @@ fn pieces(block: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
 
 /// As many threads as exchange pages.
 fn threads() -> usize {
-    thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
+    thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }
 
 /// Pages of this process's own for one piece, wherever in a table of pages that begins.
 #[derive(Debug)]
-struct Room {
+struct PieceMemory {
     start: usize,
 }
 
-impl Room {
-    const LENGTH: usize = (PIECE + TABLE) as usize;
+impl PieceMemory {
+    const LENGTH: usize = (PIECE_BYTES + PAGE_TABLE_BYTES) as usize;
 
     /// A place for them.
     fn new() -> Result<Self> {
@@ -201,7 +201,7 @@ impl Room {
     /// Has these pages at the addresses of a piece, with what is there now.
     fn exchange(self, piece: &Range<u64>) -> Result<()> {
         let (place, length) = (piece.start as usize, (piece.end - piece.start) as usize);
-        let fresh = self.start + place.wrapping_sub(self.start) % TABLE as usize;
+        let fresh = self.start + place.wrapping_sub(self.start) % PAGE_TABLE_BYTES as usize;
         let (from, to) = (ptr::with_exposed_provenance_mut::<u8>(place), ptr::with_exposed_provenance_mut::<u8>(fresh));
         // SAFETY: both are mapped for `length` bytes, and nobody uses the block. Then the one takes the place of the other, which
         // holds the same.
@@ -218,13 +218,13 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for PieceMemory {
     fn drop(&mut self) {
         unmap(self.start..self.start + Self::LENGTH);
     }
 }
 
-/// Gives back what a [`Room`] has left. It may be nothing.
+/// Gives back what a [`PieceMemory`] has left. It may be nothing.
 fn unmap(pages: Range<usize>) {
     if !pages.is_empty() {
         // SAFETY: pages of a room that is no more, which nobody uses. What stays mapped costs memory, and nothing else.
@@ -234,14 +234,14 @@ fn unmap(pages: Range<usize>) {
 
 /// Pages that lie ready for the next snapshot.
 #[derive(Debug, Default)]
-pub(crate) struct Ready(Mutex<Vec<Room>>);
+pub(crate) struct ReadyPages(Mutex<Vec<PieceMemory>>);
 
-impl Ready {
-    fn rooms(&self) -> MutexGuard<'_, Vec<Room>> {
+impl ReadyPages {
+    fn rooms(&self) -> MutexGuard<'_, Vec<PieceMemory>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<Room> {
+    fn take(&self) -> Option<PieceMemory> {
         self.rooms().pop()
     }
 
@@ -252,25 +252,25 @@ impl Ready {
 }
 
 /// Has pages ready for so many pieces.
-struct Getting {
-    ready: Arc<Ready>,
+struct PageAllocation {
+    ready: Arc<ReadyPages>,
     pieces: usize,
 }
 
-impl Getting {
+impl PageAllocation {
     fn get(&self) {
         // The program may need memory too.
-        let most = free_memory() / 2 / Room::LENGTH as u64;
+        let most = free_memory() / 2 / PieceMemory::LENGTH as u64;
         for _ in 0..self.pieces.min(most as usize) {
             // Without them it takes longer.
-            let Ok(room) = Room::new() else { break };
+            let Ok(room) = PieceMemory::new() else { break };
             room.populate();
             self.ready.rooms().push(room);
         }
     }
 }
 
-impl Precopy for Getting {
+impl Precopy for PageAllocation {
     fn run(&mut self, _: &dyn Sink) -> std::result::Result<u64, Failure> {
         self.get();
         Ok(0)
@@ -295,7 +295,7 @@ impl Session {
     /// What has pages ready for them; none where there is no such buffer.
     pub(crate) fn get_ready(&self) -> Option<Box<dyn Precopy>> {
         let pieces = self.to_be_parted().iter().flat_map(|(_, block)| pieces(block)).count();
-        (pieces > 0).then(|| Box::new(Getting { ready: Arc::clone(&self.ready), pieces }) as Box<dyn Precopy>)
+        (pieces > 0).then(|| Box::new(PageAllocation { ready: Arc::clone(&self.ready), pieces }) as Box<dyn Precopy>)
     }
 
     /// Parts buffers from the program that it has not mapped. The session is at rest.
@@ -324,7 +324,7 @@ impl Session {
         let block = message.place..message.place + message.size.checked_next_multiple_of(PAGE)?;
         let is_mapped = self.host_maps.keys().any(|(_, address)| block.contains(address));
         let may_be = self.was_in_host.contains(&id) || is_mapped;
-        (message.size >= SHELF_LEAST && !may_be).then_some(block)
+        (message.size >= ZERO_COPY_MIN_BYTES && !may_be).then_some(block)
     }
 
     /// Whether the driver will say when it has destroyed a buffer.
@@ -407,7 +407,7 @@ mod tests {
         let both = both();
         let (driver, program) = (both.driver(), both.program);
         (0..LENGTH).step_by(4096).for_each(|at| write(program + at, at + 1));
-        both.apart.part(&[both.block()], &Ready::default());
+        both.apart.part(&[both.block()], &ReadyPages::default());
         assert!((0..LENGTH).step_by(4096).all(|at| read(driver + at) == at + 1), "the driver has what it had");
         assert_eq!(both.pages(), ((LENGTH - (BLOCK.end - BLOCK.start)) / PAGE) as i64);
         let (first, outside) = (BLOCK.start, BLOCK.end);
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn what_maps_leave_behind_is_given_back_once_nothing_is_mapped() {
         let both = both();
-        both.apart.part(&[both.block()], &Ready::default());
+        both.apart.part(&[both.block()], &ReadyPages::default());
         let last = both.block().end - PAGE;
         both.apart.count_map(last, true);
         write(both.apart.view(last).unwrap().addr() as u64, 1);
@@ -440,9 +440,9 @@ mod tests {
 
     #[test]
     fn pages_that_are_ready_are_used_and_the_others_given_back() {
-        let (both, ready) = (both(), Arc::new(Ready::default()));
+        let (both, ready) = (both(), Arc::new(ReadyPages::default()));
         write(both.program + BLOCK.start, 5);
-        Getting { ready: Arc::clone(&ready), pieces: 5 }.get();
+        PageAllocation { ready: Arc::clone(&ready), pieces: 5 }.get();
         assert_eq!(ready.rooms().len(), 5);
         both.apart.part(&[both.block()], &ready);
         let left = 5 - pieces(&both.block()).count();
@@ -453,16 +453,24 @@ mod tests {
 
     #[test]
     fn pieces_are_all_of_a_block() {
-        let block = PIECE - 4096..3 * PIECE + 8192;
+        let block = PIECE_BYTES - 4096..3 * PIECE_BYTES + 8192;
         let pieces: Vec<Range<u64>> = pieces(&block).collect();
-        assert_eq!(pieces, [PIECE - 4096..PIECE, PIECE..2 * PIECE, 2 * PIECE..3 * PIECE, 3 * PIECE..3 * PIECE + 8192]);
+        assert_eq!(
+            pieces,
+            [
+                PIECE_BYTES - 4096..PIECE_BYTES,
+                PIECE_BYTES..2 * PIECE_BYTES,
+                2 * PIECE_BYTES..3 * PIECE_BYTES,
+                3 * PIECE_BYTES..3 * PIECE_BYTES + 8192
+            ]
+        );
         assert_eq!(super::pieces(&(5..5)).count(), 0);
     }
 
     #[test]
     fn a_driver_says_when_a_buffer_is_no_more() {
         let both = both();
-        both.apart.part(&[both.block()], &Ready::default());
+        both.apart.part(&[both.block()], &ReadyPages::default());
         let data = Box::into_raw(Box::new((Arc::clone(&both.apart), both.block().start)));
         // SAFETY: as the driver would.
         unsafe { destroyed(cl_mem::NULL, data.cast()) };

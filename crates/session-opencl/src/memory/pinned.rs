@@ -13,7 +13,7 @@ use katydid_opencl_sys::constant::{MAP_READ, MAP_WRITE, MEM_USE_HOST_PTR};
 use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_mem, void};
 
 use crate::handlers::{driver, make};
-use crate::lifetimes::Hold;
+use crate::objects::lifetimes::ObjectRef;
 use crate::session::Session;
 
 /// Set to `plain`, has no staging area made known so; set to `pinned`, that of every context at once, to compare the ways and to
@@ -21,38 +21,38 @@ use crate::session::Session;
 const VARIABLE: &str = "KATYDID_OPENCL_STAGING";
 /// As many bytes pass through a context's pieces before the area is made known, which takes 0.2 s and as much memory of the
 /// device as the area has.
-const WORTH: u64 = 32 << 20;
+const MIN_STAGED_BYTES: u64 = 32 << 20;
 
 /// What a context knows of the staging area.
 #[derive(Debug)]
-pub(crate) enum Knowledge {
+pub(crate) enum StagingState {
     /// Nothing yet: so many bytes have passed.
     Counting(u64),
     /// Nothing, and it stays so: its driver refused, or it has processors alone.
     Plain,
     /// All of it, until this is dropped.
-    Pinned { _kept: Pinned },
+    PinnedBuffer { _kept: PinnedBuffer },
 }
 
 /// A mapped buffer, until the value is dropped.
 #[derive(Debug)]
-pub(crate) struct Pinned {
+pub(crate) struct PinnedBuffer {
     api: &'static Dispatch,
     queue: cl_command_queue,
     memory: cl_mem,
     place: *mut void,
     /// The context with its devices, let go of after the queue.
-    _context: Hold,
+    _context: ObjectRef,
 }
 
 // SAFETY: OpenCL objects may be used from every thread; the pointer is not followed here.
-unsafe impl Send for Pinned {}
+unsafe impl Send for PinnedBuffer {}
 
-impl Pinned {
+impl PinnedBuffer {
     /// Makes memory known in a context with a device.
     fn new(
         api: &'static Dispatch,
-        (held, device): (Hold, cl_device_id),
+        (held, device): (ObjectRef, cl_device_id),
         (start, size): (*mut void, usize),
     ) -> Result<Self, Code> {
         /// `CL_MEM_READ_WRITE`.
@@ -72,7 +72,7 @@ impl Pinned {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         let Self { api, queue, memory, place, .. } = *self;
         // What cannot be taken back goes with the process.
@@ -86,10 +86,10 @@ impl Drop for Pinned {
 }
 
 /// What the environment wants of every context, if it wants anything.
-fn wish() -> Option<Knowledge> {
+fn wish() -> Option<StagingState> {
     match env::var_os(VARIABLE)?.to_str()? {
-        "plain" => Some(Knowledge::Plain),
-        "pinned" => Some(Knowledge::Counting(WORTH)),
+        "plain" => Some(StagingState::Plain),
+        "pinned" => Some(StagingState::Counting(MIN_STAGED_BYTES)),
         _ => None,
     }
 }
@@ -101,24 +101,24 @@ impl Session {
         let context = self.journal.get(queue).map_or(0, |entry| entry.made.frame.word(4));
         let known = match self.staging_known.remove(&context) {
             Some(known) => known,
-            None if self.is_of_processors(context) => wish().unwrap_or(Knowledge::Plain),
-            None => wish().unwrap_or(Knowledge::Counting(0)),
+            None if self.is_of_processors(context) => wish().unwrap_or(StagingState::Plain),
+            None => wish().unwrap_or(StagingState::Counting(0)),
         };
         let known = match known {
-            Knowledge::Counting(passed) if passed + bytes > WORTH => {
-                self.pin_staging(context).map_or(Knowledge::Plain, |kept| Knowledge::Pinned { _kept: kept })
+            StagingState::Counting(passed) if passed + bytes > MIN_STAGED_BYTES => {
+                self.pin_staging(context).map_or(StagingState::Plain, |kept| StagingState::PinnedBuffer { _kept: kept })
             }
-            Knowledge::Counting(passed) => Knowledge::Counting(passed + bytes),
+            StagingState::Counting(passed) => StagingState::Counting(passed + bytes),
             known => known,
         };
         self.staging_known.insert(context, known);
     }
 
-    fn pin_staging(&self, id: u32) -> Result<Pinned, Code> {
+    fn pin_staging(&self, id: u32) -> Result<PinnedBuffer, Code> {
         let context = self.shared.objects.hold::<cl_context>(id)?;
         let device = *self.devices_of(id).first().ok_or(Code::INVALID_CONTEXT)?;
         let area = self.staging.as_ref().ok_or(Code::INVALID_VALUE)?.whole();
-        Pinned::new(context.object().api, (context, device), area)
+        PinnedBuffer::new(context.object().api, (context, device), area)
     }
 }
 
@@ -129,8 +129,8 @@ mod tests {
     use katydid_opencl_sys::cl_event;
 
     use super::*;
-    use crate::lifetimes::Owned;
-    use crate::objects::Object;
+    use crate::objects::lifetimes::OwnedObject;
+    use crate::objects::table::Object;
     use crate::tests::empty_table;
 
     /// Objects that the driver below has made and not released; where it maps buffers, 0: at their own memory.
@@ -209,10 +209,10 @@ mod tests {
         api.clReleaseCommandQueue = Some(release_queue);
         api.clReleaseMemObject = Some(release_buffer);
         let api: &'static Dispatch = Box::leak(Box::new(api));
-        let context = Owned::new(Object { handle: cl_context::NULL, api, size: 0 }, Vec::new());
+        let context = OwnedObject::new(Object { handle: cl_context::NULL, api, size: 0 }, Vec::new());
         let make = || {
-            let context = Hold::clone(&context);
-            Pinned::new(api, (context, cl_device_id::NULL), (ptr::without_provenance_mut(4096), 8192))
+            let context = ObjectRef::clone(&context);
+            PinnedBuffer::new(api, (context, cl_device_id::NULL), (ptr::without_provenance_mut(4096), 8192))
         };
         let pinned = make().unwrap();
         assert_eq!(ALIVE.load(Ordering::Relaxed), 3);

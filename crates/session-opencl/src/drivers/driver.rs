@@ -14,7 +14,7 @@ use katydid_opencl_sys::constant::{DEVICE_TYPE, DEVICE_TYPE_ALL, DEVICE_TYPE_CPU
 use katydid_opencl_sys::{Code, Dispatch, cl_device_id, cl_platform_id, void};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::find::{self, VARIABLE, candidates};
+use crate::drivers::find::{self, VARIABLE, candidates};
 
 /// Only our own library for programs has this symbol.
 const SHIM_MARKER: &[u8] = b"katydid_shim_marker\0";

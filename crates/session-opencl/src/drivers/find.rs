@@ -16,9 +16,9 @@ pub(crate) const VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
 /// Where vendors put the names of their libraries.
 const VENDORS: &str = "/etc/OpenCL/vendors";
 /// NVIDIA's library and PoCL's.
-const KNOWN: [&str; 2] = ["libnvidia-opencl.so.1", "libpocl.so.2"];
+const KNOWN_LIBRARIES: [&str; 2] = ["libnvidia-opencl.so.1", "libpocl.so.2"];
 /// Where they lie when the loader's search does not come to them.
-const PLACES: [&str; 5] =
+const LIBRARY_FOLDERS: [&str; 5] =
     ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib"];
 
 /// Libraries to try.
@@ -32,7 +32,7 @@ pub(crate) struct Candidates {
 
 /// What chooses drivers, out of the environment.
 #[derive(Debug, Default)]
-struct Choice {
+struct DriverChoice {
     libraries: Option<OsString>,
     icd_libraries: Option<OsString>,
     vendors: Option<OsString>,
@@ -50,15 +50,15 @@ pub(crate) fn is_chosen() -> bool {
 
 /// The libraries to try on this machine.
 pub(crate) fn candidates() -> Candidates {
-    let choice = Choice {
+    let choice = DriverChoice {
         libraries: said(VARIABLE),
         icd_libraries: said("OCL_ICD_FILENAMES"),
         vendors: said("OCL_ICD_VENDORS"),
     };
-    choose(&choice, Path::new(VENDORS), &PLACES.map(Path::new))
+    choose(&choice, Path::new(VENDORS), &LIBRARY_FOLDERS.map(Path::new))
 }
 
-fn choose(choice: &Choice, usual: &Path, places: &[&Path]) -> Candidates {
+fn choose(choice: &DriverChoice, usual: &Path, places: &[&Path]) -> Candidates {
     let mut found = Candidates::default();
     if let Some(list) = &choice.libraries {
         env::split_paths(list).for_each(|path| found.add(path));
@@ -72,7 +72,7 @@ fn choose(choice: &Choice, usual: &Path, places: &[&Path]) -> Candidates {
         Err(error) => found.empty.push(format!("{}: {error}", vendors.display())),
     }
     if choice.vendors.is_none() {
-        KNOWN.iter().flat_map(|name| known(name, places)).for_each(|path| found.add(path));
+        KNOWN_LIBRARIES.iter().flat_map(|name| known(name, places)).for_each(|path| found.add(path));
     }
     found
 }
@@ -115,7 +115,7 @@ mod tests {
 
     const NONE: &str = "/no/such/folder";
 
-    fn chosen(choice: &Choice, usual: &Path) -> Vec<PathBuf> {
+    fn chosen(choice: &DriverChoice, usual: &Path) -> Vec<PathBuf> {
         choose(choice, usual, &[]).libraries
     }
 
@@ -135,27 +135,27 @@ mod tests {
     #[test]
     fn a_machine_without_a_vendors_folder_is_searched_for_what_is_known() {
         let folder = tempfile::tempdir().unwrap();
-        let there = folder.path().join(KNOWN[0]);
+        let there = folder.path().join(KNOWN_LIBRARIES[0]);
         fs::write(&there, "").unwrap();
-        let found = choose(&Choice::default(), Path::new(NONE), &[folder.path(), Path::new("/no/other")]);
-        assert_eq!(found.libraries, [PathBuf::from(KNOWN[0]), there, PathBuf::from(KNOWN[1])]);
+        let found = choose(&DriverChoice::default(), Path::new(NONE), &[folder.path(), Path::new("/no/other")]);
+        assert_eq!(found.libraries, [PathBuf::from(KNOWN_LIBRARIES[0]), there, PathBuf::from(KNOWN_LIBRARIES[1])]);
         assert!(found.empty[0].contains(NONE), "{found:?}");
     }
 
     #[test]
     fn a_library_that_is_named_twice_is_tried_once() {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("n.icd"), KNOWN[0]).unwrap();
-        assert_eq!(chosen(&Choice::default(), folder.path()), KNOWN.map(PathBuf::from));
+        fs::write(folder.path().join("n.icd"), KNOWN_LIBRARIES[0]).unwrap();
+        assert_eq!(chosen(&DriverChoice::default(), folder.path()), KNOWN_LIBRARIES.map(PathBuf::from));
     }
 
     #[test]
     fn what_is_chosen_is_all_there_is() {
-        let vendors = Choice { vendors: Some(NONE.into()), ..Choice::default() };
+        let vendors = DriverChoice { vendors: Some(NONE.into()), ..DriverChoice::default() };
         assert!(chosen(&vendors, Path::new(NONE)).is_empty());
-        let libraries = Choice { libraries: Some("/a.so:b.so".into()), vendors: Some("/v".into()), ..vendors };
+        let libraries = DriverChoice { libraries: Some("/a.so:b.so".into()), vendors: Some("/v".into()), ..vendors };
         assert_eq!(chosen(&libraries, Path::new(NONE)), [Path::new("/a.so"), Path::new("b.so")]);
-        let icd = Choice { icd_libraries: Some("c.so".into()), ..Choice::default() };
+        let icd = DriverChoice { icd_libraries: Some("c.so".into()), ..DriverChoice::default() };
         assert_eq!(chosen(&icd, Path::new(NONE))[0], Path::new("c.so"));
     }
 }

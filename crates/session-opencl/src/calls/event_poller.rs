@@ -12,37 +12,37 @@ use std::time::{Duration, Instant};
 use katydid_opencl_sys::Code;
 use katydid_opencl_sys::constant::COMPLETE;
 
-use crate::data::HeldEvent;
-use crate::executor;
-use crate::fault::SessionError;
+use crate::calls::executor;
+use crate::calls::fault::SessionError;
+use crate::objects::held_events::HeldEvent;
 
 /// Between two looks passes this part of the time since something changed, within bounds.
-const PART: u32 = 8;
-const SHORTEST: Duration = Duration::from_micros(50);
-const LONGEST: Duration = Duration::from_millis(10);
+const PAUSE_FRACTION: u32 = 8;
+const MIN_PAUSE: Duration = Duration::from_micros(50);
+const MAX_PAUSE: Duration = Duration::from_millis(10);
 /// From here on the thread is woken for what comes new, which costs whoever brings it.
-const SLEEP: Duration = Duration::from_millis(1);
+const DEEP_SLEEP_PAUSE: Duration = Duration::from_millis(1);
 
 /// Is given the state that the command came to; below 0, it failed.
-type Then = Box<dyn FnOnce(i32) + Send>;
+type OnStatus = Box<dyn FnOnce(i32) + Send>;
 
 /// What is due when an event has come to a state, or beyond it.
-struct Awaited {
+struct AwaitedEvent {
     event: HeldEvent,
     state: i32,
-    then: Then,
+    then: OnStatus,
 }
 
 /// The same on its way to the thread; what never comes there is not dropped. None: it is to look now.
-type Coming = Option<ManuallyDrop<Awaited>>;
+type QueuedEvent = Option<ManuallyDrop<AwaitedEvent>>;
 
 /// The thread that looks; it begins with the first event, and ends with this value once nothing is awaited any more.
 #[derive(Default)]
-pub(crate) struct Lookout {
-    thread: Option<Sender<Coming>>,
+pub(crate) struct EventPoller {
+    thread: Option<Sender<QueuedEvent>>,
 }
 
-impl Lookout {
+impl EventPoller {
     /// Has `then` called from another thread as soon as `event` has come to `state`, or failed.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Lookout {
         state: i32,
         then: impl FnOnce(i32) + Send + 'static,
     ) -> Result<(), SessionError> {
-        let awaited = ManuallyDrop::new(Awaited { event, state, then: Box::new(then) });
+        let awaited = ManuallyDrop::new(AwaitedEvent { event, state, then: Box::new(then) });
         if self.thread.is_none() {
             self.thread = Some(begin()?);
         }
@@ -78,17 +78,17 @@ impl Lookout {
     }
 }
 
-fn begin() -> Result<Sender<Coming>, SessionError> {
+fn begin() -> Result<Sender<QueuedEvent>, SessionError> {
     let (sender, receiver) = channel();
     executor::begin("lookout".to_owned(), move || look(&receiver))?;
     Ok(sender)
 }
 
-fn look(coming: &Receiver<Coming>) {
+fn look(coming: &Receiver<QueuedEvent>) {
     let (mut awaited, mut changed, mut took) = (Vec::new(), Instant::now(), Duration::ZERO);
     loop {
         // However much is awaited, the driver is left alone most of the time.
-        let long = (changed.elapsed() / PART).clamp(SHORTEST, LONGEST).max(took * PART);
+        let long = (changed.elapsed() / PAUSE_FRACTION).clamp(MIN_PAUSE, MAX_PAUSE).max(took * PAUSE_FRACTION);
         let first = match pause(coming, long, awaited.is_empty()) {
             Ok(first) => first,
             Err(RecvTimeoutError::Timeout) => None,
@@ -111,14 +111,14 @@ fn look(coming: &Receiver<Coming>) {
 
 /// The states of all. The last is asked for first: of what ends in the order in which it came, none is found ended before another
 /// that came earlier.
-fn states_of(awaited: &[Awaited]) -> Vec<Result<i32, Code>> {
+fn states_of(awaited: &[AwaitedEvent]) -> Vec<Result<i32, Code>> {
     let mut states: Vec<_> = awaited.iter().rev().map(|one| one.event.status()).collect();
     states.reverse();
     states
 }
 
 /// Does what is due, in the order in which it came; whether anything was.
-fn do_what_is_due(awaited: &mut Vec<Awaited>, states: Vec<Result<i32, Code>>) -> bool {
+fn do_what_is_due(awaited: &mut Vec<AwaitedEvent>, states: Vec<Result<i32, Code>>) -> bool {
     let before = awaited.len();
     for (one, state) in mem::take(awaited).into_iter().zip(states) {
         match state {
@@ -136,8 +136,8 @@ fn do_what_is_due(awaited: &mut Vec<Awaited>, states: Vec<Result<i32, Code>>) ->
 }
 
 /// Lets time pass. What comes new ends a long pause, and nothing else does if nothing is awaited.
-fn pause(coming: &Receiver<Coming>, long: Duration, is_idle: bool) -> Result<Coming, RecvTimeoutError> {
-    if long < SLEEP {
+fn pause(coming: &Receiver<QueuedEvent>, long: Duration, is_idle: bool) -> Result<QueuedEvent, RecvTimeoutError> {
+    if long < DEEP_SLEEP_PAUSE {
         thread::sleep(long);
         return Err(RecvTimeoutError::Timeout);
     }
@@ -169,17 +169,17 @@ mod tests {
 
     #[test]
     fn what_is_due_is_done_in_its_order_as_soon_as_an_event_has_come_to_a_state_or_failed() {
-        let (mut lookout, (tell, told)) = (Lookout::default(), mpsc::channel());
-        lookout.hurry();
+        let (mut event_poller, (tell, told)) = (EventPoller::default(), mpsc::channel());
+        event_poller.hurry();
         for (number, state, name) in
             [(1, 0, "ended"), (2, 2, "submitted"), (2, 1, "runs"), (2, 0, "ended"), (3, 0, "failed")]
         {
             let tell = tell.clone();
-            lookout.when(event(number), state, move |state| tell.send((number, state, name)).unwrap()).unwrap();
+            event_poller.when(event(number), state, move |state| tell.send((number, state, name)).unwrap()).unwrap();
         }
         let set = |number: usize, state| STATES[number - 1].store(state, Ordering::Relaxed);
         assert!(told.try_recv().is_err(), "nothing has begun");
-        lookout.hurry();
+        event_poller.hurry();
         set(2, 1);
         assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [(2, 2, "submitted"), (2, 1, "runs")]);
         set(3, -5);
@@ -188,10 +188,10 @@ mod tests {
         thread::sleep(Duration::from_millis(100));
         set(1, 0);
         let kept = tell.clone();
-        lookout.when(event(1), 0, move |state| kept.send((1, state, "new")).unwrap()).unwrap();
+        event_poller.when(event(1), 0, move |state| kept.send((1, state, "new")).unwrap()).unwrap();
         assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [(1, 0, "ended"), (1, 0, "new")]);
         // What is still awaited comes to its end although nothing new can come.
-        drop((lookout, tell));
+        drop((event_poller, tell));
         set(2, 0);
         assert_eq!(told.recv().unwrap(), (2, 0, "ended"));
         assert!(told.recv().is_err(), "the thread has ended");

@@ -16,14 +16,14 @@ use katydid_session_core::{
 use katydid_transport::{LinkControl, WorkerLink};
 use katydid_wire::opencl::KIND_SHIFT;
 
-use crate::data::HeldEvent;
 use crate::handlers::driver;
-use crate::host::HostMemory;
-use crate::lifetimes::Hold;
-use crate::objects::Object;
+use crate::memory::host::HostMemory;
+use crate::memory::staged::StagingArea;
+use crate::objects::held_events::HeldEvent;
+use crate::objects::lifetimes::ObjectRef;
+use crate::objects::table::Object;
 use crate::session::Session;
 use crate::snapshot::refuse_outline;
-use crate::staged::StagingArea;
 
 /// A marker behind everything that a queue had.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Session {
     }
 
     /// The program lets go of a queue, whose commands may be under way: the session is at rest when they have ended.
-    pub(crate) fn let_queue_end(&mut self, id: u32, hold: &Hold) {
+    pub(crate) fn let_queue_end(&mut self, id: u32, hold: &ObjectRef) {
         self.forget_ended_queues();
         let Object { handle, api, size } = hold.object();
         let queue = Object { handle: cl_command_queue(handle), api, size };
@@ -96,7 +96,7 @@ impl Session {
 
 /// A marker behind everything that a queue has, on its way.
 #[expect(unsafe_code, reason = "calls the driver")]
-pub(crate) fn mark(queue: &Object<cl_command_queue>, hold: &Hold) -> Result<HeldEvent, Code> {
+pub(crate) fn mark(queue: &Object<cl_command_queue>, hold: &ObjectRef) -> Result<HeldEvent, Code> {
     let mut event = cl_event::NULL;
     driver!(queue.api, clEnqueueMarkerWithWaitList(queue.handle, 0, ptr::null(), &raw mut event)).ok()?;
     driver!(queue.api, clFlush(queue.handle)).ok()?;
@@ -130,7 +130,7 @@ impl Checkpointable for Session {
         } else {
             Ok(())
         };
-        rests.inspect_err(|_| self.lookout.hurry())
+        rests.inspect_err(|_| self.event_poller.hurry())
     }
 
     fn synchronize(&mut self) -> Result<(), QuiesceError> {

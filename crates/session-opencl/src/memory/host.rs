@@ -20,8 +20,8 @@ use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use rustix::fs::fstat;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
-use crate::apart::Apart;
-use crate::staged::Lease;
+use crate::memory::staged::Lease;
+use crate::memory::unshare::Apart;
 
 /// Set to `driver`, has buffers of processors mapped as those of other devices are; set to `copy`, has those of all copied by
 /// commands, as after a restore: to compare the ways.

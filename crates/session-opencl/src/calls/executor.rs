@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
-use crate::fault::SessionError;
-use crate::shared::Shared;
+use crate::calls::fault::SessionError;
+use crate::calls::shared::Shared;
 
 /// Program threads of a session that may block at a time.
-const MOST: usize = 4096;
+const MAX_EXECUTORS: usize = 4096;
 /// Calls of one thread that may be queued; an honest one has one.
 const QUEUE: usize = 2;
 
@@ -35,8 +35,8 @@ impl Executors {
     /// The program has too many threads, or one that does not wait for its replies; or the system has no thread left.
     pub(crate) fn run(&mut self, shared: &Arc<Shared>, thread: u32, task: Task) -> Result<(), SessionError> {
         if !self.seats.contains_key(&thread) {
-            if self.seats.len() >= MOST {
-                return Err(SessionError::TooManyThreads { most: MOST });
+            if self.seats.len() >= MAX_EXECUTORS {
+                return Err(SessionError::TooManyThreads { most: MAX_EXECUTORS });
             }
             self.seats.insert(thread, seat(shared, format!("blocking {thread}"))?);
         }

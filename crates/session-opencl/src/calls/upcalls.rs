@@ -10,7 +10,7 @@ use katydid_wire::frame::FrameHead;
 
 /// A callback of the program that is to be called.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Due {
+pub(crate) struct DueCallback {
     /// What the program registered it as.
     pub(crate) token: u64,
     /// State of an event; 0 for others.
@@ -21,7 +21,7 @@ pub(crate) struct Due {
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<Due>,
+    queue: VecDeque<DueCallback>,
     /// Callbacks that the driver makes when it has destroyed what the program has released.
     awaited: Vec<u64>,
     /// The frame in which the program's upcall thread waits.
@@ -37,7 +37,7 @@ pub(crate) struct Upcalls {
 
 impl Upcalls {
     /// Adds one.
-    pub(crate) fn push(&self, due: Due) {
+    pub(crate) fn push(&self, due: DueCallback) {
         let mut state = self.lock();
         state.awaited.retain(|token| *token != due.token);
         state.queue.push_back(due);
@@ -52,7 +52,7 @@ impl Upcalls {
     }
 
     /// Waits for the next; `head` is the frame that is answered with it.
-    pub(crate) fn next(&self, head: &FrameHead) -> Due {
+    pub(crate) fn next(&self, head: &FrameHead) -> DueCallback {
         let mut state = self.lock();
         loop {
             if let Some(due) = state.queue.pop_front() {
@@ -70,9 +70,9 @@ impl Upcalls {
     }
 
     /// What is due and was not fetched yet, which stays so. Of an object that nobody will have after a restore, what is awaited is due.
-    pub(crate) fn due(&self) -> Vec<Due> {
+    pub(crate) fn due(&self) -> Vec<DueCallback> {
         let state = self.lock();
-        let awaited = state.awaited.iter().map(|token| Due { token: *token, status: 0, text: Vec::new() });
+        let awaited = state.awaited.iter().map(|token| DueCallback { token: *token, status: 0, text: Vec::new() });
         state.queue.iter().cloned().chain(awaited).collect()
     }
 
@@ -92,7 +92,7 @@ mod tests {
     fn callbacks_come_out_in_order() {
         let upcalls = Upcalls::default();
         for token in 1..4 {
-            upcalls.push(Due { token, status: 0, text: Vec::new() });
+            upcalls.push(DueCallback { token, status: 0, text: Vec::new() });
         }
         assert_eq!([upcalls.next(&HEAD).token, upcalls.next(&HEAD).token, upcalls.next(&HEAD).token], [1, 2, 3]);
     }
@@ -102,7 +102,7 @@ mod tests {
         let upcalls = Upcalls::default();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| upcalls.next(&HEAD));
-            upcalls.push(Due { token: 7, status: -1, text: b"x".to_vec() });
+            upcalls.push(DueCallback { token: 7, status: -1, text: b"x".to_vec() });
             assert_eq!(waiting.join().unwrap().token, 7);
         });
     }

@@ -1,7 +1,7 @@
 //! Shared virtual memory: which addresses of it the program may name.
 //!
 //! The program sees the very addresses, with memory of its own behind them that is filled and emptied when it maps and
-//! unmaps; fine-grained memory is the same on both sides ([`crate::host`]). So an allocation begins at a page and has its pages
+//! unmaps; fine-grained memory is the same on both sides ([`crate::memory::host`]). So an allocation begins at a page and has its pages
 //! to itself. Addresses are bytes.
 
 use std::collections::BTreeMap;
@@ -9,8 +9,8 @@ use std::ops::RangeBounds;
 
 use katydid_opencl_sys::Code;
 
-use crate::lifetimes::{Hold, Owned, Staying};
-use crate::placing::ZONE;
+use crate::memory::svm_placement::ZONE;
+use crate::objects::lifetimes::{LeakedRef, ObjectRef, OwnedObject};
 
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
@@ -25,13 +25,13 @@ pub(crate) struct Allocation {
     /// Of fine-grained memory, where the program has it besides; 0 of other memory.
     pub(crate) place: u64,
     /// The driver has it back when nothing of the session uses it any more.
-    memory: Staying,
+    memory: LeakedRef,
 }
 
 impl Allocation {
     /// The session's share in the memory.
-    pub(crate) fn into_memory(self) -> Hold {
-        Staying::into_inner(self.memory)
+    pub(crate) fn into_memory(self) -> ObjectRef {
+        LeakedRef::into_inner(self.memory)
     }
 
     /// Bytes of its pages.
@@ -50,9 +50,10 @@ pub(crate) struct Svm {
 
 impl Svm {
     /// Notes an allocation of the driver's with room for whole pages; returns the address for the program.
-    pub(crate) fn add(&mut self, raw: u64, (size, place): (u64, u64), context: Hold) -> u64 {
+    pub(crate) fn add(&mut self, raw: u64, (size, place): (u64, u64), context: ObjectRef) -> u64 {
         let address = raw.next_multiple_of(PAGE);
-        self.list.insert(address, Allocation { size, raw, place, memory: Staying::new(Owned::svm(raw, context)) });
+        self.list
+            .insert(address, Allocation { size, raw, place, memory: LeakedRef::new(OwnedObject::svm(raw, context)) });
         address
     }
 
@@ -120,8 +121,8 @@ impl Svm {
     /// # Errors
     ///
     /// As above.
-    pub(crate) fn hold(&self, address: u64, size: u64) -> Result<Hold, Code> {
-        self.holding(address, size).map(|found| Hold::clone(&found.memory))
+    pub(crate) fn hold(&self, address: u64, size: u64) -> Result<ObjectRef, Code> {
+        self.holding(address, size).map(|found| ObjectRef::clone(&found.memory))
     }
 
     /// Whether the bytes lie in one fine-grained allocation.
@@ -145,12 +146,12 @@ mod tests {
     use katydid_opencl_sys::{Dispatch, cl_context};
 
     use super::*;
-    use crate::objects::Object;
+    use crate::objects::table::Object;
     use crate::tests::empty_table;
 
-    fn context() -> Hold {
+    fn context() -> ObjectRef {
         let api: &'static Dispatch = Box::leak(Box::new(empty_table()));
-        Owned::new(Object { handle: cl_context::NULL, api, size: 0 }, Vec::new())
+        OwnedObject::new(Object { handle: cl_context::NULL, api, size: 0 }, Vec::new())
     }
 
     #[test]
@@ -158,11 +159,11 @@ mod tests {
         let context = context();
         let mut svm = Svm::default();
         assert_eq!(svm.end_of_next(PAGE), ZONE.end);
-        svm.add(0x7fff_0000_1000, (PAGE, 0), Hold::clone(&context));
+        svm.add(0x7fff_0000_1000, (PAGE, 0), ObjectRef::clone(&context));
         assert_eq!(svm.end_of_next(PAGE), ZONE.end, "what a driver put elsewhere does not count");
-        let address = svm.add(ZONE.end - 3 * PAGE + 16, (PAGE, 0), Hold::clone(&context));
+        let address = svm.add(ZONE.end - 3 * PAGE + 16, (PAGE, 0), ObjectRef::clone(&context));
         assert_eq!(svm.end_of_next(PAGE), ZONE.end - 3 * PAGE);
-        svm.add(ZONE.start + PAGE, (PAGE, 0), Hold::clone(&context));
+        svm.add(ZONE.start + PAGE, (PAGE, 0), ObjectRef::clone(&context));
         assert_eq!(svm.end_of_next(PAGE), ZONE.end);
         assert!(svm.remove(address).is_some());
     }
@@ -185,7 +186,10 @@ mod tests {
         let context = context();
         let mut svm = Svm::default();
         assert_eq!(
-            (svm.add(5000, (100, 0), Hold::clone(&context)), svm.add(20_000, (100, 4096), Hold::clone(&context))),
+            (
+                svm.add(5000, (100, 0), ObjectRef::clone(&context)),
+                svm.add(20_000, (100, 4096), ObjectRef::clone(&context))
+            ),
             (8192, 20_480)
         );
         for (address, size, fits) in [(8192, 100, true), (8200, 92, true), (8192, 101, false), (8191, 1, false)] {

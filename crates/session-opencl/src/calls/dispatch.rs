@@ -4,7 +4,7 @@
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message;
 
-use crate::fault::{Fault, SessionError};
+use crate::calls::fault::{Fault, SessionError};
 use crate::session::Session;
 
 include!(concat!(env!("OUT_DIR"), "/opencl_dispatch.rs"));

@@ -3,7 +3,7 @@
 use katydid_wire::codec::Field;
 use katydid_wire::opencl::list;
 
-use crate::fault::{Fault, SessionError};
+use crate::calls::fault::{Fault, SessionError};
 
 /// The bytes of one message, read from the front.
 pub(crate) struct Arguments<'a> {

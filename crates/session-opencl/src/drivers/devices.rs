@@ -6,7 +6,7 @@
 
 use katydid_opencl_sys::constant::DEVICE_NAME;
 
-use crate::driver::{self, Platform};
+use crate::drivers::driver::{self, Platform};
 use crate::journal;
 
 /// `CL_DRIVER_VERSION`.
@@ -80,7 +80,7 @@ pub(crate) fn describe(platforms: &[Platform]) -> Vec<journal::Platform> {
 }
 
 /// A device by the numbers of its platform and of itself there.
-pub(crate) type Place = (usize, usize);
+pub(crate) type DeviceIndex = (usize, usize);
 
 /// Which devices here are the session's.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -88,36 +88,36 @@ pub(crate) struct Assignment {
     /// For each platform that the program knows.
     pub(crate) platforms: Vec<Option<usize>>,
     /// For each device, and whether it is another one than it was.
-    pub(crate) devices: Vec<Option<(Place, bool)>>,
+    pub(crate) devices: Vec<Option<(DeviceIndex, bool)>>,
 }
 
 /// A device in one of two lists.
-struct Known<'a> {
-    place: Place,
+struct ListedDevice<'a> {
+    place: DeviceIndex,
     platform: &'a str,
     device: &'a journal::Device,
 }
 
-fn flat(platforms: &[journal::Platform]) -> Vec<Known<'_>> {
-    let of = |(number, platform): (usize, &'_ journal::Platform)| -> Vec<(Place, usize)> {
+fn flat(platforms: &[journal::Platform]) -> Vec<ListedDevice<'_>> {
+    let of = |(number, platform): (usize, &'_ journal::Platform)| -> Vec<(DeviceIndex, usize)> {
         (0..platform.devices.len()).map(|at| ((number, at), number)).collect()
     };
     let places = platforms.iter().enumerate().flat_map(of);
     places
         .map(|(place, number)| {
             let platform = &platforms[number];
-            Known { place, platform: &platform.name, device: &platform.devices[place.1] }
+            ListedDevice { place, platform: &platform.name, device: &platform.devices[place.1] }
         })
         .collect()
 }
 
-fn names(list: &[Known<'_>]) -> String {
-    let name = |(number, known): (usize, &Known<'_>)| format!("{number} {}", known.device.name);
+fn names(list: &[ListedDevice<'_>]) -> String {
+    let name = |(number, known): (usize, &ListedDevice<'_>)| format!("{number} {}", known.device.name);
     list.iter().enumerate().map(name).collect::<Vec<_>>().join(", ")
 }
 
 /// The one that a word means: its number, its type, or a part of its name.
-fn find<'a, 'b>(list: &'b [Known<'a>], word: &str) -> Option<&'b Known<'a>> {
+fn find<'a, 'b>(list: &'b [ListedDevice<'a>], word: &str) -> Option<&'b ListedDevice<'a>> {
     if let Ok(number) = word.parse::<usize>() {
         return list.get(number);
     }
@@ -167,8 +167,13 @@ pub(crate) fn assign(
 
 /// The device here that is the same: of that name and platform, or at least of that name; of several, the one in its
 /// place among them.
-fn same<'a, 'b>(known: &Known<'_>, old: &[Known<'_>], new: &'b [Known<'a>]) -> Option<&'b Known<'a>> {
-    let is_twin = |other: &&Known<'_>| other.device.name == known.device.name && other.platform == known.platform;
+fn same<'a, 'b>(
+    known: &ListedDevice<'_>,
+    old: &[ListedDevice<'_>],
+    new: &'b [ListedDevice<'a>],
+) -> Option<&'b ListedDevice<'a>> {
+    let is_twin =
+        |other: &&ListedDevice<'_>| other.device.name == known.device.name && other.platform == known.platform;
     let position = old.iter().filter(is_twin).position(|twin| twin.place == known.place)?;
     let twins = || new.iter().filter(is_twin);
     twins().nth(position).or_else(|| new.iter().find(|other| other.device.name == known.device.name))
@@ -177,8 +182,8 @@ fn same<'a, 'b>(known: &Known<'_>, old: &[Known<'_>], new: &'b [Known<'a>]) -> O
 /// Devices of one platform must stay that, as far as they are used.
 fn settle(
     had: &[journal::Platform],
-    old: &[Known<'_>],
-    found: &[Option<&Known<'_>>],
+    old: &[ListedDevice<'_>],
+    found: &[Option<&ListedDevice<'_>>],
 ) -> Result<Assignment, DeviceError> {
     let mut platforms: Vec<Option<usize>> = vec![None; had.len()];
     let pairs = || old.iter().zip(found).filter_map(|(known, found)| Some((known, (*found)?)));
@@ -199,7 +204,7 @@ fn settle(
     for (known, target) in pairs() {
         platforms[known.place.0].get_or_insert(target.place.0);
     }
-    let device = |(known, found): (&Known<'_>, &Option<&Known<'_>>)| {
+    let device = |(known, found): (&ListedDevice<'_>, &Option<&ListedDevice<'_>>)| {
         let target = found.filter(|target| platforms[known.place.0] == Some(target.place.0))?;
         let has_moved = (&target.device.name, &target.device.driver) != (&known.device.name, &known.device.driver);
         Some((target.place, has_moved))

@@ -9,12 +9,12 @@ use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::codec::Reply;
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD, Output};
 
+use crate::calls::notify::Callbacks;
+use crate::calls::pending_reads::PendingReads;
+use crate::calls::upcalls::Upcalls;
+use crate::calls::usage::Usage;
 use crate::journal::State;
-use crate::landing::Landings;
-use crate::notify::Callbacks;
-use crate::objects::Objects;
-use crate::upcalls::Upcalls;
-use crate::usage::Usage;
+use crate::objects::table::Objects;
 
 /// Shared by all threads of a session.
 pub(crate) struct Shared {
@@ -23,7 +23,7 @@ pub(crate) struct Shared {
     /// Callbacks that are due.
     pub(crate) upcalls: Upcalls,
     /// Data that was read and not fetched yet.
-    pub(crate) landings: Landings,
+    pub(crate) pending_reads: PendingReads,
     /// What the session uses.
     pub(crate) usage: Arc<Usage>,
     /// Callbacks of events that have not come.
@@ -43,7 +43,7 @@ impl Shared {
         Self {
             objects: Objects::default(),
             upcalls: Upcalls::default(),
-            landings: Landings::default(),
+            pending_reads: PendingReads::default(),
             usage,
             callbacks: Callbacks::default(),
             calls: Calls::default(),

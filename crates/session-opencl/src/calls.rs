@@ -1,0 +1,14 @@
+//! How calls run: on the main loop or by executors, with waits polled first, and callbacks of drivers.
+
+pub(crate) mod arguments;
+pub(crate) mod busy_poll;
+pub(crate) mod dispatch;
+pub(crate) mod event_poller;
+pub(crate) mod executor;
+pub(crate) mod fault;
+pub(crate) mod notify;
+pub(crate) mod pending_reads;
+pub(crate) mod quiesce;
+pub(crate) mod shared;
+pub(crate) mod upcalls;
+pub(crate) mod usage;

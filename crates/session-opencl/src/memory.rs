@@ -1,0 +1,9 @@
+//! Memory that both sides have: staged pieces, zero-copy buffers, shared virtual memory, pinned buffers.
+
+pub(crate) mod host;
+pub(crate) mod pinned;
+pub(crate) mod staged;
+pub(crate) mod svm;
+pub(crate) mod svm_placement;
+pub(crate) mod unshare;
+pub(crate) mod zero_copy;

@@ -1,0 +1,243 @@
+//! The objects of a session by their ids, which the program's side gives: a kind, and a number of that kind.
+//!
+//! An id that names nothing, or something of another kind, is a code for the program; one that is taken twice, or lies
+//! beyond every id that an honest program could give, ends the session.
+
+use std::mem::ManuallyDrop;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_opencl_sys::{
+    Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_platform_id,
+    cl_program, cl_sampler, void,
+};
+
+use katydid_wire::opencl::{KIND_SHIFT, id, kind};
+
+use crate::calls::fault::SessionError;
+use crate::objects::lifetimes::{LeakedRef, ObjectRef, OwnedObject};
+
+/// Numbers are below; as many objects of a kind as the program's side has room for.
+const MAX_OBJECTS: usize = 1 << 24;
+/// Kinds are below.
+const KINDS: usize = 10;
+
+/// A handle type: which kind it is of, and the code for an id that names no such object.
+pub(crate) trait Handle: Copy {
+    const KIND: u32;
+    const WRONG: Code;
+
+    fn new(pointer: *mut void) -> Self;
+
+    fn pointer(self) -> *mut void;
+}
+
+macro_rules! handles {
+    ($($handle:ident $kind:ident $wrong:ident)*) => {$(
+        impl Handle for $handle {
+            const KIND: u32 = kind::$kind;
+            const WRONG: Code = Code::$wrong;
+
+            fn new(pointer: *mut void) -> Self {
+                Self(pointer)
+            }
+
+            fn pointer(self) -> *mut void {
+                self.0
+            }
+        }
+    )*};
+}
+
+handles! {
+    cl_platform_id PLATFORM INVALID_PLATFORM
+    cl_device_id DEVICE INVALID_DEVICE
+    cl_context CONTEXT INVALID_CONTEXT
+    cl_command_queue QUEUE INVALID_COMMAND_QUEUE
+    cl_mem MEMORY INVALID_MEM_OBJECT
+    cl_sampler SAMPLER INVALID_SAMPLER
+    cl_program PROGRAM INVALID_PROGRAM
+    cl_kernel KERNEL INVALID_KERNEL
+    cl_event EVENT INVALID_EVENT
+}
+
+/// An object of a driver, with the driver's functions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Object<H> {
+    pub(crate) handle: H,
+    pub(crate) api: &'static Dispatch,
+    /// Bytes of a buffer; bytes of an element of an image.
+    pub(crate) size: u64,
+}
+
+// SAFETY: OpenCL objects may be used from every thread; the pointer is never followed here.
+#[expect(unsafe_code, reason = "OpenCL objects are shared between threads")]
+unsafe impl<H> Send for Object<H> {}
+
+/// By kind and number.
+type Entries = [Vec<Option<LeakedRef>>; KINDS];
+
+/// All objects.
+#[derive(Default)]
+pub(crate) struct Objects {
+    entries: Mutex<Entries>,
+}
+
+/// Kind and number of an id.
+fn parts(id: u32) -> (usize, usize) {
+    ((id >> KIND_SHIFT) as usize, (id & ((1 << KIND_SHIFT) - 1)) as usize)
+}
+
+/// Where an object is to be that is given an id.
+fn vacant<H: Handle>(entries: &mut Entries, id: u32) -> Result<&mut Option<LeakedRef>, SessionError> {
+    let (kind, number) = parts(id);
+    if kind != H::KIND as usize || number >= MAX_OBJECTS {
+        return Err(SessionError::BadId { id, why: "no honest program gives" });
+    }
+    let Some(list) = entries.get_mut(kind) else { return Err(SessionError::BadId { id, why: "is of no kind" }) };
+    if list.len() <= number {
+        list.resize_with(number + 1, || None);
+    }
+    list.get_mut(number).filter(|entry| entry.is_none()).ok_or(SessionError::BadId { id, why: "another object has" })
+}
+
+impl Objects {
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, id: u32) -> Option<Object<*mut void>> {
+        let (kind, number) = parts(id);
+        Some(self.lock().get(kind)?.get(number)?.as_ref()?.object())
+    }
+
+    /// A share in the object behind an id.
+    pub(crate) fn hold<H: Handle>(&self, id: u32) -> Result<ObjectRef, Code> {
+        let (kind, number) = parts(id);
+        let entries = self.lock();
+        let found = entries.get(kind).and_then(|list| list.get(number)?.as_ref());
+        found.filter(|_| id >> KIND_SHIFT == H::KIND).map(|hold| ObjectRef::clone(hold)).ok_or(H::WRONG)
+    }
+
+    /// Shares in the objects behind ids.
+    pub(crate) fn hold_all<H: Handle>(&self, ids: &[u32]) -> Result<Vec<ObjectRef>, Code> {
+        ids.iter().map(|id| self.hold::<H>(*id)).collect()
+    }
+
+    /// The object behind an id.
+    pub(crate) fn get<H: Handle>(&self, id: u32) -> Result<Object<H>, Code> {
+        let found = self.find(id).filter(|_| id >> KIND_SHIFT == H::KIND).ok_or(H::WRONG)?;
+        Ok(Object { handle: H::new(found.handle), api: found.api, size: found.size })
+    }
+
+    /// The same of a driver's own: what another one made is nothing to it.
+    pub(crate) fn get_of<H: Handle>(&self, api: &Dispatch, id: u32) -> Result<Object<H>, Code> {
+        self.get(id).and_then(|object| if ptr::eq(object.api, api) { Ok(object) } else { Err(H::WRONG) })
+    }
+
+    /// All objects of a kind, by id.
+    pub(crate) fn of<H: Handle>(&self) -> Vec<(u32, Object<H>)> {
+        let entries = self.lock();
+        let list = entries.get(H::KIND as usize).into_iter().flatten();
+        let some = (0..).zip(list).filter_map(|(number, entry)| Some((number, entry.as_ref()?.object())));
+        some.map(|(number, object)| {
+            (id(H::KIND, number), Object { handle: H::new(object.handle), api: object.api, size: object.size })
+        })
+        .collect()
+    }
+
+    /// The handles behind ids, of objects of one driver.
+    pub(crate) fn all_of<H: Handle>(&self, api: &Dispatch, ids: &[u32]) -> Result<Vec<H>, Code> {
+        ids.iter().map(|id| self.get_of::<H>(api, *id).map(|object| object.handle)).collect()
+    }
+
+    /// Whether an id names an object.
+    pub(crate) fn has(&self, id: u32) -> bool {
+        self.find(id).is_some()
+    }
+
+    /// The value of the handle behind an id of any kind, of an object of a driver; null for 0.
+    pub(crate) fn any_of(&self, api: &Dispatch, id: u32) -> Option<*mut void> {
+        if id == 0 {
+            return Some(ptr::null_mut());
+        }
+        self.find(id).filter(|object| ptr::eq(object.api, api)).map(|object| object.handle)
+    }
+
+    /// Whether an id can be given to an object.
+    pub(crate) fn check_vacant<H: Handle>(&self, id: u32) -> Result<(), SessionError> {
+        vacant::<H>(&mut self.lock(), id).map(drop)
+    }
+
+    /// Gives an id to an object that is made of others.
+    pub(crate) fn set<H: Handle>(
+        &self,
+        id: u32,
+        object: Object<H>,
+        made_of: Vec<ObjectRef>,
+    ) -> Result<(), SessionError> {
+        self.set_held::<H>(id, OwnedObject::new(object, made_of))
+    }
+
+    /// Gives an id to an object that the session holds.
+    pub(crate) fn set_held<H: Handle>(&self, id: u32, hold: ObjectRef) -> Result<(), SessionError> {
+        *vacant::<H>(&mut self.lock(), id)? = Some(ManuallyDrop::new(hold));
+        Ok(())
+    }
+
+    /// Takes an object out of the table; none when the id names none.
+    pub(crate) fn take(&self, id: u32) -> Option<ObjectRef> {
+        let (kind, number) = parts(id);
+        let entry = self.lock().get_mut(kind)?.get_mut(number)?.take()?;
+        Some(ManuallyDrop::into_inner(entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::empty_table;
+
+    fn api() -> &'static Dispatch {
+        Box::leak(Box::new(empty_table()))
+    }
+
+    #[test]
+    fn ids_name_objects_of_their_kind_until_they_are_taken() {
+        let objects = Objects::default();
+        let handle = cl_mem(std::ptr::without_provenance_mut(64));
+        let third = id(kind::MEMORY, 3);
+        objects.set(third, Object { handle, api: api(), size: 8 }, Vec::new()).unwrap();
+        assert_eq!(objects.get::<cl_mem>(third).unwrap().handle, handle);
+        assert_eq!(objects.get::<cl_event>(third).unwrap_err(), Code::INVALID_EVENT);
+        assert_eq!(objects.get::<cl_event>(id(kind::EVENT, 3)).unwrap_err(), Code::INVALID_EVENT);
+        assert_eq!(objects.get::<cl_mem>(third - 1).unwrap_err(), Code::INVALID_MEM_OBJECT);
+        assert!(objects.set(third, Object { handle, api: api(), size: 8 }, Vec::new()).is_err());
+        assert!(objects.check_vacant::<cl_mem>(third).is_err() && objects.check_vacant::<cl_mem>(third + 1).is_ok());
+        assert_eq!(objects.take(third).unwrap().kind(), kind::MEMORY);
+        assert!(objects.take(third).is_none() && objects.get::<cl_mem>(third).is_err());
+    }
+
+    #[test]
+    fn ids_out_of_bounds_are_refused() {
+        let objects = Objects::default();
+        for id in [0, id(kind::MEMORY, 0), id(kind::EVENT, 1 << 24), u32::MAX] {
+            assert!(objects.set(id, Object { handle: cl_event::NULL, api: api(), size: 0 }, Vec::new()).is_err());
+            assert!(objects.check_vacant::<cl_event>(id).is_err());
+        }
+        let any = |id| objects.any_of(api(), id);
+        assert!(any(0).unwrap().is_null() && any(5).is_none() && any(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn no_driver_is_given_what_another_one_made() {
+        let (objects, one, other) = (Objects::default(), api(), api());
+        let (id, handle) = (id(kind::MEMORY, 1), cl_mem(std::ptr::without_provenance_mut(64)));
+        objects.set(id, Object { handle, api: one, size: 8 }, Vec::new()).unwrap();
+        assert!(objects.get_of::<cl_mem>(one, id).is_ok() && objects.any_of(one, id) == Some(handle.0));
+        assert_eq!(objects.all_of::<cl_mem>(one, &[id, id]), Ok(vec![handle; 2]));
+        assert_eq!(objects.get_of::<cl_mem>(other, id).unwrap_err(), Code::INVALID_MEM_OBJECT);
+        assert_eq!(objects.all_of::<cl_mem>(other, &[id]), Err(Code::INVALID_MEM_OBJECT));
+        assert!(objects.any_of(other, id).is_none());
+    }
+}
