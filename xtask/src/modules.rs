@@ -56,7 +56,6 @@ const EXEMPT_DIRECTORIES: &[(&str, usize)] = &[
     ("crates/cli/src", 39),
     ("crates/ptx-exec/src", 45),
     ("crates/ptx-exec/src/decode", 34),
-    ("crates/shim-opencl/src", 33),
     ("crates/wire/src", 21),
     ("crates/worker/src", 22),
     ("xtask/src", 41),

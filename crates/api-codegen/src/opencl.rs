@@ -1,7 +1,7 @@
 //! Products of OpenCL: exported symbols, the worker's dispatch, and the table that ICD loaders call through.
 //!
 //! Bodies of exported symbols are hand-written (`crate::<path>`), take the parameters without `errcode_ret`, and return
-//! `Result`; what the C function returns decides which border of `crate::border` turns that into codes and nulls. The
+//! `Result`; what the C function returns decides which border of `crate::ffi::returns` turns that into codes and nulls. The
 //! worker's handlers (`crate::handlers::<name>`) must exist, or the session crate does not compile.
 
 use std::fmt::Write;
@@ -36,7 +36,8 @@ pub fn entries(api: &Api) -> String {
     }
     let placed: Vec<_> = api.functions.iter().filter(|function| function.version.is_some()).collect();
     out.push_str("/// What loaders call through; in the order of the vendor's `cl_icd_dispatch`.\n");
-    let _ = writeln!(out, "pub(crate) static TABLE: crate::icd::Table<{}> = crate::icd::Table([", placed.len());
+    let _ =
+        writeln!(out, "pub(crate) static TABLE: crate::ffi::icd::Table<{}> = crate::ffi::icd::Table([", placed.len());
     for function in &placed {
         let _ = writeln!(out, "    {} as *const sys::void,", function.name);
     }
@@ -71,14 +72,14 @@ fn body(function: &Function) -> String {
     if function.class == Class::Refused {
         let unused = names(function);
         let unused = if unused.is_empty() { String::new() } else { format!("    let _ = ({unused},);\n") };
-        return format!("{unused}    crate::border::refused_{border}({path}{code})\n");
+        return format!("{unused}    crate::ffi::returns::refused_{border}({path}{code})\n");
     }
     let given: Vec<_> =
         function.params.iter().filter(|param| param.name != CODE).map(|param| param.name.as_str()).collect();
     let by = if let Body::By(by) | Body::Via(by) = &function.body { by.as_str() } else { "missing" };
     format!(
         "    // SAFETY: the caller's promise, above, is handed on.\n    \
-         unsafe {{ crate::border::{border}({path}{code}, || crate::{by}({})) }}\n",
+         unsafe {{ crate::ffi::returns::{border}({path}{code}, || crate::{by}({})) }}\n",
         given.join(", ")
     )
 }

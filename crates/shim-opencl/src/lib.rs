@@ -9,35 +9,8 @@
 //! ends it on both sides; what a driver has accepted once (an argument's size, a launch's shape) is accepted again, so
 //! repeating it waits for nobody; data of the program moves inside the calls that OpenCL makes wait for it.
 
-mod border;
-mod bulk;
-mod command;
-mod context;
-mod device;
-mod entry;
-mod event;
-mod handle;
-mod host;
-mod icd;
-mod image;
-mod in_place;
-mod info;
-mod kernel;
-mod landing;
-mod launch;
-mod link;
-mod map;
-mod memory;
-mod order;
-mod parcels;
-mod pieces;
-mod platform;
-mod program;
-mod queue;
-mod rows;
-mod sampler;
-mod shelf;
-mod shim;
-mod svm;
-mod transfer;
-mod upcall;
+mod commands;
+mod ffi;
+mod objects;
+mod process;
+mod transfers;

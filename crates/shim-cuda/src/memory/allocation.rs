@@ -43,7 +43,8 @@ impl Backing for DeviceBacking {
     }
 
     fn request_reclaim(&self, bytes: u64) -> bool {
-        let request_reclaim = || shim()?.session.ask(stack::wire()?, &kdReclaim { device: self.position()?, size: bytes });
+        let request_reclaim =
+            || shim()?.session.ask(stack::wire()?, &kdReclaim { device: self.position()?, size: bytes });
         request_reclaim().is_ok()
     }
 

@@ -1,0 +1,7 @@
+//! Commands that programs enqueue, and how each becomes a message.
+
+pub(crate) mod command;
+pub(crate) mod launch;
+pub(crate) mod map;
+pub(crate) mod pending;
+pub(crate) mod transfer;

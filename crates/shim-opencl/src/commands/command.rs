@@ -1,0 +1,404 @@
+//! Commands that move nothing between the program and a device: copies, fills, markers, barriers.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use katydid_opencl_sys::constant::{
+    COMMAND_BARRIER, COMMAND_COPY_BUFFER, COMMAND_COPY_BUFFER_RECT, COMMAND_COPY_BUFFER_TO_IMAGE, COMMAND_COPY_IMAGE,
+    COMMAND_COPY_IMAGE_TO_BUFFER, COMMAND_FILL_BUFFER, COMMAND_FILL_IMAGE, COMMAND_MARKER, COMMAND_MIGRATE_MEM_OBJECTS,
+};
+use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
+use katydid_wire::opencl::list as lists;
+use katydid_wire::opencl::message::{kdclCopy, kdclFill, kdclMarker, kdclMigrate};
+
+use crate::commands::pending::PendingCommand;
+use crate::commands::transfer::three;
+use crate::ffi::returns::list;
+use crate::objects::handle::{ids, object, objects};
+use crate::objects::memory::Memory;
+use crate::objects::queue::InfallibleCommand;
+use crate::process::shim::shim;
+
+type WaitList = (u32, *const cl_event, *mut cl_event);
+
+/// A box at an origin.
+fn extent(origin: [usize; 3], region: [usize; 3], (row, slice): (usize, usize)) -> Extent {
+    let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
+    Extent { origin: numbers(origin), region: numbers(region), row: row as u64, slice: slice as u64 }
+}
+
+/// A box of an image; nothing is said of memory that is no image, which is found out later.
+///
+/// # Safety
+///
+/// The origin is null or holds three numbers, and four of an image with levels.
+unsafe fn image_extent(image: cl_mem, origin: *const usize, region: [usize; 3]) -> Result<Extent, Code> {
+    // SAFETY: handed on.
+    let place = unsafe { three(origin)? };
+    let shape = object::<Memory>(image)?.image;
+    // SAFETY: not null, and by the contract.
+    let level = shape.map_or(0, |shape| unsafe { shape.level(origin) });
+    Ok(extent(place, region, (level, 0)))
+}
+
+/// Enqueues a copy between two objects; each side is a form and an extent.
+fn copy(order: PendingCommand, from: (cl_mem, u32, Extent), to: (cl_mem, u32, Extent)) -> Result<(), Code> {
+    let (source, destination) = (object::<Memory>(from.0)?, object::<Memory>(to.0)?);
+    for (memory, form) in [(&source, from.1), (&destination, to.1)] {
+        if memory.is_buffer() != (form != IMAGE) {
+            return Err(Code::INVALID_MEM_OBJECT);
+        }
+    }
+    // A driver may not look, and end the worker with sizes that leave all addresses.
+    if [(&source, &from), (&destination, &to)].iter().any(|(memory, side)| side.1 == RUN && !memory.holds(&side.2)) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let mut waits = order.arguments();
+    from.2.put(&mut waits);
+    to.2.put(&mut waits);
+    let (queue, event, form) = (order.queue(), order.event(), from.1 | to.1 << 4);
+    let ids = (source.base.id, destination.base.id);
+    let message = kdclCopy { queue, event, source: ids.0, destination: ids.1, form, waits: &waits };
+    if form == RUN | RUN << 4 && is_sure(&order, (&source, &from.2), (&destination, &to.2)) {
+        shim()?.link.enqueue(&message)?;
+    } else {
+        shim()?.link.call(&message)?;
+        source.accepted(&order);
+        destination.accepted(&order);
+    }
+    order.done();
+    Ok(())
+}
+
+/// Whether nothing can be wrong with a copy between two runs.
+fn is_sure(order: &PendingCommand, from: (&Memory, &Extent), to: (&Memory, &Extent)) -> bool {
+    let (start, end, size) = (from.1.origin[0], to.1.origin[0], from.1.region[0]);
+    let overlaps = from.0.base.id == to.0.base.id && start.abs_diff(end) < size;
+    from.0.is_sure(order, start, size) && to.0.is_sure(order, end, size) && !overlaps
+}
+
+/// # Safety
+///
+/// Lists are as long as said; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_copy_buffer(
+    queue: cl_command_queue,
+    src_buffer: cl_mem,
+    dst_buffer: cl_mem,
+    src_offset: usize,
+    dst_offset: usize,
+    size: usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    let waits: WaitList = (count, events, event);
+    // SAFETY: handed on.
+    let order = unsafe { PendingCommand::new(queue, waits, COMMAND_COPY_BUFFER)? };
+    let part = |offset: usize| Extent::run(offset as u64, size as u64);
+    copy(order, (src_buffer, RUN, part(src_offset)), (dst_buffer, RUN, part(dst_offset)))
+}
+
+/// # Safety
+///
+/// Lists are as long as said, boxes have three numbers; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_copy_buffer_rect(
+    queue: cl_command_queue,
+    src_buffer: cl_mem,
+    dst_buffer: cl_mem,
+    src_origin: *const usize,
+    dst_origin: *const usize,
+    region: *const usize,
+    src_row_pitch: usize,
+    src_slice_pitch: usize,
+    dst_row_pitch: usize,
+    dst_slice_pitch: usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, from, to, size) = unsafe {
+        let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_BUFFER_RECT)?;
+        (order, three(src_origin)?, three(dst_origin)?, three(region)?)
+    };
+    let source = extent(from, size, (src_row_pitch, src_slice_pitch));
+    let destination = extent(to, size, (dst_row_pitch, dst_slice_pitch));
+    copy(order, (src_buffer, BOX, source), (dst_buffer, BOX, destination))
+}
+
+/// # Safety
+///
+/// Lists are as long as said, boxes have three numbers; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_copy_image(
+    queue: cl_command_queue,
+    src_image: cl_mem,
+    dst_image: cl_mem,
+    src_origin: *const usize,
+    dst_origin: *const usize,
+    region: *const usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, source, destination) = unsafe {
+        let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_IMAGE)?;
+        let size = three(region)?;
+        (order, image_extent(src_image, src_origin, size)?, image_extent(dst_image, dst_origin, size)?)
+    };
+    copy(order, (src_image, IMAGE, source), (dst_image, IMAGE, destination))
+}
+
+/// # Safety
+///
+/// Lists are as long as said, boxes have three numbers; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_copy_image_to_buffer(
+    queue: cl_command_queue,
+    src_image: cl_mem,
+    dst_buffer: cl_mem,
+    src_origin: *const usize,
+    region: *const usize,
+    dst_offset: usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, source) = unsafe {
+        let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_IMAGE_TO_BUFFER)?;
+        (order, image_extent(src_image, src_origin, three(region)?)?)
+    };
+    let destination = Extent::run(dst_offset as u64, 0);
+    copy(order, (src_image, IMAGE, source), (dst_buffer, RUN, destination))
+}
+
+/// # Safety
+///
+/// Lists are as long as said, boxes have three numbers; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_copy_buffer_to_image(
+    queue: cl_command_queue,
+    src_buffer: cl_mem,
+    dst_image: cl_mem,
+    src_offset: usize,
+    dst_origin: *const usize,
+    region: *const usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, destination) = unsafe {
+        let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_BUFFER_TO_IMAGE)?;
+        (order, image_extent(dst_image, dst_origin, three(region)?)?)
+    };
+    let source = Extent::run(src_offset as u64, 0);
+    copy(order, (src_buffer, RUN, source), (dst_image, IMAGE, destination))
+}
+
+/// Enqueues a fill: waits, extent, pattern.
+fn fill(order: PendingCommand, memory: cl_mem, form: u32, extent: Extent, pattern: &[u8]) -> Result<(), Code> {
+    let memory = object::<Memory>(memory)?;
+    if memory.is_buffer() != (form != IMAGE) {
+        return Err(Code::INVALID_MEM_OBJECT);
+    }
+    let mut waits = order.arguments();
+    extent.put(&mut waits);
+    waits.extend_from_slice(pattern);
+    let (queue, event, length) = (order.queue(), order.event(), pattern.len() as u32);
+    let message = kdclFill { queue, event, memory: memory.base.id, form, patternSize: length, waits: &waits };
+    let is_sure = match memory.image {
+        Some(shape) => order.queue.has_filled(order.worker, &shape) && memory.is_sure_box(&order, &extent),
+        None => {
+            order.queue.has_accepted(order.worker, InfallibleCommand::Fill)
+                && is_sure_fill(&order, &memory, &extent, pattern)
+        }
+    };
+    if is_sure {
+        shim()?.link.enqueue(&message)?;
+    } else {
+        shim()?.link.call(&message)?;
+        memory.accepted(&order);
+        match memory.image {
+            Some(shape) => order.queue.filled(order.worker, &shape),
+            None => order.queue.accepted(order.worker, InfallibleCommand::Fill),
+        }
+    }
+    order.done();
+    Ok(())
+}
+
+/// Whether nothing can be wrong with the fill of a run.
+fn is_sure_fill(order: &PendingCommand, memory: &Memory, run: &Extent, pattern: &[u8]) -> bool {
+    let (offset, size, length) = (run.origin[0], run.region[0], pattern.len() as u64);
+    let is_whole = length.is_power_of_two() && offset.is_multiple_of(length) && size.is_multiple_of(length);
+    is_whole && memory.is_sure(order, offset, size)
+}
+
+/// # Safety
+///
+/// Lists are as long as said, the pattern is readable; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_fill_buffer(
+    queue: cl_command_queue,
+    buffer: cl_mem,
+    pattern: *const void,
+    pattern_size: usize,
+    offset: usize,
+    size: usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    /// Bytes of the largest type: sixteen of eight.
+    const MAX_PATTERN_BYTES: usize = 128;
+    // SAFETY: handed on.
+    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_FILL_BUFFER)? };
+    if pattern.is_null() || pattern_size == 0 || pattern_size > MAX_PATTERN_BYTES {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: handed on.
+    let pattern = unsafe { list(pattern_size, pattern.cast::<u8>()) };
+    fill(order, buffer, RUN, Extent::run(offset as u64, size as u64), pattern)
+}
+
+/// # Safety
+///
+/// Lists are as long as said, the colour has four words; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_fill_image(
+    queue: cl_command_queue,
+    image: cl_mem,
+    fill_color: *const void,
+    origin: *const usize,
+    region: *const usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, area, color) = unsafe {
+        let order = PendingCommand::new(queue, (count, events, event), COMMAND_FILL_IMAGE)?;
+        (order, image_extent(image, origin, three(region)?)?, list(16, fill_color.cast::<u8>()))
+    };
+    if color.is_empty() {
+        return Err(Code::INVALID_VALUE);
+    }
+    fill(order, image, IMAGE, area, color)
+}
+
+/// # Safety
+///
+/// Lists are as long as said; `event` is null or writable.
+pub(crate) unsafe fn enqueue_migrate_mem_objects(
+    queue: cl_command_queue,
+    num_mem_objects: u32,
+    mem_objects: *const cl_mem,
+    flags: u64,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let (order, handles) = unsafe {
+        let order = PendingCommand::new(queue, (count, events, event), COMMAND_MIGRATE_MEM_OBJECTS)?;
+        (order, list(num_mem_objects as usize, mem_objects))
+    };
+    if handles.is_empty() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let mut waits = order.arguments();
+    lists::put(&mut waits, &ids(&objects::<Memory>(handles)?));
+    let message = kdclMigrate { queue: order.queue(), event: order.event(), flags, waits: &waits };
+    shim()?.link.call(&message)?;
+    order.done();
+    Ok(())
+}
+
+/// Enqueues a marker or a barrier.
+pub(crate) fn mark(order: PendingCommand, barrier: bool) -> Result<(), Code> {
+    let (waits, kind) =
+        (order.arguments(), if barrier { InfallibleCommand::Barrier } else { InfallibleCommand::Marker });
+    let message = kdclMarker { queue: order.queue(), event: order.event(), barrier: barrier.into(), waits: &waits };
+    if !order.has_waits() && order.queue.has_accepted(order.worker, kind) {
+        shim()?.link.enqueue(&message)?;
+    } else {
+        shim()?.link.call(&message)?;
+        order.queue.accepted(order.worker, kind);
+    }
+    order.done();
+    Ok(())
+}
+
+/// Enqueues a marker, and has `then` done before its event may end.
+pub(crate) fn mark_with(order: PendingCommand, then: impl FnOnce() -> Result<(), Code>) -> Result<(), Code> {
+    let waits = order.arguments();
+    let message = kdclMarker { queue: order.queue(), event: order.event(), barrier: 0, waits: &waits };
+    shim()?.link.call(&message)?;
+    then()?;
+    order.done();
+    Ok(())
+}
+
+/// # Safety
+///
+/// Lists are as long as said; `event` is null or writable.
+pub(crate) unsafe fn enqueue_marker_with_wait_list(
+    queue: cl_command_queue,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    mark(unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MARKER)? }, false)
+}
+
+/// # Safety
+///
+/// Lists are as long as said; `event` is null or writable.
+pub(crate) unsafe fn enqueue_barrier_with_wait_list(
+    queue: cl_command_queue,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    mark(unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_BARRIER)? }, true)
+}
+
+/// # Safety
+///
+/// `event` is null or writable.
+pub(crate) unsafe fn enqueue_marker(queue: cl_command_queue, event: *mut cl_event) -> Result<(), Code> {
+    if event.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: handed on.
+    mark(unsafe { PendingCommand::new(queue, (0, std::ptr::null(), event), COMMAND_MARKER)? }, false)
+}
+
+pub(crate) fn enqueue_barrier(queue: cl_command_queue) -> Result<(), Code> {
+    // SAFETY: no list and no place are given.
+    mark(unsafe { PendingCommand::new(queue, (0, std::ptr::null(), std::ptr::null_mut()), COMMAND_BARRIER)? }, true)
+}
+
+/// The old form of a barrier that waits.
+///
+/// # Safety
+///
+/// There are `count` events.
+pub(crate) unsafe fn enqueue_wait_for_events(
+    queue: cl_command_queue,
+    count: u32,
+    events: *const cl_event,
+) -> Result<(), Code> {
+    if count == 0 || events.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: handed on.
+    mark(unsafe { PendingCommand::new(queue, (count, events, std::ptr::null_mut()), COMMAND_BARRIER)? }, true)
+}

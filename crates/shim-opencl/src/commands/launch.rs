@@ -1,0 +1,122 @@
+//! Launches. A launch of a shape that the driver has accepted once is queued without waiting for its word; should it fail
+//! all the same (for want of memory), the next call that waits for commands says so.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use katydid_opencl_sys::constant::{COMMAND_NDRANGE_KERNEL, COMMAND_TASK};
+use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_kernel};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::message::kdclLaunch;
+
+use crate::commands::pending::PendingCommand;
+use crate::ffi::returns::list;
+use crate::objects::handle::lent;
+use crate::objects::kernel::Kernel;
+use crate::process::shim::shim;
+
+/// What a launch's acceptance depends on besides the arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Shape {
+    queue: u32,
+    dimensions: u32,
+    /// Bit 0: the offsets are given; bit 1: the group's sizes are; bit 2: the sizes are.
+    given: u32,
+    /// Offsets, sizes, sizes of a group.
+    sizes: [u64; 9],
+}
+
+impl Shape {
+    /// Of one item alone.
+    pub(crate) fn of_one(queue: u32) -> Self {
+        Self { queue, dimensions: 1, given: 6, sizes: [0, 0, 0, 1, 0, 0, 1, 0, 0] }
+    }
+}
+
+/// Puts `dimensions` numbers into their place.
+///
+/// # Safety
+///
+/// `from` is null or holds as many numbers.
+unsafe fn fill(place: &mut [u64], dimensions: u32, from: *const usize) -> bool {
+    // SAFETY: handed on.
+    let numbers = unsafe { list(dimensions as usize, from) };
+    place.iter_mut().zip(numbers).for_each(|(place, number)| *place = *number as u64);
+    !numbers.is_empty()
+}
+
+fn launch(order: PendingCommand, kernel: &Kernel, shape: Shape) -> Result<(), Code> {
+    if order.queue.context.base.id != kernel.program.context.base.id {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    let link = &shim()?.link;
+    let mut waits = order.arguments();
+    shape.sizes.iter().for_each(|size| size.put(&mut waits));
+    let message = kdclLaunch {
+        queue: order.queue(),
+        event: order.event(),
+        kernel: kernel.base.id,
+        dimensions: shape.dimensions,
+        given: shape.given,
+        waits: &waits,
+    };
+    let worker = order.worker;
+    if kernel.has_launched(worker, &shape) {
+        link.enqueue(&message)?;
+    } else {
+        link.call(&message)?;
+        kernel.launched(worker, shape);
+    }
+    order.done();
+    Ok(())
+}
+
+/// # Safety
+///
+/// Lists are as long as said; `event` is null or writable.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn enqueue_ndrange_kernel(
+    queue: cl_command_queue,
+    kernel: cl_kernel,
+    work_dim: u32,
+    global_work_offset: *const usize,
+    global_work_size: *const usize,
+    local_work_size: *const usize,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_NDRANGE_KERNEL)? };
+    if !(1..=3).contains(&work_dim) {
+        return Err(Code::INVALID_WORK_DIMENSION);
+    }
+    let mut sizes = [0; 9];
+    // SAFETY: handed on.
+    let (offset, size, local) = unsafe {
+        (
+            fill(&mut sizes[0..3], work_dim, global_work_offset),
+            fill(&mut sizes[3..6], work_dim, global_work_size),
+            fill(&mut sizes[6..9], work_dim, local_work_size),
+        )
+    };
+    let given = u32::from(offset) | u32::from(local) << 1 | u32::from(size) << 2;
+    let shape = Shape { queue: order.queue(), dimensions: work_dim, given, sizes };
+    lent(kernel, |kernel| launch(order, kernel, shape))
+}
+
+/// One item alone.
+///
+/// # Safety
+///
+/// As [`enqueue_ndrange_kernel`].
+pub(crate) unsafe fn enqueue_task(
+    queue: cl_command_queue,
+    kernel: cl_kernel,
+    count: u32,
+    events: *const cl_event,
+    event: *mut cl_event,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_TASK)? };
+    let shape = Shape::of_one(order.queue());
+    lent(kernel, |kernel| launch(order, kernel, shape))
+}

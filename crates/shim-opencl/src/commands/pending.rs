@@ -1,0 +1,161 @@
+//! What every command has: a queue, events to wait for, and an event of its own if the program wants one.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::sync::Arc;
+
+use katydid_opencl_sys::{Code, cl_command_queue, cl_event};
+use katydid_wire::opencl::list as lists;
+
+use crate::ffi::returns::list;
+use crate::objects::event::Event;
+use crate::objects::handle::{HeldObject, Object, ids, object, objects, release};
+use crate::objects::queue::Queue;
+use crate::process::shim::shim;
+
+/// A command that is being enqueued. Dropped before [`PendingCommand::done`], it leaves no event.
+pub(crate) struct PendingCommand {
+    pub(crate) queue: Arc<Queue>,
+    waits: Vec<u32>,
+    event: Option<Arc<Event>>,
+    place: *mut cl_event,
+    /// Among the commands of its queue ([`crate::objects::queue::Progress`]).
+    number: u64,
+    /// The program takes it for done when the call returns.
+    blocks: bool,
+    /// The session's when it was begun ([`crate::process::link::Link::worker`]).
+    pub(crate) worker: u32,
+}
+
+// SAFETY: `place` is written by `done` alone, which takes the order from all who share it.
+unsafe impl Sync for PendingCommand {}
+
+/// Reads a list of events.
+///
+/// # Safety
+///
+/// `events` is null or holds `count` handles.
+pub(crate) unsafe fn waits(queue: &Queue, count: u32, events: *const cl_event) -> Result<Vec<u32>, Code> {
+    if (count == 0) != events.is_null() {
+        return Err(Code::INVALID_EVENT_WAIT_LIST);
+    }
+    // SAFETY: handed on.
+    let handles = unsafe { list(count as usize, events) };
+    let events = objects::<Event>(handles).map_err(|_| Code::INVALID_EVENT_WAIT_LIST)?;
+    if events.iter().any(|event| event.context.base.id != queue.context.base.id) {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    Ok(ids(&events))
+}
+
+impl PendingCommand {
+    /// Checks what the program gave; `command` is what the event's type will be.
+    ///
+    /// # Safety
+    ///
+    /// `events` is null or holds `count` handles; `place` is null or writable until the call returns.
+    pub(crate) unsafe fn new(
+        queue: cl_command_queue,
+        (count, events, place): (u32, *const cl_event, *mut cl_event),
+        command: u32,
+    ) -> Result<Self, Code> {
+        let queue = object::<Queue>(queue)?;
+        // SAFETY: handed on.
+        let waits = unsafe { waits(&queue, count, events)? };
+        let worker = shim()?.link.worker();
+        let number = queue.progress.begin();
+        let mut order = Self { queue, waits, event: None, place, number, blocks: false, worker };
+        if !place.is_null() {
+            order.event = Some(Event::of_command(&order.queue, command, number)?);
+        }
+        Ok(order)
+    }
+
+    /// The event's id; 0: none is wanted.
+    pub(crate) fn event(&self) -> u32 {
+        self.event.as_ref().map_or(0, |event| event.base.id)
+    }
+
+    /// The same, kept beyond the order; the order has one.
+    pub(crate) fn held_event(&self) -> Result<HeldObject<Event>, Code> {
+        self.event.as_ref().map(|event| HeldObject::new(Arc::clone(event))).ok_or(Code::INVALID_EVENT)
+    }
+
+    /// The queue's id.
+    pub(crate) fn queue(&self) -> u32 {
+        self.queue.base.id
+    }
+
+    /// The bytes of the command's message: the waits first.
+    pub(crate) fn arguments(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(128);
+        lists::put(&mut bytes, &self.waits);
+        bytes
+    }
+
+    /// Whether there are events to wait for.
+    pub(crate) fn has_waits(&self) -> bool {
+        !self.waits.is_empty()
+    }
+
+    /// Has the command an event even if the program wants none; it ends with this value.
+    pub(crate) fn with_event(mut self, command: u32) -> Result<Self, Code> {
+        if self.event.is_none() {
+            self.event = Some(Event::of_command(&self.queue, command, self.number)?);
+        }
+        Ok(self)
+    }
+
+    /// The program waits for the command, if `blocking`.
+    pub(crate) fn blocking(mut self, blocking: bool) -> Self {
+        self.blocks = blocking;
+        self
+    }
+
+    /// Whether it does.
+    pub(crate) fn blocks(&self) -> bool {
+        self.blocks
+    }
+
+    /// The command has ended, and so has what was before it in a queue that keeps its order.
+    pub(crate) fn ended(self) {
+        if self.queue.is_in_order() {
+            self.queue.progress.end(self.number);
+        }
+        self.done();
+    }
+
+    /// Nothing is sent for the command: it has ended when those before it have.
+    pub(crate) fn skipped(self) {
+        if self.queue.is_in_order() {
+            self.queue.progress.skip(self.number);
+        }
+    }
+
+    /// Does `work` while no other thread enqueues anything to the queue; none if one has since this command was begun.
+    pub(crate) fn alone<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        self.queue.progress.alone(self.number, work)
+    }
+
+    /// The command is enqueued: the program gets its event.
+    pub(crate) fn done(mut self) {
+        if !self.place.is_null()
+            && let Some(event) = self.event.take()
+        {
+            if self.blocks {
+                event.taken_for_done();
+            }
+            // SAFETY: writable by the contract of `new`.
+            unsafe { self.place.write_unaligned(event.handle()) };
+        }
+    }
+}
+
+impl Drop for PendingCommand {
+    fn drop(&mut self) {
+        self.queue.progress.sent();
+        if let Some(event) = self.event.take() {
+            // The worker takes the release of an event that it never had for what it is.
+            let _ = release::<Event>(event.handle());
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! What ICD loaders look at: every handle begins with the address of the table of functions.
+
+use katydid_opencl_sys::void;
+
+/// Addresses of functions, in the order of the vendor's `cl_icd_dispatch`.
+#[repr(transparent)]
+pub(crate) struct Table<const N: usize>(pub(crate) [*const void; N]);
+
+// SAFETY: addresses of functions, never written.
+#[expect(unsafe_code, reason = "the table is read by every thread")]
+unsafe impl<const N: usize> Sync for Table<N> {}
+
+/// The word that every handle begins with.
+pub(crate) fn head() -> usize {
+    (&raw const crate::ffi::entry::TABLE).expose_provenance()
+}

@@ -1,0 +1,15 @@
+//! Objects of the program: handles, and one module a kind.
+
+pub(crate) mod context;
+pub(crate) mod device;
+pub(crate) mod event;
+pub(crate) mod handle;
+pub(crate) mod image;
+pub(crate) mod info;
+pub(crate) mod kernel;
+pub(crate) mod memory;
+pub(crate) mod platform;
+pub(crate) mod program;
+pub(crate) mod queue;
+pub(crate) mod sampler;
+pub(crate) mod svm;

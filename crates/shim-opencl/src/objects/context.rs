@@ -1,0 +1,284 @@
+//! Contexts.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use katydid_opencl_sys::constant::{
+    CONTEXT_DEVICES, CONTEXT_INTEROP_USER_SYNC, CONTEXT_NUM_DEVICES, CONTEXT_PLATFORM, CONTEXT_PROPERTIES,
+    CONTEXT_REFERENCE_COUNT,
+};
+use katydid_opencl_sys::{
+    Code, cl_context, cl_context_destroyed, cl_context_notify, cl_device_id, cl_image_format, cl_platform_id, void,
+};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::message::{kdclContext, kdclTakesCallback, kdclWritten};
+use katydid_wire::opencl::{list as lists, query};
+
+use crate::ffi::returns::{list, write_if_given};
+use crate::objects::device::{Device, of_type};
+use crate::objects::handle::{self, Base, HeldObject, Object, make, object, objects};
+use crate::objects::info::{QueryBuffer, ask, handles};
+use crate::objects::platform::{Platform, given_or_first};
+use crate::objects::queue::pairs;
+use crate::process::shim::shim;
+use crate::process::upcall::{self, Call};
+
+/// A context.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) base: Base,
+    pub(crate) devices: Vec<HeldObject<Device>>,
+    /// As given, with the 0 that ends them; none if none were given.
+    properties: Vec<isize>,
+    /// None of its buffers lies on the worker's shelf.
+    pub(crate) has_no_shelf: AtomicBool,
+    /// Of the function that is told of errors ([`crate::process::upcall`]); 0: none.
+    token: u64,
+    /// Queues that it has had.
+    queues: AtomicU32,
+    /// A blocking write of its only queue was taken for done, and may be under way.
+    is_writing: AtomicBool,
+    /// Told when it ends, the last first.
+    destructors: Mutex<Vec<(unsafe extern "C" fn(cl_context, *mut void), usize)>>,
+}
+
+impl Context {
+    /// A blocking write of its only queue is enqueued, and is to be taken for done. If there is another queue by now, it is waited for.
+    pub(crate) fn take_for_done(&self) -> Result<(), Code> {
+        // Either this thread sees the other queue, or whoever makes that sees the write: both are in one order for all.
+        self.is_writing.store(true, Ordering::SeqCst);
+        if self.queues.load(Ordering::SeqCst) > 1 { self.written() } else { Ok(()) }
+    }
+
+    /// A queue is made, whose commands come after all writes that were taken for done.
+    pub(crate) fn count_queue(&self) {
+        if self.queues.fetch_add(1, Ordering::SeqCst) > 0 {
+            // That a write has failed is no matter of the new queue's.
+            let _ = self.written();
+        }
+    }
+
+    /// Waits for the last write that was taken for done, unless somebody has.
+    fn written(&self) -> Result<(), Code> {
+        if !self.is_writing.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        shim()?.link.call(&kdclWritten { context: self.base.id }).map(drop)
+    }
+
+    /// Whether it has had one queue at most.
+    pub(crate) fn has_one_queue(&self) -> bool {
+        self.queues.load(Ordering::SeqCst) <= 1
+    }
+
+    /// Tells who wanted to be told of the end. Nobody is told of errors any more.
+    pub(crate) fn end(&self) {
+        upcall::forget(self.token);
+        let list = std::mem::take(&mut *self.destructors.lock().unwrap_or_else(PoisonError::into_inner));
+        for (function, data) in list.into_iter().rev() {
+            // SAFETY: registered for this one call.
+            unsafe { function(self.handle(), std::ptr::with_exposed_provenance_mut(data)) };
+        }
+    }
+
+    /// Whether all of its devices are processors.
+    pub(crate) fn is_of_processors(&self) -> bool {
+        self.devices.iter().all(|device| device.is_processor())
+    }
+
+    /// Whether a device is one of the context's.
+    pub(crate) fn has(&self, device: &Device) -> bool {
+        self.devices.iter().any(|known| known.base.id == device.base.id)
+    }
+}
+
+/// What the list of properties says: the platform, and what travels besides it.
+struct Properties {
+    platform: Option<Arc<Platform>>,
+    others: Vec<i64>,
+    given: Vec<isize>,
+}
+
+/// # Safety
+///
+/// `first` is null or a list that ends with 0.
+unsafe fn properties(first: *const isize) -> Result<Properties, Code> {
+    // SAFETY: handed on.
+    let given = unsafe { pairs(first) }.unwrap_or_default();
+    let (mut platform, mut others) = (None, Vec::new());
+    for (at, pair) in given.chunks_exact(2).enumerate() {
+        let (name, value) = (pair[0], pair[1]);
+        if given.chunks_exact(2).take(at).any(|before| before[0] == name) {
+            return Err(Code::INVALID_PROPERTY);
+        }
+        match u32::try_from(name) {
+            Ok(CONTEXT_PLATFORM) => {
+                let handle = cl_platform_id(std::ptr::with_exposed_provenance_mut(value.cast_unsigned()));
+                platform = Some(object::<Platform>(handle)?);
+            }
+            Ok(CONTEXT_INTEROP_USER_SYNC) => others.extend([name as i64, value as i64]),
+            // Those of OpenGL, Direct3D and others, whose objects are not forwarded.
+            _ => return Err(Code::INVALID_PROPERTY),
+        }
+    }
+    Ok(Properties { platform, others, given })
+}
+
+/// # Safety
+///
+/// `properties` is null or ends with 0; `devices` holds `num_devices`; `pfn_notify` may be called with `user_data` at
+/// any time until the context ends.
+pub(crate) unsafe fn create_context(
+    properties: *const isize,
+    num_devices: u32,
+    devices: *const cl_device_id,
+    pfn_notify: cl_context_notify,
+    user_data: *mut void,
+) -> Result<cl_context, Code> {
+    // SAFETY: handed on.
+    let (properties, devices) = unsafe { (self::properties(properties)?, list(num_devices as usize, devices)) };
+    if devices.is_empty() || (pfn_notify.is_none() && !user_data.is_null()) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let mut devices = objects::<Device>(devices)?;
+    // One that is named again counts once.
+    let mut seen = HashSet::new();
+    devices.retain(|device| seen.insert(device.base.id));
+    create(properties, devices, pfn_notify, user_data)
+}
+
+fn create(
+    properties: Properties,
+    devices: Vec<Arc<Device>>,
+    notify: cl_context_notify,
+    data: *mut void,
+) -> Result<cl_context, Code> {
+    let first = devices.first().ok_or(Code::INVALID_VALUE)?;
+    let platform = properties.platform.as_ref().map_or(first.platform.base.id, |platform| platform.base.id);
+    if devices.iter().any(|device| device.platform.base.id != platform) {
+        return Err(Code::INVALID_DEVICE);
+    }
+    let token = match notify {
+        Some(function) => upcall::register(Call::Context(function, data.expose_provenance()))?,
+        None => 0,
+    };
+    let mut arguments = Vec::new();
+    platform.put(&mut arguments);
+    lists::put(&mut arguments, &properties.others);
+    lists::put(&mut arguments, &handle::ids(&devices));
+    let made = make(|base| {
+        shim()?.link.call(&kdclContext { context: base.id, token, arguments: &arguments })?;
+        let devices = devices.into_iter().map(HeldObject::new).collect();
+        Ok(Context {
+            base,
+            devices,
+            properties: properties.given,
+            has_no_shelf: AtomicBool::new(false),
+            token,
+            queues: AtomicU32::new(0),
+            is_writing: AtomicBool::new(false),
+            destructors: Mutex::default(),
+        })
+    });
+    Ok(made.inspect_err(|_| upcall::forget(token))?.handle())
+}
+
+/// # Safety
+///
+/// As [`create_context`].
+pub(crate) unsafe fn create_context_from_type(
+    properties: *const isize,
+    device_type: u64,
+    pfn_notify: cl_context_notify,
+    user_data: *mut void,
+) -> Result<cl_context, Code> {
+    // SAFETY: handed on.
+    let properties = unsafe { self::properties(properties)? };
+    if pfn_notify.is_none() && !user_data.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let platform = match &properties.platform {
+        Some(platform) => Arc::clone(platform),
+        None => given_or_first(cl_platform_id::NULL)?,
+    };
+    let devices = of_type(&platform, device_type)?;
+    create(properties, devices, pfn_notify, user_data)
+}
+
+pub(crate) fn retain_context(context: cl_context) -> Result<(), Code> {
+    handle::retain::<Context>(context)
+}
+
+pub(crate) fn release_context(context: cl_context) -> Result<(), Code> {
+    handle::release::<Context>(context)
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`QueryBuffer::answer`]).
+pub(crate) unsafe fn get_context_info(
+    context: cl_context,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let context = object::<Context>(context)?;
+    let bytes = match param_name {
+        CONTEXT_REFERENCE_COUNT => context.base.count().to_le_bytes().to_vec(),
+        CONTEXT_NUM_DEVICES => (context.devices.len() as u32).to_le_bytes().to_vec(),
+        CONTEXT_DEVICES => handles(context.devices.iter().map(|device| device.base.handle)),
+        CONTEXT_PROPERTIES => handles(context.properties.iter().map(|value| value.cast_unsigned())),
+        _ => return Err(Code::INVALID_VALUE),
+    };
+    // SAFETY: handed on.
+    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
+}
+
+/// # Safety
+///
+/// `pfn_notify` may be called once with `user_data`.
+pub(crate) unsafe fn set_context_destructor_callback(
+    context: cl_context,
+    pfn_notify: cl_context_destroyed,
+    user_data: *mut void,
+) -> Result<(), Code> {
+    let context = object::<Context>(context)?;
+    shim()?.link.call(&kdclTakesCallback { object: context.base.id, given: pfn_notify.is_some().into() })?;
+    let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
+    let mut list = context.destructors.lock().unwrap_or_else(PoisonError::into_inner);
+    list.push((function, user_data.expose_provenance()));
+    Ok(())
+}
+
+/// # Safety
+///
+/// `image_formats` is null or has room for `num_entries`; the count is null or writable.
+pub(crate) unsafe fn get_supported_image_formats(
+    context: cl_context,
+    flags: u64,
+    image_type: u32,
+    num_entries: u32,
+    image_formats: *mut cl_image_format,
+    num_image_formats: *mut u32,
+) -> Result<(), Code> {
+    let context = object::<Context>(context)?;
+    if num_entries == 0 && !image_formats.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let bytes = ask(query::IMAGE_FORMATS, context.base.id, 0, image_type, &flags.to_le_bytes())?;
+    if !image_formats.is_null() {
+        for (at, entry) in bytes.chunks_exact(8).enumerate().take(num_entries as usize) {
+            let mut left = entry;
+            let mut number = || u32::take(&mut left).unwrap_or(0);
+            let format = cl_image_format { image_channel_order: number(), image_channel_data_type: number() };
+            // SAFETY: below `num_entries`, for which there is room by the contract.
+            unsafe { image_formats.add(at).write(format) };
+        }
+    }
+    // SAFETY: by the contract.
+    unsafe { write_if_given(num_image_formats, (bytes.len() / 8) as u32) };
+    Ok(())
+}

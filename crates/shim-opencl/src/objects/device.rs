@@ -1,0 +1,285 @@
+//! Devices: the server's, and parts of them.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::sync::Arc;
+
+use katydid_opencl_sys::constant::{
+    DEVICE_EXECUTION_CAPABILITIES, DEVICE_EXTENSIONS, DEVICE_EXTENSIONS_WITH_VERSION, DEVICE_PARENT_DEVICE,
+    DEVICE_PLATFORM, DEVICE_REFERENCE_COUNT, DEVICE_SVM_ATOMICS, DEVICE_SVM_CAPABILITIES,
+    DEVICE_SVM_COARSE_GRAIN_BUFFER, DEVICE_SVM_FINE_GRAIN_BUFFER, DEVICE_TYPE_CPU, DEVICE_TYPE_DEFAULT,
+    EXEC_NATIVE_KERNEL,
+};
+use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, cl_platform_id, void};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::message::{kdclDefaultQueue, kdclSubDevices, kdclTimers};
+use katydid_wire::opencl::{list, query};
+
+use crate::ffi::returns::write_if_given;
+use crate::objects::context::Context;
+use crate::objects::handle::{self, Base, HeldObject, Object, make, object};
+use crate::objects::info::{CachedValues, QueryBuffer, ask, handles};
+use crate::objects::platform::{Platform, forwarded, forwarded_versions, given_or_first};
+use crate::objects::queue::Queue;
+use crate::process::shim::shim;
+
+/// Types that a program may ask for: default, CPU, GPU, accelerator, custom.
+const TYPES: u64 = 0x1f;
+/// Asked for by `CL_DEVICE_TYPE_ALL`, which leaves custom devices out.
+const ORDINARY: u64 = 0xf;
+/// `CL_DEVICE_TYPE_ALL`.
+const ALL: u64 = 0xffff_ffff;
+
+/// A device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) base: Base,
+    pub(crate) platform: HeldObject<Platform>,
+    /// The device that it is a part of.
+    parent: Option<HeldObject<Device>>,
+    /// `CL_DEVICE_TYPE_…`.
+    kind: u64,
+    known: CachedValues,
+}
+
+impl Device {
+    pub(crate) fn make(
+        platform: HeldObject<Platform>,
+        parent: Option<HeldObject<Self>>,
+        kind: u64,
+    ) -> Result<Arc<Self>, Code> {
+        make(|base| Ok(Self { base, platform, parent, kind, known: CachedValues::default() }))
+    }
+
+    /// Whether memory that the program has too can be its own: fine-grained shared virtual memory, if its driver has that.
+    pub(crate) fn has_fine_svm(&self) -> bool {
+        let is_near = || shim().is_ok_and(|shim| shim.host.is_some());
+        self.is_processor() && is_near()
+    }
+
+    /// Whether it is a processor, whose memory is the host's.
+    pub(crate) fn is_processor(&self) -> bool {
+        self.kind & DEVICE_TYPE_CPU != 0
+    }
+
+    /// What shared virtual memory can be here. Where the program's memory is its own alone, only what maps and unmaps is kept in
+    /// step; and no allocator but ours gives memory of both sides.
+    fn svm_grains(&self) -> u64 {
+        let fine = DEVICE_SVM_FINE_GRAIN_BUFFER | DEVICE_SVM_ATOMICS;
+        DEVICE_SVM_COARSE_GRAIN_BUFFER | if self.has_fine_svm() { fine } else { 0 }
+    }
+
+    /// Whether it is one of the server's, which are not counted.
+    fn is_whole(&self) -> bool {
+        self.parent.is_none()
+    }
+}
+
+/// The whole devices of a platform that are of a type.
+pub(crate) fn of_type(platform: &Platform, wanted: u64) -> Result<Vec<Arc<Device>>, Code> {
+    let mine = |device: &Arc<Device>| device.is_whole() && device.platform.base.id == platform.base.id;
+    let mut devices: Vec<Arc<Device>> = shim()?.devices.live().into_iter().filter(mine).collect();
+    let first = devices.first().map(|device| device.base.id);
+    devices.retain(|device| match wanted {
+        ALL => device.kind & ORDINARY != 0,
+        _ => device.kind & wanted != 0 || (wanted & DEVICE_TYPE_DEFAULT != 0 && Some(device.base.id) == first),
+    });
+    let is_a_type = wanted == ALL || (wanted != 0 && wanted & !TYPES == 0);
+    if devices.is_empty() || !is_a_type {
+        // What is wrong with a type, drivers say in ways of their own.
+        ask(query::DEVICE_TYPE, platform.base.id, 0, 0, &wanted.to_le_bytes())?;
+    }
+    if devices.is_empty() { Err(Code::DEVICE_NOT_FOUND) } else { Ok(devices) }
+}
+
+/// # Safety
+///
+/// `devices` is null or has room for `num_entries`; `num_devices` is null or writable.
+pub(crate) unsafe fn get_device_ids(
+    platform: cl_platform_id,
+    device_type: u64,
+    num_entries: u32,
+    devices: *mut cl_device_id,
+    num_devices: *mut u32,
+) -> Result<(), Code> {
+    let platform = given_or_first(platform)?;
+    let found = of_type(&platform, device_type)?;
+    if (devices.is_null() && num_devices.is_null()) || (num_entries == 0 && !devices.is_null()) {
+        return Err(Code::INVALID_VALUE);
+    }
+    if !devices.is_null() {
+        for (at, device) in found.iter().enumerate().take(num_entries as usize) {
+            // SAFETY: below `num_entries`, for which there is room by the contract.
+            unsafe { devices.add(at).write(device.handle()) };
+        }
+    }
+    // SAFETY: by the contract.
+    unsafe { write_if_given(num_devices, found.len() as u32) };
+    Ok(())
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`QueryBuffer::answer`]).
+pub(crate) unsafe fn get_device_info(
+    device: cl_device_id,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let device = object::<Device>(device)?;
+    let ask = |parameter| device.known.ask(query::DEVICE, device.base.id, parameter);
+    let bytes = match param_name {
+        DEVICE_PLATFORM => handle::bytes(&*device.platform),
+        DEVICE_PARENT_DEVICE => handles([device.parent.as_ref().map_or(0, |parent| parent.base.handle)]),
+        DEVICE_REFERENCE_COUNT => (if device.is_whole() { 1 } else { device.base.count() }).to_le_bytes().to_vec(),
+        DEVICE_EXTENSIONS => forwarded(&ask(param_name)?),
+        DEVICE_EXTENSIONS_WITH_VERSION => forwarded_versions(&ask(param_name)?),
+        DEVICE_EXECUTION_CAPABILITIES => without(&ask(param_name)?, EXEC_NATIVE_KERNEL),
+        DEVICE_SVM_CAPABILITIES => without(&ask(param_name)?, !device.svm_grains()),
+        _ => ask(param_name)?,
+    };
+    // SAFETY: handed on.
+    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
+}
+
+/// A bit field without some bits.
+fn without(value: &[u8], bits: u64) -> Vec<u8> {
+    let field = u64::take(&mut &value[..]).unwrap_or(0);
+    (field & !bits).to_le_bytes().to_vec()
+}
+
+/// # Safety
+///
+/// `properties` is a list that ends with 0; `out_devices` is null or has room for `num_devices`; the count is null or
+/// writable.
+pub(crate) unsafe fn create_sub_devices(
+    in_device: cl_device_id,
+    properties: *const isize,
+    num_devices: u32,
+    out_devices: *mut cl_device_id,
+    num_devices_ret: *mut u32,
+) -> Result<(), Code> {
+    let parent = object::<Device>(in_device)?;
+    // SAFETY: handed on.
+    let properties = unsafe { terminated(properties) }.ok_or(Code::INVALID_VALUE)?;
+    let properties: Vec<i64> = properties.iter().map(|value| *value as i64).collect();
+    let mut arguments = Vec::new();
+    list::put(&mut arguments, &properties);
+    let link = &shim()?.link;
+    let send = |ids: &[u32]| {
+        let mut arguments = arguments.clone();
+        list::put(&mut arguments, ids);
+        link.call(&kdclSubDevices { parent: parent.base.id, arguments: &arguments })
+    };
+    let count = send(&[])?.types.len() / 8;
+    // SAFETY: by the contract.
+    unsafe { write_if_given(num_devices_ret, count as u32) };
+    if out_devices.is_null() {
+        return Ok(());
+    }
+    if (num_devices as usize) < count {
+        return Err(Code::INVALID_VALUE);
+    }
+    let made = (0..count)
+        .map(|_| Device::make(parent.platform.clone(), Some(HeldObject::new(Arc::clone(&parent))), parent.kind))
+        .collect::<Result<Vec<_>, _>>()?;
+    if let Err(code) = send(&handle::ids(&made)) {
+        made.iter().try_for_each(|device| handle::release::<Device>(device.handle()))?;
+        return Err(code);
+    }
+    for (at, device) in made.iter().enumerate() {
+        // SAFETY: there is room, by the contract and the check.
+        unsafe { out_devices.add(at).write(device.handle()) };
+    }
+    Ok(())
+}
+
+/// The values of a list before the 0 that ends it; none for null.
+///
+/// # Safety
+///
+/// The list ends with 0.
+pub(crate) unsafe fn terminated<'a, T: Default + PartialEq>(first: *const T) -> Option<&'a [T]> {
+    if first.is_null() {
+        return None;
+    }
+    let mut count = 0;
+    // SAFETY: no value beyond the 0 is read.
+    while unsafe { &*first.add(count) } != &T::default() {
+        count += 1;
+    }
+    // SAFETY: so many values were read.
+    Some(unsafe { std::slice::from_raw_parts(first, count) })
+}
+
+/// Whole devices are not counted.
+pub(crate) fn retain_device(device: cl_device_id) -> Result<(), Code> {
+    if object::<Device>(device)?.is_whole() { Ok(()) } else { handle::retain::<Device>(device) }
+}
+
+pub(crate) fn release_device(device: cl_device_id) -> Result<(), Code> {
+    if object::<Device>(device)?.is_whole() { Ok(()) } else { handle::release::<Device>(device) }
+}
+
+/// # Safety
+///
+/// Both places are null or writable.
+pub(crate) unsafe fn get_device_and_host_timer(
+    device: cl_device_id,
+    device_timestamp: *mut u64,
+    host_timestamp: *mut u64,
+) -> Result<(), Code> {
+    let device = object::<Device>(device)?;
+    let wanted = u32::from(!device_timestamp.is_null()) | u32::from(!host_timestamp.is_null()) << 1;
+    let reply = shim()?.link.call(&kdclTimers { device: device.base.id, host: 0, wanted })?;
+    // SAFETY: by the contract.
+    unsafe {
+        write_if_given(device_timestamp, reply.deviceTime);
+        write_if_given(host_timestamp, reply.hostTime);
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// The place is null or writable.
+pub(crate) unsafe fn get_host_timer(device: cl_device_id, host_timestamp: *mut u64) -> Result<(), Code> {
+    let device = object::<Device>(device)?;
+    let wanted = u32::from(!host_timestamp.is_null()) << 1;
+    let reply = shim()?.link.call(&kdclTimers { device: device.base.id, host: 1, wanted })?;
+    // SAFETY: by the contract.
+    unsafe { write_if_given(host_timestamp, reply.hostTime) };
+    Ok(())
+}
+
+pub(crate) fn set_default_device_command_queue(
+    context: cl_context,
+    device: cl_device_id,
+    command_queue: cl_command_queue,
+) -> Result<(), Code> {
+    let (context, device) = (object::<Context>(context)?, object::<Device>(device)?);
+    let queue = object::<Queue>(command_queue)?;
+    let message = kdclDefaultQueue { context: context.base.id, device: device.base.id, queue: queue.base.id };
+    shim()?.link.call(&message).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_that_do_not_go_through_are_cleared() {
+        assert_eq!(without(&3u64.to_le_bytes(), EXEC_NATIVE_KERNEL), 1u64.to_le_bytes());
+        assert_eq!(without(&0xfu64.to_le_bytes(), !DEVICE_SVM_COARSE_GRAIN_BUFFER), 1u64.to_le_bytes());
+    }
+
+    #[test]
+    fn lists_end_with_zero() {
+        // SAFETY: a list that ends with 0, and null.
+        unsafe {
+            assert_eq!(terminated([4isize, 5, 0, 9].as_ptr()), Some(&[4isize, 5][..]));
+            assert_eq!(terminated(std::ptr::null::<u64>()), None);
+        }
+    }
+}

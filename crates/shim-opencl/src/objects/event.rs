@@ -1,0 +1,278 @@
+//! Events.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use katydid_opencl_sys::constant::{
+    COMMAND_USER, COMPLETE, EVENT_COMMAND_EXECUTION_STATUS, EVENT_COMMAND_QUEUE, EVENT_COMMAND_TYPE, EVENT_CONTEXT,
+    EVENT_REFERENCE_COUNT, PROFILING_COMMAND_COMPLETE, PROFILING_COMMAND_END, QUEUED, SUBMITTED,
+};
+use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_event, cl_event_notify, void};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::message::{kdclEventCallback, kdclSetUserEvent, kdclUserEvent, kdclWait};
+use katydid_wire::opencl::{list as lists, query};
+
+use crate::ffi::returns::list;
+use crate::objects::context::Context;
+use crate::objects::handle::{self, Base, HeldObject, Object, ids, make, object, objects};
+use crate::objects::info::{QueryBuffer, ask, handles};
+use crate::objects::queue::Queue;
+use crate::process::shim::shim;
+use crate::process::upcall::{self, Call};
+use crate::transfers::pending_reads;
+
+/// An event: of a command, or of the program's own setting.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) base: Base,
+    pub(crate) context: HeldObject<Context>,
+    queue: Option<HeldObject<Queue>>,
+    /// `CL_COMMAND_…`.
+    command: u32,
+    /// Its command's among those of the queue ([`crate::objects::queue::Progress`]).
+    number: u64,
+    /// The state, once it changes no more; else [`QUEUED`].
+    state: AtomicI32,
+    /// The program has waited for the command, though it may not have ended: who asks, waits.
+    is_taken_for_done: AtomicBool,
+    /// When the command came to its states, asked for once when it has ended.
+    times: OnceLock<BTreeMap<u32, u64>>,
+}
+
+impl Event {
+    /// The event of a command about to be enqueued.
+    /// `number` is the command's.
+    pub(crate) fn of_command(queue: &Arc<Queue>, command: u32, number: u64) -> Result<Arc<Self>, Code> {
+        make(|base| {
+            let (context, queue) = (queue.context.clone(), Some(HeldObject::new(Arc::clone(queue))));
+            Ok(Self { number, ..Self::new(base, context, queue, command) })
+        })
+    }
+
+    fn new(base: Base, context: HeldObject<Context>, queue: Option<HeldObject<Queue>>, command: u32) -> Self {
+        let state = AtomicI32::new(QUEUED.cast_signed());
+        let is_taken_for_done = AtomicBool::new(false);
+        Self { base, context, queue, command, number: 0, state, is_taken_for_done, times: OnceLock::new() }
+    }
+
+    /// The call that enqueued its command returns as if that had ended.
+    pub(crate) fn taken_for_done(&self) {
+        self.is_taken_for_done.store(!self.has_ended(), Ordering::Release);
+    }
+
+    /// Makes that true.
+    fn wait_if_taken(&self) {
+        if self.is_taken_for_done.load(Ordering::Acquire) && !self.has_ended() {
+            // The state says how it ended.
+            let _ = end_of(&[self.base.id], false);
+        }
+    }
+
+    /// Its command's queue; null if it has none.
+    pub(crate) fn queue(&self) -> cl_command_queue {
+        self.queue.as_ref().map_or(cl_command_queue::NULL, |queue| queue.handle())
+    }
+
+    /// Its state changes no more; what the command read is in the program's memory.
+    fn ended(&self, status: i32) {
+        self.state.store(status, Ordering::Release);
+        if let Some(queue) = self.queue.as_ref().filter(|queue| queue.is_in_order() && status == COMPLETE.cast_signed())
+        {
+            queue.progress.end(self.number);
+        }
+    }
+
+    /// When the command came to a state; none before it has ended, and where the driver does not say.
+    fn time(&self, state: u32) -> Result<Option<u64>, Code> {
+        if let Some(queue) = &self.queue {
+            queue.times_are_asked();
+        }
+        self.wait_if_taken();
+        if !self.has_ended() {
+            return Ok(None);
+        }
+        if self.times.get().is_none() {
+            self.came_at(&ask(query::TIMES, self.base.id, 0, 0, &[])?)?;
+        }
+        Ok(self.times.get().and_then(|times| times.get(&state).copied()))
+    }
+
+    /// Whether its command is known to have ended, well or not.
+    fn has_ended(&self) -> bool {
+        let by_queue =
+            || self.queue.as_ref().is_some_and(|queue| queue.is_in_order() && queue.progress.has_ended(self.number));
+        self.state.load(Ordering::Acquire) <= COMPLETE.cast_signed() || by_queue()
+    }
+
+    /// Notes when the command came to its states, as the worker lists it. Nothing of one that failed.
+    fn came_at(&self, list: &[u8]) -> Result<(), Code> {
+        let all: Vec<u64> = lists::take(&mut &*list).ok_or(Code::INVALID_EVENT)?;
+        if !all.is_empty() {
+            // Another thread may have asked as well, and was told the same.
+            let _ = self.times.set(all.chunks_exact(2).map(|pair| (pair[0] as u32, pair[1])).collect());
+        }
+        Ok(())
+    }
+
+    /// Whether the times are to come with the end.
+    fn wants_times(&self) -> bool {
+        self.queue.as_ref().is_some_and(|queue| queue.are_times_asked()) && self.times.get().is_none()
+    }
+
+    /// The state now. What an ended command read is in the program's memory when this says so.
+    fn status(&self) -> Result<i32, Code> {
+        let known = self.state.load(Ordering::Acquire);
+        if known <= COMPLETE.cast_signed() {
+            return Ok(known);
+        }
+        self.wait_if_taken();
+        let value = ask(query::EVENT, self.base.id, 0, EVENT_COMMAND_EXECUTION_STATUS, &[])?;
+        let status = i32::take(&mut &value[..]).ok_or(Code::INVALID_EVENT)?;
+        if status <= COMPLETE.cast_signed() {
+            pending_reads::settle()?;
+            self.ended(status);
+        }
+        Ok(status)
+    }
+}
+
+/// Waits for events, by their ids; what they read is in the program's memory then.
+pub(crate) fn wait_for(ids: &[u32]) -> Result<(), Code> {
+    wait_with(ids, false).map(drop)
+}
+
+/// The same; the times of the only event, if they are wanted.
+fn wait_with(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
+    let times = end_of(ids, wants_times)?;
+    shim()?.link.earlier()?;
+    Ok(times)
+}
+
+/// The same, and nothing is said of what went wrong earlier.
+fn end_of(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
+    let mut bytes = Vec::new();
+    lists::put(&mut bytes, ids);
+    let waited = shim()?.link.call(&kdclWait { wanted: wants_times.into(), events: &bytes });
+    pending_reads::settle()?;
+    Ok(waited?.times)
+}
+
+/// # Safety
+///
+/// `events` is null or holds `count` handles.
+pub(crate) unsafe fn wait_for_events(count: u32, events: *const cl_event) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let handles = unsafe { list(count as usize, events) };
+    let events = objects::<Event>(handles)?;
+    let first = events.first().ok_or(Code::INVALID_VALUE)?;
+    if events.iter().any(|event| event.context.base.id != first.context.base.id) {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    // The times of several are asked for when they are.
+    let one = events.first().filter(|event| events.len() == 1 && event.wants_times());
+    let times = wait_with(&ids(&events), one.is_some())?;
+    if let Some(event) = one {
+        event.came_at(&times)?;
+    }
+    events.iter().for_each(|event| event.ended(COMPLETE.cast_signed()));
+    Ok(())
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`QueryBuffer::answer`]).
+pub(crate) unsafe fn get_event_info(
+    event: cl_event,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let event = object::<Event>(event)?;
+    let bytes = match param_name {
+        EVENT_COMMAND_QUEUE => handles([event.queue.as_ref().map_or(0, |queue| queue.base.handle)]),
+        EVENT_CONTEXT => handle::bytes(&*event.context),
+        EVENT_COMMAND_TYPE => event.command.to_le_bytes().to_vec(),
+        EVENT_REFERENCE_COUNT => event.base.count().to_le_bytes().to_vec(),
+        EVENT_COMMAND_EXECUTION_STATUS => event.status()?.to_le_bytes().to_vec(),
+        _ => return Err(Code::INVALID_VALUE),
+    };
+    // SAFETY: handed on.
+    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`QueryBuffer::answer`]).
+pub(crate) unsafe fn get_event_profiling_info(
+    event: cl_event,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let event = object::<Event>(event)?;
+    let bytes = match event.time(param_name)? {
+        Some(time) => time.to_le_bytes().to_vec(),
+        None => {
+            let bytes = ask(query::PROFILING, event.base.id, 0, param_name, &[])?;
+            // Who is told when a command has ended knows that it has, and so has what it read.
+            if matches!(param_name, PROFILING_COMMAND_END | PROFILING_COMMAND_COMPLETE) {
+                event.status()?;
+            }
+            bytes
+        }
+    };
+    // SAFETY: handed on.
+    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
+}
+
+pub(crate) fn create_user_event(context: cl_context) -> Result<cl_event, Code> {
+    let context = object::<Context>(context)?;
+    let event = make(|base| {
+        shim()?.link.call(&kdclUserEvent { event: base.id, context: context.base.id })?;
+        Ok(Event::new(base, HeldObject::new(Arc::clone(&context)), None, COMMAND_USER))
+    })?;
+    Ok(event.handle())
+}
+
+pub(crate) fn set_user_event_status(event: cl_event, execution_status: i32) -> Result<(), Code> {
+    let event = object::<Event>(event)?;
+    if event.command != COMMAND_USER {
+        return Err(Code::INVALID_EVENT);
+    }
+    if execution_status > COMPLETE.cast_signed() {
+        return Err(Code::INVALID_VALUE);
+    }
+    shim()?.link.call(&kdclSetUserEvent { event: event.base.id, status: execution_status }).map(drop)
+}
+
+pub(crate) fn retain_event(event: cl_event) -> Result<(), Code> {
+    handle::retain::<Event>(event)
+}
+
+pub(crate) fn release_event(event: cl_event) -> Result<(), Code> {
+    handle::release::<Event>(event)
+}
+
+/// # Safety
+///
+/// `pfn_notify` may be called once with `user_data`, from any thread.
+pub(crate) unsafe fn set_event_callback(
+    event: cl_event,
+    state: i32,
+    pfn_notify: cl_event_notify,
+    user_data: *mut void,
+) -> Result<(), Code> {
+    let event = object::<Event>(event)?;
+    let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
+    if !(COMPLETE.cast_signed()..=SUBMITTED.cast_signed()).contains(&state) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let id = event.base.id;
+    let token = upcall::register(Call::Event(function, HeldObject::new(event), user_data.expose_provenance()))?;
+    let told = shim()?.link.call(&kdclEventCallback { event: id, type_of: state, token });
+    told.map(drop).inspect_err(|_| upcall::forget(token))
+}

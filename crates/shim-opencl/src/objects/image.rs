@@ -1,0 +1,420 @@
+//! Images.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::sync::Arc;
+
+use katydid_opencl_sys::constant::{
+    IMAGE_BUFFER, IMAGE_ROW_PITCH, IMAGE_SLICE_PITCH, MEM_COPY_HOST_PTR, MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D,
+    MEM_OBJECT_IMAGE2D_ARRAY, MEM_OBJECT_IMAGE3D, MEM_USE_HOST_PTR,
+};
+use katydid_opencl_sys::{Code, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::message::kdclImage;
+use katydid_wire::opencl::query;
+
+use crate::objects::context::Context;
+use crate::objects::handle::{HeldObject, Object, make, object};
+use crate::objects::info::{CachedValues, QueryBuffer, handles};
+use crate::objects::memory::{Memory, contents, for_driver, inherited};
+use crate::objects::queue::pairs;
+use crate::process::shim::shim;
+use crate::transfers::bulk;
+use crate::transfers::rows::Rows;
+
+/// What an image is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// `CL_MEM_OBJECT_…`.
+    pub(crate) kind: u32,
+    /// Order and type of channels.
+    pub(crate) format: (u32, u32),
+    /// Elements in each direction, as regions count them: the images of an array are the last direction.
+    sizes: [usize; 3],
+    /// Bytes of an element.
+    pub(crate) element: usize,
+    /// Bytes from row to row of the program's memory that it uses.
+    pub(crate) row: usize,
+    /// Bytes from slice to slice of that memory.
+    pub(crate) slice: usize,
+    /// Whether the program gave the pitches.
+    given: bool,
+    /// Levels, of which the first is the whole image; 0 or 1: it has no others.
+    pub(crate) levels: u32,
+}
+
+impl Shape {
+    /// Whether a map has a slice pitch to tell.
+    pub(crate) fn has_slices(&self) -> bool {
+        matches!(self.kind, MEM_OBJECT_IMAGE3D | MEM_OBJECT_IMAGE2D_ARRAY | MEM_OBJECT_IMAGE1D_ARRAY)
+    }
+
+    /// The level that an origin names behind the place in the image, where that takes three numbers; else it is the number
+    /// after those, and travels with them.
+    ///
+    /// # Safety
+    ///
+    /// `origin` holds four numbers if the image has levels.
+    pub(crate) unsafe fn level(&self, origin: *const usize) -> usize {
+        if self.levels < 2 || !matches!(self.kind, MEM_OBJECT_IMAGE3D | MEM_OBJECT_IMAGE2D_ARRAY) {
+            return 0;
+        }
+        // SAFETY: by the contract; C's callers align as C does.
+        unsafe { origin.add(3).read_unaligned() }
+    }
+
+    /// Whether a region lies in the image. Of one with levels only the driver knows.
+    pub(crate) fn check(&self, origin: [usize; 3], region: [usize; 3]) -> Result<(), Code> {
+        let ends = origin.iter().zip(region).zip(self.sizes);
+        let fits = |((from, size), all): ((&usize, usize), usize)| from.checked_add(size).is_some_and(|end| end <= all);
+        if self.levels > 1 || ends.into_iter().all(fits) { Ok(()) } else { Err(Code::INVALID_VALUE) }
+    }
+
+    /// Bytes from row to row; the lines of an array are a slice apart.
+    pub(crate) fn line(&self) -> usize {
+        if self.kind == MEM_OBJECT_IMAGE1D_ARRAY { self.slice } else { self.row }
+    }
+}
+
+/// Elements of an image in each direction, as regions count them. What its kind has no use for may be anything.
+fn sizes(shape: &cl_image_desc) -> [usize; 3] {
+    let (height, depth) = match shape.image_type {
+        MEM_OBJECT_IMAGE2D => (shape.image_height, 1),
+        MEM_OBJECT_IMAGE2D_ARRAY => (shape.image_height, shape.image_array_size),
+        MEM_OBJECT_IMAGE3D => (shape.image_height, shape.image_depth),
+        MEM_OBJECT_IMAGE1D_ARRAY => (shape.image_array_size, 1),
+        _ => (1, 1),
+    };
+    [shape.image_width, height, depth]
+}
+
+/// The bytes of an image, by the program's description; elements are `element` bytes.
+fn rows(shape: &cl_image_desc, element: usize, start: usize) -> Result<Rows, Code> {
+    let width = shape.image_width.checked_mul(element).ok_or(Code::INVALID_IMAGE_SIZE)?;
+    let is_lines = shape.image_type == MEM_OBJECT_IMAGE1D_ARRAY;
+    let [_, height, depth] = sizes(shape);
+    let pitch = if is_lines && shape.image_slice_pitch != 0 { shape.image_slice_pitch } else { shape.image_row_pitch };
+    let row = if pitch == 0 { width } else { pitch };
+    let whole = row.checked_mul(height).ok_or(Code::INVALID_IMAGE_SIZE)?;
+    let slice = if shape.image_slice_pitch == 0 || is_lines { whole } else { shape.image_slice_pitch };
+    let is_whole = row.is_multiple_of(element) && slice.is_multiple_of(row.max(1));
+    if row < width || slice < whole || slice.checked_mul(depth).is_none() || !is_whole {
+        return Err(Code::INVALID_IMAGE_DESCRIPTOR);
+    }
+    Ok(Rows { start, width, rows: height, slices: depth, row, slice })
+}
+
+/// Row and slice pitch of the program's memory.
+fn pitches(shape: &cl_image_desc, rows: &Rows) -> (usize, usize) {
+    if shape.image_type == MEM_OBJECT_IMAGE1D_ARRAY {
+        return (shape.image_row_pitch.max(rows.width), rows.row);
+    }
+    (rows.row, rows.slice)
+}
+
+/// Bytes of an element: what a channel takes, times how many there are; none if the format is not known.
+fn element(format: &cl_image_format) -> Option<usize> {
+    let packed = match format.image_channel_data_type {
+        // 565 and 555 have two bytes, 101010 four, whatever their channels.
+        0x10d4 | 0x10d5 => return Some(2),
+        0x10d6 | 0x10e0 => return Some(4),
+        kind => kind,
+    };
+    let bytes = match packed {
+        0x10d0 | 0x10d2 | 0x10d7 | 0x10da => 1,
+        0x10d1 | 0x10d3 | 0x10d8 | 0x10db | 0x10dd => 2,
+        0x10d9 | 0x10dc | 0x10de => 4,
+        _ => return None,
+    };
+    let channels = match format.image_channel_order {
+        // R, A, INTENSITY, LUMINANCE, DEPTH and, of two channels of which one is padding, Rx.
+        0x10b0 | 0x10b1 | 0x10b8 | 0x10b9 | 0x10bd => 1,
+        // RG, RA, Rx.
+        0x10b2 | 0x10b3 | 0x10ba => 2,
+        // RGx; sRGB has three.
+        0x10bb | 0x10bf => 3,
+        0x10b4 => 3,
+        0x10b5..=0x10b7 | 0x10bc | 0x10c0..=0x10c3 => 4,
+        _ => return None,
+    };
+    Some(bytes * channels)
+}
+
+/// # Safety
+///
+/// Format and description are null or readable; `host_ptr` holds the image if the flags say that it is given.
+unsafe fn create(
+    context: cl_context,
+    properties: Vec<u64>,
+    flags: u64,
+    format: *const cl_image_format,
+    desc: *const cl_image_desc,
+    host_ptr: *mut void,
+) -> Result<cl_mem, Code> {
+    let context = object::<Context>(context)?;
+    if format.is_null() {
+        return Err(Code::INVALID_IMAGE_FORMAT_DESCRIPTOR);
+    }
+    if desc.is_null() {
+        return Err(Code::INVALID_IMAGE_DESCRIPTOR);
+    }
+    // SAFETY: not null, so readable by the contract.
+    let (format, desc) = unsafe { (format.read_unaligned(), desc.read_unaligned()) };
+    let parent = if desc.mem_object == cl_mem::NULL { None } else { Some(object::<Memory>(desc.mem_object)?) };
+    let told = for_driver(parent.as_ref().map_or(0, |parent| parent.flags), flags)?;
+    let given = flags & (MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR) != 0;
+    // What lies in another object may have pitches.
+    let has_memory = given || !host_ptr.is_null() || parent.is_some();
+    if !has_memory && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0) {
+        return Err(Code::INVALID_IMAGE_DESCRIPTOR);
+    }
+    let size = element(&format);
+    let rows = match size {
+        Some(size) => rows(&desc, size, host_ptr.expose_provenance())?,
+        None if given => return Err(Code::IMAGE_FORMAT_NOT_SUPPORTED),
+        None => Rows::run(host_ptr.expose_provenance(), 0),
+    };
+    let shim = shim()?;
+    if given && shim.ranges.overruns(rows.start, rows.reach()) {
+        return Err(Code::INVALID_HOST_PTR);
+    }
+    // SAFETY: by the contract.
+    let data = unsafe { contents(flags, rows)? };
+    let link = &shim.link;
+    let sent = bulk::send(link, &data)?;
+    let mut arguments = description(&format, &desc, parent.is_some());
+    arguments.extend_from_slice(sent.inline);
+    let worker = link.worker();
+    let memory = make(|base| {
+        let made = link.call(&kdclImage {
+            memory: base.id,
+            context: context.base.id,
+            parent: parent.as_ref().map_or(0, |parent| parent.base.id),
+            flags: told,
+            staged: sent.staged,
+            arguments: &arguments,
+        })?;
+        let (row, slice) = pitches(&desc, &rows);
+        let shape = Shape {
+            kind: desc.image_type,
+            format: (format.image_channel_order, format.image_channel_data_type),
+            sizes: sizes(&desc),
+            element: made.elementSize as usize,
+            row,
+            slice,
+            given: given && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0),
+            levels: desc.num_mip_levels,
+        };
+        let held = parent.as_ref().map(|parent| HeldObject::new(Arc::clone(parent)));
+        let whole = held.as_ref().map_or(0, |parent| parent.flags);
+        let flags = if held.is_some() { inherited(whole, flags) } else { flags };
+        let kept_host = held.as_ref().map_or(host_ptr.expose_provenance(), |parent| parent.host);
+        let memory = Memory::new(base, HeldObject::new(Arc::clone(&context)), desc.image_type, flags);
+        let known = CachedValues::told(worker, &made.facts);
+        Ok(memory.with(kept_host, properties).of_image(shape, held).knowing(known))
+    })?;
+    Ok(memory.handle())
+}
+
+/// As it travels, without sizes that its kind has no use for: a program may leave anything there. Pitches count only where the
+/// image lies in a buffer: data comes without gaps.
+fn description(format: &cl_image_format, desc: &cl_image_desc, is_view: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    format.image_channel_order.put(&mut bytes);
+    format.image_channel_data_type.put(&mut bytes);
+    desc.image_type.put(&mut bytes);
+    let pitches = if is_view { [desc.image_row_pitch, desc.image_slice_pitch] } else { [0, 0] };
+    let of = |kinds: &[u32], size: usize| if kinds.contains(&desc.image_type) { size } else { 0 };
+    let height = of(&[MEM_OBJECT_IMAGE2D, MEM_OBJECT_IMAGE2D_ARRAY, MEM_OBJECT_IMAGE3D], desc.image_height);
+    let depth = of(&[MEM_OBJECT_IMAGE3D], desc.image_depth);
+    let images = of(&[MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D_ARRAY], desc.image_array_size);
+    let sizes = [desc.image_width, height, depth, images];
+    sizes.into_iter().chain(pitches).for_each(|size| (size as u64).put(&mut bytes));
+    desc.num_mip_levels.put(&mut bytes);
+    desc.num_samples.put(&mut bytes);
+    bytes
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn create_image(
+    context: cl_context,
+    flags: u64,
+    format: *const cl_image_format,
+    desc: *const cl_image_desc,
+    host_ptr: *mut void,
+) -> Result<cl_mem, Code> {
+    // SAFETY: handed on.
+    unsafe { create(context, Vec::new(), flags, format, desc, host_ptr) }
+}
+
+/// # Safety
+///
+/// As [`create`]; the list is null or ends with 0.
+pub(crate) unsafe fn create_image_with_properties(
+    context: cl_context,
+    properties: *const u64,
+    flags: u64,
+    format: *const cl_image_format,
+    desc: *const cl_image_desc,
+    host_ptr: *mut void,
+) -> Result<cl_mem, Code> {
+    // SAFETY: handed on.
+    let properties = unsafe { pairs(properties) }.unwrap_or_default();
+    if properties.len() > 1 {
+        return Err(Code::INVALID_PROPERTY);
+    }
+    // SAFETY: handed on.
+    unsafe { create(context, properties, flags, format, desc, host_ptr) }
+}
+
+/// The description that the old functions' numbers stand for.
+fn plain(kind: u32, size: [usize; 3], row: usize, slice: usize) -> cl_image_desc {
+    cl_image_desc {
+        image_type: kind,
+        image_width: size[0],
+        image_height: size[1],
+        image_depth: size[2],
+        image_array_size: 0,
+        image_row_pitch: row,
+        image_slice_pitch: slice,
+        num_mip_levels: 0,
+        num_samples: 0,
+        mem_object: cl_mem::NULL,
+    }
+}
+
+/// The old functions have one code for sizes and pitches, and no description.
+fn without_description(code: Code) -> Code {
+    if code == Code::INVALID_IMAGE_DESCRIPTOR { Code::INVALID_IMAGE_SIZE } else { code }
+}
+
+/// # Safety
+///
+/// As [`create`].
+pub(crate) unsafe fn create_image2d(
+    context: cl_context,
+    flags: u64,
+    format: *const cl_image_format,
+    width: usize,
+    height: usize,
+    row_pitch: usize,
+    host_ptr: *mut void,
+) -> Result<cl_mem, Code> {
+    let desc = plain(MEM_OBJECT_IMAGE2D, [width, height, 0], row_pitch, 0);
+    // SAFETY: handed on.
+    unsafe { create(context, Vec::new(), flags, format, &raw const desc, host_ptr) }.map_err(without_description)
+}
+
+/// # Safety
+///
+/// As [`create`].
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn create_image3d(
+    context: cl_context,
+    flags: u64,
+    format: *const cl_image_format,
+    width: usize,
+    height: usize,
+    depth: usize,
+    row_pitch: usize,
+    slice_pitch: usize,
+    host_ptr: *mut void,
+) -> Result<cl_mem, Code> {
+    let desc = plain(MEM_OBJECT_IMAGE3D, [width, height, depth], row_pitch, slice_pitch);
+    // SAFETY: handed on.
+    unsafe { create(context, Vec::new(), flags, format, &raw const desc, host_ptr) }.map_err(without_description)
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`QueryBuffer::answer`]).
+pub(crate) unsafe fn get_image_info(
+    image: cl_mem,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let image = object::<Memory>(image)?;
+    let shape = image.image.ok_or(Code::INVALID_MEM_OBJECT)?;
+    let bytes = match param_name {
+        IMAGE_BUFFER => {
+            let buffer = image.parent.as_ref().filter(|parent| parent.is_buffer());
+            handles([buffer.map_or(0, |parent| parent.base.handle)])
+        }
+        IMAGE_ROW_PITCH if shape.given => handles([shape.row]),
+        IMAGE_SLICE_PITCH if shape.given => handles([if shape.has_slices() { shape.slice } else { 0 }]),
+        _ => image.known.ask(query::IMAGE, image.base.id, param_name)?,
+    };
+    // SAFETY: handed on.
+    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_have_the_bytes_of_their_channels() {
+        let of = |order, kind| element(&cl_image_format { image_channel_order: order, image_channel_data_type: kind });
+        // RGBA of 8 bits, R of 32, BGRA of 16, RGB of 565, and nonsense.
+        let found = [of(0x10b5, 0x10d2), of(0x10b0, 0x10de), of(0x10b6, 0x10d8), of(0x10b4, 0x10d4), of(1, 2)];
+        assert_eq!(found, [Some(4), Some(4), Some(8), Some(2), None]);
+    }
+
+    #[test]
+    fn lines_of_an_array_are_a_slice_apart() {
+        let of = |row, slice| {
+            let shape = cl_image_desc { image_array_size: 3, ..plain(MEM_OBJECT_IMAGE1D_ARRAY, [4, 0, 0], row, slice) };
+            let rows = rows(&shape, 4, 64).unwrap();
+            assert_eq!((rows.width, rows.rows, rows.slices), (16, 3, 1));
+            pitches(&shape, &rows)
+        };
+        assert_eq!([of(0, 0), of(20, 0), of(20, 40)], [(16, 16), (20, 20), (20, 40)]);
+    }
+
+    #[test]
+    fn pitches_make_gaps() {
+        let found = rows(&plain(MEM_OBJECT_IMAGE3D, [4, 3, 2], 20, 0), 4, 64).unwrap();
+        assert_eq!((found.width, found.rows, found.slices, found.row, found.slice), (16, 3, 2, 20, 60));
+        for (row, slice) in [(15, 0), (18, 0), (20, 59), (20, 70)] {
+            let wrong = rows(&plain(MEM_OBJECT_IMAGE3D, [4, 3, 2], row, slice), 4, 64).err();
+            assert_eq!(wrong, Some(Code::INVALID_IMAGE_DESCRIPTOR), "{row} {slice}");
+        }
+    }
+
+    #[test]
+    fn regions_lie_in_the_image_unless_it_has_levels() {
+        let lines = cl_image_desc { image_array_size: 3, ..plain(MEM_OBJECT_IMAGE1D_ARRAY, [4, 9, 9], 0, 0) };
+        let mut shape = Shape {
+            kind: lines.image_type,
+            format: (0, 0),
+            sizes: sizes(&lines),
+            element: 4,
+            row: 16,
+            slice: 16,
+            given: false,
+            levels: 1,
+        };
+        assert_eq!(shape.sizes, [4, 3, 1]);
+        for (origin, region) in [([0; 3], [4, 3, 1]), ([3, 2, 0], [1, 1, 1])] {
+            assert_eq!(shape.check(origin, region), Ok(()), "{origin:?} {region:?}");
+        }
+        for (origin, region) in
+            [([1, 0, 0], [4, 3, 1]), ([0, 1, 0], [4, 3, 1]), ([0, 0, 1], [4, 3, 1]), ([usize::MAX, 0, 0], [2, 1, 1])]
+        {
+            assert_eq!(shape.check(origin, region), Err(Code::INVALID_VALUE), "{origin:?} {region:?}");
+        }
+        shape.levels = 2;
+        assert_eq!(shape.check([0, 0, 1], [4, 3, 1]), Ok(()));
+    }
+
+    #[test]
+    fn sizes_that_a_kind_has_no_use_for_do_not_travel() {
+        let format = cl_image_format { image_channel_order: 0x10b0, image_channel_data_type: 0x10de };
+        let of = |desc: &cl_image_desc| description(&format, desc, false);
+        let plane = plain(MEM_OBJECT_IMAGE2D, [4, 3, 0], 0, 0);
+        assert_eq!(of(&cl_image_desc { image_depth: 5, image_array_size: 7, ..plane }), of(&plane));
+    }
+}

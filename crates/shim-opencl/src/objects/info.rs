@@ -1,0 +1,167 @@
+//! Queries: the values, and the way they are handed out.
+//!
+//! What the program's side knows is answered here: references, and every value that is an object. Everything else is
+//! the driver's, and what cannot change is asked for once.
+#![expect(unsafe_code, reason = "writes values where C callers want them")]
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_opencl_sys::{Code, void};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::AT_ONCE;
+use katydid_wire::opencl::message::{kdclBlob, kdclInfo};
+
+use crate::ffi::returns::write_if_given;
+use crate::process::shim::shim;
+
+/// What a query's caller gave: room and where to tell the size.
+#[derive(Clone, Copy)]
+pub(crate) struct QueryBuffer {
+    pub(crate) size: usize,
+    pub(crate) value: *mut void,
+    pub(crate) needed: *mut usize,
+}
+
+impl QueryBuffer {
+    /// Hands out a value.
+    ///
+    /// # Safety
+    ///
+    /// `value` is null or writable for `size` bytes, `needed` is null or writable.
+    pub(crate) unsafe fn answer(self, bytes: &[u8]) -> Result<(), Code> {
+        if !self.value.is_null() {
+            if self.size < bytes.len() {
+                return Err(Code::INVALID_VALUE);
+            }
+            // SAFETY: writable for at least as many bytes, by the contract and the check.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.value.cast::<u8>(), bytes.len()) };
+        }
+        // SAFETY: by the contract.
+        unsafe { write_if_given(self.needed, bytes.len()) };
+        Ok(())
+    }
+}
+
+/// Asks the driver.
+pub(crate) fn ask(query: u32, object: u32, second: u32, parameter: u32, input: &[u8]) -> Result<Vec<u8>, Code> {
+    let link = &shim()?.link;
+    let reply = link.call(&kdclInfo { query, object, second, parameter, input })?;
+    let mut value = reply.value;
+    while (value.len() as u64) < reply.size {
+        let part = link.call(&kdclBlob { offset: value.len() as u64, size: AT_ONCE as u32 })?.data;
+        if part.is_empty() {
+            return Err(link.broken("kdclBlob"));
+        }
+        value.extend(part);
+    }
+    Ok(value)
+}
+
+/// Values of one object that change only with the worker.
+#[derive(Debug, Default)]
+pub(crate) struct CachedValues {
+    values: Mutex<ValueTable>,
+}
+
+#[derive(Debug, Default)]
+struct ValueTable {
+    /// The worker's number that told them ([`crate::process::link::Link::worker`]).
+    worker: u32,
+    values: HashMap<QueryKey, Vec<u8>>,
+}
+
+/// Kind of the query, the device or index besides the object, parameter.
+type QueryKey = (u32, u32, u32);
+
+impl ValueTable {
+    fn get(&mut self, worker: u32, question: QueryKey) -> Option<Vec<u8>> {
+        if worker != self.worker {
+            *self = Self { worker, ..Self::default() };
+        }
+        self.values.get(&question).cloned()
+    }
+
+    /// Notes what was told to somebody who began to ask that worker.
+    fn put(&mut self, worker: u32, question: QueryKey, value: Vec<u8>) {
+        if worker == self.worker {
+            self.values.insert(question, value);
+        }
+    }
+}
+
+impl CachedValues {
+    /// What a worker told when it made the object; `worker` was its number before.
+    pub(crate) fn told(worker: u32, mut facts: &[u8]) -> Self {
+        let mut values = ValueTable { worker, ..ValueTable::default() };
+        let is_same = shim().is_ok_and(|shim| shim.link.worker() == worker);
+        while let (true, Some(query), Some(parameter), Some(value)) =
+            (is_same, u32::take(&mut facts), u32::take(&mut facts), Vec::<u8>::take(&mut facts))
+        {
+            values.put(worker, (query, 0, parameter), value);
+        }
+        Self { values: Mutex::new(values) }
+    }
+
+    /// The value, asked for the first time.
+    pub(crate) fn ask(&self, query: u32, object: u32, parameter: u32) -> Result<Vec<u8>, Code> {
+        self.ask_for(query, object, 0, parameter)
+    }
+
+    /// The value for a device, or an index.
+    pub(crate) fn ask_for(&self, query: u32, object: u32, second: u32, parameter: u32) -> Result<Vec<u8>, Code> {
+        let (worker, question) = (shim()?.link.worker(), (query, second, parameter));
+        if let Some(value) = self.values().get(worker, question) {
+            return Ok(value);
+        }
+        let value = ask(query, object, second, parameter, &[])?;
+        // The worker may have changed meanwhile: who told it, nobody knows then.
+        if shim()?.link.worker() == worker {
+            self.values().put(worker, question, value.clone());
+        }
+        Ok(value)
+    }
+
+    fn values(&self) -> MutexGuard<'_, ValueTable> {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A list of handles, or of sizes, as the bytes of a value.
+pub(crate) fn handles(values: impl IntoIterator<Item = usize>) -> Vec<u8> {
+    values.into_iter().flat_map(|value| (value as u64).to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_wire::opencl::query;
+
+    use super::*;
+
+    #[test]
+    fn values_need_room_and_tell_their_size() {
+        let (mut value, mut needed) = ([0u8; 4], 0);
+        let room = QueryBuffer { size: 4, value: value.as_mut_ptr().cast(), needed: &raw mut needed };
+        // SAFETY: locals of the sizes that are said.
+        unsafe {
+            assert_eq!(room.answer(b"abcde"), Err(Code::INVALID_VALUE));
+            assert_eq!(room.answer(b"abc"), Ok(()));
+            assert_eq!(QueryBuffer { size: 0, value: std::ptr::null_mut(), ..room }.answer(b"abcde"), Ok(()));
+        }
+        assert_eq!((&value, needed), (b"abc\0", 5));
+    }
+
+    #[test]
+    fn what_another_worker_told_is_not_known() {
+        let (mut values, question) = (ValueTable::default(), (query::WORK_GROUP, 7, 1));
+        assert_eq!(values.get(0, question), None);
+        values.put(0, question, vec![1]);
+        assert_eq!(values.get(0, question), Some(vec![1]));
+        for other in [(query::KERNEL, 7, 1), (query::WORK_GROUP, 8, 1), (query::WORK_GROUP, 7, 2)] {
+            assert_eq!(values.get(0, other), None, "{other:?}");
+        }
+        assert_eq!(values.get(1, question), None);
+        values.put(0, question, vec![1]);
+        assert_eq!(values.get(1, question), None);
+    }
+}

@@ -1,0 +1,393 @@
+//! Kernels and their arguments.
+//!
+//! What kind an argument is, the driver says if it keeps what the source said; else the value decides: one that is the
+//! handle of a live object is that object. The first value of an argument is set with the driver's consent; later ones
+//! of the same form and size need none, and wait for nobody.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_opencl_sys::constant::{
+    KERNEL_CONTEXT, KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM, KERNEL_LOCAL_MEM_SIZE,
+    KERNEL_LOCAL_SIZE_FOR_SUB_GROUP_COUNT, KERNEL_PROGRAM, KERNEL_REFERENCE_COUNT, PROGRAM_KERNEL_NAMES,
+};
+use katydid_opencl_sys::{Code, char, cl_device_id, cl_kernel, cl_program, void};
+use katydid_wire::opencl::message::{kdclCloneKernel, kdclKernel, kdclSetArgument, kdclSetExecInfo};
+use katydid_wire::opencl::{argument, query, value};
+
+use crate::commands::launch::Shape;
+use crate::ffi::returns::{list, write_if_given};
+use crate::objects::device::Device;
+use crate::objects::handle::{self, Base, HeldObject, Object, any_argument, lent, make, object};
+use crate::objects::info::{CachedValues, QueryBuffer, ask};
+use crate::objects::program::{Program, text};
+use crate::process::shim::shim;
+
+/// A kernel.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) base: Base,
+    pub(crate) program: HeldObject<Program>,
+    /// What each argument is, as far as the driver says.
+    arguments: Vec<u8>,
+    accepted: Mutex<AcceptedArguments>,
+    known: CachedValues,
+}
+
+/// What the driver has accepted for a kernel, and so will again, unless it is another worker's.
+#[derive(Debug, Default, Clone)]
+struct AcceptedArguments {
+    /// The number of the worker whose driver it is ([`crate::process::link::Link::worker`]).
+    worker: u32,
+    /// Form and size of values, by argument.
+    values: Vec<Option<(u32, u64)>>,
+    launches: HashSet<Shape>,
+    /// The one of them that was asked for last: programs repeat themselves.
+    last: Option<Shape>,
+}
+
+/// Launches of one kernel that are kept as accepted; beyond, they begin anew.
+const LAUNCHES: usize = 64;
+/// Arguments that a kernel can have, whatever a driver says; and bytes of one, of which devices take some thousands in all.
+const ARGUMENTS: usize = 4096;
+const ARGUMENT: usize = 1 << 16;
+
+impl AcceptedArguments {
+    /// What the driver of a worker has accepted: of another one's device nobody knows what it accepts.
+    fn of(&mut self, worker: u32) -> &mut Self {
+        if worker != self.worker {
+            *self = Self { worker, ..Self::default() };
+        }
+        self
+    }
+
+    fn has_launched(&mut self, shape: &Shape) -> bool {
+        let is_known = self.last.as_ref() == Some(shape) || self.launches.contains(shape);
+        if is_known {
+            self.last = Some(*shape);
+        }
+        is_known
+    }
+
+    fn launched(&mut self, shape: Shape) {
+        if self.launches.len() >= LAUNCHES {
+            self.launches.clear();
+        }
+        self.launches.insert(shape);
+    }
+
+    fn has_set(&self, index: u32, value: (u32, u64)) -> bool {
+        self.values.get(index as usize) == Some(&Some(value))
+    }
+
+    fn set(&mut self, index: u32, value: (u32, u64)) {
+        let index = index as usize;
+        if index < ARGUMENTS {
+            self.values.resize(self.values.len().max(index + 1), None);
+            self.values[index] = Some(value);
+        }
+        // A value of another form or size may make a launch impossible.
+        self.launches.clear();
+        self.last = None;
+    }
+}
+
+impl Kernel {
+    fn new(base: Base, program: HeldObject<Program>, arguments: Vec<u8>, accepted: AcceptedArguments) -> Self {
+        Self { base, program, arguments, accepted: Mutex::new(accepted), known: CachedValues::default() }
+    }
+
+    fn accepted(&self) -> MutexGuard<'_, AcceptedArguments> {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the driver of a worker has accepted a launch of this shape.
+    pub(crate) fn has_launched(&self, worker: u32, shape: &Shape) -> bool {
+        self.accepted().of(worker).has_launched(shape)
+    }
+
+    /// Notes a launch that the driver of that worker has accepted, which was the session's when the program asked.
+    pub(crate) fn launched(&self, worker: u32, shape: Shape) {
+        self.accepted().of(worker).launched(shape);
+    }
+
+    /// Sets an argument by what its bytes are; without any, it is a size of local memory, or nothing.
+    fn set_any(&self, index: u32, size: u64, bytes: Option<&[u8]>) -> Result<(), Code> {
+        let Some(bytes) = bytes else { return self.set(index, value::SIZE, size, &[]) };
+        let kind = self.arguments.get(index as usize).copied().unwrap_or(argument::UNKNOWN);
+        let handle = <[u8; 8]>::try_from(bytes).ok().map(|bytes| u64::from_le_bytes(bytes) as usize);
+        match (kind, handle) {
+            // The driver says what is wrong with a size that no handle has, or with a value where only a size may be.
+            (argument::OBJECT | argument::UNKNOWN, Some(0)) => {
+                self.set(index, value::OBJECT, size, &0u32.to_le_bytes())
+            }
+            (argument::OBJECT | argument::UNKNOWN, Some(handle)) => match any_argument(handle) {
+                Some(id) => self.set(index, value::OBJECT, size, &id.to_le_bytes()),
+                None if kind == argument::UNKNOWN => self.set(index, value::BYTES, size, bytes),
+                None => Err(Code::INVALID_MEM_OBJECT),
+            },
+            _ => self.set(index, value::BYTES, size, bytes),
+        }
+    }
+
+    /// Sets an argument, waiting for the driver's word only if it has given none for such a value.
+    fn set(&self, index: u32, form: u32, size: u64, value: &[u8]) -> Result<(), Code> {
+        let link = &shim()?.link;
+        let message = kdclSetArgument { kernel: self.base.id, index, form, size, value };
+        let worker = link.worker();
+        if self.accepted().of(worker).has_set(index, (form, size)) {
+            return link.enqueue(&message);
+        }
+        link.call(&message)?;
+        self.accepted().of(worker).set(index, (form, size));
+        Ok(())
+    }
+}
+
+fn create(program: &Arc<Program>, name: &[u8]) -> Result<Arc<Kernel>, Code> {
+    make(|base| {
+        let message = kdclKernel { kernel: base.id, program: program.base.id, name };
+        let facts = shim()?.link.call(&message)?.facts;
+        Ok(Kernel::new(base, HeldObject::new(Arc::clone(program)), facts, AcceptedArguments::default()))
+    })
+}
+
+/// # Safety
+///
+/// The name is null or a C string.
+pub(crate) unsafe fn create_kernel(program: cl_program, kernel_name: *const char) -> Result<cl_kernel, Code> {
+    let program = object::<Program>(program)?;
+    if kernel_name.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: handed on.
+    Ok(create(&program, unsafe { text(kernel_name) })?.handle())
+}
+
+/// # Safety
+///
+/// `kernels` is null or has room for `num_kernels`; the count is null or writable.
+pub(crate) unsafe fn create_kernels_in_program(
+    program: cl_program,
+    num_kernels: u32,
+    kernels: *mut cl_kernel,
+    num_kernels_ret: *mut u32,
+) -> Result<(), Code> {
+    let program = object::<Program>(program)?;
+    let names = ask(query::PROGRAM, program.base.id, 0, PROGRAM_KERNEL_NAMES, &[])?;
+    let names = names.strip_suffix(b"\0").unwrap_or(&names);
+    let names: Vec<&[u8]> = names.split(|byte| *byte == b';').filter(|name| !name.is_empty()).collect();
+    if !kernels.is_null() {
+        if (num_kernels as usize) < names.len() {
+            return Err(Code::INVALID_VALUE);
+        }
+        for (at, name) in names.iter().enumerate() {
+            let kernel = create(&program, name)?;
+            // SAFETY: there is room, by the contract and the check.
+            unsafe { kernels.add(at).write(kernel.handle()) };
+        }
+    }
+    // SAFETY: by the contract.
+    unsafe { write_if_given(num_kernels_ret, names.len() as u32) };
+    Ok(())
+}
+
+pub(crate) fn clone_kernel(source: cl_kernel) -> Result<cl_kernel, Code> {
+    let source = object::<Kernel>(source)?;
+    let kernel = make(|base| {
+        shim()?.link.call(&kdclCloneKernel { kernel: base.id, source: source.base.id })?;
+        let accepted = source.accepted().clone();
+        Ok(Kernel::new(base, source.program.clone(), source.arguments.clone(), accepted))
+    })?;
+    Ok(kernel.handle())
+}
+
+pub(crate) fn retain_kernel(kernel: cl_kernel) -> Result<(), Code> {
+    handle::retain::<Kernel>(kernel)
+}
+
+pub(crate) fn release_kernel(kernel: cl_kernel) -> Result<(), Code> {
+    handle::release::<Kernel>(kernel)
+}
+
+/// # Safety
+///
+/// The value is null or readable for `arg_size` bytes.
+pub(crate) unsafe fn set_kernel_arg(
+    kernel: cl_kernel,
+    arg_index: u32,
+    arg_size: usize,
+    arg_value: *const void,
+) -> Result<(), Code> {
+    let is_given = !arg_value.is_null();
+    if is_given && arg_size > ARGUMENT {
+        object::<Kernel>(kernel)?;
+        return Err(Code::INVALID_ARG_SIZE);
+    }
+    // SAFETY: handed on.
+    let bytes = is_given.then(|| unsafe { list(arg_size, arg_value.cast::<u8>()) });
+    lent::<Kernel>(kernel, |kernel| kernel.set_any(arg_index, arg_size as u64, bytes))
+}
+
+pub(crate) fn set_kernel_arg_svm_pointer(
+    kernel: cl_kernel,
+    arg_index: u32,
+    arg_value: *const void,
+) -> Result<(), Code> {
+    let kernel = object::<Kernel>(kernel)?;
+    let address = arg_value.addr() as u64;
+    kernel.set(arg_index, value::SVM, 8, &address.to_le_bytes())
+}
+
+/// # Safety
+///
+/// The value is readable for `size` bytes.
+pub(crate) unsafe fn set_kernel_exec_info(
+    kernel: cl_kernel,
+    param_name: u32,
+    size: usize,
+    value: *const void,
+) -> Result<(), Code> {
+    let kernel = object::<Kernel>(kernel)?;
+    let given = !value.is_null();
+    // SAFETY: handed on.
+    let value = unsafe { list(size, value.cast::<u8>()) };
+    // Memory of the program's own never is the device's.
+    if param_name == KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM && value.iter().any(|byte| *byte != 0) {
+        return Err(Code::INVALID_OPERATION);
+    }
+    let message = kdclSetExecInfo {
+        kernel: kernel.base.id,
+        parameter: param_name,
+        given: given.into(),
+        size: size as u64,
+        value,
+    };
+    shim()?.link.call(&message).map(drop)
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`QueryBuffer::answer`]).
+pub(crate) unsafe fn get_kernel_info(
+    kernel: cl_kernel,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let kernel = object::<Kernel>(kernel)?;
+    let bytes = match param_name {
+        KERNEL_REFERENCE_COUNT => kernel.base.count().to_le_bytes().to_vec(),
+        KERNEL_CONTEXT => handle::bytes(&*kernel.program.context),
+        KERNEL_PROGRAM => handle::bytes(&*kernel.program),
+        _ => kernel.known.ask(query::KERNEL, kernel.base.id, param_name)?,
+    };
+    // SAFETY: handed on.
+    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`QueryBuffer::answer`]).
+pub(crate) unsafe fn get_kernel_arg_info(
+    kernel: cl_kernel,
+    index: u32,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let kernel = object::<Kernel>(kernel)?;
+    let bytes = kernel.known.ask_for(query::ARGUMENT, kernel.base.id, index, param_name)?;
+    // SAFETY: handed on.
+    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
+}
+
+/// The id of a device that may be left out.
+fn device(device: cl_device_id) -> Result<u32, Code> {
+    if device == cl_device_id::NULL { Ok(0) } else { Ok(object::<Device>(device)?.base.id) }
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`QueryBuffer::answer`]).
+pub(crate) unsafe fn get_kernel_work_group_info(
+    kernel: cl_kernel,
+    of: cl_device_id,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let kernel = object::<Kernel>(kernel)?;
+    let bytes = match param_name {
+        // With the local memory that its arguments are now.
+        KERNEL_LOCAL_MEM_SIZE => ask(query::WORK_GROUP, kernel.base.id, device(of)?, param_name, &[])?,
+        _ => kernel.known.ask_for(query::WORK_GROUP, kernel.base.id, device(of)?, param_name)?,
+    };
+    // SAFETY: handed on.
+    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`QueryBuffer::answer`]); the input is readable for its size.
+#[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
+pub(crate) unsafe fn get_kernel_sub_group_info(
+    kernel: cl_kernel,
+    of: cl_device_id,
+    param_name: u32,
+    input_size: usize,
+    input: *const void,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let kernel = object::<Kernel>(kernel)?;
+    // SAFETY: handed on.
+    let input = unsafe { list(input_size, input.cast::<u8>()) };
+    let bytes = match input {
+        // How many dimensions are told, the caller's room says.
+        _ if param_name == KERNEL_LOCAL_SIZE_FOR_SUB_GROUP_COUNT && !value.is_null() => {
+            let input = [&(size as u64).to_le_bytes(), input].concat();
+            ask(query::GROUP_SIZES, kernel.base.id, device(of)?, param_name, &input)?
+        }
+        [] => kernel.known.ask_for(query::SUB_GROUP, kernel.base.id, device(of)?, param_name)?,
+        _ => ask(query::SUB_GROUP, kernel.base.id, device(of)?, param_name, input)?,
+    };
+    // SAFETY: handed on.
+    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_worker_has_accepted_another_has_not() {
+        let (mut accepted, shape) = (AcceptedArguments::default(), Shape::of_one(1));
+        accepted.of(0).set(2, (value::BYTES, 4));
+        accepted.of(0).launched(shape);
+        assert!(accepted.of(0).has_launched(&shape) && accepted.of(0).has_set(2, (value::BYTES, 4)));
+        assert!(!accepted.of(1).has_launched(&shape) && !accepted.of(1).has_set(2, (value::BYTES, 4)));
+        accepted.of(1).launched(shape);
+        assert!(accepted.clone().of(1).has_launched(&shape) && !accepted.of(2).has_launched(&shape));
+    }
+
+    #[test]
+    fn a_launch_is_accepted_until_an_argument_has_another_form_or_size() {
+        let (mut accepted, shapes) = (AcceptedArguments::default(), [1, 2].map(Shape::of_one));
+        assert!(!accepted.has_launched(&shapes[0]));
+        accepted.set(1, (value::BYTES, 4));
+        shapes.iter().for_each(|shape| accepted.launched(*shape));
+        assert!(shapes.iter().chain(&shapes).all(|shape| accepted.has_launched(shape)));
+        assert!(accepted.has_set(1, (value::BYTES, 4)) && !accepted.has_set(1, (value::BYTES, 8)));
+        assert!(!accepted.has_set(0, (value::BYTES, 4)) && !accepted.has_set(u32::MAX, (value::BYTES, 4)));
+        accepted.set(1, (value::OBJECT, 8));
+        assert!(!shapes.iter().any(|shape| accepted.has_launched(shape)));
+        accepted.set(u32::MAX, (value::BYTES, 4));
+        assert!(!accepted.has_set(u32::MAX, (value::BYTES, 4)), "nothing is kept of what no kernel has");
+    }
+}

@@ -1,0 +1,465 @@
+//! Buffers, parts of buffers, pipes, and what all memory objects have.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use katydid_opencl_sys::constant::{
+    BUFFER_CREATE_TYPE_REGION, MEM_ALLOC_HOST_PTR, MEM_ASSOCIATED_MEMOBJECT, MEM_CONTEXT, MEM_COPY_HOST_PTR, MEM_FLAGS,
+    MEM_HOST_NO_ACCESS, MEM_HOST_PTR, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_MAP_COUNT, MEM_OBJECT_BUFFER,
+    MEM_OBJECT_PIPE, MEM_PROPERTIES, MEM_REFERENCE_COUNT, MEM_TYPE, MEM_USE_HOST_PTR, MEM_USES_SVM_POINTER,
+    PIPE_PROPERTIES,
+};
+use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_mem, cl_mem_notify, void};
+use katydid_wire::opencl::extent::Extent;
+use katydid_wire::opencl::message::{kdclBuffer, kdclMemoryCallback, kdclPipe, kdclSubBuffer};
+use katydid_wire::opencl::{ZERO_COPY_MIN_BYTES, list, query};
+
+use crate::commands::map::Maps;
+use crate::commands::pending::PendingCommand;
+use crate::objects::context::Context;
+use crate::objects::handle::{self, Base, HeldObject, Object, make, object};
+use crate::objects::image::Shape;
+use crate::objects::info::{CachedValues, QueryBuffer, handles};
+use crate::objects::queue::{Queue, pairs};
+use crate::process::host::Block;
+use crate::process::link::PerWorker;
+use crate::process::shim::shim;
+use crate::process::upcall::{self, Call};
+use crate::transfers::bulk;
+use crate::transfers::rows::{Direction, Rows};
+
+/// What flags may say of the program's memory.
+const HOST: u64 = MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR;
+/// What they may not say both.
+const EITHER: [u64; 2] = [HOST, MEM_USE_HOST_PTR | MEM_ALLOC_HOST_PTR];
+/// All bits that flags of memory objects may have.
+const FLAGS: u64 = 0x3ff;
+/// Which accesses kernels have.
+const KERNEL: u64 = 0b111;
+/// Which accesses the program has.
+const PROGRAM: u64 = MEM_HOST_WRITE_ONLY | MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS;
+
+/// A memory object.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) base: Base,
+    pub(crate) context: HeldObject<Context>,
+    /// What it is a part or a view of.
+    pub(crate) parent: Option<HeldObject<Memory>>,
+    /// `CL_MEM_OBJECT_…`.
+    pub(crate) kind: u32,
+    /// As the program gave them, or as they follow from the parent's.
+    pub(crate) flags: u64,
+    /// Bytes of a buffer.
+    pub(crate) size: u64,
+    /// First byte within the parent.
+    offset: u64,
+    /// The program's memory that it uses; 0: none.
+    pub(crate) host: usize,
+    /// Its first byte in memory that the worker has too, where it is mapped; 0: it has none.
+    pub(crate) shared: usize,
+    /// It may lie on the worker's shelf.
+    pub(crate) is_shelved: AtomicBool,
+    /// The queue, by its id, of a command that had it and that the driver of a worker has accepted; 0: none.
+    accepted_in: PerWorker,
+    /// As given, with the 0 that ends them.
+    properties: Vec<u64>,
+    /// What an image is.
+    pub(crate) image: Option<Shape>,
+    maps: Mutex<Maps>,
+    pub(crate) known: CachedValues,
+}
+
+impl Memory {
+    /// An object of its own memory.
+    pub(crate) fn new(base: Base, context: HeldObject<Context>, kind: u32, flags: u64) -> Self {
+        Self {
+            base,
+            context,
+            parent: None,
+            kind,
+            flags,
+            size: 0,
+            offset: 0,
+            host: 0,
+            shared: 0,
+            is_shelved: AtomicBool::new(false),
+            accepted_in: PerWorker::default(),
+            properties: Vec::new(),
+            image: None,
+            maps: Mutex::default(),
+            known: CachedValues::default(),
+        }
+    }
+
+    /// Adds what the program gave besides.
+    pub(crate) fn with(mut self, host: usize, properties: Vec<u64>) -> Self {
+        self.host = if self.flags & MEM_USE_HOST_PTR == 0 { 0 } else { host };
+        self.properties = properties;
+        self
+    }
+
+    /// Makes it an image, of its own or of a parent's memory.
+    pub(crate) fn of_image(self, shape: Shape, parent: Option<HeldObject<Self>>) -> Self {
+        Self { image: Some(shape), parent, ..self }
+    }
+
+    /// Adds what the worker told of it.
+    pub(crate) fn knowing(self, known: CachedValues) -> Self {
+        Self { known, ..self }
+    }
+
+    /// The driver has accepted a command of a queue that has it, so that there is room for it where the queue's device needs it.
+    pub(crate) fn accepted(&self, order: &PendingCommand) {
+        self.accepted_in.learn(order.worker, |_| order.queue());
+    }
+
+    /// Whether nothing but the driver's want of memory could be wrong with the command if it has these bytes of it. Of
+    /// parts of buffers the driver says where they may begin.
+    pub(crate) fn is_sure(&self, order: &PendingCommand, offset: u64, size: u64) -> bool {
+        let fits = self.holds(&Extent::run(offset, size));
+        let is_known = self.accepted_in.get(order.worker) == order.queue();
+        is_known && fits && size > 0 && self.is_buffer() && self.parent.is_none() && self.is_of(&order.queue)
+    }
+
+    /// The same of an image that a fill has a box of. Processors have room for what they have made.
+    pub(crate) fn is_sure_box(&self, order: &PendingCommand, extent: &Extent) -> bool {
+        let numbers = |numbers: [u64; 3]| numbers.map(|number| number as usize);
+        let (origin, region) = (numbers(extent.origin), numbers(extent.region));
+        let has_room = self.accepted_in.get(order.worker) == order.queue() || self.context.is_of_processors();
+        let fits = |shape: Shape| shape.levels <= 1 && shape.check(origin, region).is_ok();
+        has_room && self.image.is_some_and(fits) && !region.contains(&0) && self.is_of(&order.queue)
+    }
+
+    /// Whether all of a run lies within.
+    pub(crate) fn holds(&self, run: &Extent) -> bool {
+        run.origin[0].checked_add(run.region[0]).is_some_and(|end| end <= self.size)
+    }
+
+    fn is_of(&self, queue: &Queue) -> bool {
+        self.context.base.id == queue.context.base.id
+    }
+
+    pub(crate) fn is_buffer(&self) -> bool {
+        self.kind == MEM_OBJECT_BUFFER
+    }
+
+    /// Whether the program may read it, or write to it.
+    pub(crate) fn allows(&self, direction: Direction) -> Result<(), Code> {
+        let other = if direction == Direction::In { MEM_HOST_WRITE_ONLY } else { MEM_HOST_READ_ONLY };
+        if self.flags & (other | MEM_HOST_NO_ACCESS) == 0 { Ok(()) } else { Err(Code::INVALID_OPERATION) }
+    }
+
+    /// What is mapped of it.
+    pub(crate) fn maps(&self) -> MutexGuard<'_, Maps> {
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The bytes that an object begins with; none if the program gives none.
+///
+/// # Safety
+///
+/// The rows are readable if the flags say that the program gives memory.
+pub(crate) unsafe fn contents<'a>(flags: u64, rows: Rows) -> Result<Cow<'a, [u8]>, Code> {
+    let given = flags & HOST != 0;
+    if EITHER.iter().any(|both| flags & both == *both) {
+        return Err(Code::INVALID_VALUE);
+    }
+    if given != (rows.start != 0) {
+        // Of flags that there are not, drivers say so first.
+        return Err(if flags & !FLAGS == 0 { Code::INVALID_HOST_PTR } else { Code::INVALID_VALUE });
+    }
+    // SAFETY: by the contract.
+    Ok(if given { unsafe { rows.gather() } } else { Cow::Borrowed(&[]) })
+}
+
+/// # Safety
+///
+/// `host_ptr` is readable for `size` bytes if the flags say that it is given.
+unsafe fn create(
+    context: cl_context,
+    properties: Option<Vec<u64>>,
+    flags: u64,
+    size: usize,
+    host_ptr: *mut void,
+) -> Result<cl_mem, Code> {
+    let context = object::<Context>(context)?;
+    if size == 0 {
+        return Err(Code::INVALID_BUFFER_SIZE);
+    }
+    let (shim, told) = (shim()?, for_driver(0, flags)?);
+    let (link, host) = (&shim.link, host_ptr.expose_provenance());
+    // Behind the end of an allocation there is nothing to use, or to begin with.
+    if flags & HOST != 0 && shim.ranges.overruns(host, size) {
+        return Err(Code::INVALID_BUFFER_SIZE);
+    }
+    // Shared virtual memory is used where it is, on both sides.
+    let svm = if flags & MEM_USE_HOST_PTR != 0 && shim.ranges.all(host, size) { host as u64 } else { 0 };
+    let rows = Rows::run(host, if svm == 0 { size } else { 0 });
+    // SAFETY: by the contract.
+    let data = unsafe { contents(flags, rows)? };
+    let block = if is_for_host(flags) { shim.host.as_ref().and_then(|host| host.allocate(shim, size)) } else { None };
+    let shared = block.as_ref().map_or(0, |block| block.address);
+    if shared != 0 && !data.is_empty() {
+        // SAFETY: the block has room for the buffer, and nobody else has it yet.
+        unsafe { Rows::run(shared, size).scatter(0, &data) };
+    }
+    let sent = bulk::send(link, if shared == 0 { &data } else { &[] })?;
+    let mut bytes = Vec::new();
+    if properties.is_some() {
+        list::put::<u64>(&mut bytes, &[]);
+    }
+    bytes.extend_from_slice(sent.inline);
+    let worker = link.worker();
+    let made = make(|base| {
+        let told = link.call(&kdclBuffer {
+            memory: base.id,
+            context: context.base.id,
+            flags: told,
+            size: size as u64,
+            place: if shared == 0 { svm } else { shared as u64 },
+            staged: sent.staged,
+            properties: properties.is_some().into(),
+            data: &bytes,
+        })?;
+        let memory = Memory::new(base, HeldObject::new(Arc::clone(&context)), MEM_OBJECT_BUFFER, flags)
+            .with(host, properties.unwrap_or_default());
+        let is_shelved = AtomicBool::new(shared == 0 && svm == 0 && size as u64 >= ZERO_COPY_MIN_BYTES);
+        let known = CachedValues::told(worker, &told.facts);
+        Ok(Memory { size: size as u64, shared, is_shelved, known, ..memory })
+    });
+    match (made, block) {
+        (Ok(memory), block) => {
+            block.map_or(Ok(()), |block| lend(&memory, block))?;
+            Ok(memory.handle())
+        }
+        (Err(code), block) => {
+            block.into_iter().for_each(Block::free);
+            Err(code)
+        }
+    }
+}
+
+/// The flags for the driver. Which accesses the program has is held to here alone: the worker reads what is mapped for writing,
+/// since all of it is written back. `whole` are the flags of what the object is a part of.
+pub(crate) fn for_driver(whole: u64, flags: u64) -> Result<u64, Code> {
+    let (whole, own) = (whole & PROGRAM, flags & PROGRAM);
+    let widens = ![0, whole, MEM_HOST_NO_ACCESS].contains(&own) && whole != 0;
+    if own.count_ones() > 1 || widens { Err(Code::INVALID_VALUE) } else { Ok(flags & !PROGRAM) }
+}
+
+/// Whether the program asks for memory that the host reaches well. What it has itself it goes on using.
+fn is_for_host(flags: u64) -> bool {
+    flags & MEM_ALLOC_HOST_PTR != 0 && flags & MEM_USE_HOST_PTR == 0
+}
+
+/// Has the block freed when the driver is done with the buffer.
+fn lend(memory: &Memory, block: Block) -> Result<(), Code> {
+    let token = upcall::register(Call::Block(block))?;
+    shim()?.link.enqueue(&kdclMemoryCallback { memory: memory.base.id, token })
+}
+
+/// # Safety
+///
+/// As the function below.
+pub(crate) unsafe fn create_buffer(
+    context: cl_context,
+    flags: u64,
+    size: usize,
+    host_ptr: *mut void,
+) -> Result<cl_mem, Code> {
+    // SAFETY: handed on.
+    unsafe { create(context, None, flags, size, host_ptr) }
+}
+
+/// # Safety
+///
+/// `host_ptr` is readable for `size` bytes if the flags say that it is given; the list is null or ends with 0.
+pub(crate) unsafe fn create_buffer_with_properties(
+    context: cl_context,
+    properties: *const u64,
+    flags: u64,
+    size: usize,
+    host_ptr: *mut void,
+) -> Result<cl_mem, Code> {
+    // SAFETY: handed on.
+    let properties = unsafe { pairs(properties) };
+    object::<Context>(context)?;
+    // The standard has none; what extensions have are descriptors and handles of the program's, which mean others to the worker.
+    if properties.as_ref().is_some_and(|list| list.len() > 1) {
+        return Err(Code::INVALID_PROPERTY);
+    }
+    // SAFETY: handed on.
+    unsafe { create(context, properties, flags, size, host_ptr) }
+}
+
+/// # Safety
+///
+/// `info` is null or a region.
+pub(crate) unsafe fn create_sub_buffer(
+    buffer: cl_mem,
+    flags: u64,
+    kind: u32,
+    info: *const void,
+) -> Result<cl_mem, Code> {
+    let parent = object::<Memory>(buffer)?;
+    if !parent.is_buffer() || parent.parent.is_some() {
+        return Err(Code::INVALID_MEM_OBJECT);
+    }
+    if kind != BUFFER_CREATE_TYPE_REGION || info.is_null() || flags & HOST != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: not null, so a region by the contract.
+    let region = unsafe { info.cast::<cl_buffer_region>().read_unaligned() };
+    let (origin, size) = (region.origin as u64, region.size as u64);
+    let (inherited, flags) = (inherited(parent.flags, flags), for_driver(parent.flags, flags)?);
+    let memory = make(|base| {
+        shim()?.link.call(&kdclSubBuffer { memory: base.id, parent: parent.base.id, flags, origin, size })?;
+        let context = HeldObject::clone(&parent.context);
+        let is_shelved = AtomicBool::new(parent.is_shelved.load(Ordering::Relaxed));
+        let within = |start: usize| if start == 0 { 0 } else { start + region.origin };
+        let (host, shared) = (within(parent.host), within(parent.shared));
+        let parent = Some(HeldObject::new(Arc::clone(&parent)));
+        let memory = Memory::new(base, context, MEM_OBJECT_BUFFER, inherited);
+        Ok(Memory { parent, size, offset: origin, host, shared, is_shelved, ..memory })
+    })?;
+    Ok(memory.handle())
+}
+
+/// Flags of a part: what it does not say itself is as the whole has it.
+pub(crate) fn inherited(parent: u64, own: u64) -> u64 {
+    let part = |mask: u64| if own & mask == 0 { parent & mask } else { own & mask };
+    part(KERNEL) | part(PROGRAM) | (parent & !(KERNEL | PROGRAM))
+}
+
+/// # Safety
+///
+/// Properties are null, as the standard has it.
+pub(crate) unsafe fn create_pipe(
+    context: cl_context,
+    flags: u64,
+    packet_size: u32,
+    packets: u32,
+    properties: *const isize,
+) -> Result<cl_mem, Code> {
+    let context = object::<Context>(context)?;
+    if !properties.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let pipe = make(|base| {
+        let message = kdclPipe { memory: base.id, context: context.base.id, flags, packetSize: packet_size, packets };
+        shim()?.link.call(&message)?;
+        Ok(Memory::new(base, HeldObject::new(Arc::clone(&context)), MEM_OBJECT_PIPE, flags))
+    })?;
+    Ok(pipe.handle())
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`QueryBuffer::answer`]).
+pub(crate) unsafe fn get_pipe_info(
+    pipe: cl_mem,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let pipe = object::<Memory>(pipe)?;
+    let bytes = match param_name {
+        _ if pipe.kind != MEM_OBJECT_PIPE => return Err(Code::INVALID_MEM_OBJECT),
+        PIPE_PROPERTIES => Vec::new(),
+        _ => pipe.known.ask(query::PIPE, pipe.base.id, param_name)?,
+    };
+    // SAFETY: handed on.
+    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
+}
+
+pub(crate) fn retain_mem_object(memory: cl_mem) -> Result<(), Code> {
+    handle::retain::<Memory>(memory)
+}
+
+pub(crate) fn release_mem_object(memory: cl_mem) -> Result<(), Code> {
+    handle::release::<Memory>(memory)
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`QueryBuffer::answer`]).
+pub(crate) unsafe fn get_mem_object_info(
+    memory: cl_mem,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let memory = object::<Memory>(memory)?;
+    let bytes = match param_name {
+        MEM_TYPE => memory.kind.to_le_bytes().to_vec(),
+        MEM_FLAGS => memory.flags.to_le_bytes().to_vec(),
+        MEM_HOST_PTR => handles([memory.host]),
+        MEM_MAP_COUNT => memory.maps().count().to_le_bytes().to_vec(),
+        MEM_REFERENCE_COUNT => memory.base.count().to_le_bytes().to_vec(),
+        MEM_CONTEXT => handle::bytes(&*memory.context),
+        MEM_ASSOCIATED_MEMOBJECT => handles([memory.parent.as_ref().map_or(0, |parent| parent.base.handle)]),
+        MEM_PROPERTIES => memory.properties.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        MEM_USES_SVM_POINTER => u32::from(shim()?.ranges.holds(memory.host)).to_le_bytes().to_vec(),
+        katydid_opencl_sys::constant::MEM_OFFSET => memory.offset.to_le_bytes().to_vec(),
+        _ => memory.known.ask(query::MEMORY, memory.base.id, param_name)?,
+    };
+    // SAFETY: handed on.
+    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
+}
+
+/// # Safety
+///
+/// `pfn_notify` may be called once with `user_data`, from any thread.
+pub(crate) unsafe fn set_mem_object_destructor_callback(
+    memory: cl_mem,
+    pfn_notify: cl_mem_notify,
+    user_data: *mut void,
+) -> Result<(), Code> {
+    let memory = object::<Memory>(memory)?;
+    let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
+    let token = upcall::register(Call::Memory(function, memory.base.handle, user_data.expose_provenance()))?;
+    let told = shim()?.link.call(&kdclMemoryCallback { memory: memory.base.id, token });
+    told.map(drop).inspect_err(|_| upcall::forget(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_the_flags_of_the_whole_unless_they_say_otherwise() {
+        assert_eq!(inherited(0b10 | MEM_USE_HOST_PTR, 0), 0b10 | MEM_USE_HOST_PTR);
+        assert_eq!(inherited(0b1, 0b100), 0b100);
+        assert_eq!(inherited(0b1 | 1 << 8, 1 << 9), 0b1 | 1 << 9);
+    }
+
+    #[test]
+    fn the_driver_is_not_told_which_accesses_the_program_has_and_parts_have_no_others_than_the_whole() {
+        let (reads, writes, none) = (MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_HOST_NO_ACCESS);
+        assert_eq!([0, reads, writes, none].map(|access| for_driver(0, 0b1 | access)), [Ok(0b1); 4]);
+        assert_eq!([0, reads, none].map(|access| for_driver(reads, access)), [Ok(0); 3]);
+        for (whole, own) in [(0, reads | writes), (0, reads | none), (reads, writes), (writes, reads), (none, reads)] {
+            assert_eq!(for_driver(whole, own), Err(Code::INVALID_VALUE), "{whole} {own}");
+        }
+    }
+
+    #[test]
+    fn memory_is_given_exactly_when_the_flags_say_so() {
+        let memory = [7u8; 4];
+        let given = Rows::run(memory.as_ptr().expose_provenance(), 4);
+        // SAFETY: the rows are `memory`, or not read.
+        unsafe {
+            assert_eq!(contents(MEM_COPY_HOST_PTR, given).as_deref(), Ok(&memory[..]));
+            assert_eq!(contents(0, Rows::run(0, 4)).as_deref(), Ok(&[][..]));
+            assert_eq!(contents(0, given).err(), Some(Code::INVALID_HOST_PTR));
+            assert_eq!(contents(MEM_USE_HOST_PTR, Rows::run(0, 4)).err(), Some(Code::INVALID_HOST_PTR));
+            assert_eq!(EITHER.map(|both| contents(both, given).err()), [Some(Code::INVALID_VALUE); 2]);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Platforms: the server's, under their own names. That they are reached through Katydid stands at the end of their
+//! versions, where the standard leaves room for a platform's own words.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use katydid_opencl_sys::constant::{
+    PLATFORM_EXTENSIONS, PLATFORM_EXTENSIONS_WITH_VERSION, PLATFORM_ICD_SUFFIX_KHR, PLATFORM_VERSION,
+};
+use katydid_opencl_sys::{Code, Function, char, cl_platform_id, void};
+use katydid_wire::opencl::message::kdclUnloadCompiler;
+use katydid_wire::opencl::query;
+
+use crate::ffi::entry::symbol;
+use crate::ffi::returns::write_if_given;
+use crate::objects::handle::{Base, Object, make, object};
+use crate::objects::info::{CachedValues, QueryBuffer};
+use crate::process::shim::{shim, start};
+
+/// What is told after a platform's own version.
+const MARK: &str = " (through Katydid)";
+/// Bytes of a name in a `cl_name_version`, after its version.
+const NAME: usize = 64;
+
+/// A platform of the server.
+#[derive(Debug)]
+pub(crate) struct Platform {
+    pub(crate) base: Base,
+    known: CachedValues,
+}
+
+impl Platform {
+    pub(crate) fn make() -> Result<Arc<Self>, Code> {
+        make(|base| Ok(Self { base, known: CachedValues::default() }))
+    }
+}
+
+/// All platforms, in the server's order.
+fn all() -> Result<Vec<Arc<Platform>>, Code> {
+    Ok(start()?.platforms.live())
+}
+
+/// # Safety
+///
+/// `platforms` is null or has room for `num_entries`; `num_platforms` is null or writable.
+pub(crate) unsafe fn icd_get_platform_ids(
+    num_entries: u32,
+    platforms: *mut cl_platform_id,
+    num_platforms: *mut u32,
+) -> Result<(), Code> {
+    if (platforms.is_null() && num_platforms.is_null()) || (num_entries == 0 && !platforms.is_null()) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let found = all()?;
+    if found.is_empty() {
+        return Err(Code::PLATFORM_NOT_FOUND_KHR);
+    }
+    if !platforms.is_null() {
+        for (at, platform) in found.iter().enumerate().take(num_entries as usize) {
+            // SAFETY: below `num_entries`, for which there is room by the contract.
+            unsafe { platforms.add(at).write(platform.handle()) };
+        }
+    }
+    // SAFETY: by the contract.
+    unsafe { write_if_given(num_platforms, found.len() as u32) };
+    Ok(())
+}
+
+/// The same, for programs that are linked with this library and no loader.
+///
+/// # Safety
+///
+/// As [`icd_get_platform_ids`].
+pub(crate) unsafe fn get_platform_ids(
+    num_entries: u32,
+    platforms: *mut cl_platform_id,
+    num_platforms: *mut u32,
+) -> Result<(), Code> {
+    // SAFETY: handed on.
+    unsafe { icd_get_platform_ids(num_entries, platforms, num_platforms) }
+}
+
+/// The platform that is meant by null: the first.
+pub(crate) fn given_or_first(platform: cl_platform_id) -> Result<Arc<Platform>, Code> {
+    if platform == cl_platform_id::NULL {
+        return all()?.into_iter().next().ok_or(Code::INVALID_PLATFORM);
+    }
+    object(platform)
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`QueryBuffer::answer`]).
+pub(crate) unsafe fn get_platform_info(
+    platform: cl_platform_id,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let platform = given_or_first(platform)?;
+    let ask = |parameter| platform.known.ask(query::PLATFORM, platform.base.id, parameter);
+    let bytes = match param_name {
+        PLATFORM_ICD_SUFFIX_KHR => b"KATYDID\0".to_vec(),
+        PLATFORM_VERSION => marked(ask(param_name)?),
+        PLATFORM_EXTENSIONS => forwarded(&ask(param_name)?),
+        PLATFORM_EXTENSIONS_WITH_VERSION => forwarded_versions(&ask(param_name)?),
+        _ => ask(param_name)?,
+    };
+    // SAFETY: handed on.
+    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
+}
+
+fn marked(mut version: Vec<u8>) -> Vec<u8> {
+    version.pop_if(|byte| *byte == 0);
+    version.extend_from_slice(MARK.as_bytes());
+    version.push(0);
+    version
+}
+
+/// Whether what an extension adds goes through: functions of its own, and objects of other interfaces, do not.
+fn is_forwarded(name: &[u8]) -> bool {
+    const REFUSED: [&str; 25] = [
+        "gl_sharing",
+        "gl_event",
+        "gl_depth",
+        "gl_msaa",
+        "d3d10",
+        "d3d11",
+        "d3d9",
+        "dx9",
+        "egl",
+        "va_api",
+        "external_memory",
+        "external_semaphore",
+        "khr_semaphore",
+        "command_buffer",
+        "device_fission",
+        "suggested_local",
+        "terminate_context",
+        "unified_shared_memory",
+        "buffer_device_address",
+        "content_size",
+        "import_memory",
+        "intel_accelerator",
+        "pipe_program",
+        "svm_system",
+        "cl_nv_create_buffer",
+    ];
+    let name = String::from_utf8_lossy(name);
+    !REFUSED.iter().any(|part| name.contains(part))
+}
+
+/// A driver's list of extensions, without those that do not go through.
+pub(crate) fn forwarded(list: &[u8]) -> Vec<u8> {
+    let list = list.strip_suffix(b"\0").unwrap_or(list);
+    let names = list.split(|byte| *byte == b' ').filter(|name| !name.is_empty() && is_forwarded(name));
+    let mut text = names.collect::<Vec<_>>().join(&b' ');
+    text.push(0);
+    text
+}
+
+/// The same of a list of versions and names.
+pub(crate) fn forwarded_versions(list: &[u8]) -> Vec<u8> {
+    let name = |entry: &[u8]| entry[4..].split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
+    list.chunks_exact(4 + NAME).filter(|entry| is_forwarded(&name(entry))).flatten().copied().collect()
+}
+
+/// # Safety
+///
+/// `func_name` is null or a C string.
+pub(crate) unsafe fn get_extension_function_address(func_name: *const char) -> Result<*mut void, Code> {
+    if func_name.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: a C string by the contract.
+    let name = unsafe { CStr::from_ptr(func_name) }.to_bytes();
+    let name = if name == b"clGetKernelSubGroupInfoKHR" { b"clGetKernelSubGroupInfo" } else { name };
+    let known = Function::ALL.into_iter().find(|function| function.name().as_bytes() == name);
+    let function = known.filter(|function| !function.is_refused()).ok_or(Code::INVALID_VALUE)?;
+    Ok(symbol(function).cast_mut())
+}
+
+/// # Safety
+///
+/// As [`get_extension_function_address`].
+pub(crate) unsafe fn get_extension_function_address_for_platform(
+    platform: cl_platform_id,
+    func_name: *const char,
+) -> Result<*mut void, Code> {
+    object::<Platform>(platform)?;
+    // SAFETY: handed on.
+    unsafe { get_extension_function_address(func_name) }
+}
+
+pub(crate) fn unload_platform_compiler(platform: cl_platform_id) -> Result<(), Code> {
+    let platform = object::<Platform>(platform)?;
+    shim()?.link.call(&kdclUnloadCompiler { platform: platform.base.id }).map(drop)
+}
+
+/// The old form, a hint without a platform: nothing is to be unloaded.
+pub(crate) fn unload_compiler() -> Result<(), Code> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extensions_that_do_not_go_through_are_left_out() {
+        assert_eq!(forwarded(b"cl_khr_fp64 cl_khr_gl_sharing  cl_khr_icd\0"), b"cl_khr_fp64 cl_khr_icd\0");
+        let entry = |name: &str| {
+            let mut entry = vec![0u8; 4 + NAME];
+            entry[4..4 + name.len()].copy_from_slice(name.as_bytes());
+            entry
+        };
+        let list = [entry("cl_khr_fp16"), entry("cl_khr_command_buffer")].concat();
+        assert_eq!(forwarded_versions(&list), entry("cl_khr_fp16"));
+    }
+
+    #[test]
+    fn versions_say_that_katydid_is_between() {
+        assert_eq!(marked(b"OpenCL 3.0 PoCL 3.1\0".to_vec()), b"OpenCL 3.0 PoCL 3.1 (through Katydid)\0");
+    }
+
+    #[test]
+    fn functions_are_found_by_name() {
+        // SAFETY: C strings, and null.
+        unsafe {
+            assert!(get_extension_function_address(c"clIcdGetPlatformIDsKHR".as_ptr()).is_ok());
+            assert!(get_extension_function_address(c"clCreateFromGLBuffer".as_ptr()).is_err());
+            assert!(get_extension_function_address(std::ptr::null()).is_err());
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! Command queues.
+#![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use katydid_opencl_sys::constant::{
+    QUEUE_CONTEXT, QUEUE_DEVICE, QUEUE_DEVICE_DEFAULT, QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, QUEUE_PROFILING_ENABLE,
+    QUEUE_PROPERTIES, QUEUE_PROPERTIES_ARRAY, QUEUE_REFERENCE_COUNT,
+};
+use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, void};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::message::{kdclFinish, kdclFlush, kdclQueue};
+use katydid_wire::opencl::{list, query};
+
+use crate::objects::context::Context;
+use crate::objects::device::Device;
+use crate::objects::handle::{self, Base, HeldObject, Object, make, object};
+use crate::objects::image::Shape;
+use crate::objects::info::{CachedValues, QueryBuffer, ask, handles};
+use crate::process::link::PerWorker;
+use crate::process::shim::shim;
+use crate::transfers::pending_reads;
+
+/// A command queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) base: Base,
+    pub(crate) context: HeldObject<Context>,
+    device: HeldObject<Device>,
+    /// As given, with the 0 that ends them.
+    properties: Vec<u64>,
+    /// `CL_QUEUE_…_ENABLE`.
+    flags: u64,
+    /// What is on its way.
+    pub(crate) progress: Progress,
+    /// The program has asked when a command of it came to its states, and so will again.
+    asks_times: AtomicBool,
+    /// Kinds of commands ([`InfallibleCommand`]) that the driver of a worker has accepted.
+    accepted: PerWorker,
+    filled: Mutex<FilledImages>,
+    known: CachedValues,
+}
+
+/// Kinds and formats of images that the driver of a worker has filled by commands of a queue.
+#[derive(Debug, Default)]
+struct FilledImages {
+    worker: u32,
+    kinds: HashSet<(u32, (u32, u32))>,
+}
+
+/// Commands with which nothing of the program's can be wrong where a driver has them at all. Each is one bit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum InfallibleCommand {
+    Fill = 1,
+    Marker = 2,
+    Barrier = 4,
+}
+
+/// How far a queue is that keeps its order, as far as it is known here: so that nobody waits for what is known to have ended.
+///
+/// Commands are counted from 1. That one has ended says that all before it have, if these were sent before it was
+/// counted: another thread may be about to send one with a lower number.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Commands so far, in units of [`COMMAND_UNIT`], and those of them that are not sent yet.
+    counts: AtomicU64,
+    /// All up to this one are known to have ended.
+    ended: AtomicU64,
+    /// Threads for whose copies others wait before they send anything.
+    copying: AtomicU32,
+}
+
+/// One command; below it there is room for more threads than a session may have.
+const COMMAND_UNIT: u64 = 1 << 16;
+
+impl Progress {
+    /// Counts a command that is about to be sent. Its number; 0 if its end will say nothing of those before it.
+    pub(crate) fn begin(&self) -> u64 {
+        // Either this thread sees the one that copies, or that one sees this command: both are in one order for all.
+        let before = self.counts.fetch_add(COMMAND_UNIT + 1, Ordering::SeqCst);
+        while self.copying.load(Ordering::SeqCst) != 0 {
+            thread::yield_now();
+        }
+        if before.is_multiple_of(COMMAND_UNIT) { before / COMMAND_UNIT + 1 } else { 0 }
+    }
+
+    /// Does `work` while nobody sends anything; none if anything was begun since the command of this number, which is not
+    /// counted as sent yet. Others wait meanwhile.
+    pub(crate) fn alone<T>(&self, number: u64, work: impl FnOnce() -> T) -> Option<T> {
+        self.copying.fetch_add(1, Ordering::SeqCst);
+        let _end = CopyGuard(&self.copying);
+        (number != 0 && self.counts.load(Ordering::SeqCst) == number * COMMAND_UNIT + 1).then(work)
+    }
+
+    /// One that was counted is sent, or will not be.
+    pub(crate) fn sent(&self) {
+        self.counts.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// A command has ended, whose number is this.
+    pub(crate) fn end(&self, number: u64) {
+        self.ended.fetch_max(number, Ordering::AcqRel);
+    }
+
+    /// A command that is not sent has ended, if all before it are known to have.
+    pub(crate) fn skip(&self, number: u64) {
+        let before = number.checked_sub(1);
+        if before.is_some_and(|before| before <= self.ended.load(Ordering::Acquire)) {
+            self.end(number);
+        }
+    }
+
+    /// Whether the command of a number is known to have ended; of one without never.
+    pub(crate) fn has_ended(&self, number: u64) -> bool {
+        (1..=self.ended.load(Ordering::Acquire)).contains(&number)
+    }
+
+    /// The number of the last command; none if some are not sent yet.
+    fn last(&self) -> Option<u64> {
+        let counts = self.counts.load(Ordering::Acquire);
+        counts.is_multiple_of(COMMAND_UNIT).then_some(counts / COMMAND_UNIT)
+    }
+
+    /// Whether all commands have ended.
+    fn is_idle(&self) -> bool {
+        self.last().is_some_and(|last| last <= self.ended.load(Ordering::Acquire))
+    }
+}
+
+/// A thread that copies, however it ends.
+struct CopyGuard<'a>(&'a AtomicU32);
+
+impl Drop for CopyGuard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Queue {
+    /// Whether one command is done after the other.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.flags & QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE == 0
+    }
+
+    /// Whether all that the program enqueues later comes after the commands of this queue: it keeps its order, and its context has had
+    /// no other one.
+    pub(crate) fn is_before_all(&self) -> bool {
+        self.is_in_order() && self.context.has_one_queue()
+    }
+
+    /// The program wants to know when a command came to its states.
+    pub(crate) fn times_are_asked(&self) {
+        self.asks_times.store(self.is_profiled(), Ordering::Relaxed);
+    }
+
+    /// Whether it has wanted to.
+    pub(crate) fn are_times_asked(&self) -> bool {
+        self.asks_times.load(Ordering::Relaxed)
+    }
+
+    /// Whether the driver of a worker has accepted such a command of it.
+    pub(crate) fn has_accepted(&self, worker: u32, command: InfallibleCommand) -> bool {
+        self.accepted.get(worker) & command as u32 != 0
+    }
+
+    /// Whether the driver of a worker has accepted a fill of such an image.
+    pub(crate) fn has_filled(&self, worker: u32, shape: &Shape) -> bool {
+        let filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
+        filled.worker == worker && filled.kinds.contains(&(shape.kind, shape.format))
+    }
+
+    /// It has.
+    pub(crate) fn filled(&self, worker: u32, shape: &Shape) {
+        let mut filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
+        if filled.worker != worker {
+            *filled = FilledImages { worker, ..FilledImages::default() };
+        }
+        filled.kinds.insert((shape.kind, shape.format));
+    }
+
+    /// The driver of a worker has accepted such a command of it.
+    pub(crate) fn accepted(&self, worker: u32, command: InfallibleCommand) {
+        self.accepted.learn(worker, |commands| commands | command as u32);
+    }
+
+    /// The queue that kernels of its device enqueue to, as a handle; 0: none that the program has made. The driver knows it, and says
+    /// of which queues it may be asked.
+    fn default_of_device(&self) -> Result<usize, Code> {
+        let id = ask(query::QUEUE, self.base.id, 0, QUEUE_DEVICE_DEFAULT, &[])?;
+        let id = u32::take(&mut &id[..]).unwrap_or(0);
+        let all = shim()?.queues.live();
+        Ok(all.iter().find(|queue| queue.base.id == id).map_or(0, |queue| queue.base.handle))
+    }
+
+    /// Whether it keeps the times of its commands.
+    pub(crate) fn is_profiled(&self) -> bool {
+        self.flags & QUEUE_PROFILING_ENABLE != 0
+    }
+}
+
+/// The flags in a list of properties.
+fn flags_of(form: u32, properties: &[u64]) -> u64 {
+    if form == FLAGS {
+        return properties.first().copied().unwrap_or(0);
+    }
+    let pair = properties.chunks_exact(2).find(|pair| pair[0] == u64::from(QUEUE_PROPERTIES));
+    pair.map_or(0, |pair| pair[1])
+}
+
+/// What is given to the worker: flags of the old function, a list, or no list.
+const FLAGS: u32 = 0;
+const LIST: u32 = 1;
+const NONE: u32 = 2;
+
+fn create(
+    context: cl_context,
+    device: cl_device_id,
+    form: u32,
+    properties: &[u64],
+    given: Vec<u64>,
+) -> Result<cl_command_queue, Code> {
+    let (context, device) = (object::<Context>(context)?, object::<Device>(device)?);
+    if !context.has(&device) {
+        return Err(Code::INVALID_DEVICE);
+    }
+    let mut bytes = Vec::new();
+    list::put(&mut bytes, properties);
+    let queue = make(|base| {
+        let (context_id, device_id) = (context.base.id, device.base.id);
+        let message = kdclQueue { queue: base.id, context: context_id, device: device_id, form, properties: &bytes };
+        let worker = shim()?.link.worker();
+        let known = CachedValues::told(worker, &shim()?.link.call(&message)?.facts);
+        context.count_queue();
+        let (context, device) = (HeldObject::new(Arc::clone(&context)), HeldObject::new(Arc::clone(&device)));
+        let (flags, progress) = (flags_of(form, properties), Progress::default());
+        let (asks_times, accepted, filled) = (AtomicBool::new(false), PerWorker::default(), Mutex::default());
+        Ok(Queue { base, context, device, properties: given, flags, progress, asks_times, accepted, filled, known })
+    })?;
+    Ok(queue.handle())
+}
+
+pub(crate) fn create_command_queue(
+    context: cl_context,
+    device: cl_device_id,
+    properties: u64,
+) -> Result<cl_command_queue, Code> {
+    create(context, device, FLAGS, &[properties], Vec::new())
+}
+
+/// # Safety
+///
+/// `properties` is null or ends with 0.
+pub(crate) unsafe fn create_command_queue_with_properties(
+    context: cl_context,
+    device: cl_device_id,
+    properties: *const u64,
+) -> Result<cl_command_queue, Code> {
+    // SAFETY: handed on.
+    match unsafe { pairs(properties) } {
+        Some(list) => create(context, device, LIST, &list[..list.len() - 1], list.clone()),
+        None => create(context, device, NONE, &[], Vec::new()),
+    }
+}
+
+/// Pairs up to the name 0, which is kept: a value may be 0 where a name may not.
+///
+/// # Safety
+///
+/// The list is null or ends with 0 in the place of a name.
+pub(crate) unsafe fn pairs<T: Copy + Default + PartialEq>(first: *const T) -> Option<Vec<T>> {
+    if first.is_null() {
+        return None;
+    }
+    let mut list = Vec::new();
+    loop {
+        // SAFETY: names are read up to the first 0, each with its value.
+        let name = unsafe { first.add(list.len()).read_unaligned() };
+        list.push(name);
+        if name == T::default() {
+            return Some(list);
+        }
+        // SAFETY: a name that is not 0 has a value.
+        list.push(unsafe { first.add(list.len()).read_unaligned() });
+    }
+}
+
+pub(crate) fn retain_command_queue(queue: cl_command_queue) -> Result<(), Code> {
+    handle::retain::<Queue>(queue)
+}
+
+/// As the standard has it, what was enqueued is begun.
+pub(crate) fn release_command_queue(queue: cl_command_queue) -> Result<(), Code> {
+    flush(queue)?;
+    handle::release::<Queue>(queue)
+}
+
+/// # Safety
+///
+/// As a query's pointers are ([`QueryBuffer::answer`]).
+pub(crate) unsafe fn get_command_queue_info(
+    queue: cl_command_queue,
+    param_name: u32,
+    size: usize,
+    value: *mut void,
+    needed: *mut usize,
+) -> Result<(), Code> {
+    let queue = object::<Queue>(queue)?;
+    let bytes = match param_name {
+        QUEUE_CONTEXT => handle::bytes(&*queue.context),
+        QUEUE_DEVICE => handle::bytes(&*queue.device),
+        QUEUE_REFERENCE_COUNT => queue.base.count().to_le_bytes().to_vec(),
+        QUEUE_PROPERTIES_ARRAY => queue.properties.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        QUEUE_DEVICE_DEFAULT => handles([queue.default_of_device()?]),
+        _ => queue.known.ask(query::QUEUE, queue.base.id, param_name)?,
+    };
+    // SAFETY: handed on.
+    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
+}
+
+pub(crate) fn flush(queue: cl_command_queue) -> Result<(), Code> {
+    let queue = object::<Queue>(queue)?;
+    shim()?.link.enqueue(&kdclFlush { queue: queue.base.id })
+}
+
+/// Everything that was enqueued has ended, and what it read is in the program's memory.
+pub(crate) fn finish(queue: cl_command_queue) -> Result<(), Code> {
+    let queue = object::<Queue>(queue)?;
+    let link = &shim()?.link;
+    if !queue.is_in_order() || !queue.progress.is_idle() {
+        let last = queue.progress.last();
+        link.call(&kdclFinish { queue: queue.base.id })?;
+        queue.progress.end(last.unwrap_or(0));
+    }
+    pending_reads::settle()?;
+    link.earlier()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_idle_when_its_last_command_is_known_to_have_ended() {
+        let progress = Progress::default();
+        assert!(progress.is_idle());
+        let first = progress.begin();
+        assert!(progress.last().is_none() && !progress.is_idle());
+        progress.sent();
+        let second = progress.begin();
+        progress.sent();
+        progress.end(first);
+        assert_eq!((first, second, progress.last(), progress.is_idle()), (1, 2, Some(2), false));
+        assert!(progress.has_ended(first) && !progress.has_ended(second) && !progress.has_ended(0));
+        progress.end(second);
+        progress.end(first);
+        assert!(progress.is_idle());
+        let third = progress.begin();
+        progress.sent();
+        let fourth = progress.begin();
+        progress.sent();
+        progress.skip(fourth);
+        assert!(!progress.is_idle(), "one before it may be under way");
+        progress.skip(third);
+        progress.skip(0);
+        assert!(progress.has_ended(third) && !progress.has_ended(fourth));
+    }
+
+    #[test]
+    fn a_command_that_may_have_overtaken_another_says_nothing_of_it() {
+        let progress = Progress::default();
+        // Counted first and sent last.
+        assert_eq!(progress.begin(), 1);
+        let overtakes = progress.begin();
+        progress.sent();
+        progress.end(overtakes);
+        progress.sent();
+        assert_eq!((overtakes, progress.last(), progress.is_idle()), (0, Some(2), false));
+        assert_eq!(progress.begin(), 3);
+    }
+
+    #[test]
+    fn a_copy_is_alone_or_not_made_and_others_wait_for_it() {
+        let progress = Progress::default();
+        let first = progress.begin();
+        std::thread::scope(|scope| {
+            let other = progress.alone(first, || {
+                let other = scope.spawn(|| progress.begin());
+                while progress.counts.load(Ordering::SeqCst) / COMMAND_UNIT == 1 {
+                    thread::yield_now();
+                }
+                assert!(!other.is_finished());
+                other
+            });
+            assert_eq!(other.unwrap().join().unwrap(), 0, "begun while another was under way");
+        });
+        assert_eq!(progress.alone(first, || ()), None, "another command was begun");
+        (0..2).for_each(|_| progress.sent());
+        let (third, _fourth) = (progress.begin(), progress.begin());
+        assert_eq!((third, progress.alone(third, || ())), (3, None));
+    }
+
+    #[test]
+    fn a_value_of_zero_ends_no_list() {
+        // SAFETY: lists that end with the name 0, and null.
+        unsafe {
+            assert_eq!(pairs([0x1093u64, 0, 0x1094, 7, 0].as_ptr()), Some(vec![0x1093, 0, 0x1094, 7, 0]));
+            assert_eq!(pairs([0isize].as_ptr()), Some(vec![0]));
+            assert_eq!(pairs(std::ptr::null::<u64>()), None);
+        }
+    }
+}

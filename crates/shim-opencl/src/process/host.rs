@@ -1,0 +1,101 @@
+//! Memory that the program and its worker both have, at the same addresses: buffers of `CL_MEM_ALLOC_HOST_PTR`.
+//!
+//! On a processor such a buffer lies there on both sides, so that a map copies nothing. Elsewhere the driver copies from the
+//! device right into the mapped memory, and back. A block is used again when the driver has destroyed its buffer, which is
+//! after all commands that use it: its callback says so.
+#![expect(unsafe_code, reason = "maps memory at the addresses that both sides agreed on")]
+
+use std::ops::Range;
+use std::ptr;
+
+use katydid_arena::{Reservation, ReserveError};
+use katydid_client::connect::PinnedMemory;
+use katydid_client::memory::{Arena, Backing};
+use katydid_cuda_sys::CUresult;
+use rustix::mm::{Advice, madvise};
+
+use crate::process::shim::{Shim, shim};
+
+/// Blocks are whole pages, which are aligned as any element wants.
+const PAGE_BYTES: u64 = 4096;
+/// Blocks from this size on go back to the system when they are freed.
+const MIN_TRIMMED_BYTES: u64 = 2 << 20;
+
+/// The arena.
+pub(crate) struct HostMemory {
+    arena: Arena,
+    start: u64,
+    /// Keeps the addresses for as long as the process lives.
+    _range: Reservation,
+}
+
+/// Bytes of the arena, for one buffer. Freed by [`Block::free`] alone: commands may use it when its handle is gone.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) address: usize,
+    size: u64,
+}
+
+/// How the arena's memory grows: the worker sees the same file.
+struct File<'a> {
+    shim: &'a Shim,
+    start: u64,
+}
+
+impl Backing for File<'_> {
+    fn grow(&self, range: &Range<u64>) -> Result<(), CUresult> {
+        self.shim.link.lengthen_pinned(range.end - self.start).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)
+    }
+
+    fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult> {
+        let start = ptr::with_exposed_provenance_mut(range.start as usize);
+        // SAFETY: a whole piece of the arena's mapping, in which there is no block, so nobody refers to it.
+        let removed = unsafe { madvise(start, (range.end - range.start) as usize, Advice::LinuxRemove) };
+        // Pages that stay cost memory until the process ends, and nothing else.
+        removed.or(Ok(()))
+    }
+
+    fn settle(&self) -> Result<u64, CUresult> {
+        // No block is freed before its last command has ended.
+        Ok(0)
+    }
+}
+
+impl HostMemory {
+    /// Maps all of the memory.
+    pub(crate) fn new((range, memory): PinnedMemory) -> Result<Self, ReserveError> {
+        let Range { start, end } = range.range();
+        range.map_shared(0, end - start, &memory, 0)?;
+        // A core of the program would otherwise walk through 256 GiB of holes. Without this advice it does, no more.
+        // SAFETY: changes what a dump holds, not what the memory does; the mapping was just made.
+        let _ = unsafe {
+            madvise(ptr::with_exposed_provenance_mut(start as usize), (end - start) as usize, Advice::LinuxDontDump)
+        };
+        Ok(Self { arena: Arena::new(start..end, 0), start, _range: range })
+    }
+
+    /// Memory of zeros or of what a block before had in it; none if there is no room.
+    pub(crate) fn allocate(&self, shim: &Shim, size: usize) -> Option<Block> {
+        let pages = (size as u64).checked_next_multiple_of(PAGE_BYTES)?;
+        let address = self.arena.allocate(pages, PAGE_BYTES, &File { shim, start: self.start }).ok()?;
+        Some(Block { address: address as usize, size: pages })
+    }
+}
+
+impl Block {
+    /// Bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.size as usize
+    }
+
+    /// Nobody uses it any more.
+    pub(crate) fn free(self) {
+        let Ok(shim) = shim() else { return };
+        let Some(memory) = &shim.host else { return };
+        let _ = memory.arena.free(self.address as u64, 0);
+        memory.arena.release_until(0);
+        if self.size >= MIN_TRIMMED_BYTES {
+            memory.arena.trim(&File { shim, start: memory.start });
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Commands between a memory object and fine-grained shared virtual memory: the driver reads and writes that itself, in the
+//! command's turn, as kernels before it and after it do.
+
+use katydid_opencl_sys::Code;
+use katydid_opencl_sys::constant::{COMMAND_READ_BUFFER, COMMAND_WRITE_BUFFER, MEM_OBJECT_IMAGE1D_ARRAY};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::IN_SVM;
+use katydid_wire::opencl::message::{kdclRead, kdclWrite};
+
+use crate::commands::pending::PendingCommand;
+use crate::commands::transfer::Transfer;
+use crate::objects::event;
+use crate::process::shim::shim;
+use crate::transfers::rows::Direction;
+
+/// Whether the program's side of a transfer is such memory.
+pub(crate) fn is_for(transfer: &Transfer) -> Result<bool, Code> {
+    let rows = &transfer.rows;
+    Ok(shim()?.ranges.is_fine(rows.start, rows.reach()))
+}
+
+/// Bytes from row to row and from slice to slice as the driver's functions take them; 0: no gaps, or none of these.
+fn pitches(transfer: &Transfer) -> [usize; 2] {
+    let rows = &transfer.rows;
+    let is_array_of_lines = transfer.memory.image.as_ref().is_some_and(|shape| shape.kind == MEM_OBJECT_IMAGE1D_ARRAY);
+    match (rows.has_gaps(), rows.slices) {
+        (false, _) => [0, 0],
+        (true, 1) if is_array_of_lines => [rows.row, rows.row],
+        (true, 1) => [rows.row, 0],
+        (true, _) => [rows.row, rows.slice],
+    }
+}
+
+/// Enqueues a transfer and, if the program waits, waits.
+pub(crate) fn run(
+    transfer: &Transfer,
+    order: PendingCommand,
+    blocking: bool,
+    direction: Direction,
+) -> Result<(), Code> {
+    let command = if direction == Direction::Out { COMMAND_WRITE_BUFFER } else { COMMAND_READ_BUFFER };
+    let order = if blocking { order.with_event(command)? } else { order };
+    let mut waits = transfer.arguments(&order);
+    [transfer.rows.start].into_iter().chain(pitches(transfer)).for_each(|number| (number as u64).put(&mut waits));
+    let (link, waits) = (&shim()?.link, &waits[..]);
+    let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
+    match direction {
+        Direction::Out => {
+            link.call(&kdclWrite { queue, event, memory, form, staged: IN_SVM, blocking: 0, waits })?;
+        }
+        Direction::In => {
+            link.call(&kdclRead { queue, event, memory, form, landing: 0, waits })?;
+        }
+    }
+    if !blocking {
+        order.done();
+        return Ok(());
+    }
+    event::wait_for(&[event])?;
+    order.ended();
+    Ok(())
+}

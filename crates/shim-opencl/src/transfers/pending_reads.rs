@@ -1,0 +1,257 @@
+//! What commands read for the program and is not in its memory yet.
+//!
+//! A read that the program does not wait for ends in the worker. Its bytes come over in the calls by which the program
+//! learns that a command has ended: waiting, finishing, asking for a state, a callback. So whoever knows, has the bytes.
+//!
+//! Until then they are known by their place. Who brings other bytes there, or takes what is there, comes after them: the oldest
+//! are brought first.
+#![expect(unsafe_code, reason = "writes into memory that programs named for their reads")]
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_opencl_sys::Code;
+use katydid_wire::opencl::message::kdclLand;
+use katydid_wire::opencl::{AT_ONCE, land};
+
+use crate::process::shim::shim;
+use crate::transfers::blocks::{self, Parcel};
+use crate::transfers::rows::Rows;
+
+/// One read under way.
+struct PendingRead {
+    number: u64,
+    target: Rows,
+    /// Whether its bytes are still to be brought over.
+    is_wanted: bool,
+    /// Another one was under way to a part of the same place when it was begun.
+    is_second: bool,
+    /// Where its bytes are when it has ended; none if the worker sends them.
+    parcel: Option<Parcel>,
+}
+
+/// All reads under way, oldest first.
+#[derive(Default)]
+pub(crate) struct PendingReads {
+    list: Mutex<Vec<PendingRead>>,
+    /// How many there are, to be asked without the lock.
+    count: AtomicUsize,
+    last: AtomicU64,
+}
+
+impl PendingReads {
+    /// A number for a new read.
+    pub(crate) fn number(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Whether there are any.
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::Acquire) != 0
+    }
+
+    /// Notes a read that the worker has accepted.
+    ///
+    /// # Safety
+    ///
+    /// The target stays writable until the command has ended, as OpenCL demands of the program.
+    pub(crate) unsafe fn expect(&self, number: u64, target: Rows, parcel: Option<Parcel>) {
+        let mut list = self.lock();
+        let is_second = list.iter().any(|pending| pending.comes_to(&target));
+        list.push(PendingRead { number, target, is_wanted: true, is_second, parcel });
+        self.count.store(list.len(), Ordering::Release);
+    }
+
+    /// Whether a read under way brings bytes to a place.
+    pub(crate) fn come_to(&self, place: &Rows) -> bool {
+        self.first(place).is_some()
+    }
+
+    /// The oldest read under way that brings bytes to a place.
+    fn first(&self, place: &Rows) -> Option<u64> {
+        if !self.any() {
+            return None;
+        }
+        self.lock().iter().find(|pending| pending.comes_to(place)).map(|pending| pending.number)
+    }
+
+    /// Leaves the place of a read alone from now on, if that is still under way and nothing else comes there.
+    pub(crate) fn abandon(&self, number: u64, place: &Rows) -> bool {
+        if !self.any() {
+            return false;
+        }
+        let mut list = self.lock();
+        let is_alone = !list.iter().any(|pending| pending.number != number && pending.comes_to(place));
+        let own = list.iter_mut().find(|pending| is_alone && pending.number == number && pending.is_wanted);
+        own.map(|own| own.is_wanted = false).is_some()
+    }
+
+    /// Leaves memory alone from now on that is about to be gone.
+    pub(crate) fn abandon_all(&self, start: usize, length: usize) {
+        if !self.any() {
+            return;
+        }
+        let gone = Rows::run(start, length);
+        self.lock().iter_mut().filter(|pending| pending.comes_to(&gone)).for_each(|pending| pending.is_wanted = false);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<PendingRead>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PendingRead {
+    /// Whether it brings bytes to a place.
+    fn comes_to(&self, place: &Rows) -> bool {
+        self.is_wanted && self.target.overlaps(place)
+    }
+
+    /// Brings its bytes over, if they are wanted, and its command has ended; false if that has not.
+    ///
+    /// # Safety
+    ///
+    /// The target is writable, unless it was abandoned.
+    unsafe fn settle(&mut self) -> Result<bool, Code> {
+        if self.is_wanted {
+            // SAFETY: by the contract.
+            return unsafe { bring(self.number, &self.target, &mut self.parcel, false) };
+        }
+        // None of its bytes: what remains of them when all are fetched.
+        let offset = if self.parcel.is_some() { 0 } else { self.target.len() as u64 };
+        let has_ended =
+            shim()?.link.call(&kdclLand { landing: self.number, offset, size: 0, how: land::NOW })?.state <= 0;
+        match self.parcel.take_if(|_| has_ended) {
+            Some(parcel) => blocks::drop_unread(parcel).map(|()| true),
+            None => Ok(has_ended),
+        }
+    }
+}
+
+/// Brings over what has ended. Callers have just learned that some command has.
+pub(crate) fn settle() -> Result<(), Code> {
+    let pending_reads = &shim()?.pending_reads;
+    if !pending_reads.any() {
+        return Ok(());
+    }
+    let mut list = pending_reads.lock();
+    let under_way = under_way(&list)?;
+    let mut failure = Ok(());
+    list.retain_mut(|pending| {
+        if under_way.contains(&pending.number) {
+            return true;
+        }
+        // SAFETY: not ended for the program, so its memory is still the command's.
+        match failure.and_then(|()| unsafe { pending.settle() }) {
+            Ok(has_ended) => !has_ended,
+            Err(code) => {
+                failure = Err(code);
+                true
+            }
+        }
+    });
+    pending_reads.count.store(list.len(), Ordering::Release);
+    failure
+}
+
+/// Which are not to be asked for, where several come to one place: an older one may end between the questions for it and for a
+/// younger one, and would be brought over that. So the younger ones are asked for first.
+fn under_way(list: &[PendingRead]) -> Result<Vec<u64>, Code> {
+    if !list.iter().any(|pending| pending.is_second) {
+        return Ok(Vec::new());
+    }
+    let mut numbers = Vec::new();
+    for pending in list.iter().rev() {
+        if look(pending.number, land::LOOK)? > 0 {
+            numbers.push(pending.number);
+        }
+    }
+    Ok(numbers)
+}
+
+/// The state of a read, which stays as it is.
+fn look(number: u64, how: u32) -> Result<i32, Code> {
+    Ok(shim()?.link.call(&kdclLand { landing: number, offset: 0, size: 0, how })?.state)
+}
+
+/// How a read is fetched: after its end, or if it has ended.
+fn fetching(wait: bool) -> u32 {
+    if wait { land::AT_END } else { land::NOW }
+}
+
+/// Waits until all bytes have come to a place that were on their way there.
+pub(crate) fn wait_for_place(place: &Rows) -> Result<(), Code> {
+    let pending_reads = &shim()?.pending_reads;
+    while let Some(number) = pending_reads.first(place) {
+        // No lock is held meanwhile: other threads bring over what they have waited for, this one perhaps, which is unknown to the
+        // worker then.
+        let waited = look(number, land::LOOK_AT_END);
+        settle()?;
+        if pending_reads.first(place) == Some(number) {
+            waited?;
+        }
+    }
+    Ok(())
+}
+
+/// Waits for a read and brings it over.
+///
+/// # Safety
+///
+/// The target is writable.
+pub(crate) unsafe fn wait(number: u64, target: &Rows, mut parcel: Option<Parcel>) -> Result<(), Code> {
+    // SAFETY: handed on.
+    unsafe { bring(number, target, &mut parcel, true) }.map(drop)
+}
+
+/// Brings a read over if it has ended; false if it has not. A failed one has ended too: its event says so.
+///
+/// # Safety
+///
+/// The target is writable.
+unsafe fn bring(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: bool) -> Result<bool, Code> {
+    if parcel.is_some() {
+        // SAFETY: handed on.
+        return unsafe { bring_parcel(number, target, parcel, wait) };
+    }
+    let link = &shim()?.link;
+    let mut offset = 0;
+    loop {
+        let size = (target.len() - offset).min(AT_ONCE);
+        let message = kdclLand { landing: number, offset: offset as u64, size: size as u32, how: fetching(wait) };
+        let reply = link.call(&message)?;
+        match reply.state {
+            0 if reply.data.len() == size => {
+                // SAFETY: by the contract.
+                unsafe { target.scatter(offset, &reply.data) };
+                offset += size;
+                if offset == target.len() {
+                    return Ok(true);
+                }
+            }
+            0 => return Err(link.broken("kdclLand")),
+            state if state < 0 && wait => return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST),
+            state => return Ok(state < 0),
+        }
+    }
+}
+
+/// The same of a read whose bytes are here when it has ended: only that is asked for.
+///
+/// # Safety
+///
+/// The target is writable.
+unsafe fn bring_parcel(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: bool) -> Result<bool, Code> {
+    let message = kdclLand { landing: number, offset: 0, size: 0, how: fetching(wait) };
+    let state = shim()?.link.call(&message)?.state;
+    if state > 0 {
+        return Ok(false);
+    }
+    let Some(parcel) = parcel.take() else { return Ok(true) };
+    if state == 0 {
+        // SAFETY: by the contract; the command has ended.
+        unsafe { blocks::fetch(parcel, target)? };
+        return Ok(true);
+    }
+    blocks::drop_unread(parcel)?;
+    if wait { Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) } else { Ok(true) }
+}

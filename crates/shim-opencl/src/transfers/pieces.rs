@@ -1,0 +1,446 @@
+//! Copies through the staging area, where the program and its worker share one: the driver reads from its pieces and writes
+//! to them, so bytes are copied once on either side, and both sides copy at the same time.
+//!
+//! What travels so is cut into parts, in queues that keep their order: the last part's event is then that of the whole, and no
+//! command of another thread comes between them ([`PendingCommand::alone`]). A command whose times are kept is not cut ([`crate::transfers::blocks`]).
+#![expect(unsafe_code, reason = "reads and writes the memory that programs name")]
+
+use std::ops::RangeInclusive;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_client::threads::{Helpers, processors};
+use katydid_opencl_sys::Code;
+use katydid_transport::{PIECE, Piece, Staging};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::extent::{Extent, RUN};
+use katydid_wire::opencl::message::{kdclFlush, kdclLand, kdclRead, kdclWrite};
+use katydid_wire::opencl::{IN_PIECE, land};
+
+use crate::commands::pending::PendingCommand;
+use crate::commands::transfer::Transfer;
+use crate::process::shim::{Shim, shim};
+use crate::transfers::rows::{Direction, Rows};
+
+/// Up to this many bytes travel in frames.
+const MIN_STAGED_BYTES: usize = 128 << 10;
+/// Parts that a copy is cut into, so that both sides are at work, as long as they are not smaller than [`MIN_STAGED_BYTES`].
+const PARTS: usize = 8;
+/// Bytes of a part of a write: no part is waited for, so small ones do no harm, and the device begins after the first one.
+const WRITE: RangeInclusive<usize> = MIN_STAGED_BYTES..=2 << 20;
+/// The same of a read: one part is copied while others come, but each is waited for, in which time a core copies half a MiB.
+const READ_PART_BYTES: RangeInclusive<usize> = 1 << 20..=2 << 20;
+/// Parts begin at pages.
+const PAGE_BYTES: usize = 4096;
+/// Parts of a read that are under way, besides those that threads copy.
+const MAX_PARTS_IN_FLIGHT: usize = 3;
+/// How long a write waits for a piece before it travels otherwise, and between two looks.
+const PIECE_TIMEOUT: Duration = Duration::from_millis(50);
+const PIECE_POLL_INTERVAL: Duration = Duration::from_micros(20);
+
+/// The staging area, if a transfer may travel through it.
+fn staging<'a>(shim: &'a Shim, transfer: &Transfer, order: &PendingCommand) -> Option<&'a Staging> {
+    let queue = &order.queue;
+    let can = transfer.rows.len() > MIN_STAGED_BYTES && queue.is_in_order();
+    let is_whole = order.event() == 0 || !queue.is_profiled();
+    shim.link.staging().filter(|_| can && is_whole)
+}
+
+/// Bytes of each part but the last, within the bounds.
+fn part(size: usize, bounds: &RangeInclusive<usize>) -> usize {
+    (size / PARTS).next_multiple_of(PAGE_BYTES).clamp(*bounds.start(), *bounds.end())
+}
+
+/// A transfer in parts of about `each` bytes, none larger than a piece, in their order; none if a row is larger than that.
+fn parts(transfer: &Transfer, each: usize) -> Option<Vec<Transfer>> {
+    let areas = if transfer.form == RUN {
+        stretches(&transfer.extent, &transfer.rows, each)
+    } else {
+        boxes(&transfer.extent, &transfer.rows, each)?
+    };
+    Some(areas.into_iter().map(|(extent, rows)| Transfer { extent, rows, ..transfer.clone() }).collect())
+}
+
+/// Of a run its stretches.
+fn stretches(extent: &Extent, rows: &Rows, each: usize) -> Vec<(Extent, Rows)> {
+    let stretch = |at: usize| {
+        let length = each.min(rows.len() - at);
+        (Extent::run(extent.origin[0] + at as u64, length as u64), Rows::run(rows.start + at, length))
+    };
+    (0..rows.len()).step_by(each).map(stretch).collect()
+}
+
+/// Of a box whole slices, or rows of one slice.
+fn boxes(extent: &Extent, rows: &Rows, each: usize) -> Option<Vec<(Extent, Rows)>> {
+    let slice = rows.width * rows.rows;
+    let (most_rows, most_slices) =
+        if slice <= PIECE { (rows.rows, (each / slice).max(1)) } else { ((each / rows.width).max(1), 1) };
+    let places =
+        (0..rows.slices).step_by(most_slices).flat_map(|z| (0..rows.rows).step_by(most_rows).map(move |y| (y, z)));
+    let part = |(y, z): (usize, usize)| {
+        let (high, deep) = (most_rows.min(rows.rows - y), most_slices.min(rows.slices - z));
+        let start = rows.start + z * rows.slice + y * rows.row;
+        let ([x, row, plane], width) = (extent.origin, extent.region[0]);
+        let origin = [x, row + y as u64, plane + z as u64];
+        let region = [width, high as u64, deep as u64];
+        (Extent { origin, region, ..*extent }, Rows { start, rows: high, slices: deep, ..*rows })
+    };
+    (rows.width <= PIECE).then(|| places.map(part).collect())
+}
+
+/// Enqueues a write in parts; false if it is to be done in another way: there is no piece, or another thread of the queue could
+/// come between the parts.
+///
+/// # Safety
+///
+/// The rows are readable.
+pub(crate) unsafe fn write(transfer: &Transfer, order: &PendingCommand, blocking: bool) -> Result<bool, Code> {
+    let shim = shim()?;
+    let Some(staging) = staging(shim, transfer, order) else { return Ok(false) };
+    let Some(parts) = parts(transfer, part(transfer.rows.len(), &WRITE)) else { return Ok(false) };
+    // SAFETY: handed on.
+    order.alone(|| unsafe { write_parts((shim, staging), parts, order, blocking) }).unwrap_or(Ok(false))
+}
+
+/// Writes the first part, then by several threads what lies between, and at last the last one, which has the event: one core
+/// copies slower than a device takes. What finds no piece is sent in another way; false if that is all of it, and nothing was sent.
+///
+/// # Safety
+///
+/// The rows of the parts are readable.
+unsafe fn write_parts(
+    (shim, staging): (&Shim, &Staging),
+    mut parts: Vec<Transfer>,
+    order: &PendingCommand,
+    blocking: bool,
+) -> Result<bool, Code> {
+    let piece_for = |part: &Transfer| take(shim, staging, order, (part.rows.len(), blocking));
+    // SAFETY: handed on.
+    let put = |piece, part: &Transfer, ends| unsafe { put((shim, staging), (piece, part), order, ends) };
+    let last = parts.len() - 1;
+    let Some(piece) = piece_for(&parts[0])? else { return Ok(false) };
+    put(piece, &parts[0], (true, last == 0))?;
+    // The next part that nobody has, and where they end for now: before the last one, or at one that found no piece.
+    let open = Mutex::new(1..last);
+    let claim = || -> Result<Option<(Piece, &Transfer)>, Code> {
+        let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(part) = parts.get(open.clone()).and_then(<[Transfer]>::first) else { return Ok(None) };
+        let piece = piece_for(part)?;
+        if piece.is_some() {
+            open.start += 1
+        } else {
+            open.end = open.start
+        }
+        Ok(piece.map(|piece| (piece, part)))
+    };
+    let write_open = || {
+        while let Some((piece, part)) = claim()? {
+            put(piece, part, (false, false))?;
+        }
+        Ok(())
+    };
+    let between: usize = parts.get(1..last).unwrap_or_default().iter().map(|part| part.rows.len()).sum();
+    let helpers = Helpers::take(Helpers::worth(between as u64, processors()));
+    helpers.work(Code::OUT_OF_RESOURCES, &write_open)?;
+    let next = open.into_inner().unwrap_or_else(PoisonError::into_inner).start;
+    match &parts[next..] {
+        [] => return Ok(true),
+        [one] => {
+            if let Some(piece) = piece_for(one)? {
+                return put(piece, one, (false, true)).map(|()| true);
+            }
+        }
+        _ => {}
+    }
+    // SAFETY: handed on.
+    unsafe { send_rest(joined(parts.split_off(next)), order).map(|()| true) }
+}
+
+/// Writes one part, by a piece that was taken for it; whether it is the first, and the last, of its command.
+///
+/// # Safety
+///
+/// Its rows are readable.
+unsafe fn put(
+    (shim, staging): (&Shim, &Staging),
+    (piece, part): (Piece, &Transfer),
+    order: &PendingCommand,
+    (is_first, is_last): (bool, bool),
+) -> Result<(), Code> {
+    // SAFETY: the rows are readable by the contract; the piece was taken, and has room for a part.
+    let copied = staging.with(piece, |to| unsafe { part.rows.copy(Direction::Out, to.expose_provenance()) });
+    copied.map_err(|error| shim.link.fail("a copy", &error))?;
+    let waits = if is_first { part.arguments(order) } else { part.alone() };
+    let (event, blocking) = if is_last { (order.event(), order.blocks().into()) } else { (0, 0) };
+    let (queue, memory, staged) = (order.queue(), part.memory.base.id, IN_PIECE + piece.number());
+    let message = kdclWrite { queue, event, memory, form: part.form, staged, blocking, waits: &waits };
+    // The first says whether there is anything wrong; an event has to be there when the program has it.
+    if is_first || event != 0 { shim.link.call(&message).map(drop) } else { shim.link.enqueue(&message) }
+}
+
+/// Sends the last parts of a write, of which others are on their way.
+///
+/// # Safety
+///
+/// Their rows are readable.
+unsafe fn send_rest(rest: Vec<Transfer>, order: &PendingCommand) -> Result<(), Code> {
+    for (number, part) in rest.iter().enumerate() {
+        // SAFETY: handed on.
+        unsafe { part.send(order, (false, number + 1 == rest.len()))? };
+    }
+    Ok(())
+}
+
+/// Parts that follow each other, runs as one.
+fn joined(parts: Vec<Transfer>) -> Vec<Transfer> {
+    match &parts[..] {
+        [first, .., last] if first.form == RUN => {
+            let length = last.rows.start + last.rows.len() - first.rows.start;
+            let extent = Extent::run(first.extent.origin[0], length as u64);
+            vec![Transfer { extent, rows: Rows::run(first.rows.start, length), ..first.clone() }]
+        }
+        _ => parts,
+    }
+}
+
+/// A part of a read that is under way.
+struct ReadPart {
+    piece: Piece,
+    landing: u64,
+    rows: Rows,
+}
+
+/// The pieces of one read: taken before it begins, since nobody may wait for one in the middle.
+struct ReadPieces<'a> {
+    staging: &'a Staging,
+    all: Vec<Piece>,
+}
+
+impl<'a> ReadPieces<'a> {
+    /// So many at most, of so many bytes each.
+    fn take(staging: &'a Staging, most: usize, each: usize) -> Self {
+        Self { staging, all: (0..most).map_while(|_| staging.try_take(each)).collect() }
+    }
+}
+
+impl Drop for ReadPieces<'_> {
+    fn drop(&mut self) {
+        self.all.iter().for_each(|piece| self.staging.release(*piece));
+    }
+}
+
+/// Reads and waits; false if it may not travel so, no piece is free, or another thread of the queue could come between the parts.
+///
+/// The first part is waited for before others are begun: from then on nothing keeps them but the driver's copies, so that other
+/// threads do not wait for long ([`PendingCommand::alone`]).
+///
+/// # Safety
+///
+/// The rows are writable.
+pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result<bool, Code> {
+    let shim = shim()?;
+    let Some(staging) = staging(shim, transfer, order) else { return Ok(false) };
+    let size = transfer.rows.len();
+    let each = part(size, &READ_PART_BYTES);
+    let Some(parts) = parts(transfer, each) else { return Ok(false) };
+    let longest = parts.iter().map(|part| part.rows.len()).max().unwrap_or(each);
+    let helpers = Helpers::take(Helpers::worth(size as u64, processors()));
+    let pieces = ReadPieces::take(staging, MAX_PARTS_IN_FLIGHT + helpers.count(), longest);
+    let (Some((first, rest)), Some(piece)) = (parts.split_first(), pieces.all.first()) else { return Ok(false) };
+    let begun = begin(shim, *piece, first, order, (true, rest.is_empty()))?;
+    // SAFETY: handed on.
+    unsafe { land(shim, staging, &begun)? };
+    if rest.is_empty() {
+        return Ok(true);
+    }
+    // SAFETY: handed on.
+    let read = order.alone(|| unsafe { read_rest((shim, staging), rest, order, (&pieces, &helpers)) });
+    read.map_or(Ok(false), |read| read.map(|()| true))
+}
+
+/// Reads all parts but the first. This thread begins them in their order, and others copy what has come to its place: one core
+/// copies slower than a device reads.
+///
+/// # Safety
+///
+/// Their rows are writable.
+unsafe fn read_rest(
+    (shim, staging): (&Shim, &Staging),
+    parts: &[Transfer],
+    order: &PendingCommand,
+    (pieces, helpers): (&ReadPieces<'_>, &Helpers),
+) -> Result<(), Code> {
+    let ((begin_one, begun), (give, free)) = (channel(), channel());
+    for piece in &pieces.all {
+        let _ = give.send(*piece);
+    }
+    let begun = Mutex::new(begun);
+    // Lands parts until there are no more; whatever happens to one, the others are waited for, since drivers write to pieces.
+    let land_all = || {
+        let mut outcome = Ok(());
+        while let Some(part) = next(&begun) {
+            // SAFETY: handed on.
+            outcome = outcome.and(unsafe { land(shim, staging, &part) });
+            let _ = give.send(part.piece);
+        }
+        outcome
+    };
+    thread::scope(|scope| {
+        let help = helpers.start(scope, land_all);
+        let mut outcome = Ok(());
+        for (number, one) in parts.iter().enumerate() {
+            if help.is_empty() && outcome.is_ok() {
+                // SAFETY: handed on.
+                outcome = unsafe { land_if_full(shim, staging, (&begun, &free, &give)) };
+            }
+            let is_last = number + 1 == parts.len();
+            let part = outcome.and_then(|()| free.recv().map_err(|_| Code::OUT_OF_RESOURCES));
+            match part.and_then(|piece| begin(shim, piece, one, order, (false, is_last))) {
+                Ok(part) => drop(begin_one.send(part)),
+                Err(code) => {
+                    outcome = Err(code);
+                    break;
+                }
+            }
+        }
+        drop(begin_one);
+        if help.is_empty() {
+            outcome = outcome.and(land_all());
+        }
+        let lost = Err(Code::OUT_OF_RESOURCES);
+        help.into_iter().fold(outcome, |so_far, thread| so_far.and(thread.join().unwrap_or(lost)))
+    })
+}
+
+/// The next part that was begun; none when there will be no more.
+fn next(begun: &Mutex<Receiver<ReadPart>>) -> Option<ReadPart> {
+    begun.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+}
+
+/// Of a thread that does everything itself: lands the oldest part if no piece is free.
+///
+/// # Safety
+///
+/// The rows of parts are writable.
+unsafe fn land_if_full(
+    shim: &Shim,
+    staging: &Staging,
+    (begun, free, give): (&Mutex<Receiver<ReadPart>>, &Receiver<Piece>, &Sender<Piece>),
+) -> Result<(), Code> {
+    if let Ok(piece) = free.try_recv() {
+        let _ = give.send(piece);
+        return Ok(());
+    }
+    let Some(part) = next(begun) else { return Ok(()) };
+    // SAFETY: handed on.
+    let landed = unsafe { land(shim, staging, &part) };
+    let _ = give.send(part.piece);
+    landed
+}
+
+/// Begins to read a part, which may be the first or the last.
+fn begin(
+    shim: &Shim,
+    piece: Piece,
+    one: &Transfer,
+    order: &PendingCommand,
+    (is_first, is_last): (bool, bool),
+) -> Result<ReadPart, Code> {
+    let part = ReadPart { piece, landing: shim.pending_reads.number(), rows: one.rows };
+    let mut waits = if is_first { one.arguments(order) } else { one.alone() };
+    (piece.number() + 1).put(&mut waits);
+    let event = if is_last { order.event() } else { 0 };
+    let (queue, memory, landing) = (order.queue(), one.memory.base.id, part.landing);
+    let message = kdclRead { queue, event, memory, form: one.form, landing, waits: &waits };
+    if is_first || event != 0 {
+        shim.link.call(&message).map(drop)?
+    } else {
+        shim.link.enqueue(&message)?
+    }
+    Ok(part)
+}
+
+/// Waits for a part, and copies it to its place.
+///
+/// # Safety
+///
+/// The rows are writable.
+unsafe fn land(shim: &Shim, staging: &Staging, part: &ReadPart) -> Result<(), Code> {
+    let reply = shim.link.call(&kdclLand { landing: part.landing, offset: 0, size: 0, how: land::AT_END })?;
+    if reply.state != 0 {
+        return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
+    }
+    // SAFETY: the rows are writable by the contract; the command that wrote the piece has ended.
+    let copied = staging.with(part.piece, |from| unsafe { part.rows.copy(Direction::In, from.expose_provenance()) });
+    copied.map_err(|error| shim.link.fail("a copy", &error))
+}
+
+/// A free piece for a write; none where the program does not wait, or others keep them all. These may wait for what this
+/// very thread is to do later, so nobody waits for them for long.
+fn take(
+    shim: &Shim,
+    staging: &Staging,
+    order: &PendingCommand,
+    (length, waits): (usize, bool),
+) -> Result<Option<Piece>, Code> {
+    let mut piece = staging.try_take(length);
+    if piece.is_none() && waits {
+        // What the queue holds back is begun.
+        shim.link.enqueue(&kdclFlush { queue: order.queue() })?;
+        let begun = Instant::now();
+        while piece.is_none() && begun.elapsed() < PIECE_TIMEOUT {
+            thread::sleep(PIECE_POLL_INTERVAL);
+            piece = staging.try_take(length);
+        }
+    }
+    Ok(piece)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_neither_too_small_nor_larger_than_a_piece() {
+        assert_eq!(
+            [MIN_STAGED_BYTES + 1, 2 << 20, 1 << 30].map(|size| part(size, &WRITE)),
+            [MIN_STAGED_BYTES, 256 << 10, 2 << 20]
+        );
+        assert_eq!([1 << 20, 12 << 20, 1 << 30].map(|size| part(size, &READ_PART_BYTES)), [1 << 20, 3 << 19, 2 << 20]);
+        assert!(part((3 << 20) + 17, &WRITE).is_multiple_of(PAGE_BYTES));
+    }
+
+    /// Bytes of the program's that parts take, by address, and of the object's: each once, in the same order.
+    fn covered(parts: &[(Extent, Rows)], element: u64) -> usize {
+        parts.iter().for_each(|(extent, rows)| assert_eq!(extent.bytes(element), Some(rows.len() as u64)));
+        parts.iter().map(|(_, rows)| rows.len()).sum()
+    }
+
+    #[test]
+    fn a_run_is_cut_into_stretches() {
+        let parts = stretches(&Extent::run(100, 1000), &Rows::run(5000, 1000), 384);
+        assert_eq!(covered(&parts, 1), 1000);
+        let starts: Vec<_> = parts.iter().map(|(extent, rows)| (extent.origin[0], rows.start)).collect();
+        assert_eq!(starts, [(100, 5000), (484, 5384), (868, 5768)]);
+    }
+
+    #[test]
+    fn a_box_is_cut_between_slices_or_between_rows() {
+        let extent = Extent { origin: [1, 2, 3], region: [64, 10, 5], row: 70, slice: 700 };
+        let rows = Rows { start: 4096, width: 64, rows: 10, slices: 5, row: 100, slice: 2000 };
+        let parts = boxes(&extent, &rows, 1300).unwrap();
+        assert_eq!((covered(&parts, 1), parts.len()), (3200, 3));
+        assert_eq!((parts[1].0.origin, parts[1].0.region, parts[1].1.start), ([1, 2, 5], [64, 10, 2], 4096 + 4000));
+        assert_eq!((parts[2].0.region, parts[2].0.row, parts[2].1.slices), ([64, 10, 1], 70, 1));
+        // A slice that is larger than a piece; elements of 16 bytes.
+        let (width, high) = (1 << 20, 9);
+        let extent = Extent { origin: [0, 1, 2], region: [width as u64 / 16, high as u64, 2], row: 3, slice: 0 };
+        let rows = Rows { start: 0, width, rows: high, slices: 2, row: width, slice: width * high };
+        let parts = boxes(&extent, &rows, PIECE).unwrap();
+        assert_eq!((covered(&parts, 16), parts.len()), (2 * high * width, 6));
+        assert_eq!((parts[4].0.origin, parts[4].1.start, parts[5].1.rows), ([0, 5, 3], 13 * width, 1));
+        assert!(boxes(&extent, &Rows { width: PIECE + 1, ..rows }, PIECE).is_none());
+    }
+}

@@ -1,0 +1,91 @@
+//! Copies of buffers that lie on the worker's shelf, in memory that the program sees: a command says when, and the bytes are copied
+//! once, by threads of the program, as a driver in its own process would copy them.
+//!
+//! The rule: no command of the queue comes between the copy's command and the end of the copy. Natively none can, as they come
+//! after it; so here no other thread enqueues anything meanwhile ([`PendingCommand::alone`]). Where one has since the copy was begun, or
+//! the bytes do not lie there any more, they are copied once more, in another way.
+#![expect(unsafe_code, reason = "copies between memory that programs name and the worker's")]
+
+use std::sync::atomic::Ordering;
+
+use katydid_opencl_sys::Code;
+use katydid_transport::Staging;
+use katydid_wire::opencl::NO_ZERO_COPY;
+use katydid_wire::opencl::extent::RUN;
+use katydid_wire::opencl::message::kdclZeroCopy;
+
+use crate::commands::pending::PendingCommand;
+use crate::commands::transfer::Transfer;
+use crate::process::shim::{Shim, shim};
+use crate::transfers::rows::Direction;
+
+/// Up to this many bytes the reply brings them as soon.
+const MIN_BYTES: usize = 128 << 10;
+
+/// The memory that both have, if a copy may be one of this kind: what the program learns of the command is that the call
+/// returns.
+fn staging<'a>(shim: &'a Shim, transfer: &Transfer, order: &PendingCommand) -> Option<&'a Staging> {
+    let memory = &transfer.memory;
+    let is_there = memory.is_shelved.load(Ordering::Relaxed) && !memory.context.has_no_shelf.load(Ordering::Relaxed);
+    let can =
+        transfer.form == RUN && transfer.rows.len() > MIN_BYTES && order.queue.is_in_order() && order.event() == 0;
+    shim.link.staging().filter(|_| is_there && can)
+}
+
+/// Where the worker has the bytes of a transfer, and when.
+struct Location {
+    /// On the shelf.
+    place: (u64, usize),
+    /// As [`Staging::fill`] takes them.
+    absences: u64,
+    turn: u32,
+}
+
+/// Waits until the command of a copy has ended; none, and nothing was enqueued, if the bytes do not lie on the shelf. Of a write,
+/// the first byte goes with it.
+fn shown(
+    shim: &Shim,
+    staging: &Staging,
+    transfer: &Transfer,
+    order: &PendingCommand,
+    first: Option<u8>,
+) -> Result<Option<Location>, Code> {
+    let (absences, memory, waits) = (staging.absences(), &transfer.memory, transfer.arguments(order));
+    let (way, first) = (first.is_some().into(), first.unwrap_or(0).into());
+    let message = kdclZeroCopy { queue: order.queue(), memory: memory.base.id, way, first, waits: &waits };
+    let reply = shim.link.call(&message)?;
+    match reply.place {
+        NO_ZERO_COPY => memory.context.has_no_shelf.store(true, Ordering::Relaxed),
+        0 => memory.is_shelved.store(false, Ordering::Relaxed),
+        place => {
+            return Ok(Some(Location { place: (place - 1, transfer.rows.len()), absences, turn: reply.turn }));
+        }
+    }
+    Ok(None)
+}
+
+/// Copies and waits; false if that is to be done in another way.
+///
+/// # Safety
+///
+/// The rows are writable, or readable for [`Direction::Out`].
+pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction: Direction) -> Result<bool, Code> {
+    let shim = shim()?;
+    let Some(staging) = staging(shim, transfer, order) else { return Ok(false) };
+    let rows = &transfer.rows;
+    // SAFETY: not empty, and readable by the contract.
+    let first = (direction == Direction::Out).then(|| unsafe { rows.first() });
+    let Some(Location { place, absences, turn }) = shown(shim, staging, transfer, order, first)? else {
+        return Ok(false);
+    };
+    // SAFETY: the rows are as the contract says; on the shelf there are as many bytes.
+    let moves = |address: usize| unsafe { rows.copy_wide(direction, address) };
+    let copied = order.alone(|| match direction {
+        Direction::In => staging.look(absences, place, |from| moves(from.expose_provenance())),
+        Direction::Out => staging.fill((absences, turn), place, |to| moves(to.expose_provenance())),
+    });
+    match copied.transpose() {
+        Ok(copied) => Ok(copied.flatten().is_some()),
+        Err(error) => Err(shim.link.fail("a copy", &error)),
+    }
+}
