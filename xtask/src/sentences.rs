@@ -23,7 +23,6 @@ const UNFINISHED: &[&str] = &[
     "CONTRIBUTING.md",
     "SECURITY.md",
     "SPECIFICATION.md",
-    "docs/driver-api.md",
     "docs/explanation/softcuda.md",
     "docs/graphs.md",
     "docs/image-format.md",
