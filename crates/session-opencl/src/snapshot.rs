@@ -7,7 +7,7 @@
 //! | note `api` | that this is a session of OpenCL |
 //! | note `outline` | that this is how its objects were made, and nothing else: whether they can be made elsewhere shows in that |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use katydid_image::{Device, Session as SessionPart, Sink, Source};
@@ -128,6 +128,18 @@ impl Session {
         SessionPart { name, protocol: PROTOCOL, devices, notes, ..SessionPart::default() }
     }
 
+    /// Makes what an image has of this session, in which nothing has happened, but for contents: whether it would come back.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::restore_snapshot`] says it.
+    pub(crate) fn rehearse_snapshot(&mut self, part: &SessionPart, source: &dyn Source) -> Result<(), Failure> {
+        let mut state = state_of(part, source)?;
+        let wishes = std::mem::take(&mut self.wishes);
+        self.replay.filled = filled_buffers(part);
+        Ok(self.rebuild(&mut state, &wishes)?)
+    }
+
     /// Makes this session, in which nothing has happened, the one of an image; or of an outline, and then, the next time, of an
     /// image.
     ///
@@ -140,15 +152,13 @@ impl Session {
         source: &dyn Source,
         progress: &Progress,
     ) -> Result<(), Failure> {
-        let entry = part.states.get(JOURNAL).ok_or(StateError::Damaged { what: "a session without a journal" })?;
-        let mut state = State::decode(&source.state(entry)?)?;
+        let mut state = state_of(part, source)?;
         let wishes = std::mem::take(&mut self.wishes);
         if is_outline(part) {
             self.rehearsal = Some(self.rehearse(state, &wishes)?);
             return Ok(());
         }
-        let buffers = part.regions.iter().filter(|region| region.kind == "buffer");
-        self.replay.filled = buffers.filter_map(|region| u32::try_from(region.object?).ok()).collect();
+        self.replay.filled = filled_buffers(part);
         match self.rehearsal.take() {
             Some(rehearsal) => self.rebuild_on(&rehearsal, &mut state).map_err(elsewhere)?,
             None => self.rebuild(&mut state, &wishes)?,
@@ -157,6 +167,18 @@ impl Session {
         self.map_again(&state.mapped)?;
         Ok(())
     }
+}
+
+/// The journal of a session in an image.
+fn state_of(part: &SessionPart, source: &dyn Source) -> Result<State, Failure> {
+    let entry = part.states.get(JOURNAL).ok_or(StateError::Damaged { what: "a session without a journal" })?;
+    Ok(State::decode(&source.state(entry)?)?)
+}
+
+/// The ids of the buffers whose contents an image has.
+fn filled_buffers(part: &SessionPart) -> HashSet<u32> {
+    let buffers = part.regions.iter().filter(|region| region.kind == "buffer");
+    buffers.filter_map(|region| u32::try_from(region.object?).ok()).collect()
 }
 
 fn elsewhere(error: RebuildError) -> Failure {

@@ -1,6 +1,8 @@
 //! Programs of OpenCL: checkpoints at counted calls, as `programs.rs` takes those of CUDA; sessions that move to other
 //! servers and devices while their programs run, those of CUDA too; ranks of MPI. The driver is PoCL, in a pack the machine's.
 
+use std::fs;
+
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan};
 use katydid_tests::opencl::{
@@ -59,7 +61,7 @@ enum Takes {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], Takes); 13] = [
+const SCENARIOS: [(&str, Scenario, &[&str], Takes); 14] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, Takes::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, Takes::Opencl),
     ("buffers_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", buffers_move, &["shm"], Takes::Opencl),
@@ -75,6 +77,7 @@ const SCENARIOS: [(&str, Scenario, &[&str], Takes); 13] = [
     ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], Takes::Pocl),
     ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], Takes::Pocl),
     ("a_program_that_does_not_build_elsewhere_is_refused_and_goes_on", not_built, &["tcp"], Takes::Pocl),
+    ("a_checkpoint_whose_program_would_not_build_again_keeps_the_job", not_built_again, &["shm"], Takes::Pocl),
     ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], Takes::Ranks),
     ("ranks_of_a_job_that_each_begin_by_katydid_run_are_of_that_job", ranks_within, &["shm"], Takes::Ranks),
     ("ranks_of_opencl_that_each_begin_by_katydid_run_are_one_job", ranks_by_katydid, &["shm"], Takes::Ranks),
@@ -344,6 +347,29 @@ fn not_built(places: &Places, way: &str) -> Result<()> {
     is_refused(&job, &address(&other, way)?, &["a program of the session does not build here", "error: "])?;
     ended_well(job, &kept)?;
     other.workers_of(0)?;
+    stage.is_clean()
+}
+
+/// A header that the program includes is gone when it is checkpointed: the checkpoint would end the job, and is refused.
+fn not_built_again(places: &Places, way: &str) -> Result<()> {
+    // The folder of the driver's cache, which workers of a server for tenants can read.
+    let cache = places.opencl().join("cache");
+    fs::create_dir_all(&cache)?;
+    let (stage, folder) = (Stage::with_opencl(places, way, &[])?, tempfile::tempdir_in(&cache)?);
+    let (header, path) = (folder.path().join("turn.h"), program(places, "own_header"));
+    fs::write(&header, "#define TURN(x) ((x) * 3 + 1)\n")?;
+    let arguments = [folder.path().to_str().context("a folder with an odd name")?];
+    let undisturbed = stage.start_opencl_at("undisturbed", &path, &Plan { arguments: &arguments, ..Plan::default() })?;
+    let undisturbed = undisturbed.finish(LIMIT)?;
+    ensure!(undisturbed.status.success(), "{}", said(&undisturbed));
+    let plan = Plan { arguments: &arguments, points: &[60], ..Plan::default() };
+    let mut job = stage.start_opencl_at("keeper", &path, &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its first point");
+    fs::remove_file(&header)?;
+    let outcome = job.checkpoint(&stage.image("keeper"), &[])?;
+    let is_refused = !outcome.status.success() && outcome.errors().contains("does not build here");
+    ensure!(is_refused, "{}", said(&outcome));
+    ended_well(job, &undisturbed.text())?;
     stage.is_clean()
 }
 

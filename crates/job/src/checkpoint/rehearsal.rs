@@ -18,7 +18,7 @@ use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progres
 use crate::supervisor::state::JobState;
 use crate::supervisor::view::{Request, Step};
 
-/// Rehearses all sessions of CUDA. What comes back is a warning for who asked for the checkpoint.
+/// Rehearses all sessions, those of CUDA and of OpenCL. What comes back is a warning for who asked for the checkpoint.
 ///
 /// # Errors
 ///
@@ -31,7 +31,7 @@ pub(crate) fn rehearse(
     tell: &(dyn Fn(&Step) + Sync),
 ) -> Result<Option<String>, CheckpointError> {
     let participants: Vec<&Participant> =
-        stop.participants.iter().filter(|participant| participant.member.session == SessionKind::CUDA).collect();
+        stop.participants.iter().filter(|participant| participant.member.session != SessionKind::NVML).collect();
     if request.device_only || participants.is_empty() {
         return Ok(None);
     }

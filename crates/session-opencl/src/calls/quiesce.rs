@@ -194,7 +194,7 @@ impl Restorable for Session {
         options: RestoreOptions,
     ) -> Result<(), Failure> {
         if options.rehearsal {
-            return Err("a session of OpenCL is rehearsed by its outline".into());
+            return self.rehearse_snapshot(part, source);
         }
         self.restore_snapshot(part, source, progress)
     }
