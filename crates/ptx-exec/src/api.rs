@@ -1,7 +1,7 @@
 //! The types that softcuda works with: load a program, look up its kernels and globals, run launches.
 
 use crate::code::Code;
-use crate::races::Race;
+use crate::engine::races::Race;
 use crate::texture::Bound;
 use std::ops::Deref;
 use std::sync::Arc;

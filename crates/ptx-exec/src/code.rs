@@ -3,11 +3,11 @@
 use crate::alu::video::Video;
 use crate::api::{Host, KernelInfo};
 use crate::device_runtime::Runtime;
+use crate::engine::order::Order;
+use crate::engine::races::Access;
+use crate::engine::registers::Row;
 use crate::inst::{Inst, Slot};
 use crate::matrix::Matrix;
-use crate::order::Order;
-use crate::races::Access;
-use crate::registers::Row;
 use crate::window;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

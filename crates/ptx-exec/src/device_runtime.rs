@@ -20,12 +20,12 @@ mod queries;
 mod streams;
 
 use crate::api::{Host, Pool};
-use crate::builtin::set_result;
-use crate::fault::FaultKind;
+use crate::engine::builtin::set_result;
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
+use crate::engine::registers::{LANES, lanes_of};
 use crate::inst::Flow;
 use crate::inst::{Exec, Inst};
-use crate::machine::Machine;
-use crate::registers::{LANES, lanes_of};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{MutexGuard, PoisonError};
 

@@ -4,7 +4,7 @@
 //! bit set is a word offset into the program's constants. So every instruction works on rows of 32 lanes, whether an
 //! operand was a register, an immediate or an address.
 
-use crate::machine::Machine;
+use crate::engine::machine::Machine;
 use std::fmt;
 
 /// A word offset, in the frame or (with `CONSTANT`) among the constants.

@@ -17,61 +17,33 @@
 //! | `races` | which threads touch the same memory with nothing that orders them |
 //! | `switch`, `state` | pausing, ending, and the running state as bytes |
 
-mod accept;
 mod alu;
 mod api;
-mod async_copy;
-mod atom;
-mod atom_wide;
-mod barrier;
-mod block;
-mod builtin;
-mod cluster;
 mod code;
-mod collective;
-mod control;
 mod decode;
 mod device_runtime;
-mod fault;
-mod globals;
-mod grid;
-mod heap;
+mod engine;
 mod inst;
-mod link;
-mod machine;
+mod load;
 mod matrix;
-mod mbarrier;
 mod memory;
-mod multimem;
-mod order;
-mod pool;
 mod print;
-mod program;
-mod races;
-mod register_limit;
-mod registers;
-mod shared;
-mod special;
-mod stack;
 mod state;
-mod switch;
 mod tensor;
-mod tensor_copy;
 pub mod texture;
 mod types;
-mod warp;
 pub mod window;
 
-pub use accept::strong_names;
 pub use api::{
     AddressRange, GlobalMemory, Host, Kernel, KernelInfo, Launch, Limits, LoadError, Param, Pool, Progress, Question,
     Target,
 };
-pub use cluster::MAX_CLUSTER;
-pub use fault::{Fault, FaultKind};
-pub use grid::{Grid, run};
-pub use pool::prepare_threads;
-pub use program::{Program, ReferenceKind, Source};
-pub use races::{Race, RaceSide};
+pub use engine::cluster::MAX_CLUSTER;
+pub use engine::fault::{Fault, FaultKind};
+pub use engine::grid::{Grid, run};
+pub use engine::pool::prepare_threads;
+pub use engine::races::{Race, RaceSide};
+pub use engine::switch::{Request, Switch};
+pub use load::accept::strong_names;
+pub use load::program::{Program, ReferenceKind, Source};
 pub use state::StateError;
-pub use switch::{Request, Switch};

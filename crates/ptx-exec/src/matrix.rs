@@ -17,9 +17,9 @@ pub(crate) mod layout;
 pub(crate) mod multiply;
 pub(crate) mod transfer;
 
+use crate::engine::machine::Machine;
+use crate::engine::warp::Wait;
 use crate::inst::Flow;
-use crate::machine::Machine;
-use crate::warp::Wait;
 use multiply::Multiply;
 use transfer::Transfer;
 

@@ -15,18 +15,25 @@
 //! Local memory is kept as rows of 8 bytes a lane, so that lanes that use the same offset (they nearly always do) touch
 //! one row.
 
+pub(crate) mod async_copy;
+pub(crate) mod atom;
+pub(crate) mod atom_wide;
+pub(crate) mod heap;
 pub(crate) mod load;
 pub(crate) mod local;
+pub(crate) mod multimem;
 pub(crate) mod param;
 pub(crate) mod place;
 pub(crate) mod ranges;
 pub(crate) mod raw;
+pub(crate) mod shared;
 pub(crate) mod store;
 pub(crate) mod stretch;
+pub(crate) mod tensor_copy;
 pub(crate) mod wide;
 
 use crate::alu::convert::Source;
-use crate::registers::{LANES, Raw};
+use crate::engine::registers::{LANES, Raw};
 
 /// What a load or store moves for one lane: an integer of 1 to 8 bytes, whose sign says how it is extended.
 pub(crate) trait Word: Source {

@@ -4,13 +4,13 @@
 
 mod format;
 
-use crate::builtin::{parameter, set_result};
-use crate::fault::FaultKind;
+use crate::engine::builtin::{parameter, set_result};
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
+use crate::engine::registers::lanes_of;
 use crate::inst::{Flow, Inst};
-use crate::machine::Machine;
 use crate::memory::Word;
 use crate::memory::place::Space;
-use crate::registers::lanes_of;
 
 /// Longest string that is read from device memory.
 const MAX_STRING: u64 = 64 * 1024;

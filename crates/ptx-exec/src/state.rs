@@ -25,8 +25,8 @@ mod runtime;
 
 use crate::api::{Kernel, Launch};
 use crate::code::Code;
-use crate::fault::Fault;
-use crate::grid::Grid;
+use crate::engine::fault::Fault;
+use crate::engine::grid::Grid;
 use block::{Shape, read_block, sound, write_block};
 use bytes::{Hash, Reader, Writer};
 use runtime::{read_levels, read_runtime, write_levels, write_runtime};

@@ -12,8 +12,8 @@
 //!
 //! The driver that is made of this crate encodes them so; a map is data, and is checked whenever it is used.
 
-use crate::fault::FaultKind;
-use crate::machine::Machine;
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
 use crate::memory::place::Space;
 
 /// Most dimensions of a tensor.

@@ -2,9 +2,9 @@
 
 use super::element::Element;
 use super::lanes::operations;
+use crate::engine::machine::Machine;
+use crate::engine::registers::{LANES, Raw};
 use crate::inst::{Exec, Flow, Inst};
-use crate::machine::Machine;
-use crate::registers::{LANES, Raw};
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
 /// Integers as bits.

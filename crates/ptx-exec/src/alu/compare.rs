@@ -3,8 +3,8 @@
 use super::element::{Bf16, Element, F16};
 use super::float::flush;
 use super::lanes::Compare;
+use crate::engine::machine::Machine;
 use crate::inst::{Inst, NONE};
-use crate::machine::Machine;
 use crate::window;
 use std::marker::PhantomData;
 

@@ -8,7 +8,7 @@ use super::float::{canonical, flush, saturate};
 use super::half::Small;
 use super::lanes::operations;
 use super::round::{self, mode};
-use crate::registers::Raw;
+use crate::engine::registers::Raw;
 
 /// Integers that floats are made from.
 pub(crate) trait Source: Element {

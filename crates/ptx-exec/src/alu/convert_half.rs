@@ -9,9 +9,9 @@ use super::float::saturate;
 use super::half::Small;
 use super::round::{self, mode};
 use crate::alu::convert_slow::Kind;
+use crate::engine::machine::Machine;
+use crate::engine::registers::lanes_of;
 use crate::inst::{Flow, Inst};
-use crate::machine::Machine;
-use crate::registers::lanes_of;
 
 /// What is converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

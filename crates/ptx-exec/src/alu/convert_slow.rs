@@ -1,8 +1,8 @@
 //! `cvt` between integers with saturation, and other rare pairs: one lane at a time, types known at run time.
 
+use crate::engine::machine::Machine;
+use crate::engine::registers::lanes_of;
 use crate::inst::{Flow, Inst};
-use crate::machine::Machine;
-use crate::registers::lanes_of;
 
 /// An integer type at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! Types of up to 32 bits live in 32-bit lanes. A 16-bit value is kept zero-extended; reading one ignores the upper bits.
 
 use super::half;
-use crate::registers::Raw;
+use crate::engine::registers::Raw;
 
 /// A PTX type as an operand: how to read it from a lane and how to write it.
 pub(crate) trait Element: Copy {

@@ -5,9 +5,9 @@
 //! must accept any operands.
 
 use super::element::Element;
+use crate::engine::machine::Machine;
+use crate::engine::registers::{LANES, Raw};
 use crate::inst::{Flow, Inst};
-use crate::machine::Machine;
-use crate::registers::{LANES, Raw};
 
 /// `d = f(a)`
 pub(crate) trait Unary {
@@ -136,7 +136,7 @@ macro_rules! dispatched {
     ($(#[$doc:meta])* $name:ident, $avx2:ident, $body:ident, $bound:ident) => {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
-        fn $avx2<O: $bound>(machine: &mut $crate::machine::Machine<'_>, inst: &$crate::inst::Inst) -> $crate::inst::Flow {
+        fn $avx2<O: $bound>(machine: &mut $crate::engine::machine::Machine<'_>, inst: &$crate::inst::Inst) -> $crate::inst::Flow {
             $body::<O>(machine, inst)
         }
 
@@ -147,7 +147,7 @@ macro_rules! dispatched {
                 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
                 #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
                 fn avx512<O: $bound>(
-                    machine: &mut $crate::machine::Machine<'_>,
+                    machine: &mut $crate::engine::machine::Machine<'_>,
                     inst: &$crate::inst::Inst,
                 ) -> $crate::inst::Flow {
                     $body::<O>(machine, inst)
@@ -176,14 +176,14 @@ macro_rules! dispatched_by_level {
                 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
                 #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
                 fn avx512<O: $bound>(
-                    machine: &mut $crate::machine::Machine<'_>,
+                    machine: &mut $crate::engine::machine::Machine<'_>,
                     inst: &$crate::inst::Inst,
                 ) -> $crate::inst::Flow {
                     $body::<O, { level::AVX512 }>(machine, inst)
                 }
                 #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
                 fn avx2<O: $bound>(
-                    machine: &mut $crate::machine::Machine<'_>,
+                    machine: &mut $crate::engine::machine::Machine<'_>,
                     inst: &$crate::inst::Inst,
                 ) -> $crate::inst::Flow {
                     $body::<O, { level::AVX2 }>(machine, inst)

@@ -2,9 +2,9 @@
 
 use super::element::Element;
 use super::lanes::{dispatched, operations};
+use crate::engine::machine::Machine;
+use crate::engine::registers::{LANES, Raw};
 use crate::inst::{Flow, Inst};
-use crate::machine::Machine;
-use crate::registers::{LANES, Raw};
 
 operations! {
     /// `mov.b32` and narrower

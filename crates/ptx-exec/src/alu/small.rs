@@ -8,10 +8,10 @@
 //! Results are rounded to nearest even; what is too large becomes the largest number (`.satfinite`, which always is there).
 
 use super::half::f16_to_f32;
+use crate::engine::machine::Machine;
+use crate::engine::registers::lanes_of;
 use crate::inst::{Flow, Inst};
-use crate::machine::Machine;
 use crate::matrix::element::e4m3_to_f16;
-use crate::registers::lanes_of;
 
 /// Where the values of a conversion are, and of which types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,9 +6,9 @@
 //! Where an H200 does not do what the PTX ISA says, this does what the H200 does: an unsigned word is clamped at 0 but wraps
 //! above, and the upper half of a result takes its place without being shifted there.
 
+use crate::engine::machine::Machine;
+use crate::engine::registers::lanes_of;
 use crate::inst::{Flow, Inst};
-use crate::machine::Machine;
-use crate::registers::lanes_of;
 
 /// What is computed of two parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,12 +8,12 @@ use super::draft::Draft;
 use super::function::{Binding, FunctionDecoder};
 use super::modifiers::Modifiers;
 use crate::api::LoadError;
-use crate::builtin;
 use crate::code::CallSite;
-use crate::control;
-use crate::globals;
-use crate::link::Symbol;
-use crate::stack;
+use crate::engine::builtin;
+use crate::engine::control;
+use crate::engine::stack;
+use crate::load::globals;
+use crate::load::link::Symbol;
 use crate::types::Ty;
 use katydid_ptx::ast::{Function, Instruction, Operand};
 

@@ -4,7 +4,7 @@ use super::draft::{Draft, Ref};
 use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
 use crate::api::LoadError;
-use crate::cluster as code;
+use crate::engine::cluster as code;
 use crate::inst::Exec;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand, Statement};
@@ -86,7 +86,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     pub(crate) fn count_bytes(&mut self, barrier: Option<&Operand<'a>>, bytes: u64) -> Result<(), LoadError> {
         let Some(barrier) = barrier else { return Ok(()) };
         let bytes = self.constant(bytes, Width::Word);
-        let draft = self.on_barrier(crate::mbarrier::complete, barrier, Some("shared"), 0)?.b(bytes);
+        let draft = self.on_barrier(crate::engine::mbarrier::complete, barrier, Some("shared"), 0)?.b(bytes);
         self.push(draft);
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::draft::{Draft, Ref, Role};
 use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
 use crate::api::LoadError;
-use crate::collective as code;
+use crate::engine::collective as code;
 use crate::inst::{Exec, NONE};
 use crate::types::Ty;
 use katydid_ptx::ast::{Instruction, Operand};

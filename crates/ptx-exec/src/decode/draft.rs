@@ -1,8 +1,8 @@
 //! An instruction whose operands are still virtual registers.
 
-use super::contract::Part;
+use crate::decode::arithmetic::contract::Part;
+use crate::engine::races::Access;
 use crate::inst::{CONSTANT, Exec, Inst, NONE};
-use crate::races::Access;
 use crate::types::Width;
 use std::collections::HashSet;
 use std::ops::Range;

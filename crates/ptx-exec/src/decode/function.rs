@@ -1,16 +1,17 @@
 //! Decodes one function: scopes of names, statements in order, helpers that the families share.
 
 use super::call::Signature;
-use super::contract::Part;
 use super::draft::{Draft, Ref, Registers, Role};
 use super::modifiers::Modifiers;
 use super::program::Shared;
 use super::registers::Carried;
-use super::{hints, logic, wide};
 use crate::api::LoadError;
 use crate::code::LocalArea;
-use crate::globals;
+use crate::decode::arithmetic::contract::Part;
+use crate::decode::arithmetic::{logic, wide};
+use crate::decode::hints;
 use crate::inst::{Exec, NEGATED, NONE};
+use crate::load::globals;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Function, Guard, Instruction, Operand, Space, Statement, Variable};
 use std::collections::HashMap;
@@ -148,7 +149,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         let line = self.drafts.last().map_or(function.line, |draft| draft.inst.line);
         (self.line, self.guard) = (line, NONE);
         self.spill_results();
-        self.push(Draft::new(crate::control::ret).ends());
+        self.push(Draft::new(crate::engine::control::ret).ends());
         Ok(())
     }
 

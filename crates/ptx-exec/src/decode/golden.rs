@@ -5,9 +5,9 @@
 use super::decode;
 use crate::api::GlobalMemory;
 use crate::code::Code;
-use crate::globals;
 use crate::inst::{CONSTANT, Inst, NEGATED, NONE};
-use crate::link::Linked;
+use crate::load::globals;
+use crate::load::link::Linked;
 use std::fmt::Write;
 use std::path::Path;
 

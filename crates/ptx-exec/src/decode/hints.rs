@@ -14,7 +14,7 @@ use super::modifiers::Modifiers;
 use crate::alu::lanes::unary;
 use crate::alu::moves;
 use crate::api::LoadError;
-use crate::control;
+use crate::engine::control;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 

@@ -7,11 +7,12 @@
 use super::draft::{Draft, Ref};
 use super::function::{Binding, FunctionDecoder, RegisterRange};
 use crate::api::LoadError;
-use crate::globals::{self, function_address};
+use crate::engine::{control, special};
 use crate::inst::NONE;
-use crate::link::Symbol;
+use crate::load::globals::{self, function_address};
+use crate::load::link::Symbol;
 use crate::types::{Ty, Width};
-use crate::{control, special, window};
+use crate::window;
 use katydid_ptx::ast::{Linkage, Operand, Space};
 
 /// Lanes of a warp, the constant `WARP_SZ`.

@@ -1,18 +1,18 @@
 //! Decodes all functions of a linked program into one piece of code.
 
 use super::cluster::looks_beyond;
-use super::contract::contract;
 use super::draft::{Draft, Ref, Role, is_register};
 use super::function::FunctionDecoder;
-use super::{liveness, slots};
 use crate::alu::video::Video;
 use crate::api::LoadError;
 use crate::code::{CallSite, Code, FunctionCode};
-use crate::globals::{self, Globals};
+use crate::decode::arithmetic::contract::contract;
+use crate::decode::{liveness, slots};
+use crate::engine::registers::{LANES, Row};
 use crate::inst::{CONSTANT, NEGATED, NONE};
-use crate::link::{Linked, Symbol};
+use crate::load::globals::{self, Globals};
+use crate::load::link::{Linked, Symbol};
 use crate::matrix::Matrix;
-use crate::registers::{LANES, Row};
 use crate::types::Width;
 use katydid_ptx::ast::{Instruction, Linkage, Operand, Space, Statement};
 use std::collections::HashMap;

@@ -5,9 +5,9 @@
 
 use super::draft::{Draft, Ref};
 use super::function::{Binding, FunctionDecoder};
-use super::memory::{load_code, store_code};
 use crate::api::LoadError;
 use crate::code::LocalArea;
+use crate::decode::memory_access::memory::{load_code, store_code};
 use crate::memory::place::Space;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Operand, Variable};

@@ -4,7 +4,7 @@
 //! of an instruction overlap wholly or not at all, which is what the lane loops rely on.
 
 use super::liveness::Interval;
-use crate::registers::LANES;
+use crate::engine::registers::LANES;
 use crate::types::Width;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -3,10 +3,10 @@
 use super::streams::is_launchable;
 use super::{Job, error, for_each};
 use crate::api::Host;
-use crate::builtin::{field, parameter};
-use crate::fault::FaultKind;
+use crate::engine::builtin::{field, parameter};
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
 use crate::inst::{Exec, Flow, Inst};
-use crate::machine::Machine;
 use crate::memory::place::Space;
 use crate::memory::stretch;
 

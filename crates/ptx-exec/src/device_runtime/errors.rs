@@ -2,12 +2,12 @@
 
 use super::error;
 use crate::api::Pool;
-use crate::builtin::{parameter, set_result};
-use crate::fault::FaultKind;
+use crate::engine::builtin::{parameter, set_result};
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
+use crate::engine::registers::lanes_of;
 use crate::inst::{Exec, Flow, Inst};
-use crate::machine::Machine;
 use crate::memory::place::Space;
-use crate::registers::lanes_of;
 
 /// Name and text of each code that device code can meet, as the runtime library gives them.
 const TEXTS: &[(u32, &str, &str)] = &[

@@ -3,13 +3,13 @@
 use super::streams::{TAIL, is_launchable};
 use super::{Job, error, for_each};
 use crate::api::{Kernel, Pool, Question};
-use crate::builtin::{field, parameter, set_result};
-use crate::control::FUNCTION_STEP;
-use crate::fault::FaultKind;
+use crate::engine::builtin::{field, parameter, set_result};
+use crate::engine::control::FUNCTION_STEP;
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
+use crate::engine::registers::lanes_of;
 use crate::inst::{Exec, Flow, Inst};
-use crate::machine::Machine;
 use crate::memory::place::Space;
-use crate::registers::lanes_of;
 use crate::window;
 
 /// Alignment of parameter buffers.

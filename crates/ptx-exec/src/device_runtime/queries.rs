@@ -2,10 +2,10 @@
 
 use super::{error, for_each};
 use crate::api::{KernelInfo, Pool, Question};
-use crate::builtin::parameter;
-use crate::control::FUNCTION_STEP;
+use crate::engine::builtin::parameter;
+use crate::engine::control::FUNCTION_STEP;
+use crate::engine::machine::Machine;
 use crate::inst::{Exec, Flow, Inst};
-use crate::machine::Machine;
 use crate::memory::place::Space;
 use crate::window;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Streams and events of device code: handles that exist or do not. What they would order is in order anyway.
 
 use super::{Runtime, error, for_each};
-use crate::builtin::parameter;
+use crate::engine::builtin::parameter;
+use crate::engine::machine::Machine;
 use crate::inst::{Exec, Flow, Inst};
-use crate::machine::Machine;
 use crate::memory::place::Space;
 
 /// `cudaStreamTailLaunch`

@@ -18,9 +18,9 @@ use crate::alu::float::canonical;
 use crate::alu::half::{f16_to_f32, f32_to_f16};
 use crate::alu::lanes::dispatched;
 use crate::alu::round::{self, mode};
+use crate::engine::machine::Machine;
+use crate::engine::registers::LANES;
 use crate::inst::{Flow, Inst};
-use crate::machine::Machine;
-use crate::registers::LANES;
 
 /// Most elements of an accumulator.
 const SUMS: usize = 256;

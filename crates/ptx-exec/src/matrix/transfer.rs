@@ -5,11 +5,11 @@
 
 use super::layout::{Fragment, per_register};
 use super::{LOST, Matrix, description, gather};
-use crate::fault::FaultKind;
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
+use crate::engine::registers::{LANES, lanes_of};
 use crate::inst::{Flow, Inst};
-use crate::machine::Machine;
 use crate::memory::place::Space;
-use crate::registers::{LANES, lanes_of};
 
 /// A load or store of a matrix; its address is `Inst::a`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use super::wide::{self, Buffer};
 use super::{Pointer, Span, Word, raw};
 use crate::alu::convert::Source;
 use crate::alu::lanes::dispatched_by_level;
+use crate::engine::machine::Machine;
+use crate::engine::registers::{FULL, LANES, Raw, lanes_of};
 use crate::inst::{Flow, Inst, NONE, Slot};
-use crate::machine::Machine;
-use crate::registers::{FULL, LANES, Raw, lanes_of};
 use crate::window;
 use std::marker::PhantomData;
 

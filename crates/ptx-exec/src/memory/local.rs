@@ -1,10 +1,10 @@
 //! Local memory: rows of 8 bytes for each of 32 lanes, in safe code.
 
 use super::{Pointer, Word};
-use crate::fault::FaultKind;
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
+use crate::engine::registers::{LANES, Raw, lanes_of};
 use crate::inst::{Flow, Inst};
-use crate::machine::Machine;
-use crate::registers::{LANES, Raw, lanes_of};
 
 /// The local memory of a warp.
 pub(crate) type Rows = Vec<[u64; LANES]>;

@@ -2,8 +2,8 @@
 
 use super::raw::{self, Atomic};
 use super::{Word, local, param};
-use crate::fault::FaultKind;
-use crate::machine::Machine;
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
 use crate::window;
 
 /// Where an access of one lane goes.

@@ -9,9 +9,9 @@ use super::place::Space;
 use super::raw::Group;
 use super::{Pointer, Word, raw, wide};
 use crate::alu::lanes::dispatched_by_level;
+use crate::engine::machine::Machine;
+use crate::engine::registers::{FULL, LANES, Raw, lanes_of};
 use crate::inst::{Flow, Inst, NONE, Slot};
-use crate::machine::Machine;
-use crate::registers::{FULL, LANES, Raw, lanes_of};
 
 /// Cuts 32 registers to the size in memory.
 #[inline(always)]

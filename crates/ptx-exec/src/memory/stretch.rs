@@ -5,8 +5,8 @@
 use super::place::{Place, Space};
 use super::raw;
 use crate::api::Host;
-use crate::fault::FaultKind;
-use crate::machine::Machine;
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
 use crate::window;
 
 /// Bytes that are looked up at once where a stretch does not lie in one range.

@@ -8,7 +8,7 @@
 
 use super::{Word, raw};
 use crate::alu::level;
-use crate::registers::LANES;
+use crate::engine::registers::LANES;
 use std::mem::MaybeUninit;
 
 /// Copies `size` bytes, a power of two from 32 on or a multiple of 128.

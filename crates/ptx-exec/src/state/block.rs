@@ -6,14 +6,14 @@
 
 use super::StateError;
 use super::bytes::{Reader, Writer};
-use crate::barrier;
-use crate::block::{BARRIERS, Barrier, Block};
-use crate::cluster::{self, RANK_SHIFT};
 use crate::code::Code;
-use crate::order::Order;
-use crate::registers::{FULL, LANES, Row};
-use crate::shared::Shared;
-use crate::warp::{Frame, Split, Wait, Warp};
+use crate::engine::barrier;
+use crate::engine::block::{BARRIERS, Barrier, Block};
+use crate::engine::cluster::{self, RANK_SHIFT};
+use crate::engine::order::Order;
+use crate::engine::registers::{FULL, LANES, Row};
+use crate::engine::warp::{Frame, Split, Wait, Warp};
+use crate::memory::shared::Shared;
 
 /// Bytes of a row of registers.
 const ROW: usize = size_of::<Row>();

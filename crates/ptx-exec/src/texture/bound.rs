@@ -2,8 +2,8 @@
 
 use super::{Bound, Image, Texture};
 use crate::api::Host;
-use crate::fault::FaultKind;
-use crate::machine::Machine;
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
 use std::sync::Arc;
 
 /// Handles remembered.

@@ -4,9 +4,9 @@
 //! time, and the texture unit says that no address is a texture reference.
 
 use super::Image;
+use crate::engine::machine::Machine;
+use crate::engine::registers::lanes_of;
 use crate::inst::{Flow, Inst};
-use crate::machine::Machine;
-use crate::registers::lanes_of;
 
 /// `Inst::imm` flag: ask a surface instead of a texture. Below it is the direction.
 pub(crate) const SURFACE: u64 = 4;

@@ -6,9 +6,9 @@
 use super::sample::{Detail, Point};
 use super::texel::Texel;
 use crate::alu::half::f32_to_f16;
+use crate::engine::machine::Machine;
+use crate::engine::registers::lanes_of;
 use crate::inst::{CONSTANT, Flow, Inst, NONE};
-use crate::machine::Machine;
-use crate::registers::lanes_of;
 
 /// What the indices of an instruction are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

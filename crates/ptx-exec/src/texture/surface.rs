@@ -6,11 +6,11 @@
 
 use super::{Channel, Image, Level, Shape, cube};
 use crate::alu::half::f32_to_f16;
-use crate::fault::FaultKind;
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
+use crate::engine::registers::{Raw, lanes_of};
 use crate::inst::{CONSTANT, Flow, Inst};
-use crate::machine::Machine;
 use crate::memory::raw::{self, Atomic};
-use crate::registers::{Raw, lanes_of};
 use crate::texture::run::Geometry;
 use std::sync::Arc;
 

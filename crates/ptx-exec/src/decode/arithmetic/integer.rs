@@ -1,0 +1,238 @@
+//! `add` to `sad`: integer arithmetic, and the way to the float families for the opcodes they share.
+//!
+//! | written | chosen by |
+//! |---|---|
+//! | `add sub div rem min max neg abs sad` | type |
+//! | `mul mad mul24 mad24` with `.lo .hi .wide` | type and half |
+//! | any of these with `.sat` | half; only `.s32` has it |
+//! | `add addc sub subc mad madc` with `.cc` | width; the flag is one predicate of the function |
+
+use crate::alu::carry::{self, Chain};
+use crate::alu::integer as ops;
+use crate::alu::lanes::{binary, ternary, unary};
+use crate::api::LoadError;
+use crate::decode::draft::{Draft, Ref, Role};
+use crate::decode::function::FunctionDecoder;
+use crate::decode::modifiers::Modifiers;
+use crate::inst::Exec;
+use crate::types::{Ty, Width};
+use katydid_ptx::ast::Instruction;
+
+/// Code of a template over an operation on each integer type.
+macro_rules! by_type {
+    ($ty:expr, $template:ident, $op:ident) => {
+        match $ty {
+            Ty::U(16) | Ty::B(16) => Some($template::<ops::$op<u16>>()),
+            Ty::S(16) => Some($template::<ops::$op<i16>>()),
+            Ty::U(32) | Ty::B(32) => Some($template::<ops::$op<u32>>()),
+            Ty::S(32) => Some($template::<ops::$op<i32>>()),
+            Ty::U(64) | Ty::B(64) => Some($template::<ops::$op<u64>>()),
+            Ty::S(64) => Some($template::<ops::$op<i64>>()),
+            _ => None,
+        }
+    };
+}
+
+/// Code of a template over an operation on 16- and 32-bit types.
+macro_rules! by_narrow_type {
+    ($ty:expr, $template:ident, $op:ident) => {
+        match $ty {
+            Ty::U(16) => Some($template::<ops::$op<u16>>()),
+            Ty::S(16) => Some($template::<ops::$op<i16>>()),
+            Ty::U(32) => Some($template::<ops::$op<u32>>()),
+            Ty::S(32) => Some($template::<ops::$op<i32>>()),
+            _ => None,
+        }
+    };
+}
+
+/// Code of a template over an operation on 32-bit types.
+macro_rules! by_word_type {
+    ($ty:expr, $template:ident, $op:ident) => {
+        match $ty {
+            Ty::U(32) => Some($template::<ops::$op<u32>>()),
+            Ty::S(32) => Some($template::<ops::$op<i32>>()),
+            _ => None,
+        }
+    };
+}
+
+/// Code of a template over an operation on pairs of 16-bit integers.
+macro_rules! by_pair_type {
+    ($ty:expr, $op:ident) => {
+        match $ty {
+            Ty::U16x2 => Some(binary::<ops::$op<u16>>()),
+            Ty::S16x2 => Some(binary::<ops::$op<i16>>()),
+            _ => None,
+        }
+    };
+}
+
+/// The type of twice the width.
+fn doubled(ty: Ty) -> Ty {
+    match ty {
+        Ty::U(bits) => Ty::U(bits * 2),
+        Ty::S(bits) => Ty::S(bits * 2),
+        other => other,
+    }
+}
+
+/// Code for operations whose operands all have the same type.
+fn plain(opcode: &str, ty: Ty) -> Option<Exec> {
+    match opcode {
+        "add" => by_type!(ty, binary, Add).or_else(|| by_pair_type!(ty, Add2)),
+        "sub" => by_type!(ty, binary, Sub),
+        "div" => by_type!(ty, binary, Div),
+        "rem" => by_type!(ty, binary, Rem),
+        "min" => by_type!(ty, binary, Min).or_else(|| by_pair_type!(ty, Min2)),
+        "max" => by_type!(ty, binary, Max).or_else(|| by_pair_type!(ty, Max2)),
+        "neg" => by_type!(ty, unary, Neg),
+        "abs" => by_type!(ty, unary, Abs),
+        "sad" => by_type!(ty, ternary, Sad),
+        _ => None,
+    }
+}
+
+/// Code for products, which say which half they keep.
+fn product(opcode: &str, half: &str, ty: Ty) -> Option<Exec> {
+    match (opcode, half) {
+        ("mul", "lo") => by_type!(ty, binary, MulLo),
+        ("mul", "hi") => by_type!(ty, binary, MulHi),
+        ("mul", "wide") => by_narrow_type!(ty, binary, MulWide),
+        ("mad", "lo") => by_type!(ty, ternary, MadLo),
+        ("mad", "hi") => by_type!(ty, ternary, MadHi),
+        ("mad", "wide") => by_narrow_type!(ty, ternary, MadWide),
+        ("mul24", "lo") => by_word_type!(ty, binary, Mul24Lo),
+        ("mul24", "hi") => by_word_type!(ty, binary, Mul24Hi),
+        ("mad24", "lo") => by_word_type!(ty, ternary, Mad24Lo),
+        ("mad24", "hi") => by_word_type!(ty, ternary, Mad24Hi),
+        _ => None,
+    }
+}
+
+/// Code for saturating operations, all on `.s32`.
+fn saturating(opcode: &str, half: Option<&str>) -> Option<Exec> {
+    Some(match (opcode, half) {
+        ("add", None) => binary::<ops::AddSat>(),
+        ("sub", None) => binary::<ops::SubSat>(),
+        ("mad", Some("hi")) => ternary::<ops::MadHiSat>(),
+        ("mad24", Some("hi")) => ternary::<ops::Mad24HiSat>(),
+        _ => return None,
+    })
+}
+
+/// Code for `min.relu` and `max.relu`.
+fn positive(opcode: &str, ty: Ty) -> Option<Exec> {
+    Some(match (opcode, ty) {
+        ("min", Ty::S(32)) => binary::<ops::MinRelu>(),
+        ("max", Ty::S(32)) => binary::<ops::MaxRelu>(),
+        ("min", Ty::S16x2) => binary::<ops::MinRelu2>(),
+        ("max", Ty::S16x2) => binary::<ops::MaxRelu2>(),
+        _ => return None,
+    })
+}
+
+impl<'a> FunctionDecoder<'_, 'a> {
+    /// Arithmetic of any type.
+    pub(crate) fn arithmetic(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let ty = m.ty().ok_or_else(|| self.invalid("arithmetic without a type"))?;
+        match ty {
+            Ty::F32 => self.arithmetic_f32(i, m),
+            Ty::F64 => self.arithmetic_f64(i, m),
+            Ty::F16 | Ty::F16x2 | Ty::Bf16 | Ty::Bf16x2 => self.arithmetic_half(i, m, ty),
+            _ if m.has("cc") || matches!(i.opcode, "addc" | "subc" | "madc") => self.carry_chain(i, m, ty),
+            _ => self.arithmetic_integer(i, m, ty),
+        }
+    }
+
+    /// Everything but carry chains. The half of a product decides the type of its result.
+    fn arithmetic_integer(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, ty: Ty) -> Result<(), LoadError> {
+        let half = m.one_of(&["lo", "hi", "wide"]);
+        let exec = if m.take("relu") {
+            positive(i.opcode, ty)
+        } else if m.take("sat") {
+            saturating(i.opcode, half).filter(|_| ty == Ty::S(32))
+        } else {
+            half.map_or_else(|| plain(i.opcode, ty), |half| product(i.opcode, half, ty))
+        };
+        let exec = exec.ok_or_else(|| self.unsupported(i))?;
+        let result = if half == Some("wide") { doubled(ty) } else { ty };
+        // Only the addend of a product has the type of the result.
+        let sources: &[Ty] = match i.opcode {
+            "neg" | "abs" => &[ty],
+            "mad" | "mad24" | "sad" => &[ty, ty, result],
+            _ => &[ty, ty],
+        };
+        self.regular(i, exec, result, sources)
+    }
+
+    /// An instruction `d = exec(a, b, c)` with a type for each operand.
+    pub(crate) fn regular(
+        &mut self,
+        i: &Instruction<'a>,
+        exec: Exec,
+        result: Ty,
+        sources: &[Ty],
+    ) -> Result<(), LoadError> {
+        let Some((destination, operands)) = i.operands.split_first() else {
+            return Err(self.invalid(format!("{} without operands", i.full_name())));
+        };
+        if operands.len() != sources.len() || sources.len() > 3 {
+            return Err(self.invalid(format!("{} with {} operands", i.full_name(), i.operands.len())));
+        }
+        let mut references: Vec<Ref> = Vec::with_capacity(3);
+        for (operand, ty) in operands.iter().zip(sources) {
+            references.push(self.source(operand, *ty)?);
+        }
+        let d = self.destination(destination, result)?;
+        self.emit(exec, d, &references);
+        Ok(())
+    }
+
+    /// An instruction whose operands all have type `ty`, with `arity` sources.
+    pub(crate) fn uniform(&mut self, i: &Instruction<'a>, exec: Exec, ty: Ty, arity: usize) -> Result<(), LoadError> {
+        self.regular(i, exec, ty, &[ty; 3][..arity.min(3)])
+    }
+
+    /// `add.cc` to `madc.hi.cc`.
+    fn carry_chain(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, ty: Ty) -> Result<(), LoadError> {
+        let half = m.one_of(&["lo", "hi"]);
+        let chain = match (i.opcode, half) {
+            ("add" | "addc", None) => Chain::Add,
+            ("sub" | "subc", None) => Chain::Sub,
+            ("mad" | "madc", Some("lo")) => Chain::MadLo,
+            ("mad" | "madc", Some("hi")) => Chain::MadHi,
+            _ => return Err(self.unsupported(i)),
+        };
+        let carry_in = if i.opcode.ends_with('c') { carry::CARRY_IN } else { 0 };
+        let carry_out = if m.take("cc") { carry::CARRY_OUT } else { 0 };
+        let signed = matches!(ty, Ty::S(_));
+        let exec = match ty.width() {
+            Some(Width::Word) if ty.bits() == 32 => carry::chain::<u32>(chain, signed),
+            Some(Width::Double) => carry::chain::<u64>(chain, signed),
+            _ => return Err(self.unsupported(i)),
+        };
+        let flag = *self.carry.get_or_insert_with(|| self.registers.fresh(Width::Pred));
+        let sources = i.operands.get(1..).unwrap_or_default();
+        let references = sources.iter().map(|operand| self.source(operand, ty)).collect::<Result<Vec<_>, _>>()?;
+        let (a, b, c) = match (chain, references.as_slice()) {
+            (Chain::Add | Chain::Sub, [a, b]) => (a, b, a),
+            (Chain::MadLo | Chain::MadHi, [a, b, c]) => (a, b, c),
+            _ => return Err(self.invalid("carry chain with the wrong number of operands")),
+        };
+        let destination = i.operands.first().ok_or_else(|| self.invalid("no destination"))?;
+        let d = self.destination(destination, ty)?;
+        // The flag is read and written by one field: as a definition that does not end what was there before.
+        let draft = Draft::new(exec).d(d).a(*a).b(*b).c(*c).x(flag, Role::Use).imm(carry_in | carry_out).apart();
+        let draft = if carry_out != 0 { self.with_list_kept(draft, &[flag]) } else { draft };
+        self.push(draft);
+        Ok(())
+    }
+
+    /// Marks registers as written besides those in the operand fields.
+    fn with_list_kept(&mut self, mut draft: Draft, registers: &[Ref]) -> Draft {
+        draft.list = self.list(registers);
+        draft.list_role = Role::Def;
+        draft
+    }
+}

@@ -1,0 +1,184 @@
+//! `mov`, `cvta` and `isspacep`.
+
+use crate::alu::lanes::{binary, compare, unary};
+use crate::alu::{compare as tests, integer, moves};
+use crate::api::LoadError;
+use crate::decode::arithmetic::contract::Part;
+use crate::decode::draft::{Draft, Ref};
+use crate::decode::function::FunctionDecoder;
+use crate::decode::modifiers::Modifiers;
+use crate::types::{Ty, Width};
+use crate::window;
+use katydid_ptx::ast::{Instruction, Operand};
+
+impl<'a> FunctionDecoder<'_, 'a> {
+    /// `mov cvta isspacep`.
+    pub(crate) fn movement(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        match i.opcode {
+            "mov" => self.mov(i, m),
+            "cvta" => self.convert_address(i, m),
+            _ => self.is_space(i, m),
+        }
+    }
+
+    /// `mov` in all its forms: copies, addresses, packing, unpacking, predicates.
+    fn mov(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let ty = m.ty().ok_or_else(|| self.invalid("mov without a type"))?;
+        let [destination, source] = self.operands(i)?;
+        match (destination, source) {
+            (Operand::Vector(parts), whole) => self.unpack(i, ty, parts, whole),
+            (whole, Operand::Vector(parts)) => self.pack(i, ty, whole, parts),
+            _ if ty == Ty::Pred => {
+                let a = self.plain_predicate(source)?;
+                let d = self.destination(destination, ty)?;
+                self.emit(moves::copy_predicate, d, &[a, a]);
+                Ok(())
+            }
+            _ => {
+                let a = self.source(source, ty)?;
+                let d = self.destination(destination, ty)?;
+                self.copy(d, a, ty);
+                Ok(())
+            }
+        }
+    }
+
+    /// A plain copy of a register.
+    fn copy(&mut self, d: Ref, a: Ref, ty: Ty) {
+        let exec = if ty.bits() == 64 { unary::<moves::Copy64>() } else { unary::<moves::Copy32>() };
+        self.emit(exec, d, &[a]);
+        self.set_part(Some(Part::Copy));
+    }
+
+    /// `mov.b64 {a, b}, d`
+    fn unpack(
+        &mut self,
+        i: &Instruction<'a>,
+        ty: Ty,
+        parts: &[Operand<'a>],
+        whole: &Operand<'a>,
+    ) -> Result<(), LoadError> {
+        let whole = self.source(whole, ty)?;
+        match (ty.bits(), parts) {
+            (64, [low, high]) => self.split(whole, 64, [low, high]),
+            (32, [low, high]) => self.split(whole, 32, [low, high]),
+            (16, [low, high]) => self.split(whole, 16, [low, high]),
+            (64, [a, b, c, d]) => {
+                let halves = [self.temporary(Width::Word), self.temporary(Width::Word)];
+                self.emit(unary::<moves::Low32>(), halves[0], &[whole]);
+                self.emit(unary::<moves::High32>(), halves[1], &[whole]);
+                self.split(halves[0], 32, [a, b])?;
+                self.split(halves[1], 32, [c, d])
+            }
+            _ => Err(self.unsupported(i)),
+        }
+    }
+
+    /// Both halves of a value of `bits` bits; `_` is left out.
+    fn split(&mut self, whole: Ref, bits: u32, parts: [&Operand<'a>; 2]) -> Result<(), LoadError> {
+        let (part, execs) = match bits {
+            64 => (Ty::B(32), [unary::<moves::Low32>(), unary::<moves::High32>()]),
+            32 => (Ty::B(16), [unary::<moves::Low16>(), unary::<moves::High16>()]),
+            _ => (Ty::B(8), [unary::<moves::Low8>(), unary::<moves::High8>()]),
+        };
+        // Both are read before either is written: a part may be the whole's own register.
+        let mut copies = Vec::with_capacity(2);
+        for (operand, exec) in parts.into_iter().zip(execs) {
+            if *operand != Operand::Discard {
+                let half = self.temporary(Width::Word);
+                self.emit(exec, half, &[whole]);
+                copies.push((self.destination(operand, part)?, half));
+            }
+        }
+        for (d, half) in copies {
+            self.copy(d, half, part);
+        }
+        Ok(())
+    }
+
+    /// `mov.b64 d, {a, b}`
+    fn pack(
+        &mut self,
+        i: &Instruction<'a>,
+        ty: Ty,
+        whole: &Operand<'a>,
+        parts: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        let part = Ty::B(ty.bits() / parts.len().max(1) as u32);
+        let references = parts.iter().map(|part_of| self.source(part_of, part)).collect::<Result<Vec<_>, _>>()?;
+        let d = self.destination(whole, ty)?;
+        match (ty.bits(), references.as_slice()) {
+            (64, [_, _]) => self.emit(binary::<moves::Pack64>(), d, &references),
+            (32, [_, _]) => self.emit(binary::<moves::Pack32>(), d, &references),
+            (16, [_, _]) => self.emit(binary::<moves::Pack16>(), d, &references),
+            (64, [w, x, y, z]) => {
+                let halves = [self.temporary(Width::Word), self.temporary(Width::Word)];
+                self.emit(binary::<moves::Pack32>(), halves[0], &[*w, *x]);
+                self.emit(binary::<moves::Pack32>(), halves[1], &[*y, *z]);
+                self.emit(binary::<moves::Pack64>(), d, &halves);
+            }
+            _ => return Err(self.unsupported(i)),
+        }
+        Ok(())
+    }
+
+    /// `cvta.shared.u64` adds the window of the space, `cvta.to.shared.u64` takes it off.
+    fn convert_address(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let to = m.take("to");
+        let space = m.take_if(|word| {
+            matches!(
+                word,
+                "global"
+                    | "const"
+                    | "shared"
+                    | "shared::cta"
+                    | "shared::cluster"
+                    | "local"
+                    | "param"
+                    | "param::entry"
+                    | "param::func"
+            )
+        });
+        if m.ty() != Some(Ty::U(64)) {
+            return Err(self.unsupported(i));
+        }
+        let base = match space {
+            Some("shared" | "shared::cta" | "shared::cluster") => window::SHARED,
+            Some("local") => window::LOCAL,
+            Some(_) => 0,
+            None => return Err(self.unsupported(i)),
+        };
+        let [destination, source] = self.operands(i)?;
+        let a = self.source(source, Ty::U(64))?;
+        let d = self.destination(destination, Ty::U(64))?;
+        if base == 0 {
+            self.copy(d, a, Ty::U(64));
+            return Ok(());
+        }
+        let base = self.constant(base, Width::Double);
+        let exec = if to { binary::<integer::Sub<u64>>() } else { binary::<integer::Add<u64>>() };
+        self.emit(exec, d, &[a, base]);
+        Ok(())
+    }
+
+    /// `isspacep.shared p, a`
+    fn is_space(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let space = m.take_if(|word| !word.is_empty());
+        if matches!(space, Some("shared" | "shared::cta")) && self.shared.ranked {
+            let [destination, address] = self.operands(i)?;
+            let address = self.source(address, Ty::U(64))?;
+            let d = self.destination(destination, Ty::Pred)?;
+            self.push(Draft::new(crate::engine::cluster::is_own).d(d).a(address));
+            return Ok(());
+        }
+        let exec = match space {
+            Some("shared" | "shared::cta" | "shared::cluster") => compare::<tests::InShared>(),
+            Some("local") => compare::<tests::InLocal>(),
+            Some("param" | "param::entry") => compare::<tests::InParam>(),
+            Some("global") => compare::<tests::InGlobal>(),
+            Some("const") => compare::<tests::Never>(),
+            _ => return Err(self.unsupported(i)),
+        };
+        self.test_one(i, exec, Ty::U(64))
+    }
+}

@@ -1,0 +1,139 @@
+//! `.b128`: a register is two of 64 bits, and an instruction on it is one on both.
+//!
+//! `mov.b128` packs, unpacks and copies; `ld` and `st` are those of `.v2.b64`. Atomics on it are refused where the processor has no
+//! instruction for them.
+
+use crate::alu::lanes::unary;
+use crate::alu::moves;
+use crate::api::LoadError;
+use crate::decode::draft::Ref;
+use crate::decode::function::{Binding, FunctionDecoder};
+use crate::decode::modifiers::Modifiers;
+use crate::inst::Exec;
+use crate::memory::atom::NARROW_POINTER;
+use crate::memory::atom_wide;
+use crate::types::{Ty, Width};
+use katydid_ptx::ast::{Instruction, Operand, Variable};
+
+/// Most registers that one declaration of `.b128` may make.
+const MOST: u32 = 4096;
+
+/// Whether an instruction works on `.b128`.
+pub(crate) fn is_wide(i: &Instruction<'_>) -> bool {
+    i.modifiers.last() == Some(&"b128") && matches!(i.opcode, "mov" | "ld" | "st" | "atom")
+}
+
+impl<'a> FunctionDecoder<'_, 'a> {
+    /// `.reg .b128 a;` A range is bound name by name when it is used, so only its prefix and length are kept.
+    pub(crate) fn declare_wide(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
+        match variable.count {
+            Some(count) if count > MOST => Err(self.unsupported_name("thousands of .b128 registers", variable.line)),
+            Some(count) => {
+                self.wide_ranges.push((variable.name, count, self.scopes.len()));
+                Ok(())
+            }
+            None => {
+                let halves = [self.temporary(Width::Double), self.temporary(Width::Double)];
+                self.bind(variable.name, Binding::Wide(halves));
+                Ok(())
+            }
+        }
+    }
+
+    /// Both halves of a `.b128` register.
+    fn wide_register(&mut self, operand: &Operand<'a>) -> Result<[Ref; 2], LoadError> {
+        let Operand::Name(name) = operand else { return Err(self.invalid("operand is no .b128 register")) };
+        if let Some(Binding::Wide(halves)) = self.binding(name) {
+            return Ok(*halves);
+        }
+        let declared = self.wide_ranges.iter().rev().find(|(prefix, count, _)| {
+            let number = name.strip_prefix(prefix).and_then(|number| number.parse::<u32>().ok());
+            number.is_some_and(|number| number < *count)
+        });
+        let depth = declared.map(|(_, _, depth)| *depth);
+        let depth = depth.ok_or_else(|| self.invalid(format!("{name} is no .b128 register")))?;
+        let halves = [self.temporary(Width::Double), self.temporary(Width::Double)];
+        if let Some(scope) = self.scopes.get_mut(depth - 1) {
+            scope.insert(name, Binding::Wide(halves));
+        }
+        Ok(halves)
+    }
+
+    /// The two operands that stand for a `.b128` one: a vector of two, or the halves of a register.
+    fn wide_halves(&mut self, operand: &Operand<'a>, written: bool) -> Result<[Ref; 2], LoadError> {
+        match operand {
+            Operand::Vector(parts) => match (parts.as_slice(), written) {
+                ([low, high], true) => Ok([self.destination(low, Ty::B(64))?, self.destination(high, Ty::B(64))?]),
+                ([low, high], false) => Ok([self.source(low, Ty::B(64))?, self.source(high, Ty::B(64))?]),
+                _ => Err(self.invalid(".b128 has two halves")),
+            },
+            other => self.wide_register(other),
+        }
+    }
+
+    /// `mov.b128 d, {a, b}`, `mov.b128 {a, b}, d`, `ld.b128 d, [a]`, `st.b128 [a], d`
+    pub(crate) fn wide(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
+        if i.opcode == "atom" {
+            return self.wide_atomic(i);
+        }
+        let [first, second] = self.operands(i)?;
+        if i.opcode == "mov" {
+            let from = self.wide_halves(second, false)?;
+            let to = self.wide_halves(first, true)?;
+            // By way of temporaries: a half may be written before it is read.
+            let between = [self.temporary(Width::Double), self.temporary(Width::Double)];
+            for (d, a) in between.into_iter().zip(from).chain(to.into_iter().zip(between)) {
+                self.emit(unary::<moves::Copy64>(), d, &[a]);
+            }
+            return Ok(());
+        }
+        let (value, at) = if i.opcode == "ld" { (first, 0) } else { (second, 1) };
+        let names = ["\u{1}low", "\u{1}high"];
+        let halves = self.wide_register(value)?;
+        // The halves get names that no text can have, for the instruction on a vector of them.
+        self.scopes.push(names.iter().zip(halves).map(|(name, half)| (*name, Binding::Register(half))).collect());
+        let mut pair = i.clone();
+        pair.operands[at] = Operand::Vector(names.iter().map(|name| Operand::Name(name)).collect());
+        pair.modifiers.pop();
+        pair.modifiers.extend(["v2", "b64"]);
+        let done = self.instruction_unguarded(&pair);
+        self.scopes.pop();
+        done
+    }
+
+    /// `atom.exch.b128 d, [a], b`, `atom.cas.b128 d, [a], b, c`. Races are not looked for.
+    fn wide_atomic(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
+        let mut m = Modifiers::new(&i.modifiers);
+        let space = self.space(&mut m);
+        m.memory_order();
+        let name = m.one_of(&["exch", "cas"]).filter(|_| atom_wide::is_there());
+        if m.ty() != Some(Ty::B(128)) || !m.all_taken() {
+            return Err(self.unsupported(i));
+        }
+        let (exec, count): (Exec, _) = match name {
+            Some("exch") => (atom_wide::exchange, 1),
+            Some(_) => (atom_wide::swap, 2),
+            None => return Err(self.unsupported(i)),
+        };
+        let [result, address, values @ ..] = i.operands.as_slice() else {
+            return Err(self.invalid("atomic without an address"));
+        };
+        if values.len() != count {
+            return Err(self.invalid("atomic with the wrong number of operands"));
+        }
+        let address = self.plain_address(address, space)?;
+        let mut sources = vec![address.base];
+        for value in values {
+            sources.extend(self.wide_register(value)?);
+        }
+        let results = match result {
+            Operand::Discard => [self.temporary(Width::Double), self.temporary(Width::Double)],
+            result => self.wide_register(result)?,
+        };
+        let narrow = if address.width == Width::Word { NARROW_POINTER } else { 0 };
+        let place = u64::from(address.space.encode() | narrow);
+        let draft = self.listed(exec, &sources, &results).imm(address.offset << atom_wide::OFFSET_SHIFT | place);
+        self.push(draft);
+        Ok(())
+    }
+}

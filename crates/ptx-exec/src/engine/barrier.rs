@@ -1,0 +1,67 @@
+//! `bar` and `barrier`: threads of a block wait for each other.
+//!
+//! A thread is counted when it arrives; the block completes barriers between turns of its warps (`Block::complete_barriers`).
+
+use crate::engine::block::{BARRIERS, Barrier};
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
+use crate::engine::registers::{LANES, Registers, lanes_of};
+use crate::engine::warp::Wait;
+use crate::inst::{Exec, Flow, Inst, NONE};
+
+/// `Inst::imm`: what a barrier instruction does besides waiting.
+pub(crate) mod kind {
+    /// Waits.
+    pub(crate) const SYNC: u64 = 0;
+    /// Counts without waiting.
+    pub(crate) const ARRIVE: u64 = 1;
+    /// All predicates.
+    pub(crate) const AND: u64 = 2;
+    /// Any predicate.
+    pub(crate) const OR: u64 = 3;
+    /// How many predicates.
+    pub(crate) const POPC: u64 = 4;
+    /// Flag: the predicate is negated.
+    pub(crate) const NEGATE: u64 = 8;
+}
+
+/// `bar`: barrier `a`, `b` threads (0 for all), predicate `c`.
+pub(crate) fn barrier(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let Some(lane) = lanes_of(machine.mask).next() else { return Flow::Next };
+    let id = machine.registers.row::<u32>(inst.a)[lane];
+    let expected = machine.registers.row::<u32>(inst.b)[lane];
+    let votes = if inst.c == NONE { 0 } else { machine.registers.bits(inst.c) };
+    let votes = if inst.imm & kind::NEGATE != 0 { !votes } else { votes };
+    let mask = machine.mask;
+    let Some(barrier) = machine.block.barriers.get_mut(id as usize).filter(|_| (id as usize) < BARRIERS) else {
+        return machine.fail(FaultKind::Trap, lane);
+    };
+    barrier.arrived = barrier.arrived.saturating_add(mask.count_ones());
+    barrier.expected = expected;
+    barrier.votes = barrier.votes.saturating_add((votes & mask).count_ones());
+    if inst.imm & 7 == kind::ARRIVE {
+        return Flow::Next;
+    }
+    machine.park_rest();
+    machine.wait = Wait::Barrier(id as u8);
+    Flow::Wait
+}
+
+/// Whether an instruction is one that lanes wait at for a barrier.
+pub(crate) fn is_barrier(inst: &Inst) -> bool {
+    std::ptr::fn_addr_eq(inst.exec, barrier as Exec)
+}
+
+/// Gives lanes that wait at `inst` the result of the complete barrier.
+pub(crate) fn deliver(registers: &mut Registers, inst: &Inst, lanes: u32, barrier: Barrier) {
+    if inst.d == NONE {
+        return;
+    }
+    let all = |truth: bool| if truth { u32::MAX } else { 0 };
+    match inst.imm & 7 {
+        kind::AND => registers.set_bits(inst.d, lanes, all(barrier.votes == barrier.arrived)),
+        kind::OR => registers.set_bits(inst.d, lanes, all(barrier.votes > 0)),
+        kind::POPC => registers.set(inst.d, lanes, &[barrier.votes; LANES]),
+        _ => {}
+    }
+}

@@ -1,0 +1,278 @@
+//! Runs one warp after another on one thread: the loop around the instructions, and the change between splits.
+//!
+//! While all lanes are together nothing but the next instruction is looked at. Once they have diverged, two more things
+//! matter: after each instruction, whether the place of another split was reached (one comparison with `join_at`), and
+//! after each jump, which split is now the lowest.
+//!
+//! Running the lowest split first would starve a lane that holds a lock which the others spin for. So a split that has run
+//! for a while gives the others a turn: soon if it uses atomics, volatile accesses or fences, the marks of waiting, and
+//! late if it only computes.
+
+use crate::code::Env;
+use crate::engine::block::Block;
+use crate::engine::fault::FaultKind;
+use crate::engine::races::Races;
+use crate::engine::registers::Registers;
+use crate::engine::warp::{Split, Wait, Warp};
+use crate::inst::{Flow, Inst, NEGATED, NONE};
+use crate::memory::ranges::Ranges;
+use crate::texture::bound::Known;
+
+/// Warp instructions between two looks at the other splits of a warp.
+const CHUNK: u32 = 512;
+
+/// Warp instructions that a split may run while others wait, if it does nothing that looks like waiting for them.
+const PATIENCE: u32 = 32 * CHUNK;
+
+/// One interpreter thread with the block and the warp that it runs.
+pub(crate) struct Machine<'a> {
+    /// Registers of the running frame.
+    pub(crate) registers: Registers,
+    /// Lanes that execute the current instruction.
+    pub(crate) mask: u32,
+    /// The current instruction.
+    pub(crate) pc: u32,
+    /// Lanes of the running split.
+    pub(crate) lanes: u32,
+    /// Frame of the running split.
+    pub(crate) frame: u32,
+    /// Where the running split meets another one.
+    join_at: u32,
+    /// What the running split waits for, when an instruction returned `Flow::Wait`.
+    pub(crate) wait: Wait,
+    /// Whether the running split does something that could be waiting for other lanes: atomics, volatile loads.
+    pub(crate) spinning: bool,
+    /// The same of anything that has run since it was last asked: the block may be waiting for another one.
+    pub(crate) waited: bool,
+    /// The block of a cluster whose turn it is.
+    pub(crate) cluster_turn: usize,
+    /// What is known of accesses, where races are looked for.
+    pub(crate) races: Option<Box<Races>>,
+    /// The launch.
+    pub(crate) env: &'a Env<'a>,
+    /// The warp that runs; its place in `block` is empty meanwhile.
+    pub(crate) warp: Warp,
+    /// The block it belongs to.
+    pub(crate) block: Block,
+    /// All blocks of its cluster but for the one that runs, whose place is empty; nothing in a launch without clusters.
+    pub(crate) cluster: Vec<Block>,
+    /// Memory that was touched before.
+    pub(crate) ranges: Ranges,
+    /// Textures and surfaces that were met before.
+    pub(crate) bound: Known,
+    /// What happened, and to which lane, when an instruction returned `Flow::Fault`.
+    pub(crate) fault: Option<(FaultKind, usize)>,
+}
+
+/// Why `run_warp` returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// Its instructions are used up, or it asked to be put aside.
+    Yielded,
+    /// All its lanes wait or have exited.
+    Blocked,
+    /// See `Machine::fault`.
+    Fault,
+}
+
+/// Why a split stopped running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// Another split may be due, or it has run for a chunk.
+    Changed,
+    /// It waits, as `Machine::wait` says.
+    Wait,
+    /// It faulted.
+    Fault,
+}
+
+impl<'a> Machine<'a> {
+    /// A machine with an empty block.
+    pub(crate) fn new(env: &'a Env<'a>) -> Self {
+        Self {
+            registers: Registers::none(),
+            mask: 0,
+            pc: 0,
+            lanes: 0,
+            frame: 0,
+            join_at: u32::MAX,
+            wait: Wait::Ready,
+            spinning: false,
+            waited: false,
+            cluster_turn: 0,
+            races: env.host.race_seed().map(|seed| Box::new(Races::new(seed))),
+            env,
+            warp: Warp::default(),
+            block: Block::default(),
+            cluster: Vec::new(),
+            ranges: Ranges::new(),
+            bound: Known::default(),
+            fault: None,
+        }
+    }
+
+    /// Records a fault of the current instruction.
+    pub(crate) fn fail(&mut self, kind: FaultKind, lane: usize) -> Flow {
+        self.fault = Some((kind, lane));
+        Flow::Fault
+    }
+
+    /// Runs `self.warp` for about `fuel` instructions; returns why it stopped, and how many it ran.
+    pub(crate) fn run_warp(&mut self, fuel: u32) -> (Stopped, u32) {
+        let mut used = 0;
+        let mut take_turn = std::mem::take(&mut self.warp.slept);
+        self.spinning = std::mem::take(&mut self.warp.spinning);
+        while let Some(split) = self.warp.pick(take_turn) {
+            self.enter(split);
+            let before = std::mem::take(&mut self.spinning);
+            let (event, ran) = match self.races.is_some() {
+                true => self.run_split::<true>(take_turn, fuel - used.min(fuel)),
+                false => self.run_split::<false>(take_turn, CHUNK),
+            };
+            self.waited |= self.spinning;
+            self.spinning |= before;
+            used += ran;
+            self.warp.since_turn = self.warp.since_turn.saturating_add(ran);
+            match event {
+                Event::Fault => return (Stopped::Fault, used),
+                Event::Wait => {
+                    self.leave(self.wait);
+                    (take_turn, self.warp.since_turn) = (false, 0);
+                    if self.wait == Wait::Ready {
+                        self.warp.slept = true;
+                        return (Stopped::Yielded, used);
+                    }
+                    continue;
+                }
+                Event::Changed => {}
+            }
+            take_turn = self.turn_is_due();
+            self.leave(Wait::Ready);
+            if used >= fuel {
+                (self.warp.slept, self.warp.spinning) = (take_turn, self.spinning);
+                return (Stopped::Yielded, used);
+            }
+        }
+        if self.meet_across() { (Stopped::Yielded, used) } else { (Stopped::Blocked, used) }
+    }
+
+    /// Whether splits that lie higher should run for a while: soon when the running one may be waiting for them, else late,
+    /// because lanes that run ahead may miss the place where they would have joined the others.
+    fn turn_is_due(&mut self) -> bool {
+        let limit = if self.spinning { CHUNK } else { PATIENCE };
+        let due = self.warp.since_turn >= limit && !self.warp.splits.is_empty();
+        if due {
+            (self.warp.since_turn, self.spinning) = (0, false);
+        }
+        due
+    }
+
+    /// Makes `split` the running one, together with all lanes at the same place.
+    fn enter(&mut self, split: Split) {
+        self.pc = split.pc;
+        self.frame = split.frame;
+        self.lanes = split.lanes | self.warp.join(split.frame, split.pc);
+        self.map_frame();
+        self.find_join();
+    }
+
+    /// Points the registers at the running frame; needed after any change of frames.
+    pub(crate) fn map_frame(&mut self) {
+        let code = self.env.code;
+        self.registers = Registers::new(self.warp.rows_of(self.frame, code), &code.constants);
+    }
+
+    /// Looks where the running split meets another one.
+    pub(crate) fn find_join(&mut self) {
+        self.join_at = if self.warp.splits.is_empty() { u32::MAX } else { self.warp.next_join(self.frame, self.pc) };
+    }
+
+    /// Puts the running split, if it has lanes left, among the others.
+    fn leave(&mut self, wait: Wait) {
+        if self.lanes != 0 {
+            let (pc, frame, lanes, turn) = (self.pc, self.frame, self.lanes, self.warp.turns);
+            self.warp.splits.push(Split { pc, frame, lanes, wait, turn });
+        }
+        self.lanes = 0;
+    }
+
+    /// Parks lanes of the running split at `pc`.
+    pub(crate) fn park(&mut self, pc: u32, lanes: u32) {
+        let (frame, turn) = (self.frame, self.warp.turns);
+        self.warp.splits.push(Split { pc, frame, lanes, wait: Wait::Ready, turn });
+    }
+
+    /// Runs the entered split for up to `chunk` instructions; in its turn it goes on even where another one is lower.
+    fn run_split<const WATCHED: bool>(&mut self, in_turn: bool, chunk: u32) -> (Event, u32) {
+        let code = self.env.code;
+        let (mut ran, mut pc) = (0, self.pc);
+        while ran < chunk {
+            let Some(inst) = code.insts.get(pc as usize) else {
+                self.fail(FaultKind::InvalidPc(u64::from(pc)), 0);
+                return (Event::Fault, ran);
+            };
+            ran += 1;
+            let flow = if WATCHED { self.watched_step(inst) } else { self.step(inst) };
+            // By far the most frequent, and nobody has changed the program counter.
+            if flow == Flow::Next {
+                pc += 1;
+                self.pc = pc;
+                if pc == self.join_at {
+                    self.lanes |= self.warp.join(self.frame, pc);
+                    self.find_join();
+                }
+                continue;
+            }
+            match flow {
+                Flow::Next => {}
+                Flow::Jump if self.lanes == 0 => return (Event::Changed, ran),
+                Flow::Jump if self.warp.splits.is_empty() => self.join_at = u32::MAX,
+                Flow::Jump if in_turn => {
+                    self.lanes |= self.warp.join(self.frame, self.pc);
+                    self.find_join();
+                }
+                Flow::Jump => return (Event::Changed, ran),
+                Flow::Wait => return (Event::Wait, ran),
+                Flow::Fault => return (Event::Fault, ran),
+            }
+            pc = self.pc;
+        }
+        (Event::Changed, ran)
+    }
+
+    /// The same as [`Self::step`], where races are looked for.
+    #[inline(never)]
+    fn watched_step(&mut self, inst: &Inst) -> Flow {
+        let mut mask = self.lanes;
+        if inst.guard != NONE {
+            let bits = self.registers.bits(inst.guard & !NEGATED);
+            mask &= if inst.guard & NEGATED != 0 { !bits } else { bits };
+        }
+        if mask != 0 {
+            self.watch(inst, mask);
+        }
+        let before = std::mem::take(&mut self.spinning);
+        let flow = self.step(inst);
+        if self.spinning {
+            self.watch_published();
+        }
+        self.spinning |= before;
+        flow
+    }
+
+    /// Runs one instruction for the lanes that its guard lets through.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions are compiled for what the CPU has")]
+    fn step(&mut self, inst: &Inst) -> Flow {
+        self.mask = self.lanes;
+        if inst.guard != NONE {
+            let bits = self.registers.bits(inst.guard & !NEGATED);
+            self.mask &= if inst.guard & NEGATED != 0 { !bits } else { bits };
+            if self.mask == 0 {
+                return Flow::Next;
+            }
+        }
+        // SAFETY: the decoder chose `exec` by what `has_avx2` found on this CPU.
+        unsafe { (inst.exec)(self, inst) }
+    }
+}

@@ -1,0 +1,365 @@
+//! Races: two threads that touch the same bytes, one of them writing, with nothing between that orders them.
+//!
+//! Looked for only where the host asks for it ([`crate::Host::race_seed`]), because it costs a look at every access. Warps
+//! then take turns after few instructions, in an order that the seed decides, and so do blocks: what depends on the order
+//! shows, and a run can be repeated.
+//!
+//! | two accesses are in order | how that is known |
+//! |---|---|
+//! | of one thread | its number |
+//! | of one warp, with an operation of the warp between (`bar.warp.sync`, `shfl`, `vote` ...) | `Warp::epoch` |
+//! | of one block, with a barrier between | `Block::epoch` |
+//! | when the first thread's warp has published something since, and the second one's has looked since | `clock` |
+//!
+//! Publishing and looking is what atomics, volatile and ordered accesses, fences, and barriers in memory or of a cluster do.
+//! That is coarser than the memory model: a race may go unseen, and what is reported is one. Atomics and volatile accesses
+//! do not race with each other, and stores of one instruction do not race with each other either: threads that all set the
+//! same flag are common. Accesses are kept by words of 4 bytes, with the last store and the last two loads of each.
+
+use crate::engine::cluster;
+use crate::engine::machine::Machine;
+use crate::engine::registers::lanes_of;
+use crate::inst::{Exec, Inst};
+use crate::memory::place::Space;
+use crate::types::Width;
+use crate::window;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+/// What an instruction does with memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// It reads.
+    Load,
+    /// It writes.
+    Store,
+    /// It does both at once.
+    Atomic,
+}
+
+impl Deed {
+    /// The word for it in a report.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Store => "store",
+            Self::Atomic => "atomic",
+        }
+    }
+}
+
+/// An access as the decoder knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Access {
+    deed: Deed,
+    /// Atomic, volatile, or ordered.
+    strong: bool,
+    space: Space,
+    /// Whether the address register has 32 bits.
+    narrow: bool,
+    /// Bytes of a lane.
+    bytes: u32,
+}
+
+impl Access {
+    /// An access of `bytes` bytes of a lane, at an address in a register of this width.
+    pub(crate) fn new(deed: Deed, strong: bool, space: Space, pointer: Width, bytes: u32) -> Self {
+        Self { deed, strong, space, narrow: pointer == Width::Word, bytes }
+    }
+}
+
+/// One of the two sides of a race.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RaceSide {
+    /// Line of the PTX text.
+    pub line: u32,
+    /// What the instruction does: `load`, `store` or `atomic`.
+    pub deed: &'static str,
+    /// The block, and the thread in it.
+    pub block: [u32; 3],
+    /// The thread in its block.
+    pub thread: [u32; 3],
+}
+
+/// Two accesses that nothing orders. `Display` is one line for the user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Race {
+    /// The kernel.
+    pub kernel: String,
+    /// Whether it is shared memory, where `address` counts from the start of the block's.
+    pub shared: bool,
+    /// The first byte that both touch.
+    pub address: u64,
+    /// Who came first.
+    pub first: RaceSide,
+    /// Who came second.
+    pub second: RaceSide,
+}
+
+impl fmt::Display for Race {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, shared, address, first, second } = self;
+        let space = if *shared { "shared" } else { "global" };
+        write!(f, "race in {kernel}: {space} memory at {address:#x}: ")?;
+        let side = |side: &RaceSide| {
+            let ([x, y, z], [a, b, c]) = (side.thread, side.block);
+            format!("{} at PTX line {} by thread ({x},{y},{z}) of block ({a},{b},{c})", side.deed, side.line)
+        };
+        write!(f, "{} and {} are not ordered", side(first), side(second))
+    }
+}
+
+/// Who touched a word, and when.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    pc: u32,
+    deed: Deed,
+    strong: bool,
+    /// A bit for each byte of the word.
+    bytes: u8,
+    block: u64,
+    warp: u32,
+    lane: u32,
+    /// `Block::epoch` and `Warp::epoch` at that time.
+    epochs: (u32, u32),
+    /// The clock at that time.
+    time: u64,
+}
+
+/// The last accesses of a word.
+#[derive(Debug, Default, Clone, Copy)]
+struct Word {
+    store: Option<Mark>,
+    loads: [Option<Mark>; 2],
+}
+
+/// What is known of the accesses of a launch.
+#[derive(Debug)]
+pub(crate) struct Races {
+    /// By space (shared memory of which block or cluster, or none) and address, divided by 4.
+    words: HashMap<(Option<u64>, u64), Word>,
+    /// When each warp last published or looked: block and warp.
+    clocks: HashMap<(u64, u32), u64>,
+    /// Counts publications.
+    time: u64,
+    /// Pairs of instructions that were reported.
+    reported: HashSet<(u32, u32)>,
+    /// What the lengths of turns are drawn from.
+    random: u64,
+}
+
+/// Most instructions of a warp's turn.
+const TURN: u64 = 24;
+
+impl Races {
+    /// Nothing has been seen; `seed` decides the order of turns.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            words: HashMap::new(),
+            clocks: HashMap::new(),
+            time: 0,
+            reported: HashSet::new(),
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+        }
+    }
+
+    /// How many instructions the next turn of a warp has.
+    pub(crate) fn turn(&mut self) -> u32 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random % TURN + 1) as u32
+    }
+
+    /// A warp publishes what it did, and looks at what others have published.
+    fn publish(&mut self, block: u64, warp: u32) {
+        self.time += 1;
+        self.clocks.insert((block, warp), self.time);
+    }
+
+    /// Whether something orders an earlier access before a later one.
+    fn in_order(&self, first: &Mark, second: &Mark) -> bool {
+        if first.block == second.block {
+            let one_warp = first.warp == second.warp;
+            let apart = first.epochs.0 != second.epochs.0 || (one_warp && first.epochs.1 != second.epochs.1);
+            if apart || (one_warp && first.lane == second.lane) {
+                return true;
+            }
+        }
+        let clock = |mark: &Mark| self.clocks.get(&(mark.block, mark.warp)).copied().unwrap_or(0);
+        clock(first) > first.time && clock(second) > first.time
+    }
+
+    /// Notes an access of a word; the earlier one that it races with.
+    fn touch(&mut self, place: (Option<u64>, u64), mark: Mark) -> Option<Mark> {
+        let word = self.words.get(&place).copied().unwrap_or_default();
+        let writes = mark.deed != Deed::Load;
+        let loads = word.loads.iter().filter(|_| writes);
+        let earlier = word.store.iter().chain(loads.flatten());
+        let races = |first: &&Mark| {
+            let both_strong = first.strong && mark.strong;
+            let same_store = first.pc == mark.pc && first.deed == Deed::Store;
+            first.bytes & mark.bytes != 0 && !both_strong && !same_store && !self.in_order(first, &mark)
+        };
+        let found = earlier.copied().find(|first| races(&first));
+        let word = self.words.entry(place).or_default();
+        if writes {
+            // What was read before has been looked at: the store stands for it from here on.
+            *word = Word { store: Some(mark), loads: [None; 2] };
+        } else if word.loads[0]
+            .is_none_or(|last| (last.block, last.warp, last.lane) == (mark.block, mark.warp, mark.lane))
+        {
+            word.loads[0] = Some(mark);
+        } else {
+            word.loads = [Some(mark), word.loads[0]];
+        }
+        found.filter(|first| self.reported.insert((first.pc, mark.pc)))
+    }
+}
+
+/// Whether an instruction is a barrier of a cluster.
+fn is_cluster_barrier(exec: Exec) -> bool {
+    let those: [Exec; 2] = [cluster::arrive, cluster::wait];
+    those.iter().any(|one| std::ptr::fn_addr_eq(exec, *one))
+}
+
+impl Machine<'_> {
+    /// Looks at what the next instruction, of the lanes in `mask`, is about to touch.
+    #[cold]
+    pub(crate) fn watch(&mut self, inst: &Inst, mask: u32) {
+        let Some(mut races) = self.races.take() else { return };
+        let (block, warp) = (self.env.order.number(self.block.index), self.warp.index);
+        let accesses = &self.env.code.accesses;
+        let access = accesses.binary_search_by_key(&self.pc, |(pc, _)| *pc).ok().map(|at| accesses[at].1);
+        if is_cluster_barrier(inst.exec) || access.is_some_and(|access| access.strong) {
+            races.publish(block, warp);
+        }
+        if let Some(access) = access {
+            for lane in lanes_of(mask) {
+                self.watch_lane(&mut races, inst, access, (block, warp, lane));
+            }
+        }
+        self.races = Some(races);
+    }
+
+    /// The instruction that has just run did what waiting for others looks like.
+    pub(crate) fn watch_published(&mut self) {
+        let (block, warp) = (self.env.order.number(self.block.index), self.warp.index);
+        if let Some(races) = &mut self.races {
+            races.publish(block, warp);
+        }
+    }
+
+    /// The same for one lane.
+    fn watch_lane(&self, races: &mut Races, inst: &Inst, access: Access, (block, warp, lane): (u64, u32, usize)) {
+        let address = match access.narrow {
+            true => u64::from(self.registers.row::<u32>(inst.a)[lane].wrapping_add(inst.imm as u32)),
+            false => self.registers.row::<u64>(inst.a)[lane].wrapping_add(inst.imm),
+        };
+        let shared = match access.space {
+            Space::Local => return,
+            Space::Shared => Some(address),
+            Space::Generic | Space::Global => window::offset_in(window::SHARED, address),
+        };
+        if shared.is_none() && address >= window::SHARED {
+            return;
+        }
+        // Addresses in a cluster say whose shared memory they are of; all others are of the block itself.
+        let owner = if self.env.code.ranked { block / u64::from(self.env.order.size()).max(1) } else { block };
+        let (space, start) = (shared.map(|_| owner), shared.unwrap_or(address));
+        let end = start.saturating_add(access.bytes.into());
+        let mut at = start;
+        while at < end {
+            let next = (at / 4 * 4 + 4).min(end);
+            let bytes = (at..next).fold(0, |bytes, byte| bytes | 1 << (byte % 4));
+            let epochs = (self.block.epoch, self.warp.epoch);
+            let (deed, strong, time) = (access.deed, access.strong, races.time);
+            let mark = Mark { pc: self.pc, deed, strong, bytes, block, warp, lane: lane as u32, epochs, time };
+            if let Some(first) = races.touch((space, at / 4), mark) {
+                let byte = (first.bytes & bytes).trailing_zeros();
+                self.report_race(at / 4 * 4 + u64::from(byte), space.is_some(), &first, &mark);
+            }
+            at = next;
+        }
+    }
+
+    /// Tells the host.
+    fn report_race(&self, address: u64, shared: bool, first: &Mark, second: &Mark) {
+        let side = |mark: &Mark| {
+            let linear = mark.warp * 32 + mark.lane;
+            let [x, y, _] = self.env.block;
+            RaceSide {
+                line: self.env.code.insts.get(mark.pc as usize).map_or(0, |inst| inst.line),
+                deed: mark.deed.word(),
+                block: self.env.order.index(mark.block),
+                thread: [linear % x, linear / x % y, linear / x / y],
+            }
+        };
+        let kernel = self.env.code.kernels.iter().find(|kernel| kernel.function == self.env.function);
+        let kernel = kernel.map(|kernel| kernel.name.clone()).unwrap_or_default();
+        let address = if shared { address & ((1 << cluster::RANK_SHIFT) - 1) } else { address };
+        self.env.host.race(&Race { kernel, shared, address, first: side(first), second: side(second) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(pc: u32, deed: Deed, warp: u32, lane: u32) -> Mark {
+        Mark { pc, deed, strong: false, bytes: 0xf, block: 0, warp, lane, epochs: (0, 0), time: 0 }
+    }
+
+    fn races_at(races: &mut Races, mark: Mark) -> Option<u32> {
+        races.touch((None, 1), mark).map(|first| first.pc)
+    }
+
+    #[test]
+    fn accesses_of_two_threads_race_unless_something_orders_them() {
+        let mut races = Races::new(1);
+        assert_eq!(races_at(&mut races, mark(1, Deed::Store, 0, 0)), None);
+        assert_eq!(races_at(&mut races, mark(2, Deed::Load, 0, 0)), None, "its own");
+        assert_eq!(races_at(&mut races, Mark { bytes: 0, ..mark(2, Deed::Load, 1, 0) }), None, "other bytes");
+        assert_eq!(races_at(&mut races, mark(1, Deed::Store, 1, 0)), Some(2), "read by another one");
+        assert_eq!(races_at(&mut races, Mark { epochs: (1, 0), ..mark(3, Deed::Load, 2, 0) }), None, "a barrier");
+        assert_eq!(races_at(&mut races, Mark { epochs: (0, 1), ..mark(4, Deed::Load, 1, 5) }), None, "of the warp");
+        assert_eq!(races_at(&mut races, mark(4, Deed::Load, 2, 5)), Some(1));
+        assert_eq!(races_at(&mut races, mark(4, Deed::Load, 3, 5)), None, "once for each pair");
+    }
+
+    #[test]
+    fn what_was_published_and_looked_at_is_in_order() {
+        let mut races = Races::new(1);
+        let of = |races: &Races, block: u64, pc, deed| Mark { block, time: races.time, ..mark(pc, deed, 0, 0) };
+        let store = of(&races, 0, 1, Deed::Store);
+        assert_eq!(races_at(&mut races, store), None);
+        races.publish(0, 0);
+        races.publish(1, 0);
+        let load = of(&races, 1, 2, Deed::Load);
+        assert_eq!(races_at(&mut races, load), None);
+        let late = of(&races, 2, 3, Deed::Load);
+        assert_eq!(races_at(&mut races, late), Some(1), "who has not looked");
+    }
+
+    #[test]
+    fn strong_accesses_and_stores_of_one_instruction_do_not_race() {
+        let mut races = Races::new(1);
+        let strong = |mark: Mark| Mark { strong: true, ..mark };
+        assert_eq!(races_at(&mut races, strong(mark(1, Deed::Atomic, 0, 0))), None);
+        assert_eq!(races_at(&mut races, strong(mark(1, Deed::Atomic, 1, 0))), None);
+        assert_eq!(races_at(&mut races, mark(2, Deed::Store, 2, 0)), Some(1));
+        assert_eq!(races_at(&mut races, mark(2, Deed::Store, 3, 0)), None);
+    }
+
+    #[test]
+    fn a_report_names_everything() {
+        let side = |line, deed| RaceSide { line, deed, block: [1, 0, 0], thread: [line, 0, 0] };
+        let race =
+            Race { kernel: "k".into(), shared: true, address: 16, first: side(3, "store"), second: side(9, "load") };
+        assert_eq!(
+            race.to_string(),
+            "race in k: shared memory at 0x10: store at PTX line 3 by thread (3,0,0) of block (1,0,0) and \
+             load at PTX line 9 by thread (9,0,0) of block (1,0,0) are not ordered"
+        );
+    }
+}

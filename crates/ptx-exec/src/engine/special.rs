@@ -1,0 +1,239 @@
+//! Special registers: `%tid`, `%ctaid`, lane masks, clocks.
+
+use crate::engine::machine::Machine;
+use crate::engine::registers::LANES;
+use crate::inst::{Exec, Flow, Inst};
+use crate::types::Width;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Registers by name and component, in the order of their numbers (`Inst::imm`).
+const NAMES: &[(&str, &str, Width)] = &[
+    ("%tid", "x", Width::Word),
+    ("%tid", "y", Width::Word),
+    ("%tid", "z", Width::Word),
+    ("%ntid", "x", Width::Word),
+    ("%ntid", "y", Width::Word),
+    ("%ntid", "z", Width::Word),
+    ("%ctaid", "x", Width::Word),
+    ("%ctaid", "y", Width::Word),
+    ("%ctaid", "z", Width::Word),
+    ("%nctaid", "x", Width::Word),
+    ("%nctaid", "y", Width::Word),
+    ("%nctaid", "z", Width::Word),
+    ("%laneid", "", Width::Word),
+    ("%warpid", "", Width::Word),
+    ("%nwarpid", "", Width::Word),
+    ("%lanemask_eq", "", Width::Word),
+    ("%lanemask_lt", "", Width::Word),
+    ("%lanemask_le", "", Width::Word),
+    ("%lanemask_gt", "", Width::Word),
+    ("%lanemask_ge", "", Width::Word),
+    ("%clock", "", Width::Word),
+    ("%clock_hi", "", Width::Word),
+    ("%globaltimer_lo", "", Width::Word),
+    ("%globaltimer_hi", "", Width::Word),
+    ("%dynamic_smem_size", "", Width::Word),
+    ("%total_smem_size", "", Width::Word),
+    ("%smid", "", Width::Word),
+    ("%nsmid", "", Width::Word),
+    ("%envreg1", "", Width::Word),
+    ("%envreg2", "", Width::Word),
+    ("%gridid", "", Width::Double),
+    ("%clock64", "", Width::Double),
+    ("%globaltimer", "", Width::Double),
+    ("%clusterid", "x", Width::Word),
+    ("%clusterid", "y", Width::Word),
+    ("%clusterid", "z", Width::Word),
+    ("%nclusterid", "x", Width::Word),
+    ("%nclusterid", "y", Width::Word),
+    ("%nclusterid", "z", Width::Word),
+    ("%cluster_ctaid", "x", Width::Word),
+    ("%cluster_ctaid", "y", Width::Word),
+    ("%cluster_ctaid", "z", Width::Word),
+    ("%cluster_nctaid", "x", Width::Word),
+    ("%cluster_nctaid", "y", Width::Word),
+    ("%cluster_nctaid", "z", Width::Word),
+    ("%cluster_ctarank", "", Width::Word),
+    ("%cluster_nctarank", "", Width::Word),
+    ("%aggr_smem_size", "", Width::Word),
+    ("%reserved_smem_offset_begin", "", Width::Word),
+    ("%reserved_smem_offset_end", "", Width::Word),
+    ("%reserved_smem_offset_cap", "", Width::Word),
+    ("%reserved_smem_offset_0", "", Width::Word),
+    ("%reserved_smem_offset_1", "", Width::Word),
+    ("%is_explicit_cluster", "", Width::Pred),
+    ("%current_graph_exec", "", Width::Double),
+];
+
+/// Bytes of shared memory that are reserved for the system in each block, behind what the program asks for.
+pub(crate) const RESERVED: u32 = 1024;
+
+/// Nanoseconds of host time are counted as this many clock ticks.
+const TICKS_PER_NANOSECOND: u64 = 2;
+
+/// The number and width of a special register, if it is one.
+pub(crate) fn lookup(name: &str, member: &str) -> Option<(u64, Width)> {
+    let index = NAMES.iter().position(|(known, component, _)| (*known, *component) == (name, member))?;
+    Some((index as u64, NAMES[index].2))
+}
+
+/// Beginnings of the names of special registers that are not in `NAMES`.
+const OTHERS: &[&str] = &["%envreg", "%pm", "%reserved_smem_offset"];
+
+/// Whether PTX has a special register of that name.
+pub(crate) fn exists(name: &str) -> bool {
+    NAMES.iter().any(|(known, ..)| *known == name) || OTHERS.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Code that reads a register of that width.
+pub(crate) fn code(width: Width) -> Exec {
+    match width {
+        Width::Word => read_word,
+        Width::Double => read_double,
+        Width::Pred => read_predicate,
+    }
+}
+
+/// Component `axis` of each lane's `%tid`.
+fn thread_index(machine: &Machine<'_>, axis: u64) -> [u32; LANES] {
+    let [x, y, _] = machine.env.block;
+    let first = machine.warp.index * 32;
+    std::array::from_fn(|lane| {
+        let linear = first + lane as u32;
+        match axis {
+            0 => linear % x,
+            1 => linear / x % y,
+            _ => linear / x / y,
+        }
+    })
+}
+
+/// Ticks that the grid has run for.
+fn clock(machine: &Machine<'_>) -> u64 {
+    let elapsed = (machine.env.before + machine.env.started.elapsed()).as_nanos();
+    u64::try_from(elapsed).unwrap_or(u64::MAX).wrapping_mul(TICKS_PER_NANOSECOND)
+}
+
+/// Nanoseconds of wall-clock time.
+fn timer() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The bits of `one(lane)` for each lane.
+fn masks(one: impl Fn(u32) -> u32) -> [u32; LANES] {
+    std::array::from_fn(|lane| one(1 << lane))
+}
+
+/// Reads a register of 32 bits into a row.
+fn read_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let env = machine.env;
+    let all = |value: u32| [value; LANES];
+    let axis = |values: [u32; 3]| values[(inst.imm % 3) as usize];
+    let values = match inst.imm {
+        0..=2 => thread_index(machine, inst.imm),
+        3..=5 => all(axis(env.block)),
+        6..=8 => all(axis(machine.block.index)),
+        9..=11 => all(axis(env.order.grid)),
+        12 => std::array::from_fn(|lane| lane as u32),
+        13 => all(machine.warp.index),
+        14 => all(env.warps()),
+        15 => masks(|bit| bit),
+        16 => masks(|bit| bit - 1),
+        17 => masks(|bit| bit | (bit - 1)),
+        18 => masks(|bit| !(bit | (bit - 1))),
+        19 => masks(|bit| !(bit - 1)),
+        20 => all(clock(machine) as u32),
+        21 => all((clock(machine) >> 32) as u32),
+        22 => all(timer() as u32),
+        23 => all((timer() >> 32) as u32),
+        24 => all(env.dynamic_shared),
+        25 => all(env.shared_bytes),
+        27 => all(1),
+        // The upper and lower half of where a cooperative launch keeps its barrier.
+        28 => all((env.workspace_address() >> 32) as u32),
+        29 => all(env.workspace_address() as u32),
+        33..=52 => all(cluster_word(machine, inst.imm)),
+        _ => all(0),
+    };
+    machine.registers.set(inst.d, machine.mask, &values);
+    Flow::Next
+}
+
+/// Registers of the cluster, and of the shared memory that is the system's.
+fn cluster_word(machine: &Machine<'_>, number: u64) -> u32 {
+    let (env, index) = (machine.env, machine.block.index);
+    let axis = |values: [u32; 3]| values[(number % 3) as usize];
+    // Whoever names one of these registers has the reserved memory.
+    let reserved = machine.block.shared.first() as u32 + env.all_shared_bytes.saturating_sub(RESERVED);
+    match number {
+        33..=35 => axis(env.order.cluster_of(index)),
+        36..=38 => axis(env.order.clusters()),
+        39..=41 => axis(env.order.place(index)),
+        42..=44 => axis(env.order.cluster),
+        45 => env.order.rank(index),
+        46 => env.order.size(),
+        47 => env.all_shared_bytes,
+        49 => reserved + RESERVED,
+        50 => RESERVED,
+        52 => reserved + RESERVED / 2,
+        _ => reserved,
+    }
+}
+
+/// Reads a predicate: whether the launch is one of clusters is the only one there is.
+fn read_predicate(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let bits = if machine.env.clustered { u32::MAX } else { 0 };
+    machine.registers.set_bits(inst.d, machine.mask, bits);
+    Flow::Next
+}
+
+/// Reads a register of 64 bits into a row.
+fn read_double(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let value = match inst.imm {
+        30 => machine.env.grid_id,
+        31 => clock(machine),
+        32 => timer(),
+        // No graph was launched by device code.
+        _ => 0,
+    };
+    machine.registers.set(inst.d, machine.mask, &[value; LANES]);
+    Flow::Next
+}
+
+/// `mov` of the address of dynamic shared memory, `imm` bytes in; known only at launch.
+pub(crate) fn dynamic_shared_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let start = machine.block.shared.first() as u32 + machine.env.dynamic_shared_at;
+    let address = start.wrapping_add(inst.imm as u32);
+    machine.registers.set(inst.d, machine.mask, &[address; LANES]);
+    Flow::Next
+}
+
+/// The same into a 64-bit register.
+pub(crate) fn dynamic_shared_double(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let start = machine.block.shared.first() + u64::from(machine.env.dynamic_shared_at);
+    let address = start.wrapping_add(inst.imm);
+    machine.registers.set(inst.d, machine.mask, &[address; LANES]);
+    Flow::Next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_that_the_code_matches_on() {
+        assert_eq!(lookup("%tid", "z"), Some((2, Width::Word)));
+        assert_eq!(lookup("%nctaid", "x"), Some((9, Width::Word)));
+        assert_eq!(lookup("%laneid", ""), Some((12, Width::Word)));
+        assert_eq!(lookup("%lanemask_ge", ""), Some((19, Width::Word)));
+        assert_eq!(lookup("%total_smem_size", ""), Some((25, Width::Word)));
+        assert_eq!(lookup("%clock64", ""), Some((31, Width::Double)));
+        assert_eq!(lookup("%envreg2", ""), Some((29, Width::Word)));
+        assert_eq!(lookup("%globaltimer", ""), Some((32, Width::Double)));
+        assert_eq!(lookup("%cluster_ctarank", ""), Some((45, Width::Word)));
+        assert_eq!(lookup("%reserved_smem_offset_1", ""), Some((52, Width::Word)));
+        assert_eq!(lookup("%current_graph_exec", ""), Some((54, Width::Double)));
+        assert_eq!(lookup("%tid", ""), None);
+    }
+}

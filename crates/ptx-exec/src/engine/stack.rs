@@ -1,0 +1,75 @@
+//! `alloca stacksave stackrestore`: local memory that a function takes while it runs.
+//!
+//! It lies behind the frames, the same rows for all lanes, and goes with the frame of the function that took it. So only the
+//! function that was called last can take any: lanes that wait in a function they called meanwhile would lose it.
+
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
+use crate::engine::registers::{LANES, lanes_of};
+use crate::inst::{Flow, Inst};
+
+/// Largest local memory of a thread, in bytes.
+const MAX_LOCAL: u64 = 512 * 1024;
+
+/// Bytes of a row of local memory, for each lane.
+const ROW: u64 = 8;
+
+/// `alloca d, a`: the address of `a` bytes, a multiple of `imm`; `x` says whether size and address have 64 bits.
+pub(crate) fn allocate(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let wide = inst.x != 0;
+    let sizes = lanes_of(machine.mask).map(|lane| {
+        if wide {
+            machine.registers.row::<u64>(inst.a)[lane]
+        } else {
+            u64::from(machine.registers.row::<u32>(inst.a)[lane])
+        }
+    });
+    let size = sizes.max().unwrap_or(0);
+    let start = (machine.warp.local.len() as u64 * ROW).next_multiple_of(inst.imm.max(ROW));
+    let end = start.saturating_add(size).saturating_add(ROW - 1) / ROW;
+    let last = machine.warp.frames.len() as u64 == u64::from(machine.frame) + 1;
+    if !last || end > MAX_LOCAL / ROW {
+        let lane = lanes_of(machine.mask).next().unwrap_or(0);
+        return machine.fail(FaultKind::StackOverflow, lane);
+    }
+    machine.warp.local.resize(end as usize, [0; LANES]);
+    set_address(machine, inst, start);
+    Flow::Next
+}
+
+/// Writes an address to the destination.
+fn set_address(machine: &mut Machine<'_>, inst: &Inst, address: u64) {
+    let mask = machine.mask;
+    if inst.x != 0 {
+        machine.registers.set(inst.d, mask, &[address; LANES]);
+    } else {
+        machine.registers.set(inst.d, mask, &[address as u32; LANES]);
+    }
+}
+
+/// `stacksave d`: where the local memory ends.
+pub(crate) fn save(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let end = machine.warp.local.len() as u64 * ROW;
+    set_address(machine, inst, end);
+    Flow::Next
+}
+
+/// `stackrestore a`: gives back what was taken since; kept until the function ends while other lanes may still use it.
+pub(crate) fn restore(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let lane = lanes_of(machine.mask).next().unwrap_or(0);
+    let end = if inst.x != 0 {
+        machine.registers.row::<u64>(inst.a)[lane]
+    } else {
+        u64::from(machine.registers.row::<u32>(inst.a)[lane])
+    };
+    let frame = machine.warp.frames.last().copied();
+    let own = frame.map_or(0, |frame| {
+        let bytes = machine.env.code.functions.get(frame.function as usize).map_or(0, |function| function.local_bytes);
+        u64::from(frame.local) + u64::from(bytes)
+    });
+    let last = machine.warp.frames.len() as u64 == u64::from(machine.frame) + 1;
+    if last && machine.mask == machine.warp.alive && end >= own {
+        machine.warp.local.truncate((end / ROW) as usize);
+    }
+    Flow::Next
+}

@@ -1,0 +1,7 @@
+//! From decoded PTX to a program that can be launched: what is accepted, linked and placed.
+
+pub(crate) mod accept;
+pub(crate) mod globals;
+pub(crate) mod link;
+pub(crate) mod program;
+pub(crate) mod register_limit;

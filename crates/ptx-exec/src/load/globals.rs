@@ -1,0 +1,244 @@
+//! Variables in memory: sizes, addresses, initial values.
+
+use crate::api::{GlobalMemory, LoadError};
+use crate::engine::control::FUNCTION_STEP;
+use crate::load::link::{Linked, LinkedVariable, Symbol};
+use crate::types::Ty;
+use crate::window;
+use katydid_ptx::ast::{Initial, Space, SymbolAddress, Variable};
+
+/// Largest variable that is accepted: no device has more memory.
+const MAX_SIZE: u64 = 1 << 40;
+
+/// Largest initial value that is built.
+const MAX_IMAGE: usize = 1 << 30;
+
+/// Most parameters of a function together, and most static shared memory, in bytes.
+const MAX_SMALL: u32 = 1 << 20;
+
+/// Size and alignment of a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Bytes of one element, without `.v2`/`.v4`.
+    pub(crate) element: u64,
+    /// Bytes of all.
+    pub(crate) size: u64,
+    /// A power of two.
+    pub(crate) align: u64,
+}
+
+impl Layout {
+    /// Where the variable goes after `end` bytes of others, and where it ends; for spaces that are small.
+    pub(crate) fn after(self, end: u32, line: u32) -> Result<(u32, u32), LoadError> {
+        let start = u64::from(end).next_multiple_of(self.align);
+        let stop = u32::try_from(start.saturating_add(self.size)).ok().filter(|stop| *stop <= MAX_SMALL);
+        let stop = stop.ok_or(LoadError::InvalidPtx { line, message: format!("more than {MAX_SMALL} bytes") })?;
+        Ok((start as u32, stop))
+    }
+}
+
+/// The layout of a variable; an array without a size takes it from its initialiser.
+pub(crate) fn layout(variable: &Variable<'_>) -> Result<Layout, LoadError> {
+    let invalid =
+        |message: &str| LoadError::InvalidPtx { line: variable.line, message: format!("{}: {message}", variable.name) };
+    let ty = Ty::parse(variable.ty).ok_or_else(|| invalid("unknown type"))?;
+    let element = u64::from(ty.bytes());
+    let unit = element * u64::from(variable.vector);
+    let mut count = 1_u64;
+    for dimension in &variable.dimensions {
+        let dimension = if *dimension == 0 { variable.initial.len() as u64 } else { *dimension };
+        count = count.checked_mul(dimension).filter(|count| *count < MAX_SIZE).ok_or_else(|| invalid("too large"))?;
+    }
+    let align = if variable.align == 0 { unit } else { u64::from(variable.align) };
+    if !align.is_power_of_two() || align > 1 << 20 {
+        return Err(invalid("alignment is not a power of two"));
+    }
+    Ok(Layout { element, size: count.saturating_mul(unit), align })
+}
+
+/// Where the variables of a program are: one entry for each of `Linked::variables`.
+#[derive(Debug, Default)]
+pub(crate) struct Globals {
+    /// Address and size; `None` for shared variables, which have no address of their own.
+    pub(crate) places: Vec<Option<(u64, u64)>>,
+    /// Bytes of `.const` variables.
+    pub(crate) const_bytes: u64,
+}
+
+/// Allocates and initialises every `.global` and `.const` variable.
+pub(crate) fn place(linked: &Linked<'_, '_>, memory: &mut dyn GlobalMemory) -> Result<Globals, LoadError> {
+    let mut globals = Globals::default();
+    for known in &linked.variables {
+        let variable = known.variable;
+        let Layout { size, align, .. } = layout(variable)?;
+        let device = matches!(variable.space, Space::Global | Space::Const);
+        globals.const_bytes += if variable.space == Space::Const { size } else { 0 };
+        let place = device.then(|| match variable.managed {
+            true => memory.allocate_managed(size.max(1), align),
+            false => memory.allocate(size.max(1), align),
+        });
+        let place = match place {
+            Some(None) => return Err(LoadError::OutOfMemory { name: variable.name.to_owned(), size }),
+            Some(Some(address)) => Some((address, size)),
+            None => None,
+        };
+        globals.places.push(place);
+    }
+    for (known, place) in linked.variables.iter().zip(&globals.places) {
+        let initialised = !known.variable.initial.is_empty();
+        if let (Some((address, size)), true) = (place, initialised) {
+            let bytes = Image { linked, globals: &globals, known }.bytes(*size)?;
+            memory.write(*address, &bytes);
+        }
+    }
+    Ok(globals)
+}
+
+/// The initial bytes of one variable.
+struct Image<'x, 'm, 'a> {
+    linked: &'x Linked<'m, 'a>,
+    globals: &'x Globals,
+    known: &'x LinkedVariable<'m, 'a>,
+}
+
+impl Image<'_, '_, '_> {
+    /// All initial bytes; those after them stay zero.
+    fn bytes(&self, size: u64) -> Result<Vec<u8>, LoadError> {
+        let mut bytes = Vec::new();
+        self.row(&self.known.variable.initial, 0, &mut bytes)?;
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        if bytes.len() > size {
+            return Err(self.invalid("more initial values than elements"));
+        }
+        Ok(bytes)
+    }
+
+    /// An error about this variable.
+    fn invalid(&self, message: &str) -> LoadError {
+        let variable = self.known.variable;
+        LoadError::InvalidPtx { line: variable.line, message: format!("{}: {message}", variable.name) }
+    }
+
+    /// One row of dimension `depth`; a short nested row is filled with zeroes.
+    fn row(&self, row: &[Initial<'_>], depth: usize, bytes: &mut Vec<u8>) -> Result<(), LoadError> {
+        let variable = self.known.variable;
+        let element = layout(variable)?.element;
+        for value in row {
+            let Initial::List(inner) = value else {
+                bytes.extend_from_slice(&self.scalar(value, element)?);
+                continue;
+            };
+            let start = bytes.len() as u64;
+            self.row(inner, depth + 1, bytes)?;
+            let rest = variable.dimensions.get(depth + 1..).unwrap_or_default();
+            let unit = element * u64::from(variable.vector);
+            let full = rest.iter().fold(unit, |size, dimension| size.saturating_mul(*dimension));
+            let end = usize::try_from(start.saturating_add(full)).unwrap_or(usize::MAX);
+            if end > MAX_IMAGE {
+                return Err(self.invalid("initial value too large"));
+            }
+            bytes.resize(end.max(bytes.len()), 0);
+        }
+        Ok(())
+    }
+
+    /// One element, little-endian. A number is converted to the type of the variable.
+    fn scalar(&self, value: &Initial<'_>, element: u64) -> Result<Vec<u8>, LoadError> {
+        let is_f32 = self.known.variable.ty == "f32";
+        let number = match value {
+            Initial::Int(value) if is_f32 => u64::from((value.cast_signed() as f32).to_bits()),
+            Initial::Int(value) if self.known.variable.ty == "f64" => (value.cast_signed() as f64).to_bits(),
+            Initial::Int(value) => *value,
+            Initial::F32(bits) => u64::from(*bits),
+            Initial::F64(bits) if is_f32 => u64::from((f64::from_bits(*bits) as f32).to_bits()),
+            Initial::F64(bits) => *bits,
+            Initial::Address(address) => self.address(*address)?,
+            Initial::List(_) => return Err(self.invalid("nested too deeply")),
+        };
+        Ok(number.to_le_bytes().into_iter().take(element as usize).collect())
+    }
+
+    /// The value of an address: of a variable, or of a function for tables of pointers.
+    fn address(&self, wanted: SymbolAddress<'_>) -> Result<u64, LoadError> {
+        let unresolved =
+            || LoadError::UnresolvedSymbol { line: self.known.variable.line, name: wanted.name.to_owned() };
+        let base = match self.linked.find(self.known.module, wanted.name) {
+            Some(Symbol::Function(index)) => function_address(index),
+            Some(Symbol::Variable(index)) => {
+                let place = self.globals.places.get(index).copied().flatten();
+                place.map(|(address, _)| address).ok_or_else(unresolved)?
+            }
+            Some(Symbol::Builtin) | None => return Err(unresolved()),
+        };
+        let address = base.wrapping_add(wanted.offset.cast_unsigned());
+        Ok(match wanted.mask {
+            Some(0) | None => address,
+            Some(mask) => (address & mask) >> mask.trailing_zeros(),
+        })
+    }
+}
+
+/// The address of function `index`.
+pub(crate) fn function_address(index: usize) -> u64 {
+    window::FUNCTION + FUNCTION_STEP * index as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory at 0x1000, never freed.
+    #[derive(Default)]
+    struct Bytes(Vec<u8>);
+
+    impl GlobalMemory for Bytes {
+        fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
+            let start = (self.0.len() as u64).next_multiple_of(align);
+            self.0.resize((start + size) as usize, 0);
+            (size < 1 << 20).then_some(0x1000 + start)
+        }
+
+        fn write(&mut self, address: u64, bytes: &[u8]) {
+            let start = (address - 0x1000) as usize;
+            self.0[start..start + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    fn load(text: &str) -> Result<(Globals, Vec<u8>), LoadError> {
+        let text = format!(".version 9.0 .target sm_90 .address_size 64 {text}");
+        let modules = [katydid_ptx::parse(&text).unwrap()];
+        let mut memory = Bytes::default();
+        let globals = place(&Linked::new(&modules)?, &mut memory)?;
+        Ok((globals, memory.0))
+    }
+
+    #[test]
+    fn values_of_every_kind_are_laid_out() {
+        let (globals, bytes) =
+            load(".global .align 4 .u8 a[] = {1, -2}; .global .f32 b = 1.5; .const .u16 c[2][3] = {{1}, {2, 3}};")
+                .unwrap();
+        assert_eq!(globals.places[0], Some((0x1000, 2)));
+        assert_eq!(bytes[..2], [1, 0xfe]);
+        assert_eq!(bytes[4..8], 1.5_f32.to_le_bytes());
+        assert_eq!(bytes[8..], [1, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0]);
+        assert_eq!(globals.const_bytes, 12);
+    }
+
+    #[test]
+    fn addresses_of_variables_and_functions_are_values() {
+        let (_, bytes) = load(".global .u64 x[2] = {y, generic(y) + 4}; .global .u32 y[2]; .func f { ret; } .global .u64 g = f; .global .u8 h[] = {0xff(y), 0xff00(y)};").unwrap();
+        assert_eq!(bytes[..8], 0x1010_u64.to_le_bytes());
+        assert_eq!(bytes[8..16], 0x1014_u64.to_le_bytes());
+        assert_eq!(bytes[24..32], window::FUNCTION.to_le_bytes());
+        assert_eq!(bytes[32..34], [0x10, 0x10]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        assert!(matches!(load(".global .u8 a[2] = {1, 2, 3};"), Err(LoadError::InvalidPtx { .. })));
+        assert!(matches!(load(".global .u64 a = nobody;"), Err(LoadError::UnresolvedSymbol { .. })));
+        assert!(matches!(load(".global .u8 a[2000000];"), Err(LoadError::OutOfMemory { .. })));
+        assert!(matches!(load(".global .u8 a[18446744073709551615][3];"), Err(LoadError::InvalidPtx { .. })));
+        assert!(matches!(load(".global .align 3 .u8 a;"), Err(LoadError::InvalidPtx { .. })));
+    }
+}

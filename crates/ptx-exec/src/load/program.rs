@@ -1,0 +1,235 @@
+//! A program: PTX texts checked, linked, decoded, its variables in memory.
+
+use crate::api::{GlobalMemory, Kernel, KernelInfo, LoadError, Param, Target};
+use crate::code::Code;
+use crate::decode::{self, Needs, TextOptions};
+use crate::load::accept::{architecture, check_block, check_const, check_params, is_specific, parse};
+use crate::load::globals::{self, Globals};
+use crate::load::link::{Linked, LinkedFunction};
+use crate::load::register_limit;
+use crate::state::bytes::Hash;
+use katydid_ptx::ast::{Function, Module};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// The version of PTX since which, for `sm_70` and later, shuffles and votes are `.sync`.
+const MEMBERS_SINCE: (u32, u32) = (6, 4);
+/// Threads in a block where the text does not say.
+const MAX_THREADS: u32 = 1024;
+/// What calls of [`GRID_CALLS`] mean where no text says so.
+const GRID_SYNC: &str = include_str!("../device_runtime/grid_sync.ptx");
+/// Functions of it.
+const GRID_CALLS: [&str; 2] = ["cudaCGGetIntrinsicHandle", "cudaCGSynchronize"];
+
+/// A linked and decoded program.
+#[derive(Debug)]
+pub struct Program {
+    kernels: Vec<Arc<Kernel>>,
+    /// Index into `kernels`.
+    by_name: HashMap<String, usize>,
+    /// Name, address, size, in the order of the texts.
+    globals: Vec<(String, u64, u64)>,
+    /// Names of those that are managed.
+    managed: HashSet<String>,
+    /// Those that stand for what the host bound to them.
+    references: HashMap<String, ReferenceKind>,
+}
+
+/// What a variable stands for that is a reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReferenceKind {
+    /// `.texref`
+    Texture,
+    /// `.surfref`
+    Surface,
+}
+
+/// A PTX text, and what its compilation is told besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source<'a> {
+    /// The text.
+    pub text: &'a str,
+    /// Most 32-bit registers of a thread, in kernels that do not say it themselves; `None` without such an option.
+    pub max_registers: Option<u32>,
+    /// Whether a product and the sum that uses it become one fused multiply-add.
+    pub contracts: bool,
+}
+
+impl Source<'_> {
+    /// A hash that distinguishes it from other texts, and from the same one that is compiled to other code.
+    fn add_to(hash: Hash, source: &Self) -> Hash {
+        let hash = hash.bytes(source.text.as_bytes());
+        if source.contracts { hash } else { hash.bytes(b"uncontracted") }
+    }
+}
+
+impl<'a> From<&'a str> for Source<'a> {
+    fn from(text: &'a str) -> Self {
+        Self { text, max_registers: None, contracts: true }
+    }
+}
+
+/// The text of the device's library, if these texts name what is in it.
+fn provided(sources: &[Source<'_>]) -> Option<Source<'static>> {
+    let is_called = |source: &Source<'_>| GRID_CALLS.iter().any(|name| source.text.contains(name));
+    sources.iter().any(is_called).then(|| GRID_SYNC.into())
+}
+
+impl Program {
+    /// Links and decodes PTX texts; variables are placed in `memory`. When this fails, what was allocated is the
+    /// caller's to free.
+    pub fn load(texts: &[&str], memory: &mut dyn GlobalMemory, target: Target) -> Result<Self, LoadError> {
+        let sources: Vec<Source<'_>> = texts.iter().map(|text| Source::from(*text)).collect();
+        Self::load_sources(&sources, memory, target)
+    }
+
+    /// As [`Self::load`], of texts with options.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_sources(
+        sources: &[Source<'_>],
+        memory: &mut dyn GlobalMemory,
+        target: Target,
+    ) -> Result<Self, LoadError> {
+        let texts: Vec<Source<'_>> = sources.iter().copied().chain(provided(sources)).collect();
+        let modules = texts.iter().map(|source| parse(source.text, target)).collect::<Result<Vec<_>, _>>()?;
+        let linked = Linked::new(&modules)?;
+        let globals = globals::place(&linked, memory)?;
+        check_const(globals.const_bytes)?;
+        let options: Vec<TextOptions> = modules
+            .iter()
+            .zip(&texts)
+            .map(|(module, source)| TextOptions {
+                contracts: source.contracts,
+                is_specific: is_specific(module),
+                needs_members: module.version >= MEMBERS_SINCE && architecture(module) >= 70,
+            })
+            .collect();
+        let decoded = decode::decode(&linked, &globals, &options)?;
+        let mut code = decoded.code;
+        code.source = sources.iter().fold(Hash::NONE, Source::add_to).value();
+        let entries = linked.functions.iter().zip(&decoded.needs).enumerate();
+        for (index, (known, needs)) in entries.filter(|(_, (known, _))| known.function.entry) {
+            let limit = texts.get(known.module).and_then(|source| source.max_registers);
+            let mut info = kernel(known, &modules, needs, &globals, index as u32, &code)?;
+            info.registers = register_limit::apply(known.function, info.registers, limit);
+            code.kernels.push(Arc::new(info));
+        }
+        let code = Arc::new(code);
+        let kernel = |info: &Arc<KernelInfo>| Arc::new(Kernel { info: Arc::clone(info), code: Arc::clone(&code) });
+        let kernels: Vec<_> = code.kernels.iter().map(kernel).collect();
+        let by_name = kernels.iter().enumerate().map(|(index, kernel)| (kernel.name.clone(), index)).collect();
+        let managed = linked.variables.iter().filter(|known| known.variable.managed);
+        let managed = managed.map(|known| known.variable.name.to_owned()).collect();
+        let references = linked.variables.iter().filter_map(|known| {
+            let kind = match known.variable.ty {
+                "texref" => ReferenceKind::Texture,
+                "surfref" => ReferenceKind::Surface,
+                _ => return None,
+            };
+            Some((known.variable.name.to_owned(), kind))
+        });
+        let references = references.collect();
+        Ok(Self { kernels, by_name, globals: visible_globals(&linked, &globals), managed, references })
+    }
+
+    /// All kernels, in the order of the texts.
+    pub fn kernels(&self) -> &[Arc<Kernel>] {
+        &self.kernels
+    }
+
+    /// The kernel called `name`.
+    pub fn kernel(&self, name: &str) -> Option<Arc<Kernel>> {
+        self.by_name.get(name).and_then(|index| self.kernels.get(*index)).cloned()
+    }
+
+    /// Address and size of the `.global` or `.const` variable `name`.
+    pub fn global(&self, name: &str) -> Option<(u64, u64)> {
+        let found = self.globals.iter().find(|(known, ..)| known == name);
+        found.map(|(_, address, size)| (*address, *size))
+    }
+
+    /// Whether the variable `name` is one that the host uses too.
+    pub fn is_managed(&self, name: &str) -> bool {
+        self.managed.contains(name)
+    }
+
+    /// What kind of reference the variable `name` is, if it is one.
+    pub fn reference(&self, name: &str) -> Option<ReferenceKind> {
+        self.references.get(name).copied()
+    }
+
+    /// Names of all variables that `global` finds, in the order of the texts.
+    pub fn global_names(&self) -> Vec<&str> {
+        self.globals.iter().map(|(name, ..)| name.as_str()).collect()
+    }
+}
+
+/// What the host can look up: static variables too, since programs name them by their symbol.
+fn visible_globals(linked: &Linked<'_, '_>, globals: &Globals) -> Vec<(String, u64, u64)> {
+    let placed = linked.variables.iter().zip(&globals.places);
+    let placed = placed.filter_map(|(known, place)| place.map(|(address, size)| (known, address, size)));
+    placed.map(|(known, address, size)| (known.variable.name.to_owned(), address, size)).collect()
+}
+
+/// What a launch, and the attributes of a function, need to know of a kernel.
+fn kernel(
+    known: &LinkedFunction<'_, '_>,
+    modules: &[Module<'_>],
+    needs: &Needs,
+    globals: &Globals,
+    function: u32,
+    code: &Code,
+) -> Result<KernelInfo, LoadError> {
+    let (params, param_bytes) = params(known.function)?;
+    let module = modules.get(known.module);
+    let required_block = directive(known.function, "reqntid");
+    check_params(known.function, module, &params)?;
+    check_block(known.function, required_block)?;
+    let local = code.functions.get(function as usize).map_or(0, |function| function.local_bytes);
+    let threads = |name: &str| directive(known.function, name).map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
+    let promised = threads("reqntid").or_else(|| threads("maxntid")).map(|threads| threads.clamp(1, MAX_THREADS));
+    Ok(KernelInfo {
+        name: known.function.name.to_owned(),
+        params,
+        param_bytes,
+        static_shared: needs.shared_bytes,
+        local_bytes: local,
+        const_bytes: u32::try_from(globals.const_bytes).unwrap_or(u32::MAX),
+        registers: needs.registers,
+        max_threads: promised.unwrap_or(MAX_THREADS),
+        required_block,
+        required_cluster: directive(known.function, "reqnctapercluster"),
+        max_cluster: directive(known.function, "maxclusterrank").map(|[rank, ..]| rank),
+        needs_cluster: has_directive(known.function, "explicitcluster"),
+        ptx_version: module.map_or(0, |module| module.version.0 * 10 + module.version.1),
+        target: module.map_or(0, architecture),
+        function,
+        dynamic_align: needs.dynamic_align,
+    })
+}
+
+/// Whether a function has a directive.
+fn has_directive(function: &Function<'_>, name: &str) -> bool {
+    function.directives.iter().any(|(known, _)| *known == name)
+}
+
+/// The three numbers of a directive such as `.maxntid`; those not given are 1.
+pub(crate) fn directive(function: &Function<'_>, name: &str) -> Option<[u32; 3]> {
+    let (_, numbers) = function.directives.iter().find(|(known, _)| *known == name)?;
+    let number = |index: usize| numbers.get(index).map_or(1, |number| u32::try_from(*number).unwrap_or(u32::MAX));
+    Some([number(0), number(1), number(2)])
+}
+
+/// The parameter buffer: each parameter at a multiple of its alignment.
+fn params(function: &Function<'_>) -> Result<(Vec<Param>, u32), LoadError> {
+    let mut end = 0_u32;
+    let mut params = Vec::new();
+    for variable in &function.params {
+        let (offset, stop) = globals::layout(variable)?.after(end, variable.line)?;
+        params.push(Param { offset, size: stop - offset });
+        end = stop;
+    }
+    Ok((params, end))
+}

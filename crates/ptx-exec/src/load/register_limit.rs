@@ -1,0 +1,92 @@
+//! How many registers a thread of a kernel has: what its code needs, limited as ptxas limits it (13.0 for `sm_90`).
+//!
+//! | limit | where it comes from |
+//! |---|---|
+//! | `.maxnreg` | the kernel; no other limit counts then |
+//! | `.maxntid` or `.reqntid`, times `.minnctapersm` | the kernel: so many threads must fit a multiprocessor |
+//! | `-maxrregcount`, `CU_JIT_MAX_REGISTERS` | an option; counts for kernels with neither |
+//!
+//! ptxas spills what does not fit, so a limit changes what a launch may ask for, never what the kernel computes.
+
+use crate::load::program::directive;
+use katydid_ptx::ast::Function;
+
+/// 32-bit registers of a multiprocessor.
+const REGISTERS: u32 = 65_536;
+/// Threads of a multiprocessor.
+const THREADS: u32 = 2048;
+/// Threads of a warp.
+const WARP: u32 = 32;
+/// Schedulers that the warps of a multiprocessor are dealt out to.
+const SCHEDULERS: u32 = 4;
+/// Registers are given out in pieces of this many for each thread.
+const PIECE: u32 = 8;
+/// Fewest registers that a limit can ask for; a smaller one is taken as this one.
+const LEAST: u32 = 24;
+/// Most registers of a thread. A larger limit is none.
+const MOST: u32 = 255;
+/// Fewest registers that are reported.
+const FLOOR: u32 = 16;
+
+/// The registers of `function`, whose code needs `needed`, compiled with the option `limit`.
+pub(crate) fn apply(function: &Function<'_>, needed: u32, limit: Option<u32>) -> u32 {
+    let number = |name: &str| directive(function, name).map(|[first, ..]| first);
+    let own = number("maxnreg").and_then(usable);
+    let of_threads = || by_threads(threads_of(function)?, number("minnctapersm").unwrap_or(1));
+    let most = own.or_else(of_threads).or_else(|| limit.and_then(usable)).unwrap_or(MOST);
+    needed.clamp(FLOOR, most)
+}
+
+/// The limit that a number stands for.
+fn usable(number: u32) -> Option<u32> {
+    (number <= MOST).then_some(number.max(LEAST))
+}
+
+/// The threads that the kernel promises to have at most in a block.
+fn threads_of(function: &Function<'_>) -> Option<u32> {
+    let sizes = directive(function, "reqntid").or_else(|| directive(function, "maxntid"))?;
+    Some(sizes.iter().fold(1_u32, |threads, size| threads.saturating_mul(*size)).max(1))
+}
+
+/// Most registers with which `blocks` blocks of `threads` threads fit a multiprocessor; more blocks than it has threads for
+/// are taken as one.
+fn by_threads(threads: u32, blocks: u32) -> Option<u32> {
+    let fits = threads.checked_mul(blocks).is_some_and(|all| (1..=THREADS).contains(&all));
+    let warps = threads.min(THREADS).div_ceil(WARP) * if fits { blocks } else { 1 };
+    let dealt = warps.next_multiple_of(SCHEDULERS);
+    usable((REGISTERS / (dealt * WARP) / PIECE * PIECE).min(MOST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use katydid_ptx::ast::Linkage;
+
+    /// What `directives` and an option make of a kernel that needs 96 registers.
+    fn registers(directives: &[(&'static str, &[u64])], limit: Option<u32>) -> u32 {
+        let directives = directives.iter().map(|(name, numbers)| (*name, numbers.to_vec())).collect();
+        let (linkage, returns, params) = (Linkage::Visible, Vec::new(), Vec::new());
+        let kernel = Function { linkage, entry: true, name: "k", returns, params, directives, body: None, line: 1 };
+        apply(&kernel, 96, limit)
+    }
+
+    #[test]
+    fn limits_are_those_of_ptxas() {
+        let bounds =
+            |threads: u64, blocks: u64| registers(&[("maxntid", &[threads]), ("minnctapersm", &[blocks])], None);
+        let of = [(256, 8), (128, 7), (100, 7), (64, 32), (32, 32), (96, 9), (512, 4), (128, 6), (160, 5), (1024, 3)];
+        assert_eq!(of.map(|(threads, blocks)| bounds(threads, blocks)), [32, 72, 72, 32, 64, 72, 32, 80, 72, 64]);
+        assert_eq!(registers(&[("minnctapersm", &[8])], None), 96, "without the size of a block");
+        assert_eq!(registers(&[("reqntid", &[16, 16]), ("minnctapersm", &[8])], None), 32);
+        assert_eq!([640, 768, 1024].map(|threads| registers(&[("maxntid", &[threads])], None)), [96, 80, 64]);
+    }
+
+    #[test]
+    fn a_kernel_that_says_it_itself_goes_before_an_option() {
+        assert_eq!([Some(32), Some(38), Some(10), Some(300), None].map(|it| registers(&[], it)), [32, 38, 24, 96, 96]);
+        assert_eq!(registers(&[("maxntid", &[1024])], Some(40)), 64);
+        assert_eq!(registers(&[("maxnreg", &[40]), ("maxntid", &[1024])], Some(32)), 40);
+        assert_eq!(registers(&[("maxnreg", &[100]), ("maxntid", &[1024])], None), 96);
+        assert_eq!((registers(&[("maxnreg", &[10])], None), registers(&[("maxnreg", &[300])], Some(64))), (24, 64));
+    }
+}

@@ -1,0 +1,180 @@
+//! `cp.async`, `cp.async.bulk`, `cp.reduce.async.bulk`: copies that PTX lets happen at any time until they are waited for.
+//!
+//! They happen when they are issued: the interpreter gains nothing from putting a copy off, and a grid that is paused has
+//! no copies in flight. So committing and waiting for groups has nothing to do, and a barrier that tracks a copy hears
+//! of its bytes at once.
+
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
+use crate::engine::registers::lanes_of;
+use crate::inst::{Exec, Flow, Inst, NONE};
+use crate::memory::Word;
+use crate::memory::atom::{self, NARROW_POINTER, Operation};
+use crate::memory::place::Space;
+
+/// `Inst::x` of `cp.async`: its size in bytes, `NARROW_POINTER` apart from it, and what `c` is.
+pub(crate) mod how {
+    /// The bytes of the size, 4 to 16, in place of their logarithm.
+    pub(crate) const SIZE: u32 = 31 << 8;
+    /// Where the size starts.
+    pub(crate) const SIZE_SHIFT: u32 = 8;
+    /// `c` is a predicate that says whether to ignore the source.
+    pub(crate) const IGNORE: u32 = 1 << 16;
+}
+
+/// `cp.async [a + low imm], [b + high imm], size, c`: what the source does not give is filled with zeroes.
+pub(crate) fn copy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    let size = u64::from((inst.x & how::SIZE) >> how::SIZE_SHIFT);
+    let ignored = if inst.x & how::IGNORE != 0 { machine.registers.bits(inst.c) } else { 0 };
+    for lane in lanes_of(machine.mask) {
+        let registers = &machine.registers;
+        let given = match inst.c {
+            _ if (ignored >> lane) & 1 != 0 => 0,
+            NONE => size,
+            _ if inst.x & how::IGNORE != 0 => size,
+            slot => u64::from(registers.row::<u32>(slot)[lane]).min(size),
+        };
+        let offset = inst.imm as u32;
+        let to = if inst.x & NARROW_POINTER != 0 {
+            u64::from(registers.row::<u32>(inst.a)[lane].wrapping_add(offset))
+        } else {
+            registers.row::<u64>(inst.a)[lane].wrapping_add(signed(offset))
+        };
+        let from = registers.row::<u64>(inst.b)[lane].wrapping_add(signed((inst.imm >> 32) as u32));
+        if let Err(kind) = copy_padded(machine, to, from, given, size) {
+            return machine.fail(kind, lane);
+        }
+    }
+    Flow::Next
+}
+
+/// An address offset as 64 bits.
+fn signed(offset: u32) -> u64 {
+    i64::from(offset.cast_signed()).cast_unsigned()
+}
+
+/// Copies `given` of `size` bytes into shared memory and clears the rest.
+fn copy_padded(machine: &mut Machine<'_>, to: u64, from: u64, given: u64, size: u64) -> Result<(), FaultKind> {
+    for address in [to, from] {
+        if !address.is_multiple_of(size) {
+            return Err(FaultKind::MisalignedAddress(address));
+        }
+    }
+    if given > 0 {
+        machine.copy_stretch((Space::Shared, to), (Space::Global, from), given)?;
+    }
+    if given < size { machine.clear_stretch((Space::Shared, to + given), size - given) } else { Ok(()) }
+}
+
+/// Flags of a bulk copy, in `Inst::imm`.
+pub(crate) mod bulk {
+    /// The source is shared memory.
+    pub(crate) const FROM_SHARED: u64 = 1;
+    /// The destination is shared memory, and a barrier there counts the bytes.
+    pub(crate) const TO_SHARED: u64 = 2;
+    /// The copy goes to every block of the cluster that a mask names.
+    pub(crate) const MULTICAST: u64 = 4;
+}
+
+/// What addresses and sizes of bulk copies are multiples of.
+const BULK_ALIGN: u64 = 16;
+
+/// The operands of a bulk copy for one lane: a list of registers at `Inst::x`, in this order.
+#[derive(Debug, Clone, Copy)]
+struct Bulk {
+    to: u64,
+    from: u64,
+    size: u64,
+    barrier: u64,
+    /// Blocks of the cluster, for a multicast.
+    blocks: u32,
+}
+
+impl Bulk {
+    /// Reads the operands; sizes and addresses must be multiples of 16.
+    fn read(machine: &Machine<'_>, inst: &Inst, lane: usize) -> Result<Self, FaultKind> {
+        let wide = |index: u32| machine.registers.row::<u64>(machine.env.code.list(inst.x + index))[lane];
+        let word = |index: u32| machine.registers.row::<u32>(machine.env.code.list(inst.x + index))[lane];
+        let bulk = Self {
+            to: wide(0),
+            from: wide(1),
+            size: u64::from(word(2)),
+            barrier: if inst.imm & bulk::TO_SHARED != 0 { wide(3) } else { 0 },
+            blocks: if inst.imm & bulk::MULTICAST != 0 { word(4) & 0xffff } else { 0 },
+        };
+        let crooked = [bulk.to, bulk.from, bulk.size].into_iter().find(|value| !value.is_multiple_of(BULK_ALIGN));
+        crooked.map_or(Ok(bulk), |value| Err(FaultKind::MisalignedAddress(value)))
+    }
+
+    /// The spaces of source and destination.
+    fn spaces(flags: u64) -> (Space, Space) {
+        let space = |flag| if flags & flag != 0 { Space::Shared } else { Space::Global };
+        (space(bulk::FROM_SHARED), space(bulk::TO_SHARED))
+    }
+}
+
+/// `cp.async.bulk [to], [from], size, [barrier], blocks`
+pub(crate) fn copy_bulk(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    each_bulk(machine, inst, |machine, bulk, (from, to)| {
+        machine.copy_stretch((to, bulk.to), (from, bulk.from), bulk.size)
+    })
+}
+
+/// Does `work` for each lane, and for each block of a multicast, and tells the barriers.
+fn each_bulk(
+    machine: &mut Machine<'_>,
+    inst: &Inst,
+    work: impl Fn(&mut Machine<'_>, Bulk, (Space, Space)) -> Result<(), FaultKind>,
+) -> Flow {
+    let spaces = Bulk::spaces(inst.imm);
+    let counted = inst.imm & bulk::TO_SHARED != 0;
+    machine.spinning = true;
+    for lane in lanes_of(machine.mask) {
+        let bulk = match Bulk::read(machine, inst, lane) {
+            Ok(bulk) => bulk,
+            Err(kind) => return machine.fail(kind, lane),
+        };
+        let targets = if inst.imm & bulk::MULTICAST != 0 { bulk.blocks } else { 1 };
+        for rank in lanes_of(targets) {
+            let mut bulk = bulk;
+            if inst.imm & bulk::MULTICAST != 0 {
+                bulk.to = machine.address_in_block(bulk.to, rank as u32);
+                bulk.barrier = machine.address_in_block(bulk.barrier, rank as u32);
+            }
+            let done = work(machine, bulk, spaces)
+                .and_then(|()| if counted { machine.complete_bytes(lane, bulk.barrier, bulk.size) } else { Ok(()) });
+            if let Err(kind) = done {
+                return machine.fail(kind, lane);
+            }
+        }
+    }
+    Flow::Next
+}
+
+/// `cp.reduce.async.bulk.OP`: element by element, each one atomically.
+fn reduce_bulk<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    each_bulk(machine, inst, |machine, bulk, (from, to)| {
+        for at in (0..bulk.size).step_by(O::Word::SIZE as usize) {
+            let value = machine.read::<O::Word>(from, 0, bulk.from.wrapping_add(at))?;
+            let to_address = bulk.to.wrapping_add(at);
+            machine.update::<O::Word>(to, 0, to_address, |old| O::apply(old, value, O::Word::cut(0)))?;
+        }
+        Ok(())
+    })
+}
+
+/// Makes code for a bulk reduction of an operation of `atom`.
+struct ReduceBulk;
+
+impl atom::Visitor for ReduceBulk {
+    type Code = Exec;
+
+    fn visit<O: Operation>(self) -> Exec {
+        reduce_bulk::<O>
+    }
+}
+
+/// The code for a bulk reduction; `None` for combinations that do not exist.
+pub(crate) fn reduction(name: &str, ty: &str) -> Option<Exec> {
+    atom::visit(name, ty, ReduceBulk)
+}

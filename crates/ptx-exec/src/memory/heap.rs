@@ -1,0 +1,45 @@
+//! `malloc` and `free` of device code: the host keeps the heap, since its memory outlives every launch.
+
+use crate::api::Pool;
+use crate::engine::builtin::{parameter, set_result};
+use crate::engine::machine::Machine;
+use crate::engine::registers::lanes_of;
+use crate::inst::{Flow, Inst};
+
+/// What `malloc` aligns to.
+const ALIGN: u64 = 16;
+
+/// `call (pointer), malloc, (size)`: null when the heap is full; no bytes at all still have an address.
+pub(crate) fn malloc(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    allocate(machine, inst, |_, _| ALIGN)
+}
+
+/// `call (pointer), __nv_aligned_device_malloc, (size, alignment)`
+pub(crate) fn aligned_malloc(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    allocate(machine, inst, |machine, lane| parameter::<u64>(machine, inst, 1, lane).max(ALIGN))
+}
+
+/// One allocation for each lane. An alignment that is no power of two cannot be had.
+fn allocate(machine: &mut Machine<'_>, inst: &Inst, align: impl Fn(&mut Machine<'_>, usize) -> u64) -> Flow {
+    for lane in lanes_of(machine.mask) {
+        let size: u64 = parameter(machine, inst, 0, lane);
+        let align = align(machine, lane);
+        let possible = align.is_power_of_two();
+        let address = if possible { machine.env.host.allocate(Pool::Malloc, size.max(1), align) } else { None };
+        if let Err(kind) = set_result(machine, inst, lane, address.unwrap_or(0)) {
+            return machine.fail(kind, lane);
+        }
+    }
+    Flow::Next
+}
+
+/// `call free, (pointer)`: what is null, or was never allocated, is left alone.
+pub(crate) fn free(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
+    for lane in lanes_of(machine.mask) {
+        let address: u64 = parameter(machine, inst, 0, lane);
+        if address != 0 {
+            machine.env.host.free(Pool::Malloc, address);
+        }
+    }
+    Flow::Next
+}

@@ -1,0 +1,82 @@
+//! Shared memory of a block.
+//!
+//! One thread runs all warps of a block, so nobody else touches it; it goes through the same raw accesses as device memory
+//! because generic addresses reach both.
+
+use crate::engine::registers::Row;
+
+/// The bytes, in rows so that they are aligned for any access.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Shared {
+    rows: Vec<Row>,
+    bytes: u32,
+    /// Address of the first byte in this process.
+    base: u64,
+    /// Address of the first byte in the space of shared memory.
+    first: u64,
+}
+
+impl Shared {
+    /// Makes it `bytes` large. The content is left from the last block, as on the GPU.
+    pub(crate) fn resize(&mut self, bytes: u32) {
+        self.rows.resize(Self::rows_for(bytes), Row::ZERO);
+        self.bytes = bytes;
+        self.base = self.rows.as_mut_ptr().expose_provenance() as u64;
+    }
+
+    /// Rows that hold `bytes` bytes.
+    pub(crate) fn rows_for(bytes: u32) -> usize {
+        bytes.div_ceil(size_of::<Row>() as u32) as usize
+    }
+
+    /// Its content; nobody may be running the block.
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Its content, to be changed; nobody may be running the block.
+    pub(crate) fn rows_mut(&mut self) -> &mut [Row] {
+        &mut self.rows
+    }
+
+    /// Says where it is in the space of shared memory: elsewhere than at 0 only if programs look into other blocks.
+    pub(crate) fn begin_at(&mut self, first: u64) {
+        self.first = first;
+    }
+
+    /// Address of the first byte in the space of shared memory.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Its size.
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.bytes)
+    }
+
+    /// Where `bytes` bytes at `address` are in this process, if they all exist.
+    #[inline(always)]
+    pub(crate) fn span(&self, address: u64, bytes: u64) -> Option<u64> {
+        let offset = address.wrapping_sub(self.first);
+        let fits = bytes <= u64::from(self.bytes) && offset <= u64::from(self.bytes) - bytes;
+        fits.then_some(self.base.wrapping_add(offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_end_with_the_memory() {
+        let mut shared = Shared::default();
+        shared.resize(100);
+        assert!(shared.span(0, 100).is_some() && shared.span(96, 4).is_some());
+        shared.begin_at(1 << 24);
+        assert!(shared.span((1 << 24) + 96, 4).is_some() && shared.span(96, 4).is_none());
+        shared.begin_at(0);
+        assert!(shared.span(97, 4).is_none() && shared.span(u64::MAX, 4).is_none() && shared.span(0, 101).is_none());
+    }
+}
