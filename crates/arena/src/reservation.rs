@@ -97,7 +97,7 @@ impl Reservation {
     pub fn map_shared(&self, offset: u64, length: u64, fd: impl AsFd, fd_offset: u64) -> Result<(), ReserveError> {
         let start = self.part(offset, length)?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: replaces pages of this reservation only, by `part`; whoever uses addresses of an arena asks for them
+        // SAFETY: replaces pages of this reservation only, by `part`; users of an arena's addresses ask for them
         // here first, so nothing that Rust knows of lies there.
         unsafe { mmap(pointer(start), length as usize, access, flags, fd, fd_offset) }
             .map_err(failed(start, length))?;
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// Each test has its own range, since they run side by side. Nobody's mappings come that low, whatever the kernel draws.
+    /// Each test has its own range, since they run side by side. No mappings come that low, whatever the kernel draws.
     const AT: u64 = 0x2000_0000_0000;
     const MEBIBYTE: u64 = 1 << 20;
 

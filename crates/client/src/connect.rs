@@ -30,13 +30,13 @@ const LONGEST_CONNECT: Duration = Duration::from_secs(86_400);
 
 /// A session that has begun, and what was agreed on.
 pub struct Opened {
-    /// For calls.
+    /// Carries the session's calls.
     pub session: Session,
     /// The agreed address map, and the reservations that keep its ranges free.
     pub arenas: Settled,
     /// The memory of the pinned arena; none on stream links.
     pub pinned: Option<OwnedFd>,
-    /// The server.
+    /// The server's address.
     pub address: Address,
     /// How frames travel.
     pub link: LinkKind,
@@ -108,9 +108,9 @@ pub type PinnedMemory = (Reservation, OwnedFd);
 
 /// A session that has begun without agreed addresses of devices.
 pub struct Plain {
-    /// For calls.
+    /// Carries the session's calls.
     pub link: Box<dyn ProgramLink>,
-    /// The server.
+    /// The server's address.
     pub address: Address,
     /// How frames travel.
     pub kind: LinkKind,

@@ -8,7 +8,7 @@ use katydid_transport::{Address, AddressError, ConnectError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Nobody said where the server is.
+    /// The environment names no server.
     #[error(
         "no server is known: start the program with `katydid run`, or set KATYDID_SERVER to unix:/path, tcp://host:port or \
          tls://host:port"
@@ -28,7 +28,7 @@ pub enum OpenError {
         "{address}: its driver is softcuda, and KATYDID_REQUIRE_GPU=1 (--require-gpu) wants a GPU's; use a server that has one"
     )]
     NoGpu {
-        /// The server.
+        /// The server's address.
         address: Address,
     },
     /// The server could not be reached, or refused.

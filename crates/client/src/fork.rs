@@ -1,7 +1,7 @@
 //! Forks of the program: none happens while a connection of ours is half made, and no child keeps one of its parent's.
 //!
 //! A connection whose other side waits for its end does not end while a forked child has a copy of it: a supervisor would
-//! wait for somebody who has left long ago. The rule: such a connection is opened and closed while forks wait ([`hold`]),
+//! wait for a peer that has left long ago. The rule: such a connection is opened and closed while forks wait ([`hold`]),
 //! so that it is either not there or known; a child closes those that are known before anything of the program runs in it.
 //! `exec` closes them as it is.
 #![expect(unsafe_code, reason = "pthread_atfork is C's; a lock is taken before a fork and given back after it")]
@@ -21,7 +21,7 @@ use crate::life::Handler;
 
 /// What forks wait for, and what a child does.
 static FORKS: Mutex<Known> = Mutex::new(Known { descriptors: Vec::new(), handlers: Vec::new() });
-/// The lock of whoever holds forks, or is in one.
+/// The lock of a thread that holds forks, or is in one.
 static HELD: Held = Held(UnsafeCell::new(None));
 
 thread_local! {
@@ -40,7 +40,7 @@ struct Held(UnsafeCell<Option<MutexGuard<'static, Known>>>);
 // SAFETY: looked at by the thread alone that has the lock: between its own `enter` and `leave`.
 unsafe impl Sync for Held {}
 
-/// Nobody forks while this value lives; who wants to waits.
+/// No thread forks while this value lives; a fork waits.
 #[derive(Debug)]
 pub struct NoFork(PhantomData<*const ()>);
 
@@ -66,7 +66,7 @@ pub fn in_children(handler: Handler) {
 extern "C" fn enter() {
     if DEPTH.get() == 0 {
         let lock = FORKS.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: this thread has the lock, and nobody looks here without it.
+        // SAFETY: this thread has the lock, and no thread reads this without it.
         unsafe { *HELD.0.get() = Some(lock) };
     }
     DEPTH.set(DEPTH.get() + 1);
@@ -112,7 +112,7 @@ impl Drop for NoFork {
     }
 }
 
-/// A connection of this process alone: no forked child has it, and it ends with the value whoever might.
+/// A connection of this process alone: no forked child has it, and it ends with the value, whatever other descriptors exist.
 #[derive(Debug)]
 pub struct Own<T: AsFd> {
     connection: ManuallyDrop<T>,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_ends_though_somebody_has_a_copy() {
+    fn a_connection_ends_though_another_process_has_a_copy() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let copy = ours.try_clone().unwrap();
         drop(Own::open(|| Ok(ours)).unwrap());
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_waits_for_whoever_holds_it_but_not_for_its_own_thread() {
+    fn a_fork_waits_for_its_holder_but_not_for_its_own_thread() {
         let (first, second) = (hold(), hold());
         drop(first);
         assert_eq!(child(|| true), 0);

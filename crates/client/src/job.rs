@@ -2,14 +2,14 @@
 //!
 //! It runs only in programs of a job, beside the program's own threads, and takes no signals. The rule: a program never
 //! stands still for want of a supervisor. When the connection to it ends, a program that is held goes on; one that
-//! has let go of its worker tries to reach a supervisor again, since nobody else can bring its session back; one that
+//! has let go of its worker tries to reach a supervisor again, since only a supervisor can bring its session back; one that
 //! has lost its worker is told so.
 //!
 //! A program announces itself before it connects to its server, so that the supervisor never has it dumped with a
 //! connection that it knows nothing of.
 //!
 //! Whether a supervisor will come is seen by a lock that each holds on the file `lock` beside the job socket for as
-//! long as it lives, and before a restored program runs: when that is free, nobody will.
+//! long as it lives, and before a restored program runs: when that is free, none will come.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -204,7 +204,7 @@ impl<'a> Keeper<'a> {
         reach(&self.job.path).ok()
     }
 
-    /// Pauses before the next attempt of a program that left. Now and then it looks whether anybody will come.
+    /// Pauses before the next attempt of a program that left. Now and then it looks whether a supervisor will come.
     fn wait_eagerly(&mut self) {
         thread::sleep(REJOIN_INTERVAL);
         self.attempts += 1;
@@ -235,7 +235,7 @@ impl<'a> Keeper<'a> {
 
     /// Obeys one supervisor until it is gone, or the program has left.
     fn serve(&mut self, talk: &ControlChannel) {
-        // Without a notify_fd the loss of a worker is noticed by the next call, and is the end.
+        // Without the descriptor the loss of a worker is noticed by the next call, and is the end.
         let _ = self.link.keep();
         let outcome = self.tell(talk, &self.introduction()).and_then(|()| {
             loop {
@@ -477,7 +477,7 @@ fn is_absent(path: &Path) -> bool {
     !path.with_extension(HIDDEN).exists() && !path.exists()
 }
 
-/// Whether nobody supervises the job whose socket is at `path`: its folder is gone, or its lock is free.
+/// Whether no supervisor serves the job whose socket is at `path`: its folder is gone, or its lock is free.
 pub(crate) fn is_forsaken(path: &Path) -> bool {
     let Some(folder) = path.parent() else { return true };
     let Ok(lock) = File::open(folder.join("lock")) else { return !folder.exists() };
@@ -485,7 +485,7 @@ pub(crate) fn is_forsaken(path: &Path) -> bool {
     flock(&lock, FlockOperation::NonBlockingLockShared).is_ok()
 }
 
-/// Takes a notify_fd's ringing away.
+/// Resets a notification.
 fn quiet(notify_fd: BorrowedFd<'_>) {
     // Nothing there to be read is as good.
     let _ = rustix::io::read(notify_fd, &mut [0; 8]);

@@ -280,7 +280,7 @@ impl State {
     fn trim(&mut self, backing: &dyn Backing) -> u64 {
         let mut given = 0;
         for piece in self.free.trim() {
-            // After a failure nobody knows what is behind these addresses: no block shall have them.
+            // After a failure these addresses are in an unknown state: no block shall have them.
             if backing.shrink(&piece).is_ok() {
                 given += piece.end - piece.start;
                 self.free.vacate(piece);
@@ -305,13 +305,13 @@ mod tests {
         used: Cell<u64>,
         epoch: Cell<u64>,
         settled: Cell<u32>,
-        /// Bytes that somebody else has, and how often that is said before they are given back.
+        /// Bytes that another program has, and how often that is said before they are given back.
         lent: Cell<u64>,
         looks: Cell<u32>,
         log: RefCell<Vec<String>>,
         /// Nothing can be given back.
         is_stuck: Cell<bool>,
-        /// What somebody else has is out of reach until it is asked for.
+        /// What another program has is out of reach until it is asked for.
         lent_is_refused: Cell<bool>,
         is_idle_elsewhere: Cell<bool>,
         pleas: RefCell<Vec<u64>>,
@@ -461,7 +461,7 @@ mod tests {
         device.is_idle_elsewhere.set(true);
         device.lent_is_refused.set(true);
         arena.allocate(20 * MIB, 256, &device).unwrap();
-        assert_eq!(device.pleas.take(), Vec::<u64>::new(), "nobody is asked for what is there");
+        assert_eq!(device.pleas.take(), Vec::<u64>::new(), "no program is asked for what is there");
         arena.allocate(40 * MIB, 256, &device).unwrap();
         assert_eq!((device.pleas.take(), device.lent.get()), (vec![40 * MIB], 0));
         assert_eq!(arena.allocate(50 * MIB, 256, &device), Err(CUresult::ERROR_OUT_OF_MEMORY));
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_given_back_is_given_to_nobody() {
+    fn what_could_not_be_given_back_is_not_given_out() {
         let (arena, device) = (arena(), Device::with(64));
         let block = arena.allocate(32 * MIB, 256, &device).unwrap();
         arena.free(block, 0).unwrap();

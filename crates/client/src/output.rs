@@ -13,7 +13,7 @@ unsafe extern "C" {
     static stderr: *mut libc::FILE;
 }
 
-/// Says a line of our own on stderr, in one piece. Nobody may be listening; that is no reason to fail.
+/// Says a line of our own on stderr, in one piece. A closed stderr is no reason to fail.
 pub fn say(line: impl Display) {
     let _ = io::stderr().write_all(format!("katydid: {line}\n").as_bytes());
 }

@@ -3,7 +3,7 @@
 //!
 //! A process is asked for at the supervisor of its job, which is found by what the process began with: `KATYDID_JOB` names
 //! the job socket, as seen from the process's own root folder. So ids are those that the asking process sees, whatever
-//! namespaces the two are in, and whoever may not look into a process cannot ask for it either. Which server the session
+//! namespaces the two are in, and a process that may not look into another one cannot ask for it either. Which server the session
 //! has, and on which host, plays no part.
 //!
 //! The rule: nothing is asked over a session, so an asking program needs none, and may ask for itself.
@@ -34,38 +34,38 @@ pub enum AskError {
     /// There is no such process; threads are none.
     #[error("there is no process {0}")]
     NoProcess(i32),
-    /// Somebody else's.
+    /// The process belongs to another user.
     #[error("process {0} may be asked for by its own user and by root")]
     Denied(i32),
     /// It has no session of CUDA.
     #[error("process {0} does not use CUDA")]
     WithoutCuda(i32),
-    /// It has one that nobody can hold.
+    /// It has a session that no supervisor can hold.
     #[error("process {0} belongs to no job: only programs that `katydid run` has started can be locked")]
     NoJob(i32),
     /// Its supervisor has ended.
-    #[error("nobody supervises the job of process {0} any more")]
+    #[error("the job of process {0} has no supervisor any more")]
     Forsaken(i32),
     /// The supervisor refuses; the text may be empty where the code says all.
     #[error("{text}")]
     Refused {
-        /// The result.
+        /// The result of the CUDA call.
         code: CUresult,
-        /// Why.
+        /// Why it is refused; may be empty.
         text: String,
     },
     /// The conversation broke.
     #[error("the supervisor of process {process}'s job: {source}")]
     ControlChannel {
-        /// Whose.
+        /// The process that was asked for.
         process: i32,
-        /// What happened.
+        /// The failure of the connection.
         source: ControlError,
     },
-    /// The system.
+    /// The operating system refused.
     #[error("process {process}: {source}")]
     System {
-        /// Whose.
+        /// The process that was asked for.
         process: i32,
         /// What it said.
         source: io::Error,

@@ -60,7 +60,7 @@ pub enum Place {
 /// What an address belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// First address.
+    /// First address of the region.
     pub start: u64,
     /// Bytes, as the program asked.
     pub size: u64,

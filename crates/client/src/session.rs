@@ -78,7 +78,7 @@ impl Session {
         self.moves.load(Ordering::Acquire)
     }
 
-    /// Sends a message nobody answers. It is executed after everything sent before it, by any thread.
+    /// Sends a message without a reply. It is executed after everything sent before it, by any thread.
     ///
     /// # Errors
     ///
@@ -236,7 +236,7 @@ impl Session {
         self.link.enqueued()
     }
 
-    /// Has work of a stream_key be in one piece: until the value is dropped, other threads do not send what would come between
+    /// Keeps work of a stream in one piece: until the value is dropped, other threads do not send what would come between
     /// two messages of it.
     ///
     /// # Errors
@@ -335,7 +335,7 @@ impl Session {
     }
 
     fn lose(&self, why: &str) -> CUresult {
-        // While the process exits, the worker may well go first; nobody wants to hear of it then.
+        // While the process exits, the worker may well go first; that is not worth a message then.
         self.lost.store(true, Ordering::Relaxed);
         session_mark::remove();
         if life::lose() {
@@ -498,7 +498,7 @@ mod tests {
         let session = Session::new(Box::new(script), |_, _| ());
         session.enqueue(7, &kdCopyIn { destination: 1, stream: 2, data: b"abc" }).unwrap();
         let sent = sent.lock().unwrap();
-        assert_eq!(round_trips(), 0, "nobody waits for what is only sent");
+        assert_eq!(round_trips(), 0, "no call waits for what is only sent");
         assert_eq!((sent[0].0, sent[0].1), (kdCopyIn::OPCODE, 7));
         assert_eq!(sent[0].2, [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, b'a', b'b', b'c']);
         assert_eq!(session.enqueued(), 1);

@@ -20,7 +20,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// Where the page is asked for: far from where the system would put it, and from all that programs and drivers place by hand.
 const PLACE: usize = 0x4e00_0000_0000;
-/// Bytes of it; nothing is there, and nobody may touch it.
+/// Bytes of it; nothing is there, and no code may touch it.
 const LENGTH: usize = 4096;
 
 static MARK_OF_US: Mutex<Option<Mark>> = Mutex::new(None);
@@ -51,7 +51,7 @@ impl Mark {
         let page = unsafe { mmap(place, LENGTH, access, MapFlags::SHARED, file, 0) }?;
         let mark = Self { address: page.expose_provenance(), process: process::id() };
         for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
-            // SAFETY: the range is exactly this mapping, which nobody uses.
+            // SAFETY: the range is exactly this mapping, which no code uses.
             unsafe { madvise(page, LENGTH, advice) }?;
         }
         Ok(mark)

@@ -157,7 +157,7 @@ impl<T> Slab<T> {
         record.value.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Has `work` done with the live object behind a handle, without a share in it; None for anything else. Whoever removes it
+    /// Has `work` done with the live object behind a handle, without a share in it; None for anything else. A thread that removes it
     /// waits for that, so `work` must not.
     pub fn lend<R>(&self, handle: usize, work: impl FnOnce(&T) -> R) -> Option<R> {
         let record = self.record(self.index_of(handle)?)?;
@@ -216,7 +216,7 @@ impl<T> Slab<T> {
             None if high < self.capacity => {
                 self.open_for(high as usize + 1).ok()?;
                 // SAFETY: `high` < capacity, so the record lies inside the mapping, and it is open; indices from `high` up are not
-                // read by anyone before the store below, and `free` is locked, so nobody else initialises it.
+                // read before the store below, and `free` is locked, so no other thread initialises it.
                 unsafe { self.address(high).write(Record::empty(self.head)) };
                 self.high.store(high + 1, Ordering::Release);
                 high
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_nobody_has_made_cannot_be_touched() {
+    fn records_that_were_never_made_cannot_be_touched() {
         let slab = Slab::reserve(1 << 20).unwrap();
         let first = slab.insert(|slot| slot.handle).unwrap();
         let beyond = *first + OPENED;

@@ -85,7 +85,7 @@ impl Helpers {
         Self(granted)
     }
 
-    /// How many.
+    /// Number of helpers.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0
@@ -101,7 +101,7 @@ impl Helpers {
     }
 
     /// Runs `step` with offset and length of each part of `size` bytes, none larger than `most`: by this thread and the
-    /// others. Their order matters to nobody.
+    /// others. Their order does not matter.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Helpers {
         })
     }
 
-    /// Runs `step` with each number below `count`, by this thread and the others. Their order matters to nobody.
+    /// Runs `step` with each number below `count`, by this thread and the others. Their order does not matter.
     ///
     /// # Errors
     ///

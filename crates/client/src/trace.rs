@@ -330,7 +330,7 @@ pub enum TraceError {
 pub struct Trace {
     /// Process id of the traced program.
     pub pid: u32,
-    /// Its name.
+    /// File name of the program.
     pub program: String,
     /// When the trace began, nanoseconds since 1970.
     pub wall_start: u64,

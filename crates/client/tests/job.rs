@@ -208,7 +208,7 @@ fn a_program_that_is_away_waits_for_a_supervisor_as_long_as_one_may_come() {
         supervisor.order(&ToProgram::Hold {});
         stage.link_control.detach();
         supervisor.order(&ToProgram::Leave {});
-        // Nobody listens, but the lock says that somebody will.
+        // No supervisor listens, but the lock says that one will.
         std::fs::remove_file(stage.path()).unwrap();
         (stage.listener, _) = (None, supervisor);
         let waiting = thread::spawn({

@@ -23,7 +23,7 @@ use crate::manifest::{FileEntry, Identity, Manifest, PackUse, Session, Sizes, se
 use crate::reader::Reader;
 use crate::store::{Guard, Lock};
 
-/// Where chunks and states of a session go: an image, or a connection to whoever writes it.
+/// Where chunks and states of a session go: an image, or a connection to the process that writes it.
 pub trait Sink: Send + Sync {
     /// Keeps a chunk, unless it is known, and gives its name. Any number of threads may put at once.
     fn put(&self, chunk: &[u8]) -> Result<ChunkId>;
@@ -36,7 +36,7 @@ pub trait Sink: Send + Sync {
 }
 
 impl Image {
-    /// Begins a checkpoint; nobody else can until the writer is dropped.
+    /// Begins a checkpoint; no other process can until the writer is dropped.
     pub fn begin(&self, options: Options) -> Result<Writer> {
         Writer::begin(self, options)
     }
@@ -74,7 +74,7 @@ pub struct Part {
 /// A checkpoint that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// Its number.
+    /// The checkpoint's number.
     pub number: CheckpointNumber,
     /// What it takes.
     pub sizes: Sizes,
@@ -169,7 +169,7 @@ impl Writer {
         Ok(Committed { number: self.number, sizes: manifest.sizes })
     }
 
-    /// Fills in sizes and packs, and refuses chunks that nobody has put.
+    /// Fills in sizes and packs, and refuses chunks that were never put.
     fn count(&self, manifest: &mut Manifest) -> Result<()> {
         let regions = manifest.sessions.iter().flat_map(|session| &session.regions);
         let mut sizes = Sizes {

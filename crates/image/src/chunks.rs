@@ -183,7 +183,7 @@ impl Chunks {
     pub(crate) fn spoil_on_error<T>(&self, result: Result<T>) -> Result<T> {
         if result.is_err() {
             self.spoiled.store(true, Ordering::SeqCst);
-            // Whoever waits for a pack shall learn of it.
+            // Threads that wait for a pack have to learn of it.
             self.returned.notify_all();
         }
         result
@@ -231,7 +231,7 @@ impl Chunks {
         self.options.packs_at_once.min(self.store.side_by_side()).max(1)
     }
 
-    /// Begins a pack under the first number that nobody has; the lock is held, so that two threads begin two.
+    /// Begins a pack under the first free number; the lock is held, so that two threads begin two.
     fn begin_pack(&self, open: &mut Open) -> Result<OpenPack> {
         loop {
             let number = open.next_number;

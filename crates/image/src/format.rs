@@ -22,7 +22,7 @@ const CHUNK_MAGIC: &[u8; 4] = b"KCHK";
 pub(crate) enum Fault {
     /// The version of a newer format.
     TooNew(u32),
-    /// In words.
+    /// The file is damaged; the text says how.
     Damaged(&'static str),
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn read_image_file(bytes: &[u8; UNIT]) -> Result<ImageId, Fault> {
     let mut fields = Fields(bytes);
     expect(&fields.take() == IMAGE_MAGIC, "does not begin with KATYDIMG")?;
     version(fields.u32())?;
-    expect(blake3::hash(&bytes[..32]).as_bytes() == &bytes[32..], "its hash is another")?;
+    expect(blake3::hash(&bytes[..32]).as_bytes() == &bytes[32..], "hash mismatch")?;
     fields.u32();
     Ok(ImageId::from_bytes(fields.take()))
 }

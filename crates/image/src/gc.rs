@@ -141,7 +141,7 @@ fn uses(image: &Image, index: &Index, live: &HashSet<ChunkId>) -> Result<BTreeMa
     }
     let mut unknown = live.iter().filter(|id| index.find(id).is_none());
     if let Some(id) = unknown.next() {
-        // Something is wrong already: nothing may go that somebody might still put back together.
+        // Something is wrong already: nothing may go that a user might still put back together.
         return Err(ImageError::UnknownChunk { place: image.store.place(PACKS), chunk: *id });
     }
     for found in live.iter().filter_map(|id| index.find(id)) {
@@ -229,7 +229,7 @@ pub(crate) fn sweep(image: &Image) -> Result<usize> {
     Ok(removed)
 }
 
-/// Waits until nobody writes a part of an earlier checkpoint, or removes one: its writer may have ended before it, or be killed.
+/// Waits until no process writes a part of an earlier checkpoint, or removes one: its writer may have ended before it, or be killed.
 pub(crate) fn wait_until_alone(store: &dyn Store) -> Result<Guard> {
     let end = Instant::now() + WRITERS_TIMEOUT;
     loop {
@@ -240,8 +240,8 @@ pub(crate) fn wait_until_alone(store: &dyn Store) -> Result<Guard> {
     }
 }
 
-/// Removes what an earlier writer left when it was ended in the middle. The caller has the locks of a writer, and of who is
-/// wait_until_alone.
+/// Removes what an earlier writer left when it was ended in the middle. The caller holds the writer's lock and that of
+/// [`wait_until_alone`].
 pub(crate) fn clear_leftovers(image: &Image) -> Result<()> {
     let complete = image.checkpoints()?;
     let mut any = false;

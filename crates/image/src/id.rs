@@ -42,7 +42,7 @@ impl ChunkId {
 }
 
 impl ImageId {
-    /// One that nobody has.
+    /// A new random id.
     ///
     /// # Errors
     ///

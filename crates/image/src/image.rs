@@ -43,7 +43,7 @@ pub enum Which {
     /// The one with the highest number.
     #[default]
     Latest,
-    /// This one.
+    /// The checkpoint of this number.
     Number(CheckpointNumber),
 }
 
@@ -97,7 +97,7 @@ impl Image {
         Self::made_in(Arc::new(Local::at(folder.as_ref(), true, Some(faults))?))
     }
 
-    /// Opens, or makes the image while nobody else does.
+    /// Opens, or makes the image while no other process does.
     pub(crate) fn made_in(store: Arc<dyn Store>) -> Result<Self> {
         if store.open(IMAGE_FILE)?.is_some() {
             return Self::found_in(store);
@@ -133,7 +133,7 @@ impl Image {
         Ok(Self { store, id })
     }
 
-    /// Its name.
+    /// The random id of the image.
     pub fn id(&self) -> ImageId {
         self.id
     }

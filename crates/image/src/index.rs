@@ -114,7 +114,7 @@ impl Index {
                     entries.into_iter().for_each(|entry| self.add(Found { pack: Arc::clone(&pack), entry }));
                     packs.whole.insert(number, pack);
                 }
-                // One that goes away while we look belongs to nobody we know.
+                // One that goes away while we look belongs to no known writer.
                 Ok(None) => {}
                 Err(error) => drop(packs.broken.insert(number, error)),
             }
@@ -157,7 +157,7 @@ impl Index {
         shard.write().unwrap_or_else(PoisonError::into_inner).insert(found.entry.id, Known::Found(found));
     }
 
-    /// Whether somebody has written the chunk or is about to.
+    /// Whether a writer has written the chunk or is about to.
     pub(crate) fn has(&self, id: &ChunkId) -> bool {
         self.shard(id).read().unwrap_or_else(PoisonError::into_inner).contains_key(id)
     }

@@ -29,7 +29,7 @@ pub struct Manifest {
     pub packs: Vec<PackUse>,
     /// Version of the katydid that wrote it.
     pub written_by: String,
-    /// The job.
+    /// The job that was checkpointed.
     pub job: Job,
     /// When what happened.
     pub times: Times,
@@ -48,7 +48,7 @@ pub struct Manifest {
 pub struct Identity {
     /// The image it is part of.
     pub image: ImageId,
-    /// Its number.
+    /// The checkpoint's number in its image.
     pub number: CheckpointNumber,
     /// The one before it, whose chunks it shares.
     pub parent: Option<CheckpointNumber>,
@@ -74,7 +74,7 @@ pub struct Sizes {
 pub struct FileEntry {
     /// Below the folder, such as `state-0.bin` or `criu/core-1.img`.
     pub name: String,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
     /// The BLAKE3 hash of its bytes.
     pub blake3: ChunkId,
@@ -121,7 +121,7 @@ pub struct Times {
 pub struct Program {
     /// Its id when it was saved.
     pub pid: u32,
-    /// Its name.
+    /// File name of the program.
     pub name: String,
     /// [`Session::name`] of its GPU side, if it had one.
     pub session: Option<String>,
@@ -195,7 +195,7 @@ pub struct Session {
     pub notes: BTreeMap<String, serde_json::Value>,
 }
 
-/// A GPU.
+/// A GPU of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Device {
@@ -203,7 +203,7 @@ pub struct Device {
     pub index: u32,
     /// As `cuDeviceGetName` says.
     pub name: String,
-    /// Hexadecimal.
+    /// UUID in hexadecimal digits.
     pub uuid: String,
     /// Major and minor compute capability.
     pub capability: (u32, u32),
@@ -219,9 +219,9 @@ pub struct Arena {
     pub kind: String,
     /// GPU it belongs to.
     pub gpu: Option<u32>,
-    /// First address.
+    /// First address of the range.
     pub base: u64,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
@@ -297,7 +297,7 @@ pub(crate) fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
     let envelope: Envelope<'_> =
         serde_json::from_slice(bytes).map_err(|_| Fault::Damaged("hash or content is not there"))?;
     if ChunkId::of(envelope.content.get().as_bytes()) != envelope.blake3 {
-        return Err(Fault::Damaged("its hash is another"));
+        return Err(Fault::Damaged("hash mismatch"));
     }
     serde_json::from_str(envelope.content.get()).map_err(|_| Fault::Damaged("a field is missing or of another kind"))
 }

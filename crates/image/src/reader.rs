@@ -15,7 +15,7 @@ use crate::index::{Found, Index, PACKS, located, pack_name};
 use crate::manifest::{FileEntry, MAX_MANIFEST, Manifest};
 use crate::store::{Guard, Lock, Store};
 
-/// Where chunks and states of a session come from: an image, or a connection to whoever reads it.
+/// Where chunks and states of a session come from: an image, or a connection to the process that reads it.
 pub trait Source: Send + Sync {
     /// Fills the buffer, which is as long as the chunk, with the chunk's bytes. Any number of threads may read at once.
     fn read(&self, id: &ChunkId, buffer: &mut [u8]) -> Result<()>;
@@ -92,7 +92,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Its number.
+    /// The checkpoint's number.
     pub fn number(&self) -> CheckpointNumber {
         self.number
     }
@@ -146,7 +146,7 @@ impl Reader {
         let path = self.store.path(&folder);
         for (name, entry) in &entries {
             if hash_of_path(&path.join(name))? != (entry.bytes, entry.blake3) {
-                return Err(ImageError::damaged(&self.store.place(&format!("{folder}/{name}")), "its hash is another"));
+                return Err(ImageError::damaged(&self.store.place(&format!("{folder}/{name}")), "hash mismatch"));
             }
         }
         Ok(path)
@@ -156,7 +156,7 @@ impl Reader {
     pub(crate) fn check_file(&self, entry: &FileEntry) -> Result<()> {
         let (place, input) = self.open_file(entry)?;
         if hash_of(&*input)? != entry.blake3 {
-            return Err(ImageError::damaged(&place, "its hash is another"));
+            return Err(ImageError::damaged(&place, "hash mismatch"));
         }
         Ok(())
     }
@@ -184,7 +184,7 @@ impl Source for Reader {
         let (place, input) = self.open_file(entry)?;
         let bytes = read_whole(&*input, &place, MAX_STATE)?;
         if ChunkId::of(&bytes) != entry.blake3 {
-            return Err(ImageError::damaged(&place, "its hash is another"));
+            return Err(ImageError::damaged(&place, "hash mismatch"));
         }
         Ok(bytes)
     }

@@ -260,7 +260,7 @@ fn a_part_that_is_given_up_late_takes_nothing_of_the_next_checkpoint() {
 }
 
 #[test]
-fn nobody_begins_or_clears_up_beside_a_part_that_stays() {
+fn no_process_begins_or_clears_up_beside_a_part_that_stays() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
     save(&image, &noise(5, CHUNK)).unwrap();

@@ -112,7 +112,7 @@ fn one_writes_at_a_time_and_what_it_leaves_is_cleared() {
     let told = format!("in use by process {}", std::process::id());
     assert!(refused.to_string().contains(&told), "{refused}");
     assert!(image.writer().unwrap().unwrap().contains("renewed its lock at"), "{:?}", image.writer());
-    // As if the process had ended: nobody takes anything back. The user does not wait until the lock is another's to take.
+    // As if the process had ended: no process takes anything back. The user does not wait until the lock is another's to take.
     std::mem::forget(writer);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(object_store::ObjectStoreExt::delete(&*objects, &"a/lock".into())).unwrap();
@@ -138,7 +138,7 @@ fn a_lock_that_was_given_to_another_is_not_taken_from_it() {
     let refused = image.begin(Options::default()).unwrap_err();
     assert!(refused.to_string().contains("in use by process 1 on another host"), "{refused}");
     assert!(refused.to_string().contains("remove the object objects:a/lock"), "{refused}");
-    // Nobody renews it, and nobody said that he would.
+    // No holder renews it, and none said that it would.
     let hasty = Image::in_object_store_for(objects, "a", Terms { orphaned: Duration::ZERO, ..Terms::default() });
     assert!(matches!(hasty.unwrap().begin(Options::default()), Err(ImageError::Locked { .. })));
 }
@@ -152,7 +152,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn whoever_writes_renews_its_lock_and_keeps_it() {
+fn a_writer_renews_its_lock_and_keeps_it() {
     let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let terms = Terms { renewed: Duration::from_millis(1), ..Terms::default() };
     let image = Image::in_object_store_for(Arc::clone(&objects), "a", terms).unwrap();
@@ -171,7 +171,7 @@ fn whoever_writes_renews_its_lock_and_keeps_it() {
 
 /// The first writer is cut off from the store, as one that has been killed is for ever, until the next one has its lock.
 #[test]
-fn a_lock_that_nobody_renews_is_taken_over_and_its_writer_writes_no_more() {
+fn a_lock_that_is_not_renewed_is_taken_over_and_its_writer_writes_no_more() {
     let inner = Arc::new(InMemory::new());
     let (often, soon) = (Duration::from_millis(1), Duration::from_secs(1));
     let eager = Terms { orphaned: Duration::from_millis(50), ..Terms::default() };

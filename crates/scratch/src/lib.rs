@@ -1,12 +1,12 @@
-//! Folders for a while, for a log, a socket or a checkpoint on its way: they go with whoever made them, however that ends.
+//! Folders for a while, for a log, a socket or a checkpoint on its way: they go with the process that made them, however that ends.
 //!
 //! A process that is killed removes nothing. So its maker holds a lock on each such folder (`flock`, on the folder itself),
-//! which the kernel takes back with the process, and whoever makes the next one, or [`clear_away`]s, removes those that nobody
+//! which the kernel takes back with the process, and the next process that makes one, or calls [`clear_away`], removes those that no process
 //! holds.
 //!
-//! The rule: a folder of this name that can be locked belongs to nobody, and may be removed by whoever holds its lock. One
+//! The rule: a folder of this name that can be locked belongs to no process, and may be removed by the holder of its lock. One
 //! that its maker has not locked yet may be taken for such: then the maker notices, and makes another one. Where there are no
-//! locks, nobody gets one, and nothing is removed but by its maker.
+//! locks, no process gets one, and nothing is removed but by its maker.
 
 pub mod private;
 
@@ -26,9 +26,9 @@ const PREFIX: &str = "katydid.";
 /// Longest path of a folder for temporary files in which there may be sockets: with the names of folder and socket behind it
 /// they stay below the 107 bytes that the kernel takes.
 const LONGEST_FOR_SOCKETS: usize = 64;
-/// To make one that somebody takes for nobody's each time.
+/// Attempts to make a folder that another process takes for an abandoned one each time.
 const TRIES: u32 = 100;
-/// To remove one to which somebody still writes: a worker, until it sees that nobody asks any more.
+/// Attempts to remove a folder that is still written to: by a worker, until it sees that its program is gone.
 const ATTEMPTS: u32 = 1000;
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -74,7 +74,7 @@ impl Scratch {
             let path = builder.prefix(&format!("{PREFIX}{kind}.")).tempdir_in(above)?.keep();
             match held(&path) {
                 Ok(lock) => return Ok(Self { path, _lock: Some(lock) }),
-                // Whoever has it is about to remove it.
+                // The holder is about to remove it.
                 Err(error) if is_taken(&error) => {}
                 Err(_) => return Ok(Self { path, _lock: None }),
             }
@@ -106,7 +106,7 @@ pub fn clear_away(above: &Path) {
     }
 }
 
-/// The lock on a folder of this user's, if nobody has it.
+/// The lock on a folder of this user's, if it is free.
 fn held(path: &Path) -> io::Result<File> {
     let only = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let flags = i32::try_from(only.bits()).map_err(io::Error::other)?;
@@ -116,7 +116,7 @@ fn held(path: &Path) -> io::Result<File> {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
-    // Whoever had it before has removed it, perhaps.
+    // The earlier holder may have removed it.
     if fs::symlink_metadata(path)?.ino() == found.ino() { Ok(folder) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_holds_stays_and_what_nobody_holds_goes() {
+    fn what_is_held_stays_and_what_is_not_held_goes() {
         let above = tempfile::tempdir().unwrap();
         let living = Scratch::below(above.path(), "living").unwrap();
         for left in ["katydid.dead.1", "katydid-other", "else"] {

@@ -1,4 +1,4 @@
-//! Files and folders that are their owner's alone, whatever the umask of whoever started us.
+//! Files and folders that are their owner's alone, whatever the umask of the process that started us.
 //!
 //! The rule: what has a program's contents is made by these, with its mode from the beginning, never by `File::create` and
 //! `create_dir`, whose modes a umask decides.
@@ -60,7 +60,7 @@ pub fn folders(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(FOLDER).create(path)
 }
 
-/// Makes a socket's name its owner's alone; only before anybody listens there, or in a folder of [`folder`], nobody can have
+/// Makes a socket's name its owner's alone; only before a process listens there, or in a folder of [`folder`], no other user can have
 /// come before.
 ///
 /// # Errors

@@ -67,7 +67,7 @@ struct Peer {
     worker: ShmWorker,
     /// The program's counter, as it was published last.
     tail: u64,
-    /// Honest frames.
+    /// Valid frames so far.
     sent: usize,
     taken: usize,
     /// Nothing dishonest was done yet.

@@ -35,7 +35,7 @@ fn link_over(server: &Server) -> (Proxy, Box<dyn ProgramLink>, Box<dyn WorkerLin
 /// Asks for a bulk reply that echoes `sent`; whether all of it landed.
 fn bulk(link: &dyn ProgramLink, sent: &[u8]) -> Result<Vec<u8>, LinkError> {
     let mut data = vec![0; sent.len() - 4];
-    // SAFETY: the vector's own bytes, which nobody else knows until the call is over.
+    // SAFETY: the vector's own bytes, which no other thread knows until the call is over.
     let landing = unsafe { ReplyBuffer::new(data.as_mut_ptr(), data.len(), 4) };
     let (_, landed) = link.call_into(ECHO, 0, &[sent], &mut Vec::new(), landing)?;
     assert!(landed, "a reply came that is not the one that was asked for");
@@ -51,7 +51,7 @@ fn echo(mut worker: Box<dyn WorkerLink>) {
     }
 }
 
-/// The server serves somebody else.
+/// The server serves another program.
 fn goes_on(server: &Server) {
     let (_proxy, link, worker) = link_over(server);
     thread::scope(|scope| {
@@ -194,7 +194,7 @@ fn a_sealed_link_that_loses_bytes_or_dies_passes_nothing_off_as_whole() {
     goes_on(&server);
 }
 
-/// Nobody waits for ever for a network that has stopped, whichever way and wherever in a frame: all who wait hear of it.
+/// No thread waits for ever for a network that has stopped, whichever way and wherever in a frame: all who wait hear of it.
 #[test]
 fn a_link_that_stalls_is_an_error_for_all_who_wait() {
     for path in [Path::Tcp, Path::Tls] {
@@ -292,7 +292,7 @@ fn a_worker_that_is_busy_is_no_stall() {
     for path in [Path::Tcp, Path::Tls] {
         let server = Server::new(path);
         // A machine that gives the network of this test no time makes a stall at times. Who takes a busy worker for one does so each
-        // time: it is busy for longer than anybody waits.
+        // time: it is busy for longer than any thread waits.
         let told: Vec<_> =
             (0..50).map(|_| busy_worker(&server)).take_while(|told| !matches!(told, (Ok(()), Ok(())))).collect();
         assert!(told.len() < 50, "{told:?}");
@@ -300,7 +300,7 @@ fn a_worker_that_is_busy_is_no_stall() {
 }
 
 /// Signs of life are no help to requests that do not get through: a worker waits for a frame whose end does not come, or
-/// for one of which it knows nothing, while it owes somebody else an answer.
+/// for one of which it knows nothing, while it owes another thread an answer.
 #[test]
 fn requests_that_do_not_arrive_are_noticed_although_the_worker_gives_signs() {
     for (path, bytes) in [(Path::Tcp, 0), (Path::Tcp, 20), (Path::Tcp, 300_000), (Path::Tls, 0)] {
@@ -352,7 +352,7 @@ fn an_idle_link_is_silent() {
     });
 }
 
-/// A network that holds everything back makes nobody wait who did not ask for an answer.
+/// A network that holds everything back makes no thread wait that did not ask for an answer.
 #[test]
 fn enqueues_do_not_wait_for_the_network() {
     let server = Server::new(Path::Tcp);

@@ -70,7 +70,7 @@ fn two_builds_refuse_each_other_and_both_users_read_both_names() {
 }
 
 #[test]
-fn nobody_there_is_said_with_the_address_and_the_remedy() {
+fn a_missing_server_is_told_with_the_address_and_the_remedy() {
     let address: Address = "unix:/nonexistent/socket".parse().unwrap();
     let text = connect(&address, &hello(LinkKind::SHM), &build(), PATIENCE).err().unwrap().to_string();
     assert!(text.contains("katydid serve --listen unix:/nonexistent/socket"), "{text}");
@@ -245,7 +245,7 @@ fn a_crowded_server_is_asked_again_until_the_time_is_over() {
 }
 
 #[test]
-fn a_worker_that_takes_nobody_in_is_not_waited_for() {
+fn a_worker_that_takes_no_program_in_is_not_waited_for() {
     let server = Server::new(Path::Unix);
     std::thread::scope(|scope| {
         let program = scope.spawn(|| connect(&server.address, &hello(LinkKind::STREAM), &build(), PATIENCE));

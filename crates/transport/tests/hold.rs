@@ -33,7 +33,7 @@ impl Host {
         Self { server: Server::new(path), kind }
     }
 
-    /// Without an arena of pinned memory, which nobody here maps.
+    /// Without an arena of pinned memory, which no test here maps.
     fn hello(&self) -> Hello {
         Hello { arenas: vec![], ..hello(self.kind) }
     }
@@ -191,7 +191,7 @@ fn a_held_link_sends_nothing_but_what_passes_holds() {
 }
 
 #[test]
-fn whoever_is_laden_is_told_that_a_link_is_held_and_waits_when_it_likes() {
+fn a_thread_that_holds_a_lock_is_told_that_a_link_is_held() {
     for path in PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
@@ -280,7 +280,7 @@ fn a_reading_thread_is_interrupted_at_the_frame_that_was_said() {
                 match worker.next().unwrap() {
                     Event::Frame(_) => before += 1,
                     Event::Interrupted => return (before, worker),
-                    Event::Closed => panic!("nobody closed"),
+                    Event::Closed => panic!("no side closed"),
                 }
             }
         });
@@ -331,9 +331,9 @@ fn a_worker_that_was_lost_is_replaced_by_one_like_it() {
     }
 }
 
-/// One thread is held; another one gets a reply to what nobody has asked, and there is no sense in waiting any more.
+/// One thread is held; another one gets a reply to a request that was never sent, and there is no sense in waiting any more.
 #[test]
-fn whoever_is_held_hears_that_the_link_is_useless() {
+fn a_held_thread_hears_that_the_link_is_useless() {
     for path in PATHS {
         let host = Host::new(path);
         let (connection, mut worker) = host.link();

@@ -110,7 +110,7 @@ fn pattern(number: u64) -> Vec<u8> {
 /// Asks for a bulk reply that echoes `sent`, which is small, and returns what landed.
 fn fetch(link: &dyn ProgramLink, number: u64) -> Result<Vec<u8>, LinkError> {
     let mut data = vec![0; BULK - 4];
-    // SAFETY: the vector's own bytes, which nobody else knows until the call is over.
+    // SAFETY: the vector's own bytes, which no other thread knows until the call is over.
     let landing = unsafe { ReplyBuffer::new(data.as_mut_ptr(), data.len(), 4) };
     let (_, landed) = link.call_into(ECHO, 0, &[&number.to_le_bytes()], &mut Vec::new(), landing)?;
     assert!(landed, "a reply came that is not the one that was asked for");
@@ -372,7 +372,7 @@ fn lanes_are_closed_when_the_program_leaves_and_opened_anew() {
     }
 }
 
-/// What somebody is told who knows the session's key and comes as lane `number`.
+/// What a peer is told that knows the session's key and comes as bulk connection `number`.
 fn come_as(host: &Host, number: u64) -> Result<(), String> {
     let claim = Claim { role: Role::LANE, key: KEY, frames: number };
     let hello = Hello { claim, arenas: vec![], ..hello(LinkKind::STREAM) };

@@ -72,7 +72,7 @@ on_every_path! {
         }
     }
 
-    fn threads_get_their_data_whoever_reads_it(link) {
+    fn threads_get_their_data_whichever_thread_reads_it(link) {
         std::thread::scope(|scope| {
             for thread in 0..6_u8 {
                 scope.spawn(move || {
@@ -189,7 +189,7 @@ fn land(
     reply: &mut Vec<u8>,
 ) -> (ReplyHead, bool, Vec<u8>) {
     let mut data = vec![0; size];
-    // SAFETY: the vector's own bytes, which nobody else knows.
+    // SAFETY: the vector's own bytes, which no other thread knows.
     let landing = unsafe { ReplyBuffer::new(data.as_mut_ptr(), size, 4) };
     let (head, landed) = link.call_into(opcode, 0, &[sent], reply, landing).unwrap();
     (head, landed, data)
@@ -277,7 +277,7 @@ fn sleeps(thread: Pid) -> u64 {
 }
 
 /// The thread that listens for appeals leaves what comes to those who wait for it, hears an appeal among replies all the same,
-/// and one that comes when nobody calls any more.
+/// and one that comes when no thread calls any more.
 #[test]
 fn a_thread_that_listens_does_not_wake_for_each_reply() {
     /// To go to sleep so often a second is not to wake for each reply; with looks every 20 ms it would be 100 times.

@@ -85,7 +85,7 @@ fn a_programs_certificate_is_refused_with_the_reason_on_both_sides() {
     assert!(at_server.contains("for another purpose"), "{at_server}");
 }
 
-/// Nobody gets as far as the network with a certificate that no server would believe.
+/// No program gets as far as the network with a certificate that no server would believe.
 #[test]
 fn a_program_looks_at_its_own_certificate_first() {
     let authority = Authority::new("good");
@@ -124,7 +124,7 @@ fn who_speaks_plainly_to_tls_is_told_and_the_other_way_round() {
     assert!(program.contains("does not speak TLS") && server.contains("does not speak TLS"), "{program}; {server}");
 }
 
-/// Somebody between program and server, without any certificate, says in the plain that all is well.
+/// An attacker between program and server, without any certificate, says in the plain that all is well.
 #[test]
 fn consent_in_the_plain_is_none_and_nothing_of_the_program_s_is_said_there() {
     let authority = Authority::new("good");
@@ -151,7 +151,7 @@ fn consent_in_the_plain_is_none_and_nothing_of_the_program_s_is_said_there() {
 
 /// A peer of some other make, which believes the authority and shows what lies in a folder, or nothing.
 fn other_make(authority: &Authority, certs: Option<PathBuf>) -> rustls::ClientConnection {
-    let folder = authority.issue("nobody", CLIENT, VALID);
+    let folder = authority.issue("stranger", CLIENT, VALID);
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(folder.join(AUTHORITY)).unwrap()).unwrap();
     let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into());

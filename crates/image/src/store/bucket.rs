@@ -18,7 +18,7 @@ pub(super) struct Bucket {
     pub(super) prefix: Path,
     /// As the user has named it.
     pub(super) address: String,
-    /// Requests run here; whoever calls waits.
+    /// Requests run here; the caller waits.
     pub(super) runtime: Runtime,
     /// Files of other programs.
     pub(super) scratch: Scratch,
@@ -53,7 +53,7 @@ impl Bucket {
         self.hold.may_change(&self.terms).then_some(()).ok_or_else(lost)
     }
 
-    /// Makes an object that nobody has made; false when somebody has.
+    /// Makes an object; false when it exists.
     pub(super) fn make(&self, name: &str, contents: String) -> Result<bool> {
         self.may_change(name)?;
         let options = PutOptions::from(PutMode::Create);

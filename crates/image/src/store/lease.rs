@@ -1,6 +1,6 @@
 //! The lock of a writer in an object store: an object that says who has it, which its holder writes anew as long as it lives.
 //!
-//! Nobody lets go for a holder that was killed, so a lock that was not renewed for long is another's to take. How long that is
+//! No process lets go for a holder that was killed, so a lock that was not renewed for long is another's to take. How long that is
 //! the store alone says, whose clock stamps each object: clocks of machines are never compared. Taking and renewing put the
 //! object only if it is the one that was seen.
 //!
@@ -22,7 +22,7 @@ use super::bucket::{Bucket, failed};
 use super::lease_terms::{Moment, State};
 use crate::error::{ImageError, Result};
 
-/// The object.
+/// Name of the lock's object.
 pub(super) const LOCK: &str = "lock";
 /// An object that is made to hear the store's time.
 const CLOCK: &str = "lock-clock";
@@ -73,7 +73,7 @@ impl Found {
         let minutes = shared.terms.orphaned.as_secs().div_ceil(60);
         let when = self.meta.last_modified.format("%F %T");
         format!(
-            "{shown}, which renewed its lock at {when} UTC by the store's clock (whoever wants it takes it {minutes} minutes after that)"
+            "{shown}, which renewed its lock at {when} UTC by the store's clock (another writer takes it {minutes} minutes after that)"
         )
     }
 }
@@ -109,7 +109,7 @@ impl Bucket {
         Ok(now.signed_duration_since(meta.last_modified).to_std().unwrap_or_default())
     }
 
-    /// Puts a lock in the place of one that nobody renews any more.
+    /// Puts a lock in the place of one that is not renewed any more.
     fn take_over(&self, found: &Found, text: String) -> Result<Option<UpdateVersion>, Error> {
         if !found.is_renewed() || self.age_of(&found.meta)? < self.terms.orphaned {
             return Ok(None);
@@ -122,7 +122,7 @@ impl Bucket {
         }
     }
 
-    /// Takes the lock for a holder with this name, which nobody else has.
+    /// Takes the lock for a holder with this name, which no other holder has.
     pub(super) fn lock(self: &Arc<Self>, holder: String, id: String) -> Result<Lease> {
         let (ticket, began) = (Ticket { holder, id }, Moment::now());
         let unusable = |error| failed(&self.place(LOCK), "make this object", error);
@@ -163,7 +163,7 @@ impl Drop for Lease {
         drop(self.stop.take());
         // One that has panicked renews nothing either.
         let _ = self.thread.take().map(JoinHandle::join);
-        // The user may have taken it from us, or another process, and somebody else have it.
+        // The user may have taken it from us, or another process, and another holder have it.
         let is_ours = || matches!(self.shared.found(), Ok(Some(found)) if self.ticket.is_in(&found.text));
         if self.shared.may_change(LOCK).is_ok() && is_ours() {
             let _ = self.shared.remove(LOCK);
@@ -180,7 +180,7 @@ struct Renewing {
 }
 
 impl Renewing {
-    /// Until nobody wants it any more, or it is lost. A renewal that fails otherwise is tried again when the next one is due.
+    /// Until the lease is dropped, or the lock is lost. A renewal that fails otherwise is tried again when the next one is due.
     fn run(mut self, stopped: &mpsc::Receiver<()>) {
         let mut count = 0;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(self.shared.terms.renewed) {

@@ -34,7 +34,7 @@ pub(super) enum State {
     Free,
     /// It was renewed then.
     Renewed(Moment),
-    /// Somebody else has it.
+    /// Another process has it.
     Lost,
 }
 

@@ -1,4 +1,4 @@
-//! A folder of the file system, reached through one descriptor: whoever was given it needs no right to the path.
+//! A folder of the file system, reached through one descriptor: a process that was given it needs no right to the path.
 //!
 //! A file is written as `NAME.part`, synced, and renamed; the folder is synced by the caller, once for many files. No
 //! symbolic link is followed at the end of a name. Every change passes [`Folder::change`], where tests let it fail.
@@ -25,12 +25,12 @@ pub(crate) const PART: &str = ".part";
 const TMPFS_MAGIC: FsWord = 0x0102_1994;
 /// Bytes that one call may be asked to send: what Linux sends at once.
 const MOST_AT_ONCE: usize = 0x7fff_f000;
-/// Held by whoever writes; has the holder's process id in it.
+/// Held by the writer; has the holder's process id in it.
 const WRITER_LOCK: &str = "lock";
 /// Held by readers together, or by who clears up alone.
 const READER_LOCK: &str = "katydid-image";
 
-/// A lock that ends with this value, whoever has a copy of the descriptor: a child that another thread has just forked.
+/// A lock that ends with this value, whatever process has a copy of the descriptor: a child that another thread has just forked.
 struct Locked(OwnedFd);
 
 impl Drop for Locked {
@@ -268,7 +268,7 @@ impl Store for Local {
         };
         let folder = Arc::clone(&self.0);
         let writing = Writing { file, part, name: name.to_owned(), folder, has_room: false, finished: false };
-        // Whoever had the name before has finished by now or not begun: a name is looked for after its `.part` is ours.
+        // The earlier owner of the name has finished by now or not begun: a name is looked for after its `.part` is ours.
         Ok(if self.0.exists(name) { None } else { Some(Box::new(writing)) })
     }
 
@@ -359,12 +359,12 @@ impl Store for Local {
         let opened = self.0.memory().and_then(|_| self.0.open_at(name, OFlags::RDONLY).ok());
         let nowhere = rustix::fs::openat(CWD, "/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
         let (Some(file), Ok(nowhere)) = (opened, nowhere) else { return };
-        // What is left out is sorted by whoever reads it.
+        // What is left out is sorted by the reader.
         while matches!(rustix::fs::sendfile(&nowhere, &file, None, MOST_AT_ONCE), Ok(1..)) {}
     }
 }
 
-/// Bytes that the system can give without taking them from anybody; 0 where it does not say.
+/// Bytes that the system can give without taking them from a process; 0 where it does not say.
 fn available_memory() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -30,7 +30,7 @@ pub(crate) trait Store: Debug + Send + Sync {
     /// Begins a file that takes the place of one of the same name when it is finished.
     fn create(&self, name: &str) -> Result<Box<dyn Output>>;
 
-    /// Begins a file whose name nobody else has or is about to have; `None` when somebody does.
+    /// Begins a file whose name is free; `None` when a file has it, or is about to.
     fn create_new(&self, name: &str) -> Result<Option<Box<dyn Output>>>;
 
     /// Finds a file; `None` when there is none.
@@ -74,7 +74,7 @@ pub(crate) trait Store: Debug + Send + Sync {
     /// Most files that are worth writing side by side.
     fn side_by_side(&self) -> usize;
 
-    /// Bytes for which room can be made beforehand ([`Output::make_room`]) without taking memory from anybody.
+    /// Bytes for which room can be made beforehand ([`Output::make_room`]) without taking memory from a process.
     fn spare_room(&self) -> u64 {
         0
     }
@@ -86,11 +86,11 @@ pub(crate) trait Store: Debug + Send + Sync {
 
 /// A file being written; dropped unfinished, it leaves nothing.
 pub(crate) trait Output: Debug + Send {
-    /// Appends.
+    /// Appends all parts, in order.
     fn write(&mut self, parts: &[&[u8]]) -> Result<()>;
 
     /// Says that so many bytes will come, for a place where room made beforehand makes writing faster. Room that is not
-    /// used, or could not be had, is nobody's loss.
+    /// used, or could not be had, does no harm.
     fn make_room(&mut self, _bytes: u64) {}
 
     /// Makes it lasting and gives it its name.
@@ -99,7 +99,7 @@ pub(crate) trait Output: Debug + Send {
 
 /// A finished file.
 pub(crate) trait Input: Debug + Send + Sync {
-    /// Its length.
+    /// Length of the file in bytes.
     fn size(&self) -> u64;
 
     /// Fills the buffer; a file that ends before is damaged.

@@ -300,7 +300,7 @@ impl Drop for Writing {
     }
 }
 
-/// An object.
+/// An object that is read.
 struct Reading {
     bucket: Arc<Bucket>,
     name: String,

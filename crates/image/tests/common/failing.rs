@@ -19,7 +19,7 @@ use object_store::{
 pub(crate) enum How {
     /// Nothing was done, and later ones succeed.
     Once,
-    /// It was done, but nobody says so; later ones succeed.
+    /// It was done, but the answer is lost; later ones succeed.
     Unanswered,
     /// Nothing is done from then on.
     ForEver,

@@ -24,7 +24,7 @@ pub enum CheckpointError {
     /// Nothing to take.
     #[error("the program has ended, or was not started")]
     NoProgram,
-    /// The supervisor's folder is not that of whoever asks.
+    /// The supervisor's folder is not that of the requester.
     #[error("{}: the image must be given by its absolute path", .0.display())]
     Relative(PathBuf),
     /// A program that cannot be brought to rest.
@@ -71,7 +71,7 @@ pub enum CheckpointError {
         /// Its process.
         pid: u32,
     },
-    /// Somebody else has a hand on it.
+    /// Another program has locked it.
     #[error(
         "{program} (process {pid}) was locked by cuCheckpointProcessLock: it can be part of a checkpoint when it is unlocked"
     )]
@@ -137,7 +137,7 @@ pub enum CheckpointError {
         /// Its id, as it sees itself.
         pid: u32,
     },
-    /// Somebody came.
+    /// Programs kept coming.
     #[error("programs began to use the GPU while the checkpoint was taken, {MAX_ATTEMPTS} times: try again")]
     Restless,
     /// A server's address that is none.
@@ -160,7 +160,7 @@ pub enum CheckpointError {
     /// A worker.
     #[error(transparent)]
     Companion(CompanionError),
-    /// The sessions would not come back, or nobody could find out.
+    /// The sessions would not come back, or that could not be found out.
     #[error(
         "a rehearsal of the restore failed, so the job goes on: {0}; try again later, or take the checkpoint all the same with `katydid checkpoint --force`"
     )]
@@ -201,7 +201,7 @@ pub enum CheckpointError {
         /// The server.
         to: String,
     },
-    /// Devices that nobody can choose.
+    /// Devices were chosen, and no session can use the choice.
     #[error("--device chooses devices of OpenCL, and no program of the job has a session of that")]
     NoChoice,
     /// A test asked for it.

@@ -1,10 +1,10 @@
 //! What tests ask of a supervisor through its environment: to wait where a program holds itself, and to fail at a stage.
 //!
 //! `KATYDID_CHECKPOINT_AT` is the program's: it holds itself at the frames that the variable counts. A supervisor that was
-//! started without it lets such a program go on at once, since nobody would ask for a checkpoint there: a restored program
+//! started without it lets such a program go on at once, since no test would ask for a checkpoint there: a restored program
 //! still knows its later frames. `KATYDID_FAULT=STAGE` fails a checkpoint when it comes to the stage, `STAGE:kill`
 //! ends the supervisor there, as a crash of the machine's would, and `STAGE:stop` stops it until it gets SIGCONT, so that
-//! somebody else can be killed meanwhile. With `impatience` it does not wait for other jobs at all. Without the variables
+//! another process can be killed meanwhile. With `impatience` it does not wait for other jobs at all. Without the variables
 //! nothing here does anything.
 
 use std::env;

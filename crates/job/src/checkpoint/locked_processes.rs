@@ -113,7 +113,7 @@ impl LockedProcesses {
         lock(&self.0).placed.get(&id).cloned().unwrap_or_default()
     }
 
-    /// Notes that.
+    /// Notes the GPUs that a member was restored to.
     pub(crate) fn place(&self, id: u64, devices: String) {
         lock(&self.0).placed.insert(id, devices);
     }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_ended_is_in_nobody_s_way() {
+    fn a_process_that_has_ended_is_in_no_way() {
         let folder = tempfile::tempdir().unwrap();
         let (events, _heard) = mpsc::channel();
         let members = Members::listen(&folder.path().join("shims"), events).unwrap();

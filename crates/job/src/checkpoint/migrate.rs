@@ -4,13 +4,13 @@
 //! ```text
 //! rehearse                  how sessions of OpenCL were made is made there, or refused: the programs run
 //! hold, pause, capture      as for a checkpoint                     ┐
-//! write, commit             an image of the GPU participant                │ the programs stand still
+//! write, commit             an image of the GPU side                │ the programs stand still
 //! rebuild                   each session in a worker there, in the  │
 //!                           one that has rehearsed it if it can be  │
 //! leave, resume             the programs change to these workers    ┘
 //! ```
 //!
-//! The rule: whatever is refused on the other participant is refused before a program leaves, and everything goes on where it
+//! The rule: whatever is refused on the other side is refused before a program leaves, and everything goes on where it
 //! was; what can be known before it stands still is refused before that. The workers of before end when their programs have gone.
 
 use std::os::fd::AsFd;
@@ -42,7 +42,7 @@ const SHARED_MEMORY: u32 = 1;
 /// Where the checkpoint on the way lies.
 struct MigrationImage {
     path: PathBuf,
-    /// Nobody wants it: it goes with this value.
+    /// A temporary folder: it goes with this value.
     ours: Option<Scratch>,
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn migrate(
     Err(CheckpointError::Restless)
 }
 
-/// The checkpoint on the way. What nobody keeps is not compressed.
+/// The checkpoint on the way. A temporary image is not compressed.
 fn request(wanted: &Migration) -> Result<Request, CheckpointError> {
     let request = Request {
         image: wanted.image.clone().unwrap_or_default(),
@@ -121,7 +121,7 @@ fn request(wanted: &Migration) -> Result<Request, CheckpointError> {
     Ok(request)
 }
 
-/// Nobody stands still for the image on the way.
+/// No program stands still for the image on the way.
 fn times() -> Times {
     Times { began: now(), written: now(), stopped_us: 0 }
 }
@@ -138,7 +138,7 @@ struct MoveRun<'a> {
 }
 
 impl<'a> MoveRun<'a> {
-    /// Brings everything to rest and to the image. None: somebody came, and everything goes on as before. Workers end that have
+    /// Brings everything to rest and to the image. None: a program came, and everything goes on as before. Workers end that have
     /// `rehearsed` what is gone.
     fn prepare(
         &self,

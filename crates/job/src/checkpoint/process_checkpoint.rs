@@ -1,4 +1,4 @@
-//! One process of a job, locked, checkpointed, restored and unlocked by whoever asks at the job socket, as
+//! One process of a job, locked, checkpointed, restored and unlocked at the request of a peer on the job socket, as
 //! `cuCheckpointProcess*` has it:
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //! unlock       release
 //! ```
 //!
-//! The rule: between two of these, nobody but the table of this module has a hand on the process; whatever fails leaves it
+//! The rule: between two of these, only the table of this module has a hand on the process; whatever fails leaves it
 //! as it was before. While a process is in the table, the job is not checkpointed or moved as a whole.
 
 use std::collections::HashSet;
@@ -296,7 +296,7 @@ impl JobState {
     }
 }
 
-/// Brings what the participant has to the image, while its worker rests.
+/// Brings the session to the image, while its worker rests.
 fn written(attempt: &Attempt<'_, '_>, stop: &mut QuiescedJob<'_>) -> Result<Vec<Session>, CheckpointError> {
     stop.pause(REST_TIMEOUT)?;
     stop.ready(attempt.plan(), attempt.writer)?;

@@ -1,8 +1,8 @@
-//! Bringing all GPU participants of a job to rest, and letting them go on: hold, pause, detach, capture, leave, and the way back
+//! Bringing all GPU sides of a job to rest, and letting them go on: hold, pause, detach, capture, leave, and the way back
 //! from whichever of these each one has reached.
 //!
 //! The rule: [`QuiescedJob::go_on`] is the way back from everywhere, after success and after failure alike, and it tries each
-//! participant whatever became of the others. Capture is the workers' alone and leave the programs' alone, so that they can
+//! side whatever became of the others. Capture is the workers' alone and leave the programs' alone, so that they can
 //! happen participant by participant ([`QuiescedJob::split`]).
 
 use std::os::fd::AsFd;
@@ -226,14 +226,14 @@ impl<'a> QuiescedJob<'a> {
         sharing_check::check(self.participants.iter().map(|participant| (&participant.member, &participant.sharing)))
     }
 
-    /// The same, and that is nothing: everybody may change workers by itself.
+    /// The same, and that is nothing: every session may change workers by itself.
     pub(crate) fn check_no_sharing(&self) -> Result<(), CheckpointError> {
         sharing_check::check_alone(
             self.participants.iter().map(|participant| (&participant.member, &participant.sharing)),
         )
     }
 
-    /// Lets everybody go on from wherever they are. The first failure is told; the others are tried all the same.
+    /// Lets all programs and workers go on from wherever they are. The first failure is told; the others are tried all the same.
     pub(crate) fn go_on(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
         self.all_go_on(questions).into_iter().collect()
     }
@@ -258,7 +258,7 @@ impl<'a> QuiescedJob<'a> {
         outcomes
     }
 
-    /// Goes back as far as programs that are held: whoever has left comes back, the workers go on, and no frame leaves a
+    /// Goes back as far as programs that are held: programs that have left come back, the workers go on, and no frame leaves a
     /// program.
     pub(crate) fn go_back(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
         let members = self.members;
@@ -391,7 +391,7 @@ impl Participant {
             Ok(()) | Err(MemberError::Silent { .. }) => {}
             Err(MemberError::Gone { .. }) => self.is_given_up(members),
             Err(error) => {
-                // Nobody else can bring it back: its calls must not wait for that. One that does not listen has ended,
+                // No other process can bring it back: its calls must not wait for that. One that does not listen has ended,
                 // or learns it with the end of its supervisor.
                 let text = format!("it was away for a checkpoint, and could not come back: {error}");
                 let _ = members.send(id, &ToProgram::GiveUp { text });

@@ -10,7 +10,7 @@ use katydid_image::{CheckpointNumber, Image, ImageId, Reader, Which};
 #[derive(Debug, Clone)]
 pub(crate) struct Recovery {
     pub(crate) image: PathBuf,
-    /// Somebody may have put another image there since.
+    /// A user may have put another image there since.
     pub(crate) id: ImageId,
     pub(crate) number: CheckpointNumber,
     /// Members, and the frames that each had sent by then.

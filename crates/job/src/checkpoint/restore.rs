@@ -61,7 +61,7 @@ const ID_GAP: u32 = 100;
 /// Why a job was not restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// The image.
+    /// The image failed.
     #[error(transparent)]
     Image(#[from] ImageError),
     /// There are no processes in it.
@@ -70,40 +70,40 @@ pub enum RestoreError {
     /// Its notes are not there.
     #[error("checkpoint {0} lacks the supervisor's notes: it was written by another release")]
     NoNotes(u32),
-    /// Devices that nobody can choose.
+    /// Devices were chosen, and no session can use the choice.
     #[error("--device chooses devices of OpenCL, and checkpoint {0} has no session of that")]
     NoChoice(u32),
     /// Katydid's libraries in its processes.
     #[error("checkpoint {number}: {source}")]
     Library {
-        /// Which checkpoint.
+        /// Number of the checkpoint.
         number: u32,
-        /// Why.
+        /// Why its library cannot be used.
         source: LibraryError,
     },
-    /// CRIU.
+    /// CRIU failed.
     #[error(transparent)]
     Criu(#[from] CriuError),
-    /// The folder.
+    /// The job's folder cannot be taken.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// The job's sockets.
     #[error(transparent)]
     Job(#[from] JobError),
-    /// A worker.
+    /// A worker refused, or could not be reached.
     #[error("the GPU side cannot be rebuilt: {0}")]
     Companion(#[from] CompanionError),
     /// A restored program.
     #[error(transparent)]
     Member(#[from] MemberError),
-    /// A file that has to be cut back, and that somebody writes.
+    /// A file that has to be cut back, and that another process writes.
     #[error(
         "{path} is longer than at the checkpoint and would be cut back, but process {pid} ({program}) has it open for writing: end that first; it may be the job itself, which still runs"
     )]
     InUse {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// Whoever has it.
+        /// The process that has it open.
         pid: u32,
         /// Its name.
         program: String,
@@ -111,7 +111,7 @@ pub enum RestoreError {
     /// A file that has to be cut back.
     #[error("{path}: cannot cut it back to its length at the checkpoint: {source}")]
     Cut {
-        /// Which.
+        /// Path of the file.
         path: String,
         /// What the system said.
         source: io::Error,
@@ -130,7 +130,7 @@ pub enum RestoreError {
         path.display()
     )]
     Place {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -311,8 +311,8 @@ impl Opened {
         if around.devices.is_empty() || has_choice { Ok(()) } else { Err(RestoreError::NoChoice(self.number())) }
     }
 
-    /// The folder that the programs know, unless somebody has it: then another one. And whether the job takes namespaces of
-    /// its own, because of this or because somebody has an id or a terminal.
+    /// The folder that the programs know, unless another job has it: then another one. And whether the job takes namespaces of
+    /// its own, because of this or because another process has an id or a terminal.
     fn take_folder(&self) -> Result<(Folder, bool), RestoreError> {
         if let Some(above) = self.notes.folder.parent().filter(|above| !above.exists()) {
             private::folders(above).map_err(|source| RestoreError::Place { path: above.to_owned(), source })?;
@@ -354,7 +354,7 @@ impl Opened {
     }
 
     /// Lets the processes go, waits for those with a session at the job socket, and gives each its own. None sends anything
-    /// before all have theirs: it may end at once what it has lent, and whoever had that open keeps it.
+    /// before all have theirs: it may end at once what it has lent, and a process that had that open keeps it.
     fn reunite(
         &self,
         job: &Job,
@@ -414,7 +414,7 @@ impl Opened {
 }
 
 impl Opened {
-    /// Has processes that a terminal's signal had stopped be so by that one, before anybody who could ask about it runs.
+    /// Has processes that a terminal's signal had stopped be so by that one, before a process that could ask about it runs.
     fn stop_by_terminals(&self, processes: &[Process]) {
         let ran: Vec<u32> = self.that_ran(processes).iter().map(|process| process.pid).collect();
         for process in processes.iter().filter(|process| !ran.contains(&process.pid)) {
@@ -525,7 +525,7 @@ impl Raised {
                 Ok(Self { program, child: program, guard, is_apart: false })
             }
             Err(endless @ CriuError::Endless { .. }) => Err(endless.into()),
-            // Somebody may have had one of the ids, if only for the moment in which a thread needed it. A failure with
+            // Another process may have had one of the ids, if only for the moment in which a thread needed it. A failure with
             // another cause comes again; what was said first is told, because there was no debris of a failure then. But a
             // port may be free later.
             Err(first) => {
@@ -677,7 +677,7 @@ fn highest_id() -> u32 {
 }
 
 impl RestoreError {
-    /// Whether somebody else has a port that the job listens on.
+    /// Whether another process has a port that the job listens on.
     fn is_of_port(&self) -> bool {
         matches!(self, Self::Criu(error) if error.is_of_port())
     }

@@ -54,7 +54,7 @@ use crate::sync::lock;
 const REST_TIMEOUT: Duration = Duration::from_secs(30);
 /// zstd level of chunks unless the request says.
 const DEFAULT_LEVEL: u32 = 1;
-/// How long connections may be on their way that nobody has accepted, and how often that is looked at: CRIU cannot dump such.
+/// How long connections may be on their way that no process has accepted, and how often that is looked at: CRIU cannot dump such.
 const RETRY_TIME: Duration = Duration::from_secs(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -183,7 +183,7 @@ impl CheckpointParts<'_> {
     }
 }
 
-/// Removes what is too old; while somebody restores from the image, a later checkpoint will.
+/// Removes what is too old; while a restore reads the image, a later checkpoint will.
 fn clear(image: &Image, keep: u32) -> Result<(), ImageError> {
     match image.keep(keep as usize) {
         Err(ImageError::Locked { .. }) => Ok(()),
@@ -199,7 +199,7 @@ pub(crate) struct Dumped {
 }
 
 impl<'j> Attempt<'j, '_> {
-    /// None: somebody came, and everything goes on as before.
+    /// None: a program came, and everything goes on as before.
     fn run(&self) -> Result<Option<CheckpointParts<'j>>, CheckpointError> {
         self.wait_for_arrivals()?;
         obstacles::all_are_known(self.job, self.root)?;
@@ -244,7 +244,7 @@ impl<'j> Attempt<'j, '_> {
         }
     }
 
-    /// All participants, with the image at hand and the programs running.
+    /// All programs and workers, with the image at hand and the programs running.
     pub(crate) fn connected(&self) -> Result<QuiescedJob<'j>, CheckpointError> {
         let mut stop = QuiescedJob::prepare(&self.job.members)?;
         stop.ready(self.plan(), self.writer)?;
@@ -354,7 +354,7 @@ impl<'j> Attempt<'j, '_> {
         dump_progress::watched(&folder, &tell, || self.dump(criu, dumper))
     }
 
-    /// CRIU's part, after which the processes are in its hand: shared memory is copied while nobody changes it. When it
+    /// CRIU's part, after which the processes are in its hand: shared memory is copied while no process changes it. When it
     /// fails, they go on.
     fn dump(&self, criu: &Criu, dumper: Dumper) -> Result<Dumped, CheckpointError> {
         let before = processes(self.root)?;
@@ -476,7 +476,7 @@ fn locate(root: u32, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> 
     stray.map_or(Ok(()), |participant| Err(CheckpointError::Stray { pid: participant.member.pid }))
 }
 
-/// The same as far as they are in the tree: whoever waits for a program looks whether its process has ended.
+/// The same as far as they are in the tree: a thread that waits for a program looks whether its process has ended.
 pub(crate) fn find_processes(root: u32, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
     let known: HashMap<u32, u32> =
         processes(root)?.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();
@@ -488,7 +488,7 @@ pub(crate) fn find_processes(root: u32, stop: &mut QuiescedJob<'_>) -> Result<()
 
 /// What a restore has to know beside CRIU's files. The lengths of files are not final: the processes run.
 fn notes(job: &JobState, processes: &[Process]) -> ImageNotes {
-    // Standard streams are the restoring participant's, so the files behind the old ones are none of its business.
+    // Standard streams are the restoring side's, so the files behind the old ones are none of its business.
     let is_standard = |file: &Written| stdio::is_replaced(&job.stdio, Path::new(&file.path));
     ImageNotes {
         folder: job.known_folder.clone(),

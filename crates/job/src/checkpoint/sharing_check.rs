@@ -1,6 +1,6 @@
-//! Whether a checkpoint has both participants of all that programs share: memory and events that one has lent, and others hold.
+//! Whether a checkpoint has both sides of all that programs share: memory and events that one has lent, and others hold.
 //!
-//! A session is kept together with everybody whom it shares something with, or not at all: whoever is left out would go on
+//! A session is kept together with all sessions that it shares something with, or not at all: one that is left out would go on
 //! with memory that is not the other one's any more.
 
 use katydid_wire::sharing::{Borrowing, Sharing};
@@ -12,9 +12,9 @@ use crate::supervisor::members::Member;
 const HOLDS: &str = "has memory or an event of a program open that this checkpoint has no part in: close it first";
 const LENDS: &str =
     "has lent memory or an event to a program that this checkpoint has no part in: have it closed there first";
-/// Nobody would make it again.
+/// No session would make it again.
 const FREED: &str = "has freed memory or an event that another program still has open: close it there first";
-/// Whoever moves has another worker, while the old one still has its door.
+/// A program that moves has another worker, while the old one still has its door.
 const MOVES: &str =
     "shares memory or events with another program, which cannot be moved: close them on both participants first";
 
@@ -45,7 +45,7 @@ pub(crate) fn check<'a>(
     Ok(())
 }
 
-/// Passes nobody who shares anything.
+/// Refuses sessions that share anything.
 pub(crate) fn check_alone<'a>(
     mut participants: impl Iterator<Item = (&'a Member, &'a Sharing)>,
 ) -> Result<(), CheckpointError> {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_left_out_is_missed_on_either_side() {
+    fn a_session_that_is_left_out_is_missed_on_either_side() {
         let [one, other] = family();
         assert_eq!(outcome(std::slice::from_ref(&one)), Err(format!("rank (process 1) {LENDS}")));
         assert_eq!(outcome(&[Sharing { held: Vec::new(), ..one.clone() }]), Err(format!("rank (process 1) {HOLDS}")));
@@ -119,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn what_its_maker_has_freed_is_nobodys_to_make_again() {
+    fn what_its_maker_has_freed_is_not_made_again() {
         let [one, mut other] = family();
         other.held[0].is_lent = false;
         assert_eq!(outcome(&[one, other]), Err(format!("rank (process 2) {FREED}")));
     }
 
     #[test]
-    fn whoever_shares_does_not_move() {
+    fn a_session_that_shares_does_not_move() {
         let (member, [one, _]) = (member(5), family());
         assert!(check_alone([(&member, &Sharing::default())].into_iter()).is_ok());
         assert!(check_alone([(&member, &one)].into_iter()).is_err());

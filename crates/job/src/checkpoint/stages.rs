@@ -1,5 +1,5 @@
 //! How long each stage of a checkpoint took, from what is told of it: a stage lasts until another one begins, but for one
-//! that goes on beside the others, which is timed by whoever does it.
+//! that goes on beside the others, which is timed by the thread that does it.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -22,14 +22,14 @@ const SYS_PTRACE: (&str, u32) = ("cap_sys_ptrace", 19);
 const SYS_ADMIN: (&str, u32) = ("cap_sys_admin", 21);
 const SYS_TIME: u32 = 25;
 const CHECKPOINT_RESTORE: (&str, u32) = ("cap_checkpoint_restore", 40);
-/// What CRIU needs of an ordinary user, and only where nobody else may trace a process of the same user.
+/// What CRIU needs of an ordinary user, and only where no other process may trace a process of the same user.
 const NEEDED: [(&str, u32); 2] = [CHECKPOINT_RESTORE, SETPCAP];
 const TO_TRACE: (&str, u32) = SYS_PTRACE;
 /// Where a kernel with Yama says whether that is so: 0 is no.
 const TRACING: &str = "/proc/sys/kernel/yama/ptrace_scope";
 /// All of them for `setcap`.
 pub(crate) const SETCAP: &str = "cap_checkpoint_restore,cap_sys_ptrace,cap_setpcap=ep";
-/// `S_ISUID`.
+/// The set-user-id bit, `S_ISUID`.
 const SET_USER_ID: u32 = 0o4000;
 /// The extended attribute of a file with capabilities.
 const ATTRIBUTE: &str = "security.capability";

@@ -9,7 +9,7 @@
 //! | in that                                                 | field 1 is its number, 6 the name, 8 the length        |
 //! | the message of `remap-fpath.img`                        | `remap_file_path_entry`: field 1 is the number of a file, 2 that under whose name it is found, 3 why |
 //!
-//! The rule: the files are CRIU's, but whoever may write the image may have changed them. Whatever is not understood ends
+//! The rule: the files are CRIU's, but a user that may write the image may have changed them. Whatever is not understood ends
 //! the reading; a file that is not found here is not cut back.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ use crate::criu::protobuf::{Fields, Message, Value};
 pub(crate) const MAGIC: [u8; 4] = [0x19, 0x43, 0x56, 0x54];
 pub(crate) const FILES_MAGIC: [u8; 4] = [0x38, 0x31, 0x30, 0x56];
 const REMAPS_MAGIC: [u8; 4] = [0x54, 0x39, 0x13, 0x59];
-/// `file_entry.reg`.
+/// The field of a regular file, `file_entry.reg`.
 pub(crate) const REGULAR: u64 = 3;
 /// `reg_file_entry.id`, `.name`, `.size`.
 const ID: u64 = 1;
@@ -63,7 +63,7 @@ pub(crate) struct RemappedFile {
     pub(crate) length: Option<u64>,
 }
 
-/// A `reg_file_entry`.
+/// A regular file, as `reg_file_entry` has it.
 #[derive(Default)]
 struct Regular<'a> {
     id: u64,

@@ -49,7 +49,7 @@ pub fn refuse(command: &mut Command) {
     unsafe { command.pre_exec(filter) };
 }
 
-/// From here on, for this thread and whoever it starts.
+/// From here on, for this thread and the threads and processes that it starts.
 fn install() -> io::Result<()> {
     let program = sock_fprog { len: FILTER.len() as u16, filter: FILTER.as_ptr().cast_mut() };
     // SAFETY: the kernel reads the program and its statements, which outlive the call, and writes nothing.
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// What the kernel says of a ring that nobody could have: there is no room for what it would tell of it.
+    /// What the kernel says of a ring that no process could have: there is no room for what it would tell of it.
     fn asked() -> Option<i32> {
         // SAFETY: without parameters the kernel makes nothing and writes nothing.
         unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, std::ptr::null_mut::<u8>()) };
@@ -88,7 +88,7 @@ mod tests {
         .unwrap();
         match installed {
             Ok(()) => assert_eq!((asked_then, others), (Some(libc::ENOSYS), true)),
-            // Whoever may not filter has what there was.
+            // A process that may not filter has io_uring as before.
             Err(error) => assert_eq!((error.raw_os_error(), asked_then), (Some(libc::EACCES), asked())),
         }
     }

@@ -3,7 +3,7 @@
 //! CRIU writes its findings to `/run/criu.kdat` if that is memory, so that they end with the kernel they are about. In most
 //! containers it is no memory, and every dump and restore begins with probing for more than a tenth of a second. So we have
 //! CRIU write them once to memory, at a mount that it alone sees, and lend them to each CRIU that we start: the file is
-//! there as long as that runs, unless somebody has put one there.
+//! there as long as that runs, unless another process has put one there.
 //!
 //! The rule: findings are of this boot of the kernel, or there are none.
 
@@ -69,7 +69,7 @@ impl KernelData {
         if fits { fs::read(found).ok().map(Self) } else { None }
     }
 
-    /// Puts them where CRIU looks; none when somebody has already, or we may not.
+    /// Puts them where CRIU looks; none when another process has already, or we may not.
     pub(crate) fn lend(&self) -> Option<LentKernelData> {
         self.lend_in(Path::new(FOLDER)).ok()
     }
@@ -86,7 +86,7 @@ impl KernelData {
 
 impl Drop for LentKernelData {
     fn drop(&mut self) {
-        // One that somebody has replaced is theirs.
+        // One that another process has replaced is theirs.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_has_put_there_stays() {
+    fn what_another_process_has_put_there_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NAME);
         let lent = KernelData(b"findings".to_vec()).lend_in(folder.path()).unwrap();

@@ -2,8 +2,8 @@
 //! library makes under a name of the moment before they get the one that was asked for.
 //!
 //! For the time of a dump CRIU gives such a file a name beside the lost one (`link_remap.7`), and wants to find it by that
-//! when it restores, after which it takes the name away. The rule: there is such a name only while somebody dumps or
-//! restores. The file is in the image under all its names (`process/shared_memory.rs`); whoever is killed in a dump leaves none behind for
+//! when it restores, after which it takes the name away. The rule: there is such a name only while a process dumps or
+//! restores. The file is in the image under all its names (`process/shared_memory.rs`); a dump that is killed leaves none behind for
 //! longer than until the next one there. Since CRIU counts anew each time, dumps and restores with such files in a folder
 //! take turns (`criu/link_remap_lock.rs`).
 
@@ -31,7 +31,7 @@ pub(crate) fn key(stat: &Metadata) -> FileId {
 #[derive(Debug)]
 pub(crate) struct UnlinkedFile {
     pub(crate) key: FileId,
-    /// Somebody can write to it through a mapping that others see.
+    /// A process can write to it through a mapping that others see.
     pub(crate) is_written: bool,
     /// One that has it.
     pid: u32,

@@ -1,12 +1,12 @@
 //! Taking turns where files are given names for CRIU, which counts these anew each time (`criu/link_remap.rs`).
 //!
-//! Whoever dumps or restores with such files in a folder has a lock on the folder meanwhile. The kernel takes it back from
-//! whoever is killed, whose names stay, unless somebody else has them go. They are known by their files, which are marked
-//! before they are given any. Names of other files are those of a CRIU that somebody uses without us, and whose image may
+//! A dump or restore with such files in a folder holds a lock on the folder meanwhile. The kernel takes it back from
+//! a process that is killed, whose names stay, until another process removes them. They are known by their files, which are marked
+//! before they are given any. Names of other files are those of a CRIU that is used without us, and whose image may
 //! need them.
 //!
-//! The rule: whoever has the lock finds no such name. Those of marked files are removed; others are set aside, and put back
-//! when the lock is over, if need be by the next one who has it. And nobody waits for ever: whoever has waited in vain is told
+//! The rule: the holder of the lock finds no such name. Those of marked files are removed; others are set aside, and put back
+//! when the lock is released, if need be by the next holder. And no process waits for ever: one that has waited in vain is told
 //! for whom.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ use crate::process::tree;
 use crate::process::tree::Process;
 use crate::supervisor::folder;
 
-/// How long to wait for one's lock: programs may stand still meanwhile.
+/// How long to wait for the lock: programs may stand still meanwhile.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks whether others have had theirs.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -57,7 +57,7 @@ pub struct LinkRemapLockError {
 /// that a CRIU gave in a dump and did not take away, because it was killed.
 #[derive(Debug)]
 pub(crate) struct LinkRemapLock {
-    /// What nobody else may use so meanwhile.
+    /// What no other process may use so meanwhile.
     locked_folders: Vec<LockedFolder>,
     /// Files that are given names in a dump, and by which each is found.
     files: Vec<(FileId, PathBuf)>,
@@ -92,8 +92,8 @@ impl LinkRemapLock {
         Ok(lock)
     }
 
-    /// Has names removed that a restore which was killed has left. There may be others of the same name since, of somebody
-    /// who has the lock: then they go with the end of that.
+    /// Has names removed that a restore which was killed has left. There may be others of the same name since, of a process
+    /// that has the lock: then they go with the end of that.
     pub(crate) fn remove(names: &[&Path]) -> Result<(), LinkRemapLockError> {
         let mut lock = Self::at(names, false);
         lock.lock()?;
@@ -110,7 +110,7 @@ impl LinkRemapLock {
         Self { locked_folders: locked_folders(folders, ghosts), files: Vec::new(), has_begun: false }
     }
 
-    /// Waits until it could be ours, and lets others have it still: whoever stops programs before it begins need not have
+    /// Waits until it could be ours, and lets others have it still: a caller that stops programs before it begins need not have
     /// them stand still for long.
     pub(crate) fn come(&mut self) -> Result<(), LinkRemapLockError> {
         self.lock()?;
@@ -176,7 +176,7 @@ fn open_folder(path: &Path) -> io::Result<File> {
 }
 
 impl LockedFolder {
-    /// Of what cannot be locked nobody takes turns.
+    /// A folder that cannot be locked is shared without turns.
     fn lock(&mut self, until: Instant) -> Result<(), (PathBuf, String)> {
         while !self.is_ours {
             match self.file.try_lock() {
@@ -202,7 +202,7 @@ impl LockedFolder {
             let is_old =
                 || moved(&path, &aside(&path)).is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
             // Where there is one aside already, this one has come from a lock that has ended with its holder. What cannot
-            // be set aside is somebody's still.
+            // be set aside is still in use.
             if is_of(&path, files) || is_marked(&path) || is_old() {
                 let _ = fs::remove_file(path);
             }
@@ -242,7 +242,7 @@ impl LockedFolder {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
-    /// For people.
+    /// Its path, for messages.
     fn path(&self) -> PathBuf {
         fs::read_link(self.by_descriptor()).unwrap_or_default()
     }
@@ -265,7 +265,7 @@ fn holder(line: &str, (device, inode): FileId) -> Option<u32> {
     (file == format!("{:02x}:{:02x}:{inode}", major(device), minor(device))).then(|| pid.parse().ok()).flatten()
 }
 
-/// A lock stays with whoever has inherited it.
+/// A lock stays with processes that have inherited it.
 fn named(pid: u32) -> String {
     match fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) if !tree::has_ended(pid) => format!("process {pid} ({})", name.trim()),
@@ -290,7 +290,7 @@ fn original(name: &OsStr) -> Option<&OsStr> {
     name.as_bytes().strip_suffix(SET_ASIDE_SUFFIX).map(OsStr::from_bytes).filter(|name| is_given(name))
 }
 
-/// Gives a file another name that nobody has. Some file systems cannot do that at once (NFS).
+/// Gives a file another name that is free. Some file systems cannot do that at once (NFS).
 fn moved(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(error) if error != Errno::EXIST => moved_by_link(from, to),
@@ -308,9 +308,9 @@ fn is_of(path: &Path, files: &[(FileId, PathBuf)]) -> bool {
     fs::symlink_metadata(path).is_ok_and(|stat| files.iter().any(|(key, _)| *key == link_remap::key(&stat)))
 }
 
-/// Notes that names of the file which CRIU may have given it come from us, and are nobody's once the lock is over.
+/// Notes that names of the file which CRIU may have given it come from us, and are abandoned once the lock is released.
 pub(crate) fn mark(path: &Path) {
-    // Without a mark they are set aside, by whoever is hindered by them.
+    // Without a mark they are set aside, by the next holder that meets them.
     let _ = MARK_ATTRIBUTES.iter().any(|mark| setxattr(path, *mark, b"1", XattrFlags::empty()).is_ok());
 }
 
@@ -376,11 +376,11 @@ mod tests {
     fn what_a_killed_one_has_set_aside_is_put_back_by_the_next() {
         let (folder, _file) = with_a_lost_file();
         let path = |name: &str| folder.path().join(name);
-        fs::write(path("link_remap.3.set-aside-by-katydid"), "of somebody").unwrap();
+        fs::write(path("link_remap.3.set-aside-by-katydid"), "another's").unwrap();
         fs::write(path("link_remap.3"), "of the killed one, which could not mark it").unwrap();
         lock(folder.path()).begin().unwrap();
         assert_eq!(names(folder.path()), ["link_remap.3", "second"]);
-        assert_eq!(fs::read_to_string(path("link_remap.3")).unwrap(), "of somebody");
+        assert_eq!(fs::read_to_string(path("link_remap.3")).unwrap(), "another's");
     }
 
     #[test]
@@ -388,7 +388,7 @@ mod tests {
         let (folder, _file) = with_a_lost_file();
         // With what is added to it, the name is too long.
         let name = format!("link_remap.{}", "7".repeat(230));
-        fs::write(folder.path().join(&name), "of somebody").unwrap();
+        fs::write(folder.path().join(&name), "another's").unwrap();
         let mut lock = lock(folder.path());
         lock.begin().unwrap();
         drop(lock);
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_name_takes_nobodys_place() {
+    fn a_second_name_replaces_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let [one, other, third] = ["one", "other", "third"].map(|name| folder.path().join(name));
         fs::write(&one, "one").unwrap();
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_pauses_is_anybodys() {
+    fn a_lock_that_pauses_is_free() {
         let (folder, _file) = with_a_lost_file();
         let mut lock = lock(folder.path());
         let other = File::open(folder.path()).unwrap();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_in_vain_is_told_for_whom() {
+    fn a_process_that_waits_in_vain_is_told_for_whom() {
         let folder = tempfile::tempdir().unwrap();
         let other = File::open(folder.path()).unwrap();
         other.lock().unwrap();
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_a_restore_go_when_their_folder_is_nobodys_turn() {
+    fn names_of_a_restore_go_when_their_folder_is_free() {
         let folder = tempfile::tempdir().unwrap();
         let (name, other) = (folder.path().join("link_remap.3"), folder.path().join("other"));
         for path in [&name, &other] {
@@ -461,7 +461,7 @@ mod tests {
             let waiting = name.clone();
             scope.spawn(move || LinkRemapLock::remove(&[&waiting, &waiting.with_extension("4")]).unwrap());
             thread::sleep(10 * LOCK_POLL_INTERVAL);
-            assert!(name.exists(), "it was somebody else's lock");
+            assert!(name.exists(), "it was another holder's lock");
             lock.unlock().unwrap();
         });
         assert!(!name.exists() && other.exists());

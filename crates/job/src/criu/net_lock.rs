@@ -1,7 +1,7 @@
 //! The packet filter's table by which CRIU keeps the connections of a dump silent, and its end.
 //!
 //! CRIU takes it away when the processes go on, and else when this very dump is restored. Processes that are killed leave it
-//! there for their connections' other ends. Where these were killed too, nobody needs it, and processes that are restored
+//! there for their connections' other ends. Where these were killed too, no process needs it, and processes that are restored
 //! from another checkpoint would be kept from talking to each other.
 //!
 //! A request is three messages of netlink: the begin of a batch, the order, the end of the batch. Each is a head of 16

@@ -1,6 +1,6 @@
 //! As much of protocol buffers' encoding as CRIU's files and messages take: fields of numbers and of bytes.
 //!
-//! The rule: what is read may be anybody's. A length is bounded by what is there, and whatever is not understood ends the
+//! The rule: what is read is untrusted. A length is bounded by what is there, and whatever is not understood ends the
 //! reading.
 
 /// What a field holds.

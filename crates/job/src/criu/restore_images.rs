@@ -33,7 +33,7 @@ use crate::process::terminals::Modes;
 /// The second magic numbers of `fdinfo-N.img` and `tty-info.img`.
 const DESCRIPTORS: [u8; 4] = [0x32, 0x37, 0x21, 0x56];
 const TERMINALS: [u8; 4] = [0x36, 0x30, 0x45, 0x59];
-/// `fd_types.REG`.
+/// The type of a regular file, `fd_types.REG`.
 const TYPE_REGULAR: u64 = 1;
 /// Fields of `file_entry`: type, id, and one field for each kind of file.
 const TYPE: u64 = 1;
@@ -155,7 +155,7 @@ fn name(stream: usize) -> String {
     format!("katydid-stream-{stream}")
 }
 
-/// By id.
+/// The terminals of `tty-info.img`, by id.
 fn terminals(bytes: &[u8]) -> BTreeMap<u64, Terminal> {
     let read = |message: &[u8]| {
         let number = |field| Fields(message).number_in(field);
@@ -216,7 +216,7 @@ fn split(
     if let Some(file) = part(TERMINAL) {
         let terminal = terminals.get(&Fields(file).number_in(2)?)?;
         let of = streams(&|standard| is_terminal(standard, terminal));
-        // A terminal that has hung up and was no standard stream is of nobody's session any more.
+        // A terminal that has hung up and was no standard stream is of no session any more.
         let is_gone = terminal.modes.is_none() && of.is_empty();
         if terminal.is_internal && of.is_empty() || is_gone {
             return None;
@@ -329,7 +329,7 @@ fn stream_entry(id: u64, stream: usize) -> Vec<u8> {
     Message::default().number(TYPE, TYPE_REGULAR).number(ID, id).bytes(REGULAR, &file.encoded()).encoded()
 }
 
-/// A periodic timer that has expired is armed again by whoever reads it, and has no time left until then: then the time of
+/// A periodic timer that has expired is armed again by its reader, and has no time left until then: then the time of
 /// a period is.
 fn armed(message: &[u8]) -> Option<Vec<u8>> {
     let timer = Fields(message).bytes_in(TIMER)?;
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_nobody_has_read_is_armed_for_a_period() {
+    fn a_timer_that_was_not_read_is_armed_for_a_period() {
         // Expiries, flags of its setting, time left, and the period.
         let value = |timer: [u64; 5]| {
             let (_folder, images) = rewritten(&[const { Standard::Other }; 3], NO_TERMINAL, timer);

@@ -21,10 +21,10 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use crate::criu::protobuf::{Fields, Message, Value};
 
-/// `criu_req_type`.
+/// The kinds of a request, `criu_req_type`.
 const DUMP: u64 = 1;
 const NOTIFY: u64 = 6;
-/// `int32` −1.
+/// The `int32` −1 as a varint.
 const NONE: u64 = u64::MAX;
 /// Longest response: those that come here are a name, or an error's text.
 const MAX_PACKET_BYTES: usize = 1 << 16;
@@ -93,7 +93,7 @@ impl CriuRpc {
     }
 }
 
-/// A response. One that makes no sense is that of somebody who has failed.
+/// A response. One that makes no sense is that of a CRIU that has failed.
 fn decoded(packet: &[u8]) -> RpcEvent {
     let (mut kind, mut succeeded, mut step) = (0, false, String::new());
     for (field, value) in Fields(packet) {

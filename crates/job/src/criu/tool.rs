@@ -58,7 +58,7 @@ const BOTH: [&str; 8] = [
 ];
 /// The log of a dump.
 const DUMP_LOG: &str = "dump.log";
-/// CRIU's option for whoever is no administrator.
+/// CRIU's option for users without root.
 const UNPRIVILEGED: &str = "--unprivileged";
 /// What CRIU says of a port that is taken, and of a connection.
 const ADDRESS_TAKEN_ERRORS: [&str; 2] =
@@ -73,7 +73,7 @@ const MAX_QUOTED_ERRORS: usize = 3;
 pub struct Criu {
     /// Program and first arguments.
     command: Vec<OsString>,
-    /// `4.2.1`.
+    /// Its version, such as `4.2.1`.
     pub version: String,
     /// Where it is, for people.
     pub place: PathBuf,
@@ -114,7 +114,7 @@ pub enum CriuError {
     /// There is one, and it cannot work here.
     #[error("{} cannot work here: {reason}; --device-only needs no CRIU", place.display())]
     Unfit {
-        /// Which.
+        /// The program that was tried.
         place: PathBuf,
         /// In its own words.
         reason: String,
@@ -122,7 +122,7 @@ pub enum CriuError {
     /// It was not started.
     #[error("cannot start {}: {source}", place.display())]
     Start {
-        /// Which.
+        /// The program that was tried.
         place: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -135,7 +135,7 @@ pub enum CriuError {
         /// The end of its log.
         last: String,
     },
-    /// Somebody ended it.
+    /// A signal ended it.
     #[error("CRIU was killed before it could {doing} the program; the last it wrote: {last}")]
     Killed {
         /// `dump` or `restore`.
@@ -157,7 +157,7 @@ pub enum CriuError {
 }
 
 impl CriuError {
-    /// Whether somebody else has a port that the job listens on, or the kernel keeps one of its connections that has just
+    /// Whether another process has a port that the job listens on, or the kernel keeps one of its connections that has just
     /// ended.
     pub(crate) fn is_of_port(&self) -> bool {
         let is_one = |reason: &str| ADDRESS_TAKEN_ERRORS.iter().any(|words| reason.contains(words));
@@ -293,7 +293,7 @@ impl Criu {
     }
 
     /// Starts a CRIU that will dump the tree below `root`, as it sees itself, into `folder`, which exists and is empty. It
-    /// finds out what it needs to know about the system, which nobody has to stand still for, and waits.
+    /// finds out what it needs to know about the system, which no process has to stand still for, and waits.
     ///
     /// Connections over TCP are kept silent during the dump if there are any among `processes`: to be able to takes the
     /// kernel a twentieth of a second.
@@ -385,8 +385,8 @@ impl Criu {
             }
         });
         let mut guard = guard.map_err(start)?;
-        let everybody = guard.id();
-        let signs = || signs(work, &tree::tree(everybody).unwrap_or_default());
+        let guard_pid = guard.id();
+        let signs = || signs(work, &tree::tree(guard_pid).unwrap_or_default());
         let end = wait_until_idle(|until| end_of_restore(&mut guard, work, until), PROGRESS_TIMEOUT, &signs)
             .map_err(start)?;
         let words = |said: &mut File| words(&work.join("restore.log"), said);
@@ -526,7 +526,7 @@ impl Dumper {
         self.wait_for("pre-dump")?;
         self.lent = None;
         self.remap_lock.iter_mut().try_for_each(LinkRemapLock::begin)?;
-        // Whoever is gone is noticed by its silence.
+        // A CRIU that is gone is noticed by its silence.
         let _ = self.rpc.answer(true);
         self.wait_for("post-dump")?;
         if self.lock == NetworkLock::Nftables {
@@ -538,7 +538,7 @@ impl Dumper {
             let failed = |error: io::Error| CriuError::Failed { doing: "dump", reason: error.to_string() };
             return copied.map_err(failed).map(|_| self);
         }
-        // Somebody has made a connection after we looked: once more, with all that belongs to it.
+        // A process has made a connection after we looked: once more, with all that belongs to it.
         let (criu, dump, lock, remap_lock) = (criu.clone(), dump.clone(), criu.network_lock, self.remap_lock.take());
         drop(self);
         clear(&dump.folder).map_err(|source| criu.start(source))?;
@@ -656,7 +656,7 @@ fn root(work: &Path) -> Result<u32, String> {
 impl Drop for Dumper {
     fn drop(&mut self) {
         if !self.is_over {
-            // Whoever does not give way is no reason to leave them standing.
+            // A holder that does not give way is no reason to leave them standing.
             let _ = self.remap_lock.iter_mut().try_for_each(LinkRemapLock::resume);
             let _ = self.rpc.answer(false);
         }

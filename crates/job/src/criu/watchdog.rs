@@ -1,8 +1,8 @@
 //! Waiting for CRIU for as long as it gets on, however much it has to save or to bring back, and however slow the disk is.
 //!
-//! It gets on while files grow in its folders, or while it, or whom it has made, computes. The rules: whoever is given up
-//! is ended with all its descendants, since what it runs through may be another command; and nobody is given up but by a
-//! look when the time was over, since whoever looks may have been away for that long.
+//! It gets on while files grow in its folders, or while it, or a child of it, computes. The rules: a process that is given up
+//! is ended with all its descendants, since what it runs through may be another command; and a process is given up only by a
+//! look when the time was over, since the watchdog may have been away for that long.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ use crate::process::tree::Process;
 pub(crate) const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks for signs.
 const PROGRESS_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Processor time that counts as one sign, in ticks of 10 ms: whoever only looks now and then whether something has come
+/// Processor time that counts as one sign, in ticks of 10 ms: a process that only polls now and then
 /// uses less within [`PROGRESS_TIMEOUT`].
 const TICKS_PER_SIGN: u64 = 25;
 
@@ -58,7 +58,7 @@ pub(crate) fn wait_with_progress(
     }
 }
 
-/// Waits for somebody's end as `wait` does, which has until a moment; none when what `signs` tells stays the same for
+/// Waits for a process's end as `wait` does, which has until a moment; none when what `signs` tells stays the same for
 /// `timeout`.
 pub(crate) fn wait_until_idle<T>(
     mut wait: impl FnMut(Instant) -> io::Result<Option<T>>,
@@ -99,7 +99,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(10);
 
     #[test]
-    fn whoever_stands_still_is_ended() {
+    fn a_process_that_stands_still_is_ended() {
         let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
         assert_eq!(wait_with_progress(&mut child, SHORT, &|| 7).unwrap(), None);
         let mut child = Command::new("/bin/true").spawn().unwrap();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gets_on_is_waited_for() {
+    fn a_process_that_gets_on_is_waited_for() {
         let looks = Cell::new(0);
         let signs = || {
             looks.set(looks.get() + 1);

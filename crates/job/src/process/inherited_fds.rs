@@ -16,13 +16,13 @@ use rustix::io::fcntl_getfd;
 ///
 /// # Safety
 ///
-/// Nobody in this process owns a descriptor.
+/// No other code in this process owns a descriptor.
 pub unsafe fn take() -> io::Result<Vec<OwnedFd>> {
     let list = fs::read_dir("/proc/self/fd")?;
     let numbers: Vec<RawFd> = list.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     // SAFETY: they are only asked about. The folder that was read is closed by now.
     let is_open = |number: &RawFd| fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*number) }).is_ok();
     let open = numbers.into_iter().filter(|number| *number > 2).filter(is_open);
-    // SAFETY: they are open, and nobody else's, says the caller.
+    // SAFETY: they are open, and no other code owns them, says the caller.
     Ok(open.map(|number| unsafe { OwnedFd::from_raw_fd(number) }).collect())
 }

@@ -27,7 +27,7 @@ use crate::supervisor::folder;
 const DELETED_SUFFIX: &str = " (deleted)";
 /// Bytes of a chunk of a library.
 const COPY_BYTES: usize = 1 << 20;
-/// Largest library.
+/// Largest library in bytes.
 const MAX_LIBRARY_BYTES: u64 = 1 << 30;
 /// What is read of an ELF file: most program headers, most bytes of one segment of notes.
 const MAX_HEADERS: usize = 64;
@@ -46,9 +46,9 @@ pub enum LibraryError {
         theirs.release
     )]
     OtherBuild {
-        /// The program's.
+        /// The library that the program has mapped.
         theirs: Box<LibraryBuild>,
-        /// This one.
+        /// The library of this build.
         ours: Box<LibraryBuild>,
     },
     /// Code in the job's folder would not run.
@@ -62,13 +62,13 @@ pub enum LibraryError {
         /// Where the library was.
         library: String,
     },
-    /// The image.
+    /// The image failed.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// The system.
+    /// The operating system refused.
     #[error("{}: {source}", path.display())]
     System {
-        /// What.
+        /// The library's file.
         path: PathBuf,
         /// What it said.
         source: io::Error,

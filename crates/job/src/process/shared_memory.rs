@@ -5,10 +5,10 @@
 //! memory: they are gone with the machine or with the program, and whatever runs on after a checkpoint changes them, locks
 //! and all. Those of memory file systems count, and those of disks that the job writes, but for large ones, which are data.
 //! The rule: they are copied while all processes stand still, and made anew before the job is restored; under their names
-//! come new files, so that whoever still has the old ones keeps them. A job in namespaces of its own has `/dev/shm` for
+//! come new files, so that processes that still have the old ones keep them. A job in namespaces of its own has `/dev/shm` for
 //! itself.
 //!
-//! With them go small files that the job has open for writing, and FIFOs: whoever removes such files at its end, as MPI
+//! With them go small files that the job has open for writing, and FIFOs: a program that removes such files at its end, as MPI
 //! does with those of its session, may have come to it since the checkpoint. They are made anew only where they are gone. So
 //! are folders in which the job has sockets, which CRIU binds again.
 //!
@@ -167,7 +167,7 @@ impl Saving<'_> {
         let found = segment.names().count() + segment.given.len();
         if stat.nlink() > found as u64 {
             let path = segment.path.display();
-            return Err(io::Error::other(format!("{path} has another name, in a folder that nobody here knows")));
+            return Err(io::Error::other(format!("{path} has another name, in a folder that is not known here")));
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Saving<'_> {
         let is_standard = |path: &Path| stdio::is_replaced(stdio, path);
         for (path, link) in written_files::named(self.tree).into_iter().take(MOST_OPEN) {
             let is_elsewhere = MADE_BY_THE_KERNEL.iter().any(|place| path.starts_with(place));
-            // One that is closed is the business of somebody whom we do not hold.
+            // One that is closed is changed by a process that we do not hold.
             let Some(stat) = fs::metadata(&link).ok().filter(|_| !is_elsewhere && !is_standard(&path)) else {
                 continue;
             };
@@ -220,7 +220,7 @@ impl Saving<'_> {
     }
 }
 
-/// The file of a descriptor of a process, if that is still the one that has this `stat`: somebody whom we do not hold may have
+/// The file of a descriptor of a process, if that is still the one that has this `stat`: a process that we do not hold may have
 /// closed it meanwhile, and opened something else.
 fn opened(link: &Path, stat: &Metadata) -> io::Result<Option<File>> {
     let is_it = |found: io::Result<Metadata>| found.is_ok_and(|found| link_remap::key(&found) == link_remap::key(stat));
@@ -249,7 +249,7 @@ impl Segment {
     }
 }
 
-/// Files with names that are mapped for others to see: a process that has each, and whether somebody can write to it.
+/// Files with names that are mapped for others to see: a process that has each, and whether a process can write to it.
 fn mapped(tree: &[Process]) -> BTreeMap<PathBuf, (u32, bool)> {
     let mut found = BTreeMap::new();
     for pid in tree.iter().map(|process| process.pid) {
@@ -276,7 +276,7 @@ fn copied(from: &mut File, to: &mut File) -> io::Result<()> {
     copied_up_to(length, from, to)
 }
 
-/// The same of a file that had `length` bytes: somebody outside of the job may write on, or have made it shorter since.
+/// The same of a file that had `length` bytes: a process outside of the job may write on, or have made it shorter since.
 fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
     to.set_len(length)?;
     let mut buffer = vec![0; COPY_BYTES];
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_a_name_that_nobody_knows_is_refused() {
+    fn a_file_with_an_unknown_name_is_refused() {
         let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = |name: &str| folder.path().join(name);
         let _file = File::create(path("lost")).unwrap();

@@ -3,7 +3,7 @@
 //! A restored program reads and writes where `katydid restore` does, as if that had started it (`criu/restore_images.rs`). The
 //! rule: only what cannot be anything else of the program is replaced (pipes, sockets, terminals, regular files that it
 //! writes). `/dev/null` and other devices are opened again; a regular file of standard input is read on at its offset.
-//! What was opened in another mount namespace, as by whoever enters a container, or may not be read, is given from outside.
+//! What was opened in another mount namespace, as by a process that enters a container, or may not be read, is given from outside.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -17,21 +17,21 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standard {
-    /// A pipe whose other end belongs to somebody else.
+    /// A pipe whose other end belongs to another process.
     Pipe {
-        /// `st_ino`.
+        /// Its inode, `st_ino`.
         inode: u64,
     },
-    /// A socket.
+    /// A socket, known by its inode.
     Socket {
-        /// `st_ino`.
+        /// Its inode, `st_ino`.
         inode: u64,
     },
-    /// A terminal.
+    /// A terminal, known by its device.
     Terminal {
-        /// `st_rdev`.
+        /// Number of the device, `st_rdev`.
         rdev: u64,
-        /// `st_dev`.
+        /// Device of its file system, `st_dev`.
         dev: u64,
     },
     /// A regular file.
@@ -45,7 +45,7 @@ pub enum Standard {
         path: String,
         /// Of the mount that it was opened through.
         mount: u64,
-        /// `st_ino`.
+        /// Its inode, `st_ino`.
         inode: u64,
     },
     /// Anything else, or nothing: restored as it was.
@@ -66,7 +66,7 @@ impl Standard {
     /// What is behind such a link of `/proc` as `/proc/7/fd/1`.
     fn behind(process: &Path, number: i32) -> Self {
         let link = &process.join("fd").join(number.to_string());
-        // Opened anew, which makes it nobody's terminal.
+        // Opened anew, which makes it no process's controlling terminal.
         let open = || open(link, OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
         let known =
             |stat: Stat| Self::known(&stat, || open().is_ok_and(isatty), text_of(link)).if_seen(process, number, &stat);

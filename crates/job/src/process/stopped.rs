@@ -116,7 +116,7 @@ impl Stopped {
         lock(&self.0).iter().map(|one| one.seen).collect()
     }
 
-    /// Stops them again. One that has ended is nobody's any more.
+    /// Stops them again. One that has ended needs no signal.
     pub(crate) fn stop(&self) {
         for One { process, began, .. } in lock(&self.0).drain(..) {
             if began.is_some() && tree::started(process.pid) == began {

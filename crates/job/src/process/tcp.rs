@@ -30,7 +30,7 @@ pub(crate) fn is_connected(processes: &[Process]) -> bool {
     })
 }
 
-/// Whether any of the processes, which stand still, has a connection to somebody else. Sockets that cannot be looked at
+/// Whether any of the processes, which stand still, has a connection to another process. Sockets that cannot be looked at
 /// count for nothing.
 pub(crate) fn has_others(processes: &[Process]) -> bool {
     let pairs = ends(processes);
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Held by whoever has connections: one that is not yet accepted is nobody's at its other end.
+    /// Held by tests with connections: one that is not yet accepted has no process at its other end.
     static TEST_LOCK: Mutex<()> = Mutex::new(());
 
     fn us() -> Vec<Process> {

@@ -1,7 +1,7 @@
 //! Pseudo-terminals that a job has opened itself, such as those of `mpirun` for its ranks: they are known by numbers, which
 //! programs hold in the names of the other ends.
 //!
-//! A restore wants the very numbers again. The rule: where somebody has one of them, the job gets a `/dev/pts` of its own, in
+//! A restore wants the very numbers again. The rule: where another process has one of them, the job gets a `/dev/pts` of its own, in
 //! which it has all of them; and only then, because the terminal at which a user started the restore has no name there.
 
 use std::fs;
@@ -29,7 +29,7 @@ const OPENED_AS: [&str; 2] = ["/dev/ptmx", "/dev/pts/ptmx"];
 /// So many terminals are opened for the sake of their numbers at most.
 const MAX_TERMINALS: u32 = 512;
 
-/// The terminal of whoever asks for it.
+/// The controlling terminal of the process that opens it.
 const CONTROLLING: &str = "/dev/tty";
 /// The device of that name.
 const CONTROLLING_DEVICE: (u32, u32) = (5, 0);
@@ -41,13 +41,13 @@ const SLAVE_MAJORS: RangeInclusive<u32> = 136..=143;
 pub(crate) struct Modes {
     /// Its foreground group, as the processes see it.
     pub(crate) group: u32,
-    /// `c_iflag`.
+    /// Modes of input, `c_iflag`.
     pub(crate) input: u32,
-    /// `c_oflag`.
+    /// Modes of output, `c_oflag`.
     pub(crate) output: u32,
-    /// `c_lflag`.
+    /// Local modes, `c_lflag`.
     pub(crate) local: u32,
-    /// `c_cc`.
+    /// Control characters, `c_cc`.
     pub(crate) keys: Vec<u8>,
 }
 
@@ -135,7 +135,7 @@ fn of_process(pid: u32) -> Vec<u32> {
     opened.filter_map(|entry| number(fs::read_to_string(folder.join("fdinfo").join(entry.file_name())).ok()?)).collect()
 }
 
-/// Whether somebody has one of these numbers.
+/// Whether a process has one of these numbers.
 pub(crate) fn are_taken(numbers: &[u32]) -> bool {
     numbers.iter().any(|number| Path::new(DEVPTS_FOLDER).join(number.to_string()).exists())
 }

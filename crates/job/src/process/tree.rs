@@ -1,7 +1,7 @@
 //! The processes of a job: the program and its descendants, as `/proc` shows them.
 //!
 //! The rule: a process is only ever signalled while it is known to be of the tree, that is while an ancestor that we are
-//! the parent of, or the process itself, has not been reaped. Ids therefore cannot have gone to somebody else.
+//! the parent of, or the process itself, has not been reaped. Ids therefore cannot have gone to another process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreape
 
 /// The state letter of a process that a signal has stopped.
 pub(crate) const STOPPED: char = 'T';
-/// For whoever is to reap a process that has ended.
+/// How long a parent may take to reap a process that has ended.
 const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks whether it has.
 const REAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -24,7 +24,7 @@ const REAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub struct Process {
     /// Its id, in the namespace that we are in.
     pub pid: u32,
-    /// Its parent's.
+    /// Process id of its parent.
     pub parent: u32,
     /// The state letter of `/proc/PID/stat`: `Z` is dead already, `T` stopped by a signal.
     pub state: char,
@@ -231,7 +231,7 @@ pub fn kill(tree: &[Process], release: impl FnOnce()) -> io::Result<()> {
 
 /// Waits until a process that was killed is gone: reaped by its parent while that one lived, or by us. Below a root that we are no
 /// ancestor of (`supervisor/ranks.rs`) it falls to process 1, which in some containers never reaps: such a one is left at the `deadline`. One
-/// with its id that `began` at another time is somebody else.
+/// with its id that `began` at another time is another process.
 fn reap(pid: u32, began: Option<u64>, deadline: Instant) {
     let Some(number) = raw(pid) else { return };
     while began.is_some() && started(pid) == began {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_stopped_before_stays_so() {
+    fn a_process_that_was_stopped_before_stays_so() {
         let process = |pid, state| Process { pid, parent: 1, state };
         let now = with_states_of(
             vec![process(7, 'T'), process(8, 'T'), process(9, 'T')],

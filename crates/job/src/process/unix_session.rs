@@ -1,4 +1,4 @@
-//! The session that a job is in, where CRIU could not save it: CRIU dumps nobody whose session was made outside of the
+//! The session that a job is in, where CRIU could not save it: CRIU dumps no process whose session was made outside of the
 //! namespace of processes that it is in.
 //!
 //! So it is below what enters a container or makes one without a session of its own (`unshare --pid`, `nsenter`, process 1

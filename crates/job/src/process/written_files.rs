@@ -3,7 +3,7 @@
 //! A program that went on after its checkpoint has written more by the time it is restored. What it wrote since then it
 //! writes again, so the file has to end where it ended at the checkpoint; CRIU itself only refuses a file whose length
 //! differs. The rule: only a regular file that the job had open for writing at a position of its own is touched (with
-//! `O_APPEND` others may write there too), it is only ever cut, never filled up, it must still be the same file, and nobody
+//! `O_APPEND` others may write there too), it is only ever cut, never filled up, it must still be the same file, and no process
 //! has it open for writing, such as the job itself that lives on.
 
 use std::collections::BTreeMap;
@@ -137,7 +137,7 @@ pub(crate) fn at_rest(files: Vec<Written>, lengths: &BTreeMap<String, u64>) -> V
 }
 
 /// One of the files that have to be cut back, and a process that has it open for writing: it would lose what it has written
-/// since the checkpoint, and go on to write behind the end. Nobody else is looked for when no file is longer than it was.
+/// since the checkpoint, and go on to write behind the end. Other processes are looked for only when a file is longer than it was.
 #[must_use]
 pub fn in_use(files: &[Written]) -> Option<(&Written, u32)> {
     let longer = files.iter().filter_map(|file| fs::metadata(&file.path).ok().map(|stat| (file, stat)));
@@ -211,7 +211,7 @@ mod tests {
         file.write_all(b" and after").unwrap();
         assert_eq!(in_use(&files), Some((&files[0], std::process::id())));
         let file = file.into_temp_path();
-        assert_eq!(in_use(&files), None, "nobody has it open any more");
+        assert_eq!(in_use(&files), None, "no process has it open any more");
         assert_eq!(cut_back(&files).unwrap(), [&files[0]]);
         assert_eq!(fs::read(&file).unwrap(), b"before");
         assert!(cut_back(&files).unwrap().is_empty());

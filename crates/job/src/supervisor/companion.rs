@@ -38,10 +38,10 @@ const REBUILD_ATTEMPTS: u32 = 4;
 /// Largest state file that is taken from a worker.
 const MAX_STATE: usize = 1 << 30;
 
-/// How far a session's snapshot is; read by whoever shows it.
+/// How far a session's snapshot is; read by the thread that shows it.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Bytes done.
+    /// Bytes handled so far.
     pub done: AtomicU64,
     /// Bytes in all.
     pub total: AtomicU64,
@@ -94,7 +94,7 @@ impl<'a> Catalogue<'a> {
 /// What sessions are rebuilt from, and how.
 #[derive(Debug, Clone, Copy)]
 pub struct Rebuild<'a> {
-    /// The checkpoint.
+    /// The checkpoint to rebuild from.
     pub catalogue: &'a Catalogue<'a>,
     /// The image's folder, if it has one.
     pub directory: Option<BorrowedFd<'a>>,
@@ -113,30 +113,30 @@ pub struct Rebuild<'a> {
 /// Why a worker did not do it.
 #[derive(Debug, thiserror::Error)]
 pub enum CompanionError {
-    /// No connection.
+    /// The worker could not be reached.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The connection ended or broke.
     #[error("the worker of {session}: {source}")]
     ControlChannel {
-        /// Which session.
+        /// Name of the session.
         session: String,
-        /// What happened.
+        /// The failure of the connection.
         source: ControlError,
     },
     /// The worker refused; the text is its own.
     #[error("{session}: {text}")]
     Refused {
-        /// Which session.
+        /// Name of the session.
         session: String,
-        /// Why.
+        /// The worker's reason.
         text: String,
     },
     /// The driver chose other addresses than those of the image, in each worker that was asked; or what one has made of an outline
     /// is not what the image has.
     #[error("{session}: {text}")]
     Elsewhere {
-        /// Which session.
+        /// Name of the session.
         session: String,
         /// What lies where.
         text: String,
@@ -144,7 +144,7 @@ pub enum CompanionError {
     /// The device has too little free memory.
     #[error("{session}: {text}")]
     NoRoom {
-        /// Which session.
+        /// Name of the session.
         session: String,
         /// What found no memory.
         text: String,
@@ -152,7 +152,7 @@ pub enum CompanionError {
     /// The program's saved memory cannot be searched.
     #[error("{session}: cannot look for pointers in the program's saved memory: {source}")]
     Memory {
-        /// Which session.
+        /// Name of the session.
         session: String,
         /// What the system said.
         source: io::Error,
@@ -160,13 +160,13 @@ pub enum CompanionError {
     /// It begins anew, with devices in another order, and takes the same order then.
     #[error("{session}: the driver does not have its devices in another order")]
     Anew {
-        /// Which session.
+        /// Name of the session.
         session: String,
     },
     /// It said something that does not belong here.
     #[error("the worker of {session} broke the protocol: {what}")]
     Breach {
-        /// Which session.
+        /// Name of the session.
         session: String,
         /// What it was.
         what: String,
@@ -208,7 +208,7 @@ impl StateRead {
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
         let to = from.saturating_add(STATE_PIECE).min(bytes.len());
         let piece = ToWorker::State { total: bytes.len() as u64, data: bytes[from..to].to_vec() };
-        // After its end nobody asks for it.
+        // After its end no worker asks for it.
         self.0 = (to < bytes.len()).then_some((name.to_owned(), bytes));
         Ok(piece)
     }
@@ -558,7 +558,7 @@ impl Companion {
     }
 
     fn take_piece(&mut self, writer: &Writer, name: String, data: &[u8], last: bool) -> Result<ToWorker, String> {
-        // Whoever sends the pieces of several files mixed holds each of them here: the bound is on their sum.
+        // A worker that mixes the pieces of several files has each of them here: the bound is on their sum.
         let held: usize = self.pieces.values().map(Vec::len).sum();
         if held + data.len() > MAX_STATE {
             return Err(format!("{name} is larger than a state file may be"));
@@ -616,7 +616,7 @@ pub struct Plan {
     pub device_only: bool,
     /// Nothing is taken to be unchanged.
     pub full: bool,
-    /// zstd level.
+    /// Level of zstd for new chunks.
     pub level: u32,
     /// How objects were made alone, of a session of OpenCL that runs.
     pub outline: bool,

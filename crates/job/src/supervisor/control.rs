@@ -22,7 +22,7 @@ use crate::supervisor::view::{Migration, Request, Step};
 /// Answers requests for the job from now on.
 pub(crate) fn open(listener: UnixListener, job: &Arc<JobState>) -> io::Result<HttpServer> {
     let job = Arc::downgrade(job);
-    // What the system refuses now it may not refuse later; nobody reads what a supervisor would say of it.
+    // What the system refuses now it may not refuse later; a supervisor's message about it would have no reader.
     HttpServer::start(listener, "control", Limits::default(), move |request| route(request, &job), |_| {})
 }
 

@@ -12,11 +12,11 @@
 //! The second place is for a user without `XDG_RUNTIME_DIR`, and where that is not there, belongs to another user (as after
 //! `su`), or is too long for a socket in it. Jobs are looked for in both, since the asker's variable may differ.
 //!
-//! The rule: whoever holds the lock owns the folder, and has its process id in it. A folder whose lock is free is debris and may be
-//! taken; an owner is never waited for, but whoever only looks, or takes debris away, has the lock for a moment. Whoever makes a
+//! The rule: the holder of the lock owns the folder, and has its process id in it. A folder whose lock is free is debris and may be
+//! taken; an owner is never waited for, but a process that only looks, or takes debris away, has the lock for a moment. A process that makes a
 //! job removes the debris of others, and so does the guard of a supervisor that was killed (`supervisor/guard.rs`), together with what is
-//! nobody's among temporary files. Programs remember the path of the job socket, so a restored job wants the very same folder.
-//! An owner that goes removes the lock last: until then nobody else takes the folder, and from then on it touches nothing in it.
+//! abandoned among temporary files. Programs remember the path of the job socket, so a restored job wants the very same folder.
+//! An owner that goes removes the lock last: until then no other process takes the folder, and from then on it touches nothing in it.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
@@ -51,7 +51,7 @@ const MAX_ENTRY: u64 = 64 << 10;
 /// Jobs of one name at once.
 const MAX_NAMESAKES: u32 = 10_000;
 
-/// Attempts to take a folder whose owner is about to go, or that somebody looks at.
+/// Attempts to take a folder whose owner is about to go, or that another process looks at.
 const MAX_TRIES: u32 = 1000;
 /// A pause between two of them.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
@@ -75,7 +75,7 @@ pub struct Folder {
 pub struct Entry {
     /// The folder's name.
     pub name: String,
-    /// The supervisor.
+    /// Process id of the supervisor.
     pub supervisor: u32,
     /// The program at the root of the tree, as the supervisor sees it; 0 until it is started.
     pub program: u32,
@@ -89,7 +89,7 @@ pub enum FolderError {
     /// The folder above all jobs cannot be used.
     #[error("{}: {problem}; set XDG_RUNTIME_DIR to a folder of yours", path.display())]
     Place {
-        /// Which.
+        /// The folder or file that failed.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -99,19 +99,19 @@ pub enum FolderError {
         "{name:?} cannot be the name of a job: at most {MAX_NAME} of letters, digits, '.', '_' and '-', not first '.' or '-'"
     )]
     Name {
-        /// As given.
+        /// What was asked for.
         name: String,
     },
-    /// Somebody has this very folder.
+    /// Another process has this very folder.
     #[error("{}: another job has it", path.display())]
     Taken {
-        /// Which.
+        /// The folder or file that failed.
         path: PathBuf,
     },
     /// No such job.
     #[error("no job {wanted}: there {present}")]
     Unknown {
-        /// As given.
+        /// What was asked for.
         wanted: String,
         /// `are a, b` or `is none`.
         present: String,
@@ -122,7 +122,7 @@ pub enum FolderError {
         job.display()
     )]
     Elsewhere {
-        /// As given.
+        /// What was asked for.
         pid: u32,
         /// The job's name.
         job: PathBuf,
@@ -130,15 +130,15 @@ pub enum FolderError {
     /// Jobs of other users.
     #[error("several users have a job {wanted}: give the process id of its supervisor, one of {supervisors}")]
     Several {
-        /// As given.
+        /// What was asked for.
         wanted: String,
-        /// Their supervisors.
+        /// Process ids of their supervisors.
         supervisors: String,
     },
     /// The system refused.
     #[error("{}: {source}", path.display())]
     System {
-        /// What.
+        /// The folder.
         path: PathBuf,
         /// What it said.
         source: io::Error,
@@ -290,10 +290,10 @@ fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
     Ok((ours.is_some() && ours == there).then_some(lock))
 }
 
-/// Whether the lock is held by its owner, as far as can be told: nobody but an owner notes a process in it.
+/// Whether the lock is held by its owner, as far as can be told: only an owner notes a process in it.
 fn has_owner(mut lock: &File) -> bool {
     let mut text = String::new();
-    // One that cannot be read is not known to be anybody's for a moment.
+    // One that cannot be read is not known to be held for a moment only.
     lock.read_to_string(&mut text).is_err() || text.trim().parse().is_ok_and(|pid| !tree::has_ended(pid))
 }
 
@@ -333,7 +333,7 @@ pub(crate) fn alive(folder: &Path) -> Option<Entry> {
     serde_json::from_slice(&text).ok()
 }
 
-/// Opens what is no link, and without waiting for somebody at the other end.
+/// Opens what is no link, and without waiting for a process at the other end.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, OFlags::RDONLY | flags, Mode::empty())?.into())
@@ -416,7 +416,7 @@ fn places_of_others() -> Vec<PathBuf> {
         entries.filter_map(move |entry| {
             let user: u32 = entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()?;
             let ours = if rest.is_empty() { entry.path() } else { entry.path().join(rest) };
-            // Nobody else has made it look like that user's.
+            // No other user has made it look like that user's.
             let is_theirs = fs::symlink_metadata(&ours).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
             (user != us && is_theirs).then_some(ours)
         })
@@ -424,7 +424,7 @@ fn places_of_others() -> Vec<PathBuf> {
     below("/run/user", "", "katydid").chain(below("/tmp", "katydid-", "")).collect()
 }
 
-/// Where folders of jobs and notes of servers are that the asker may look into: its own, and everybody's for root.
+/// Where folders of jobs and notes of servers are that the asker may look into: its own, and those of all users for root.
 pub(crate) fn all_places() -> Vec<PathBuf> {
     let own = places().into_iter().filter(|place| check(place).is_ok());
     let others = if geteuid().is_root() { places_of_others() } else { Vec::new() };
@@ -446,12 +446,12 @@ pub fn clear_away() {
 fn clear_below(jobs: &Path) {
     let entries = fs::read_dir(jobs).into_iter().flatten().flatten();
     for debris in entries.map(|entry| entry.path()).filter(|folder| is_debris(folder)) {
-        // Dropped, it goes; whoever was quicker has a use for it.
+        // Dropped, it goes; a quicker process has a use for it.
         let _ = Folder::claim(&debris);
     }
 }
 
-/// Whether this folder has a lock, and nobody holds it; one that can be had is given back at once.
+/// Whether this folder has a lock, and no process holds it; one that can be had is given back at once.
 fn is_debris(folder: &Path) -> bool {
     let Ok(lock) = open_file(&folder.join(LOCK_FILE)) else { return false };
     let is_free = flock(&lock, FlockOperation::NonBlockingLockShared).is_ok();
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_goes_takes_nothing_of_the_next_owner_away() {
+    fn an_owner_that_goes_takes_nothing_of_the_next_one_away() {
         let jobs = tempfile::tempdir().unwrap();
         let path = jobs.path().join("relay");
         let one = || {
@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_looks_for_jobs_and_debris_keeps_nobody_from_a_folder() {
+    fn looking_for_jobs_and_debris_keeps_no_owner_from_a_folder() {
         let (jobs, over) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
         let looks = || {
             while !over.load(Ordering::Relaxed) {
@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn debris_goes_when_somebody_makes_a_job_and_the_living_stay() {
+    fn debris_goes_when_a_job_is_made_and_the_living_stay() {
         let jobs = tempfile::tempdir().unwrap();
         let living = Folder::take_below(jobs.path(), "living").unwrap();
         DirBuilder::new().mode(0o700).create(jobs.path().join("gone")).unwrap();

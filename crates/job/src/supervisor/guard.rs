@@ -10,8 +10,8 @@
 //! job is who is below it, which no id, session or group could tell as surely. It is told by the end of its link that the
 //! supervisor is gone.
 //!
-//! The rule: the guard ends only when the supervisor releases it, or when nobody is left below it; and it holds nothing
-//! open meanwhile but its link. Should somebody kill it, the kernel kills the program, and whoever else was below it falls to
+//! The rule: the guard ends only when the supervisor releases it, or when no process is left below it; and it holds nothing
+//! open meanwhile but its link. If it is killed, the kernel kills the program, and other processes below it fall to
 //! the supervisor, which kills them.
 //!
 //! | packet | from | means |
@@ -20,12 +20,12 @@
 //! | `failed ERRNO` | guard | it could not be started |
 //! | `ended PID STATUS` | guard | a child of the guard was reaped; the status is `wait`'s |
 //! | `restored` | supervisor | the names that files had for a restore are taken away |
-//! | `release` | supervisor | the job has come to its end: whoever is left goes on without a guard |
-//! | `end` | supervisor | whoever is left is to be killed |
+//! | `release` | supervisor | the job has come to its end: processes that are left go on without a guard |
+//! | `end` | supervisor | processes that are left are to be killed |
 //!
-//! A restore may need names of files that nobody is to find later (`criu/link_remap.rs`). The guard knows them until they are taken
+//! A restore may need names of files that no process is to find later (`criu/link_remap.rs`). The guard knows them until they are taken
 //! away, and does that itself should the supervisor be killed before. What else a killed supervisor leaves, its folder and
-//! what it has among temporary files, is nobody's from then on: the guard clears that away, like anybody (`supervisor/folder.rs`).
+//! what it has among temporary files, is abandoned from then on: the guard clears that away, as any process may (`supervisor/folder.rs`).
 
 #![expect(unsafe_code, reason = "descriptors are taken over from, and passed to, another process by their numbers")]
 
@@ -57,9 +57,9 @@ const COMMAND: &str = "job-guard";
 const RELEASE: &[u8] = b"release";
 const END: &[u8] = b"end";
 const RESTORED: &[u8] = b"restored";
-/// Longest packet.
+/// Longest order in bytes.
 const MAX_ORDER_BYTES: usize = 64;
-/// Between two looks whether everybody is gone.
+/// Between two looks whether all processes are gone.
 const REAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// For a process that is about to be gone to be so.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -201,14 +201,14 @@ impl Guard {
         }
     }
 
-    /// The job has come to its end: whoever it has left behind goes on.
+    /// The job has come to its end: the processes that it has left behind go on.
     pub fn release(mut self) {
         self.tell(RELEASE);
         self.link = None;
         let _ = self.process.wait();
     }
 
-    /// The next word; none when it does not come within `limit`, and when the link ends: that is the end of everybody.
+    /// The next word; none when it does not come within `limit`, and when the link ends: that is the end of all processes.
     fn hear(&mut self, limit: Option<Duration>) -> io::Result<Option<Word>> {
         let Some(link) = &self.link else { return Err(io::Error::other("the guard of its processes has ended")) };
         let limit = limit.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
@@ -251,8 +251,8 @@ impl Drop for Guard {
     }
 }
 
-/// Kills those children of this process, and whoever is below them, that are not katydid itself: what it starts besides, such
-/// as a server of the program's own, is that. They stay to be reaped, by whoever started them or with our end.
+/// Kills those children of this process, and their descendants, that are not katydid itself: what it starts besides, such
+/// as a server of the program's own, is that. They stay to be reaped, by their parents or with our end.
 fn end_orphans() {
     let us = fs::read_link(OWN);
     loop {
@@ -316,11 +316,11 @@ impl Given {
     ///
     /// # Errors
     ///
-    /// `link` is not open: nobody but a supervisor starts guards. Or `/proc` cannot be read.
+    /// `link` is not open: only a supervisor starts guards. Or `/proc` cannot be read.
     ///
     /// # Safety
     ///
-    /// Nobody in this process owns a descriptor.
+    /// No other code in this process owns a descriptor.
     pub unsafe fn take(link: RawFd) -> io::Result<Self> {
         // SAFETY: the same contract.
         let (mut links, others): (Vec<OwnedFd>, Vec<OwnedFd>) =
@@ -415,14 +415,14 @@ fn dies_with_us(command: &mut Command) {
     unsafe { command.pre_exec(before) };
 }
 
-/// Whoever kills the supervisor with its group, as `timeout` does, leaves us to our work: CRIU's processes have groups of their own.
+/// A signal to the supervisor's group, as from `timeout`, does not reach the guard: CRIU's processes have groups of their own.
 /// The command, which was started before, stays in the group: what a terminal or a shell sends there is meant for it.
 fn leave_group() -> io::Result<()> {
     // The first of a session is alone in its group already.
     Ok(setpgid(None, None)?)
 }
 
-/// Whoever reads what the program writes waits for its end, not for ours.
+/// A reader of the program's output waits for the program's end, not for ours.
 fn let_go_of_streams() -> io::Result<()> {
     let nothing = File::options().read(true).write(true).open("/dev/null")?;
     dup2_stdin(&nothing)?;
@@ -467,7 +467,7 @@ fn heard<'a>(link: &OwnedFd, packet: &'a mut [u8; MAX_ORDER_BYTES]) -> Option<&'
 
 /// Reaps who has ended, and tells. A supervisor that does not listen any more has said why, or is gone: the link tells.
 fn reaped(link: &OwnedFd, ended: &OwnedFd) {
-    // What is in there says only that somebody has ended, and one reading may stand for several.
+    // What is in there says only that a child has ended, and one reading may stand for several.
     let _ = rustix::io::read(ended, &mut [0; MAX_ORDER_BYTES][..]);
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -481,12 +481,12 @@ fn reaped(link: &OwnedFd, ended: &OwnedFd) {
     }
 }
 
-/// Kills whoever is below us, running or not, until nobody is.
+/// Kills all descendants, running or not, until none is left.
 fn end_all() -> io::Result<()> {
     loop {
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
-        let everybody = tree::tree(std::process::id())?;
-        let Some((_, below)) = everybody.split_first().filter(|(_, below)| !below.is_empty()) else { return Ok(()) };
+        let processes = tree::tree(std::process::id())?;
+        let Some((_, below)) = processes.split_first().filter(|(_, below)| !below.is_empty()) else { return Ok(()) };
         tree::signal(below, Signal::KILL);
         thread::sleep(REAP_POLL_INTERVAL);
     }
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_counts_though_nobody_listens_any_more() {
+    fn the_last_order_counts_though_no_guard_listens_any_more() {
         assert_eq!((end_of(RELEASE), end_of(END), end_of(b"")), (End::Released, End::Told, End::Alone));
     }
 

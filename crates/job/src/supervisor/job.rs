@@ -28,7 +28,7 @@ use crate::sync::lock;
 /// What a job is made of.
 #[derive(Debug)]
 pub struct Settings {
-    /// Its folder.
+    /// The job's folder.
     pub folder: Folder,
     /// The folder as the job's programs know it: another one for a job in namespaces of its own.
     pub known_folder: PathBuf,
@@ -51,13 +51,13 @@ pub struct Settings {
 /// Why a job cannot be supervised.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    /// Its folder.
+    /// The job's folder.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Its sockets.
+    /// One of its sockets failed.
     #[error("{}: {source}", path.display())]
     Socket {
-        /// Which.
+        /// Path of the socket.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -178,7 +178,7 @@ impl Job {
         if let Some(control) = lock(&self.0.control).take() {
             control.close();
         }
-        // Whoever else still has a hand on the job may not live to the end of this process.
+        // Threads that still use the job may not live to the end of this process.
         self.0.folder.leave();
         lock(&self.0.last).clone().filter(|_| self.0.was_put_away.load(SeqCst))
     }

@@ -1,7 +1,7 @@
 //! The programs of a job that have a GPU side, as they present themselves at the job socket, and the orders they take.
 //!
 //! A thread accepts connections, another one reads each. The rule: what is known of a member changes only under one lock,
-//! and whoever waits for an answer waits there too, until it comes, the member is gone, or the time is up. A member that
+//! and a thread that waits for an answer waits there too, until it comes, the member is gone, or the time is up. A member that
 //! left stays in the list without a connection; one whose connection ends otherwise is no member any more.
 
 use std::collections::{BTreeMap, HashMap};
@@ -28,12 +28,12 @@ use crate::supervisor::question::{Answerer, Question};
 
 /// Most programs in one job.
 const MAX_MEMBERS: usize = 4096;
-/// Most connections on which nobody has said yet who it is.
+/// Most connections whose peers have not introduced themselves.
 const MAX_STRANGERS: usize = 1024;
 /// How long a program may take to say who it is: it announces itself first, and then connects to its server.
 const INTRODUCTION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long whoever has its answer may take to hang up.
+/// How long a peer that has its answer may take to hang up.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Between two looks whether a process that is waited for has ended.
@@ -63,7 +63,7 @@ pub struct Member {
     pub pid: u32,
     /// Which API its session speaks: a process may be a member twice.
     pub session: SessionKind,
-    /// Its session.
+    /// Key of its session.
     pub key: SessionKey,
     /// The server of its session.
     pub address: String,
@@ -84,12 +84,12 @@ pub struct Member {
 pub enum Event {
     /// It holds itself at a frame that it was told to stop at.
     Reached {
-        /// Which member.
+        /// Number of the member.
         id: u64,
     },
     /// Its worker is gone.
     Lost {
-        /// Which member.
+        /// Number of the member.
         id: u64,
     },
 }
@@ -100,30 +100,30 @@ pub enum MemberError {
     /// In the program's words.
     #[error("{program} (process {pid}): {reason}")]
     Refused {
-        /// Who.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
-        /// Why.
+        /// The reason that it gave.
         reason: String,
     },
-    /// It ended.
+    /// The program has ended.
     #[error("{program} (process {pid}) has ended meanwhile")]
     Gone {
-        /// Who.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
     },
     /// It is gone from its worker, and its connection is still there.
     #[error(
-        "{program} (process {pid}) has let go of its worker, but after {} s somebody still has its connection to this job",
+        "{program} (process {pid}) has let go of its worker, but after {} s another process still has its connection to this job",
         patience.as_secs()
     )]
     Lingers {
-        /// Who.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
         /// The time it had.
         patience: Duration,
@@ -131,9 +131,9 @@ pub enum MemberError {
     /// No answer in time.
     #[error("{program} (process {pid}) did not answer within {} s", patience.as_secs())]
     Silent {
-        /// Who.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
         /// The time it had.
         patience: Duration,
@@ -159,7 +159,7 @@ struct MemberTable {
 struct State {
     next: u64,
     entries: Vec<MemberEntry>,
-    /// Connections on which nobody has said yet who it is, with their processes, as we see them.
+    /// Connections whose peers have not introduced themselves, with their processes, as we see them.
     strangers: BTreeMap<u64, u32>,
     /// The program has ended.
     is_closed: bool,
@@ -176,7 +176,7 @@ struct MemberEntry {
     stream: Option<Arc<UnixStream>>,
     /// Which connection this is: an old one's end does not count.
     connection: u64,
-    /// Held by whoever gives it an order and waits for the answer: one at a time.
+    /// Held by the thread that gives it an order and waits for the answer: one at a time.
     turn: Arc<Mutex<()>>,
     /// It owes the answer to an order, and is told nothing more over this connection.
     is_owing: bool,
@@ -210,7 +210,7 @@ impl Members {
         let _ = self.0.answerer.set(answerer);
     }
 
-    /// Takes the socket out of sight until the guard is dropped: nobody connects meanwhile, so that a dump finds no
+    /// Takes the socket out of sight until the guard is dropped: no process connects meanwhile, so that a dump finds no
     /// connection of ours in a program.
     ///
     /// # Errors
@@ -221,12 +221,12 @@ impl Members {
         fs::rename(&path, out_of_sight(&path)).map(|()| Hidden(path))
     }
 
-    /// Waits until everybody who has connected has said who it is, or has gone away: after that, and while the socket is
+    /// Waits until every peer that has connected has introduced itself, or has gone away: after that, and while the socket is
     /// hidden, no program has a connection that is not known.
     ///
     /// # Errors
     ///
-    /// Somebody stays silent, or the socket cannot be reached.
+    /// A peer stays silent, or the socket cannot be reached.
     pub fn wait_introduced(&self) -> io::Result<()> {
         let path = [self.0.path.clone(), out_of_sight(&self.0.path)].into_iter().find(|path| path.exists());
         // Connections are accepted in their order: when this one has been closed, those before it are counted.
@@ -255,13 +255,13 @@ impl Members {
         }
     }
 
-    /// Everybody, in the order in which they came.
+    /// All members, in the order in which they came.
     #[must_use]
     pub fn list(&self) -> Vec<Member> {
         self.lock().entries.iter().map(|entry| entry.member.clone()).collect()
     }
 
-    /// How many members have ever come. Unchanged: nobody new has come since.
+    /// How many members have ever come. Unchanged: no member has come since.
     #[must_use]
     pub fn arrivals(&self) -> u64 {
         self.lock().arrivals
@@ -329,7 +329,7 @@ impl Members {
         self.0.changed.notify_all();
     }
 
-    /// The program has ended: nobody is waited for any more.
+    /// The program has ended: no member is waited for any more.
     pub fn close(&self) {
         self.lock().is_closed = true;
         self.0.changed.notify_all();
@@ -439,8 +439,8 @@ impl Members {
         self.wait(id, patience, |state| state.entries.iter().find(|entry| entry.member.id == id).and_then(&look))
     }
 
-    /// Waits until `look` finds something, for as long as the member is there. When the job's program has ended, whoever is
-    /// connected is heard to the end of the connection: its last word may not have been read yet. Nobody else is waited for.
+    /// Waits until `look` finds something, for as long as the member is there. When the job's program has ended, a member that is
+    /// connected is heard to the end of the connection: its last word may not have been read yet. No other member is waited for.
     fn wait<T>(
         &self,
         id: u64,
@@ -473,14 +473,14 @@ impl Members {
                 thread::sleep(SILENCE_POLL_INTERVAL);
                 continue;
             };
-            // Whoever is turned away tries again, as without a thread.
+            // A peer that is turned away tries again, as without a thread.
             let Some(stranger) = UnknownPeer::new(self, &stream) else { continue };
             // Without a thread the connection is dropped, and the program tries again.
             let _ = thread::Builder::new().name("member".into()).spawn(move || attend(stranger, &Arc::new(stream)));
         }
     }
 
-    /// Gives a newcomer a entry, or one that comes back its own.
+    /// Gives a newcomer an entry, or one that comes back its own.
     fn entry(&self, member: Member, stream: &Arc<UnixStream>) -> Option<(u64, u64)> {
         let mut state = self.lock();
         state.next += 1;
@@ -551,7 +551,7 @@ impl Members {
         self.0.changed.notify_all();
         drop(state);
         if let Some(event) = event {
-            // Nobody listens once the job ends.
+            // No thread listens once the job ends.
             let _ = self.0.events.lock().unwrap_or_else(PoisonError::into_inner).send(event);
         }
     }
@@ -599,10 +599,10 @@ impl Members {
     }
 }
 
-/// A connection on which nobody has said yet who it is, counted as long as this lives.
+/// A connection whose peer has not introduced itself, counted as long as this lives.
 struct UnknownPeer(Members, u64);
 
-/// Whoever has announced itself and did not come.
+/// A peer that announced itself and did not come.
 fn silent(strangers: &BTreeMap<u64, u32>) -> io::Error {
     let named = strangers.values().map(|pid| format!("process {pid} ({})", tree::name(*pid)));
     let named: Vec<String> = named.collect();
@@ -625,7 +625,7 @@ impl UnknownPeer {
         Some(Self(members.clone(), number))
     }
 
-    /// Listens until it is known who this is; a number for the member and one for the connection. Whoever only asks gets its
+    /// Listens until it is known who this is; a number for the member and one for the connection. A peer that only asks gets its
     /// answer, and is no member.
     fn introduced(self, stream: &Arc<UnixStream>) -> Option<(Members, u64, u64)> {
         stream.set_read_timeout(Some(INTRODUCTION_TIMEOUT)).ok()?;
@@ -653,7 +653,7 @@ impl UnknownPeer {
         Some((self.0.clone(), id, connection))
     }
 
-    /// Answers a question, and waits until whoever asked has hung up: it may be a program of the job, which is not dumped
+    /// Answers a question, and waits until the asker has hung up: it may be a program of the job, which is not dumped
     /// before.
     fn answer(&self, mut stream: &UnixStream, question: &Question) {
         let told = self.0.0.answerer.get().map(|answerer| (answerer.0)(question));
@@ -681,7 +681,7 @@ fn attend(stranger: UnknownPeer, stream: &Arc<UnixStream>) {
     members.leave(id, connection);
 }
 
-/// A job socket that nobody can see.
+/// A job socket that no process can see.
 #[derive(Debug)]
 pub struct Hidden(PathBuf);
 
@@ -796,7 +796,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_does_not_answer_is_told_nothing_more_until_it_has_come_back() {
+    fn a_silent_member_is_told_nothing_more_until_it_has_come_back() {
         let (folder, members, _heard) = socket();
         let theirs = shim(&folder, 7, 0);
         theirs.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
@@ -808,7 +808,7 @@ mod tests {
         say(&theirs, &FromProgram::Held { frames: 41 });
         until(&members, |list| list[0].frames == 41);
         assert!(matches!(hold(id, TEST_TIMEOUT), Err(MemberError::Silent { pid: 7, .. })));
-        // It learns that nobody will release it, and comes back.
+        // It learns that no supervisor will release it, and comes back.
         assert_eq!((&theirs).read(&mut [0; 1]).unwrap(), 0);
         drop(theirs);
         until(&members, <[Member]>::is_empty);
@@ -840,7 +840,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_left_comes_back_to_the_same_seat() {
+    fn a_member_that_left_comes_back_to_the_same_entry() {
         let (folder, members, _heard) = socket();
         let theirs = shim(&folder, 5, 0);
         let id = until(&members, |list| list.len() == 1)[0].id;
@@ -887,7 +887,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_resumed_is_present_before_its_next_word() {
+    fn a_member_that_has_resumed_is_present_before_its_next_word() {
         let (folder, members, heard) = socket();
         let theirs = shim(&folder, 5, 1);
         until(&members, |list| list.len() == 1);
@@ -899,7 +899,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_program_that_has_ended() {
+    fn no_thread_waits_for_a_program_that_has_ended() {
         let (folder, members, _heard) = socket();
         let theirs = shim(&folder, 5, 0);
         let id = until(&members, |list| list.len() == 1)[0].id;
@@ -914,7 +914,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_process_that_has_ended_while_it_was_away() {
+    fn no_thread_waits_for_a_process_that_has_ended_while_it_was_away() {
         let (folder, members, _heard) = socket();
         let theirs = shim(&folder, 5, 0);
         let id = until(&members, |list| list.len() == 1)[0].id;
@@ -943,7 +943,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hidden_socket_is_found_by_nobody() {
+    fn a_hidden_socket_is_not_found() {
         let (folder, members, _heard) = socket();
         let hidden = members.hide().unwrap();
         assert!(UnixStream::connect(folder.path().join("shims")).is_err());
@@ -956,14 +956,14 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_connected_is_waited_for() {
+    fn a_peer_that_has_connected_is_waited_for() {
         let (folder, members, _heard) = socket();
         let early = UnixStream::connect(folder.path().join("shims")).unwrap();
         let _hidden = members.hide().unwrap();
         let ours = members.clone();
         let waiting = thread::spawn(move || ours.wait_introduced().map(|()| ours.arrivals()));
         let mut state = members.lock();
-        // Itself, and whoever asks: the latter goes at once.
+        // Itself, and the asker: the latter goes at once.
         while state.strangers.is_empty() {
             state = members.0.changed.wait_timeout(state, Duration::from_millis(1)).unwrap().0;
         }
@@ -974,12 +974,12 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_is_answered_and_is_no_member() {
+    fn an_asker_is_answered_and_is_no_member() {
         let (folder, members, _heard) = socket();
         let ask = FromProgram::Ask { protocol: PROTOCOL, process: 5, what: 3, patience: 250, gpus: vec![1; 32] };
         let mut early = UnixStream::connect(folder.path().join("shims")).unwrap();
         say(&early, &ask);
-        assert_eq!(early.read(&mut [0; 1]).unwrap(), 0, "nobody answers before the job is open");
+        assert_eq!(early.read(&mut [0; 1]).unwrap(), 0, "no answer comes before the job is open");
         members.answer_with(Answerer(Box::new(|question| ToProgram::Told {
             code: question.process,
             state: question.what,

@@ -1,4 +1,4 @@
-//! Namespaces of a job's own, for a program whose process ids, job folder, or pseudo-terminals somebody else has.
+//! Namespaces of a job's own, for a program whose process ids, job folder, or pseudo-terminals another process has.
 //!
 //! ```text
 //! supervisor ── keeper     new namespaces for its children; the job's folder mounted where the programs look for it
@@ -55,7 +55,7 @@ pub struct JobNamespaces {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {doing}: {source}")]
 pub struct SpaceError {
-    /// What.
+    /// The step that failed.
     doing: &'static str,
     /// What it said.
     source: io::Error,
@@ -87,7 +87,7 @@ pub fn keep(space: &JobNamespaces, mut init: Command) -> Result<u8, SpaceError> 
     Ok(code(status))
 }
 
-/// Mounts the job's `folder` where its programs look for it, among no others: the folder that lies there for everybody else
+/// Mounts the job's `folder` where its programs look for it, among no others: the folder that lies there for all other processes
 /// is another job's, and would take a mount on it along when it goes.
 fn show(folder: &Path, known: &Path) -> io::Result<()> {
     let ours = File::open(folder)?;
@@ -98,7 +98,7 @@ fn show(folder: &Path, known: &Path) -> io::Result<()> {
     Ok(mount_bind(format!("/proc/self/fd/{}", ours.as_raw_fd()), known)?)
 }
 
-/// Makes the job's shared memory anew, where nobody else sees it.
+/// Makes the job's shared memory anew, where no other process sees it.
 fn make_shared(space: &JobNamespaces) -> Result<(), SpaceError> {
     let list = fs::read(&space.shared).and_then(|text| Ok(serde_json::from_slice::<Vec<Segment>>(&text)?));
     let list = list.map_err(failed("read the list of the job's shared memory"))?;
@@ -130,7 +130,7 @@ fn mount_shared(space: &JobNamespaces) -> io::Result<()> {
 /// Nothing was restored: CRIU's log says why.
 pub fn init(space: &JobNamespaces, restore: &[OsString]) -> Result<u8, SpaceError> {
     die_with_parent()?;
-    // The program is in our session, and CRIU dumps nobody whose session is that of a process outside.
+    // The program is in our session, and CRIU dumps no process whose session is that of a process outside.
     setsid().map_err(failed("make a session"))?;
     mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)
         .map_err(failed("mount /proc"))?;
@@ -142,9 +142,9 @@ pub fn init(space: &JobNamespaces, restore: &[OsString]) -> Result<u8, SpaceErro
     let spawned = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let status = spawned.and_then(|mut child| {
         let work = space.note.parent().ok_or(io::ErrorKind::InvalidInput)?;
-        // Everybody here is CRIU, or made by it.
-        let everybody = || tree::tree(std::process::id()).unwrap_or_default();
-        wait_with_progress(&mut child, PROGRESS_TIMEOUT, &|| signs(work, &everybody()))
+        // All processes here are CRIU's, or made by it.
+        let processes = || tree::tree(std::process::id()).unwrap_or_default();
+        wait_with_progress(&mut child, PROGRESS_TIMEOUT, &|| signs(work, &processes()))
     });
     if !status.map_err(failed("run CRIU"))?.is_some_and(|status| status.success()) {
         return Err(SpaceError { doing: "restore the program", source: io::Error::other("CRIU has failed") });
@@ -162,7 +162,7 @@ fn die_with_parent() -> Result<(), SpaceError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed("tie the job to its supervisor"))
 }
 
-/// Reaps whoever ends, as process 1 has to, until the program is among them.
+/// Reaps processes that end, as process 1 has to, until the program is among them.
 fn reap_until(root: i32) -> Result<u8, SpaceError> {
     loop {
         match wait(WaitOptions::empty()) {

@@ -51,7 +51,7 @@ impl JobState {
         tell: &(dyn Fn(&Step) + Sync),
     ) -> Result<Report, CheckpointError> {
         let outcome = self.in_turn(|| self.take(request, tell));
-        // Whoever hears this may ask for the next one at once.
+        // The requester may ask for the next one at once.
         match &outcome {
             Ok(report) => tell(&Step::Done(report.clone())),
             Err(error) => tell(&Step::Failed { error: error.to_string() }),

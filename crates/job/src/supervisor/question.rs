@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use katydid_wire::job::ToProgram;
 
-/// What somebody asks for a process of the job, as [`katydid_wire::job::FromProgram::Ask`] says.
+/// What a program asks for a process of the job, as [`katydid_wire::job::FromProgram::Ask`] says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Question {
     /// The process, as it sees itself.

@@ -8,7 +8,7 @@
 //!
 //! They are connected to each other and to their launcher, so that no checkpoint of one alone could bring it back. The supervisor
 //! is no descendant of the launcher, since it would be in its own dumps then, and no ancestor either: unlike one that has
-//! started its job it takes nobody along when it is killed. The rule: a launcher has one supervisor at most, which is ready
+//! started its job it takes no process along when it is killed. The rule: a launcher has one supervisor at most, which is ready
 //! before a rank becomes its program.
 //!
 //! Of ranks on several machines, and of tasks of other launchers, each is a job of its own: a checkpoint of one could not be
@@ -135,13 +135,13 @@ impl Launcher {
         Self { pid }
     }
 
-    /// Its process.
+    /// Process id of the launcher.
     #[must_use]
     pub fn pid(self) -> u32 {
         self.pid
     }
 
-    /// Its name.
+    /// Name of the launcher's program.
     #[must_use]
     pub fn name(self) -> String {
         tree::name(self.pid)
@@ -182,7 +182,7 @@ impl Launcher {
         sched_setaffinity(None, &sched_getaffinity(tree::raw(self.pid))?)
     }
 
-    /// Its end.
+    /// When the launcher has ended.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ impl Launcher {
     ///
     /// # Errors
     ///
-    /// The folder of jobs cannot be used, or what `start` says. There is no job if nobody has made one by then.
+    /// The folder of jobs cannot be used, or what `start` says. There is no job if no rank has made one by then.
     pub fn job<E: From<FolderError>>(self, start: impl FnOnce() -> Result<(), E>) -> Result<Option<RankPlace>, E> {
         let jobs = folder::jobs()?;
         let system = |source| FolderError::System { path: jobs.clone(), source };

@@ -1,7 +1,7 @@
-//! Which servers and jobs there are on this machine, as far as the asker may know: a user's own, and everybody's for root.
+//! Which servers and jobs there are on this machine, as far as the asker may know: a user's own, and those of all users for root.
 //!
 //! A server notes its admin socket in a file of its user's folder, whose lock it holds as long as it lives: a note that can be
-//! locked is nobody's any more. Jobs have their folders (`supervisor/folder.rs`). Who has another `XDG_RUNTIME_DIR` is found by what its
+//! locked is abandoned. Jobs have their folders (`supervisor/folder.rs`). Who has another `XDG_RUNTIME_DIR` is found by what its
 //! processes were told when they began.
 
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ impl Drop for Registered {
     }
 }
 
-/// Removes a note of nobody's.
+/// Removes an abandoned note.
 fn clear(path: &Path) {
     if admin_of(path).is_none() {
         let _ = fs::remove_file(path);
@@ -108,7 +108,7 @@ pub struct Found {
     pub entry: Entry,
     /// Whose it is.
     pub user: u32,
-    /// Its folder.
+    /// The job's folder.
     pub folder: PathBuf,
 }
 

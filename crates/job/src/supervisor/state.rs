@@ -25,7 +25,7 @@ use crate::supervisor::ranks::Task;
 use crate::supervisor::view::{Report, Step};
 use crate::sync::lock;
 
-/// Set: somebody asks for a checkpoint wherever a program holds itself.
+/// Set by tests that ask for a checkpoint wherever a program holds itself.
 const STOPS_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
 
 /// Whether the program runs.
@@ -81,7 +81,7 @@ pub(crate) struct JobState {
     pub(crate) criu: Mutex<Option<Criu>>,
     /// Held while a checkpoint is taken, a worker replaced, or a program let go.
     pub(crate) exclusive: Mutex<()>,
-    /// Held by whoever takes a checkpoint, or waits for the turn to.
+    /// Held by a thread that takes a checkpoint, or waits to take one.
     pub(crate) checkpointer: Mutex<()>,
     /// What a session that loses its worker may be rebuilt from.
     pub(crate) recovery: Mutex<Option<Recovery>>,
@@ -115,7 +115,7 @@ impl JobState {
         found.clone().ok_or_else(|| CriuError::Missing { private: self.private_criu.clone() })
     }
 
-    /// A program holds itself. It is let go unless somebody will ask for a checkpoint. One that is being taken lets it go
+    /// A program holds itself. It is let go unless a test will ask for a checkpoint. One that is being taken lets it go
     /// by itself, or has passed it already.
     pub(crate) fn reached(&self, id: u64) {
         if env::var_os(STOPS_VARIABLE).is_none() {

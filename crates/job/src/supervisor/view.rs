@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::supervisor::members::{Member, Standing};
 
-/// `GET /v1/job`.
+/// The answer to `GET /v1/job`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobView {
     /// Its name.
     pub name: String,
-    /// The supervisor.
+    /// Process id of the supervisor.
     pub supervisor: u32,
     /// The program at the root of the tree; 0 until it is started.
     pub program: u32,
     /// Command and arguments.
     pub command: Vec<String>,
-    /// The machine.
+    /// Name of the machine.
     pub host: String,
     /// Programs with a GPU side.
     pub members: Vec<MemberView>,
@@ -66,7 +66,7 @@ impl From<Member> for MemberView {
     }
 }
 
-/// `POST /v1/checkpoints`.
+/// The body of `POST /v1/checkpoints`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
@@ -185,7 +185,7 @@ pub enum Step {
     Moved(Moved),
     /// It is not, and everything is as it was before.
     Failed {
-        /// Why.
+        /// Why it failed, for people.
         error: String,
     },
 }
@@ -210,7 +210,7 @@ impl Step {
 pub struct Report {
     /// Its number in the image.
     pub checkpoint: u32,
-    /// The image.
+    /// Path or address of the image.
     pub image: PathBuf,
     /// The job's name.
     pub job: String,

@@ -15,7 +15,7 @@ use crate::tls::record::{Opener, Sealer, Seals};
 #[derive(Debug)]
 pub struct Connection {
     fd: OwnedFd,
-    /// The directions of a sealed one; the receiving one is whoever's takes it.
+    /// Both directions of an encrypted one; the receiving one goes to the first thread that takes it.
     sealed: Option<Sealed>,
 }
 
@@ -80,12 +80,12 @@ impl Connection {
         Some(Seals::encode(&sealer, opener.as_ref()?))
     }
 
-    /// Whether something was received already that nobody has asked for.
+    /// Whether something was received already that no caller has taken.
     pub(crate) fn has_some(&self) -> bool {
         self.sealed.as_ref().is_some_and(|sealed| sealed.opener().as_ref().is_some_and(Opener::has_some))
     }
 
-    /// Sends all parts, whole, whoever else sends.
+    /// Sends all parts as a whole, whatever other threads send.
     pub(crate) fn send(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         match &self.sealed {
             Some(sealed) => sealed.sealer().send(self.as_fd(), parts, &mut || false),

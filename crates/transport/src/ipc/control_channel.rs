@@ -53,7 +53,7 @@ impl From<io::Error> for ControlError {
 pub struct ControlMessage {
     /// Head and fields.
     pub bytes: Vec<u8>,
-    /// At max_length four.
+    /// At most four.
     pub fds: Vec<OwnedFd>,
 }
 
@@ -113,7 +113,7 @@ impl ControlChannel {
     }
 
     /// Says nothing more, and waits until the other side has closed the connection as well, which tells that it is done
-    /// with it; at max_length `patience` long. What it still says is for nobody.
+    /// with it; at most `patience` long. What it still sends is dropped.
     pub fn part(&self, patience: Duration) {
         let end = Instant::now() + patience;
         // A connection that is broken has ended on both sides.
@@ -121,7 +121,7 @@ impl ControlChannel {
         while self.receive(end.saturating_duration_since(Instant::now())).is_ok() {}
     }
 
-    /// Closes the connection, whoever else may still have it.
+    /// Closes the connection, even if other processes hold its descriptor.
     pub fn close(&self) {
         // One that has ended is closed.
         let _ = rustix::net::shutdown(&self.connection, Shutdown::Both);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_parts_waits_until_the_other_side_is_done() {
+    fn a_side_that_parts_waits_until_the_other_side_is_done() {
         let (ours, theirs) = pair();
         let other = std::thread::spawn(move || {
             theirs.send(&FromProgram::Released {}.encode().unwrap(), &[]).unwrap();

@@ -1,12 +1,12 @@
 //! Memory that one worker lends to another on the same machine: descriptors, handed over a socket of the lender's.
 //!
 //! A lender listens on a socket without a place in any folder. For what it lends it makes a name of 32 bytes: 8 of the
-//! door, which is random; 8 of the incarnation of its job, which is another one after each restore; and 16 that nobody
-//! guesses. The first two lead to the socket. Whoever shows the name, and runs as the same user, gets the descriptors.
-//! The connection stays as long as the borrower needs them, so that a lender knows whether anybody does.
+//! door, which is random; 8 of the incarnation of its job, which is another one after each restore; and 16 that no process
+//! guesses. The first two lead to the socket. A process of the same user that shows the name gets the descriptors.
+//! The connection stays as long as the borrower needs them, so that a lender knows whether a borrower does.
 //!
 //! A lender out of an image opens the same door again, in the incarnation that it is restored in: what it lends is found
-//! by whoever was restored with it, and not taken for what another restore of the image, or the first run, lends.
+//! by a session that was restored with it, and not taken for what another restore of the image, or the first run, lends.
 //!
 //! While a lender's session stands still, borrowers wait; where it goes on in another worker, they wait for that one.
 
@@ -41,7 +41,7 @@ const UNKNOWN: u32 = u32::MAX;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 5 });
 /// How long a borrower waits for a lender that stands still, or has hung up and may open its door elsewhere.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a borrower looks for a door that it finds closed: between two workers of one session nobody has it open.
+/// How long a borrower looks for a door that it finds closed: between two workers of one session it is closed.
 const CLOSED: Duration = Duration::from_secs(1);
 /// Between two attempts to open a door that another worker has, to find one open, or to let a borrower in.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -284,7 +284,7 @@ fn address(door: &[u8], incarnation: &[u8]) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("katydid-lender-{}-{}", digits(door), digits(incarnation)))
 }
 
-/// None: somebody has the address.
+/// None: another process has the address.
 fn unless_taken(bound: io::Result<UnixListener>) -> io::Result<Option<UnixListener>> {
     match bound {
         Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(None),
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_door_through_which_nobody_can_come_is_not_looked_at_all_the_time() {
+    fn a_door_through_which_no_borrower_can_come_is_not_polled() {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("door")).unwrap();
         // As where there are no descriptors left: it fails at once.

@@ -2,7 +2,7 @@
 //! `vsock://machine:port`.
 //!
 //! An address says all that is needed to connect: that of a server behind TLS names the folder of certificates too
-//! (`tls://host:port?certs=/path`), so that it can be passed on to whoever is to connect, in a job and its images as well.
+//! (`tls://host:port?certs=/path`), so that it can be passed on to other processes, in a job and its images as well.
 //! A form of links to come (`rdma://`) is recognised, so that the answer is "not built yet" and not a riddle.
 
 use std::fmt;
@@ -21,14 +21,14 @@ pub enum Address {
     Tcp {
         /// Name or number, an IPv6 number without its brackets.
         host: String,
-        /// The port.
+        /// The server's port.
         port: u16,
     },
     /// A TCP port behind which TLS is spoken, with certificates on both sides.
     Tls {
         /// As for TCP; what the server's certificate has to be for.
         host: String,
-        /// The port.
+        /// The server's port.
         port: u16,
         /// The folder of our certificates ([`crate::tls::identity::Identity`]).
         certs: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub enum Address {
     Vsock {
         /// The machine's number: 2 the host, 1 this machine; `u32::MAX`: every number of this machine, for servers.
         cid: u32,
-        /// The port.
+        /// The server's port.
         port: u32,
     },
 }
@@ -49,43 +49,43 @@ pub enum AddressError {
     /// None of the forms.
     #[error("{text:?} is no server address; write unix:/path, tcp://host:port or tls://host:port")]
     Form {
-        /// As given.
+        /// The text that was to be an address.
         text: String,
     },
     /// The path of a unix socket has to start at the root, since programs change their folder.
     #[error("{text:?}: the path must be absolute, as in unix:/run/katydid.sock")]
     RelativePath {
-        /// As given.
+        /// The text that was to be an address.
         text: String,
     },
     /// The path does not fit the operating system's structure.
     #[error("{text:?}: a socket's path has at most 107 bytes; choose a shorter one")]
     LongPath {
-        /// As given.
+        /// The text that was to be an address.
         text: String,
     },
     /// There is a host, but no port that could be one.
     #[error("{text:?}: a port from 1 to 65535 must follow the host, as in tcp://host:9923")]
     Port {
-        /// As given.
+        /// The text that was to be an address.
         text: String,
     },
     /// The folder of certificates has to start at the root, since programs change theirs.
     #[error("{text:?}: what may follow is ?certs= and an absolute path, as in tls://host:9923?certs=/etc/katydid")]
     Certs {
-        /// As given.
+        /// The text that was to be an address.
         text: String,
     },
     /// A machine of vsock is a number, and so is its port.
     #[error("{text:?}: write vsock://MACHINE:PORT with two numbers; servers may write vsock:PORT")]
     Vsock {
-        /// As given.
+        /// The text that was to be an address.
         text: String,
     },
     /// A form that a later release will have.
     #[error("{text:?}: {scheme} links are not built yet; use unix:/path or tcp://host:port")]
     NotBuiltYet {
-        /// As given.
+        /// The text that was to be an address.
         text: String,
         /// The kind of link.
         scheme: &'static str,

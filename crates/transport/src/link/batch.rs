@@ -1,8 +1,8 @@
 //! Batches: frames that belong together, such as the parts of one copy. Until the last of them is sent, other threads do not send
 //! what a GPU must not see between two of them; everything else passes.
 //!
-//! Nobody pays for that but who waits: a batch moves the limit with which each frame is compared anyway ([`crate::link::gate`]). Who is
-//! in_batch never waits for a batch, since none begins that meets another. So a batch comes to its end, whatever those hold who
+//! Only a waiting thread pays: a batch moves the limit that each frame is compared with anyway ([`crate::link::gate`]). A thread
+//! inside a batch never blocks on another batch: overlapping batches cannot start. So every batch ends, whatever locks the threads hold that
 //! wait for it; but for staging pieces, of which it has some to itself ([`crate::shm::staging`]).
 
 use std::cell::Cell;
@@ -17,7 +17,7 @@ pub type StreamKey = (u32, u32);
 pub struct OrderingRules {
     /// The stream to whose work a frame, given by opcode and payload, adds something.
     pub stream: fn(u16, &[u8]) -> Option<u32>,
-    /// Whether the work of one stream_key is in order with that of the other.
+    /// Whether the work of one stream is ordered with that of the other.
     pub are_ordered: fn(StreamKey, StreamKey) -> bool,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Batches {
     all: Vec<Batch>,
     /// Number of the last one.
     last: u64,
-    /// Somebody waits for the end of one.
+    /// A thread waits for the end of one.
     is_awaited: bool,
 }
 
@@ -109,7 +109,7 @@ impl Batches {
         is_free
     }
 
-    /// Ends one. Whether somebody may have waited for that.
+    /// Ends one. Whether a thread may have waited for that.
     pub(crate) fn end(&mut self, number: u64) -> bool {
         self.all.retain(|batch| batch.number != number);
         std::mem::take(&mut self.is_awaited)
@@ -151,6 +151,6 @@ pub(crate) mod tests {
         assert!(in_batch(first, || is_in_batch() && batches.admit(frame(1, 1, &[5]))) && !is_in_batch());
         assert!(!in_batch(other, || batches.admit(frame(1, 1, &[5]))));
         assert!(batches.end(first) && batches.begin((1, 5), ORDERING_RULES).is_some());
-        assert!(!batches.end(other), "nobody has waited since");
+        assert!(!batches.end(other), "no thread has waited since");
     }
 }

@@ -26,7 +26,7 @@ const SAMPLE_PARTS: usize = 3;
 const MIN_MEASURED_BYTES: u64 = 4 << 20;
 /// What was measured counts half as much after so many more bytes.
 const MEASUREMENT_HALF_LIFE: u64 = 32 << 20;
-/// CompressionMode has to save this share of the time: what was measured is not what will be.
+/// Compression has to save this share of the time: what was measured is not what will be.
 const MIN_TIME_SAVED: f64 = 0.35;
 /// After so many bytes that went packed, the link is measured anew.
 const REMEASURE_AFTER_BYTES: u64 = 512 << 20;
@@ -41,7 +41,7 @@ const PIECES_BETWEEN_MEASUREMENTS: u32 = 64;
 /// Whether a program packs bulk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CompressionMode {
-    /// Never.
+    /// Bulk is never compressed.
     #[default]
     Off,
     /// Where that brings it to the other side sooner, by what was measured.
@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(judge.requested_pace(CompressionMode::Auto), Some(Pace::UNKNOWN));
         judge.measured().link.note(1 << 30, Duration::from_secs(1));
         let link = judge.slow_link();
-        assert!(link.is_some(), "nobody has measured the compressor yet");
+        assert!(link.is_some(), "the compressor is not measured yet");
         judge.packs(FAST);
         assert_eq!((judge.packer(), judge.slow_link()), (Some(FAST), None));
         let measured = (0..2 * PIECES_BETWEEN_MEASUREMENTS)
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_has_the_time_in_which_anybody_moved_something() {
+    fn a_link_has_the_time_in_which_any_thread_moved_something() {
         let judge = CompressionPolicy::new();
         let begun = Instant::now();
         (0..4).for_each(|_| judge.begin());

@@ -22,7 +22,7 @@ pub enum LinkError {
          with KATYDID_LINK_TIMEOUT (such as 60s; 0s: for ever)"
     )]
     Stalled {
-        /// The limit.
+        /// The limit for silence, in seconds; at least the time without a sign of life.
         seconds: u64,
     },
     /// The peer wrote what the protocol does not allow.
@@ -67,10 +67,10 @@ impl LinkError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nobody answers at the address.
+    /// No server answers at the address.
     #[error("cannot reach a server at {address} ({source}); start one with: katydid serve --listen {address}")]
     Unreachable {
-        /// Where.
+        /// The server's address.
         address: Address,
         /// What the system said.
         source: io::Error,
@@ -81,7 +81,7 @@ pub enum ConnectError {
          (such as 60s) allows it more time"
     )]
     Deadline {
-        /// Where.
+        /// The server's address.
         address: Address,
         /// The time it had.
         seconds: u64,
@@ -89,31 +89,31 @@ pub enum ConnectError {
     /// The server refused, or its answer was none.
     #[error("{address}: {source}")]
     Handshake {
-        /// Where.
+        /// The server's address.
         address: Address,
-        /// The reason.
+        /// Why the handshake failed.
         source: HandshakeError,
     },
     /// The two sides did not come to speak TLS.
     #[error("{address}: {source}")]
     Tls {
-        /// Where.
+        /// The server's address.
         address: Address,
-        /// Why not.
+        /// Why TLS failed.
         source: TlsError,
     },
     /// Shared memory was asked for beyond this machine.
     #[error("{address}: shared memory reaches this machine only; use a stream link")]
     NoSharedMemory {
-        /// Where.
+        /// The server's address.
         address: Address,
     },
     /// The connection or the shared memory failed on this side.
     #[error("{address}: {source}")]
     Link {
-        /// Where.
+        /// The server's address.
         address: Address,
-        /// What failed.
+        /// The failure of the connection or of the shared memory.
         source: LinkError,
     },
 }

@@ -1,4 +1,4 @@
-//! QuiesceGate frames back: whoever keeps a job can stop a program at the seam, between two frames, and let it go on.
+//! The gate of a link: the supervisor of a job stops a program between two frames, and lets it go on.
 //!
 //! A link compares the number of the next frame with a gate, under the lock that it holds anyway; without a hold, and
 //! without a batch ([`crate::link::batch`]), the gate is never reached. A thread at the gate waits, with two exceptions: a thread that has said
@@ -46,7 +46,7 @@ pub fn holds_lock() -> bool {
     HOLDS_LOCK.get()
 }
 
-/// Refuses to have the calling thread wait for the link if it is with_lock_held. Nobody waits for one that passes holds.
+/// Refuses to have the calling thread wait for the link if it holds a lock. No thread waits for one that bypasses the gate.
 pub(crate) fn may_wait() -> Result<(), LinkError> {
     if HOLDS_LOCK.get() && !BYPASSES.get() { Err(LinkError::Held) } else { Ok(()) }
 }
@@ -92,7 +92,7 @@ pub trait QuiesceGate: Send + Sync {
     /// Whether the worker has ended by itself and is waited for; frames are held then.
     fn is_lost(&self) -> bool;
 
-    /// The link is useless from now on: whoever waits gets [`LinkError::Closed`].
+    /// Gives the link up: waiting threads get [`LinkError::Closed`].
     fn give_up(&self);
 
     /// The session's name.
@@ -116,7 +116,7 @@ pub(crate) struct Gate {
     /// It is held if its number is this or more.
     held_at: u64,
     batches: Batches,
-    /// Nobody passes.
+    /// Threads that bypass the gate are held too.
     is_strict: bool,
     /// [`QuiesceGate::set_stop_at`]: to be reported when it is reached.
     stop_at: Option<u64>,
@@ -138,7 +138,7 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Whether frame `number` may be sent, whatever it is and whoever sends it.
+    /// Whether frame `number` may be sent, whatever it is and whichever thread sends it.
     #[inline]
     pub(crate) fn is_open(&self, number: u64) -> bool {
         number < self.at
@@ -150,14 +150,14 @@ impl Gate {
         !is_held && self.batches.admit(frame)
     }
 
-    /// As [`Batches::begin`].
+    /// Begins a batch, as [`Batches::begin`] does, and moves the limit.
     pub(crate) fn begin_batch(&mut self, stream_key: StreamKey, rules: OrderingRules) -> Option<u64> {
         let begun = self.batches.begin(stream_key, rules);
         self.fit();
         begun
     }
 
-    /// As [`Batches::end`].
+    /// Ends a batch, as [`Batches::end`] does, and moves the limit.
     pub(crate) fn end_batch(&mut self, number: u64) -> bool {
         let was_awaited = self.batches.end(number);
         self.fit();
@@ -169,7 +169,7 @@ impl Gate {
         self.at = if self.batches.is_empty() { self.held_at } else { 0 };
     }
 
-    /// Frame `number` waits; true if that is what somebody wished to know.
+    /// Frame `number` waits; true if the supervisor asked to be told of it.
     pub(crate) fn note_waiting(&mut self, number: u64) -> bool {
         let is_wanted = self.stop_at.is_some_and(|stop| stop <= number);
         if is_wanted {
@@ -191,7 +191,7 @@ impl Gate {
     }
 
     pub(crate) fn open(&mut self) {
-        // Whoever has not asked by now would hear of a frame that does not wait any more.
+        // A later question would get a frame that does not wait any more.
         self.reached = None;
         (self.held_at, self.is_strict) = (self.stop_at.unwrap_or(NO_FRAME), false);
         self.fit();
@@ -244,7 +244,7 @@ mod tests {
     const FRAME: FrameInfo<'_> = FrameInfo { opcode: 1, context: 1, payload: &[5] };
 
     #[test]
-    fn a_hold_admits_nobody_but_those_that_pass() {
+    fn a_hold_admits_only_threads_that_bypass_it() {
         let mut gate = Gate::default();
         assert!(gate.admit(u64::MAX - 1, FRAME));
         gate.hold();

@@ -176,7 +176,7 @@ pub(crate) fn receive_message(line: &Connection, deadline: Deadline) -> io::Resu
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     line.receive_by(&mut message[begun..], deadline)?;
-    // A message whose prefix is no good is refused with that prefix by whoever decodes it.
+    // A message whose prefix is no good is refused by the decoder, which sees that prefix.
     if let Some(Ok(prefix)) = message.first_chunk().map(Prefix::decode) {
         message.resize(prefix.length, 0);
         line.receive_by(&mut message[PREFIX..], deadline)?;
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_number_that_does_not_answer_leaves_time_for_the_next() {
         const SHORT: Duration = Duration::from_millis(50);
-        // A listener whose queue is full: the system passes over whoever wants to connect.
+        // A listener whose queue is full: the system drops further connections.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         rustix::net::listen(&silent, 0).unwrap();
         let number = silent.local_addr().unwrap();

@@ -39,7 +39,7 @@ pub enum AttachError {
     /// The session's program is here, or has not been allowed to leave.
     #[error("the session's program has not left it")]
     NotAway,
-    /// Somebody else, or a copy of the program.
+    /// Another program, or a copy of the session's.
     #[error("the program came back with another kind of link, or with other memory")]
     OtherLink,
     /// A lane of a program that is not there.
@@ -323,12 +323,12 @@ impl LinkControl {
             return self.wait_for_socket().send(parts);
         };
         lane.send(parts).inspect_err(|_| {
-            // Whoever waits there for a reply has lost it, which is the end on the other connections as well.
+            // The thread that waits there has lost its reply, which is the end on the other connections as well.
             let _ = self.socket().map(|line| shutdown(&*line, Shutdown::Both));
         })
     }
 
-    /// The lanes.
+    /// The further connections of a stream link.
     pub(crate) fn lanes(&self) -> &JoinedConnections {
         &self.state.lanes
     }

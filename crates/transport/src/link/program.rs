@@ -20,7 +20,7 @@ pub trait ProgramLink: Send + Sync {
     /// [`LinkError::Closed`] once the worker is gone; other variants are the caller's or the peer's fault.
     fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError>;
 
-    /// Frames queued so far that nobody waits for. Those that are counted are executed before any that is queued after the
+    /// Frames queued so far that no thread waits for. Those that are counted are executed before any that is queued after the
     /// count was read.
     fn enqueued(&self) -> u64;
 
@@ -35,7 +35,7 @@ pub trait ProgramLink: Send + Sync {
     /// then `reply` gets what lies around it, and the second value is true.
     ///
     /// # Errors
-    /// As [`ProgramLink::enqueue`]. What the buffer holds then is anybody's guess.
+    /// As [`ProgramLink::enqueue`]. The buffer's contents are undefined then.
     fn call_into(
         &self,
         opcode: u16,
@@ -69,7 +69,7 @@ pub trait ProgramLink: Send + Sync {
     }
 
     /// Begins a train ([`train`]) of work for a place, and waits until there is none that it meets; its number is for [`in_batch`].
-    /// Whoever begins one ends it.
+    /// The caller has to end it.
     ///
     /// # Errors
     /// As [`ProgramLink::enqueue`].
@@ -99,7 +99,7 @@ pub trait ProgramLink: Send + Sync {
         false
     }
 
-    /// Has the system prepare what makes frames cheaper to queue. With several threads this takes it milliseconds; nobody has to
+    /// Has the system prepare what makes frames cheaper to queue. With several threads this takes it milliseconds; the caller need not
     /// wait for it.
     fn enable_fast_path(&self) {}
 

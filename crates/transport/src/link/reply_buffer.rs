@@ -9,7 +9,7 @@ use katydid_wire::frame::ReplyHead;
 
 /// Memory for the bytes of a reply that follow its first `skip` ones.
 ///
-/// The rule: nobody writes there before the request is sent, nor after the call that it was given to has returned.
+/// The rule: no thread writes there before the request is sent, nor after the call that it was given to has returned.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplyBuffer {
     at: *mut u8,
@@ -17,7 +17,7 @@ pub struct ReplyBuffer {
     skip: usize,
 }
 
-// SAFETY: `new`'s contract holds for whoever writes, in whatever thread, as long as the call lasts.
+// SAFETY: `new`'s contract holds for every thread that writes, as long as the call lasts.
 unsafe impl Send for ReplyBuffer {}
 
 impl ReplyBuffer {
@@ -25,7 +25,7 @@ impl ReplyBuffer {
     ///
     /// # Safety
     ///
-    /// They are writable, and nobody else's, until the call that this is given to has returned.
+    /// They are writable, and no other code uses them, until the call that this is given to has returned.
     #[must_use]
     pub unsafe fn new(at: *mut u8, size: usize, skip: usize) -> Self {
         Self { at, size, skip }

@@ -73,7 +73,7 @@ pub trait WorkerLink: Send {
     /// For a thread that ends the process when the program is gone.
     fn hangup(&self) -> Hangup;
 
-    /// For whoever controls the link beside the thread that reads it; none where a link cannot be controlled.
+    /// Control of the link, for other threads than the one that reads it; none where a link cannot be controlled.
     fn link_control(&self) -> Option<LinkControl> {
         None
     }
@@ -88,7 +88,7 @@ pub trait Replier: Send + Sync {
     fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError>;
 }
 
-/// One reply.
+/// One reply, before it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct Answer<'a> {
     /// The thread of the request.
@@ -99,7 +99,7 @@ pub struct Answer<'a> {
     pub status: u32,
     /// `CUresult` of an earlier enqueued call that was not reported yet; 0: none.
     pub deferred: u32,
-    /// The message.
+    /// The reply's message, encoded.
     pub payload: &'a [u8],
     /// More of it, sent from where it lies.
     pub tail: &'a [u8],

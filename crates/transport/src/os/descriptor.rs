@@ -53,7 +53,7 @@ impl Placeholder {
     }
 }
 
-/// Which socket somebody looked at.
+/// Which socket a thread looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look(u32);
 
@@ -143,7 +143,7 @@ impl Descriptor {
         self.put_under(&placeholder.0)
     }
 
-    /// Puts another socket in the place of the one that was closed. False if nobody waits for one.
+    /// Puts another socket in the place of the one that was closed. False if the link does not wait for one.
     pub(crate) fn replace(&self, socket: &OwnedFd) -> io::Result<bool> {
         let before = self.state.load(Ordering::Acquire);
         if !matches!(before % STATES, AWAY | LOST) {
@@ -169,8 +169,8 @@ impl Descriptor {
     /// In a forked child: closes the child's copy, so that the peer sees the parent's end alone.
     pub(crate) fn abandon(&self) {
         if !self.abandoned.swap(true, Ordering::Relaxed) {
-            // SAFETY: a forked child has one thread, so nobody is using the descriptor; after this `get` gives it to
-            // nobody, and `drop` leaves it alone.
+            // SAFETY: a forked child has one thread, so no other thread uses the descriptor; after this `get` gives it to
+            // no caller, and `drop` leaves it alone.
             unsafe { rustix::io::close(self.fd.as_raw_fd()) };
         }
     }

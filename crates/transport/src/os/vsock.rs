@@ -47,7 +47,7 @@ pub(crate) fn open(cid: u32, port: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Listens on a port for whoever reaches this machine as `cid`; port 0 is one that the system chooses.
+/// Listens on a port for peers that reach this machine as `cid`; port 0 is one that the system chooses.
 ///
 /// # Errors
 /// What the system says: most machines have no such sockets.

@@ -43,7 +43,7 @@ pub(crate) const WORKER_BARRIERS: usize = WORKER_ASLEEP + 4;
 pub(crate) const PROGRAM_ASLEEP: usize = 3 * WORD_DISTANCE;
 /// Where the program's thread sleeps that gives back what lies idle.
 pub(crate) const RECLAIM_REQUESTS: usize = 4 * WORD_DISTANCE;
-/// The frames.
+/// Offset of the ring of frames.
 pub(crate) const RING: usize = PAGE;
 /// Bytes of the ring.
 pub(crate) const RING_LENGTH: usize = 4 << 20;
@@ -83,7 +83,7 @@ pub(crate) const STAGING_LENGTH: usize = SHELF + SHELF_LENGTH;
 pub(crate) const CHANNEL_ADDRESS: usize = 0x4c00_0000_0000;
 /// The same for the staging pieces and the shelf, behind the channel; and for the buffers of a stream link, behind these.
 pub(crate) const PIECES_ADDRESS: usize = CHANNEL_ADDRESS + (1 << 32);
-/// See [`PIECES_ADDRESS`].
+/// Address at which the buffers of a stream link are asked for.
 pub(crate) const BULK_ADDRESS: usize = CHANNEL_ADDRESS + (1 << 40);
 
 const _: () =

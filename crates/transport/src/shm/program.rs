@@ -40,7 +40,7 @@ const HEAD_MOVED: LinkError = LinkError::Protocol { what: "the ring's read count
 const WRONG_REPLY: LinkError = LinkError::Protocol { what: "a reply is for another thread or request" };
 /// How long a worker may take to close its end of a connection that is left.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two looks of a thread whose frame finds no room in a ring that nobody reads.
+/// Between two looks of a thread whose frame finds no room in a ring that no worker reads.
 const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The program's end of a shared-memory link.
@@ -167,15 +167,15 @@ impl ShmProgram {
 
     /// Makes all who wait for admission look again.
     fn look_again(&self) {
-        // Whoever has just found the limit closed is waiting by now.
+        // A thread that has just found the gate closed is waiting by now.
         drop(self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         self.opened.notify_all();
     }
 
-    /// Passes the outcome of what a thread does with the link on. If that has found the link useless, whoever waits looks up, for
+    /// Passes the outcome of what a thread does with the link on. If that has found the link useless, waiting threads look up, for
     /// another worker or for the end of a hold too. Not by a thread that has the queue: who waits for admission asks for it.
     fn telling<T>(&self, outcome: Result<T, LinkError>) -> Result<T, LinkError> {
-        // In a forked child there is nobody to tell, and locks may be taken for ever.
+        // In a forked child there is no thread to tell, and locks may be taken for ever.
         if outcome.is_err() && matches!(self.socket.get(), Err(LinkError::Closed)) {
             self.tell_all();
         }
@@ -203,7 +203,7 @@ impl ShmProgram {
             if has_room || self.wait_for_room(&mut queue.producer, length)? {
                 break queue;
             }
-            // Whoever looks after the loss needs the queue.
+            // The thread that handles the loss needs the queue.
             drop(queue);
             thread::sleep(CLOSE_POLL_INTERVAL);
         };
@@ -351,7 +351,7 @@ impl ProgramLink for ShmProgram {
 
     fn end_batch(&self, number: u64) {
         let end = |thread| self.queue.take(thread).gate.end_batch(number);
-        // Where all thread_ids are taken, 0 is anybody's.
+        // Where all thread ids are taken, several threads use 0.
         if self.thread_ids.send(|thread| Ok(end(thread))).unwrap_or_else(|_| end(0)) {
             self.look_again();
         }
@@ -445,7 +445,7 @@ impl QuiesceGate for ShmProgram {
             self.socket.get().inspect_err(|_| self.staging.give_up())?;
             return Err(LinkError::Closed);
         }
-        // A child that was made without `fork` has a copy of the connection: nobody could dump the child while the worker's end
+        // A child that was made without `fork` has a copy of the connection: CRIU could not dump the child while the worker's end
         // is open.
         self.socket.part(CLOSE_TIMEOUT);
         self.socket.close(&placeholder).map_err(LinkError::system("close the connection"))?;

@@ -6,7 +6,7 @@
 
 /// Both words of a place, and who sleeps there.
 pub(crate) trait Words {
-    /// What was written before is seen by whoever finds the reply there.
+    /// The thread that finds the reply there sees what was written before.
     fn set_arrived(&self);
     fn has_arrived(&self) -> bool;
     fn set_asleep(&self, asleep: bool);

@@ -45,9 +45,9 @@ pub(crate) const GAP: [u8; 8] = [0; 8];
 /// Who uses a word: the side that writes the counter and sleeps on the flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The program.
+    /// The program's side, which writes frames.
     Producer,
-    /// The worker.
+    /// The worker's side, which reads frames.
     Consumer,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! No function lends a plain reference into a mapping. Words that both sides use are atomics; everything else is
 //! copied in or out by instructions the compiler knows nothing about, so a racing peer can spoil the copied values and
-//! nothing else. Values are checked after they have been copied, by whoever asked for them.
+//! nothing else. Values are checked after they have been copied, by the caller.
 
 #![expect(unsafe_code, reason = "mapped memory has no safe interface")]
 
@@ -42,14 +42,14 @@ impl SharedMapping {
         Ok(Self { base: base.cast(), length, abandoned: AtomicBool::new(false) })
     }
 
-    /// Takes the file away and keeps its addresses for [`SharedMapping::put_back`]. Until then whoever touches them faults; the
-    /// caller sees to it that nobody does. A file without a byte keeps them: of private memory CRIU asks for each page (before
+    /// Takes the file away and keeps its addresses for [`SharedMapping::put_back`]. Until then an access to them faults; the
+    /// caller sees to it that there is none. A file without a byte keeps them: of private memory CRIU asks for each page (before
     /// Linux 6.7), which are 16 million in 64 GiB. A program that may open no more files has that nevertheless.
     pub(crate) fn put_away(&self) -> io::Result<()> {
         let (place, access) = (self.base.cast(), ProtFlags::empty());
         let flags = MapFlags::FIXED | MapFlags::NORESERVE;
         match memfd_create("katydid-away", MemfdFlags::CLOEXEC) {
-            // SAFETY: replaces exactly this value's mapping, which nobody uses, by the caller's word.
+            // SAFETY: replaces exactly this value's mapping, which no thread uses, by the caller's word.
             Ok(nothing) => unsafe { mmap(place, self.length, access, flags | MapFlags::SHARED, nothing, 0) },
             // SAFETY: as above.
             Err(_) => unsafe { mmap_anonymous(place, self.length, access, flags | MapFlags::PRIVATE) },
@@ -60,7 +60,7 @@ impl SharedMapping {
     /// Maps another file, of the same length, where the one before was.
     pub(crate) fn put_back(&self, fd: impl AsFd) -> io::Result<()> {
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: replaces exactly this value's mapping, which nobody uses while it is put away.
+        // SAFETY: replaces exactly this value's mapping, which no thread uses while it is put away.
         unsafe { mmap(self.base.cast(), self.length, READ_AND_WRITE, flags, fd, 0) }?;
         self.keep_from_children()
     }
@@ -92,7 +92,7 @@ impl SharedMapping {
     pub(crate) fn set_access(&self, offset: usize, length: usize, is_open: bool) -> io::Result<()> {
         self.check(offset, length, 1);
         let access = if is_open { MprotectFlags::READ | MprotectFlags::WRITE } else { MprotectFlags::empty() };
-        // SAFETY: within this value's mapping, by the check; nobody touches pages that are closed, by the caller's word.
+        // SAFETY: within this value's mapping, by the check; no thread touches pages that are closed, by the caller's word.
         unsafe { mprotect(self.pointer(offset).cast(), length, access) }?;
         Ok(())
     }
@@ -170,7 +170,7 @@ impl Drop for SharedMapping {
 /// Copies memory that a peer may be writing.
 ///
 /// # Safety
-/// Both ranges are valid for `length` bytes and do not overlap; the one that is not shared is nobody else's.
+/// Both ranges are valid for `length` bytes and do not overlap; the one that is not shared is the caller's alone.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     if length > SHORT {
@@ -196,7 +196,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
 /// As above, for machines whose instructions this file does not know.
 ///
 /// # Safety
-/// As above.
+/// Copies `length` bytes, by the portable instructions.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     let _ = SHORT;
@@ -205,7 +205,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
 }
 
 /// # Safety
-/// As [`copy`].
+/// Copies byte by byte; the contract is that of [`copy`].
 unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
     for at in 0..length {
         // SAFETY: within the caller's ranges; volatile, so that the compiler assumes nothing about the values.
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(&got, b"first");
     }
 
-    /// Set for the process of the test below, which is alone in it: limits are everybody's.
+    /// Set for the process of the test below, which is alone in it: limits hold for all threads of a process.
     const ALONE: &str = "KATYDID_TEST_ALONE";
 
     #[test]

@@ -1,7 +1,7 @@
 //! The staging map: memory that both sides see, in pieces that change hands for bulk copies.
 //!
-//! The program takes a piece, and whoever is done with it gives it back: the worker by [`Staging::release`], or the
-//! GPU itself by writing 0 to the piece's busy word. The GPU wakes nobody, so a program that waits for a piece looks
+//! The program takes a piece, and its last user gives it back: the worker by [`Staging::release`], or the
+//! GPU itself by writing 0 to the piece's busy word. The GPU wakes no thread, so a program that waits for a piece looks
 //! again and again, with short naps between.
 //!
 //! Busy words lie in the channel and stay what they are when a program goes to another worker. The pieces are memory of
@@ -40,14 +40,14 @@ pub struct ShelfMemory {
     pub offset: u64,
     /// Where it is mapped, as long as the link.
     pub start: *mut u8,
-    /// Bytes; those that nobody has touched take no memory.
+    /// Bytes; those that no process has touched take no memory.
     pub length: usize,
 }
 
 /// Where on the shelf the number of its turn is, which the worker counts on before it takes what lies there for itself; and the
 /// number of threads of the program that are copying to it. Nothing else lies in the first page.
 pub const SHELF_TURN: usize = 0;
-/// See [`SHELF_TURN`].
+/// Offset of the word that counts the program's threads that copy to the shelf.
 pub const SHELF_WRITERS: usize = 64;
 
 /// Offset in the memory of both, if so many bytes are on the shelf there.
@@ -116,7 +116,7 @@ impl Staging {
         self.channel.word(piece.busy()).store(0, Ordering::Release);
     }
 
-    /// Whether somebody still uses the piece.
+    /// Whether the piece is still in use.
     #[must_use]
     pub fn is_busy(&self, piece: Piece) -> bool {
         self.used(piece) != 0
@@ -154,7 +154,7 @@ impl Staging {
 
     /// Program: runs `copy` with the place on the shelf where `length` bytes begin that were there when [`Staging::absences`]
     /// had this value; none if they are not there any more, or there is no such place. The rules are those of
-    /// [`Staging::with`].
+    /// as [`Staging::with`] allows.
     ///
     /// # Errors
     /// As of that.
@@ -323,7 +323,7 @@ mod tests {
         let (program, worker) = both_sides();
         program.map.close_shelf().unwrap();
         let (absences, bytes) = (program.absences(), (PAGE as u64, 1));
-        // SAFETY: a byte of the shelf, which nobody else has.
+        // SAFETY: a byte of the shelf, which no other thread has.
         #[expect(unsafe_code, reason = "copies to memory of both sides")]
         let copy = |to: *mut u8| unsafe { to.write_volatile(7) };
         assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), Some(()));

@@ -46,11 +46,11 @@ pub(crate) struct StagingMap {
 struct Access {
     /// Threads that do.
     users: usize,
-    /// Nobody else may begin.
+    /// No other thread may begin.
     is_closed: bool,
     /// There is no memory; what was in use of it is here.
     aside: Option<Vec<(Piece, Vec<u8>)>>,
-    /// Nobody will bring it back.
+    /// No worker will bring it back.
     is_abandoned: bool,
     /// How often it was put away.
     absences: u64,
@@ -88,7 +88,7 @@ impl StagingMap {
         Ok(())
     }
 
-    /// The memory, for those whom nobody puts it away, or within [`StagingMap::with`].
+    /// The memory: for the worker, whose memory is never put away, or within [`StagingMap::with`].
     pub(crate) fn memory(&self) -> &SharedMapping {
         &self.memory
     }
@@ -127,14 +127,14 @@ impl StagingMap {
         bytes: Range<usize>,
         work: impl FnOnce(&SharedMapping) -> T,
     ) -> Result<Option<T>, LinkError> {
-        // While `work` runs nobody puts it away.
+        // While `work` runs, no thread puts it away.
         self.with(|memory| {
             let is_there = self.absences() == absences && self.open_shelf(bytes).is_ok();
             is_there.then(|| work(memory))
         })
     }
 
-    /// Puts the memory away, once nobody touches it. Of each piece as many bytes are set aside as `used` says. One that is
+    /// Puts the memory away, once no thread touches it. Of each piece as many bytes are set aside as `used` says. One that is
     /// away stays so.
     ///
     /// # Errors
@@ -184,7 +184,7 @@ impl StagingMap {
         Ok(())
     }
 
-    /// Those who wait for the memory are told that it will not come, as long as nobody brings it back.
+    /// Tells waiting threads that the memory will not come, until [`StagingMap::bring_back`] is called.
     pub(crate) fn give_up(&self) {
         self.access().is_abandoned = true;
         self.changed.notify_all();

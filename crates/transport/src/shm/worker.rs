@@ -226,7 +226,7 @@ impl WorkerLink for ShmWorker {
     }
 }
 
-/// Writes replies.
+/// Writes replies into the places of the threads that wait.
 struct ShmReplier {
     shared: Arc<SharedMapping>,
 }

@@ -1,9 +1,9 @@
 //! Memory of a worker for the bulk of a stream link: buffers at fixed addresses, which a driver can have registered, so that
 //! the GPU copies from and to one while others are received or sent.
 //!
-//! A buffer has one owner at a time and is free again when that one drops it. The GPU may still be reading it then: whoever
+//! A buffer has one owner at a time and is free again when that one drops it. The GPU may still be reading it then: the owner
 //! has it do so sets the buffer's word before, the GPU writes 0 there at the end, and until it has the buffer is given to
-//! nobody. Nobody is woken by a GPU, so that whoever needs a buffer looks again and again, and does without one after a
+//! no thread. A GPU wakes no thread, so a thread that needs a buffer polls for one, and does without one after a
 //! while: a stream may stand still for as long as its program likes.
 
 #![expect(unsafe_code, reason = "hands out memory of a mapping, a part to each owner")]
@@ -40,7 +40,7 @@ const _: () = assert!(BUFFERS * WORD_STRIDE <= PAGE);
 #[derive(Debug)]
 pub struct Buffers {
     base: *mut u8,
-    /// Numbers of buffers that nobody owns, those that were used last at the end.
+    /// Numbers of free buffers, those that were used last at the end.
     free: Mutex<Vec<usize>>,
 }
 
@@ -63,7 +63,7 @@ impl Buffers {
         Ok(Arc::new(Self { base: base.cast(), free: Mutex::new((0..BUFFERS).rev().collect()) }))
     }
 
-    /// A buffer that nobody uses, the GPU included; the one that was used last, whose memory is most likely at hand.
+    /// A buffer that is not in use, by the GPU either; the one that was used last, whose memory is most likely at hand.
     #[must_use]
     pub fn try_take(self: &Arc<Self>) -> Option<Buffer> {
         let mut free = self.free();
@@ -93,7 +93,7 @@ impl Buffers {
         self.base.wrapping_add(PAGE + number * BUFFER)
     }
 
-    /// Address of a buffer's word, inside [`Buffers::words`]: anything but 0 keeps the buffer from being given to anybody.
+    /// Address of a buffer's word, inside [`Buffers::words`]: anything but 0 keeps the buffer from being given out.
     #[must_use]
     pub fn word(&self, number: usize) -> *mut u32 {
         self.word_at(number).as_ptr()
@@ -107,7 +107,7 @@ impl Buffers {
 
     fn word_at(&self, number: usize) -> &AtomicU32 {
         assert!(number < BUFFERS, "a buffer's number");
-        // SAFETY: in bounds by the assertion, and aligned; the mapping lives as long as the borrow of `self`, and everybody
+        // SAFETY: in bounds by the assertion, and aligned; the mapping lives as long as the borrow of `self`, and every access
         // but the GPU uses words as atomics.
         unsafe { AtomicU32::from_ptr(self.base.wrapping_add(number * WORD_STRIDE).cast()) }
     }
@@ -143,7 +143,7 @@ impl Buffer {
     /// What it holds.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the first `length` bytes of this owner's buffer; whoever has others write there waits for their end first.
+        // SAFETY: the first `length` bytes of this owner's buffer; the owner waits for other writers first.
         unsafe { slice::from_raw_parts(self.all.pointer(self.number), self.length) }
     }
 
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_gpu_reads_is_given_to_nobody() {
+    fn what_the_gpu_reads_is_not_given_out() {
         let buffers = Buffers::new().unwrap();
         let buffer = buffers.try_take().unwrap();
         let number = buffer.number();

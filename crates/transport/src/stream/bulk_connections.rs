@@ -1,8 +1,8 @@
 //! The program's lanes: connections beside a link's first one, over which bulk goes while the order of frames is kept there.
 //!
 //! A lane is one thread's at a time: it carries the payload of a frame whose head has gone over the first connection, or
-//! the reply to a frame, and nobody else's bytes are between. So several threads send and receive at once, each straight
-//! from and to the program's memory. A thread that finds no free lane does not wait for one, since whoever has it may
+//! the reply to a frame, and no other thread's bytes are between. So several threads send and receive at once, each straight
+//! from and to the program's memory. A thread that finds no free lane does not wait for one, since its user may
 //! wait for the GPU: its bytes go over the first connection.
 //!
 //! BulkConnections are opened once bulk has begun to flow, each by a thread that wants one. They are closed when the program leaves
@@ -64,7 +64,7 @@ struct Ends {
 /// Who has what.
 #[derive(Default)]
 struct Usage {
-    /// Places of lanes that nobody uses.
+    /// Places of connections that are not in use.
     free: Vec<usize>,
     /// BulkConnections that were opened since the program came to its worker, or are being opened.
     opened: usize,
@@ -166,7 +166,7 @@ impl BulkConnections {
         Some(BulkConnectionGuard { lanes: self, lane, place })
     }
 
-    /// Waits until nobody uses or opens a lane, and closes all. False if that did not come to be before the deadline.
+    /// Waits until no thread uses or opens a connection, and closes all. False if that did not come to be before the deadline.
     pub(crate) fn close(&self, placeholder: &Placeholder, deadline: Instant) -> io::Result<bool> {
         let mut usage = self.usage();
         usage.is_closed = true;
@@ -196,7 +196,7 @@ impl BulkConnections {
         }
     }
 
-    /// In the child of a fork. Nobody else's lock is asked for.
+    /// In the child of a fork. It takes no lock.
     pub(crate) fn abandon(&self) {
         self.lanes().for_each(|lane| lane.socket.abandon());
     }
@@ -257,7 +257,7 @@ impl BulkConnectionGuard<'_> {
     }
 }
 
-/// Whether a worker has given a sign of life since somebody last listened: nothing else can come on a lane that sends.
+/// Whether a worker has given a sign of life since a thread last listened: nothing else can come on a lane that sends.
 fn hear(frames: &mut FrameReader, socket: BorrowedFd<'_>) -> bool {
     let mut is_heard = false;
     while frames.has_bytes(socket) {

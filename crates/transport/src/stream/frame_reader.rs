@@ -28,7 +28,7 @@ const CUT_OFF: LinkError = LinkError::Protocol { what: "the connection ended wit
 pub(crate) enum Received {
     /// The next head.
     Head([u8; HEAD]),
-    /// Somebody wants the reader to look up.
+    /// Another thread wants the reader to look up.
     Woken,
     /// The stream has ended.
     End,
@@ -251,7 +251,7 @@ fn fill_opened(
 
 /// Receives some of what a buffer misses when its first part has `done` bytes; none is the end of the stream.
 fn receive_into_buffer(socket: BorrowedFd<'_>, buffer: &mut ReplyBuffer, done: usize) -> io::Result<Option<usize>> {
-    // SAFETY: it is only written to, here; whoever waits for the reply waits for the end of this as well.
+    // SAFETY: it is only written to, here; the thread that waits for the reply waits for the end of this as well.
     let rest = unsafe { buffer.rest(done) };
     match receive_into(socket, rest) {
         Err(Errno::FAULT) => {

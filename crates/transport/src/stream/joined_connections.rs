@@ -95,7 +95,7 @@ impl JoinedConnections {
         }
     }
 
-    /// Memory for bulk, made when somebody first asks.
+    /// Memory for bulk, made at the first request.
     pub(crate) fn buffers(&self) -> Option<&Arc<Buffers>> {
         self.buffers.get_or_init(|| Buffers::new().ok()).as_ref()
     }
@@ -138,7 +138,7 @@ impl JoinedConnections {
     }
 }
 
-/// One lane.
+/// One further connection of a stream link.
 pub(crate) struct JoinedConnection {
     number: u16,
     line: Connection,
@@ -154,7 +154,7 @@ pub(crate) struct JoinedConnection {
 #[derive(Default)]
 struct Inbox {
     full: VecDeque<([u8; HEAD], Payload)>,
-    /// Nothing more will come, for this reason if there is one that nobody was told.
+    /// Nothing more will come, for this reason if there is one that no caller was told.
     is_over: bool,
     reason: Option<LinkError>,
 }
@@ -231,7 +231,7 @@ impl JoinedConnection {
             inbox.reason = reason;
         }
         drop(inbox);
-        // So that nobody waits for anything on either side.
+        // So that no thread waits on either side.
         let _ = shutdown(&self.line, Shutdown::Both);
         self.changed.notify_all();
     }
@@ -298,7 +298,7 @@ mod tests {
         program.read(&mut [0; 1024]).is_ok_and(|length| length > 0)
     }
 
-    /// Whoever sends on it must learn of a stall of another lane, for which the worker waits.
+    /// A sender must learn of a stall of another connection, for which the worker waits.
     #[test]
     fn a_lane_that_is_held_up_by_what_does_not_come_gives_no_sign_of_life() {
         let joined = JoinedConnections::default();

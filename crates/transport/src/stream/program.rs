@@ -103,7 +103,7 @@ impl Liveness {
 enum Read {
     /// What it waits for itself.
     Mine(Arrived),
-    /// Anything else.
+    /// A reply for another thread, or a sign of life.
     Other,
     /// The end of the connection.
     End,
@@ -256,7 +256,7 @@ impl StreamProgram {
     }
 
     /// A lane has not taken what it was to carry: the link is at its end. Where another worker may come, a frame of
-    /// which a part is out was not executed, and is sent again to whoever has its place.
+    /// which a part is out was not executed, and is sent again to the worker in its place.
     fn bulk_connection_failed(&self, look: Look, sent: io::Result<()>) -> Result<(), LinkError> {
         if sent.as_ref().is_err_and(is_timeout) {
             return Err(self.stalled());
@@ -286,7 +286,7 @@ impl StreamProgram {
         }
     }
 
-    /// The link is useless: whoever waits for anything looks up, for another worker too. Not by a thread that holds the outlet
+    /// The link is useless: all waiting threads look up, those that wait for another worker too. Not by a thread that holds the outlet
     /// or the desk.
     fn break_off(&self) {
         self.let_go();
@@ -295,7 +295,7 @@ impl StreamProgram {
         self.opened.notify_all();
     }
 
-    /// The same by a thread that may hold the outlet: nobody else is about to wait for it then.
+    /// The same by a thread that may hold the outlet: no other thread is about to wait for it then.
     fn let_go(&self) {
         self.hang_up();
         self.socket.give_up();
@@ -327,7 +327,7 @@ impl StreamProgram {
         Ok(set_socket_timeout(socket, Timeout::Send, limit)?)
     }
 
-    /// Waits for the reply to a request, reading for all if nobody does.
+    /// Waits for the reply to a request, reading for all if no other thread does.
     fn wait(&self, thread: u32, wanted: Wanted, bell: &Condvar, reply: &mut Vec<u8>) -> Result<Arrived, LinkError> {
         let mut desk = self.desk();
         loop {
@@ -338,7 +338,7 @@ impl StreamProgram {
             }
             self.socket.get()?;
             let look = self.socket.look();
-            // While the worker is away whoever let go of it reads what is left, if anything is.
+            // While the worker is away, the thread that let go of it reads what is left.
             let frames = if self.socket.is_connected() { desk.frames.take() } else { None };
             let Some(frames) = frames else {
                 desk = bell.wait(desk).unwrap_or_else(PoisonError::into_inner);
@@ -350,7 +350,7 @@ impl StreamProgram {
             desk = self.desk();
             let frames = desk.end_reading(reading);
             if desk.is_listened {
-                // For what is left, which nobody else may come to read for long. Also where nothing is: as long as others read
+                // For what is left, which no other thread may come to read for long. Also where nothing is: as long as others read
                 // faster, the system would wake it for each reply, and have it sleep on.
                 desk.is_listened = false;
                 self.reclaim_requests.notify();
@@ -377,7 +377,7 @@ impl StreamProgram {
         error
     }
 
-    /// Why a link that has ended did so: of a stall whoever else used it has seen the end alone.
+    /// Why a link that has ended did so: of a stall, other threads have seen the end alone.
     fn reason(&self, error: LinkError) -> LinkError {
         let is_end = matches!(error, LinkError::Closed | LinkError::Protocol { .. } | LinkError::System { .. });
         if is_end && self.has_stalled.load(Ordering::Relaxed) { self.stall() } else { error }
@@ -400,7 +400,7 @@ impl StreamProgram {
         }
     }
 
-    /// Reads what comes next: a reply, for whomever it is, or a sign of life.
+    /// Reads what comes next: a reply, for this or another thread, or a sign of life.
     fn read_one(
         &self,
         frames: &mut FrameReader,
@@ -436,7 +436,7 @@ impl StreamProgram {
         Ok(Read::Other)
     }
 
-    /// Reads what has come meanwhile, if nobody else reads: for a thread that sends and is not heard, and for one that
+    /// Reads what has come meanwhile, if no other thread reads: for a thread that sends and is not heard, and for one that
     /// listens. Whether that was the end of the connection.
     fn hear(&self, socket: BorrowedFd<'_>) -> bool {
         let Some(mut frames) = self.desk().frames.take() else { return false };
@@ -484,7 +484,7 @@ impl StreamProgram {
         Ok(())
     }
 
-    /// Who waits for a reply that has come. Nobody does when the link has ended meanwhile: that is no breach by the worker.
+    /// The thread that waits for a reply that has come. There is none when the link has ended meanwhile: that is no breach by the worker.
     fn waiter<'a>(&self, desk: &'a mut ReplyDesk, head: &ReplyHead) -> Result<&'a mut Waiter, LinkError> {
         let waiter = desk.waiting.get_mut(&head.sequence).filter(|waiter| waiter.reply.is_none());
         waiter.ok_or_else(|| self.socket.get().err().unwrap_or(UNASKED))
@@ -497,7 +497,7 @@ impl StreamProgram {
         reply: &mut Vec<u8>,
         buffer: Option<ReplyBuffer>,
     ) -> Result<Arrived, LinkError> {
-        // One that another thread has had may be rung for that, and everybody who wakes looks what for.
+        // One that another thread has had may be rung for that, and a thread that wakes looks what for.
         let bell = self.desk().bells.pop().unwrap_or_default();
         let mut registered = None;
         let mut register = |sequence| {
@@ -553,7 +553,7 @@ impl StreamProgram {
         }
     }
 
-    /// The reading half of a connection that ends, as soon as no thread has it: whoever has will find the end.
+    /// The reading half of a connection that ends, as soon as no thread has it: its reader will find the end.
     fn take_frame_reader(&self) -> Result<Box<FrameReader>, LinkError> {
         let deadline = Instant::now() + CLOSE_TIMEOUT;
         let mut desk = self.desk();
@@ -716,7 +716,7 @@ impl QuiesceGate for StreamProgram {
             outlet.gate.close();
             outlet.sequence
         };
-        // At rest nobody waits for anything on a lane for long.
+        // At rest no thread waits on a bulk connection for long.
         if !self.bulk_connections.close(&placeholder, Instant::now() + CLOSE_TIMEOUT).unwrap_or(false) {
             self.give_up();
         }

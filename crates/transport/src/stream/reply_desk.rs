@@ -26,7 +26,7 @@ pub(crate) struct ReplyDesk {
     pub(crate) waiting: HashMap<u64, Waiter>,
     /// Those of threads that have waited.
     pub(crate) bells: Vec<Arc<Condvar>>,
-    /// An appeal that nobody has heard yet.
+    /// A reclaim notice that no thread has taken yet.
     pub(crate) reclaim_notice: Option<u32>,
     /// Whether the thread that listens for appeals does nothing before something comes, so that it is to be told of what a
     /// reader leaves; else it looks by itself soon.
@@ -35,9 +35,9 @@ pub(crate) struct ReplyDesk {
 
 /// A thread that waits.
 pub(crate) struct Waiter {
-    /// Its seat.
+    /// Its thread id on the link.
     pub(crate) thread: u32,
-    /// It has left the call, and the reply is for nobody.
+    /// It has left the call, and the reply is dropped.
     pub(crate) is_left: bool,
     pub(crate) reply: Option<(Arrived, Vec<u8>)>,
     pub(crate) buffer: Option<ReplyBuffer>,
@@ -104,7 +104,7 @@ impl Deref for Reading {
     type Target = FrameReader;
 
     fn deref(&self) -> &FrameReader {
-        // SAFETY: made of a box, which `end_reading` takes, and nobody else before a later call of this thread.
+        // SAFETY: made of a box, which `end_reading` takes, and no other code before a later call of this thread.
         unsafe { self.0.as_ref() }
     }
 }

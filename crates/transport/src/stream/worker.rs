@@ -48,7 +48,7 @@ impl StreamWorker {
 }
 
 impl Drop for StreamWorker {
-    /// Nobody asks for what comes any more: whoever sends it, or waits for an answer, is to hear of that.
+    /// No thread reads what comes any more: a peer that sends, or waits for an answer, has to learn of that.
     fn drop(&mut self) {
         self.link_control.lanes().clear();
     }
@@ -101,7 +101,7 @@ impl WorkerLink for StreamWorker {
         }
     }
 
-    /// A program that is away is news as well: whoever waits for it need not look.
+    /// A program that is away is news as well: a thread that waits for it need not look.
     fn has_pending(&mut self) -> bool {
         let is_due = self.link_control.is_due(self.sequence);
         is_due || self.link_control.socket().is_none_or(|socket| self.frames.has_bytes(socket.as_fd()))

@@ -1,13 +1,13 @@
 //! A lock that costs a thread nothing that is the only one to take it.
 //!
-//! Most programs give their GPU work from one thread, for a while at least. That thread becomes the raw's **bias_owner**: it
+//! Most programs give their GPU work from one thread, for a while at least. That thread becomes the lock's **bias owner**: it
 //! enters by writing that it is inside, and looking whether it still is the bias_owner, without an instruction that locks.
 //! Another thread first takes the lock, then the enable_bias away: it clears the word, has the system run a barrier on every
 //! processor that runs a thread of this process ([`barrier`]), and waits until the bias_owner is not inside. Either that sees
 //! the bias_owner inside, or the bias_owner sees that it is none.
 //!
 //! The lock itself is a word that waiters look at, with naps: it is held for less than a microsecond, or until there is room in a
-//! ring. Whoever leaves wakes nobody, so that leaving is a plain store.
+//! ring. Unlocking wakes no thread, so that it is a plain store.
 #![expect(unsafe_code, reason = "what the raw guards is lent as mutable")]
 
 use std::cell::UnsafeCell;
@@ -42,7 +42,7 @@ struct RawBiasedLock {
     bias_owner: AtomicU32,
     /// By number: the thread is inside as the bias_owner, or has yet to see that it is not that any more.
     inside: Box<[AtomicBool]>,
-    /// Somebody else is, or is about to be.
+    /// A thread without the bias is inside, or is about to be.
     is_locked: AtomicBool,
     /// There may be a bias_owner: barriers work here.
     bias_enabled: AtomicBool,
@@ -155,7 +155,7 @@ pub(crate) struct BiasedLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the raw lets one thread in at a time, and what it did is seen by the next.
+// SAFETY: the raw lock lets one thread in at a time, and what it did is seen by the next.
 unsafe impl<T: Send> Sync for BiasedLock<T> {}
 
 impl<T> BiasedLock<T> {
@@ -163,7 +163,7 @@ impl<T> BiasedLock<T> {
         Self { raw: RawBiasedLock::new(THREAD_ID_LIMIT), value: UnsafeCell::new(value) }
     }
 
-    /// Waits until nobody else has it. No two threads have the same `number` at a time, but 0.
+    /// Waits until no other thread has it. No two threads have the same `number` at a time, but 0.
     #[inline]
     pub(crate) fn take(&self, number: u32) -> BiasedLockGuard<'_, T> {
         BiasedLockGuard { lock: self, number, entry: self.raw.enter(number) }
@@ -186,7 +186,7 @@ impl<T> Deref for BiasedLockGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the raw let this thread in and no other, until the drop.
+        // SAFETY: the raw lock let this thread in and no other, until the drop.
         unsafe { &*self.lock.value.get() }
     }
 }

@@ -16,7 +16,7 @@ use rustix::time::Timespec;
 /// long as its GPU works.
 pub(crate) const MEMORY: u32 = 200_000;
 /// The same for what the GPU is at work for: a copy of 256 MiB takes five milliseconds, programs that choose the size of their
-/// launches have them take ten, and waking a sleeper after them takes up to 0.3 on a virtual machine. Whoever looks longer than
+/// launches have them take ten, and waking a sleeper after them takes up to 0.3 on a virtual machine. A thread that spins longer than
 /// [`MEMORY`] lets others run between looks.
 pub(crate) const WORK: u32 = 20_000_000;
 /// The same for what only a system call tells, and on two processors, where the awaited side may need this one.
@@ -150,7 +150,7 @@ pub(crate) fn sleep(word: &AtomicU32, value: u32) {
     let _ = futex::wait(word, futex::Flags::empty(), value, Some(&NAP));
 }
 
-/// Sleeps while `word` is `value`, for as long as nobody wakes it. May return early for no reason.
+/// Sleeps while `word` is `value`, until another thread wakes it. May return early for no reason.
 pub(crate) fn sleep_on(word: &AtomicU32, value: u32) {
     // As above.
     let _ = futex::wait(word, futex::Flags::empty(), value, None);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_where_looking_keeps_the_other_side_from_running() {
+    fn no_thread_spins_where_spinning_keeps_the_other_side_from_running() {
         let mut looks = 0;
         let found = Spin::of(0, true).until(|| {
             looks += 1;

@@ -1,4 +1,4 @@
-//! A stream of TLS records as somebody on its way could make it: what fuzzing drives.
+//! A stream of TLS records as an attacker between the peers could make it: what fuzzing drives.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use crate::tls::record::{SECRET, Sealer, Seals, Suite};
 
 /// Kind of a record of data.
 const DATA: u8 = 23;
-/// Most bytes of a stream: as many as a socket takes while nobody reads.
+/// Most bytes of a stream: as many as a socket takes without a reader.
 const MAX_INPUT: usize = 64 << 10;
 
 /// Makes a stream of `script` and reads it; gives how many bytes of data were handed out.

@@ -58,7 +58,7 @@ impl KeyLog for Secrets {
 pub(crate) enum NoEncryption {
     /// They did not agree.
     Failed(TlsError),
-    /// The server answers in the plain, by which it can refuse and nothing else: nobody knows who says it.
+    /// The server answers in the plain, by which it can refuse and nothing else: its sender is unknown.
     Plain(OwnedFd),
 }
 

@@ -4,7 +4,7 @@
 //! |-------------------|-------------------------------------------------------------------|
 //! | `authority.pem`   | the certificate of the authority whose certificates are believed  |
 //! | `certificate.pem` | our own one, issued by that authority                             |
-//! | `key.pem`         | its key; nobody but its owner may read it                         |
+//! | `key.pem`         | its key; only its owner may read it                              |
 //!
 //! `katydid certs` makes such folders. They are read for each connection, so that a certificate can be renewed while a
 //! server runs.
@@ -28,7 +28,7 @@ use crate::tls::record::Alert;
 pub const AUTHORITY: &str = "authority.pem";
 /// Our own certificate there.
 pub const CERTIFICATE: &str = "certificate.pem";
-/// Its key.
+/// The file of the certificate's key.
 pub const KEY: &str = "key.pem";
 
 /// Why a connection did not come to speak TLS.
@@ -41,7 +41,7 @@ pub enum TlsError {
     /// A file of ours cannot be used.
     #[error("{path}: {problem}")]
     File {
-        /// The file.
+        /// The file that is missing, unreadable or unfit.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -49,7 +49,7 @@ pub enum TlsError {
     /// The other side's certificate is refused.
     #[error("the certificate of the other side is refused: {reason}")]
     Peer {
-        /// Why.
+        /// Why it is refused.
         reason: String,
     },
     /// The other side refuses us.
@@ -67,7 +67,7 @@ pub enum TlsError {
     /// The other side speaks, but not TLS.
     #[error("the other side does not speak TLS")]
     Plain,
-    /// Anything else.
+    /// Another failure of the handshake.
     #[error("the TLS handshake failed: {0}")]
     Failed(String),
     /// The connection failed.

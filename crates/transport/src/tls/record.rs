@@ -192,7 +192,7 @@ impl Sealer {
         Ok(())
     }
 
-    /// The records of a short message, for whoever sends them in a way of its own.
+    /// The records of a short message, for callers that send them by other means.
     pub(crate) fn seal(&mut self, message: &[u8]) -> io::Result<Vec<u8>> {
         self.out.clear();
         for part in message.chunks(MAX_PLAINTEXT) {
@@ -267,7 +267,7 @@ impl Opener {
         Self { half, raw: Vec::new(), start: 0, open: 0..0, reads_ahead: false }
     }
 
-    /// From now on as much is received as there is. Before that a whole message leaves nothing behind, and whoever waits
+    /// From now on as much is received as there is. Before that a whole message leaves nothing behind, and a thread that waits
     /// for the next one may wait for the socket.
     pub(crate) fn read_ahead(&mut self) {
         self.reads_ahead = true;
@@ -292,7 +292,7 @@ impl Opener {
             self.start = 0;
             let room = if self.reads_ahead { READ_AHEAD - self.raw.len() } else { missing };
             if receive_some(fd, &mut self.raw, room, flags)? == 0 {
-                // Whoever wants more will find that it is not there.
+                // The next read finds that there is no more.
                 return Ok(&[]);
             }
         }
@@ -341,7 +341,7 @@ impl Opener {
     }
 }
 
-/// Both directions.
+/// The keys of both directions of a connection.
 pub(crate) struct Seals {
     pub(crate) sealer: Sealer,
     pub(crate) opener: Opener,
@@ -354,7 +354,7 @@ impl Seals {
         Ok(Self { sealer: Sealer::new(sending), opener: Opener::new(receiving) })
     }
 
-    /// For another process, which goes on where this one stops: to be sent over a socket that nobody else can read.
+    /// For another process, which goes on where this one stops: to be sent over a socket that no other process can read.
     pub(crate) fn encode(sealer: &Sealer, opener: &Opener) -> Vec<u8> {
         let mut out = Vec::with_capacity(SEALS);
         out.push(match sealer.half.suite {
@@ -479,7 +479,7 @@ mod tests {
     fn open_all(opener: &mut Opener, came: &[u8]) -> (Vec<u8>, Option<io::Error>) {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
-            // A reader that has had enough closes its end, in which nobody is interested here.
+            // A reader that has had enough closes its end, which does not matter here.
             scope.spawn(move || drop(ours.write_all(came)));
             let mut got = Vec::new();
             loop {

@@ -55,7 +55,7 @@ impl Authority {
         folder
     }
 
-    /// From now on whoever has the folder believes this authority.
+    /// From now on users of the folder trust this authority.
     pub(crate) fn give_to(&self, folder: &Path) {
         fs::write(folder.join(AUTHORITY), &self.certificate).unwrap();
     }

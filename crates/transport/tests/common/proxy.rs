@@ -24,7 +24,7 @@ struct State {
     /// Bytes at this place, counted from the start, are lost.
     lost: std::ops::Range<u64>,
     passed: u64,
-    /// What has passed, if somebody wants to know.
+    /// What has passed, if the test wants to know.
     record: Option<Vec<u8>>,
 }
 
@@ -151,7 +151,7 @@ impl Network {
     }
 }
 
-/// An address like the server's for whoever listens, and where the server is.
+/// An address like the server's for the listener, and where the server is.
 fn through(server: &Address, listener: &TcpListener) -> (Address, String, u16) {
     let (ours, own) = ("127.0.0.1".to_owned(), listener.local_addr().unwrap().port());
     match server.clone() {

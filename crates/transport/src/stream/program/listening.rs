@@ -12,7 +12,7 @@ use crate::stream::frame_reader::FrameReader;
 use crate::stream::program::StreamProgram;
 
 /// How long a thread that listens for appeals leaves what has come to others: the longer, the longer they have read all of it.
-/// Whoever waits for what the program has idle waits longer than this.
+/// A worker that waits for the program's idle memory waits longer than this.
 const LAG: Duration = Duration::from_millis(20);
 const LONGEST_LAG: Duration = Duration::from_millis(320);
 
@@ -33,7 +33,7 @@ impl StreamProgram {
             if self.stop_listening() {
                 continue;
             }
-            // Whoever waits for a reply reads all that comes, appeals too, and rings then; what is left is for this thread, which
+            // A thread that waits for a reply reads all that comes, appeals too, and rings then; what is left is for this thread, which
             // is not to wake for each reply of a busy program.
             let heard = self.heard.load(Ordering::Relaxed);
             self.wait_for_word(Some(lag))?;
@@ -72,7 +72,7 @@ impl StreamProgram {
     fn stop_listening(&self) -> bool {
         let mut desk = self.desk();
         desk.is_listened = false;
-        // Whoever has put an appeal there rings afterwards.
+        // A thread that has put an appeal there rings afterwards.
         if let Some(bell) = self.reclaim_requests.fd() {
             hush(bell);
         }
