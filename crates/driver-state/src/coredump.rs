@@ -19,7 +19,7 @@ const FILE: u32 = 5;
 const PIPE: u32 = 6;
 const GENERATION_FLAGS: u32 = 7;
 /// Bytes of a text, its NUL included.
-const MOST_TEXT: usize = 1024;
+const MAX_TEXT_BYTES: usize = 1024;
 
 /// What was set; context 0 stands for all that have no setting of their own.
 static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
@@ -89,7 +89,7 @@ pub fn set(context: usize, attribute: u32, value: &[u8]) -> Result<(), CUresult>
     let value = match width(attribute) {
         Some(width) if value.len() != width => return Err(CUresult::ERROR_INVALID_VALUE),
         Some(_) => value,
-        None if value.len() > MOST_TEXT => return Err(CUresult::ERROR_INVALID_VALUE),
+        None if value.len() > MAX_TEXT_BYTES => return Err(CUresult::ERROR_INVALID_VALUE),
         // Up to the NUL, where there is one.
         None => value.split(|byte| *byte == 0).next().unwrap_or_default(),
     };

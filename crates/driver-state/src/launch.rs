@@ -6,7 +6,7 @@
 use katydid_cuda_sys::CUresult;
 
 /// More bytes of parameters than any kernel takes.
-const MOST: usize = 32 << 10;
+const MAX_PARAMETER_BYTES: usize = 32 << 10;
 
 /// What has been set on one function.
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ impl OldLaunch {
     ///
     /// `ERROR_INVALID_VALUE` for more than any kernel takes.
     pub fn set_size(&mut self, size: u32) -> Result<(), CUresult> {
-        if size as usize > MOST {
+        if size as usize > MAX_PARAMETER_BYTES {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         self.size = size as usize;
@@ -62,7 +62,10 @@ impl OldLaunch {
     /// As [`OldLaunch::set_size`]; an offset below zero is wrong too.
     pub fn set(&mut self, offset: i32, bytes: &[u8]) -> Result<(), CUresult> {
         let offset = usize::try_from(offset).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        let end = offset.checked_add(bytes.len()).filter(|end| *end <= MOST).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let end = offset
+            .checked_add(bytes.len())
+            .filter(|end| *end <= MAX_PARAMETER_BYTES)
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
         if self.params.len() < end {
             self.params.resize(end, 0);
         }

@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use katydid_cuda_sys::{CUlogsCallback, CUresult};
 
 /// Lines that are kept.
-const KEPT: usize = 100;
+const MAX_LINES: usize = 100;
 /// The first line of a dump that has no room for all.
 const MISSING: &str = "The provided buffer is not large enough to hold all messages. Some messages will be missing\n";
 /// Severity of a line, for those who are told.
@@ -95,7 +95,7 @@ fn failed(function: &str, code: CUresult) -> (String, Vec<(usize, usize)>) {
     let mut log = log();
     log.count += 1;
     log.lines.push_back(line.clone());
-    if log.lines.len() > KEPT {
+    if log.lines.len() > MAX_LINES {
         log.lines.pop_front();
     }
     (line, log.listeners.iter().map(|(_, function, data)| (*function, *data)).collect())

@@ -14,9 +14,9 @@ pub const PREFIX: &str = "KATYDID_";
 /// Names that the command has told of already, with commas between them, so that the program's libraries need not.
 pub const TOLD: &str = "KATYDID_TOLD";
 /// Least silence of a link that can be a limit: workers that are busy say so once a second.
-pub const LEAST_SILENCE: Duration = Duration::from_secs(3);
+pub const MIN_SILENCE_LIMIT: Duration = Duration::from_secs(3);
 /// Most changes by which a name may differ from the one that was meant.
-const MOST_CHANGES: usize = 4;
+const MAX_EDIT_DISTANCE: usize = 4;
 
 /// Who reads a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -312,7 +312,7 @@ pub fn problem(name: &str, value: &str) -> Option<String> {
 /// The limit for a link's silence that a text says: nothing for no limit. A number without a unit says none.
 pub fn silence(text: &str) -> Option<Duration> {
     let most = Duration::from_secs(1_000_000);
-    units::duration(text).ok().filter(|time| time.is_zero() || (LEAST_SILENCE..=most).contains(time))
+    units::duration(text).ok().filter(|time| time.is_zero() || (MIN_SILENCE_LIMIT..=most).contains(time))
 }
 
 /// A name of ours that does not exist.
@@ -355,7 +355,7 @@ fn nearest(name: &str) -> Option<&'static str> {
     let meant = ALL.iter().filter(|setting| !matches!(setting.reader, Reader::Own | Reader::Tests));
     let distances = meant.map(|setting| (changes(&name[PREFIX.len()..], &setting.name[PREFIX.len()..]), setting.name));
     let (distance, nearest) = distances.min()?;
-    (distance <= MOST_CHANGES.min((nearest.len() - PREFIX.len()) / 2)).then_some(nearest)
+    (distance <= MAX_EDIT_DISTANCE.min((nearest.len() - PREFIX.len()) / 2)).then_some(nearest)
 }
 
 /// Letters that have to be put in, taken out, replaced or swapped with the next to make one of the other.

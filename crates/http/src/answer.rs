@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 use serde::Serialize;
 use tokio::sync::mpsc::Sender;
 
-use crate::connection::Patience;
+use crate::connection::ConnectionTimeout;
 
 /// A request, whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,11 +71,11 @@ impl fmt::Debug for Answer {
 pub struct Lines {
     /// None once the last line is sent.
     sender: Mutex<Option<Sender<Bytes>>>,
-    patience: Patience,
+    patience: ConnectionTimeout,
 }
 
 impl Lines {
-    pub(crate) fn new(sender: Sender<Bytes>, patience: Patience) -> Self {
+    pub(crate) fn new(sender: Sender<Bytes>, patience: ConnectionTimeout) -> Self {
         Self { sender: Mutex::new(Some(sender)), patience }
     }
 

@@ -25,13 +25,13 @@ const LINES: usize = 1024;
 
 /// Tells a connection how long it may go on; all handles of one connection are the same.
 #[derive(Debug, Clone)]
-pub(crate) struct Patience {
+pub(crate) struct ConnectionTimeout {
     /// When the connection ends; none while work is being done for it.
     until: Arc<watch::Sender<Option<Instant>>>,
     answer: Duration,
 }
 
-impl Patience {
+impl ConnectionTimeout {
     /// Of a connection whose request is awaited.
     pub(crate) fn new(request: Duration, answer: Duration) -> Self {
         Self { until: Arc::new(watch::Sender::new(Some(Instant::now() + request))), answer }
@@ -74,7 +74,7 @@ impl Patience {
 }
 
 /// Answers the one request of a connection.
-pub(crate) async fn attend<S>(stream: S, shared: Arc<Shared>, patience: Patience)
+pub(crate) async fn attend<S>(stream: S, shared: Arc<Shared>, patience: ConnectionTimeout)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -94,7 +94,7 @@ where
     }
 }
 
-async fn answer(request: hyper::Request<Incoming>, shared: Arc<Shared>, patience: Patience) -> Response<Sent> {
+async fn answer(request: hyper::Request<Incoming>, shared: Arc<Shared>, patience: ConnectionTimeout) -> Response<Sent> {
     let answer = match read(request, shared.limits.body).await {
         Ok(request) => {
             patience.is_asked();
@@ -141,7 +141,7 @@ async fn read(request: hyper::Request<Incoming>, most: usize) -> Result<Request,
 }
 
 /// Has a thread do the work.
-fn begin(work: Box<dyn FnOnce(&Lines) + Send>, shared: &Arc<Shared>, patience: &Patience) -> io::Result<Sent> {
+fn begin(work: Box<dyn FnOnce(&Lines) + Send>, shared: &Arc<Shared>, patience: &ConnectionTimeout) -> io::Result<Sent> {
     let place = shared.works.take()?;
     let (sender, lines) = mpsc::channel(LINES);
     let told = Lines::new(sender, patience.clone());

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use crate::answer::{Answer, Request};
-use crate::connection::{Patience, attend};
-use crate::server::{Limits, Shared, Works, runtime};
+use crate::connection::{ConnectionTimeout, attend};
+use crate::server::{Limits, Shared, WorkerThreads, runtime};
 
 /// What the client reads back: nothing, or one answer. The handler's answers are made by `handler`.
 ///
@@ -16,8 +16,8 @@ use crate::server::{Limits, Shared, Works, runtime};
 pub fn answer_to(bytes: &[u8], handler: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Vec<u8> {
     let limits = Limits::default();
     let Ok(runtime) = runtime(&limits) else { return Vec::new() };
-    let works = Arc::new(Works::new(limits.works));
-    let patience = Patience::new(limits.request, limits.answer);
+    let works = Arc::new(WorkerThreads::new(limits.works));
+    let patience = ConnectionTimeout::new(limits.request, limits.answer);
     let most = limits.request;
     let shared = Arc::new(Shared { limits, handler: Box::new(handler), works });
     let said = runtime.block_on(async {

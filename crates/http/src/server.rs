@@ -16,12 +16,12 @@ use tokio::task::JoinHandle as Task;
 use tokio::time::{sleep, timeout};
 
 use crate::answer::{Answer, Request};
-use crate::connection::{Patience, attend};
+use crate::connection::{ConnectionTimeout, attend};
 
 /// Before the socket is accepted from again, after the system refused.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// How long a handler's thread waits for the next request.
-const KEPT: Duration = Duration::from_secs(1);
+const IDLE_THREAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What clients may take.
 #[derive(Debug, Clone)]
@@ -63,11 +63,11 @@ type Handler = dyn Fn(&Request) -> Answer + Send + Sync;
 pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) handler: Box<Handler>,
-    pub(crate) works: Arc<Works>,
+    pub(crate) works: Arc<WorkerThreads>,
 }
 
 /// Threads that work for clients.
-pub(crate) struct Works {
+pub(crate) struct WorkerThreads {
     most: usize,
     /// None taken any more when it is closed.
     taken: AtomicUsize,
@@ -78,24 +78,24 @@ pub(crate) struct Works {
 const CLOSED: usize = usize::MAX / 2;
 
 /// The place of a thread.
-pub(crate) struct WorkPlace(Arc<Works>);
+pub(crate) struct WorkerSlot(Arc<WorkerThreads>);
 
-impl Drop for WorkPlace {
+impl Drop for WorkerSlot {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Works {
+impl WorkerThreads {
     pub(crate) fn new(most: usize) -> Self {
         Self { most, taken: AtomicUsize::new(0), threads: Mutex::default() }
     }
 
-    pub(crate) fn take(self: &Arc<Self>) -> io::Result<WorkPlace> {
+    pub(crate) fn take(self: &Arc<Self>) -> io::Result<WorkerSlot> {
         let more = |taken| (taken < self.most).then_some(taken + 1);
         let taken = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
         let taken = taken.map_err(|_| io::Error::other("as much is being done for others as can be at a time"));
-        taken.map(|_| WorkPlace(Arc::clone(self)))
+        taken.map(|_| WorkerSlot(Arc::clone(self)))
     }
 
     pub(crate) fn note(&self, thread: JoinHandle<()>) {
@@ -117,7 +117,7 @@ impl Works {
 
 /// A socket that answers HTTP. Dropping it closes it without waiting for answers; [`HttpServer::close`] does wait.
 pub struct HttpServer {
-    works: Arc<Works>,
+    works: Arc<WorkerThreads>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -141,7 +141,7 @@ impl HttpServer {
             let _context = runtime.enter();
             tokio::net::UnixListener::from_std(listener)?
         };
-        let works = Arc::new(Works::new(limits.works));
+        let works = Arc::new(WorkerThreads::new(limits.works));
         let shared = Arc::new(Shared { limits, handler: Box::new(handler), works: Arc::clone(&works) });
         let (stop, stopped) = oneshot::channel();
         let run = move || {
@@ -173,13 +173,13 @@ impl fmt::Debug for HttpServer {
 
 pub(crate) fn runtime(limits: &Limits) -> io::Result<Runtime> {
     let mut builder = Builder::new_current_thread();
-    builder.enable_io().enable_time().thread_name("http").thread_keep_alive(KEPT);
+    builder.enable_io().enable_time().thread_name("http").thread_keep_alive(IDLE_THREAD_TIMEOUT);
     builder.max_blocking_threads(limits.handlers).build()
 }
 
 /// Connections that are being attended to, oldest first.
 #[derive(Default)]
-struct Connections(VecDeque<(Task<()>, Patience)>);
+struct Connections(VecDeque<(Task<()>, ConnectionTimeout)>);
 
 impl Connections {
     /// Makes room for one more; whether there is some.
@@ -227,14 +227,14 @@ async fn serve(
         };
         match accepted {
             Ok((stream, _)) if connections.make_room(shared.limits.connections) => {
-                let patience = Patience::new(shared.limits.request, shared.limits.answer);
+                let patience = ConnectionTimeout::new(shared.limits.request, shared.limits.answer);
                 let task = tokio::spawn(attend(stream, Arc::clone(&shared), patience.clone()));
                 connections.0.push_back((task, patience));
             }
             Ok((stream, _)) => turn_away(&stream),
             Err(error) => {
                 problem(&error);
-                sleep(PAUSE).await;
+                sleep(ACCEPT_RETRY_PAUSE).await;
             }
         }
     }

@@ -19,15 +19,15 @@ pub struct Frame {
 /// A payload; those of small objects, which come and go by the million, need no memory of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Payload {
-    Short(u8, [u8; Payload::SHORT]),
+    Short(u8, [u8; Payload::INLINE_BYTES]),
     Long(Box<[u8]>),
 }
 
 impl Payload {
-    const SHORT: usize = 22;
+    const INLINE_BYTES: usize = 22;
 
     fn new(bytes: &[u8]) -> Self {
-        let mut short = [0; Self::SHORT];
+        let mut short = [0; Self::INLINE_BYTES];
         match short.get_mut(..bytes.len()) {
             Some(room) => {
                 room.copy_from_slice(bytes);

@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use katydid_wire::nvml::{Function, Kind, MOST, Parts, code};
+use katydid_wire::nvml::{Function, Kind, MAX_TEXT_BYTES, Parts, code};
 
 use crate::link;
 
@@ -75,7 +75,7 @@ impl Call {
                 }
                 // SAFETY: not null, so a string of the caller's.
                 let text = unsafe { CStr::from_ptr(text) }.to_bytes();
-                let text = text.get(..text.len().min(MOST)).unwrap_or_default();
+                let text = text.get(..text.len().min(MAX_TEXT_BYTES)).unwrap_or_default();
                 self.put(&(text.len() as u32).to_le_bytes());
                 self.put(text);
             }
@@ -91,7 +91,7 @@ impl Call {
                 if target.is_null() {
                     return Err(wrong);
                 }
-                let room = room.min(MOST);
+                let room = room.min(MAX_TEXT_BYTES);
                 self.put(&(room as u32).to_le_bytes());
                 self.targets.push(Target::Bytes(target, room));
             }
@@ -156,7 +156,7 @@ impl Call {
             return Err(code::INVALID_ARGUMENT);
         }
         // SAFETY: not null, so the caller's count.
-        let room = unsafe { count.read_unaligned() }.min((MOST / size) as u32);
+        let room = unsafe { count.read_unaligned() }.min((MAX_TEXT_BYTES / size) as u32);
         self.put(&room.to_le_bytes());
         self.put(&[u8::from(!elements.is_null())]);
         self.targets.push(Target::List(count, elements, size, room));
@@ -170,7 +170,7 @@ impl Call {
     /// `elements` is null or has `count` of them.
     unsafe fn add_words(&mut self, count: u32, elements: *mut u8, size: usize) -> Result<(), u32> {
         let wrong = code::INVALID_ARGUMENT;
-        let length = (count as usize).checked_mul(size).filter(|length| *length <= MOST).ok_or(wrong)?;
+        let length = (count as usize).checked_mul(size).filter(|length| *length <= MAX_TEXT_BYTES).ok_or(wrong)?;
         if elements.is_null() {
             return Err(wrong);
         }

@@ -23,22 +23,22 @@ use crate::{handshake, job};
 
 const OWNER: [u8; 8] = *b"Katydid\0";
 const KIND: u32 = 1;
-const DESCRIPTION: usize = 56;
-const RELEASE: usize = 16;
-const LENGTH: usize = 12 + OWNER.len() + DESCRIPTION;
+const DESCRIPTION_BYTES: usize = 56;
+const RELEASE_BYTES: usize = 16;
+const NOTE_BYTES: usize = 12 + OWNER.len() + DESCRIPTION_BYTES;
 
 /// The note of this build, for a static in the section `.note.katydid`.
 #[derive(Debug)]
 #[repr(C, align(4))]
-pub struct BuildNote([u8; LENGTH]);
+pub struct BuildNote([u8; NOTE_BYTES]);
 
 impl BuildNote {
     /// The note of this build.
     #[must_use]
     pub const fn current() -> Self {
-        let mut note = [0; LENGTH];
+        let mut note = [0; NOTE_BYTES];
         copy(&mut note, 0, &(OWNER.len() as u32).to_le_bytes());
-        copy(&mut note, 4, &(DESCRIPTION as u32).to_le_bytes());
+        copy(&mut note, 4, &(DESCRIPTION_BYTES as u32).to_le_bytes());
         copy(&mut note, 8, &KIND.to_le_bytes());
         copy(&mut note, 12, &OWNER);
         copy(&mut note, 20, &handshake::PROTOCOL.to_le_bytes());
@@ -56,9 +56,9 @@ impl BuildNote {
 }
 
 /// Copies as much of `from` as fits.
-const fn copy(to: &mut [u8; LENGTH], offset: usize, from: &[u8]) {
+const fn copy(to: &mut [u8; NOTE_BYTES], offset: usize, from: &[u8]) {
     let mut index = 0;
-    while index < from.len() && offset + index < LENGTH {
+    while index < from.len() && offset + index < NOTE_BYTES {
         to[offset + index] = from[index];
         index += 1;
     }
@@ -116,7 +116,7 @@ impl LibraryBuild {
         let (protocol, rest) = description.split_first_chunk()?;
         let (job_protocol, rest) = rest.split_first_chunk()?;
         let (spec_hash, rest) = rest.split_first_chunk()?;
-        let release = rest.get(..RELEASE)?.split(|byte| *byte == 0).next()?;
+        let release = rest.get(..RELEASE_BYTES)?.split(|byte| *byte == 0).next()?;
         Some(Self {
             protocol: u32::from_le_bytes(*protocol),
             job_protocol: u32::from_le_bytes(*job_protocol),

@@ -6,10 +6,10 @@
 //! protocols, [`job`] and [`companion`], by which a job is held, kept and resumed. `docs/wire-protocol.md` has all of it
 //! to the byte.
 
-pub mod array_map;
 pub mod build_note;
 pub mod codec;
 pub mod companion;
+mod descriptors;
 pub mod envelope;
 pub mod facts;
 pub mod frame;
@@ -21,10 +21,7 @@ pub mod note;
 pub mod nvml;
 pub mod opencl;
 pub mod ranges;
-pub mod reference;
-pub mod resource;
 pub mod sharing;
-pub mod tensor_map;
-pub mod texture;
 
+pub use descriptors::{array_map, reference, resource, tensor_map, texture};
 pub use message::SPEC_HASH;

@@ -58,7 +58,7 @@ pub struct Function {
 }
 
 /// Longest text or list that travels, in bytes.
-pub const MOST: usize = 1 << 20;
+pub const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// NVML's codes, as far as anybody but the library gives them.
 pub mod code {
@@ -344,7 +344,7 @@ impl<'a> Parts<'a> {
 
     /// A length that is not too long.
     pub fn length(&mut self) -> Option<usize> {
-        self.word().map(|length| length as usize).filter(|length| *length <= MOST)
+        self.word().map(|length| length as usize).filter(|length| *length <= MAX_TEXT_BYTES)
     }
 
     /// Yes or no.

@@ -122,7 +122,7 @@ pub mod program {
 }
 
 /// Longest value that a reply carries at once, in bytes; the rest is fetched by `kdclBlob`.
-pub const AT_ONCE: usize = 1 << 20;
+pub const MAX_REPLY_VALUE_BYTES: usize = 1 << 20;
 
 /// What `kdclLand` does.
 pub mod land {

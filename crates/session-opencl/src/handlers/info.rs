@@ -12,7 +12,7 @@ use katydid_opencl_sys::{
 };
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::{AT_ONCE, list, message, query};
+use katydid_wire::opencl::{MAX_REPLY_VALUE_BYTES, list, message, query};
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::Fault;
@@ -37,7 +37,7 @@ pub(crate) fn kdclInfo(
         session.told.insert((message.object, message.parameter), value.clone());
     }
     let size = value.len() as u64;
-    if value.len() <= AT_ONCE {
+    if value.len() <= MAX_REPLY_VALUE_BYTES {
         return Ok(message::kdclInfoReply { size, value });
     }
     session.blobs.insert(head.thread, value);

@@ -9,7 +9,7 @@ use katydid_opencl_sys::{Code, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
-use katydid_wire::opencl::{AT_ONCE, IN_HOST, IN_PIECE, IN_SVM, NO_ZERO_COPY, land, message};
+use katydid_wire::opencl::{IN_HOST, IN_PIECE, IN_SVM, MAX_REPLY_VALUE_BYTES, NO_ZERO_COPY, land, message};
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::{Fault, SessionError};
@@ -293,7 +293,7 @@ pub(crate) fn kdclReadNow(
     let mut arguments = Arguments::new("kdclReadNow", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     let transfer = Transfer::read(session, &command, (message.memory, message.form), &mut arguments)?;
-    if transfer.bytes > AT_ONCE as u64 {
+    if transfer.bytes > MAX_REPLY_VALUE_BYTES as u64 {
         return Err(Code::INVALID_VALUE.into());
     }
     let (target, event) = transfer.enqueue_read(session, &command)?;
@@ -337,7 +337,7 @@ pub(crate) fn kdclLand(
     _: &FrameHead,
     message: message::kdclLand,
 ) -> Result<Job<message::kdclLandReply>, Fault> {
-    if message.size as usize > AT_ONCE {
+    if message.size as usize > MAX_REPLY_VALUE_BYTES {
         return Err(Code::INVALID_VALUE.into());
     }
     // Of one without bytes only the end is to be told, which the main loop can do at once.

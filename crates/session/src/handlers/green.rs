@@ -12,7 +12,7 @@ use katydid_wire::message::{
     kdGreenCreate, kdGreenCreateReply, kdGreenEnd, kdGreenEndReply, kdGreenStream, kdResource, kdResourceReply,
     kdResourceSplit, kdResourceSplitReply,
 };
-use katydid_wire::resource::{MOST_PARTS, Part, VISIBLE_AT};
+use katydid_wire::resource::{MAX_PARTS, Part, VISIBLE_AT};
 
 use crate::calls::context::Green;
 use crate::calls::fault::Fault;
@@ -85,7 +85,7 @@ pub(crate) fn kdResourceSplit(
     message: kdResourceSplit,
 ) -> Called<kdResourceSplitReply> {
     let kdResourceSplit { green, device, groups, flags, least, .. } = message;
-    if groups > MOST_PARTS {
+    if groups > MAX_PARTS {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     }
     let input = whole(session, green, device)?;
@@ -109,7 +109,7 @@ fn chosen(session: &Session, message: &kdGreenCreate<'_>) -> Result<Vec<CUdevRes
     let (parts, _) = message.parts.as_chunks::<4>();
     let mut parts = parts.iter().map(|part| Part(u32::from_le_bytes(*part))).peekable();
     let input = whole(session, green, device)?;
-    if parts.peek() == Some(&Part::WHOLE) || groups > MOST_PARTS {
+    if parts.peek() == Some(&Part::WHOLE) || groups > MAX_PARTS {
         return Ok(vec![input]);
     }
     let (made, rest) = split(session, &input, ResourceSplit { groups, flags, least })?;

@@ -13,7 +13,7 @@ use katydid_cuda_sys::{
     CUcontext, CUdevResource, CUdevResourceDesc, CUdevice, CUevent, CUgreenCtx, CUresult, CUstream, stream_flags,
 };
 use katydid_wire::message::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdResourceSplit};
-use katydid_wire::resource::{MOST_PARTS, Part, VISIBLE, VISIBLE_AT};
+use katydid_wire::resource::{MAX_PARTS, Part, VISIBLE, VISIBLE_AT};
 
 use crate::context::context_event;
 use crate::context::contexts::{self, Context};
@@ -209,7 +209,7 @@ pub(crate) unsafe fn split(
     if origin.part != Part::WHOLE {
         return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
     }
-    let groups = match (result.is_null(), wanted.min(MOST_PARTS)) {
+    let groups = match (result.is_null(), wanted.min(MAX_PARTS)) {
         (true, _) => 0,
         (false, 0) => return Err(WRONG),
         (false, groups) => groups,
@@ -249,7 +249,7 @@ pub(crate) unsafe fn describe(
 ) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    if resources.is_null() || !(1..=MOST_PARTS).contains(&count) {
+    if resources.is_null() || !(1..=MAX_PARTS).contains(&count) {
         return Err(WRONG);
     }
     // SAFETY: the caller's array has `count` entries.

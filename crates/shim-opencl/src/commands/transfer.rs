@@ -9,7 +9,7 @@ use katydid_opencl_sys::constant::{
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::AT_ONCE;
+use katydid_wire::opencl::MAX_REPLY_VALUE_BYTES;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
 use katydid_wire::opencl::message::{kdclRead, kdclReadNow, kdclWrite};
 
@@ -190,7 +190,7 @@ impl Transfer {
         if unsafe { blocks::read(self, &order, landing, true)? } {
             return came(order);
         }
-        if self.rows.len() > AT_ONCE {
+        if self.rows.len() > MAX_REPLY_VALUE_BYTES {
             self.ask_for(&order, landing)?;
             // SAFETY: by the contract.
             unsafe { pending_reads::wait(landing, &self.rows, None)? };

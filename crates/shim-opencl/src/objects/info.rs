@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::{Code, void};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::AT_ONCE;
+use katydid_wire::opencl::MAX_REPLY_VALUE_BYTES;
 use katydid_wire::opencl::message::{kdclBlob, kdclInfo};
 
 use crate::ffi::returns::write_if_given;
@@ -49,7 +49,7 @@ pub(crate) fn ask(query: u32, object: u32, second: u32, parameter: u32, input: &
     let reply = link.call(&kdclInfo { query, object, second, parameter, input })?;
     let mut value = reply.value;
     while (value.len() as u64) < reply.size {
-        let part = link.call(&kdclBlob { offset: value.len() as u64, size: AT_ONCE as u32 })?.data;
+        let part = link.call(&kdclBlob { offset: value.len() as u64, size: MAX_REPLY_VALUE_BYTES as u32 })?.data;
         if part.is_empty() {
             return Err(link.broken("kdclBlob"));
         }

@@ -1,7 +1,7 @@
 //! Long data on its way to the worker: in pieces before the message that uses it, or behind that message's own bytes.
 
 use katydid_opencl_sys::Code;
-use katydid_wire::opencl::AT_ONCE;
+use katydid_wire::opencl::MAX_REPLY_VALUE_BYTES;
 use katydid_wire::opencl::message::kdclPiece;
 
 use crate::process::link::Link;
@@ -27,7 +27,7 @@ pub(crate) fn send<'a>(link: &Link, bytes: &'a [u8]) -> Result<SentData<'a>, Cod
     if bytes.len() > MAX_DATA_BYTES {
         return Err(Code::OUT_OF_RESOURCES);
     }
-    for piece in bytes.chunks(AT_ONCE) {
+    for piece in bytes.chunks(MAX_REPLY_VALUE_BYTES) {
         link.enqueue(&kdclPiece { total: bytes.len() as u64, data: piece })?;
     }
     Ok(SentData { staged: 1, inline: &[] })

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::Code;
 use katydid_wire::opencl::message::kdclLand;
-use katydid_wire::opencl::{AT_ONCE, land};
+use katydid_wire::opencl::{MAX_REPLY_VALUE_BYTES, land};
 
 use crate::process::shim::shim;
 use crate::transfers::blocks::{self, Parcel};
@@ -216,7 +216,7 @@ unsafe fn bring(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: b
     let link = &shim()?.link;
     let mut offset = 0;
     loop {
-        let size = (target.len() - offset).min(AT_ONCE);
+        let size = (target.len() - offset).min(MAX_REPLY_VALUE_BYTES);
         let message = kdclLand { landing: number, offset: offset as u64, size: size as u32, how: fetching(wait) };
         let reply = link.call(&message)?;
         match reply.state {

@@ -7,7 +7,7 @@
 //! Layout of the arguments: those of a texture object ([`TextureArguments`]) without a view, then `given` as 64
 //! little-endian bits. Layout of the facts: 16 numbers of 32 bits, the sampler, then format and channels.
 
-use crate::texture::{TEXTURE_BYTES, TextureArguments};
+use crate::descriptors::texture::{TEXTURE_BYTES, TextureArguments};
 
 /// Bits of [`ReferenceArguments::given`].
 pub mod given {

@@ -1,0 +1,7 @@
+//! What arrays, textures, references, tensor maps and parts of a device are made from.
+
+pub mod array_map;
+pub mod reference;
+pub mod resource;
+pub mod tensor_map;
+pub mod texture;
