@@ -21,20 +21,20 @@ use rustix::net::{SendFlags, send};
 
 use crate::control::{name, printable_name};
 use crate::listen::{Listener, Peer};
-use crate::lobby::{Arrived, Lobby};
-use crate::minder::{AssignError, Mind};
-use crate::places::Place;
+use crate::lobby::{Lobby, NewConnection};
+use crate::nvml_service::{self, WatchError};
+use crate::places::GreetingSlot;
 use crate::pool::PoolError;
 use crate::server::Shared;
 use crate::sessions::{AdmissionError, Program, SessionId, new_key};
-use crate::watch::{self, WatchError};
+use crate::worker_supervisor::{AssignError, WorkerHandle};
 
 /// Connections taken from a listener before others have their turn.
-const AT_ONCE: usize = 32;
+const MAX_ACCEPTS_PER_TURN: usize = 32;
 /// What those hear for whom there is no place.
-const CROWDED: &str = "the server is busy: too many programs are connecting at once; try again in a few seconds";
+const BUSY_TEXT: &str = "the server is busy: too many programs are connecting at once; try again in a few seconds";
 /// How long a program waits for a worker; a driver with many GPUs takes seconds to start.
-const WORKER_PATIENCE: Duration = Duration::from_secs(60);
+const WORKER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Workers tried for one program; one that was ready can have died unnoticed.
 const ATTEMPTS: usize = 3;
 
@@ -100,7 +100,7 @@ pub(crate) fn serve(listeners: &[Listener], shared: &Arc<Shared>) {
 
 /// Takes the connections that have come to a listener, not so many at once that others would wait for long.
 fn accept(at: usize, listeners: &[Listener], lobby: &mut Lobby, shared: &Shared) -> io::Result<()> {
-    for _ in 0..AT_ONCE {
+    for _ in 0..MAX_ACCEPTS_PER_TURN {
         let Some((socket, peer)) = listeners.get(at).map_or(Ok(None), Listener::accept)? else { return Ok(()) };
         if !peer.allowed {
             let text = "only the user who runs the server, and root, may use it; start a server of your own";
@@ -108,25 +108,25 @@ fn accept(at: usize, listeners: &[Listener], lobby: &mut Lobby, shared: &Shared)
             shared.reporter.problem(format_args!("{}: refused: it belongs to another user", peer.name));
             continue;
         }
-        if let Some(gone) = lobby.enter(Arrived { socket, peer, listener: at }) {
-            refuse_unheard(&gone.socket, shared, RefusalCode::CROWDED, CROWDED);
+        if let Some(gone) = lobby.enter(NewConnection { socket, peer, listener: at }) {
+            refuse_unheard(&gone.socket, shared, RefusalCode::CROWDED, BUSY_TEXT);
         }
     }
     Ok(())
 }
 
 /// Leaves a connection that has said something to a thread, so that a slow program holds up no other.
-fn let_through(arrived: Arrived, listeners: &[Listener], shared: &Arc<Shared>) -> io::Result<()> {
-    let Arrived { socket, peer, listener } = arrived;
+fn let_through(arrived: NewConnection, listeners: &[Listener], shared: &Arc<Shared>) -> io::Result<()> {
+    let NewConnection { socket, peer, listener } = arrived;
     let certs = listeners.get(listener).and_then(Listener::certs).map(PathBuf::from);
     // In the middle of a handshake of TLS nothing can be said; the end of the connection says as much.
     let farewell = |socket: &OwnedFd| match certs {
         Some(_) => {}
-        None => refuse_unheard(socket, shared, RefusalCode::CROWDED, CROWDED),
+        None => refuse_unheard(socket, shared, RefusalCode::CROWDED, BUSY_TEXT),
     };
     let known = socket.try_clone()?;
     let Some(place) = shared.greetings.take((listener, peer.origin), known, shared.peer_connections, farewell) else {
-        refuse_unheard(&socket, shared, RefusalCode::CROWDED, CROWDED);
+        refuse_unheard(&socket, shared, RefusalCode::CROWDED, BUSY_TEXT);
         return Ok(());
     };
     let shared = Arc::clone(shared);
@@ -142,7 +142,7 @@ fn refuse_unheard(socket: &OwnedFd, shared: &Shared, code: RefusalCode, text: &s
 }
 
 /// Reads the hello and finds the program a worker.
-fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: Place, shared: &Shared) {
+fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot, shared: &Shared) {
     let accepted = match certs {
         None => Pending::accept(socket, &shared.build, shared.hello_patience),
         // Read each time, so that a certificate can be renewed while the server runs.
@@ -178,8 +178,8 @@ fn refuse(shared: &Shared, pending: Pending, refusal: &Refusal) {
 }
 
 /// Has a process answer questions about the devices, for as long as that goes on.
-fn watch(shared: &Shared, pending: Pending, peer: &Peer, place: Place) {
-    match watch::begin(shared, &pending, peer.origin) {
+fn watch(shared: &Shared, pending: Pending, peer: &Peer, place: GreetingSlot) {
+    match nvml_service::begin(shared, &pending, peer.origin) {
         Ok(watching) => {
             drop((pending, place));
             watching.wait(shared);
@@ -191,7 +191,7 @@ fn watch(shared: &Shared, pending: Pending, peer: &Peer, place: Place) {
 /// Tells a peer which driver workers have, or why a program would get none now.
 fn inform(shared: &Shared, pending: Pending, peer: &Peer) {
     let known = shared.sessions.check_room(Some(peer.origin)).map_err(Refusal::from);
-    let driver = match known.and_then(|()| Ok(shared.pool.driver(WORKER_PATIENCE)?)) {
+    let driver = match known.and_then(|()| Ok(shared.pool.driver(WORKER_TIMEOUT)?)) {
         Ok(driver) => driver.name,
         Err(refusal) => {
             return pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
@@ -204,7 +204,7 @@ fn inform(shared: &Shared, pending: Pending, peer: &Peer) {
 }
 
 /// Gives the program a place in the table and a worker, or takes the place away again.
-fn admit(shared: &Shared, pending: &Pending, peer: &Peer, place: Place) -> Result<(), Refusal> {
+fn admit(shared: &Shared, pending: &Pending, peer: &Peer, place: GreetingSlot) -> Result<(), Refusal> {
     if ![SessionKind::CUDA, SessionKind::OPENCL].contains(&pending.hello().session) {
         return Err(Refusal::OtherKind);
     }
@@ -264,13 +264,13 @@ fn is_gone(pending: &Pending) -> bool {
 }
 
 /// Passes the program to the next ready worker that is alive, and says which.
-fn hand_over(shared: &Shared, id: SessionId, pending: &Pending, peer: &Peer) -> Result<Mind, Refusal> {
+fn hand_over(shared: &Shared, id: SessionId, pending: &Pending, peer: &Peer) -> Result<WorkerHandle, Refusal> {
     let key = new_key().map_err(Refusal::NoKey)?;
     let processors = peer.is_own() || shared.cpu_opencl;
     let note = Note { memory: shared.session_memory.unwrap_or(0), key, processors }.encode();
     let mut last = AssignError::Dead;
     for _ in 0..ATTEMPTS {
-        let worker = shared.pool.take(WORKER_PATIENCE)?;
+        let worker = shared.pool.take(WORKER_TIMEOUT)?;
         if is_gone(pending) {
             shared.pool.put_back(worker);
             return Err(Refusal::Gone);

@@ -122,7 +122,7 @@ fn given(rest: &str) -> Option<Message> {
 }
 
 /// Most characters of a peer's text that are shown.
-const MOST_SHOWN: usize = 512;
+const MAX_SHOWN_CHARS: usize = 512;
 /// Most characters of a name in the table of sessions.
 const MAX_NAME: usize = 256;
 
@@ -133,16 +133,16 @@ pub(crate) fn name(text: &str) -> String {
 
 /// Text that can be shown on a terminal: control characters become spaces, and what is too long is cut.
 pub(crate) fn printable(bytes: &[u8]) -> String {
-    shown(bytes, MOST_SHOWN)
+    shown(bytes, MAX_SHOWN_CHARS)
 }
 
 /// The same of a name, which is one of several words of a line.
 pub(crate) fn printable_name(name: &str) -> String {
-    shown(name.as_bytes(), MOST_OF_A_NAME)
+    shown(name.as_bytes(), MAX_NAME_CHARS)
 }
 
 /// Most characters of a name.
-const MOST_OF_A_NAME: usize = 64;
+const MAX_NAME_CHARS: usize = 64;
 
 /// The same of so many characters at most.
 pub(crate) fn shown(bytes: &[u8], most: usize) -> String {
@@ -178,10 +178,10 @@ mod tests {
         assert_eq!(printable("a\u{202e}b\u{9b}c".as_bytes()), "a b c");
         assert_eq!(printable_name("short"), "short");
         let long = "ü".repeat(4096);
-        assert_eq!(printable_name(&long).chars().count(), MOST_OF_A_NAME);
+        assert_eq!(printable_name(&long).chars().count(), MAX_NAME_CHARS);
         assert!(printable_name(&long).ends_with('…'));
         assert_eq!(name(&"n\n".repeat(2048)).chars().count(), MAX_NAME);
-        assert_eq!(printable(long.as_bytes()).chars().count(), MOST_SHOWN);
+        assert_eq!(printable(long.as_bytes()).chars().count(), MAX_SHOWN_CHARS);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //! program ── hello ──▶ lobby ──▶ accept ──▶ sessions (admission) ──▶ pool (a warm worker) ──▶ hand-over
 //!                                                                      ▲
-//!                                            spawn ──▶ minder (reads what the worker says, reaps it)
+//!                                            spawn ──▶ supervisor (reads what the worker says, reaps it)
 //! ```
 //!
 //! After the hand-over program and worker talk to each other alone; the server only notices when the worker ends. It
@@ -16,7 +16,7 @@ mod control;
 pub mod examine;
 mod listen;
 mod lobby;
-mod minder;
+mod nvml_service;
 mod places;
 mod pool;
 mod report;
@@ -24,7 +24,7 @@ mod server;
 mod sessions;
 mod spawn;
 mod view;
-mod watch;
+mod worker_supervisor;
 
 pub use listen::ListenError;
 pub use report::Verbosity;

@@ -11,14 +11,14 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::listen::{Listener, Peer};
-use crate::places::{Holder, Room, room};
+use crate::places::{Admission, SlotOwner, room};
 
 /// How long no connection is accepted after the system refused, for instance because all descriptors are in use.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection, and by which listener it came.
 #[derive(Debug)]
-pub(crate) struct Arrived {
+pub(crate) struct NewConnection {
     pub(crate) socket: OwnedFd,
     pub(crate) peer: Peer,
     pub(crate) listener: usize,
@@ -26,15 +26,15 @@ pub(crate) struct Arrived {
 
 /// A connection that has said nothing.
 #[derive(Debug)]
-struct Silent {
-    arrived: Arrived,
+struct SilentConnection {
+    arrived: NewConnection,
     until: Instant,
 }
 
 /// All of them, oldest first.
 #[derive(Debug)]
 pub(crate) struct Lobby {
-    silent: Vec<Silent>,
+    silent: Vec<SilentConnection>,
     patience: Duration,
     of_peer: usize,
     /// Nothing is accepted before this.
@@ -43,13 +43,13 @@ pub(crate) struct Lobby {
 
 /// What there is to do.
 #[derive(Debug, Default)]
-pub(crate) struct Due {
+pub(crate) struct DueWork {
     /// Listeners with connections to be accepted.
     pub(crate) listeners: Vec<usize>,
     /// Those who have said something.
-    pub(crate) spoken: Vec<Arrived>,
+    pub(crate) spoken: Vec<NewConnection>,
     /// Those whose time is over.
-    pub(crate) late: Vec<Arrived>,
+    pub(crate) late: Vec<NewConnection>,
 }
 
 impl Lobby {
@@ -58,7 +58,7 @@ impl Lobby {
     }
 
     /// Waits for something to do; none when the server stops.
-    pub(crate) fn wait(&mut self, listeners: &[Listener], stop: &OwnedFd) -> Option<Due> {
+    pub(crate) fn wait(&mut self, listeners: &[Listener], stop: &OwnedFd) -> Option<DueWork> {
         let now = Instant::now();
         self.rest_until = self.rest_until.filter(|until| *until > now);
         let accepting = if self.rest_until.is_some() { &[] } else { listeners };
@@ -72,7 +72,7 @@ impl Lobby {
         let (listening, speaking) = events.split_at_checked(accepting.len())?;
         let listeners = listening.iter().enumerate().filter(|(_, due)| **due).map(|(at, _)| at).collect();
         let (spoken, late) = self.sort_out(speaking);
-        Some(Due { listeners, spoken, late })
+        Some(DueWork { listeners, spoken, late })
     }
 
     /// When there is something to do, whatever comes.
@@ -81,42 +81,42 @@ impl Lobby {
     }
 
     /// Takes out those who have said something, or should have. One that has hung up is dropped.
-    fn sort_out(&mut self, speaking: &[bool]) -> (Vec<Arrived>, Vec<Arrived>) {
+    fn sort_out(&mut self, speaking: &[bool]) -> (Vec<NewConnection>, Vec<NewConnection>) {
         let (now, mut spoken, mut late) = (Instant::now(), Vec::new(), Vec::new());
         for (at, silent) in std::mem::take(&mut self.silent).into_iter().enumerate() {
             let word = match speaking.get(at) {
                 Some(true) => first_word(silent.arrived.socket.as_fd()),
-                _ => Word::NotYet,
+                _ => FirstBytes::NotYet,
             };
             match word {
-                Word::Said => spoken.push(silent.arrived),
-                Word::Gone => {}
-                Word::NotYet if silent.until <= now => late.push(silent.arrived),
-                Word::NotYet => self.silent.push(silent),
+                FirstBytes::Said => spoken.push(silent.arrived),
+                FirstBytes::Gone => {}
+                FirstBytes::NotYet if silent.until <= now => late.push(silent.arrived),
+                FirstBytes::NotYet => self.silent.push(silent),
             }
         }
         (spoken, late)
     }
 
     /// Lets a connection wait for its first word. The one that has to go for it is given back.
-    pub(crate) fn enter(&mut self, arrived: Arrived) -> Option<Arrived> {
-        let holder = |silent: &Silent| {
-            let Arrived { listener, ref peer, .. } = silent.arrived;
-            Holder { listener, origin: peer.origin, may_go: true }
+    pub(crate) fn enter(&mut self, arrived: NewConnection) -> Option<NewConnection> {
+        let holder = |silent: &SilentConnection| {
+            let NewConnection { listener, ref peer, .. } = silent.arrived;
+            SlotOwner { listener, origin: peer.origin, may_go: true }
         };
-        let holders: Vec<Holder> = self.silent.iter().map(holder).collect();
+        let holders: Vec<SlotOwner> = self.silent.iter().map(holder).collect();
         let gone = match room(&holders, arrived.listener, arrived.peer.origin, self.of_peer) {
-            Room::Of(at) => Some(self.silent.remove(at).arrived),
-            Room::Free => None,
-            Room::None => return Some(arrived),
+            Admission::Of(at) => Some(self.silent.remove(at).arrived),
+            Admission::Free => None,
+            Admission::None => return Some(arrived),
         };
-        self.silent.push(Silent { arrived, until: Instant::now() + self.patience });
+        self.silent.push(SilentConnection { arrived, until: Instant::now() + self.patience });
         gone
     }
 
     /// The system refuses to accept: nothing is for a while. The oldest silent connection gives its descriptor back.
-    pub(crate) fn rest(&mut self) -> Option<Arrived> {
-        self.rest_until = Some(Instant::now() + PAUSE);
+    pub(crate) fn rest(&mut self) -> Option<NewConnection> {
+        self.rest_until = Some(Instant::now() + ACCEPT_RETRY_PAUSE);
         (!self.silent.is_empty()).then(|| self.silent.remove(0).arrived)
     }
 }
@@ -131,17 +131,17 @@ fn readable<'a>(sources: impl Iterator<Item = BorrowedFd<'a>>, time: Option<Dura
 }
 
 /// What is known of a connection that can be read.
-enum Word {
+enum FirstBytes {
     Said,
     Gone,
     NotYet,
 }
 
-fn first_word(socket: BorrowedFd<'_>) -> Word {
+fn first_word(socket: BorrowedFd<'_>) -> FirstBytes {
     match recv(socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-        Ok((_, 1..)) => Word::Said,
-        Err(Errno::AGAIN | Errno::INTR) => Word::NotYet,
+        Ok((_, 1..)) => FirstBytes::Said,
+        Err(Errno::AGAIN | Errno::INTR) => FirstBytes::NotYet,
         // Somebody only looked whether a server is here.
-        Ok(_) | Err(_) => Word::Gone,
+        Ok(_) | Err(_) => FirstBytes::Gone,
     }
 }

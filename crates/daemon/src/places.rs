@@ -41,7 +41,7 @@ impl Origin {
 
 /// Who has a place.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Holder {
+pub(crate) struct SlotOwner {
     pub(crate) listener: usize,
     pub(crate) origin: Origin,
     /// It may be closed for another one.
@@ -50,7 +50,7 @@ pub(crate) struct Holder {
 
 /// What there is for a newcomer.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Admission {
     Free,
     /// The place of this one.
     Of(usize),
@@ -58,16 +58,16 @@ pub(crate) enum Room {
 }
 
 /// Finds a place for a newcomer among those who hold one, oldest first. `of_peer` are the places of one peer.
-pub(crate) fn room(holders: &[Holder], listener: usize, origin: Origin, of_peer: usize) -> Room {
+pub(crate) fn room(holders: &[SlotOwner], listener: usize, origin: Origin, of_peer: usize) -> Admission {
     let here = || holders.iter().enumerate().filter(move |(_, holder)| holder.listener == listener);
     let count = |of: Origin| here().filter(|(_, holder)| holder.origin == of).count();
     let oldest = |of: Origin| here().find(|(_, holder)| holder.origin == of && holder.may_go);
-    let of = |found: Option<(usize, &Holder)>| found.map_or(Room::None, |(at, _)| Room::Of(at));
+    let of = |found: Option<(usize, &SlotOwner)>| found.map_or(Admission::None, |(at, _)| Admission::Of(at));
     if origin.is_limited() && count(origin) >= of_peer {
         return of(oldest(origin));
     }
     if here().count() < OF_LISTENER {
-        return Room::Free;
+        return Admission::Free;
     }
     // The newcomer counts as its peer's. Of equals, the one whose connection is the oldest gives way.
     let weight = |of: Origin| count(of) + usize::from(of == origin);
@@ -78,28 +78,28 @@ pub(crate) fn room(holders: &[Holder], listener: usize, origin: Origin, of_peer:
 
 /// Connections that are being greeted, by all listeners.
 #[derive(Debug, Default)]
-pub(crate) struct Greetings(Arc<Mutex<All>>);
+pub(crate) struct Greetings(Arc<Mutex<GreetingTable>>);
 
 #[derive(Debug, Default)]
-struct All {
+struct GreetingTable {
     next: u64,
     /// Oldest first.
-    greetings: Vec<Greeting>,
+    greetings: Vec<PendingGreeting>,
 }
 
 #[derive(Debug)]
-struct Greeting {
+struct PendingGreeting {
     number: u64,
-    holder: Holder,
+    holder: SlotOwner,
     /// Its connection, as long as it may be closed for another one.
     socket: Option<OwnedFd>,
 }
 
 /// The place of a connection that is being greeted; free again when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct GreetingSlot {
     number: u64,
-    all: Arc<Mutex<All>>,
+    all: Arc<Mutex<GreetingTable>>,
 }
 
 impl Greetings {
@@ -111,28 +111,28 @@ impl Greetings {
         socket: OwnedFd,
         of_peer: usize,
         farewell: impl FnOnce(&OwnedFd),
-    ) -> Option<Place> {
+    ) -> Option<GreetingSlot> {
         let mut all = lock(&self.0);
-        let holders: Vec<Holder> = all.greetings.iter().map(|greeting| greeting.holder).collect();
+        let holders: Vec<SlotOwner> = all.greetings.iter().map(|greeting| greeting.holder).collect();
         match room(&holders, listener, origin, of_peer) {
-            Room::Free => {}
-            Room::Of(at) => {
+            Admission::Free => {}
+            Admission::Of(at) => {
                 if let Some(socket) = all.greetings.remove(at).socket {
                     farewell(&socket);
                     // Its thread learns of it.
                     let _ = shutdown(&socket, Shutdown::Both);
                 }
             }
-            Room::None => return None,
+            Admission::None => return None,
         }
         all.next += 1;
-        let (number, holder) = (all.next, Holder { listener, origin, may_go: true });
-        all.greetings.push(Greeting { number, holder, socket: Some(socket) });
-        Some(Place { number, all: Arc::clone(&self.0) })
+        let (number, holder) = (all.next, SlotOwner { listener, origin, may_go: true });
+        all.greetings.push(PendingGreeting { number, holder, socket: Some(socket) });
+        Some(GreetingSlot { number, all: Arc::clone(&self.0) })
     }
 }
 
-impl Place {
+impl GreetingSlot {
     /// The hello is there: the connection is not closed for another one any more. False if it has been.
     pub(crate) fn stay(&self) -> bool {
         let mut all = lock(&self.all);
@@ -145,13 +145,13 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for GreetingSlot {
     fn drop(&mut self) {
         lock(&self.all).greetings.retain(|greeting| greeting.number != self.number);
     }
 }
 
-fn lock(all: &Mutex<All>) -> MutexGuard<'_, All> {
+fn lock(all: &Mutex<GreetingTable>) -> MutexGuard<'_, GreetingTable> {
     // Changes are single statements.
     all.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -164,36 +164,36 @@ mod tests {
         Origin::of(IpAddr::from([10, 0, 0, last]))
     }
 
-    fn holders(of: &[(Origin, usize)]) -> Vec<Holder> {
-        let holder = |origin| Holder { listener: 0, origin, may_go: true };
+    fn holders(of: &[(Origin, usize)]) -> Vec<SlotOwner> {
+        let holder = |origin| SlotOwner { listener: 0, origin, may_go: true };
         of.iter().flat_map(|(origin, count)| vec![holder(*origin); *count]).collect()
     }
 
     #[test]
     fn a_peer_that_has_its_share_gives_up_its_own_oldest() {
         let held = holders(&[(address(1), 2), (address(2), 8)]);
-        assert_eq!(room(&held, 0, address(2), 8), Room::Of(2));
-        assert_eq!(room(&held, 0, address(1), 8), Room::Free);
-        assert_eq!(room(&held, 1, address(2), 8), Room::Free, "another listener");
+        assert_eq!(room(&held, 0, address(2), 8), Admission::Of(2));
+        assert_eq!(room(&held, 0, address(1), 8), Admission::Free);
+        assert_eq!(room(&held, 1, address(2), 8), Admission::Free, "another listener");
     }
 
     #[test]
     fn a_full_listener_takes_from_the_peer_that_has_the_most() {
         let held = holders(&[(address(1), 1), (address(2), OF_LISTENER - 1)]);
-        assert_eq!(room(&held, 0, address(3), OF_LISTENER), Room::Of(1));
-        assert_eq!(room(&held, 0, address(1), OF_LISTENER), Room::Of(1));
-        assert_eq!(room(&held, 0, address(2), OF_LISTENER), Room::Of(1));
+        assert_eq!(room(&held, 0, address(3), OF_LISTENER), Admission::Of(1));
+        assert_eq!(room(&held, 0, address(1), OF_LISTENER), Admission::Of(1));
+        assert_eq!(room(&held, 0, address(2), OF_LISTENER), Admission::Of(1));
         let user = holders(&[(Origin::User(0), OF_LISTENER)]);
-        assert_eq!(room(&user, 0, Origin::User(0), 1), Room::Of(0));
+        assert_eq!(room(&user, 0, Origin::User(0), 1), Admission::Of(0));
     }
 
     #[test]
     fn who_has_said_hello_stays() {
         let mut held = holders(&[(address(1), OF_LISTENER)]);
         held.iter_mut().for_each(|holder| holder.may_go = false);
-        assert_eq!(room(&held, 0, address(2), OF_LISTENER), Room::None);
+        assert_eq!(room(&held, 0, address(2), OF_LISTENER), Admission::None);
         held[7].may_go = true;
-        assert_eq!(room(&held, 0, address(2), OF_LISTENER), Room::Of(7));
+        assert_eq!(room(&held, 0, address(2), OF_LISTENER), Admission::Of(7));
     }
 
     #[test]

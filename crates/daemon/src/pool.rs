@@ -1,7 +1,7 @@
 //! The pool of warm workers: their driver is up, so that a program need not wait for it.
 //!
 //! One thread of the pool starts workers (and lives as long as the server: see `spawn.rs`), one thread a worker minds
-//! it from start to end (`minder.rs`). A worker that dies before it was ready counts as a failure: the next start then
+//! it from start to end (`supervisor.rs`). A worker that dies before it was ready counts as a failure: the next start then
 //! waits, longer each time, so that a machine without a working driver is not kept busy by us. A program that comes in
 //! the meantime causes one attempt at once and learns of its outcome.
 
@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::minder::{DriverFound, Mind};
 use crate::view::WorkersView;
+use crate::worker_supervisor::{DriverFound, WorkerHandle};
 
 /// Wait after the first failure; doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
@@ -43,7 +43,7 @@ pub(crate) struct Pool {
 struct State {
     /// Workers of an earlier one are of no use.
     era: u64,
-    ready: VecDeque<Mind>,
+    ready: VecDeque<WorkerHandle>,
     warming: usize,
     /// Programs that wait for a worker: each raises the number of workers wanted.
     waiting: usize,
@@ -93,7 +93,7 @@ impl Pool {
 
     /// A worker's driver is up; one of an earlier era is of no use. Whether the driver is another than that of the worker
     /// before.
-    pub(crate) fn ready(&self, worker: &Mind, driver: &DriverFound) -> bool {
+    pub(crate) fn ready(&self, worker: &WorkerHandle, driver: &DriverFound) -> bool {
         let mut state = self.lock();
         state.warming -= 1;
         state.failures_in_a_row = 0;
@@ -129,19 +129,19 @@ impl Pool {
     }
 
     /// A worker that was ready died unused.
-    pub(crate) fn lost(&self, worker: &Mind) {
+    pub(crate) fn lost(&self, worker: &WorkerHandle) {
         let mut state = self.lock();
         state.ready.retain(|ready| ready.pid() != worker.pid());
         self.changed.notify_all();
     }
 
     /// Takes a ready worker, or waits for one.
-    pub(crate) fn take(&self, patience: Duration) -> Result<Mind, PoolError> {
+    pub(crate) fn take(&self, patience: Duration) -> Result<WorkerHandle, PoolError> {
         self.wait_for_worker(patience, |state| &mut state.waiting, |ready| ready.pop_front())
     }
 
     /// Gives a worker back that was taken and not used.
-    pub(crate) fn put_back(&self, worker: Mind) {
+    pub(crate) fn put_back(&self, worker: WorkerHandle) {
         let mut state = self.lock();
         match worker.era() == state.era && !state.stopping {
             true => state.ready.push_front(worker),
@@ -160,7 +160,7 @@ impl Pool {
         &self,
         patience: Duration,
         count: impl Fn(&mut State) -> &mut usize,
-        pick: impl Fn(&mut VecDeque<Mind>) -> Option<T>,
+        pick: impl Fn(&mut VecDeque<WorkerHandle>) -> Option<T>,
     ) -> Result<T, PoolError> {
         let deadline = Instant::now() + patience;
         let mut state = self.lock();
@@ -184,7 +184,7 @@ impl Pool {
     }
 
     /// Gives up the ready workers and wakes everybody who waits.
-    pub(crate) fn stop(&self) -> Vec<Mind> {
+    pub(crate) fn stop(&self) -> Vec<WorkerHandle> {
         let mut state = self.lock();
         state.stopping = true;
         self.changed.notify_all();
@@ -230,7 +230,7 @@ fn state_rest(state: &State) -> Option<Duration> {
 fn outcome<T>(
     state: &mut State,
     failures: u64,
-    pick: impl Fn(&mut VecDeque<Mind>) -> Option<T>,
+    pick: impl Fn(&mut VecDeque<WorkerHandle>) -> Option<T>,
 ) -> Option<Result<T, PoolError>> {
     if state.stopping {
         return Some(Err(PoolError::Stopping));
@@ -246,7 +246,7 @@ fn outcome<T>(
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     #[test]
     fn as_many_workers_are_started_as_are_wanted() {
@@ -275,7 +275,7 @@ mod tests {
     fn a_program_that_waits_learns_of_the_failure_of_its_own_attempt() {
         let pool = Pool::new(0);
         std::thread::scope(|scope| {
-            let program = scope.spawn(|| pool.take(PATIENCE).map(|_| ()));
+            let program = scope.spawn(|| pool.take(TEST_TIMEOUT).map(|_| ()));
             assert!(pool.wait_for_need().is_some());
             pool.failed("no driver");
             assert_eq!(program.join().unwrap(), Err(PoolError::Failed("no driver".into())));
@@ -296,7 +296,7 @@ mod tests {
     fn stopping_wakes_everybody() {
         let pool = Pool::new(0);
         std::thread::scope(|scope| {
-            let program = scope.spawn(|| pool.take(PATIENCE).map(|_| ()));
+            let program = scope.spawn(|| pool.take(TEST_TIMEOUT).map(|_| ()));
             assert!(pool.wait_for_need().is_some());
             pool.stop();
             assert_eq!(program.join().unwrap(), Err(PoolError::Stopping));

@@ -59,11 +59,11 @@ impl Reporter {
 }
 
 /// Most characters of a line: names and reasons in it come from peers. A pipe that can be written to has room for so many.
-const LONGEST: usize = 1024;
+const MAX_LINE_CHARS: usize = 1024;
 
 /// One `write` a line, so that lines of several threads do not mix. What a terminal would obey is not in it.
 fn write_line(who: &str, line: fmt::Arguments<'_>) {
-    let text = format!("{who}: {}\n", shown(line.to_string().as_bytes(), LONGEST));
+    let text = format!("{who}: {}\n", shown(line.to_string().as_bytes(), MAX_LINE_CHARS));
     let mut error = io::stderr().lock();
     let mut room = [PollFd::from_borrowed_fd(error.as_fd(), PollFlags::OUT)];
     let has_room = poll(&mut room, Some(&Timespec::default())) == Ok(1);

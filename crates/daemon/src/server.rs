@@ -25,14 +25,14 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::accept;
 use crate::admin;
 use crate::listen::{ListenError, Listener, SocketFile, bind_unix};
-use crate::minder::{DriverFound, mind};
+use crate::nvml_service::NvmlProcesses;
 use crate::places::Greetings;
 use crate::pool::Pool;
 use crate::report::{Reporter, Verbosity};
 use crate::sessions::{Sessions, now};
 use crate::spawn::{Worker, WorkerCommand, spawn};
 use crate::view::WorkersView;
-use crate::watch::Watchers;
+use crate::worker_supervisor::{DriverFound, mind};
 
 /// What a server is to do.
 #[derive(Debug, Clone)]
@@ -94,7 +94,7 @@ pub(crate) struct Shared {
     pub(crate) hello_patience: Duration,
     pub(crate) peer_connections: usize,
     pub(crate) greetings: Greetings,
-    pub(crate) watchers: Watchers,
+    pub(crate) watchers: NvmlProcesses,
     pub(crate) session_memory: Option<u64>,
     pub(crate) cpu_opencl: bool,
     pub(crate) driver: String,
@@ -259,7 +259,7 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<Shared, StartEr
         hello_patience: config.hello_patience,
         peer_connections: config.peer_connections,
         greetings: Greetings::default(),
-        watchers: Watchers::default(),
+        watchers: NvmlProcesses::default(),
         session_memory: config.session_memory,
         cpu_opencl: config.cpu_opencl,
         driver: config.driver,

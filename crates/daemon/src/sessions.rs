@@ -10,21 +10,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use katydid_wire::key::SessionKey;
 
-use crate::minder::Mind;
 use crate::places::Origin;
 use crate::view::SessionView;
+use crate::worker_supervisor::WorkerHandle;
 
 /// How long a program waits at most for workers that are about to end: a GPU takes some tenths of a second to give back
 /// what one held.
-const END_PATIENCE: Duration = Duration::from_secs(5);
+const WORKER_END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of device memory that are worth the wait.
-const MUCH: u64 = 256 << 20;
+const MIN_AWAITED_BYTES: u64 = 256 << 20;
 
 /// A session that finds no memory on a device, and its own count.
 type ReclaimRequest = (SessionId, u64);
 
 /// Pleas of a session that are kept: those to programs that never answer stay.
-const MOST_PLEAS: usize = 64;
+const MAX_RECLAIM_REQUESTS: usize = 64;
 
 /// Names a session for as long as the server runs; counts from 1.
 pub(crate) type SessionId = u64;
@@ -77,7 +77,7 @@ struct Inner {
     /// Whose each is, where that counts.
     origins: BTreeMap<SessionId, Origin>,
     /// By which key a session can be taken up, and by whom it is served.
-    served: BTreeMap<SessionId, (SessionKey, Mind)>,
+    served: BTreeMap<SessionId, (SessionKey, WorkerHandle)>,
     /// Whose program is gone, and whose worker is about to end.
     ending: BTreeSet<SessionId>,
     /// Who has yet to give back what lies idle, by who wants it and that one's count.
@@ -97,7 +97,7 @@ impl Inner {
         let waiting = others.filter(|other| self.ending.contains(other) || self.tell(*other, &line)).collect();
         self.requests.insert((id, number), waiting);
         let own = self.requests.range((id, 0)..=(id, u64::MAX));
-        if own.clone().count() > MOST_PLEAS
+        if own.clone().count() > MAX_RECLAIM_REQUESTS
             && let Some((&oldest, _)) = own.clone().next()
         {
             // Its worker has long given up waiting.
@@ -137,7 +137,7 @@ impl Inner {
 
     fn is_ending_with_much(&self, id: SessionId) -> bool {
         let held = || self.table.get(&id)?.device_memory;
-        self.ending.contains(&id) && held().is_some_and(|held| held >= MUCH)
+        self.ending.contains(&id) && held().is_some_and(|held| held >= MIN_AWAITED_BYTES)
     }
 }
 
@@ -194,12 +194,12 @@ impl Sessions {
             let wants_place = !inner.ending.is_empty() && inner.refusal(self, origin).is_some();
             !inner.stopping && (wants_place || before.iter().any(|id| inner.is_ending_with_much(*id)))
         };
-        let waited = self.changed.wait_timeout_while(inner, END_PATIENCE, is_held_up);
+        let waited = self.changed.wait_timeout_while(inner, WORKER_END_TIMEOUT, is_held_up);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Notes which worker serves the session.
-    pub(crate) fn serve(&self, id: SessionId, worker: &Mind) {
+    pub(crate) fn serve(&self, id: SessionId, worker: &WorkerHandle) {
         self.change(id, |session| {
             session.worker_pid = worker.pid();
             session.driver = worker.driver().map(|driver| driver.name.clone());
@@ -207,7 +207,7 @@ impl Sessions {
     }
 
     /// The session can be taken up from now on by whoever has its key.
-    pub(crate) fn open(&self, id: SessionId, key: SessionKey, worker: Mind) {
+    pub(crate) fn open(&self, id: SessionId, key: SessionKey, worker: WorkerHandle) {
         let mut inner = self.lock();
         if inner.table.contains_key(&id) {
             inner.served.insert(id, (key, worker));
@@ -225,7 +225,7 @@ impl Sessions {
     }
 
     /// Who serves the session with this key. Every key is looked at, whether or not one before it matched.
-    pub(crate) fn find(&self, key: &SessionKey) -> Option<(SessionId, Mind)> {
+    pub(crate) fn find(&self, key: &SessionKey) -> Option<(SessionId, WorkerHandle)> {
         let inner = self.lock();
         let matching = inner.served.iter().filter(|(_, (known, _))| known.matches(key) && !key.is_none());
         matching.fold(None, |_, (id, (_, worker))| Some((*id, worker.clone())))
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_program_waits_for_a_worker_that_ends_with_much_or_has_the_last_place() {
-        for (most, held) in [(8, MUCH), (1, 0)] {
+        for (most, held) in [(8, MIN_AWAITED_BYTES), (1, 0)] {
             let later = |sessions: &Sessions| {
                 std::thread::sleep(Duration::from_millis(200));
                 assert_eq!(sessions.lock().last, 1, "it did not wait");
@@ -399,10 +399,10 @@ mod tests {
     #[test]
     fn a_program_does_not_wait_for_little_nor_for_good_nor_for_a_server_that_stops() {
         let began = std::time::Instant::now();
-        assert_eq!(admit_after(8, MUCH - 1, |_| {}), Ok(2));
-        assert_eq!(admit_after(8, MUCH, Sessions::stop), Err(AdmissionError::Stopping));
-        assert!(began.elapsed() < END_PATIENCE);
-        assert_eq!(admit_after(8, MUCH, |_| {}), Ok(2));
+        assert_eq!(admit_after(8, MIN_AWAITED_BYTES - 1, |_| {}), Ok(2));
+        assert_eq!(admit_after(8, MIN_AWAITED_BYTES, Sessions::stop), Err(AdmissionError::Stopping));
+        assert!(began.elapsed() < WORKER_END_TIMEOUT);
+        assert_eq!(admit_after(8, MIN_AWAITED_BYTES, |_| {}), Ok(2));
     }
 
     #[test]
@@ -418,7 +418,7 @@ mod tests {
         let workers = (1..=count).map(|id| {
             let (ours, theirs) = control::pair().unwrap();
             assert_eq!(sessions.admit(Program::default()), Ok(id));
-            sessions.open(id, SessionKey([7; 16]), Mind::of_session(ours, id));
+            sessions.open(id, SessionKey([7; 16]), WorkerHandle::of_session(ours, id));
             theirs
         });
         let workers = workers.collect();
@@ -468,11 +468,11 @@ mod tests {
     #[test]
     fn pleas_that_nobody_answers_are_kept_only_so_many() {
         let (sessions, _workers) = served(2);
-        (1..=3 * MOST_PLEAS as u64).for_each(|number| sessions.send_request(1, number, "0"));
+        (1..=3 * MAX_RECLAIM_REQUESTS as u64).for_each(|number| sessions.send_request(1, number, "0"));
         let inner = sessions.lock();
         assert_eq!(
             (inner.requests.len(), inner.requests.keys().next()),
-            (MOST_PLEAS, Some(&(1, 2 * MOST_PLEAS as u64 + 1)))
+            (MAX_RECLAIM_REQUESTS, Some(&(1, 2 * MAX_RECLAIM_REQUESTS as u64 + 1)))
         );
     }
 
@@ -482,7 +482,7 @@ mod tests {
         let waiting = sessions.admit(Program::default()).unwrap();
         let served = sessions.admit(Program::default()).unwrap();
         let (control, _worker) = control::pair().unwrap();
-        sessions.serve(served, &Mind::of_session(control, served));
+        sessions.serve(served, &WorkerHandle::of_session(control, served));
         sessions.usage(served, 4096, 7);
         let list = sessions.list();
         assert_eq!(list.len(), 1);

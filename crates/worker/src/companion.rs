@@ -16,22 +16,22 @@ use katydid_transport::{Connection, ControlChannel, ControlError, ControlMessage
 use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
 
-use crate::log::Log;
 use crate::monitor::leave;
+use crate::os::log::Log;
 use crate::preparation::Preparation;
-use crate::snapshot::{self, AtHand, Order, UnderWay};
-use crate::store::{Asker, Output};
+use crate::snapshot::{self, CurrentSnapshot, PendingSnapshots, SnapshotOrder};
+use crate::store::{ImageClient, Output};
 
 /// Where a session's companion is, while there is one.
 #[derive(Clone, Default)]
-pub(crate) struct Seat {
-    voice: Arc<Mutex<Option<Arc<Voice>>>>,
+pub(crate) struct CompanionSlot {
+    voice: Arc<Mutex<Option<Arc<CompanionWriter>>>>,
     /// A rebuilt session is its program's from here on, though the program may know that before we do.
     is_taken_up: Arc<AtomicBool>,
-    pub(crate) under_way: UnderWay,
+    pub(crate) under_way: PendingSnapshots,
 }
 
-impl Seat {
+impl CompanionSlot {
     /// Tells the companion that the program is back.
     pub(crate) fn program_is_back(&self) {
         if let Some(voice) = &*self.lock() {
@@ -45,18 +45,18 @@ impl Seat {
         self.is_taken_up.store(true, Ordering::Release);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Voice>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<CompanionWriter>>> {
         self.voice.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A connection whose words several threads may say; one listens.
-pub(crate) struct Voice {
+pub(crate) struct CompanionWriter {
     talk: ControlChannel,
     speaking: Mutex<()>,
 }
 
-impl Voice {
+impl CompanionWriter {
     /// Over a connection that was let in.
     pub(crate) fn new(line: Connection) -> io::Result<Self> {
         Ok(Self { talk: ControlChannel::over(line, MAX_MESSAGE)?, speaking: Mutex::new(()) })
@@ -85,19 +85,19 @@ fn decode(mut word: ControlMessage) -> Result<(ToWorker, Option<OwnedFd>), Contr
 }
 
 /// Lets a companion in, unless there is one.
-pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, seat: &Seat, control: &Control) {
+pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, seat: &CompanionSlot, control: &Control) {
     let mut place = seat.lock();
     if place.is_some() {
         let text = "the session has a companion already: another checkpoint of it may be under way";
         return peer.refuse(build, &Refused::new(RefusalCode::BUSY, text));
     }
     let voice = peer.consent(build, ready).map_err(|error| error.to_string());
-    let voice = voice.and_then(|socket| Voice::new(socket).map_err(|error| error.to_string()));
+    let voice = voice.and_then(|socket| CompanionWriter::new(socket).map_err(|error| error.to_string()));
     let started = voice.and_then(|voice| {
         let voice = Arc::new(voice);
         *place = Some(Arc::clone(&voice));
         let known = Arc::new(OnceLock::from(control.clone()));
-        let asker = Arc::new(Asker::new(Arc::clone(&voice)));
+        let asker = Arc::new(ImageClient::new(Arc::clone(&voice)));
         Companion { voice, seat: seat.clone(), session: known, driver: ready.driver.clone(), asker }.start()
     });
     if let Err(reason) = started {
@@ -108,24 +108,24 @@ pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, seat: &Seat, co
 
 /// A companion, and what it can control once that is there.
 pub(crate) struct Companion {
-    pub(crate) voice: Arc<Voice>,
-    pub(crate) seat: Seat,
+    pub(crate) voice: Arc<CompanionWriter>,
+    pub(crate) seat: CompanionSlot,
     /// Not before a session that is rebuilt has its program.
     pub(crate) session: Arc<OnceLock<Control>>,
     /// What the driver calls itself.
     pub(crate) driver: String,
-    pub(crate) asker: Arc<Asker>,
+    pub(crate) asker: Arc<ImageClient>,
 }
 
 impl Companion {
     /// Serves it in a thread of its own.
     fn start(self) -> Result<(), String> {
-        let serving = Serving {
+        let serving = CompanionSession {
             companion: self,
             is_paused: false,
             preparation: None,
             has_leftovers: false,
-            at_hand: AtHand::default(),
+            at_hand: CurrentSnapshot::default(),
         };
         let thread = thread::Builder::new().name("companion".into());
         thread.spawn(move || serving.serve()).map(drop).map_err(|error| error.to_string())
@@ -133,12 +133,12 @@ impl Companion {
 
     /// Serves it in this thread, which has heard a word already, or the end.
     pub(crate) fn serve_from(self, heard: Option<(ToWorker, Option<OwnedFd>)>) {
-        let mut serving = Serving {
+        let mut serving = CompanionSession {
             companion: self,
             is_paused: false,
             preparation: None,
             has_leftovers: false,
-            at_hand: AtHand::default(),
+            at_hand: CurrentSnapshot::default(),
         };
         if heard.is_some_and(|(order, folder)| serving.answer(order, folder)) {
             serving.serve();
@@ -154,20 +154,20 @@ impl Companion {
 }
 
 /// How often it is tried to give back what no snapshot has used.
-const PERIOD: Duration = Duration::from_millis(50);
+const RELEASE_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A companion that is being served.
-struct Serving {
+struct CompanionSession {
     companion: Companion,
     is_paused: bool,
     /// The image for the next snapshot.
     preparation: Option<Preparation>,
     /// Something was done ahead of a snapshot, or one was taken: memory lies aside, or will.
     has_leftovers: bool,
-    at_hand: AtHand,
+    at_hand: CurrentSnapshot,
 }
 
-impl Serving {
+impl CompanionSession {
     fn serve(mut self) {
         if let Some(control) = self.companion.session.get() {
             // What can be found out for a snapshot while the program runs is.
@@ -259,7 +259,7 @@ impl Serving {
             let control = control.clone();
             let tidy = move || {
                 while !control.release_snapshot() {
-                    thread::sleep(PERIOD);
+                    thread::sleep(RELEASE_RETRY_INTERVAL);
                 }
             };
             // Without a thread the next snapshot has it.
@@ -272,7 +272,7 @@ impl Serving {
         let output =
             self.preparation.take().and_then(Preparation::end).ok_or("no image is at hand: `Prepare` comes first")?;
         let driver = self.companion.driver.clone();
-        let order = Order { session, options, output, driver };
+        let order = SnapshotOrder { session, options, output, driver };
         snapshot::begin(&self.companion.voice, control, &self.at_hand, &self.companion.seat.under_way, order)?;
         self.has_leftovers = true;
         Ok(())

@@ -70,7 +70,7 @@ pub(crate) fn given(control: BorrowedFd<'_>, request: ReclaimRequest) {
 
 /// What the daemon says to a worker that serves a session.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum DaemonMessage {
     /// `give SESSION N DEVICE`: that session's plea number N.
     Give(ReclaimRequest, String),
     /// `answered N`: the others have done what they could for this session's.
@@ -78,16 +78,16 @@ pub(crate) enum Word {
 }
 
 /// Reads a line of the daemon's; none if it says nothing that is known here.
-pub(crate) fn hear(line: &[u8]) -> Option<Word> {
+pub(crate) fn hear(line: &[u8]) -> Option<DaemonMessage> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let kind = words.next()?;
     let mut number = || words.next()?.parse().ok();
     match kind {
         "give" => {
             let request = ReclaimRequest { session: number()?, number: number()? };
-            Some(Word::Give(request, words.next()?.to_owned()))
+            Some(DaemonMessage::Give(request, words.next()?.to_owned()))
         }
-        "answered" => Some(Word::Answered(number()?)),
+        "answered" => Some(DaemonMessage::Answered(number()?)),
         _ => None,
     }
 }
@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn what_the_daemon_says_is_read_and_nonsense_is_not() {
         let request = ReclaimRequest { session: 3, number: 7 };
-        assert_eq!(hear(b"give 3 7 0000:01:00.0"), Some(Word::Give(request, "0000:01:00.0".to_owned())));
-        assert_eq!(hear(b"answered 9"), Some(Word::Answered(9)));
+        assert_eq!(hear(b"give 3 7 0000:01:00.0"), Some(DaemonMessage::Give(request, "0000:01:00.0".to_owned())));
+        assert_eq!(hear(b"answered 9"), Some(DaemonMessage::Answered(9)));
         for line in [&b"give 3 7"[..], b"give 3 x 0", b"answered", b"answered -1", b"", b"\xff", b"take 1 2 3"] {
             assert_eq!(hear(line), None);
         }

@@ -1,6 +1,6 @@
 //! Untrusted bytes as lines of the daemon: what fuzzing drives.
 
-use crate::control::{Word, hear};
+use crate::control::{DaemonMessage, hear};
 
 /// Reads a line that the daemon may have written; whether it says something that is known.
 ///
@@ -9,11 +9,11 @@ use crate::control::{Word, hear};
 /// What it says is no part of what came.
 pub fn line_of_the_daemon(bytes: &[u8]) -> bool {
     match hear(bytes) {
-        Some(Word::Give(_, device)) => {
+        Some(DaemonMessage::Give(_, device)) => {
             assert!(bytes.windows(device.len().max(1)).any(|window| window == device.as_bytes()) || device.is_empty());
             true
         }
-        Some(Word::Answered(_)) => true,
+        Some(DaemonMessage::Answered(_)) => true,
         None => false,
     }
 }

@@ -7,27 +7,23 @@
 //! A worker serves one program and ends with it, whatever either of them is doing (`monitor.rs`). It trusts the daemon
 //! that started it and the driver it opened; the program's bytes it does not trust (`katydid-session`).
 
-mod anew;
+mod attach;
 mod companion;
 mod control;
-mod door;
 pub mod examine;
-mod host_memory;
-mod layout;
-mod log;
 mod memory;
 mod monitor;
+mod nvml_service;
 mod opencl;
+mod os;
 mod peers;
 mod preparation;
-mod process;
+mod reexec;
 mod restore;
-mod sandbox;
 mod serve;
 mod snapshot;
 mod store;
 mod warm;
-mod watch;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -40,14 +36,14 @@ use katydid_wire::handshake::{Build, RefusalCode, Refused, Role};
 use katydid_wire::note::Note;
 
 pub use katydid_session::{BenchedCall, ImageStore};
-pub use layout::STACKS_KEPT;
-pub use sandbox::{Sandbox, missing as missing_from_sandbox};
+pub use os::layout::STACKS_KEPT;
+pub use os::sandbox::{Sandbox, missing as missing_from_sandbox};
 
+pub use crate::nvml_service::examine as examine_question;
 pub use crate::opencl::opencl_drivers;
-pub use crate::watch::examine as examine_question;
 
-use crate::log::Log;
-use crate::warm::Warm;
+use crate::os::log::Log;
+use crate::warm::WarmDriver;
 
 /// What a worker is told on its command line.
 #[derive(Debug)]
@@ -79,14 +75,14 @@ pub fn run(options: WorkerOptions) -> ExitCode {
         return ExitCode::FAILURE;
     }
     if options.watches {
-        return watch::run(&options);
+        return nvml_service::run(&options);
     }
     let log = Log::early();
-    process::prepare(&log);
-    host_memory::bound(options.host_memory);
+    os::process::prepare(&log);
+    os::host_memory::bound(options.host_memory);
     let control = options.control.as_fd();
-    let warm = match Warm::up(&options.driver, options.soft.as_deref(), options.requires_gpu) {
-        Ok(warm) => Warm { images: options.images, has_journal: options.has_journal, ..warm },
+    let warm = match WarmDriver::up(&options.driver, options.soft.as_deref(), options.requires_gpu) {
+        Ok(warm) => WarmDriver { images: options.images, has_journal: options.has_journal, ..warm },
         Err(error) => {
             // The server says it, or passes it on to the program that waits.
             control::failed(control, &error);
@@ -98,8 +94,8 @@ pub fn run(options: WorkerOptions) -> ExitCode {
     }
     control::warm(control, &warm.name);
     let build = Build::current(SPEC_HASH);
-    let before = anew::note();
-    if before.is_some() && !anew::is_visited(control) {
+    let before = reexec::note();
+    if before.is_some() && !reexec::is_visited(control) {
         return ExitCode::FAILURE;
     }
     match Pending::receive(control, &build) {

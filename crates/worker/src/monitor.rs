@@ -14,13 +14,13 @@ use katydid_transport::LinkControl;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control;
-use crate::host_memory;
+use crate::os::host_memory;
 use crate::serve::UsageOf;
 
 /// How often usage is told, when it changed.
-const PERIOD: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks whether a program that has left is back.
-const SHORT: Duration = Duration::from_millis(20);
+const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Leaves at once. Exit handlers are not run: the driver's would wait for kernels that nobody wants any more.
 pub(crate) fn leave(code: i32) -> ! {
@@ -29,12 +29,12 @@ pub(crate) fn leave(code: i32) -> ! {
 }
 
 /// Tells the daemon what the session uses.
-pub(crate) struct Meter {
+pub(crate) struct UsageReporter {
     control: OwnedFd,
     usage: UsageOf,
 }
 
-impl Meter {
+impl UsageReporter {
     pub(crate) fn new(control: OwnedFd, usage: UsageOf) -> Self {
         Self { control, usage }
     }
@@ -62,7 +62,11 @@ impl Meter {
 /// # Errors
 ///
 /// When the system gives no thread.
-pub(crate) fn start(program: LinkControl, meter: Meter, settle: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+pub(crate) fn start(
+    program: LinkControl,
+    meter: UsageReporter,
+    settle: impl FnOnce() + Send + 'static,
+) -> std::io::Result<()> {
     thread::Builder::new()
         .name("monitor".into())
         .stack_size(64 << 10)
@@ -70,7 +74,7 @@ pub(crate) fn start(program: LinkControl, meter: Meter, settle: impl FnOnce() + 
     Ok(())
 }
 
-fn watch(program: &LinkControl, meter: &Meter, settle: impl FnOnce()) {
+fn watch(program: &LinkControl, meter: &UsageReporter, settle: impl FnOnce()) {
     let mut told = (0, 0);
     let end = loop {
         if let Some(end) = look(program, &meter.control) {
@@ -80,7 +84,7 @@ fn watch(program: &LinkControl, meter: &Meter, settle: impl FnOnce()) {
         told = meter.tell_anew(told);
         host_memory::look(meter.control.as_fd());
     };
-    if end == Gone::Program {
+    if end == Departure::Program {
         settle();
         meter.tell_end();
     }
@@ -89,23 +93,23 @@ fn watch(program: &LinkControl, meter: &Meter, settle: impl FnOnce()) {
 
 /// Who went away for good.
 #[derive(PartialEq, Eq)]
-enum Gone {
+enum Departure {
     Program,
     Daemon,
 }
 
 /// Waits a period for either peer to go away for good. A program that may leave is let go of.
-fn look(program: &LinkControl, control: &OwnedFd) -> Option<Gone> {
+fn look(program: &LinkControl, control: &OwnedFd) -> Option<Departure> {
     let socket = program.socket();
     let [control_gone, program_gone] = hung_up(control.as_fd(), socket.as_ref().map(|socket| socket.as_fd()));
     let is_over = || program_gone && socket.is_some_and(|socket| !program.ended(&socket));
-    if control_gone { Some(Gone::Daemon) } else { is_over().then_some(Gone::Program) }
+    if control_gone { Some(Departure::Daemon) } else { is_over().then_some(Departure::Program) }
 }
 
 /// Waits a period for either peer to go away. Data on a socket is not looked at: others read it. With no program, the
 /// wait is short, so that one that comes back is not long unwatched.
 fn hung_up(control: BorrowedFd<'_>, program: Option<BorrowedFd<'_>>) -> [bool; 2] {
-    let period = if program.is_some() { PERIOD } else { SHORT };
+    let period = if program.is_some() { REPORT_INTERVAL } else { RETURN_POLL_INTERVAL };
     let mut sockets = [control, program.unwrap_or(control)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::RDHUP));
     let timeout = Timespec { tv_sec: period.as_secs().cast_signed(), tv_nsec: period.subsec_nanos().into() };
     match poll(&mut sockets, Some(&timeout)) {
@@ -143,7 +147,7 @@ mod tests {
     fn the_end_is_told_after_what_is_held() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        Meter::new(theirs, Arc::new(|| (1 << 30, 17))).tell_end();
+        UsageReporter::new(theirs, Arc::new(|| (1 << 30, 17))).tell_end();
         let mut buffer = [0; 64];
         for expected in [&b"usage 1073741824 17"[..], b"ended"] {
             let length = recv(&ours, &mut buffer, RecvFlags::empty()).unwrap().1;

@@ -19,14 +19,14 @@ use katydid_transport::{AcceptError, Pending};
 use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused};
 use katydid_wire::note::Note;
 
-use crate::companion::Seat;
+use crate::companion::CompanionSlot;
 use crate::control;
-use crate::layout;
-use crate::log::Log;
+use crate::os::layout;
+use crate::os::log::Log;
 use crate::peers::SessionPeers;
-use crate::restore::Blank;
-use crate::serve::{self, Begun, Concerns, ServeError, lower};
-use crate::warm::Warm;
+use crate::restore::EmptySession;
+use crate::serve::{self, RunningSession, ServeError, ServerView, lower};
+use crate::warm::WarmDriver;
 
 /// Why a program was turned away.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ enum BeginError {
 }
 
 /// Serves the program that was handed over, and leaves the process with it.
-pub(crate) fn serve(warm: Warm, program: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
+pub(crate) fn serve(warm: WarmDriver, program: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
     let name = format!("{} (pid {})", program.hello().program, program.hello().pid);
     let platforms = match open(&warm, note) {
         Ok(platforms) => platforms,
@@ -72,7 +72,7 @@ pub(crate) fn serve(warm: Warm, program: Pending, note: &Note, build: &Build, co
 
 /// The machine's OpenCL drivers, in place of the CUDA driver. Of those that do not work beside others the log says why. Processors
 /// are there only for programs that may run code of their own as this user.
-fn open(warm: &Warm, note: &Note) -> Result<Vec<Platform>, DriverError> {
+fn open(warm: &WarmDriver, note: &Note) -> Result<Vec<Platform>, DriverError> {
     give_back(warm);
     layout::unsettle();
     let Opened { platforms, tried } = driver::open()?;
@@ -84,7 +84,7 @@ fn open(warm: &Warm, note: &Note) -> Result<Vec<Platform>, DriverError> {
 }
 
 /// The CUDA driver's hold of its devices. A failure leaves the device's memory taken, and nothing else.
-fn give_back(warm: &Warm) {
+fn give_back(warm: &WarmDriver) {
     for context in &warm.contexts {
         // SAFETY: retained once by this process, and used by nothing that is still there.
         let _ = unsafe { warm.driver.cuDevicePrimaryCtxRelease(context.device) };
@@ -108,9 +108,9 @@ fn name(platforms: &[Platform]) -> String {
     format!("OpenCL: {}", names.join(", "))
 }
 
-fn concerns_of(usage: Arc<Usage>) -> Concerns {
+fn concerns_of(usage: Arc<Usage>) -> ServerView {
     let usage = Arc::new(move || (usage.memory(), usage.calls()));
-    Concerns { usage, neighbourhood: SessionPeers::default() }
+    ServerView { usage, neighbourhood: SessionPeers::default() }
 }
 
 /// Memory that the program has too, at the first address that suits both; none where there is none.
@@ -149,7 +149,7 @@ fn begin(
     note: &Note,
     build: &Build,
     control: &OwnedFd,
-) -> Result<Begun, BeginError> {
+) -> Result<RunningSession, BeginError> {
     let failed = |what| move |source| BeginError::System { what, source };
     let quota = lower(program.hello().memory_quota, note.memory);
     let (capture, real) = Capture::start().map_err(failed("take its output"))?;
@@ -162,11 +162,11 @@ fn begin(
     session.attach(&*link);
     session.share(host);
     let (log, concerns) = (Log::kept(real), concerns_of(usage));
-    Ok(serve::accompany(session, link, ready, build, control, Seat::default(), log, concerns)?)
+    Ok(serve::accompany(session, link, ready, build, control, CompanionSlot::default(), log, concerns)?)
 }
 
 /// A session that is to become the one of an image. `devices` are those to use in place of its own.
-pub(crate) fn blank(warm: &Warm, note: &Note, part: &Part, devices: &str) -> Result<Blank, String> {
+pub(crate) fn blank(warm: &WarmDriver, note: &Note, part: &Part, devices: &str) -> Result<EmptySession, String> {
     let platforms = open(warm, note).map_err(|error| error.to_string())?;
     let (capture, real) = Capture::start().map_err(|error| format!("cannot take the driver's output: {error}"))?;
     let quota = part.notes.get(QUOTA).and_then(serde_json::Value::as_u64).unwrap_or(0);
@@ -176,5 +176,5 @@ pub(crate) fn blank(warm: &Warm, note: &Note, part: &Part, devices: &str) -> Res
     let ranges = ranges(host.as_ref());
     session.share(host);
     let (session, log, concerns) = (Box::leak(Box::new(session)), Log::kept(real), concerns_of(usage));
-    Ok(Blank { session, ranges, driver, log, concerns })
+    Ok(EmptySession { session, ranges, driver, log, concerns })
 }

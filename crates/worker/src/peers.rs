@@ -7,7 +7,7 @@ use katydid_session::{Reclaim, ReclaimPeers, ReclaimRequest};
 use katydid_transport::LinkControl;
 use katydid_wire::facts::Facts;
 
-use crate::control::{self, Word};
+use crate::control::{self, DaemonMessage};
 
 /// What a session has to do with the others.
 #[derive(Default)]
@@ -58,9 +58,9 @@ impl SessionPeers {
     pub(crate) fn hear(&self, line: &[u8], control: &OwnedFd, link_control: &LinkControl) {
         let Some(word) = control::hear(line) else { return };
         match (word, &self.reclaim) {
-            (Word::Answered(number), Some(reclaim)) => reclaim.answered(number),
-            (Word::Answered(_), None) => {}
-            (Word::Give(request, device), reclaim) => {
+            (DaemonMessage::Answered(number), Some(reclaim)) => reclaim.answered(number),
+            (DaemonMessage::Answered(_), None) => {}
+            (DaemonMessage::Give(request, device), reclaim) => {
                 let ordinal = self.devices.iter().position(|known| *known == device);
                 match reclaim.as_ref().zip(ordinal) {
                     Some((reclaim, ordinal)) => {

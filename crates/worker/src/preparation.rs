@@ -12,7 +12,7 @@ use katydid_image::Result;
 use katydid_session_core::{Failure, Precopy};
 use katydid_wire::companion::FromWorker;
 
-use crate::companion::{Voice, failed};
+use crate::companion::{CompanionWriter, failed};
 use crate::store::Output;
 
 /// An image that is taken at hand.
@@ -25,7 +25,7 @@ pub(crate) struct Preparation {
 impl Preparation {
     /// Takes an image at hand after what there is to be done ahead; the companion hears `Prepared` or `Failed`.
     pub(crate) fn begin(
-        voice: &Arc<Voice>,
+        voice: &Arc<CompanionWriter>,
         ahead: Option<Box<dyn Precopy>>,
         output: Result<Output>,
     ) -> io::Result<Self> {
@@ -75,14 +75,14 @@ mod tests {
     use katydid_wire::companion::{MAX_MESSAGE, Store, ToWorker};
 
     use super::*;
-    use crate::store::Asker;
+    use crate::store::ImageClient;
 
-    const SOON: Duration = Duration::from_secs(60);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Asks for what the image has.
-    struct Curious;
+    struct ReadingPrecopy;
 
-    impl Precopy for Curious {
+    impl Precopy for ReadingPrecopy {
         fn run(&mut self, sink: &dyn Sink) -> result::Result<u64, Failure> {
             sink.put(b"chunk")?;
             Ok(0)
@@ -90,12 +90,12 @@ mod tests {
     }
 
     /// A preparation with an image over the connection, who hands answers out there, and the supervisor's end.
-    fn begun() -> (Preparation, Arc<Asker>, ControlChannel) {
+    fn begun() -> (Preparation, Arc<ImageClient>, ControlChannel) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let voice = Arc::new(Voice::new(OwnedFd::from(ours).into()).unwrap());
-        let asker = Arc::new(Asker::new(Arc::clone(&voice)));
+        let voice = Arc::new(CompanionWriter::new(OwnedFd::from(ours).into()).unwrap());
+        let asker = Arc::new(ImageClient::new(Arc::clone(&voice)));
         let output = Output::open(Store::STREAM, None, 1, 0, &asker);
-        let preparation = Preparation::begin(&voice, Some(Box::new(Curious)), output).unwrap();
+        let preparation = Preparation::begin(&voice, Some(Box::new(ReadingPrecopy)), output).unwrap();
         let listener = Arc::clone(&asker);
         thread::spawn(move || {
             while let Ok((word, _)) = voice.hear() {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     fn heard(talk: &ControlChannel) -> FromWorker {
-        FromWorker::decode(&talk.receive(SOON).unwrap().bytes).unwrap()
+        FromWorker::decode(&talk.receive(TEST_TIMEOUT).unwrap().bytes).unwrap()
     }
 
     #[test]

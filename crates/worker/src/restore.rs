@@ -28,31 +28,31 @@ use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused, Ro
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::anew;
-use crate::companion::{Companion, Seat, Voice, failed};
-use crate::control::{self, Word};
-use crate::log::Log;
+use crate::companion::{Companion, CompanionSlot, CompanionWriter, failed};
+use crate::control::{self, DaemonMessage};
 use crate::memory::{self, Arenas};
 use crate::monitor::leave;
 use crate::opencl;
+use crate::os::log::Log;
 use crate::peers::SessionPeers;
-use crate::serve::{self, Begun, Concerns, lower};
-use crate::store::{Asker, Input};
-use crate::warm::Warm;
+use crate::reexec;
+use crate::serve::{self, RunningSession, ServerView, lower};
+use crate::store::{ImageClient, Input};
+use crate::warm::WarmDriver;
 
 /// How often the companion hears how far it is, and how often whoever waits for an order looks who is at the door.
-const PERIOD: Duration = Duration::from_millis(50);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long a companion that has a worker may say nothing.
-const SILENCE: Duration = Duration::from_secs(120);
+const COMPANION_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Serves a companion that wants a session rebuilt, then the session's program.
-pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
+pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
     let log = Log::early();
     let key = note.key;
     let mut ready = Ready { worker_pid: std::process::id(), key, driver: warm.name.clone(), arenas: Vec::new() };
     let voice = peer.consent(build, &ready).map_err(|error| error.to_string());
-    let voice = voice.and_then(|socket| Voice::new(socket).map_err(|error| error.to_string()));
+    let voice = voice.and_then(|socket| CompanionWriter::new(socket).map_err(|error| error.to_string()));
     let voice = match voice {
         Ok(voice) => Arc::new(voice),
         Err(reason) => {
@@ -60,9 +60,9 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
             return ExitCode::FAILURE;
         }
     };
-    let asker = Arc::new(Asker::new(Arc::clone(&voice)));
+    let asker = Arc::new(ImageClient::new(Arc::clone(&voice)));
     let Some((order, folder)) = first_order(&voice) else { return ExitCode::FAILURE };
-    let hearing = match Hearing::start(&voice, &asker) {
+    let hearing = match OrderThread::start(&voice, &asker) {
         Ok(hearing) => hearing,
         Err(reason) => {
             let _ = voice.say(&failed(reason));
@@ -70,14 +70,14 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
         }
     };
     let rebuilt = rebuild(warm, (order, folder), note, &voice, &asker);
-    let door = Door { control: &control, build, log: &log };
+    let door = AttachPoint { control: &control, build, log: &log };
     let rebuilt = match rebuilt.and_then(|rebuilt| complete(rebuilt, &hearing, &voice, &asker, &door)) {
         Ok(rebuilt) => rebuilt,
         Err(refusal) => {
             hearing.is_refused.store(true, SeqCst);
             let _ = voice.say(&refusal);
             if let FromWorker::Anew { devices } = refusal {
-                log.line(format_args!("cannot begin anew: {}", anew::begin(&devices, note)));
+                log.line(format_args!("cannot begin anew: {}", reexec::begin(&devices, note)));
             }
             // What was made goes at once: another worker may be asked for it.
             leave(1);
@@ -86,7 +86,7 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
     ready.arenas.clone_from(&rebuilt.ranges);
     ready.driver.clone_from(&rebuilt.driver);
     let driver = ready.driver.clone();
-    let companion = Companion { voice, seat: Seat::default(), session: Arc::default(), driver, asker };
+    let companion = Companion { voice, seat: CompanionSlot::default(), session: Arc::default(), driver, asker };
     companion.sit_down();
     let (seat, slot) = (companion.seat.clone(), Arc::clone(&companion.session));
     let next = hearing.end_orders();
@@ -109,9 +109,9 @@ pub(crate) fn serve(warm: Warm, peer: Pending, note: &Note, build: &Build, contr
 type Order = (ToWorker, Option<OwnedFd>);
 
 /// The order to restore.
-fn first_order(voice: &Voice) -> Option<Order> {
+fn first_order(voice: &CompanionWriter) -> Option<Order> {
     loop {
-        match voice.hear_within(SILENCE) {
+        match voice.hear_within(COMPANION_TIMEOUT) {
             Ok(heard @ (ToWorker::Restore { .. }, _)) => return Some(heard),
             Ok(_) => voice.say(&failed("there is no session yet")).ok()?,
             Err(_) => return None,
@@ -120,15 +120,15 @@ fn first_order(voice: &Voice) -> Option<Order> {
 }
 
 /// A thread that hears answers while the session is rebuilt, orders after that of an outline, and then serves the companion.
-struct Hearing {
+struct OrderThread {
     orders: Receiver<Order>,
     next: Sender<Companion>,
     /// The session was refused: whoever hangs up now changes nothing.
     is_refused: Arc<AtomicBool>,
 }
 
-impl Hearing {
-    fn start(voice: &Arc<Voice>, asker: &Arc<Asker>) -> Result<Self, String> {
+impl OrderThread {
+    fn start(voice: &Arc<CompanionWriter>, asker: &Arc<ImageClient>) -> Result<Self, String> {
         let ((order, orders), (next, later)) = (channel(), channel());
         let (voice, asker) = (Arc::clone(voice), Arc::clone(asker));
         let thread = thread::Builder::new().name("hearing".into());
@@ -147,8 +147,8 @@ impl Hearing {
 /// Hands answers on, and orders for as long as somebody takes them. The first one after the last `Restored` is the companion's, which
 /// from there on is served as any.
 fn hear(
-    voice: &Arc<Voice>,
-    asker: &Asker,
+    voice: &Arc<CompanionWriter>,
+    asker: &ImageClient,
     orders: &Sender<Order>,
     later: &Receiver<Companion>,
     is_refused: &AtomicBool,
@@ -178,7 +178,7 @@ fn hear(
 }
 
 /// A session that waits for its program.
-struct Rebuilt {
+struct RebuiltSession {
     session: &'static mut dyn Restorable,
     part: Part,
     input: Input,
@@ -186,28 +186,28 @@ struct Rebuilt {
     ranges: Vec<ArenaRange>,
     driver: String,
     log: Log,
-    concerns: Concerns,
+    concerns: ServerView,
 }
 
 /// A session in which nothing has happened, and what comes with it. As any it is never dropped: of one that cannot be rebuilt the
 /// driver may be copying contents yet.
-pub(crate) struct Blank {
+pub(crate) struct EmptySession {
     pub(crate) session: &'static mut dyn Restorable,
     pub(crate) ranges: Vec<ArenaRange>,
     /// What its driver calls itself.
     pub(crate) driver: String,
     pub(crate) log: Log,
-    pub(crate) concerns: Concerns,
+    pub(crate) concerns: ServerView,
 }
 
 /// Rebuilds what lies on devices; what the companion is told where that fails.
 fn rebuild(
-    warm: Warm,
+    warm: WarmDriver,
     (order, folder): Order,
     note: &Note,
-    voice: &Arc<Voice>,
-    asker: &Arc<Asker>,
-) -> Result<Rebuilt, FromWorker> {
+    voice: &Arc<CompanionWriter>,
+    asker: &Arc<ImageClient>,
+) -> Result<RebuiltSession, FromWorker> {
     let ToWorker::Restore { store, session: name, checkpoint, devices, incarnations, device_only, rehearsal } = order
     else {
         return Err(failed("there is no session yet"));
@@ -217,32 +217,32 @@ fn rebuild(
     let part = input.part(&name).map_err(failed)?;
     let blank = match opencl::is_kept_in(&part) {
         true => opencl::blank(&warm, note, &part, &devices),
-        false => match anew::order(&warm.facts, &devices).map_err(failed)? {
+        false => match reexec::order(&warm.facts, &devices).map_err(failed)? {
             Some(devices) => return Err(FromWorker::Anew { devices }),
             None => blank(warm, note, &part, &input, &incarnations),
         },
     };
-    let Blank { session, ranges, driver, log, concerns } = blank.map_err(failed)?;
+    let EmptySession { session, ranges, driver, log, concerns } = blank.map_err(failed)?;
     restore(&mut *session, (&part, &input), options, voice)?;
-    Ok(Rebuilt { session, part, input, name, ranges, driver, log, concerns })
+    Ok(RebuiltSession { session, part, input, name, ranges, driver, log, concerns })
 }
 
 /// Has what was rebuilt of an outline become the session of the image that is ordered next.
 fn complete(
-    rebuilt: Rebuilt,
-    hearing: &Hearing,
-    voice: &Arc<Voice>,
-    asker: &Arc<Asker>,
-    door: &Door<'_>,
-) -> Result<Rebuilt, FromWorker> {
+    rebuilt: RebuiltSession,
+    hearing: &OrderThread,
+    voice: &Arc<CompanionWriter>,
+    asker: &Arc<ImageClient>,
+    door: &AttachPoint<'_>,
+) -> Result<RebuiltSession, FromWorker> {
     if !opencl::is_outline(&rebuilt.part) {
         return Ok(rebuilt);
     }
-    let Rebuilt { session, ranges, driver, log, concerns, part: outline, .. } = rebuilt;
+    let RebuiltSession { session, ranges, driver, log, concerns, part: outline, .. } = rebuilt;
     // A companion that is gone ends the process.
     let _ = voice.say(&restored(&*session));
     loop {
-        match hearing.orders.recv_timeout(PERIOD) {
+        match hearing.orders.recv_timeout(PROGRESS_INTERVAL) {
             Ok((ToWorker::Restore { store, session: name, checkpoint, .. }, folder)) => {
                 let input = Input::open(store, folder, checkpoint, asker).map_err(failed)?;
                 let part = input.part(&name).map_err(failed)?;
@@ -250,7 +250,7 @@ fn complete(
                     return Err(failed("what was made ahead was made for another session"));
                 }
                 restore(&mut *session, (&part, &input), RestoreOptions::default(), voice)?;
-                return Ok(Rebuilt { session, part, input, name, ranges, driver, log, concerns });
+                return Ok(RebuiltSession { session, part, input, name, ranges, driver, log, concerns });
             }
             Ok(_) => drop(voice.say(&failed("the session has no contents yet"))),
             Err(RecvTimeoutError::Timeout) => door.turn_away(),
@@ -261,7 +261,13 @@ fn complete(
 }
 
 /// A session of CUDA with the addresses of the one in the image.
-fn blank(warm: Warm, note: &Note, part: &Part, input: &Input, incarnations: &[u8]) -> Result<Blank, String> {
+fn blank(
+    warm: WarmDriver,
+    note: &Note,
+    part: &Part,
+    input: &Input,
+    incarnations: &[u8],
+) -> Result<EmptySession, String> {
     let state = journal_of(part, input.source()).map_err(|error| error.to_string())?;
     let opening = Opening::read(&state).map_err(|error| error.to_string())?;
     let arenas = memory::agree(&warm.driver, warm.facts.devices.len(), &opening.arenas, None);
@@ -277,8 +283,8 @@ fn blank(warm: Warm, note: &Note, part: &Part, input: &Input, incarnations: &[u8
     let session = Box::leak(Box::new(Session::without_program(setup)));
     session.live_in(incarnations);
     let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
-    let concerns = Concerns { usage, neighbourhood: SessionPeers::new(session.reclaim(), devices) };
-    Ok(Blank { session, ranges, driver: name, log: Log::kept(real), concerns })
+    let concerns = ServerView { usage, neighbourhood: SessionPeers::new(session.reclaim(), devices) };
+    Ok(EmptySession { session, ranges, driver: name, log: Log::kept(real), concerns })
 }
 
 /// What the companion is told once that is done.
@@ -291,7 +297,7 @@ fn restore(
     session: &mut dyn Restorable,
     (part, input): (&Part, &Input),
     options: RestoreOptions,
-    voice: &Voice,
+    voice: &CompanionWriter,
 ) -> Result<(), FromWorker> {
     let progress = Progress::default();
     thread::scope(|scope| {
@@ -299,7 +305,7 @@ fn restore(
         let told = &progress;
         let teller = thread::Builder::new().name("progress".into());
         let teller = teller.spawn_scoped(scope, move || {
-            while is_done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+            while is_done.recv_timeout(PROGRESS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let word = FromWorker::Progress { done: told.done(), total: told.total(), written: 0 };
                 if voice.say(&word).is_err() {
                     told.cancel();
@@ -326,15 +332,15 @@ fn refusal(failure: Failure) -> FromWorker {
 
 /// Waits for the program and makes what needs it.
 fn take_up(
-    rebuilt: Rebuilt,
+    rebuilt: RebuiltSession,
     build: &Build,
     ready: &Ready,
     control: &OwnedFd,
-    seat: &Seat,
+    seat: &CompanionSlot,
     slot: &OnceLock<Control>,
-) -> Result<Begun, String> {
-    let Rebuilt { session, part, input, log, concerns, .. } = rebuilt;
-    let program = Door { control, build, log: &log }.await_program();
+) -> Result<RunningSession, String> {
+    let RebuiltSession { session, part, input, log, concerns, .. } = rebuilt;
+    let program = AttachPoint { control, build, log: &log }.await_program();
     let complete = session.restore_host(program.pinned(), &part, input.source());
     if let Err(reason) = complete.map_err(|error| error.to_string()) {
         program.refuse(build, &Refused::new(RefusalCode::NO_SESSION, reason.clone()));
@@ -355,13 +361,13 @@ fn take_up(
 }
 
 /// Where the daemon brings visitors and neighbours' pleas.
-struct Door<'a> {
+struct AttachPoint<'a> {
     control: &'a OwnedFd,
     build: &'a Build,
     log: &'a Log,
 }
 
-impl Door<'_> {
+impl AttachPoint<'_> {
     /// The first visitor that is the program.
     fn await_program(&self) -> Pending {
         loop {
@@ -392,7 +398,7 @@ impl Door<'_> {
             }
             // Nothing lies idle in a session that has no program yet.
             Ok(Some(Delivery::Text(line))) => {
-                if let Some(Word::Give(request, _)) = control::hear(&line) {
+                if let Some(DaemonMessage::Give(request, _)) = control::hear(&line) {
                     control::given(self.control.as_fd(), request);
                 }
             }

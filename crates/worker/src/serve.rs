@@ -11,16 +11,16 @@ use katydid_transport::{AcceptError, Pending, WorkerLink};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, SessionKind};
 use katydid_wire::note::Note;
 
-use crate::companion::Seat;
+use crate::attach::AttachPoint;
+use crate::companion::CompanionSlot;
 use crate::control;
-use crate::door::Door;
-use crate::log::Log;
 use crate::memory::{self, Arenas};
-use crate::monitor::{self, Meter, leave};
+use crate::monitor::{self, UsageReporter, leave};
 use crate::opencl;
+use crate::os::log::Log;
 use crate::peers::SessionPeers;
-use crate::snapshot::UnderWay;
-use crate::warm::Warm;
+use crate::snapshot::PendingSnapshots;
+use crate::warm::WarmDriver;
 
 /// Exit status of a session that its program broke.
 pub(crate) const BROKEN: i32 = 1;
@@ -42,7 +42,7 @@ pub(crate) enum ServeError {
 }
 
 /// Serves the program that was handed over, and leaves the process with it.
-pub(crate) fn serve(warm: Warm, program: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
+pub(crate) fn serve(warm: WarmDriver, program: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
     if program.hello().session == SessionKind::OPENCL {
         return opencl::serve(warm, program, note, build, control);
     }
@@ -67,13 +67,13 @@ pub(crate) fn serve(warm: Warm, program: Pending, note: &Note, build: &Build, co
 
 /// Opens the link and starts what accompanies a session.
 fn begin(
-    warm: Warm,
+    warm: WarmDriver,
     program: Pending,
     arenas: Arenas,
     note: &Note,
     build: &Build,
     control: &OwnedFd,
-) -> Result<Begun, ServeError> {
+) -> Result<RunningSession, ServeError> {
     let failed = |what| move |source| ServeError::System { what, source };
     let quota = lower(program.hello().memory_quota, note.memory);
     let (capture, real) = Capture::start().map_err(failed("take its output"))?;
@@ -96,26 +96,26 @@ fn begin(
         session.use_store(store);
     }
     let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
-    let concerns = Concerns { usage, neighbourhood: SessionPeers::new(session.reclaim(), devices) };
-    accompany(session, link, ready, build, control, Seat::default(), Log::kept(real), concerns)
+    let concerns = ServerView { usage, neighbourhood: SessionPeers::new(session.reclaim(), devices) };
+    accompany(session, link, ready, build, control, CompanionSlot::default(), Log::kept(real), concerns)
 }
 
 /// Tells bytes of device memory that a session holds, and its calls so far.
 pub(crate) type UsageOf = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
 
 /// What of a session concerns the server.
-pub(crate) struct Concerns {
+pub(crate) struct ServerView {
     pub(crate) usage: UsageOf,
     pub(crate) neighbourhood: SessionPeers,
 }
 
 /// A session with its program, and what accompanies it. It is never dropped: the driver may use its memory until the process ends.
-pub(crate) struct Begun {
+pub(crate) struct RunningSession {
     session: &'static mut dyn Checkpointable,
     link: Box<dyn WorkerLink>,
     log: Arc<Log>,
-    under_way: UnderWay,
-    meter: Meter,
+    under_way: PendingSnapshots,
+    meter: UsageReporter,
     /// For companions; none where there can be none.
     pub(crate) session_control: Option<Control>,
 }
@@ -132,32 +132,33 @@ pub(crate) fn accompany(
     ready: Ready,
     build: &Build,
     control: &OwnedFd,
-    seat: Seat,
+    seat: CompanionSlot,
     log: Log,
-    concerns: Concerns,
-) -> Result<Begun, ServeError> {
+    concerns: ServerView,
+) -> Result<RunningSession, ServeError> {
     let failed = |what| move |source| ServeError::System { what, source };
-    let Concerns { usage, neighbourhood } = concerns;
+    let ServerView { usage, neighbourhood } = concerns;
     let log = Arc::new(log);
     let under_way = seat.under_way.clone();
     let mut session_control = None;
     if let Some(link_control) = link.link_control() {
         let again = || control.try_clone().map_err(failed("watch the server"));
         let settle = under_way.clone();
-        let meter = Meter::new(again()?, Arc::clone(&usage));
+        let meter = UsageReporter::new(again()?, Arc::clone(&usage));
         monitor::start(link_control.clone(), meter, move || settle.settle()).map_err(failed("start a thread"))?;
         let (control, build, controlled) = (again()?, build.clone(), session.control(link_control));
         session_control = Some(controlled.clone());
         neighbourhood.connect(again()?);
-        let door = Door { control, build, ready, session: controlled, seat, neighbourhood, log: Arc::clone(&log) };
+        let door =
+            AttachPoint { control, build, ready, session: controlled, seat, neighbourhood, log: Arc::clone(&log) };
         door.open().map_err(failed("start a thread"))?;
     }
-    let meter = Meter::new(control.try_clone().map_err(failed("watch the server"))?, usage);
-    Ok(Begun { session, link, log, under_way, meter, session_control })
+    let meter = UsageReporter::new(control.try_clone().map_err(failed("watch the server"))?, usage);
+    Ok(RunningSession { session, link, log, under_way, meter, session_control })
 }
 
 /// Serves to the end, and leaves the process with it; snapshots that are being written are finished first.
-pub(crate) fn run(begun: Begun, name: &str) -> ! {
+pub(crate) fn run(begun: RunningSession, name: &str) -> ! {
     let outcome = begun.session.serve(Box::leak(begun.link));
     begun.under_way.settle();
     begun.meter.tell_end();

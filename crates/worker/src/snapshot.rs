@@ -12,24 +12,24 @@ use katydid_image::Session as Part;
 use katydid_session_core::{CaptureOptions, Checkpointable, Control, Failure, PendingSnapshot, Progress};
 use katydid_wire::companion::FromWorker;
 
-use crate::companion::Voice;
+use crate::companion::CompanionWriter;
 use crate::store::Output;
 
 /// How often the companion hears how far it is.
-const PERIOD: Duration = Duration::from_millis(50);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The snapshot at hand.
 #[derive(Clone, Default)]
-pub(crate) struct AtHand(Arc<Mutex<Option<Hand>>>);
+pub(crate) struct CurrentSnapshot(Arc<Mutex<Option<SnapshotInProgress>>>);
 
-struct Hand {
+struct SnapshotInProgress {
     progress: Arc<Progress>,
     /// Orders it written; none once that has been done, or the snapshot was given up.
     write: Option<Sender<()>>,
 }
 
-impl AtHand {
-    fn lock(&self) -> MutexGuard<'_, Option<Hand>> {
+impl CurrentSnapshot {
+    fn lock(&self) -> MutexGuard<'_, Option<SnapshotInProgress>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -38,7 +38,7 @@ impl AtHand {
         let mut place = self.lock();
         let (write, ordered) = channel();
         let is_free = place.is_none();
-        is_free.then(|| *place = Some(Hand { progress: Arc::clone(progress), write: Some(write) }))?;
+        is_free.then(|| *place = Some(SnapshotInProgress { progress: Arc::clone(progress), write: Some(write) }))?;
         Some(ordered)
     }
 
@@ -65,15 +65,15 @@ impl AtHand {
 /// The snapshots of a session that are being taken or written. The worker does not leave before them: they are whole
 /// without the program, which may have ended meanwhile.
 #[derive(Clone, Default)]
-pub(crate) struct UnderWay(Arc<(Mutex<usize>, Condvar)>);
+pub(crate) struct PendingSnapshots(Arc<(Mutex<usize>, Condvar)>);
 
 /// One of them, as long as it lasts.
-struct Begun(UnderWay);
+struct PendingGuard(PendingSnapshots);
 
-impl UnderWay {
-    fn begin(&self) -> Begun {
+impl PendingSnapshots {
+    fn begin(&self) -> PendingGuard {
         *self.count() += 1;
-        Begun(self.clone())
+        PendingGuard(self.clone())
     }
 
     /// Waits until there is none.
@@ -86,7 +86,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for Begun {
+impl Drop for PendingGuard {
     fn drop(&mut self) {
         *self.0.count() -= 1;
         self.0.0.1.notify_all();
@@ -94,7 +94,7 @@ impl Drop for Begun {
 }
 
 /// What is to be kept, and where.
-pub(crate) struct Order {
+pub(crate) struct SnapshotOrder {
     pub(crate) session: String,
     pub(crate) options: CaptureOptions,
     pub(crate) output: Output,
@@ -105,15 +105,15 @@ pub(crate) struct Order {
 /// Takes a snapshot and tells the companion everything: `Captured` or `Failed`, then, once that is ordered, `Written` or
 /// `Unwritten`.
 pub(crate) fn begin(
-    voice: &Arc<Voice>,
+    voice: &Arc<CompanionWriter>,
     control: &Control,
-    at_hand: &AtHand,
-    under_way: &UnderWay,
-    order: Order,
+    at_hand: &CurrentSnapshot,
+    under_way: &PendingSnapshots,
+    order: SnapshotOrder,
 ) -> Result<(), String> {
     let progress = Arc::new(Progress::default());
     let ordered = at_hand.take(&progress).ok_or("a snapshot of the session is being written already")?;
-    let work = Work { voice: Arc::clone(voice), control: control.clone(), at_hand: at_hand.clone(), progress };
+    let work = SnapshotWork { voice: Arc::clone(voice), control: control.clone(), at_hand: at_hand.clone(), progress };
     let begun = under_way.begin();
     let started = thread::Builder::new().name("snapshot".into()).spawn(move || {
         work.run(order, &ordered);
@@ -125,16 +125,16 @@ pub(crate) fn begin(
     })
 }
 
-struct Work {
-    voice: Arc<Voice>,
+struct SnapshotWork {
+    voice: Arc<CompanionWriter>,
     control: Control,
-    at_hand: AtHand,
+    at_hand: CurrentSnapshot,
     progress: Arc<Progress>,
 }
 
-impl Work {
-    fn run(self, order: Order, ordered: &Receiver<()>) {
-        let Order { session, options, output, driver } = order;
+impl SnapshotWork {
+    fn run(self, order: SnapshotOrder, ordered: &Receiver<()>) {
+        let SnapshotOrder { session, options, output, driver } = order;
         let output = Arc::new(output);
         let mut taken = match self.take(session, options, &output) {
             Ok(taken) => taken,
@@ -190,7 +190,7 @@ impl Work {
             });
             writer.map_err(|error| format!("cannot start a thread: {error}"))?;
             loop {
-                match answered.recv_timeout(PERIOD) {
+                match answered.recv_timeout(PROGRESS_INTERVAL) {
                     Ok(written) => return written.map_err(|error| error.to_string()),
                     Err(RecvTimeoutError::Timeout) => self.tell(output),
                     Err(RecvTimeoutError::Disconnected) => return Err("a thread has failed".to_owned()),

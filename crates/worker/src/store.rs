@@ -17,20 +17,20 @@ use katydid_wire::companion::{FromWorker, STATE_PIECE, Store, ToWorker};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use crate::companion::Voice;
+use crate::companion::CompanionWriter;
 
 /// Name of the state with the session's part of the manifest, for an image that is asked for over a connection.
 const PART: &str = "part";
 
 /// Asks the supervisor.
-pub(crate) struct Asker {
-    voice: Arc<Voice>,
+pub(crate) struct ImageClient {
+    voice: Arc<CompanionWriter>,
     /// Who waits for an answer, the first one first; none once the connection is gone.
     waiting: Mutex<Option<VecDeque<SyncSender<ToWorker>>>>,
 }
 
-impl Asker {
-    pub(crate) fn new(voice: Arc<Voice>) -> Self {
+impl ImageClient {
+    pub(crate) fn new(voice: Arc<CompanionWriter>) -> Self {
         Self { voice, waiting: Mutex::new(Some(VecDeque::new())) }
     }
 
@@ -126,7 +126,7 @@ fn mixed_up() -> ImageError {
     unfit("the supervisor answered another question")
 }
 
-impl Sink for Asker {
+impl Sink for ImageClient {
     fn put(&self, chunk: &[u8]) -> Result<ChunkId> {
         let id = ChunkId::of(chunk);
         if self.has(&id) {
@@ -163,7 +163,7 @@ fn state_file(name: &str) -> String {
     format!("state-{name}.bin")
 }
 
-impl Source for Asker {
+impl Source for ImageClient {
     fn read(&self, id: &ChunkId, buffer: &mut [u8]) -> Result<()> {
         let ToWorker::Chunk { data } = self.ask(&FromWorker::Get { hash: id.as_bytes().to_vec() })? else {
             return Err(mixed_up());
@@ -176,7 +176,7 @@ impl Source for Asker {
     }
 
     fn state(&self, entry: &FileEntry) -> Result<Vec<u8>> {
-        let bytes = Asker::state(self, &entry.name)?;
+        let bytes = ImageClient::state(self, &entry.name)?;
         if ChunkId::of(&bytes) == entry.blake3 { Ok(bytes) } else { Err(unfit(format!("{} came damaged", entry.name))) }
     }
 }
@@ -192,7 +192,7 @@ pub(crate) enum Output {
     /// By us.
     Folder(Box<Part>),
     /// By the supervisor.
-    Stream(Arc<Asker>),
+    Stream(Arc<ImageClient>),
 }
 
 impl Output {
@@ -202,7 +202,7 @@ impl Output {
         folder: Option<OwnedFd>,
         checkpoint: u32,
         level: u32,
-        asker: &Arc<Asker>,
+        asker: &Arc<ImageClient>,
     ) -> Result<Self> {
         match (store, folder) {
             // The supervisor takes what a sandboxed worker may not write.
@@ -257,11 +257,16 @@ impl Output {
 /// An image being read.
 pub(crate) enum Input {
     Folder(Box<Reader>),
-    Stream(Arc<Asker>),
+    Stream(Arc<ImageClient>),
 }
 
 impl Input {
-    pub(crate) fn open(store: Store, folder: Option<OwnedFd>, checkpoint: u32, asker: &Arc<Asker>) -> Result<Self> {
+    pub(crate) fn open(
+        store: Store,
+        folder: Option<OwnedFd>,
+        checkpoint: u32,
+        asker: &Arc<ImageClient>,
+    ) -> Result<Self> {
         match (store, folder) {
             (Store::DIRECTORY, Some(folder)) if !is_closed(&folder, OFlags::DIRECTORY | OFlags::RDONLY) => {
                 let which = Which::Number(CheckpointNumber(checkpoint));
@@ -287,7 +292,7 @@ impl Input {
                 found.cloned().ok_or_else(|| unfit(format!("the checkpoint has no session {name}")))
             }
             Self::Stream(asker) => {
-                let bytes = Asker::state(asker, &state_file(&format!("{name}.{PART}")))?;
+                let bytes = ImageClient::state(asker, &state_file(&format!("{name}.{PART}")))?;
                 serde_json::from_slice(&bytes).map_err(|error| unfit(error.to_string()))
             }
         }

@@ -12,7 +12,7 @@ use katydid_session::{Carrier, ImageStore, WarmContext, gather};
 use katydid_wire::facts::Facts;
 use katydid_wire::handshake::SOFTCUDA;
 
-use crate::layout;
+use crate::os::layout;
 
 /// Where NVIDIA's kernel module tells its version.
 const KERNEL_MODULE: &str = "/sys/module/nvidia/version";
@@ -43,7 +43,7 @@ pub(crate) enum WarmError {
 }
 
 /// A driver that is up.
-pub(crate) struct Warm {
+pub(crate) struct WarmDriver {
     /// The driver.
     pub(crate) driver: Arc<Driver>,
     /// What it calls itself.
@@ -62,7 +62,7 @@ pub(crate) struct Warm {
     pub(crate) has_journal: bool,
 }
 
-impl Warm {
+impl WarmDriver {
     /// Opens a driver, asks it everything about its devices, and retains the primary context of the first one: what
     /// most programs do first, and what takes a driver 0.1 s.
     ///

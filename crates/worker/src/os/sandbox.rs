@@ -74,7 +74,7 @@ impl Sandbox {
 
 /// The head of `capset`'s arguments: version 3, this thread.
 #[repr(C)]
-struct Head {
+struct CapHeader {
     version: u32,
     pid: i32,
 }
@@ -85,7 +85,7 @@ const VERSION: u32 = 0x2008_0522;
 /// A process of root's is as any other: what it may do to files, their owner and mode say. With no new privileges a child
 /// gets no capabilities back.
 fn give_up_capabilities() -> io::Result<()> {
-    let head = Head { version: VERSION, pid: 0 };
+    let head = CapHeader { version: VERSION, pid: 0 };
     // Effective, permitted and inheritable, for two words of capabilities.
     let none = [[0_u32; 3]; 2];
     // SAFETY: both arguments are as version 3 wants them and outlive the call.

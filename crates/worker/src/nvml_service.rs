@@ -5,9 +5,9 @@
 //! `katydid_wire::nvml` are called, and all of those only ask. It ends when nothing is asked for a while, or has been for long
 //! (`patience.rs`).
 
-mod given;
+mod arguments;
+mod idle;
 mod library;
-mod patience;
 mod soft;
 
 use std::os::fd::AsFd;
@@ -23,16 +23,16 @@ use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, SessionKind};
 use katydid_wire::key::SessionKey;
 use katydid_wire::nvml::{Function, code, function};
 
-use crate::log::Log;
+use crate::os::log::Log;
 use crate::{WorkerOptions, control};
-use given::Given;
+use arguments::Argument;
 use library::Library;
 use soft::Soft;
 
 /// What answers.
 trait Source {
     /// Calls a function with what was given: NVML's code, and the bytes of each thing that it wrote, in order.
-    fn call(&mut self, function: &'static Function, given: &[Given]) -> (u32, Vec<Vec<u8>>);
+    fn call(&mut self, function: &'static Function, given: &[Argument]) -> (u32, Vec<Vec<u8>>);
 }
 
 /// A process that uses the device as far as the server knows, and the bytes that it holds.
@@ -103,7 +103,7 @@ fn open(driver: &DriverChoice, soft: Option<&Path>, processes: &Processes) -> Re
 /// Answers until the program closes.
 fn answer_all(link: &mut dyn WorkerLink, source: &mut dyn Source) -> Result<(), String> {
     let replier = link.replier();
-    let activity = patience::start().map_err(|error| format!("cannot start a thread: {error}"))?;
+    let activity = idle::start().map_err(|error| format!("cannot start a thread: {error}"))?;
     loop {
         let frame = match link.next().map_err(|error| error.to_string())? {
             Event::Frame(frame) => frame,
@@ -125,7 +125,7 @@ fn answer_all(link: &mut dyn WorkerLink, source: &mut dyn Source) -> Result<(), 
 
 /// What a source says to one question as it came.
 fn ask(source: &mut dyn Source, asked: &'static Function, payload: &[u8]) -> (u32, Vec<Vec<u8>>) {
-    match given::read(asked, payload) {
+    match arguments::read(asked, payload) {
         Some(given) => source.call(asked, &given),
         None => (code::INVALID_ARGUMENT, Vec::new()),
     }

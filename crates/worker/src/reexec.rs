@@ -23,7 +23,7 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The daemon's note of before. Not among the arguments, which others can read.
 const NOTE: &str = "KATYDID_WORKER_NOTE";
 /// How long the companion may take to come back.
-const PATIENCE: Duration = Duration::from_secs(60);
+const COMPANION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a driver must be told to have its devices as in `wanted`, UUIDs in hexadecimal, a line each; none if it has.
 ///
@@ -63,7 +63,7 @@ pub(crate) fn note() -> Option<Note> {
 
 /// Waits for the companion on the socket to the daemon; whether somebody came.
 pub(crate) fn is_visited(control: BorrowedFd<'_>) -> bool {
-    let patience = Timespec::try_from(PATIENCE).ok();
+    let patience = Timespec::try_from(COMPANION_TIMEOUT).ok();
     poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], patience.as_ref()).is_ok_and(|ready| ready > 0)
 }
 

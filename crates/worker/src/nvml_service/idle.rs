@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use crate::monitor::leave;
 
 /// How long nothing may be asked. The library of programs hangs up much earlier.
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one program may go on to ask over one connection, and one answer may take.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_CONNECTION_TIME: Duration = Duration::from_secs(60);
 /// Between two looks.
-const PERIOD: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What the process does.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ struct State {
 impl State {
     fn is_over(&self, now: Instant) -> bool {
         let (this, all) = (now.duration_since(self.since), now.duration_since(self.started));
-        if self.is_answering { this >= LONGEST } else { this >= IDLE || all >= LONGEST }
+        if self.is_answering { this >= MAX_CONNECTION_TIME } else { this >= IDLE_TIMEOUT || all >= MAX_CONNECTION_TIME }
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) fn start() -> io::Result<Activity> {
     let thread = thread::Builder::new().name("patience".into()).stack_size(64 << 10);
     thread.spawn(move || {
         while !watched.lock().is_over(Instant::now()) {
-            thread::sleep(PERIOD);
+            thread::sleep(POLL_INTERVAL);
         }
         leave(0);
     })?;
@@ -90,10 +90,10 @@ mod tests {
         let state = |is_answering, since| State { started, is_answering, since: started + since };
         let is_over = |state: State, at| state.is_over(started + at);
         let second = Duration::from_secs(1);
-        assert!(!is_over(state(false, second), IDLE));
-        assert!(is_over(state(false, second), IDLE + second));
-        assert!(!is_over(state(true, second), LONGEST));
-        assert!(is_over(state(true, second), LONGEST + second));
-        assert!(is_over(state(false, LONGEST), LONGEST), "between two questions");
+        assert!(!is_over(state(false, second), IDLE_TIMEOUT));
+        assert!(is_over(state(false, second), IDLE_TIMEOUT + second));
+        assert!(!is_over(state(true, second), MAX_CONNECTION_TIME));
+        assert!(is_over(state(true, second), MAX_CONNECTION_TIME + second));
+        assert!(is_over(state(false, MAX_CONNECTION_TIME), MAX_CONNECTION_TIME), "between two questions");
     }
 }

@@ -13,7 +13,7 @@ use katydid_session::gather;
 use katydid_wire::facts::{DeviceFacts, Facts};
 use katydid_wire::nvml::{Function, code};
 
-use super::given::{Given, list, text};
+use super::arguments::{Argument, list, text};
 use super::{Processes, Source};
 
 /// Attributes that only NVML's words need.
@@ -21,7 +21,7 @@ const MEMORY_CLOCK: u32 = 36;
 const MEMORY_BUS: u32 = 37;
 const COMPUTE_MODE: u32 = 20;
 /// Between two looks at how busy the processors are.
-const MOMENT: Duration = Duration::from_millis(50);
+const LOAD_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 /// `NVML_VALUE_NOT_AVAILABLE`
 const NOT_AVAILABLE: u64 = u64::MAX;
 /// `nvmlMemory_v2_t`: its size, and its version above that.
@@ -40,7 +40,7 @@ pub(super) struct Soft {
 }
 
 /// What a function wrote, or why it did not.
-type Told = Result<Vec<Vec<u8>>, u32>;
+type CallResult = Result<Vec<Vec<u8>>, u32>;
 
 impl Soft {
     /// Opens softcuda, and asks it; fails for any other driver.
@@ -62,7 +62,7 @@ impl Soft {
         self.facts.devices.get(number as usize).ok_or(code::INVALID_ARGUMENT)
     }
 
-    fn found(&self, wanted: impl Fn(&DeviceFacts) -> bool) -> Told {
+    fn found(&self, wanted: impl Fn(&DeviceFacts) -> bool) -> CallResult {
         let number = self.facts.devices.iter().position(wanted).ok_or(code::NOT_FOUND)?;
         Ok(vec![(number as u32).to_le_bytes().to_vec()])
     }
@@ -76,16 +76,16 @@ impl Soft {
     }
 
     /// Questions about the system, and which devices there are.
-    fn system(&self, name: &str, given: &[Given]) -> Told {
+    fn system(&self, name: &str, given: &[Argument]) -> CallResult {
         let version = env!("CARGO_PKG_VERSION");
         match (name, given) {
-            ("nvmlSystemGetDriverVersion" | "nvmlSystemGetNVMLVersion", [Given::Room(room)]) => {
+            ("nvmlSystemGetDriverVersion" | "nvmlSystemGetNVMLVersion", [Argument::Room(room)]) => {
                 Ok(vec![text(*room, version)?])
             }
             ("nvmlSystemGetCudaDriverVersion" | "nvmlSystemGetCudaDriverVersion_v2", _) => {
                 Ok(vec![self.facts.driver_version.to_le_bytes().to_vec()])
             }
-            ("nvmlSystemGetProcessName", [Given::Value(process), Given::Room(room)]) => {
+            ("nvmlSystemGetProcessName", [Argument::Value(process), Argument::Room(room)]) => {
                 let path = format!("/proc/{}/comm", *process as u32);
                 let name = fs::read_to_string(path).map_err(|_| code::NOT_FOUND)?;
                 Ok(vec![text(*room, name.trim_end())?])
@@ -94,14 +94,14 @@ impl Soft {
             ("nvmlDeviceGetCount" | "nvmlDeviceGetCount_v2", _) => {
                 Ok(vec![(self.facts.devices.len() as u32).to_le_bytes().to_vec()])
             }
-            ("nvmlDeviceGetHandleByIndex" | "nvmlDeviceGetHandleByIndex_v2", [Given::Value(number), _]) => {
+            ("nvmlDeviceGetHandleByIndex" | "nvmlDeviceGetHandleByIndex_v2", [Argument::Value(number), _]) => {
                 self.device(*number as u32)?;
                 Ok(vec![(*number as u32).to_le_bytes().to_vec()])
             }
-            ("nvmlDeviceGetHandleByUUID", [Given::Text(wanted), _]) => {
+            ("nvmlDeviceGetHandleByUUID", [Argument::Text(wanted), _]) => {
                 self.found(|device| spelled(&device.uuid).as_bytes() == without_nul(wanted))
             }
-            ("nvmlDeviceGetHandleByPciBusId" | "nvmlDeviceGetHandleByPciBusId_v2", [Given::Text(wanted), _]) => {
+            ("nvmlDeviceGetHandleByPciBusId" | "nvmlDeviceGetHandleByPciBusId_v2", [Argument::Text(wanted), _]) => {
                 let wanted = std::str::from_utf8(without_nul(wanted)).ok().and_then(place);
                 self.found(|device| wanted.is_some() && place(&device.pci_bus_id) == wanted)
             }
@@ -110,13 +110,13 @@ impl Soft {
     }
 
     /// Questions about one device.
-    fn of_device(&self, name: &str, number: u32, given: &[Given]) -> Told {
+    fn of_device(&self, name: &str, number: u32, given: &[Argument]) -> CallResult {
         let device = self.device(number)?;
         let value = |id: u32| device.attribute(id as i32).map_or(0, |answer| answer.value.cast_unsigned());
         let word = |value: u32| Ok(vec![value.to_le_bytes().to_vec()]);
         match (name, given) {
-            ("nvmlDeviceGetName", [Given::Room(room)]) => Ok(vec![text(*room, &device.name)?]),
-            ("nvmlDeviceGetUUID", [Given::Room(room)]) => Ok(vec![text(*room, &spelled(&device.uuid))?]),
+            ("nvmlDeviceGetName", [Argument::Room(room)]) => Ok(vec![text(*room, &device.name)?]),
+            ("nvmlDeviceGetUUID", [Argument::Room(room)]) => Ok(vec![text(*room, &spelled(&device.uuid))?]),
             ("nvmlDeviceGetPciInfo" | "nvmlDeviceGetPciInfo_v2", _) => Ok(vec![pci(device, 52)]),
             ("nvmlDeviceGetPciInfo_v3", _) => Ok(vec![pci(device, 68)]),
             ("nvmlDeviceGetIndex" | "nvmlDeviceGetMinorNumber", _) => word(number),
@@ -124,7 +124,7 @@ impl Soft {
             ("nvmlDeviceGetNumGpuCores", _) => word(value(id::MULTIPROCESSOR_COUNT)),
             ("nvmlDeviceGetMemoryBusWidth", _) => word(value(MEMORY_BUS)),
             ("nvmlDeviceGetComputeMode", _) => word(value(COMPUTE_MODE)),
-            ("nvmlDeviceGetMaxClockInfo" | "nvmlDeviceGetMaxCustomerBoostClock", [Given::Value(clock), _]) => {
+            ("nvmlDeviceGetMaxClockInfo" | "nvmlDeviceGetMaxCustomerBoostClock", [Argument::Value(clock), _]) => {
                 // Clocks are told in MHz, attributes in kHz. Number 2 is the memory's.
                 word(value(if *clock == 2 { MEMORY_CLOCK } else { id::CLOCK_RATE }) / 1000)
             }
@@ -136,14 +136,14 @@ impl Soft {
                 let (total, used) = (device.total_memory, self.used()?);
                 Ok(vec![bytes_of(&[total, total.saturating_sub(used), used])])
             }
-            ("nvmlDeviceGetMemoryInfo_v2", [Given::Versioned(asked)]) => {
+            ("nvmlDeviceGetMemoryInfo_v2", [Argument::Versioned(asked)]) => {
                 if asked.len() != 40 || asked.first_chunk() != Some(&MEMORY_V2.to_le_bytes()) {
                     return Err(code::ARGUMENT_VERSION_MISMATCH);
                 }
                 let (total, used) = (device.total_memory, self.used()?);
                 Ok(vec![bytes_of(&[u64::from(MEMORY_V2), total, 0, total.saturating_sub(used), used])])
             }
-            ("nvmlDeviceGetP2PStatus", [Given::Device(other), Given::Value(what), _]) => {
+            ("nvmlDeviceGetP2PStatus", [Argument::Device(other), Argument::Value(what), _]) => {
                 self.device(*other)?;
                 let peer = self.facts.peer(number as usize, *other as usize);
                 let reaches = number == *other || peer.is_some_and(|peer| peer.can_access.value != 0);
@@ -178,14 +178,14 @@ impl Soft {
 }
 
 impl Source for Soft {
-    fn call(&mut self, function: &'static Function, given: &[Given]) -> (u32, Vec<Vec<u8>>) {
-        if let [Given::Device(number), Given::List(size, room, wanted)] = given
+    fn call(&mut self, function: &'static Function, given: &[Argument]) -> (u32, Vec<Vec<u8>>) {
+        if let [Argument::Device(number), Argument::List(size, room, wanted)] = given
             && let Some(users) = self.users(function.name, *number, *size)
         {
             return users.map_or_else(|code| (code, Vec::new()), |users| list(*room, *wanted, &users));
         }
         let told = match given {
-            [Given::Device(number), rest @ ..] => self.of_device(function.name, *number, rest),
+            [Argument::Device(number), rest @ ..] => self.of_device(function.name, *number, rest),
             given => self.system(function.name, given),
         };
         told.map_or_else(|code| (code, Vec::new()), |told| (code::SUCCESS, told))
@@ -239,7 +239,7 @@ fn pci(device: &DeviceFacts, length: usize) -> Vec<u8> {
 /// Per cent of the processors' time that is used, over a moment.
 fn busy() -> Option<u32> {
     let first = times(&fs::read_to_string("/proc/stat").ok()?)?;
-    thread::sleep(MOMENT);
+    thread::sleep(LOAD_SAMPLE_INTERVAL);
     let second = times(&fs::read_to_string("/proc/stat").ok()?)?;
     Some(used(first, second))
 }
@@ -279,42 +279,45 @@ mod tests {
         }
     }
 
-    fn call(name: &str, given: &[Given]) -> (u32, Vec<Vec<u8>>) {
+    fn call(name: &str, given: &[Argument]) -> (u32, Vec<Vec<u8>>) {
         soft().call(function(opcode(name).unwrap()).unwrap(), given)
     }
 
     #[test]
     fn memory_and_those_who_hold_it_are_told() {
-        let device = Given::Device(0);
-        let (status, told) = call("nvmlDeviceGetMemoryInfo", &[device.clone(), Given::Out(24, true)]);
+        let device = Argument::Device(0);
+        let (status, told) = call("nvmlDeviceGetMemoryInfo", &[device.clone(), Argument::Out(24, true)]);
         assert_eq!((status, &told[0]), (code::SUCCESS, &bytes_of(&[1000, 700, 300])));
-        let asked = [device.clone(), Given::List(24, 4, true)];
+        let asked = [device.clone(), Argument::List(24, 4, true)];
         let (status, told) = call("nvmlDeviceGetComputeRunningProcesses_v3", &asked);
         assert_eq!((status, told[0].len(), told[0][4]), (code::SUCCESS, 28, 42));
-        let (status, told) = call("nvmlDeviceGetComputeRunningProcesses_v3", &[device, Given::List(24, 0, false)]);
+        let (status, told) = call("nvmlDeviceGetComputeRunningProcesses_v3", &[device, Argument::List(24, 0, false)]);
         assert_eq!((status, told), (code::INSUFFICIENT_SIZE, vec![vec![1, 0, 0, 0]]));
-        let drawing = |device| call("nvmlDeviceGetGraphicsRunningProcesses_v3", &[device, Given::List(24, 4, true)]);
-        assert_eq!([0, 1].map(|number| drawing(Given::Device(number)).0), [code::SUCCESS, code::INVALID_ARGUMENT]);
+        let drawing = |device| call("nvmlDeviceGetGraphicsRunningProcesses_v3", &[device, Argument::List(24, 4, true)]);
+        assert_eq!([0, 1].map(|number| drawing(Argument::Device(number)).0), [code::SUCCESS, code::INVALID_ARGUMENT]);
     }
 
     #[test]
     fn devices_are_found_by_every_name_and_no_other() {
         let by = |name: &str, text: &str| {
             let text = [text.as_bytes(), &[0]].concat();
-            call(name, &[Given::Text(text), Given::Found]).0
+            call(name, &[Argument::Text(text), Argument::Found]).0
         };
         assert_eq!(by("nvmlDeviceGetHandleByUUID", &spelled(&[0xab; 16])), code::SUCCESS);
         assert_eq!(by("nvmlDeviceGetHandleByUUID", "GPU-ab"), code::NOT_FOUND);
         assert_eq!(by("nvmlDeviceGetHandleByPciBusId_v2", "00000000:1a:00.0"), code::SUCCESS);
         assert_eq!(by("nvmlDeviceGetHandleByPciBusId_v2", "nonsense"), code::NOT_FOUND);
-        assert_eq!(call("nvmlDeviceGetName", &[Given::Device(1), Given::Room(64)]).0, code::INVALID_ARGUMENT);
-        assert_eq!(call("nvmlDeviceGetPowerUsage", &[Given::Device(0), Given::Out(4, true)]).0, code::NOT_SUPPORTED);
+        assert_eq!(call("nvmlDeviceGetName", &[Argument::Device(1), Argument::Room(64)]).0, code::INVALID_ARGUMENT);
+        assert_eq!(
+            call("nvmlDeviceGetPowerUsage", &[Argument::Device(0), Argument::Out(4, true)]).0,
+            code::NOT_SUPPORTED
+        );
     }
 
     #[test]
     fn a_device_reaches_itself_and_has_no_links() {
         let status = |other, what| {
-            let asked = [Given::Device(0), Given::Device(other), Given::Value(what), Given::Out(4, true)];
+            let asked = [Argument::Device(0), Argument::Device(other), Argument::Value(what), Argument::Out(4, true)];
             call("nvmlDeviceGetP2PStatus", &asked)
         };
         assert_eq!(status(0, 0), (code::SUCCESS, vec![vec![0, 0, 0, 0]]));
@@ -322,7 +325,7 @@ mod tests {
         assert_eq!(status(1, 0).0, code::INVALID_ARGUMENT);
         for name in ["nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemotePciInfo"] {
             let size = if name.ends_with("State") { 4 } else { 52 };
-            let asked = [Given::Device(0), Given::Value(0), Given::Out(size, true)];
+            let asked = [Argument::Device(0), Argument::Value(0), Argument::Out(size, true)];
             assert_eq!(call(name, &asked).0, code::NOT_SUPPORTED, "{name}");
         }
     }

@@ -9,12 +9,12 @@ use katydid_wire::nvml::{Function, code};
 use libloading::os::unix::{Library as Opened, RTLD_LOCAL, RTLD_NOW};
 
 use super::Source;
-use super::given::Given;
+use super::arguments::Argument;
 
 /// Exported by our own library of that name alone.
 const OWN: &[u8] = b"katydid_nvml_marker";
 /// Where it lies when the loader's search is bent.
-const PLACES: [&str; 5] = [
+const LIBRARY_PATHS: [&str; 5] = [
     "libnvidia-ml.so.1",
     "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
     "/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
@@ -23,7 +23,7 @@ const PLACES: [&str; 5] = [
 ];
 
 /// Any function, as its six words.
-type Entry = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> u32;
+type NvmlFunction = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> u32;
 
 /// An NVML that was started.
 pub(super) struct Library {
@@ -63,11 +63,11 @@ impl Buffer {
 }
 
 /// What becomes of an argument after the call.
-enum After {
+enum ArgumentUse {
     /// Nothing is told; it was there to be read.
     Read { _buffer: Buffer },
     /// All of it is told.
-    Told(Buffer),
+    CallResult(Buffer),
     /// A count, and bytes of an element and the elements.
     List(Buffer, usize, Option<Buffer>),
     /// A count, and handles, told by their numbers.
@@ -80,11 +80,11 @@ impl Library {
     /// Opens and starts it.
     pub(super) fn open() -> Result<Self, String> {
         let mut last = String::new();
-        for place in PLACES {
+        for place in LIBRARY_PATHS {
             // SAFETY: the system's library of management; its constructors run as in any program that uses it.
             match unsafe { Opened::open(Some(place), RTLD_NOW | RTLD_LOCAL) } {
                 // SAFETY: only looked for.
-                Ok(library) if unsafe { library.get::<Entry>(OWN) }.is_ok() => {
+                Ok(library) if unsafe { library.get::<NvmlFunction>(OWN) }.is_ok() => {
                     last = format!("{place} is Katydid's own")
                 }
                 Ok(library) => return Self { library }.start(),
@@ -105,9 +105,9 @@ impl Library {
         }
     }
 
-    fn entry(&self, name: &str) -> Option<Entry> {
+    fn entry(&self, name: &str) -> Option<NvmlFunction> {
         // SAFETY: functions of NVML take numbers and pointers only, six at most, and return a number.
-        unsafe { self.library.get::<Entry>(name.as_bytes()) }.ok().map(|found| *found)
+        unsafe { self.library.get::<NvmlFunction>(name.as_bytes()) }.ok().map(|found| *found)
     }
 
     /// The library's handle of a device.
@@ -133,71 +133,71 @@ impl Library {
     }
 
     /// The words of a call, and what is told of it afterwards.
-    fn prepare(&self, given: &[Given]) -> Result<(Vec<usize>, Vec<After>), u32> {
+    fn prepare(&self, given: &[Argument]) -> Result<(Vec<usize>, Vec<ArgumentUse>), u32> {
         let (mut words, mut after) = (Vec::new(), Vec::new());
         for argument in given {
             match argument {
-                Given::Device(number) => words.push(self.device(*number)?),
-                Given::Value(value) => words.push(*value as usize),
-                Given::Text(text) => {
+                Argument::Device(number) => words.push(self.device(*number)?),
+                Argument::Value(value) => words.push(*value as usize),
+                Argument::Text(text) => {
                     let mut buffer = Buffer::new(text.len(), text);
                     words.push(buffer.address());
-                    after.push(After::Read { _buffer: buffer });
+                    after.push(ArgumentUse::Read { _buffer: buffer });
                 }
-                Given::Out(_, false) => words.push(0),
-                Given::Out(size, true) => {
+                Argument::Out(_, false) => words.push(0),
+                Argument::Out(size, true) => {
                     let mut buffer = Buffer::new(*size, &[]);
                     words.push(buffer.address());
-                    after.push(After::Told(buffer));
+                    after.push(ArgumentUse::CallResult(buffer));
                 }
-                Given::Room(room) => {
+                Argument::Room(room) => {
                     let mut buffer = Buffer::new(*room, &[]);
                     words.extend([if *room == 0 { 0 } else { buffer.address() }, *room]);
-                    after.push(After::Told(buffer));
+                    after.push(ArgumentUse::CallResult(buffer));
                 }
-                Given::Versioned(bytes) => {
+                Argument::Versioned(bytes) => {
                     let mut buffer = Buffer::new(bytes.len(), bytes);
                     words.push(buffer.address());
-                    after.push(After::Told(buffer));
+                    after.push(ArgumentUse::CallResult(buffer));
                 }
-                Given::List(size, count, wanted) => {
+                Argument::List(size, count, wanted) => {
                     let mut number = Buffer::new(4, &count.to_le_bytes());
                     let mut elements = wanted.then(|| Buffer::new(*count as usize * size, &[]));
                     words.extend([number.address(), elements.as_mut().map_or(0, Buffer::address)]);
-                    after.push(After::List(number, *size, elements));
+                    after.push(ArgumentUse::List(number, *size, elements));
                 }
-                Given::Turned(size, count, wanted) => {
+                Argument::Turned(size, count, wanted) => {
                     let mut number = Buffer::new(4, &count.to_le_bytes());
                     let mut elements = wanted.then(|| Buffer::new(*count as usize * size, &[]));
                     words.extend([elements.as_mut().map_or(0, Buffer::address), number.address()]);
-                    after.push(After::List(number, *size, elements));
+                    after.push(ArgumentUse::List(number, *size, elements));
                 }
-                Given::Devices(count, wanted) => {
+                Argument::Devices(count, wanted) => {
                     let mut number = Buffer::new(4, &count.to_le_bytes());
                     let mut devices = wanted.then(|| Buffer::new(*count as usize * 8, &[]));
                     words.extend([number.address(), devices.as_mut().map_or(0, Buffer::address)]);
-                    after.push(After::Devices(number, devices));
+                    after.push(ArgumentUse::Devices(number, devices));
                 }
-                Given::Words(count, bytes) => {
+                Argument::Words(count, bytes) => {
                     let mut buffer = Buffer::new(bytes.len(), bytes);
                     words.extend([*count as usize, buffer.address()]);
-                    after.push(After::Told(buffer));
+                    after.push(ArgumentUse::CallResult(buffer));
                 }
-                Given::Found => {
+                Argument::Found => {
                     let mut buffer = Buffer::new(8, &[]);
                     words.push(buffer.address());
-                    after.push(After::Found(buffer));
+                    after.push(ArgumentUse::Found(buffer));
                 }
             }
         }
         Ok((words, after))
     }
 
-    fn told(&self, status: u32, after: &After) -> Result<Option<Vec<u8>>, u32> {
+    fn told(&self, status: u32, after: &ArgumentUse) -> Result<Option<Vec<u8>>, u32> {
         Ok(match after {
-            After::Read { .. } => None,
-            After::Told(buffer) => Some(buffer.bytes()),
-            After::List(number, size, elements) => {
+            ArgumentUse::Read { .. } => None,
+            ArgumentUse::CallResult(buffer) => Some(buffer.bytes()),
+            ArgumentUse::List(number, size, elements) => {
                 let mut bytes = number.bytes();
                 if let Some(elements) = elements.as_ref().filter(|_| status == code::SUCCESS) {
                     let filled = (number.word() as usize).saturating_mul(*size);
@@ -205,7 +205,7 @@ impl Library {
                 }
                 Some(bytes)
             }
-            After::Devices(number, devices) => {
+            ArgumentUse::Devices(number, devices) => {
                 let mut bytes = number.bytes();
                 if let Some(devices) = devices.as_ref().filter(|_| status == code::SUCCESS) {
                     for handle in devices.words.iter().take(number.word() as usize) {
@@ -214,8 +214,8 @@ impl Library {
                 }
                 Some(bytes)
             }
-            After::Found(_) if status != code::SUCCESS => Some(vec![0; 4]),
-            After::Found(buffer) => {
+            ArgumentUse::Found(_) if status != code::SUCCESS => Some(vec![0; 4]),
+            ArgumentUse::Found(buffer) => {
                 let handle = buffer.words.first().map_or(0, |word| *word as usize);
                 Some(self.number(handle)?.to_le_bytes().to_vec())
             }
@@ -224,7 +224,7 @@ impl Library {
 }
 
 impl Source for Library {
-    fn call(&mut self, function: &'static Function, given: &[Given]) -> (u32, Vec<Vec<u8>>) {
+    fn call(&mut self, function: &'static Function, given: &[Argument]) -> (u32, Vec<Vec<u8>>) {
         let Some(entry) = self.entry(function.name) else { return (code::FUNCTION_NOT_FOUND, Vec::new()) };
         let (mut words, after) = match self.prepare(given) {
             Ok(prepared) => prepared,

@@ -16,11 +16,11 @@ use crate::server::Shared;
 use crate::spawn::{Worker, WorkerCommand, spawn};
 
 /// Such processes at a time.
-const MOST: usize = 64;
+const MAX_PROCESSES: usize = 64;
 /// Those for peers over networks, so that programs of this machine have some.
-const MOST_REMOTE: usize = 48;
+const MAX_REMOTE_PROCESSES: usize = 48;
 /// Those for one such peer.
-const MOST_OF_PEER: usize = 16;
+const MAX_PROCESSES_PER_PEER: usize = 16;
 
 /// Why a program is not answered.
 #[derive(Debug, thiserror::Error)]
@@ -38,22 +38,22 @@ pub(crate) enum WatchError {
 
 /// For whom there are such processes.
 #[derive(Debug, Default)]
-pub(crate) struct Watchers(Mutex<Vec<Origin>>);
+pub(crate) struct NvmlProcesses(Mutex<Vec<Origin>>);
 
 /// One of the places; free again when this is dropped.
-struct Place<'a>(&'a Watchers, Origin);
+struct ProcessSlot<'a>(&'a NvmlProcesses, Origin);
 
-impl Watchers {
-    fn take(&self, origin: Origin) -> Option<Place<'_>> {
+impl NvmlProcesses {
+    fn take(&self, origin: Origin) -> Option<ProcessSlot<'_>> {
         let mut all = self.lock();
         let of_peer = all.iter().filter(|known| **known == origin).count();
         let remote = all.iter().filter(|known| known.is_limited()).count();
-        let is_over = origin.is_limited() && (of_peer >= MOST_OF_PEER || remote >= MOST_REMOTE);
-        if is_over || all.len() >= MOST {
+        let is_over = origin.is_limited() && (of_peer >= MAX_PROCESSES_PER_PEER || remote >= MAX_REMOTE_PROCESSES);
+        if is_over || all.len() >= MAX_PROCESSES {
             return None;
         }
         all.push(origin);
-        Some(Place(self, origin))
+        Some(ProcessSlot(self, origin))
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Origin>> {
@@ -61,7 +61,7 @@ impl Watchers {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for ProcessSlot<'_> {
     fn drop(&mut self) {
         let mut all = self.0.lock();
         if let Some(at) = all.iter().position(|known| *known == self.1) {
@@ -71,21 +71,21 @@ impl Drop for Place<'_> {
 }
 
 /// A process that answers a program.
-pub(crate) struct Watching<'a> {
+pub(crate) struct NvmlProcess<'a> {
     worker: Worker,
-    _place: Place<'a>,
+    _place: ProcessSlot<'a>,
 }
 
 /// Hands the program over to a process that answers it.
-pub(crate) fn begin<'a>(shared: &'a Shared, pending: &Pending, origin: Origin) -> Result<Watching<'a>, WatchError> {
+pub(crate) fn begin<'a>(shared: &'a Shared, pending: &Pending, origin: Origin) -> Result<NvmlProcess<'a>, WatchError> {
     let _place = shared.watchers.take(origin).ok_or(WatchError::Full)?;
     let worker = spawn(&command(&shared.worker)).map_err(WatchError::Start)?;
     let note = note(&shared.sessions.held());
     pending.hand_over(&*worker.control, &shared.build, &note).map_err(WatchError::HandOver)?;
-    Ok(Watching { worker, _place })
+    Ok(NvmlProcess { worker, _place })
 }
 
-impl Watching<'_> {
+impl NvmlProcess<'_> {
     /// Returns when the process has ended, or the server stops.
     pub(crate) fn wait(mut self, shared: &Shared) {
         let mut events = [PollFd::new(&self.worker.pidfd, PollFlags::IN), PollFd::new(&shared.stop, PollFlags::IN)];
@@ -103,9 +103,9 @@ fn command(worker: &WorkerCommand) -> WorkerCommand {
 
 /// Processes and the bytes that they hold, as many as there is room for.
 fn note(held: &[(u32, u64)]) -> Vec<u8> {
-    const ROOM: usize = 4096;
+    const NOTE_BYTES: usize = 4096;
     let record = |(process, bytes): &(u32, u64)| [&process.to_le_bytes()[..], &bytes.to_le_bytes()].concat();
-    held.iter().take(ROOM).flat_map(record).collect()
+    held.iter().take(NOTE_BYTES).flat_map(record).collect()
 }
 
 #[cfg(test)]
@@ -120,14 +120,14 @@ mod tests {
 
     #[test]
     fn no_peer_has_all_places_and_they_come_back() {
-        let watchers = Watchers::default();
+        let watchers = NvmlProcesses::default();
         let address = |last| Origin::of(std::net::IpAddr::from([10, 0, 0, last]));
         let of = |origin| std::iter::from_fn(|| watchers.take(origin)).collect::<Vec<_>>();
         let remote: Vec<_> = (0..8).map(|last| of(address(last))).collect();
         assert_eq!(remote.iter().map(Vec::len).collect::<Vec<_>>(), [16, 16, 16, 0, 0, 0, 0, 0]);
         let own = of(Origin::User(0));
-        assert_eq!(own.len(), MOST - MOST_REMOTE);
+        assert_eq!(own.len(), MAX_PROCESSES - MAX_REMOTE_PROCESSES);
         drop(remote);
-        assert_eq!(of(Origin::User(0)).len(), MOST_REMOTE);
+        assert_eq!(of(Origin::User(0)).len(), MAX_REMOTE_PROCESSES);
     }
 }

@@ -18,7 +18,7 @@ use crate::monitor::leave;
 use crate::serve::BROKEN;
 
 /// How much rather than others the kernel ends a worker; 1000 is the most.
-const SCORE: &str = "500";
+const OOM_SCORE_ADJ: &str = "500";
 /// What the kernel says of a process is shorter.
 const STATUS: usize = 4096;
 
@@ -28,7 +28,7 @@ static LIMIT: OnceLock<u64> = OnceLock::new();
 /// Holds this process to `limit` bytes from now on; three quarters of the machine's memory where there is none.
 pub(crate) fn bound(limit: Option<u64>) {
     // Where /proc cannot be written to, the kernel chooses as among all processes.
-    let _ = fs::write("/proc/self/oom_score_adj", SCORE);
+    let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     let _ = LIMIT.set(limit.unwrap_or_else(usual));
 }
 

@@ -22,11 +22,11 @@ const OUR_SIZE: usize = 2 << 20;
 /// Stacks that are kept for the driver's threads: three as it starts, and one for the functions of each context.
 const DRIVERS: usize = 16;
 /// The largest that are kept for it: with a higher limit of the system it has stacks wherever there is room.
-const LARGEST: u64 = 64 << 20;
+const MAX_STACK_BYTES: u64 = 64 << 20;
 /// What glibc keeps of stacks that nobody has: its own choice is 40 MiB (a tunable since 2.34; the room is of addresses alone).
 pub const STACKS_KEPT: &str = "glibc.pthread.stack_cache_size=1207959552";
 /// Blocks that glibc maps by themselves unless told otherwise.
-const USUAL_MAPPINGS: i32 = 65_536;
+const DEFAULT_MAX_MAPPINGS: i32 = 65_536;
 
 /// Before the driver is opened.
 pub(crate) fn settle() {
@@ -46,7 +46,7 @@ pub(crate) fn settle() {
 /// The size of the stack of a thread whose maker does not choose: the system's limit, or glibc's choice.
 fn drivers_size() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
-    limit.filter(|limit| *limit <= LARGEST).map_or(OUR_SIZE, |limit| limit as usize)
+    limit.filter(|limit| *limit <= MAX_STACK_BYTES).map_or(OUR_SIZE, |limit| limit as usize)
 }
 
 /// Has glibc keep stacks of these sizes.
@@ -69,6 +69,6 @@ pub(crate) fn unsettle() {
     // SAFETY: as above; no bound on arenas is the default.
     unsafe {
         mallopt(M_ARENA_MAX, 0);
-        mallopt(M_MMAP_MAX, USUAL_MAPPINGS);
+        mallopt(M_MMAP_MAX, DEFAULT_MAX_MAPPINGS);
     }
 }

@@ -1,7 +1,7 @@
 //! Minds one worker process from its start to its end, on a thread of its own.
 //!
-//! The minder alone waits for the process, so each is reaped exactly once. Whoever hands a program over holds a
-//! [`Mind`]; the assignment inside decides, under one lock, whether a program met a living worker or a dead one.
+//! The supervisor alone waits for the process, so each is reaped exactly once. Whoever hands a program over holds a
+//! [`WorkerHandle`]; the assignment inside decides, under one lock, whether a program met a living worker or a dead one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,16 +21,16 @@ use crate::sessions::SessionId;
 use crate::spawn::Worker;
 
 /// A driver that takes longer than this to start never will.
-const WARM_LIMIT: Duration = Duration::from_secs(120);
+const DRIVER_START_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a worker that closed its control socket may take to exit.
-const EXIT_LIMIT: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Visitors that may wait for a worker to take them in: as many connections as a program may add to a link for bulk. Each
 /// keeps descriptors on their way, of which the system allows a user only so many.
-const MOST_VISITORS: usize = 16;
+const MAX_VISITORS: usize = 16;
 
 /// Names a minded worker.
 #[derive(Debug, Clone)]
-pub(crate) struct Mind {
+pub(crate) struct WorkerHandle {
     pid: u32,
     control: Arc<OwnedFd>,
     assignment: Arc<Mutex<Assignment>>,
@@ -61,7 +61,7 @@ enum Assignment {
     Dead,
 }
 
-impl Mind {
+impl WorkerHandle {
     fn new(worker: &Worker, era: u64) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Nobody));
         let control = Arc::clone(&worker.control);
@@ -100,7 +100,7 @@ impl Mind {
         }
     }
 
-    /// The worker sees its end closed and exits; if not, its minder ends it.
+    /// The worker sees its end closed and exits; if not, its supervisor ends it.
     fn hang_up(&self) {
         let _ = shutdown(&self.control, Shutdown::Both);
     }
@@ -141,7 +141,7 @@ impl Mind {
         if *assignment != Assignment::Session(id) {
             return Err(AssignError::Dead);
         }
-        let one_more = |visitors| (visitors < MOST_VISITORS).then_some(visitors + 1);
+        let one_more = |visitors| (visitors < MAX_VISITORS).then_some(visitors + 1);
         self.visitors.fetch_update(Relaxed, Relaxed, one_more).map_err(|_| AssignError::Busy)?;
         hand_over(self.control.as_fd()).map_err(|error| {
             self.has_taken_in();
@@ -191,15 +191,15 @@ pub(crate) enum AssignError {
     #[error("the worker could not be reached: {0}")]
     HandOver(AcceptError),
     /// Others wait to be taken in.
-    #[error("{MOST_VISITORS} connections wait for it to take them in")]
+    #[error("{MAX_VISITORS} connections wait for it to take them in")]
     Busy,
 }
 
 /// One worker under care.
-struct Minder<'a> {
+struct WorkerSupervisor<'a> {
     shared: &'a Shared,
     worker: Worker,
-    mind: Mind,
+    mind: WorkerHandle,
     warm: bool,
     /// Why `auto` took softcuda.
     passed_over: Option<String>,
@@ -213,15 +213,16 @@ struct Minder<'a> {
 
 /// Minds `worker`, which was started in this era of the pool and counts as warming there, until it is dead and reaped.
 pub(crate) fn mind(shared: &Shared, worker: Worker, era: u64) {
-    let mind = Mind::new(&worker, era);
-    let deadline = Some(Instant::now() + WARM_LIMIT);
+    let mind = WorkerHandle::new(&worker, era);
+    let deadline = Some(Instant::now() + DRIVER_START_TIMEOUT);
     let (warm, passed_over) = (false, None);
-    let mut minder = Minder { shared, worker, mind, warm, passed_over, silent: false, deadline, reason: None };
-    while minder.step() {}
-    minder.finish();
+    let mut supervisor =
+        WorkerSupervisor { shared, worker, mind, warm, passed_over, silent: false, deadline, reason: None };
+    while supervisor.step() {}
+    supervisor.finish();
 }
 
-impl Minder<'_> {
+impl WorkerSupervisor<'_> {
     /// Waits for the next event and deals with it; false when the worker is to be reaped.
     fn step(&mut self) -> bool {
         let Some([control, exit, stop]) = self.wait() else {
@@ -259,7 +260,7 @@ impl Minder<'_> {
                 Ok(None) | Err(_) => {
                     self.silent = true;
                     self.is_ending();
-                    self.deadline = Some(Instant::now() + EXIT_LIMIT);
+                    self.deadline = Some(Instant::now() + EXIT_TIMEOUT);
                     return;
                 }
             }

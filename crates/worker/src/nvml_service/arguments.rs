@@ -1,15 +1,15 @@
 //! Arguments of a call as they came, checked; and answers in the form that the program expects.
 
-use katydid_wire::nvml::{Function, Kind, MOST, Parts, code};
+use katydid_wire::nvml::{Function, Kind, MAX_TEXT_BYTES, Parts, code};
 
 /// Largest structure that says its own size, in bytes.
-const LARGEST: usize = 1 << 16;
+const MAX_STRUCTURE_BYTES: usize = 1 << 16;
 /// The bits of a structure's first word that say its size; the others are its version.
-const SIZE: u32 = 0x00ff_ffff;
+const SIZE_MASK: u32 = 0x00ff_ffff;
 
 /// An argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Given {
+pub(super) enum Argument {
     /// A device, in the server's order.
     Device(u32),
     /// A number.
@@ -35,56 +35,56 @@ pub(super) enum Given {
 }
 
 /// The arguments of a call; none where bytes are missing, left over, or too many.
-pub(super) fn read(function: &Function, payload: &[u8]) -> Option<Vec<Given>> {
+pub(super) fn read(function: &Function, payload: &[u8]) -> Option<Vec<Argument>> {
     let mut parts = Parts(payload);
     let given = function.arguments.iter().map(|kind| one(*kind, &mut parts)).collect::<Option<Vec<_>>>()?;
     parts.is_empty().then_some(given)
 }
 
-fn one(kind: Kind, parts: &mut Parts<'_>) -> Option<Given> {
+fn one(kind: Kind, parts: &mut Parts<'_>) -> Option<Argument> {
     Some(match kind {
-        Kind::Device => Given::Device(parts.word()?),
-        Kind::Value | Kind::Wide => Given::Value(parts.wide()?),
+        Kind::Device => Argument::Device(parts.word()?),
+        Kind::Value | Kind::Wide => Argument::Value(parts.wide()?),
         Kind::Text => {
             let length = parts.length()?;
             let mut text = parts.bytes(length)?.to_vec();
             text.push(0);
-            Given::Text(text)
+            Argument::Text(text)
         }
-        Kind::Out(size) => Given::Out(size, parts.flag()?),
-        Kind::Room => Given::Room(parts.length()?),
+        Kind::Out(size) => Argument::Out(size, parts.flag()?),
+        Kind::Room => Argument::Room(parts.length()?),
         Kind::Versioned => {
-            let length = parts.length().filter(|length| (4..=LARGEST).contains(length))?;
+            let length = parts.length().filter(|length| (4..=MAX_STRUCTURE_BYTES).contains(length))?;
             let bytes = parts.bytes(length)?;
             // The library fills as many bytes as the structure says of itself: no more than there are.
-            let said = bytes.first_chunk().map(|word| u32::from_le_bytes(*word) & SIZE)?;
-            (said as usize == length).then(|| Given::Versioned(bytes.to_vec()))?
+            let said = bytes.first_chunk().map(|word| u32::from_le_bytes(*word) & SIZE_MASK)?;
+            (said as usize == length).then(|| Argument::Versioned(bytes.to_vec()))?
         }
         Kind::List(size) => {
             let (count, wanted) = room(parts, size)?;
-            Given::List(size, count, wanted)
+            Argument::List(size, count, wanted)
         }
         Kind::Turned(size) => {
             let (count, wanted) = room(parts, size)?;
-            Given::Turned(size, count, wanted)
+            Argument::Turned(size, count, wanted)
         }
         Kind::Devices => {
             let (count, wanted) = room(parts, size_of::<u64>())?;
-            Given::Devices(count, wanted)
+            Argument::Devices(count, wanted)
         }
         Kind::Words(size) => {
             let count = parts.word()?;
-            let length = (count as usize).checked_mul(size).filter(|length| *length <= MOST)?;
-            Given::Words(count, parts.bytes(length)?.to_vec())
+            let length = (count as usize).checked_mul(size).filter(|length| *length <= MAX_TEXT_BYTES)?;
+            Argument::Words(count, parts.bytes(length)?.to_vec())
         }
-        Kind::Found => Given::Found,
+        Kind::Found => Argument::Found,
     })
 }
 
 /// For how many elements of a size there is room, and whether any are wanted; not for too many.
 fn room(parts: &mut Parts<'_>, size: usize) -> Option<(u32, bool)> {
     let (count, wanted) = (parts.word()?, parts.flag()?);
-    let fits = !wanted || (count as usize).checked_mul(size)? <= MOST;
+    let fits = !wanted || (count as usize).checked_mul(size)? <= MAX_TEXT_BYTES;
     fits.then_some((count, wanted))
 }
 
@@ -115,14 +115,14 @@ mod tests {
 
     use super::*;
 
-    fn given(name: &str, payload: &[u8]) -> Option<Vec<Given>> {
+    fn given(name: &str, payload: &[u8]) -> Option<Vec<Argument>> {
         read(function(opcode(name).unwrap()).unwrap(), payload)
     }
 
     #[test]
     fn arguments_are_whole_or_none() {
         let asked = given("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1, 0]);
-        assert_eq!(asked, Some(vec![Given::Device(1), Given::Out(4, true), Given::Out(4, false)]));
+        assert_eq!(asked, Some(vec![Argument::Device(1), Argument::Out(4, true), Argument::Out(4, false)]));
         assert_eq!(given("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1]), None);
         assert_eq!(given("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1, 0, 0]), None);
         assert_eq!(given("nvmlDeviceGetFieldValues", &[0, 0, 0, 0, 255, 255, 255, 255]), None);
@@ -135,7 +135,7 @@ mod tests {
             let head = [&[0, 0, 0, 0, there, 0, 0, 0, said, 0, 0, 2][..], &vec![0; usize::from(there) - 4]].concat();
             given("nvmlDeviceGetMemoryInfo_v2", &head)
         };
-        assert!(matches!(asked(40, 40).as_deref(), Some([_, Given::Versioned(bytes)]) if bytes.len() == 40));
+        assert!(matches!(asked(40, 40).as_deref(), Some([_, Argument::Versioned(bytes)]) if bytes.len() == 40));
         assert_eq!([asked(40, 4), asked(40, 39), asked(4, 40)], [None, None, None]);
     }
 

@@ -11,26 +11,26 @@ use katydid_session_core::Control;
 use katydid_transport::{Delivery, Pending};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, Role};
 
-use crate::companion::{self, Seat};
+use crate::companion::{self, CompanionSlot};
 use crate::control;
-use crate::log::Log;
 use crate::monitor::leave;
+use crate::os::log::Log;
 use crate::peers::SessionPeers;
 
 /// A session as visitors see it.
-pub(crate) struct Door {
+pub(crate) struct AttachPoint {
     /// The daemon's socket.
     pub(crate) control: OwnedFd,
     pub(crate) build: Build,
     /// What visitors are told.
     pub(crate) ready: Ready,
     pub(crate) session: Control,
-    pub(crate) seat: Seat,
+    pub(crate) seat: CompanionSlot,
     pub(crate) neighbourhood: SessionPeers,
     pub(crate) log: Arc<Log>,
 }
 
-impl Door {
+impl AttachPoint {
     /// Lets visitors in until the process ends.
     ///
     /// # Errors

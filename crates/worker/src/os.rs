@@ -1,0 +1,7 @@
+//! What the process asks of the system: its limits, its address layout, its sandbox, its log.
+
+pub(crate) mod host_memory;
+pub(crate) mod layout;
+pub(crate) mod log;
+pub(crate) mod process;
+pub(crate) mod sandbox;
