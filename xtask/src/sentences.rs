@@ -21,7 +21,6 @@ const LIMIT: usize = 45;
 const UNFINISHED: &[&str] = &[
     "CONTRIBUTING.md",
     "SECURITY.md",
-    "SPECIFICATION.md",
     "docs/explanation/softcuda.md",
     "docs/graphs.md",
     "docs/image-format.md",
