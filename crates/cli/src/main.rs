@@ -17,54 +17,23 @@
 //!
 //! Flags are declared in `flags.rs` and nowhere else. Nothing here is written to standard output but what was asked for.
 
-mod address;
-mod admin;
+mod args;
 mod bench;
-mod certs;
-mod checkpoint;
-mod command;
-mod config;
-mod date;
+mod commands;
 mod doctor;
-mod document;
-mod failure;
-mod flags;
-mod guard;
-mod images;
-mod inspect;
-mod isolation;
 mod layout;
-mod manual;
-mod migrate;
-mod module_cache;
-mod mps;
 mod opencl;
-mod period;
-mod periodic;
-mod private;
-mod probe;
-mod ps;
-mod ranks;
-mod restore;
-mod run;
-mod serve;
-mod size;
-mod space;
+mod output;
+mod server;
 mod supervise;
-mod table;
-mod terminal;
 mod trace;
-mod variables;
-mod worker;
-mod worker_env;
-mod worker_user;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::failure::Outcome;
-use crate::flags::{Command, Flags};
+use crate::args::flags::{Command, Flags};
+use crate::output::failure::Outcome;
 
 fn main() -> ExitCode {
     let flags = match Flags::try_parse() {
@@ -77,16 +46,16 @@ fn main() -> ExitCode {
 /// Sees to what is common to all commands, and does one.
 fn run(command: Command) -> Outcome {
     if let Some(place) = command.document() {
-        document::want(&place)?;
+        output::document::want(&place)?;
     }
     if command.is_for_users() {
-        variables::tell_unknown();
+        args::variables::tell_unknown();
     }
     if command.starts_programs() {
-        variables::check()?;
+        args::variables::check()?;
     }
     let code = dispatch(command)?;
-    document::close(None, 0);
+    output::document::close(None, 0);
     Ok(code)
 }
 
@@ -98,43 +67,43 @@ fn usage(error: &clap::Error) -> ExitCode {
     let code = u8::try_from(error.exit_code()).unwrap_or(2);
     let arguments: Vec<_> = std::env::args().collect();
     if error.use_stderr()
-        && let Some(place) = command::document_of(&arguments)
-        && document::want(&place).is_ok()
+        && let Some(place) = args::command::document_of(&arguments)
+        && output::document::want(&place).is_ok()
     {
         let text = error.to_string();
         let line = text.lines().next().unwrap_or_default();
-        document::close(Some(line.strip_prefix("error: ").unwrap_or(line)), code);
+        output::document::close(Some(line.strip_prefix("error: ").unwrap_or(line)), code);
     }
     ExitCode::from(code)
 }
 
 fn dispatch(command: Command) -> Outcome {
     match command {
-        Command::Run(flags) => run::main(&flags),
-        Command::Serve(flags) => serve::main(flags),
-        Command::Certs(flags) => certs::main(&flags.command),
-        Command::Ps(flags) => ps::main(&flags),
-        Command::Checkpoint(flags) => checkpoint::main(&flags),
-        Command::Restore(flags) => restore::main(&flags),
-        Command::Migrate(flags) => migrate::main(&flags),
-        Command::Inspect(flags) => inspect::main(&flags),
-        Command::Images(flags) => images::main(&flags),
+        Command::Run(flags) => commands::run::main(&flags),
+        Command::Serve(flags) => commands::serve::main(flags),
+        Command::Certs(flags) => commands::certs::main(&flags.command),
+        Command::Ps(flags) => commands::ps::main(&flags),
+        Command::Checkpoint(flags) => commands::checkpoint::main(&flags),
+        Command::Restore(flags) => commands::restore::main(&flags),
+        Command::Migrate(flags) => commands::migrate::main(&flags),
+        Command::Inspect(flags) => commands::inspect::main(&flags),
+        Command::Images(flags) => commands::images::main(&flags),
         Command::Trace(flags) => trace::main(&flags),
         Command::Bench(flags) => bench::main(&flags),
         Command::Doctor(flags) => doctor::main(&flags),
-        Command::Worker(flags) => worker::main(&flags),
-        Command::JobGuard(flags) => guard::main(&flags),
-        Command::JobRanks(flags) => ranks::main(&flags),
-        Command::JobSpace(flags) => space::keep(flags),
-        Command::JobInit(flags) => space::init(flags),
-        Command::JobEnter(flags) => space::enter(&flags),
+        Command::Worker(flags) => commands::worker::main(&flags),
+        Command::JobGuard(flags) => commands::guard::main(&flags),
+        Command::JobRanks(flags) => commands::ranks::main(&flags),
+        Command::JobSpace(flags) => commands::namespace::keep(flags),
+        Command::JobInit(flags) => commands::namespace::init(flags),
+        Command::JobEnter(flags) => commands::namespace::enter(&flags),
         Command::BenchBody(flags) => bench::body(&flags),
         Command::BenchHolder(flags) => bench::holder(&flags),
         Command::BenchSoftBody(flags) => bench::soft_body(&flags),
         Command::BenchOpenclBody(flags) => bench::opencl_body(&flags),
-        Command::ProbeDriver(flags) => probe::main(&flags),
+        Command::ProbeDriver(flags) => commands::probe::main(&flags),
         Command::ProbeOpencl => opencl::probe(),
-        Command::Completions(flags) => manual::completions(&flags),
-        Command::Man(flags) => manual::man(&flags),
+        Command::Completions(flags) => commands::manual::completions(&flags),
+        Command::Man(flags) => commands::manual::man(&flags),
     }
 }

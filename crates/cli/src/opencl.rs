@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Failure, Outcome};
 use crate::layout::LOADER;
+use crate::output::failure::{Failure, Outcome};
 
 /// What workers of this machine would find.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -63,14 +63,14 @@ pub(crate) fn run_guarded(command: &Command, has_rings: bool, started: impl FnOn
 /// # Errors
 ///
 /// The guard cannot be heard.
-pub(crate) fn attend(guard: Guard, signals: Caught, child: u32, program: u32) -> io::Result<u8> {
+pub(crate) fn attend(guard: Guard, signals: PendingSignals, child: u32, program: u32) -> io::Result<u8> {
     attended(guard, signals, (child, program)).map(exit_code)
 }
 
 /// Signals that wait to be passed on.
-pub(crate) type Caught = SignalsInfo<WithOrigin>;
+pub(crate) type PendingSignals = SignalsInfo<WithOrigin>;
 
-fn attended(mut guard: Guard, signals: Caught, (child, program): (u32, u32)) -> io::Result<ExitStatus> {
+fn attended(mut guard: Guard, signals: PendingSignals, (child, program): (u32, u32)) -> io::Result<ExitStatus> {
     let status = passing_on(signals, program, || guard.wait(child))?;
     guard.release();
     Ok(status)
@@ -93,12 +93,12 @@ pub(crate) fn dies_with_us(command: &mut Command) {
 /// # Errors
 ///
 /// The system's.
-pub(crate) fn signals() -> io::Result<Caught> {
+pub(crate) fn signals() -> io::Result<PendingSignals> {
     SignalsInfo::new(FORWARDED.into_iter().filter(|&signal| !is_ignored(signal)))
 }
 
 /// Passes signals on to `program` while `wait` waits.
-fn passing_on<T>(mut signals: Caught, program: u32, wait: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+fn passing_on<T>(mut signals: PendingSignals, program: u32, wait: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     // It may have ended, and been reaped by a parent that is not us, before we look.
     let pid = i32::try_from(program).ok().and_then(Pid::from_raw);
     let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());

@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use super::cuda::{Cuda, CudaError};
 use super::figures::{Idle, Timing};
 use super::{journal, parts, sessions};
-use crate::failure::{Failure, Outcome};
-use crate::flags::BenchBodyFlags;
+use crate::args::flags::BenchBodyFlags;
+use crate::output::failure::{Failure, Outcome};
 
 /// Calls timed together where one is too short for the clock.
 pub(super) const BATCH: u32 = 64;
 /// No figure takes longer than this, unless it takes so long to have as few samples as this.
-const LONGEST: Duration = Duration::from_millis(400);
+const MAX_FIGURE_TIME: Duration = Duration::from_millis(400);
 const FEWEST: usize = 2;
 
 /// What takes seconds is not begun later than this in a run.
@@ -166,7 +166,7 @@ impl Body {
 
 /// Times each call. The first tenth is thrown away: it pays for caches and page faults.
 pub(super) fn each(repetitions: u32, call: impl FnMut() -> Result<(), CudaError>) -> Samples {
-    each_within(LONGEST, repetitions, call)
+    each_within(MAX_FIGURE_TIME, repetitions, call)
 }
 
 /// The same; with what is slow, as many times as there is time for.
@@ -192,7 +192,7 @@ pub(super) fn batches(number: u32, cuda: &Cuda, mut call: impl FnMut() -> Result
     let begun = Instant::now();
     let mut samples = Vec::with_capacity(number as usize);
     for index in 0..number.max(3) + 1 {
-        if samples.len() >= FEWEST && begun.elapsed() > LONGEST {
+        if samples.len() >= FEWEST && begun.elapsed() > MAX_FIGURE_TIME {
             break;
         }
         let start = Instant::now();

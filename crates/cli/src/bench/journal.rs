@@ -24,11 +24,11 @@ use super::figures::median;
 use super::parts::{KERNEL, PTX};
 use super::sessions::Program;
 use super::{Setup, Way};
-use crate::document;
-use crate::failure::{Failure, Outcome};
-use crate::flags::BenchFlags;
+use crate::args::flags::BenchFlags;
 use crate::layout::Layout;
-use crate::private::PrivateServer;
+use crate::output::document;
+use crate::output::failure::{Failure, Outcome};
+use crate::server::private_server::PrivateServer;
 
 /// How long a program works at a time.
 const TURN: Duration = Duration::from_millis(5);

@@ -30,18 +30,18 @@ use std::time::{Duration, Instant};
 
 use katydid_transport::Address;
 
-use crate::address;
-use crate::certs::{self, Loopback};
-use crate::document;
-use crate::failure::{Failure, Outcome};
-use crate::flags::{
+use crate::args::flags::{
     Against, BenchBodyFlags, BenchFlags, BenchHolderFlags, BenchOpenclBodyFlags, BenchSoftBodyFlags, Subject,
 };
+use crate::commands::certs::{self, Loopback};
+use crate::commands::probe::{DriverFacts, Probe, probe_apart};
 use crate::layout::{self, Layout};
-use crate::mps::Mps;
-use crate::private::PrivateServer;
-use crate::probe::{DriverFacts, Probe, probe_apart};
-use crate::terminal::Progress;
+use crate::output::document;
+use crate::output::failure::{Failure, Outcome};
+use crate::output::terminal::Progress;
+use crate::server::address;
+use crate::server::mps::Mps;
+use crate::server::private_server::PrivateServer;
 use body::Report;
 use report::{Comparison, Way};
 
@@ -51,7 +51,7 @@ const QUICK_ROUNDS: u32 = 2;
 /// So many come before the many sessions.
 const FIRST_ROUNDS: u32 = 2;
 /// Nothing more is begun after so long, unless the flags say otherwise: all of it ends within a minute and a half.
-const WITHIN: Duration = Duration::from_secs(70);
+const TIME_LIMIT: Duration = Duration::from_secs(70);
 /// Starts without a warm worker.
 const COLD_STARTS: u32 = 3;
 /// Programs at once, and the key.
@@ -65,7 +65,7 @@ const THIS_MACHINE: u32 = 1;
 /// The variable that chooses between shared memory and the socket.
 const LINK: &str = "KATYDID_LINK";
 /// How long a worker may take to become ready.
-const WARM_LIMIT: Duration = Duration::from_secs(120);
+const WORKER_READY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The measuring program.
 pub(crate) fn body(flags: &BenchBodyFlags) -> Outcome {
@@ -191,7 +191,7 @@ fn deadline(flags: &BenchFlags) -> Option<Instant> {
     let within = match (&flags.within, flags.rounds) {
         (Some(within), _) => within.0,
         (None, Some(_)) => return None,
-        (None, None) => WITHIN,
+        (None, None) => TIME_LIMIT,
     };
     Instant::now().checked_add(within)
 }
@@ -237,7 +237,7 @@ fn measure_round(
 
 /// A program that meets no ready worker would measure the driver's start.
 fn wait_until_warm(server: &PrivateServer) -> Result<(), Failure> {
-    let deadline = Instant::now() + WARM_LIMIT;
+    let deadline = Instant::now() + WORKER_READY_TIMEOUT;
     while server.workers().ready == 0 {
         if let Some(reason) = server.workers().last_failure {
             return Err(Failure::server(format!("cannot measure: no worker starts: {reason}")));

@@ -8,7 +8,7 @@ use std::time::Instant;
 /// Bytes of one copy, all connections together.
 pub(super) const BYTES: usize = 64 << 20;
 /// What is written at a time.
-pub(super) const PIECE: usize = 1 << 20;
+pub(super) const PIECE_BYTES: usize = 1 << 20;
 
 /// Nanoseconds of each of `repetitions` plain copies over so many connections of loopback, as iperf3 would make them: the same
 /// bytes again and again.
@@ -17,10 +17,10 @@ pub(super) const PIECE: usize = 1 << 20;
 ///
 /// What the system refuses.
 pub(super) fn plain(connections: usize, repetitions: usize) -> io::Result<Vec<f64>> {
-    let piece = vec![1; PIECE];
+    let piece = vec![1; PIECE_BYTES];
     let bytes = BYTES / connections;
     let send = |stream: &mut TcpStream| {
-        (0..bytes).step_by(PIECE).try_for_each(|at| stream.write_all(&piece[..PIECE.min(bytes - at)]))
+        (0..bytes).step_by(PIECE_BYTES).try_for_each(|at| stream.write_all(&piece[..PIECE_BYTES.min(bytes - at)]))
     };
     timed(connections, repetitions, |_, stream| answer(stream, send))
 }

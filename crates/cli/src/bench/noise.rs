@@ -2,7 +2,7 @@
 //! page of zeros, which every core has in its cache, and pages written for the first time cost more than what is copied to them.
 
 /// Bytes that repeat no sooner than this.
-const PERIOD: usize = 64 << 20;
+const PERIOD_BYTES: usize = 64 << 20;
 
 /// `bytes` bytes of noise, the same in every call.
 pub(super) fn noise(bytes: usize) -> Vec<u8> {
@@ -13,7 +13,7 @@ pub(super) fn noise(bytes: usize) -> Vec<u8> {
         state ^= state << 17;
         state
     };
-    let once = bytes.min(PERIOD).next_multiple_of(8);
+    let once = bytes.min(PERIOD_BYTES).next_multiple_of(8);
     let mut noise = Vec::with_capacity(bytes.next_multiple_of(8));
     noise.extend((0..once / 8).flat_map(|_| next().to_le_bytes()));
     while noise.len() < bytes {
@@ -32,7 +32,7 @@ mod tests {
         for bytes in [0, 1, 8, 1001] {
             assert_eq!(noise(bytes).len(), bytes);
         }
-        let long = noise(PERIOD + 5);
-        assert!(long[..1 << 20] != long[1 << 20..2 << 20] && long[PERIOD..] == long[..5]);
+        let long = noise(PERIOD_BYTES + 5);
+        assert!(long[..1 << 20] != long[1 << 20..2 << 20] && long[PERIOD_BYTES..] == long[..5]);
     }
 }

@@ -9,9 +9,9 @@ use super::PLAIN;
 use super::body::{Outcomes, Report};
 use super::figures::{FIGURES, Figure, Idle, Timing, duration, median};
 use super::journal::{self, Costs};
-use crate::probe::DriverFacts;
-use crate::size::Size;
-use crate::table::{Align, Table};
+use crate::args::size::Size;
+use crate::commands::probe::DriverFacts;
+use crate::output::table::{Align, Table};
 
 /// Copies that are held against plain ones of as many bytes.
 const BULK: [&str; 4] = ["htod_64m_pageable", "htod_64m_pinned", "dtoh_64m_pageable", "dtoh_64m_pinned"];

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::cuda::Cuda;
 use super::parts::{KERNEL, PTX};
 use super::{Setup, prepared};
-use crate::failure::{Failure, Outcome};
+use crate::output::failure::{Failure, Outcome};
 
 /// How long they work.
 const WINDOW: Duration = Duration::from_millis(300);

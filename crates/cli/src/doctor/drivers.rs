@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use super::Finding;
+use crate::args::size::Size;
+use crate::commands::probe::{DriverFacts, Probe, opencl_apart, probe_apart};
 use crate::layout::{LOADER, Layout};
 use crate::opencl::{Drivers, has_loader};
-use crate::probe::{DriverFacts, Probe, opencl_apart, probe_apart};
-use crate::size::Size;
 
 /// Where the kernel module says its version.
 const NVIDIA_VERSION: &str = "/sys/module/nvidia/version";

@@ -13,11 +13,11 @@ use std::process::ExitCode;
 use katydid_job::criu::tool::Criu;
 use serde::Serialize;
 
-use crate::document;
-use crate::failure::Outcome;
-use crate::flags::DoctorFlags;
+use crate::args::flags::DoctorFlags;
 use crate::layout::Layout;
-use crate::terminal::Progress;
+use crate::output::document;
+use crate::output::failure::Outcome;
+use crate::output::terminal::Progress;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -8,15 +8,15 @@ use katydid_wire::handshake::{HandshakeError, RefusalCode};
 use katydid_wire::key::SessionKey;
 
 use super::Finding;
-use crate::address::{Known, admin_path, resolve};
-use crate::admin;
+use crate::server::address::{NamedServer, admin_path, resolve};
+use crate::server::admin;
 
 /// The name of the check.
 const CHECK: &str = "server";
 /// No server gives this key: keys are drawn at random.
 const NO_SESSION: SessionKey = SessionKey([0xff; 16]);
 /// How long a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whether a named server answers, and is of this release where that can be asked.
 pub(super) fn check(flag: Option<&str>) -> Finding {
@@ -28,7 +28,7 @@ pub(super) fn check(flag: Option<&str>) -> Finding {
 }
 
 /// A connection first, since the admin socket exists on the server's machine only.
-fn reach(known: &Known) -> Finding {
+fn reach(known: &NamedServer) -> Finding {
     let (address, origin) = (&known.address, &known.origin);
     if let Err(error) = known.reach() {
         let remedy = format!("start it with `katydid serve --listen {address}` on its machine, or correct {origin}");
@@ -47,7 +47,7 @@ fn reach(known: &Known) -> Finding {
 
 /// Says hello as programs do, with the key of no session: a server of this build knows none by that, and says so.
 fn greet(address: &Address) -> Result<(), ConnectError> {
-    match katydid_transport::companion(address, NO_SESSION, PATIENCE) {
+    match katydid_transport::companion(address, NO_SESSION, ANSWER_TIMEOUT) {
         Err(ConnectError::Handshake { source: HandshakeError::Refused(refused), .. })
             if refused.code == RefusalCode::NO_SESSION =>
         {
@@ -58,7 +58,7 @@ fn greet(address: &Address) -> Result<(), ConnectError> {
 }
 
 /// What the server says of itself: broken workers and another release are failures that programs would meet.
-fn described(known: &Known, view: &ServerView) -> Finding {
+fn described(known: &NamedServer, view: &ServerView) -> Finding {
     let (address, origin) = (&known.address, &known.origin);
     if let Some(reason) = &view.workers.last_failure {
         let detail = format!("{address} (from {origin}) runs, but its workers do not start: {reason}");
@@ -84,7 +84,7 @@ mod tests {
 
     use super::super::Status;
     use super::*;
-    use crate::address::Origin;
+    use crate::server::address::Origin;
 
     /// What is found of a server that answers each hello by this refusal.
     fn found(code: RefusalCode) -> Finding {
@@ -101,7 +101,7 @@ mod tests {
                 }
             }
         });
-        let found = reach(&Known { address: Address::Unix(path), origin: Origin::Flag });
+        let found = reach(&NamedServer { address: Address::Unix(path), origin: Origin::Flag });
         server.join().unwrap();
         found
     }

@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::process::{Resource, Rlimit, getrlimit};
 
 use super::Finding;
-use crate::size::Size;
+use crate::args::size::Size;
 
 /// What a session's memory file may be long, without using any of it.
 const SPARSE: u64 = 256 << 30;

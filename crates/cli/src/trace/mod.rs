@@ -18,10 +18,10 @@ use cpp_demangle::Symbol;
 use katydid_client::trace::Trace;
 use katydid_scratch::{Scratch, private};
 
-use crate::document;
-use crate::failure::{Failure, Outcome, say};
-use crate::flags::TraceFlags;
-use crate::run::Launch;
+use crate::args::flags::TraceFlags;
+use crate::commands::run::Launch;
+use crate::output::document;
+use crate::output::failure::{Failure, Outcome, say};
 use crate::supervise;
 pub(crate) use filter::Filter;
 use summary::Summary;

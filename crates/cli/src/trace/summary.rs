@@ -7,27 +7,27 @@ use katydid_client::trace::{Call, Trace};
 use katydid_cuda_sys::{CUresult, Function};
 use serde::Serialize;
 
-use crate::table::{Align, Table};
+use crate::output::table::{Align, Table};
 
 /// What a program spent in CUDA.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Summary {
     /// Most total time first.
-    functions: Vec<Line>,
+    functions: Vec<FunctionLine>,
     /// Over all functions.
     calls: u64,
     errors: u64,
     round_trips: u64,
     total_ns: u64,
     /// What the GPU did, most time first.
-    gpu: Vec<Work>,
+    gpu: Vec<GpuWork>,
     /// The traced processes.
     processes: Vec<Process>,
 }
 
 /// Work of one name on the GPU: a kernel, or the function that copies or fills.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
-struct Work {
+struct GpuWork {
     name: String,
     count: u64,
     bytes: u64,
@@ -46,7 +46,7 @@ struct Process {
 
 /// What it spent in one function. Times are those of the caller, who waits; threads add up.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
-struct Line {
+struct FunctionLine {
     function: &'static str,
     calls: u64,
     /// Calls that returned an error. `CUDA_ERROR_NOT_READY` is none: it is how a query says no.
@@ -58,7 +58,7 @@ struct Line {
     max_ns: u64,
 }
 
-impl Line {
+impl FunctionLine {
     /// Sums that overflow stay at the largest number: 584 years of calls.
     fn add(&mut self, call: &Call) {
         self.calls += 1;
@@ -70,7 +70,7 @@ impl Line {
     }
 }
 
-/// See [`Line::errors`].
+/// See [`FunctionLine::errors`].
 pub(super) fn is_error(result: u32) -> bool {
     ![CUresult::SUCCESS, CUresult::ERROR_NOT_READY].contains(&CUresult(result))
 }
@@ -88,14 +88,14 @@ pub(super) fn work_name(trace: &Trace, call: &Call) -> String {
 }
 
 /// What all processes had the GPU do, as far as it was timed.
-fn gpu(traces: &[Trace]) -> Vec<Work> {
-    let mut works: BTreeMap<String, Work> = BTreeMap::new();
+fn gpu(traces: &[Trace]) -> Vec<GpuWork> {
+    let mut works: BTreeMap<String, GpuWork> = BTreeMap::new();
     for trace in traces {
         for call in &trace.calls {
             let Some(detail) = trace.details.get(&(call.thread, call.start)) else { continue };
             let Some((_, took)) = detail.gpu else { continue };
             let name = work_name(trace, call);
-            let work = works.entry(name.clone()).or_insert_with(|| Work { name, ..Work::default() });
+            let work = works.entry(name.clone()).or_insert_with(|| GpuWork { name, ..GpuWork::default() });
             work.count += 1;
             work.bytes = work.bytes.saturating_add(detail.bytes.unwrap_or(0));
             work.total_ns = work.total_ns.saturating_add(took);
@@ -103,7 +103,7 @@ fn gpu(traces: &[Trace]) -> Vec<Work> {
             work.mean_ns = work.total_ns / work.count;
         }
     }
-    let mut works: Vec<Work> = works.into_values().collect();
+    let mut works: Vec<GpuWork> = works.into_values().collect();
     works.sort_by(|one, other| (other.total_ns, &one.name).cmp(&(one.total_ns, &other.name)));
     works
 }
@@ -111,16 +111,16 @@ fn gpu(traces: &[Trace]) -> Vec<Work> {
 impl Summary {
     /// Adds up all calls of all processes.
     pub(super) fn of(traces: &[Trace]) -> Self {
-        let mut lines: BTreeMap<u16, Line> = BTreeMap::new();
+        let mut lines: BTreeMap<u16, FunctionLine> = BTreeMap::new();
         for call in traces.iter().flat_map(|trace| &trace.calls) {
             lines
                 .entry(call.function)
-                .or_insert_with(|| Line { function: name(call.function), ..Line::default() })
+                .or_insert_with(|| FunctionLine { function: name(call.function), ..FunctionLine::default() })
                 .add(call);
         }
-        let mut functions: Vec<Line> = lines.into_values().collect();
+        let mut functions: Vec<FunctionLine> = lines.into_values().collect();
         functions.sort_by_key(|line| (std::cmp::Reverse(line.total_ns), line.function));
-        let sum = |field: fn(&Line) -> u64| functions.iter().map(field).fold(0, u64::saturating_add);
+        let sum = |field: fn(&FunctionLine) -> u64| functions.iter().map(field).fold(0, u64::saturating_add);
         let [calls, errors] = [sum(|line| line.calls), sum(|line| line.errors)];
         let [round_trips, total_ns] = [sum(|line| line.round_trips), sum(|line| line.total_ns)];
         let process =
@@ -163,7 +163,7 @@ impl Summary {
     }
 
     /// Shares are of the time inside CUDA, not of the program's.
-    fn row(&self, line: &Line) -> Vec<String> {
+    fn row(&self, line: &FunctionLine) -> Vec<String> {
         let share = line.total_ns as f64 / self.total_ns.max(1) as f64 * 100.0;
         vec![
             line.function.to_owned(),
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(names, ["cuMemAlloc_v2", "cuInit", "cuStreamQuery"]);
         let (errors, round_trips, total_ns) = (1, 4, 7_000);
         let (function, mean_ns, max_ns) = ("cuMemAlloc_v2", 3_500, 6_000);
-        let first = Line { function, calls: 2, errors, round_trips, total_ns, mean_ns, max_ns };
+        let first = FunctionLine { function, calls: 2, errors, round_trips, total_ns, mean_ns, max_ns };
         assert_eq!(summary.functions[0], first);
         let sums = (summary.calls, summary.errors, summary.round_trips, summary.total_ns);
         assert_eq!(sums, (4, 1, 8, 10_500));

@@ -6,9 +6,9 @@
 
 use std::ffi::CStr;
 
+use crate::args::flags::Computation;
 use crate::bench::cuda::{Cuda, CudaError, Kernel};
 use crate::bench::soft;
-use crate::flags::Computation;
 
 /// The kernels as nvcc made them from `kernels.cu`.
 const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");

@@ -25,19 +25,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::computing::Computing;
+use crate::args::flags::BenchHolderFlags;
 use crate::bench::cuda::{Cuda, CudaError};
 use crate::bench::noise::noise;
-use crate::failure::{Failure, Outcome};
-use crate::flags::BenchHolderFlags;
+use crate::output::failure::{Failure, Outcome};
 
 /// A chunk of an image.
 const CHUNK: u64 = 2 << 20;
 /// One chunk in so many changes.
 const STRIDE: usize = 100;
 /// Bytes that are copied at once.
-const PIECE: usize = 64 << 20;
+const PIECE_BYTES: usize = 64 << 20;
 /// How often orders are looked for.
-const PERIOD: Duration = Duration::from_micros(500);
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// Without an order for so long, nobody is there any more.
 const LONELY: Duration = Duration::from_secs(600);
 /// Names of the two files.
@@ -57,13 +57,13 @@ pub(super) fn main(flags: &BenchHolderFlags) -> Outcome {
     let (mut last, mut heard, mut looked) = (0, Instant::now(), Instant::now());
     while heard.elapsed() < LONELY {
         program.go_on().map_err(failed)?;
-        if program.is_busy() && looked.elapsed() < PERIOD {
+        if program.is_busy() && looked.elapsed() < POLL_INTERVAL {
             continue;
         }
         looked = Instant::now();
         let Some((number, words)) = read(&flags.folder.join(ORDER)).filter(|(number, _)| *number > last) else {
             if !program.is_busy() {
-                thread::sleep(PERIOD);
+                thread::sleep(POLL_INTERVAL);
             }
             continue;
         };
@@ -161,9 +161,9 @@ impl Holder {
 
     /// Noise, which nothing compresses, and no two chunks of which are the same.
     fn make_noise(&self) -> Result<(), CudaError> {
-        let noise = noise(PIECE);
-        for from in (0..self.bytes).step_by(PIECE) {
-            self.cuda.copy_in(self.start + from as u64, &noise[..PIECE.min(self.bytes - from)])?;
+        let noise = noise(PIECE_BYTES);
+        for from in (0..self.bytes).step_by(PIECE_BYTES) {
+            self.cuda.copy_in(self.start + from as u64, &noise[..PIECE_BYTES.min(self.bytes - from)])?;
         }
         self.stamp(1, 0)
     }
@@ -186,10 +186,10 @@ impl Holder {
 
     /// A number that every word and its place goes into.
     fn sum(&self) -> Result<u64, CudaError> {
-        let mut piece = vec![0; PIECE.min(self.bytes)];
+        let mut piece = vec![0; PIECE_BYTES.min(self.bytes)];
         let mut sum = 0_u64;
-        for from in (0..self.bytes).step_by(PIECE) {
-            let length = PIECE.min(self.bytes - from);
+        for from in (0..self.bytes).step_by(PIECE_BYTES) {
+            let length = PIECE_BYTES.min(self.bytes - from);
             self.cuda.copy_out(&mut piece[..length], self.start + from as u64)?;
             for word in piece[..length].as_chunks().0 {
                 sum = sum.rotate_left(1).wrapping_add(u64::from_le_bytes(*word));

@@ -10,9 +10,9 @@ use std::fs;
 use katydid_job::process::tree;
 
 /// Resident bytes of every process below us, by its id, when the marks were set back.
-pub(super) struct Marks(BTreeMap<u32, u64>);
+pub(super) struct ResidentMarks(BTreeMap<u32, u64>);
 
-impl Marks {
+impl ResidentMarks {
     /// Sets the marks back.
     pub(super) fn set() -> Self {
         let processes = tree::tree(std::process::id()).unwrap_or_default();
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn memory_that_was_taken_and_given_back_counts() {
         let growth = || {
-            let marks = Marks::set();
+            let marks = ResidentMarks::set();
             let taken = vec![1_u8; 64 << 20];
             assert_eq!(std::hint::black_box(&taken).len(), 64 << 20);
             drop(taken);

@@ -23,21 +23,21 @@ use std::time::{Duration, Instant};
 
 use katydid_scratch::Scratch;
 
+use crate::args::flags::{Against, BenchFlags, BenchHolderFlags};
 use crate::bench::wait_until_warm;
-use crate::document;
-use crate::failure::{Failure, Outcome};
-use crate::flags::{Against, BenchFlags, BenchHolderFlags};
+use crate::commands::probe::{DriverFacts, Probe, probe_apart};
 use crate::layout::Layout;
-use crate::private::PrivateServer;
-use crate::probe::{DriverFacts, Probe, probe_apart};
-use crate::terminal::Progress;
-use report::{Measured, Report, Taken};
+use crate::output::document;
+use crate::output::failure::{Failure, Outcome};
+use crate::output::terminal::Progress;
+use crate::server::private_server::PrivateServer;
+use report::{CheckpointFigures, Measured, Report};
 use subject::{Limits, Subject};
 
 /// Where memory is a file system.
 const MEMORY: &str = "/dev/shm";
 /// Nothing more is begun after so long, unless the flags say otherwise.
-const WITHIN: Duration = Duration::from_secs(15 * 60);
+const TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// The program under checkpoint.
 pub(super) fn holder(flags: &BenchHolderFlags) -> Outcome {
@@ -53,7 +53,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
         Probe::Fails(reason) => return Err(Failure::server(format!("cannot measure: {reason}"))),
     };
     let place = flags.folder.clone().unwrap_or_else(|| PathBuf::from(MEMORY));
-    let limits = Limits::within(flags.within.as_ref().map_or(WITHIN, |within| within.0))?;
+    let limits = Limits::within(flags.within.as_ref().map_or(TIME_LIMIT, |within| within.0))?;
     let progress = Progress::new();
     let server = PrivateServer::start(&flags.driver)?;
     let (layout, place, against) = (&layout, &*place, flags.against);
@@ -108,17 +108,17 @@ impl Bench<'_> {
     }
 
     /// A checkpoint by the command; the program goes on after it, or is ended by it.
-    fn checkpoint(&self, name: &str, image: &Path, goes_on: bool) -> Measured<Taken> {
+    fn checkpoint(&self, name: &str, image: &Path, goes_on: bool) -> Measured<CheckpointFigures> {
         let mut command = katydid();
         command.args(["checkpoint", name, "--json", "-o"]).arg(image).args(goes_on.then_some("--leave-running"));
-        let marks = memory::Marks::set();
+        let marks = memory::ResidentMarks::set();
         let began = Instant::now();
         let output = self.limits.output("a checkpoint", &mut command)?;
         let command_us = native::micros(began.elapsed());
         let growth = goes_on.then(|| marks.growth());
         let told: serde_json::Value = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
         let number = |key: &str| told[key].as_u64().ok_or_else(|| format!("the report has no {key}"));
-        Ok(Taken {
+        Ok(CheckpointFigures {
             content: number("bytes_content")?,
             added: number("bytes_added")?,
             files: number("bytes_files")?,
@@ -144,7 +144,7 @@ impl Bench<'_> {
 /// This program, started again.
 fn katydid() -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.env_remove(crate::address::VARIABLE);
+    command.env_remove(crate::server::address::VARIABLE);
     command
 }
 

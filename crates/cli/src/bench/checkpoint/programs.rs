@@ -4,9 +4,9 @@
 //! The program computes freely when the checkpoint comes, ends with it, and goes on once it is restored. Where it then
 //! is, and with what, must be what the same program finds that nobody disturbed.
 
-use super::report::{Measured, ProgramRow, Taken};
+use super::report::{CheckpointFigures, Measured, ProgramRow};
 use super::{Bench, job_name};
-use crate::flags::Computation;
+use crate::args::flags::Computation;
 
 /// Checkpoints and restores of each program; the medians count.
 const ROUNDS: usize = 5;
@@ -40,7 +40,7 @@ fn one(bench: &Bench<'_>, kind: Computation, rounds: usize) -> ProgramRow {
 }
 
 /// One checkpoint and one restore.
-fn once(bench: &Bench<'_>, kind: Computation, size: u32, round: usize) -> Measured<(Taken, u64)> {
+fn once(bench: &Bench<'_>, kind: Computation, size: u32, round: usize) -> Measured<(CheckpointFigures, u64)> {
     let work = bench.folder()?;
     let image = work.path().join("image");
     let what = ["--program".to_owned(), kind.name().to_owned(), "--size".to_owned(), size.to_string()];

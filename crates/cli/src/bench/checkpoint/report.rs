@@ -6,14 +6,14 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::native::Native;
+use crate::args::size::Size;
 use crate::bench::figures::median;
-use crate::probe::DriverFacts;
-use crate::size::Size;
-use crate::table::{Align, Table};
+use crate::commands::probe::DriverFacts;
+use crate::output::table::{Align, Table};
 
 /// One checkpoint, as the command reported it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Taken {
+pub(super) struct CheckpointFigures {
     /// Bytes of GPU memory in it.
     pub(super) content: u64,
     /// Bytes that the image grew by for it, as they are stored.
@@ -41,7 +41,7 @@ pub(super) struct ProgramRow {
     /// What it computes.
     pub(super) program: String,
     /// Its checkpoints, which ended it, one a round.
-    pub(super) taken: Vec<Taken>,
+    pub(super) taken: Vec<CheckpointFigures>,
     /// Its restores: from the command to an answer of the program, a warm server being there.
     pub(super) restore_us: Vec<u64>,
     /// Why there are no more rounds.
@@ -50,15 +50,15 @@ pub(super) struct ProgramRow {
 
 /// Everything about one size.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Row {
+pub(super) struct SizeRow {
     /// Bytes that the program holds.
     pub(super) held: u64,
     /// The first checkpoint, nothing of which is in the image yet.
     #[serde(serialize_with = "measured")]
-    pub(super) first: Measured<Taken>,
+    pub(super) first: Measured<CheckpointFigures>,
     /// The second one, after one chunk in a hundred has changed.
     #[serde(serialize_with = "measured")]
-    pub(super) second: Measured<Taken>,
+    pub(super) second: Measured<CheckpointFigures>,
     /// Bytes of the chunks that had changed.
     pub(super) changed: u64,
     /// From the command to an answer of the program, a warm server being there.
@@ -66,7 +66,7 @@ pub(super) struct Row {
     pub(super) restore_us: Measured<u64>,
     /// The first checkpoint of a program on a device without free memory.
     #[serde(serialize_with = "measured")]
-    pub(super) crowded: Measured<Taken>,
+    pub(super) crowded: Measured<CheckpointFigures>,
     /// The same program natively, by the driver's own means.
     #[serde(serialize_with = "measured")]
     pub(super) native: Measured<Native>,
@@ -84,7 +84,7 @@ fn measured<T: Serialize, S: serde::Serializer>(it: &Measured<T>, serializer: S)
     }
 }
 
-impl Row {
+impl SizeRow {
     /// Nothing measured yet.
     pub(super) fn new(held: u64) -> Self {
         Self {
@@ -121,12 +121,12 @@ pub(super) struct Report<'a> {
     /// What the bytes are that the holder of memory holds.
     content: &'static str,
     programs: Vec<ProgramRow>,
-    rows: Vec<Row>,
+    rows: Vec<SizeRow>,
 }
 
 impl<'a> Report<'a> {
     /// The rows of both tables.
-    pub(super) fn new(driver: &'a DriverFacts, programs: Vec<ProgramRow>, rows: Vec<Row>) -> Self {
+    pub(super) fn new(driver: &'a DriverFacts, programs: Vec<ProgramRow>, rows: Vec<SizeRow>) -> Self {
         Self { driver, content: "noise, which nothing compresses; no two chunks are the same", programs, rows }
     }
 
@@ -177,7 +177,9 @@ fn columns<'t>(words: &[&'t str], numbers: &[&'t str]) -> Vec<(&'t str, Align)> 
 }
 
 fn program_cells(row: &ProgramRow) -> Vec<String> {
-    let of = |figure: &dyn Fn(&Taken) -> u64| median(row.taken.iter().map(|taken| figure(taken) as f64).collect());
+    let of = |figure: &dyn Fn(&CheckpointFigures) -> u64| {
+        median(row.taken.iter().map(|taken| figure(taken) as f64).collect())
+    };
     let restored = median(row.restore_us.iter().map(|restore| *restore as f64).collect());
     let shown = |figure: Option<f64>, show: fn(u64) -> String| {
         figure.map_or_else(|| "-".to_owned(), |figure| show(figure as u64))
@@ -200,9 +202,9 @@ fn why_fewer(row: &ProgramRow) -> Option<String> {
     Some(format!("{}, round {}: {reason}", row.program, row.taken.len() + 1))
 }
 
-fn cells(row: &Row) -> Vec<String> {
-    let first = |figure: &dyn Fn(&Taken) -> String| shown(&row.first, figure);
-    let second = |figure: &dyn Fn(&Taken) -> String| shown(&row.second, figure);
+fn cells(row: &SizeRow) -> Vec<String> {
+    let first = |figure: &dyn Fn(&CheckpointFigures) -> String| shown(&row.first, figure);
+    let second = |figure: &dyn Fn(&CheckpointFigures) -> String| shown(&row.second, figure);
     vec![
         Size(row.held).to_string(),
         first(&|it| time(it.stopped_us)),
@@ -233,7 +235,7 @@ fn time(micros: u64) -> String {
     }
 }
 
-fn reasons(row: &Row) -> Vec<String> {
+fn reasons(row: &SizeRow) -> Vec<String> {
     let all = [
         ("checkpoint", row.first.as_ref().err()),
         ("second checkpoint", row.second.as_ref().err()),
@@ -248,8 +250,8 @@ fn reasons(row: &Row) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn taken() -> Taken {
-        Taken {
+    fn taken() -> CheckpointFigures {
+        CheckpointFigures {
             content: 1 << 30,
             added: 1 << 30,
             files: 3 << 20,
@@ -261,20 +263,20 @@ mod tests {
         }
     }
 
-    fn row() -> Row {
-        Row {
+    fn row() -> SizeRow {
+        SizeRow {
             first: Ok(taken()),
-            second: Ok(Taken { added: 11 << 20, ..taken() }),
+            second: Ok(CheckpointFigures { added: 11 << 20, ..taken() }),
             changed: 10 << 20,
             restore_us: Err("no CRIU".to_owned()),
             crowded: Ok(taken()),
             native: Err("softcuda has no checkpoint of its own".to_owned()),
-            ..Row::new(1 << 30)
+            ..SizeRow::new(1 << 30)
         }
     }
 
     fn program() -> ProgramRow {
-        let [quick, slow] = [90_000, 140_000].map(|command_us| Taken { command_us, ..taken() });
+        let [quick, slow] = [90_000, 140_000].map(|command_us| CheckpointFigures { command_us, ..taken() });
         ProgramRow {
             program: "heat".to_owned(),
             taken: vec![slow, quick.clone(), quick],
@@ -310,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_failure_belongs_to_the_first_figure_that_is_missing() {
-        let mut late = Row { first: Ok(taken()), ..Row::new(1) };
+        let mut late = SizeRow { first: Ok(taken()), ..SizeRow::new(1) };
         late.fail("full".to_owned());
         assert_eq!((late.first.is_ok(), late.second.err().as_deref()), (true, Some("full")));
     }

@@ -5,39 +5,39 @@ use std::process::Command;
 
 use katydid_driver::DriverChoice;
 
-use super::report::{Measured, Row, Taken};
+use super::report::{CheckpointFigures, Measured, SizeRow};
 use super::subject::Subject;
 use super::{Bench, job_name, katydid, native};
+use crate::args::flags::Against;
+use crate::args::size::Size;
 use crate::bench::native_search;
-use crate::flags::Against;
 use crate::layout;
-use crate::size::Size;
 
 /// Sizes where a GPU is, in bytes, and where none is.
 const GPU_SIZES: [u64; 4] = [64 << 20, 1 << 30, 8 << 30, 32 << 30];
 const SOFT_SIZES: [u64; 2] = [16 << 20, 128 << 20];
 /// Free memory that is left to a crowded device: less than a snapshot takes anything of.
-const CROWDED: u64 = 160 << 20;
+const CROWDED_FREE_BYTES: u64 = 160 << 20;
 
 /// Measures all sizes.
-pub(super) fn measure(bench: &Bench<'_>, sizes: &[Size]) -> Vec<Row> {
+pub(super) fn measure(bench: &Bench<'_>, sizes: &[Size]) -> Vec<SizeRow> {
     let usual = if bench.driver.soft { &SOFT_SIZES[..] } else { &GPU_SIZES[..] };
     let sizes = match sizes {
         [] => usual.to_vec(),
         given => given.iter().map(|size| size.0).collect(),
     };
-    sizes.into_iter().map(|held| Sized { bench, held }.row()).collect()
+    sizes.into_iter().map(|held| SizeRun { bench, held }.row()).collect()
 }
 
 /// The measurement of one size.
-struct Sized<'a> {
+struct SizeRun<'a> {
     bench: &'a Bench<'a>,
     held: u64,
 }
 
-impl Sized<'_> {
-    fn row(&self) -> Row {
-        let mut row = Row::new(self.held);
+impl SizeRun<'_> {
+    fn row(&self) -> SizeRow {
+        let mut row = SizeRow::new(self.held);
         if let Err(reason) = self.begun().and_then(|()| self.katydid(&mut row)) {
             // It belongs to the first figure that is missing.
             row.fail(reason);
@@ -63,7 +63,7 @@ impl Sized<'_> {
     }
 
     /// Two checkpoints and a restore.
-    fn katydid(&self, row: &mut Row) -> Measured<()> {
+    fn katydid(&self, row: &mut SizeRow) -> Measured<()> {
         let work = self.bench.folder()?;
         let image = work.path().join("image");
         let name = self.name("holder");
@@ -95,12 +95,12 @@ impl Sized<'_> {
     }
 
     /// A checkpoint when another program has taken the rest of the device.
-    fn crowded(&self) -> Measured<Taken> {
+    fn crowded(&self) -> Measured<CheckpointFigures> {
         let work = self.bench.folder()?;
         let name = self.name("crowded");
         let mut program = self.bench.run(work.path(), &name, &held(self.held))?;
         let mut other = self.bench.run(work.path(), &self.name("other"), &held(1 << 20))?;
-        other.ask(&format!("fill {CROWDED}"))?;
+        other.ask(&format!("fill {CROWDED_FREE_BYTES}"))?;
         let taken = self.bench.checkpoint(&name, &work.path().join("image"), true);
         other.end()?;
         program.ask("say")?;

@@ -20,9 +20,9 @@ use crate::supervise::dies_with_us;
 /// Beside orders and answers: what the command that runs the program says.
 const MESSAGES: &str = "messages";
 /// How often a file is looked for.
-const PERIOD: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// How long something may take; reading 32 GiB through slow links takes a while.
-const PATIENCE: Duration = Duration::from_secs(240);
+const STEP_TIMEOUT: Duration = Duration::from_secs(240);
 /// How long a program may take to end when something has failed.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -63,16 +63,16 @@ impl Limits {
 
     /// Waits until `look` finds something.
     pub(super) fn wait<T>(&self, what: &str, mut look: impl FnMut() -> Measured<Option<T>>) -> Measured<T> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STEP_TIMEOUT;
         loop {
             if let Some(found) = look()? {
                 return Ok(found);
             }
             self.check_stopped()?;
             if Instant::now() > deadline {
-                return Err(format!("{what} took more than {} s", PATIENCE.as_secs()));
+                return Err(format!("{what} took more than {} s", STEP_TIMEOUT.as_secs()));
             }
-            thread::sleep(PERIOD);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -186,7 +186,7 @@ impl Drop for Subject {
                 let _ = child.wait();
                 return;
             }
-            thread::sleep(PERIOD);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }

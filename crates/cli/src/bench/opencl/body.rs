@@ -8,9 +8,9 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::api::{Device, FOR_HOST, READ_WRITE};
+use crate::args::flags::BenchOpenclBodyFlags;
 use crate::bench::figures;
-use crate::failure::{Failure, Outcome};
-use crate::flags::BenchOpenclBodyFlags;
+use crate::output::failure::{Failure, Outcome};
 
 /// Launches in a row.
 const LAUNCHES: u32 = 1000;
@@ -19,8 +19,8 @@ const CALLS: usize = 200;
 /// Large copies that are timed one by one; the best counts.
 const COPIES: usize = 8;
 /// Bytes of a small and of a large copy.
-const SMALL: usize = 4 << 10;
-const LARGE: usize = 64 << 20;
+const SMALL_BYTES: usize = 4 << 10;
+const LARGE_BYTES: usize = 64 << 20;
 
 /// What one run prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -51,7 +51,9 @@ fn measure(quick: bool) -> Result<Report, String> {
     let nothing = device.kernel(c"nothing")?;
     device.set(nothing, 0, &0_i32)?;
     note("round_trip", median(CALLS, || device.launch(nothing, 1).and_then(|()| device.finish()))?);
-    for (size, keys) in [(SMALL, ["write_small", "read_small", "map_small"]), (LARGE, ["write", "read", "map"])] {
+    for (size, keys) in
+        [(SMALL_BYTES, ["write_small", "read_small", "map_small"]), (LARGE_BYTES, ["write", "read", "map"])]
+    {
         let [write, read, map] = copies(&device, size, quick)?;
         note(keys[0], write);
         note(keys[1], read);
@@ -83,9 +85,9 @@ fn launches(device: &Device) -> Result<[f64; 2], String> {
 
 /// Of a blocking write, a blocking read, and a map for reading of memory that the driver holds for the host.
 fn copies(device: &Device, size: usize, quick: bool) -> Result<[f64; 3], String> {
-    let count = if size == SMALL { CALLS } else { COPIES / if quick { 2 } else { 1 } };
+    let count = if size == SMALL_BYTES { CALLS } else { COPIES / if quick { 2 } else { 1 } };
     let figure = |work: &mut dyn FnMut() -> Result<(), String>| {
-        if size == SMALL { median(count, work) } else { best(count, work) }
+        if size == SMALL_BYTES { median(count, work) } else { best(count, work) }
     };
     let (plain, shared) = (device.buffer(READ_WRITE, size)?, device.buffer(FOR_HOST, size)?);
     let mut bytes: Vec<u8> = (0..size).map(|index| index as u8).collect();
@@ -103,15 +105,15 @@ fn copies(device: &Device, size: usize, quick: bool) -> Result<[f64; 3], String>
 
 /// Of a kernel that computes, and of one that moves memory.
 fn kernels(device: &Device) -> Result<[f64; 2], String> {
-    let (from, to) = (device.buffer(READ_WRITE, LARGE)?, device.buffer(READ_WRITE, LARGE)?);
-    device.write(from, &vec![0; LARGE])?;
+    let (from, to) = (device.buffer(READ_WRITE, LARGE_BYTES)?, device.buffer(READ_WRITE, LARGE_BYTES)?);
+    device.write(from, &vec![0; LARGE_BYTES])?;
     let (compute, moves) = (device.kernel(c"compute")?, device.kernel(c"move")?);
     device.set(compute, 0, &from)?;
     device.set(moves, 0, &from)?;
     device.set(moves, 1, &to)?;
     let figures = [
-        best(COPIES, &mut || device.launch(compute, LARGE / 16).and_then(|()| device.finish()))?,
-        best(COPIES, &mut || device.launch(moves, LARGE / 16).and_then(|()| device.finish()))?,
+        best(COPIES, &mut || device.launch(compute, LARGE_BYTES / 16).and_then(|()| device.finish()))?,
+        best(COPIES, &mut || device.launch(moves, LARGE_BYTES / 16).and_then(|()| device.finish()))?,
     ];
     device.release(from)?;
     device.release(to)?;

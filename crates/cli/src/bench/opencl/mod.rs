@@ -14,19 +14,19 @@ use katydid_transport::Address;
 use serde::Serialize;
 
 use self::body::Report;
-use crate::address;
-use crate::document;
-use crate::failure::{Failure, Outcome};
-use crate::flags::{Against, BenchFlags, BenchOpenclBodyFlags};
+use crate::args::flags::{Against, BenchFlags, BenchOpenclBodyFlags};
 use crate::layout::{self, Layout};
-use crate::private::PrivateServer;
-use crate::table::{Align, Table};
-use crate::terminal::Progress;
+use crate::output::document;
+use crate::output::failure::{Failure, Outcome};
+use crate::output::table::{Align, Table};
+use crate::output::terminal::Progress;
+use crate::server::address;
+use crate::server::private_server::PrivateServer;
 
 const ROUNDS: u32 = 5;
 const QUICK_ROUNDS: u32 = 2;
 /// Bytes that the large copies move.
-const LARGE: f64 = (64 << 20) as f64;
+const LARGE_BYTES: f64 = (64 << 20) as f64;
 
 /// One figure: its key, what it is, and how it is shown.
 const FIGURES: [(&str, &str, Unit); 12] = [
@@ -48,7 +48,7 @@ const FIGURES: [(&str, &str, Unit); 12] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Microseconds,
-    /// Of [`LARGE`] bytes.
+    /// Of [`LARGE_BYTES`] bytes.
     Bandwidth,
 }
 
@@ -56,7 +56,7 @@ impl Unit {
     fn show(self, seconds: f64) -> String {
         match self {
             Self::Microseconds => format!("{:.2} us", seconds * 1e6),
-            Self::Bandwidth => format!("{:.2} GB/s", LARGE / seconds / 1e9),
+            Self::Bandwidth => format!("{:.2} GB/s", LARGE_BYTES / seconds / 1e9),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use crate::bench::body::{Body, Samples};
 use crate::bench::cuda::objects::Event;
 use crate::bench::cuda::{Cuda, CudaError, Pinned};
-use crate::bench::network::{self, BYTES, PIECE};
+use crate::bench::network::{self, BYTES, PIECE_BYTES};
 
 const CONNECTIONS: usize = 8;
 /// What one of them sends.
@@ -31,9 +31,9 @@ fn copies(cuda: &Cuda, repetitions: usize) -> Samples {
 /// Sends the part of the device's memory that begins at `from`, as often as it is asked for.
 fn serve(cuda: &Cuda, from: u64, stream: &mut TcpStream) -> Result<(), CudaError> {
     let order = cuda.new_stream()?;
-    let piece = |at: usize| Ok((from + at as u64, cuda.pinned(PIECE)?, cuda.new_event()?));
+    let piece = |at: usize| Ok((from + at as u64, cuda.pinned(PIECE_BYTES)?, cuda.new_event()?));
     let mut pieces =
-        (0..PART).step_by(PIECE).map(piece).collect::<Result<Vec<(u64, Pinned<'_>, Event<'_>)>, CudaError>>()?;
+        (0..PART).step_by(PIECE_BYTES).map(piece).collect::<Result<Vec<(u64, Pinned<'_>, Event<'_>)>, CudaError>>()?;
     let served = network::answer(stream, |stream| {
         for (from, piece, copied) in &pieces {
             order.begin_copy_out(piece, *from)?;

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::cuda::Soft;
 use super::opencl::OpenCl;
 use super::work::{WORKS, Work};
-use crate::failure::{Failure, Outcome};
-use crate::flags::{BenchSoftBodyFlags, SoftDevice};
+use crate::args::flags::{BenchSoftBodyFlags, SoftDevice};
 use crate::layout::Layout;
+use crate::output::failure::{Failure, Outcome};
 
 /// How long a kernel is measured: the best launch of that time counts, since everything that disturbs makes it slower.
 const TIME: Duration = Duration::from_millis(700);

@@ -15,11 +15,11 @@ use std::process::{Command, ExitCode, Stdio};
 
 use serde::Serialize;
 
-use crate::document;
-use crate::failure::{Failure, Outcome, say};
-use crate::flags::{BenchFlags, BenchSoftBodyFlags, SoftDevice};
-use crate::table::{Align, Table};
-use crate::terminal::Progress;
+use crate::args::flags::{BenchFlags, BenchSoftBodyFlags, SoftDevice};
+use crate::output::document;
+use crate::output::failure::{Failure, Outcome, say};
+use crate::output::table::{Align, Table};
+use crate::output::terminal::Progress;
 use body::{Figure, Report};
 use work::{WORKS, Work};
 

@@ -1,0 +1,31 @@
+//! Katydid's own variables of the environment: those that do not exist are named, and those that hold what they cannot are
+//! refused before anything is started. The list is `katydid_driver_state::settings`.
+
+use std::env;
+
+use katydid_driver_state::settings;
+
+use crate::output::failure::{Failure, say};
+
+/// Names those that do not exist, once: programs and their libraries are told that it is done.
+pub(crate) fn tell_unknown() {
+    settings::unknown_here().iter().for_each(say);
+}
+
+/// What programs that we start are told of the names that [`tell_unknown`] has named; none where there is nothing to tell.
+pub(crate) fn told() -> Option<(&'static str, String)> {
+    let names: Vec<String> = env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
+    let unknown: Vec<String> = settings::unknown(names).into_iter().map(|unknown| unknown.name).collect();
+    (!unknown.is_empty()).then(|| (settings::TOLD, unknown.join(",")))
+}
+
+/// Refuses a variable that holds what it cannot, whoever would read it later.
+pub(crate) fn check() -> Result<(), Failure> {
+    for setting in settings::ALL {
+        let value = env::var_os(setting.name).unwrap_or_default();
+        if let Some(problem) = settings::problem(setting.name, &value.to_string_lossy()) {
+            return Err(Failure::usage(format!("{problem}: correct it, or unset it")));
+        }
+    }
+    Ok(())
+}

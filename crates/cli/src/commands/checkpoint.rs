@@ -1,0 +1,183 @@
+//! `katydid checkpoint`: asks a job's supervisor for a checkpoint and shows how far it is.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_job::process::stopped;
+use katydid_job::supervisor::folder;
+use katydid_job::supervisor::view::{Report, Request, Step};
+use serde::Serialize;
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::args::flags::{CheckpointFlags, ImageFlags};
+use crate::args::size::Size;
+use crate::output::document;
+use crate::output::failure::{Failure, Outcome, say};
+use crate::output::terminal::{Progress, bar};
+use crate::server::admin;
+
+/// Runs the command.
+pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
+    let mut request = request(&flags.image)?;
+    request.device_only = flags.device_only;
+    request.force = flags.force;
+    request.leave_running = flags.leave_running || flags.device_only || flags.image.every.is_some();
+    let Some(every) = flags.image.every else {
+        let (job, control) = folder::find(&flags.job).map_err(Failure::usage)?;
+        let woken = stopped::wake(job.supervisor);
+        let report = ask(&control, &request)?;
+        if !report.running {
+            woken.run_on();
+        }
+        report.warnings.iter().for_each(say);
+        if flags.json {
+            document::write(&report)?;
+        } else {
+            show(&report)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    if flags.json {
+        close_on_signals()?;
+    }
+    take_every(every.0, flags, &request)
+}
+
+/// Takes checkpoints until the job has ended. The work has failed if none of them was taken.
+fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Outcome {
+    let (mut is_first, mut has_any) = (true, false);
+    loop {
+        let began = Instant::now();
+        let (job, control) = match folder::find(&flags.job) {
+            Ok(found) => found,
+            // A job that has ended between two checkpoints is the end of the work, and no failure of it.
+            Err(_) if has_any => return Ok(ExitCode::SUCCESS),
+            Err(_) if !is_first => return Err(Failure::work("the job has ended, and no checkpoint of it was taken")),
+            Err(error) => return Err(Failure::usage(error)),
+        };
+        let woken = stopped::wake(job.supervisor);
+        let outcome = ask(&control, request);
+        drop(woken);
+        match outcome {
+            Ok(report) => {
+                report.warnings.iter().for_each(say);
+                if flags.json {
+                    document::append(&report)?
+                } else {
+                    show(&report)?
+                }
+                has_any = true;
+            }
+            // What was in the way now need not be next time, unless it is that the job has gone.
+            Err(failure) if folder::find(&flags.job).is_ok() => {
+                if flags.json {
+                    document::append(&json!({"error": failure.to_string()}))?;
+                }
+                say(failure);
+            }
+            Err(failure) => return Err(failure),
+        }
+        is_first = false;
+        thread::sleep(every.saturating_sub(began.elapsed()));
+    }
+}
+
+/// What the flags ask for; the supervisor's folder is not ours, so the image is named by its whole path.
+pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
+    Ok(Request {
+        image: whole_path(&flags.image)?,
+        leave_running: false,
+        device_only: false,
+        full: flags.full,
+        keep: flags.keep,
+        level: flags.level,
+        patience_ms: flags.patience.map(|patience| u32::try_from(patience.0.as_millis()).unwrap_or(u32::MAX)),
+        force: false,
+    })
+}
+
+/// Where an image is, for whoever has another folder; an address of an object store is that already.
+pub(crate) fn whole_path(image: &Path) -> Result<PathBuf, Failure> {
+    katydid_image::absolute(image)
+        .map_err(|error| Failure::usage(format!("{}: cannot tell where that is: {error}", image.display())))
+}
+
+/// Asks and waits; what the supervisor says ends with the report or a failure.
+fn ask(control: &Path, request: &Request) -> Result<Report, Failure> {
+    match last_step(control, "/v1/checkpoints", request)? {
+        Some(Step::Done(report)) => Ok(report),
+        Some(Step::Failed { error }) => Err(Failure::work(format!("no checkpoint: {error}"))),
+        _ => Err(Failure::work("no checkpoint: the job's supervisor has ended")),
+    }
+}
+
+/// Asks a supervisor for what it tells the steps of, shows these, and gives the last one; none if it said nothing.
+pub(crate) fn last_step(control: &Path, path: &str, request: &impl Serialize) -> Result<Option<Step>, Failure> {
+    let progress = Progress::new();
+    let mut began = (String::new(), Instant::now());
+    let mut last = None;
+    admin::post_lines(control, path, request, |step: Step| {
+        // Each stage has a rate of its own.
+        if began.0 != step.name() {
+            began = (step.name(), Instant::now());
+        }
+        progress.show(&line(&step, began.1));
+        let ended = step.is_last();
+        last = Some(step);
+        ended
+    })
+    .map_err(Failure::server)?;
+    Ok(last)
+}
+
+/// What is going on, for the terminal.
+fn line(step: &Step, began: Instant) -> String {
+    match step {
+        Step::Write { done, total, written } => {
+            bar(*done, *total, &format!(", {} new", Size(*written)), began.elapsed())
+        }
+        Step::Dump { done, total } => bar(*done, *total, " of the processes", began.elapsed()),
+        other => other.name(),
+    }
+}
+
+/// Whoever interrupts this has the list of what was taken until then, whole.
+fn close_on_signals() -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Failure::work)?;
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            document::close(None, 0);
+            std::process::exit(128 + signal);
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(Failure::work)
+}
+
+/// What came of it.
+fn show(report: &Report) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", summary(report))?;
+    Ok(out.flush()?)
+}
+
+/// One line for people.
+pub(crate) fn summary(report: &Report) -> String {
+    let millis = |micros: u64| format!("{:.1} ms", micros as f64 / 1000.0);
+    format!(
+        "checkpoint {} of {} in {}: {} of GPU memory ({} new), {} of processes, stopped for {}, took {}{}",
+        report.checkpoint,
+        report.job,
+        report.image.display(),
+        Size(report.bytes_content),
+        Size(report.bytes_added),
+        Size(report.bytes_files),
+        millis(report.stopped_us),
+        millis(report.took_us),
+        if report.running { "" } else { "; the program has been ended" }
+    )
+}

@@ -1,0 +1,54 @@
+//! The hidden command behind a job's guard (`katydid_job::supervisor::guard`).
+//!
+//! What a terminal or a shell sends to the supervisor's process group reaches the guard too, until that leaves the group. It is
+//! meant for the program: here it is caught and dropped, but for signals that our caller ignored, which stay ignored in the program.
+
+#![expect(unsafe_code, reason = "the descriptors that a process is started with are nobody's until it takes them")]
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use katydid_job::supervisor::guard;
+use katydid_job::supervisor::guard::Given;
+use rustix::pipe::{PipeFlags, pipe_with};
+use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXCPU};
+
+use crate::args::flags::GuardFlags;
+use crate::output::failure::{Failure, Outcome};
+use crate::supervise::is_ignored;
+
+/// Meant for the program.
+const DROPPED: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGTSTP, SIGCONT];
+
+/// Runs the command; it ends with the job.
+pub(crate) fn main(flags: &GuardFlags) -> Outcome {
+    // SAFETY: this process has parsed its arguments and done nothing else.
+    let given = unsafe { Given::take(flags.link) }.map_err(Failure::usage)?;
+    let ended = set_signals().map_err(Failure::work)?;
+    let (program, arguments) = flags.command.split_first().ok_or_else(|| Failure::usage("no program given"))?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    guard::keep(given, flags.supervisor, command, flags.name.clone(), &ended).map_err(Failure::work)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives what becomes readable with the end of a child. Programs that are started get the usual handling of all signals.
+fn set_signals() -> io::Result<OwnedFd> {
+    drop_signals()?;
+    let (ended, told) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    signal_hook::low_level::pipe::register(SIGCHLD, told)?;
+    Ok(ended)
+}
+
+/// From here on a signal that is meant for the program does nothing in this process. A program that this process starts gets the
+/// usual handling, and ignores what our caller ignored.
+pub(crate) fn drop_signals() -> io::Result<()> {
+    let dropped = Arc::new(AtomicBool::new(false));
+    for signal in DROPPED.into_iter().filter(|&signal| !is_ignored(signal)) {
+        signal_hook::flag::register(signal, Arc::clone(&dropped))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! `katydid images`: the images in some folders, whether they are whole, and clearing them up.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use katydid_image::{CheckpointNumber, Cleared, Image, ImageError, Keep, Report, Which};
+use serde::Serialize;
+
+use crate::args::flags::{GcFlags, ImagesCommand, ImagesFlags, LsFlags, VerifyFlags};
+use crate::args::size::Size;
+use crate::output::date::date;
+use crate::output::document;
+use crate::output::failure::{Failure, Outcome};
+use crate::output::table::{Align, Table};
+use crate::output::terminal::{Progress, bar};
+
+/// Time between two changes of the progress line.
+const TICK: Duration = Duration::from_millis(100);
+
+/// An image in a list.
+#[derive(Debug, Serialize)]
+struct ImageLine {
+    image: PathBuf,
+    job: String,
+    checkpoints: Vec<CheckpointNumber>,
+    /// Seconds since 1970.
+    newest: u64,
+    /// Bytes of memory in the newest checkpoint.
+    content: u64,
+    /// Bytes of all packs.
+    stored: u64,
+    /// What is wrong with it, instead of all that.
+    error: Option<String>,
+}
+
+/// Runs the command.
+pub(crate) fn main(flags: &ImagesFlags) -> Outcome {
+    match &flags.command {
+        ImagesCommand::Ls(flags) => ls(flags),
+        ImagesCommand::Verify(flags) => verify(flags),
+        ImagesCommand::Gc(flags) => gc(flags),
+    }
+}
+
+/// `images ls`
+fn ls(flags: &LsFlags) -> Outcome {
+    let mut lines = Vec::new();
+    for folder in &flags.folders {
+        lines.extend(images_in(folder)?);
+    }
+    if flags.json {
+        document::write(&lines)?;
+    } else {
+        table(&lines).write(&mut io::stdout().lock())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The image in a folder, or those in the folders right below it.
+fn images_in(folder: &Path) -> Result<Vec<ImageLine>, Failure> {
+    if !katydid_image::is_address(folder) && !folder.exists() {
+        return Err(Failure::work(format!("{}: no such folder: name one that has images", folder.display())));
+    }
+    match Image::open(folder) {
+        Err(ImageError::NotAnImage { .. }) => {}
+        opened => return Ok(vec![ImageLine::of(folder.to_owned(), opened)]),
+    }
+    let failed = |error| Failure::work(format!("{}: cannot list this folder: {error}", folder.display()));
+    let mut below = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.is_dir() {
+            match Image::open(&path) {
+                Err(ImageError::NotAnImage { .. }) => {}
+                opened => below.push(ImageLine::of(path, opened)),
+            }
+        }
+    }
+    below.sort_by(|a, b| a.image.cmp(&b.image));
+    Ok(below)
+}
+
+impl ImageLine {
+    fn of(image: PathBuf, opened: Result<Image, ImageError>) -> Self {
+        let mut line =
+            Self { image, job: String::new(), checkpoints: Vec::new(), newest: 0, content: 0, stored: 0, error: None };
+        line.error = opened.and_then(|image| line.fill(&image)).err().map(|error| error.to_string());
+        line
+    }
+
+    /// Reads the newest manifest and the lengths of the packs, no chunk.
+    fn fill(&mut self, image: &Image) -> Result<(), ImageError> {
+        self.checkpoints = image.checkpoints()?;
+        self.stored = image.stored()?;
+        if !self.checkpoints.is_empty() {
+            let manifest = image.manifest(Which::Latest)?;
+            (self.newest, self.content) = (manifest.times.began / 1000, manifest.sizes.content);
+            self.job = manifest.job.name;
+        }
+        Ok(())
+    }
+
+    /// A broken image has its error where others have their job, so that the list is never cut short by one of them.
+    fn cells(&self) -> Vec<String> {
+        let image = self.image.display().to_string();
+        match (&self.error, self.checkpoints.last()) {
+            (Some(error), _) => vec![image, error.clone()],
+            (None, None) => {
+                vec![image, String::new(), "0".into(), "-".into(), "-".into(), Size(self.stored).to_string()]
+            }
+            (None, Some(_)) => vec![
+                image,
+                self.job.clone(),
+                self.checkpoints.len().to_string(),
+                date(self.newest),
+                Size(self.content).to_string(),
+                Size(self.stored).to_string(),
+            ],
+        }
+    }
+}
+
+/// The fields of the JSON, with units for people.
+fn table(lines: &[ImageLine]) -> Table {
+    use Align::{Left, Right};
+    let columns = [
+        ("IMAGE", Left),
+        ("JOB", Left),
+        ("CHECKPOINTS", Right),
+        ("NEWEST", Left),
+        ("MEMORY", Right),
+        ("KEPT IN", Right),
+    ];
+    let mut table = Table::new(&columns);
+    lines.iter().for_each(|line| table.row(line.cells()));
+    table
+}
+
+/// `images verify`
+fn verify(flags: &VerifyFlags) -> Outcome {
+    let image = Image::open(&flags.image).map_err(Failure::work)?;
+    let (began, shown) = (Instant::now(), Mutex::new((Progress::new(), Instant::now())));
+    if let Ok(shown) = shown.lock() {
+        shown.0.show(&bar(0, 0, "", Duration::ZERO));
+    }
+    let show = |now: katydid_image::Progress| {
+        // A thread that finds another one at the line goes on reading.
+        if let Ok(mut shown) = shown.try_lock()
+            && shown.1.elapsed() >= TICK
+        {
+            shown.1 = Instant::now();
+            shown.0.show(&bar(now.done, now.total, "", began.elapsed()));
+        }
+    };
+    let report = image.verify(flags.at.map(CheckpointNumber), &show).map_err(Failure::work)?;
+    drop(shown);
+    if flags.json {
+        document::write(&report)?;
+    } else {
+        say_report(&report, &mut io::stdout().lock())?;
+    }
+    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A line for each checkpoint, or for each thing that is wrong with it.
+fn say_report(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    for (number, faults) in &report.checkpoints {
+        match faults.as_slice() {
+            [] => writeln!(out, "checkpoint {number}: whole")?,
+            faults => faults.iter().try_for_each(|fault| writeln!(out, "checkpoint {number}: {fault}"))?,
+        }
+    }
+    report.remarks.iter().try_for_each(|remark| writeln!(out, "not as it was written, and no harm: {remark}"))?;
+    writeln!(out, "read {} chunks, {}", report.chunks, Size(report.bytes))?;
+    report.writer.iter().try_for_each(|writer| writeln!(out, "the lock is that of {writer}"))
+}
+
+/// `images gc`
+fn gc(flags: &GcFlags) -> Outcome {
+    let image = Image::open(&flags.image).map_err(Failure::work)?;
+    let remove = flags.remove.iter().copied().map(CheckpointNumber).collect();
+    let keep = Keep { newest: flags.keep.map(|keep| keep as usize), remove, dry_run: flags.dry_run };
+    let cleared = image.collect(&keep).map_err(Failure::work)?;
+    if flags.json {
+        document::write(&cleared)?;
+    } else {
+        writeln!(io::stdout().lock(), "{}", said(&cleared, flags.dry_run))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was done, or would be, in one line.
+fn said(cleared: &Cleared, dry_run: bool) -> String {
+    let verb = if dry_run { "would remove" } else { "removed" };
+    format!(
+        "{verb} {} checkpoints and {} packs, {} {} packs: {} instead of {}",
+        cleared.checkpoints.len(),
+        cleared.packs_removed,
+        if dry_run { "rewrite" } else { "rewrote" },
+        cleared.packs_rewritten,
+        Size(cleared.bytes_after),
+        Size(cleared.bytes_before)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_image::{Job, Manifest, Options, Region, Session, Sink, Times};
+
+    use super::*;
+
+    fn image_with_one_checkpoint(folder: &Path) -> Image {
+        let image = Image::create_or_open(folder).unwrap();
+        let writer = image.begin(Options::default()).unwrap();
+        let chunks = vec![writer.put(b"device memory").unwrap()];
+        let region = Region { bytes: 13, chunk_bytes: 4096, chunks, ..Region::default() };
+        let session = Session { name: "0".into(), regions: vec![region], ..Session::default() };
+        let job = Job { name: "train".into(), ..Job::default() };
+        let times = Times { began: 86_400_000, ..Times::default() };
+        writer.commit(Manifest { job, times, sessions: vec![session], ..Manifest::default() }).unwrap();
+        image
+    }
+
+    #[test]
+    fn images_below_a_folder_are_listed_with_those_that_are_broken() {
+        let folder = tempfile::tempdir().unwrap();
+        image_with_one_checkpoint(&folder.path().join("a"));
+        std::fs::create_dir(folder.path().join("b")).unwrap();
+        std::fs::write(folder.path().join("b/katydid-image"), "x").unwrap();
+        std::fs::create_dir(folder.path().join("no image")).unwrap();
+        let lines = images_in(folder.path()).unwrap();
+        assert_eq!(lines.len(), 2);
+        let cells = lines[0].cells();
+        assert_eq!(cells[1..5], ["train", "1", "1970-01-02 00:00:00 UTC", "13 B"]);
+        assert!(lines[1].error.as_ref().unwrap().contains("damaged"));
+    }
+
+    #[test]
+    fn a_report_names_whole_and_damaged_checkpoints() {
+        let mut report = Report { chunks: 3, bytes: 2048, ..Report::default() };
+        report.checkpoints.insert(CheckpointNumber(1), Vec::new());
+        report.checkpoints.insert(CheckpointNumber(2), vec!["pack is cut off".into()]);
+        report.writer = Some("process 5".into());
+        let mut text = Vec::new();
+        say_report(&report, &mut text).unwrap();
+        let expected = "checkpoint 1: whole\ncheckpoint 2: pack is cut off\nread 3 chunks, 2 KiB\n\
+                        the lock is that of process 5\n";
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+    }
+}

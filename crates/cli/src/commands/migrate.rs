@@ -1,0 +1,57 @@
+//! `katydid migrate`: has a job's supervisor move its sessions to another server, or to other devices.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use katydid_job::process::stopped;
+use katydid_job::supervisor::folder;
+use katydid_job::supervisor::view::{Migration, Moved, Step};
+
+use crate::args::flags::MigrateFlags;
+use crate::args::size::Size;
+use crate::commands::checkpoint::{last_step, whole_path};
+use crate::output::document;
+use crate::output::failure::{Failure, Outcome};
+use crate::server::address;
+
+/// Runs the command.
+pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
+    let known = address::resolve(Some(&flags.to), flags.certs.as_deref()).map_err(Failure::usage)?;
+    let known = known.ok_or_else(|| Failure::usage("--to names no server"))?;
+    known.greet()?;
+    let image = flags.image.as_deref().map(whole_path).transpose()?;
+    let patience_ms = flags.patience.map(|patience| u32::try_from(patience.0.as_millis()).unwrap_or(u32::MAX));
+    let wanted = Migration { to: known.address.to_string(), devices: flags.device.clone(), image, patience_ms };
+    let (job, control) = folder::find(&flags.job).map_err(Failure::usage)?;
+    let _woken = stopped::wake(job.supervisor);
+    show(flags.json, &ask(&control, &wanted)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks and waits; what the supervisor says ends with the report or a failure.
+fn ask(control: &Path, wanted: &Migration) -> Result<Moved, Failure> {
+    match last_step(control, "/v1/migrations", wanted)? {
+        Some(Step::Moved(moved)) => Ok(moved),
+        Some(Step::Failed { error }) => Err(Failure::work(format!("not moved, and everything goes on: {error}"))),
+        _ => Err(Failure::work("not moved: the job's supervisor has ended")),
+    }
+}
+
+/// What came of it.
+fn show(json: bool, moved: &Moved) -> Result<(), Failure> {
+    if json {
+        return document::write(moved);
+    }
+    let mut out = io::stdout().lock();
+    let millis = |micros: u64| format!("{:.1} ms", micros as f64 / 1000.0);
+    writeln!(
+        out,
+        "{} is at {} now: {} of GPU memory went along, stopped for {}",
+        moved.job,
+        moved.to,
+        Size(moved.bytes_content),
+        millis(moved.stopped_us)
+    )?;
+    Ok(out.flush()?)
+}

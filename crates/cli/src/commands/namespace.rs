@@ -1,0 +1,53 @@
+//! The hidden commands behind a job in namespaces of its own (`katydid_job::supervisor::namespace`).
+//!
+//! A signal that a terminal sends reaches these processes too, because they are of its foreground group. It is meant for
+//! the program, and they end when that does: here it is caught and dropped.
+
+use std::env;
+use std::process::Command;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use katydid_job::supervisor::namespace;
+use katydid_job::supervisor::namespace::JobNamespaces;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use crate::args::flags::{EnterFlags, SpaceFlags};
+use crate::output::failure::{Failure, Outcome};
+
+/// Makes the namespaces, and starts [`init`] in them.
+pub(crate) fn keep(flags: SpaceFlags) -> Outcome {
+    stay()?;
+    let katydid = env::current_exe().map_err(Failure::work)?;
+    let (space, command) = split(flags);
+    let mut init = Command::new(katydid);
+    init.arg("job-init").args(space.arguments()).arg("--").args(&command);
+    namespace::keep(&space, init).map(ExitCode::from).map_err(Failure::work)
+}
+
+/// Process 1 of the namespaces.
+pub(crate) fn init(flags: SpaceFlags) -> Outcome {
+    stay()?;
+    let (space, command) = split(flags);
+    namespace::init(&space, &command).map(ExitCode::from).map_err(Failure::work)
+}
+
+/// Runs a command in them.
+pub(crate) fn enter(flags: &EnterFlags) -> Outcome {
+    namespace::enter(flags.pid, &flags.command).map(ExitCode::from).map_err(Failure::work)
+}
+
+fn split(flags: SpaceFlags) -> (JobNamespaces, Vec<std::ffi::OsString>) {
+    let SpaceFlags { known_folder, folder, note, last_id, files, shared, terminals, command } = flags;
+    (JobNamespaces { known_folder, folder, note, last_id, files, shared, terminals }, command)
+}
+
+/// Catches what a terminal sends. Programs that are started get the usual handling again.
+fn stay() -> Result<(), Failure> {
+    let dropped = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&dropped)).map_err(Failure::work)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,373 @@
+//! `katydid ps`: what runs on this machine, and who is served.
+//!
+//! Without a server's name these are all servers and jobs that the asker may know of: those of `katydid serve`, the private ones
+//! of `run`, `trace`, `restore` and `bench`, and the jobs of `run` and `restore`. One that does not answer is told of on standard
+//! error, and the others are shown.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use katydid_daemon::{ServerView, SessionView, SessionsView};
+use katydid_job::supervisor::registry;
+use katydid_job::supervisor::registry::Found;
+use katydid_job::supervisor::view::{JobView, Step};
+use katydid_transport::Address;
+use serde::Serialize;
+
+use crate::args::flags::PsFlags;
+use crate::args::size::Size;
+use crate::output::document;
+use crate::output::failure::{Failure, Outcome, say};
+use crate::output::table::{Align, Table};
+use crate::server::address::{admin_path, resolve};
+use crate::server::admin::{self, AdminError};
+
+/// Longest name shown in the table; JSON has all of it.
+const NAME_WIDTH: usize = 32;
+/// Longest command line of a job.
+const COMMAND_WIDTH: usize = 60;
+/// How long a supervisor may take to answer, of which there may be many: one that is stopped does not.
+const JOB_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What `--json` writes.
+#[derive(Debug, Default, Serialize)]
+struct View {
+    servers: Vec<ServerLine>,
+    sessions: Vec<SessionLine>,
+    jobs: Vec<JobLine>,
+}
+
+/// A server.
+#[derive(Debug, Serialize)]
+struct ServerLine {
+    /// Its admin socket.
+    admin: PathBuf,
+    #[serde(flatten)]
+    view: ServerView,
+}
+
+/// A session, and whose it is.
+#[derive(Debug, Serialize)]
+struct SessionLine {
+    /// The first address of its server.
+    server: String,
+    #[serde(flatten)]
+    view: SessionView,
+}
+
+/// A job. What only its supervisor knows is missing where that does not answer.
+#[derive(Debug, Serialize)]
+struct JobLine {
+    name: String,
+    user: u32,
+    supervisor: u32,
+    program: u32,
+    command: Vec<String>,
+    server: Option<String>,
+    /// Programs that use a GPU.
+    members: Option<usize>,
+    /// The step of the checkpoint that is being taken.
+    checkpoint: Option<String>,
+    folder: PathBuf,
+}
+
+/// Runs the command.
+pub(crate) fn main(flags: &PsFlags) -> Outcome {
+    let view = match named(flags)? {
+        Some(admin) => View { jobs: Vec::new(), ..of_server(&admin).map_err(Failure::server)? },
+        None => everything(),
+    };
+    if flags.json {
+        document::write(&view)?;
+    } else {
+        write(&view, named(flags)?.is_some(), &mut io::stdout().lock())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The admin socket of the server that the flags name, if they name one.
+fn named(flags: &PsFlags) -> Result<Option<PathBuf>, Failure> {
+    if flags.admin.is_some() || flags.server.is_none() {
+        return Ok(flags.admin.clone());
+    }
+    let known = resolve(flags.server.as_deref(), None).map_err(Failure::usage)?;
+    let Some(address) = known.map(|known| known.address) else { return Ok(None) };
+    if is_elsewhere(&address) {
+        let text = format!(
+            "cannot list the sessions of {address}: the admin socket is on the server's machine only: run `katydid ps` there"
+        );
+        return Err(Failure::server(text));
+    }
+    Ok(Some(admin_path(&address)))
+}
+
+/// A server and its sessions.
+fn of_server(admin: &Path) -> Result<View, AdminError> {
+    let server: ServerView = admin::get(admin, "/v1/server")?;
+    let sessions: SessionsView = admin::get(admin, "/v1/sessions")?;
+    let address = server.listen.first().cloned().unwrap_or_default();
+    let sessions = sessions.sessions.into_iter().map(|view| SessionLine { server: address.clone(), view }).collect();
+    Ok(View { servers: vec![ServerLine { admin: admin.to_owned(), view: server }], sessions, jobs: Vec::new() })
+}
+
+/// All servers and jobs.
+fn everything() -> View {
+    let mut view = View::default();
+    for admin in registry::servers() {
+        match of_server(&admin) {
+            Ok(found) => {
+                view.servers.extend(found.servers);
+                view.sessions.extend(found.sessions);
+            }
+            // It may have ended since.
+            Err(AdminError::Unreachable { .. }) if !admin.exists() => {}
+            Err(error) => say(error),
+        }
+    }
+    view.jobs = registry::jobs().into_iter().map(JobLine::of).collect();
+    view
+}
+
+impl JobLine {
+    fn of(found: Found) -> Self {
+        let asked: Option<JobView> = admin::get_within(&found.control(), "/v1/job", JOB_TIMEOUT).ok();
+        let server = found.servers().into_iter().next();
+        let Found { entry, user, folder } = found;
+        let (members, checkpoint, command) = match asked {
+            Some(view) => {
+                let step = view.checkpoint.as_ref().map(Step::name);
+                (Some(view.members.len()), step, view.command)
+            }
+            None => (None, None, vec![entry.command.clone()]),
+        };
+        let (name, supervisor, program) = (entry.name, entry.supervisor, entry.program);
+        Self { name, user, supervisor, program, command, server, members, checkpoint, folder }
+    }
+
+    /// What it does.
+    fn state(&self) -> String {
+        match (&self.checkpoint, self.members) {
+            (Some(step), _) => format!("checkpoint: {step}"),
+            (None, Some(_)) if self.program == 0 => "starting".to_owned(),
+            (None, Some(_)) => "running".to_owned(),
+            (None, None) => "does not answer".to_owned(),
+        }
+    }
+}
+
+/// The tables; that of jobs only where there are any.
+fn write(view: &View, is_one: bool, out: &mut impl Write) -> io::Result<()> {
+    sessions(&view.sessions, is_one, now()).write(out)?;
+    if view.jobs.is_empty() {
+        return Ok(());
+    }
+    writeln!(out)?;
+    jobs(&view.jobs).write(out)
+}
+
+/// Whether only another machine can have the server's admin socket. A name is not resolved: `localhost` is the one that
+/// means this machine everywhere.
+fn is_elsewhere(address: &Address) -> bool {
+    match address {
+        Address::Unix(_) => false,
+        Address::Vsock { cid, .. } => ![1, u32::MAX].contains(cid),
+        Address::Tcp { host, .. } | Address::Tls { host, .. } => {
+            host != "localhost"
+                && !host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback() || ip.is_unspecified())
+        }
+    }
+}
+
+/// The sessions, with units for people; with their server where it may be any.
+fn sessions(lines: &[SessionLine], is_one: bool, now: u64) -> Table {
+    use Align::{Left, Right};
+    let mut columns = vec![
+        ("ID", Right),
+        ("NAME", Left),
+        ("PID", Right),
+        ("PROGRAM", Left),
+        ("FROM", Left),
+        ("LINK", Left),
+        ("WORKER", Right),
+        ("DRIVER", Left),
+        ("MEMORY", Right),
+        ("CALLS", Right),
+        ("AGE", Right),
+    ];
+    columns.extend((!is_one).then_some(("SERVER", Left)));
+    let mut table = Table::new(&columns);
+    for line in lines {
+        let mut cells = row(&line.view, now);
+        cells.extend((!is_one).then(|| line.server.clone()));
+        table.row(cells);
+    }
+    table
+}
+
+/// The jobs.
+fn jobs(lines: &[JobLine]) -> Table {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("JOB", Left),
+        ("USER", Left),
+        ("SUPERVISOR", Right),
+        ("PID", Right),
+        ("ON GPU", Right),
+        ("STATE", Left),
+        ("SERVER", Left),
+        ("COMMAND", Left),
+    ]);
+    let names = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    for line in lines {
+        table.row(vec![
+            line.name.clone(),
+            user(&names, line.user),
+            line.supervisor.to_string(),
+            if line.program == 0 { "-".to_owned() } else { line.program.to_string() },
+            line.members.map_or_else(|| "-".to_owned(), |members| members.to_string()),
+            line.state(),
+            line.server.clone().unwrap_or_else(|| "-".to_owned()),
+            shortened(&line.command.join(" "), COMMAND_WIDTH),
+        ]);
+    }
+    table
+}
+
+/// A user's name in the text of `/etc/passwd`, or the number.
+fn user(names: &str, number: u32) -> String {
+    let text = number.to_string();
+    let line = names.lines().find(|line| line.split(':').nth(2) == Some(&text));
+    line.and_then(|line| line.split(':').next()).map_or(text.clone(), str::to_owned)
+}
+
+/// What a worker has not reported yet is a dash.
+fn row(session: &SessionView, now: u64) -> Vec<String> {
+    let unknown = || "-".to_owned();
+    vec![
+        session.id.to_string(),
+        shortened(&session.name, NAME_WIDTH),
+        session.pid.to_string(),
+        shortened(&session.program, NAME_WIDTH),
+        session.peer.clone(),
+        session.link.clone(),
+        session.worker_pid.to_string(),
+        session.driver.clone().unwrap_or_else(unknown),
+        session.device_memory.map_or_else(unknown, |bytes| Size(bytes).to_string()),
+        session.calls.map_or_else(unknown, |calls| calls.to_string()),
+        age(now.saturating_sub(session.started)),
+    ]
+}
+
+/// Names come from programs and users, so one of them must not break the table.
+fn shortened(name: &str, width: usize) -> String {
+    // A control character would be obeyed by the terminal.
+    let name: String = name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect();
+    match name.char_indices().nth(width) {
+        Some(_) => name.chars().take(width - 1).chain(['…']).collect(),
+        None => name,
+    }
+}
+
+/// The two largest units of a time.
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86400, seconds / 3600 % 24),
+    }
+}
+
+/// Seconds since 1970, the clock of the server's answer; both are on one machine.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session() -> SessionView {
+        SessionView {
+            id: 3,
+            name: "nightly".into(),
+            pid: 4711,
+            program: "train".into(),
+            peer: "unix".into(),
+            link: "shm".into(),
+            started: 1000,
+            worker_pid: 4713,
+            driver: Some("softcuda".into()),
+            device_memory: Some(64 << 20),
+            calls: None,
+        }
+    }
+
+    #[test]
+    fn a_session_is_a_line() {
+        let mut text = Vec::new();
+        let line = SessionLine { server: "unix:/k".into(), view: session() };
+        sessions(&[line], true, 1075).write(&mut text).unwrap();
+        let expected = "ID  NAME      PID  PROGRAM  FROM  LINK  WORKER  DRIVER    MEMORY  CALLS    AGE\n \
+                        3  nightly  4711  train    unix  shm     4713  softcuda  64 MiB      -  1m15s\n";
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn json_keeps_the_names_of_the_admin_api() {
+        let line = SessionLine { server: "unix:/k".into(), view: session() };
+        let json = serde_json::to_value(View { sessions: vec![line], ..View::default() }).unwrap();
+        assert_eq!(json["sessions"][0]["worker_pid"], 4713);
+        assert_eq!(json["sessions"][0]["server"], "unix:/k");
+        assert_eq!(json["sessions"][0]["calls"], serde_json::Value::Null);
+        assert_eq!(serde_json::from_value::<SessionsView>(json).unwrap().sessions, [session()]);
+    }
+
+    #[test]
+    fn ages_have_two_units() {
+        for (seconds, text) in [(5, "5s"), (75, "1m15s"), (3661, "1h01m"), (90_000, "1d01h")] {
+            assert_eq!(age(seconds), text);
+        }
+    }
+
+    #[test]
+    fn long_names_are_cut_in_the_table() {
+        assert_eq!(shortened(&"ü".repeat(40), NAME_WIDTH).chars().count(), NAME_WIDTH);
+        assert_eq!(shortened("short", NAME_WIDTH), "short");
+        assert_eq!(shortened("a\x1b[2J", NAME_WIDTH), "a\u{fffd}[2J");
+    }
+
+    #[test]
+    fn a_job_is_a_line_with_the_name_of_its_user() {
+        let line = JobLine {
+            name: "train".into(),
+            user: 4_000_000_123,
+            supervisor: 5,
+            program: 7,
+            command: vec!["./train".into(), "-x".into()],
+            server: Some("unix:/k".into()),
+            members: Some(1),
+            checkpoint: None,
+            folder: "/j".into(),
+        };
+        let mut text = Vec::new();
+        jobs(&[line]).write(&mut text).unwrap();
+        let expected = "JOB    USER        SUPERVISOR  PID  ON GPU  STATE    SERVER   COMMAND\n\
+                        train  4000000123           5    7       1  running  unix:/k  ./train -x\n";
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+        assert_eq!(user("root:x:0:0::/root:/bin/sh\nme:x:1000:5::/:/bin/sh\n", 1000), "me");
+        assert_eq!(user("", 1000), "1000");
+    }
+
+    #[test]
+    fn only_servers_of_this_machine_can_be_asked() {
+        for (address, elsewhere) in
+            [("unix:/a", false), ("tcp://127.0.0.1:1", false), ("tcp://[::1]:1", false), ("tcp://gpu7:1", true)]
+        {
+            assert_eq!(is_elsewhere(&address.parse().unwrap()), elsewhere, "{address}");
+        }
+    }
+}

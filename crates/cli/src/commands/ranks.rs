@@ -1,0 +1,130 @@
+//! Ranks of MPI that begin by `katydid run` below a launcher that did not (`katydid_job::supervisor::ranks`): how one comes into the job of
+//! all, and the hidden command that supervises that.
+//!
+//! `katydid job-ranks` is run twice: by the rank that comes first, and by that process, which ends at once, so that the
+//! supervisor is nobody's descendant. It says `ready` to the rank, or why it cannot be that.
+
+use std::cell::Cell;
+use std::env;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use katydid_job::process::inherited_fds;
+use katydid_job::process::tree;
+use katydid_job::supervisor::folder::FolderError;
+use katydid_job::supervisor::ranks::{Launcher, RankPlace};
+use rustix::process::setsid;
+use rustix::stdio::{dup2_stderr, dup2_stdout};
+
+use crate::args::flags::RanksFlags;
+use crate::commands::guard::drop_signals;
+use crate::commands::run::Launch;
+use crate::output::failure::{Failure, Outcome, say};
+
+const READY: &str = "ready";
+const COMMAND: &str = "job-ranks";
+/// Between two looks whether our parent has ended.
+const PARENT_POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Why ranks are no job together.
+#[derive(Debug, thiserror::Error)]
+enum JoinError {
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error("cannot start a supervisor: {0}")]
+    Start(#[from] io::Error),
+    #[error("{0}")]
+    Said(String),
+}
+
+/// The place of the job of this rank's launcher. Without one the rank is a job of its own.
+pub(crate) fn join() -> Option<RankPlace> {
+    let Some(launcher) = Launcher::ours() else {
+        // Others have none either.
+        if env::var_os("OMPI_COMM_WORLD_RANK").is_some_and(|rank| rank == "0") {
+            say(
+                "each rank is a job of its own, and no checkpoint can bring it back: what launches them is not known; begin it by `katydid run` too",
+            );
+        }
+        return None;
+    };
+    let place = launcher.job(|| start(launcher));
+    let place = place.and_then(|place| place.ok_or_else(|| JoinError::Said("its supervisor is gone".to_owned())));
+    let said = |error: &JoinError| {
+        let launcher = launcher.name();
+        say(format_args!("this rank of {launcher} is a job of its own, and no checkpoint can bring it back: {error}"));
+    };
+    place.inspect_err(said).ok()
+}
+
+/// Starts the supervisor with the flags of this rank, and waits until it is ready.
+fn start(launcher: Launcher) -> Result<(), JoinError> {
+    let mut command = Command::new(env::current_exe()?);
+    command.args([COMMAND, "--launcher", &launcher.pid().to_string()]).args(env::args_os().skip(2));
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut said = String::new();
+    child.stdout.take().map(|mut stdout| stdout.read_to_string(&mut said)).transpose()?;
+    child.wait()?;
+    if said == READY { Ok(()) } else { Err(JoinError::Said(said)) }
+}
+
+/// Runs the command: the first time as a rank's child, then as nobody's.
+pub(crate) fn main(flags: &RanksFlags) -> Outcome {
+    let launcher = Launcher::at(flags.launcher);
+    let Some(parent) = flags.orphan_of else {
+        let again = Command::new(env::current_exe().map_err(Failure::work)?)
+            .args([COMMAND, "--orphan-of", &std::process::id().to_string()])
+            .args(env::args_os().skip(2))
+            .spawn();
+        return again.map(|_| ExitCode::SUCCESS).map_err(Failure::work);
+    };
+    // A batch system's signals to all processes of the job are for the ranks, which need their workers then.
+    drop_signals().map_err(Failure::work)?;
+    let is_ready = Cell::new(false);
+    let ready = || {
+        is_ready.set(true);
+        answer(READY);
+    };
+    let parted = part_from_rank(launcher, parent).map_err(Failure::work);
+    let launch = parted.and_then(|()| Launch::prepare(&flags.run.session, &flags.run.command));
+    match launch.and_then(|launch| launch.attend(launcher, &flags.run, ready)) {
+        // The rank says it.
+        Err(failure) if !is_ready.get() => {
+            answer(&failure.to_string());
+            Ok(ExitCode::FAILURE)
+        }
+        ended => ended,
+    }
+}
+
+/// Keeps nothing that is the rank's: neither what it has open, for the launcher waits until nobody has a rank's streams, nor its
+/// session and processors. What is to be said goes where the launcher's own words go.
+fn part_from_rank(launcher: Launcher, parent: u32) -> io::Result<()> {
+    // SAFETY: this process has parsed its arguments and done nothing else.
+    #[expect(unsafe_code, reason = "the descriptors that a process is started with are nobody's until it takes them")]
+    drop(unsafe { inherited_fds::take() }?);
+    setsid()?;
+    // Where they are not to be had, those of the rank have to do.
+    let _ = launcher.share_processors();
+    let nowhere = || File::options().write(true).open("/dev/null").map(OwnedFd::from);
+    dup2_stderr(launcher.words().or_else(|_| nowhere())?)?;
+    while tree::parent(std::process::id()) == Some(parent) {
+        thread::sleep(PARENT_POLL_INTERVAL);
+    }
+    if launcher.has_us() {
+        return Err(io::Error::other("orphans fall to what launches them; begin that by `katydid run` too"));
+    }
+    Ok(())
+}
+
+/// Tells the rank that waits, once.
+fn answer(word: &str) {
+    // Whoever is gone needs no answer.
+    let _ = io::stdout().write_all(word.as_bytes()).and_then(|()| io::stdout().flush());
+    let nowhere = File::options().write(true).open("/dev/null");
+    let _ = nowhere.map(|nowhere| dup2_stdout(nowhere.as_fd()));
+}

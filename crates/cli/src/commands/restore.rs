@@ -1,0 +1,124 @@
+//! `katydid restore`: a job out of an image, and its supervisor from then on.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use katydid_image::{CheckpointNumber, Which};
+use katydid_job::checkpoint::restore::{Opened, Restored, Surroundings};
+use katydid_scratch::Scratch;
+use katydid_transport::Address;
+use serde_json::json;
+
+use crate::args::flags::RestoreFlags;
+use crate::args::periodic::Periodic;
+use crate::args::size::Size;
+use crate::commands::checkpoint;
+use crate::commands::run;
+use crate::layout::Layout;
+use crate::output::document;
+use crate::output::failure::{Failure, Outcome, say};
+use crate::output::terminal::{Progress, bar};
+use crate::server::address;
+use crate::server::private_server::PrivateServer;
+use crate::supervise;
+
+/// Runs the command; its status is the program's.
+pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
+    let which = flags.at.map_or(Which::Latest, |number| Which::Number(CheckpointNumber(number)));
+    let image = checkpoint::whole_path(&flags.image)?;
+    let opened = Opened::open(&image, which).map_err(Failure::work)?;
+    if let Some(newer) = opened.passed_over() {
+        let (place, number) = (image.display(), opened.number());
+        say(format_args!(
+            "{place}: checkpoint {newer} has no manifest, so it was never completed or is damaged; this restores checkpoint {number}"
+        ));
+    }
+    let known = match flags.driver {
+        Some(_) => None,
+        None => address::resolve(flags.server.as_deref(), flags.certs.as_deref()).map_err(Failure::usage)?,
+    };
+    match known {
+        Some(known) => {
+            known.greet()?;
+            attend(flags, &image, opened, &known.address)
+        }
+        None => {
+            let server = PrivateServer::start_named(flags.driver.as_deref().unwrap_or("auto"))?;
+            let ended = attend(flags, &image, opened, server.address());
+            server.stop();
+            ended
+        }
+    }
+}
+
+/// Restores, and waits for the end.
+fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) -> Outcome {
+    let layout = Layout::find().map_err(Failure::server)?;
+    let work = Scratch::new("restore").map_err(|error| {
+        Failure::work(format!("cannot make a folder for CRIU's log: {error}; set TMPDIR to one with room"))
+    })?;
+    let katydid = std::env::current_exe().map_err(Failure::work)?;
+    let devices = flags.device.join("\n");
+    let (private_criu, work_path) = (layout.criu(), work.path());
+    let surroundings = Surroundings {
+        server,
+        private_criu: &private_criu,
+        katydid: &katydid,
+        work: work_path,
+        devices: &devices,
+        waits: |text| say(format_args!("{text}")),
+    };
+    let (began, progress) = (Instant::now(), Mutex::new(Progress::new()));
+    if let Ok(progress) = progress.lock() {
+        progress.show(&bar(0, 0, " on the GPU", Duration::ZERO));
+    }
+    let restored = opened.restore(&surroundings, &|done, total| {
+        if let Ok(progress) = progress.lock() {
+            progress.show(&bar(done, total, " on the GPU", began.elapsed()));
+        }
+    });
+    drop(progress);
+    let restored = restored.map_err(|error| Failure::work(format!("{}: {error}", image.display())))?;
+    drop(work);
+    let signals = supervise::signals().map_err(|error| Failure::work(format!("cannot catch signals: {error}")))?;
+    announce(flags.json.is_some(), &opened, &restored);
+    // While it is open, nothing can be cleared from the image, to which the program may be saved again.
+    drop(opened);
+    let Restored { job, program, child, guard, .. } = restored;
+    let periodic = flags.every.map(|every| Periodic::start(&job, image.to_owned(), every, flags.keep));
+    let ended = supervise::attend(guard, signals, child, program);
+    let put_away = run::put_away(&job);
+    drop(periodic);
+    let code = ended.map_err(|error| Failure::work(format!("cannot wait for the program: {error}")))?;
+    run::explain(&job, code);
+    Ok(put_away.unwrap_or(ExitCode::from(code)))
+}
+
+/// Standard output is the program's; what is worth knowing goes to standard error, and only if somebody reads it there.
+fn announce(json: bool, opened: &Opened, restored: &Restored) {
+    use std::io::IsTerminal;
+    let (name, number) = (restored.job.name(), opened.number());
+    if json {
+        let cut: Vec<&str> = restored.cut.iter().map(|file| file.path.as_str()).collect();
+        let missing = &restored.missing;
+        let view =
+            json!({"job": name, "checkpoint": number, "program": restored.program, "cut": cut, "missing": missing});
+        // The job runs, whoever reads this.
+        if let Err(failure) = document::write(&view) {
+            say(failure);
+        }
+    } else if std::io::stderr().is_terminal() {
+        for file in &restored.cut {
+            say(format_args!("{}: cut back to {}, its length at the checkpoint", file.path, Size(file.length)));
+        }
+        for library in &restored.missing {
+            say(format_args!(
+                "{} is gone: the processes keep the image's copy, and programs that they start later do not find it",
+                library.display()
+            ));
+        }
+        say(format_args!("checkpoint {number} runs again as job {name}"));
+    }
+}

@@ -1,0 +1,457 @@
+//! `katydid run`: a program with Katydid's libcuda.so.1 under it.
+//!
+//! katydid stays, above a guard that is the program's parent, and is the supervisor of the job, so that it can be
+//! checkpointed; without a known server, it is the server too. Only within a job that somebody else supervises does it
+//! become the program (exec), and as a rank of MPI, whose job is that of its launcher (`ranks.rs`).
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+
+use katydid_job::criu::io_uring_filter;
+use katydid_job::process::stdio::Standard;
+use katydid_job::supervisor::folder;
+use katydid_job::supervisor::folder::Folder;
+use katydid_job::supervisor::generations::Generations;
+use katydid_job::supervisor::job::{Job, JobError, Settings};
+use katydid_job::supervisor::ranks::{Launcher, RankPlace, Task};
+use katydid_transport::Address;
+use katydid_wire::handshake::SOFTCUDA;
+use katydid_wire::job;
+
+use crate::args::flags::{Link, RunFlags, SessionFlags};
+use crate::args::periodic::Periodic;
+use crate::args::variables;
+use crate::commands::checkpoint;
+use crate::commands::ranks;
+use crate::commands::serve::REQUIRE_GPU;
+use crate::layout::{self, Layout};
+use crate::output::failure::{Failure, Outcome, say};
+use crate::server::address::{self, NamedServer};
+use crate::server::private_server::PrivateServer;
+use crate::supervise;
+
+/// Exit code of a program that was ended because it is in an image: sysexits' "try again".
+const PUT_AWAY: u8 = 75;
+
+/// Signals that a CRIU which is killed in the middle of a dump may leave in a program, as exit codes: that of a breakpoint
+/// behind its calls, that of what it has put into the program and cannot be told any more, and that of a program which has
+/// its code back but not its registers.
+const LEFT_BY_CRIU: [(u8, &str); 3] = [(128 + 5, "SIGTRAP"), (128 + 11, "SIGSEGV"), (128 + 13, "SIGPIPE")];
+
+/// Names what hwloc looks at, by which MPI's launchers and ranks learn the machine's topology: OpenCL's platforms too,
+/// unless told otherwise. It finds nothing there that it can place, and each process would keep a session of OpenCL, and
+/// a worker, for as long as it lives.
+const TOPOLOGY: &str = "HWLOC_COMPONENTS";
+const NO_OPENCL: &str = "-opencl";
+
+/// What libraries need to be told so that they bring PTX, which is all that softcuda runs. CuPy compiles to machine code
+/// otherwise, and its reductions call prebuilt machine code whose refusal it does not look at: their result would be 0.
+const FOR_SOFTCUDA: [(&str, &str); 2] = [("CUPY_COMPILE_WITH_PTX", "1"), ("CUPY_ACCELERATORS", "")];
+
+/// Devices of NVIDIA's kernel module, and of Windows' one below WSL.
+const GPU_DEVICES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
+
+/// The program could not be executed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot run the program: {}: {source}: check its name, PATH and permissions", program.display())]
+pub(crate) struct RunError {
+    /// As given, before the search in PATH.
+    program: PathBuf,
+    /// What the system said.
+    source: io::Error,
+}
+
+impl RunError {
+    /// As a shell: 127 when there is no such program, 126 when it is none.
+    pub(crate) fn exit_code(&self) -> u8 {
+        if self.source.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+    }
+}
+
+/// A program that is ready to be started under Katydid.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    /// Its environment lacks only the server.
+    command: Command,
+    /// The server to use; without one a private one is started.
+    known: Option<NamedServer>,
+    /// For a private server.
+    driver: String,
+    /// Softcuda will not do.
+    requires_gpu: bool,
+    /// Where the libraries are.
+    layout: Layout,
+    /// The program may have rings of the kernel (io_uring), and no checkpoint while it has.
+    has_rings: bool,
+}
+
+impl Launch {
+    /// Finds the libraries and the server, and fails on whatever could not work before anything is started.
+    pub(crate) fn prepare(session: &SessionFlags, line: &[OsString]) -> Result<Self, Failure> {
+        let layout = Layout::find().map_err(Failure::server)?;
+        layout.check_shim().map_err(Failure::server)?;
+        let known = match session.driver {
+            Some(_) => None,
+            None => address::resolve(session.server.as_deref(), session.certs.as_deref()).map_err(Failure::usage)?,
+        };
+        check_link(session.link, known.as_ref())?;
+        let (program, arguments) = line.split_first().ok_or_else(|| Failure::usage("no program given"))?;
+        let mut command = Command::new(program);
+        command.args(arguments).env(layout::SEARCH, layout.program_search());
+        // The program's platforms are the server's, and no others.
+        command.env(layout::VENDORS, layout.vendors()).env_remove(layout::ICD_LIBRARIES);
+        if std::env::var_os(TOPOLOGY).is_none() {
+            command.env(TOPOLOGY, NO_OPENCL);
+        }
+        describe(&mut command, session);
+        command.envs(variables::told());
+        let driver = session.driver.clone().unwrap_or_else(|| "auto".to_owned());
+        if known.is_none() && is_soft(&driver) {
+            prepare_for_softcuda(&mut command);
+        }
+        Ok(Self { command, known, driver, requires_gpu: session.require_gpu, layout, has_rings: false })
+    }
+
+    /// Sets a variable of the program.
+    pub(crate) fn set(&mut self, name: &str, value: impl AsRef<OsStr>) {
+        self.command.env(name, value);
+    }
+
+    /// Runs the program as a job; becomes the program within one, and as a rank of MPI.
+    fn start(mut self, flags: &RunFlags) -> Outcome {
+        self.has_rings = flags.io_uring;
+        if std::env::var_os(job::VARIABLE).is_some_and(|job| !job.is_empty()) {
+            return match self.known.take() {
+                Some(known) => Err(self.exec(&known)),
+                None => Ok(ExitCode::from(supervise::exit_code(self.run_private()?))),
+            };
+        }
+        if let Some(place) = self.place_among_ranks()? {
+            return Err(self.exec_in(&place));
+        }
+        let job = self.open_job(flags);
+        let (ended, put_away) =
+            self.see_to(job.as_ref(), flags, |launch, started| launch.supervise(job.as_ref(), started))?;
+        let code = supervise::exit_code(ended);
+        if let Some(job) = &job {
+            explain(job, code);
+        }
+        Ok(put_away.unwrap_or(ExitCode::from(code)))
+    }
+
+    /// The place of the job that this process, which is a rank of MPI, is to be of.
+    fn place_among_ranks(&mut self) -> Result<Option<RankPlace>, Failure> {
+        if !katydid_job::supervisor::ranks::are_here() {
+            return Ok(None);
+        }
+        // They come to their job one by one: none waits there for a server that none reaches.
+        if let Some(known) = &self.known {
+            reach(known, self.requires_gpu, &mut self.command)?;
+        }
+        Ok(ranks::join())
+    }
+
+    /// Supervises ranks of MPI until their launcher has ended; `ready` is called once they may begin.
+    pub(crate) fn attend(mut self, launcher: Launcher, flags: &RunFlags, ready: impl FnOnce()) -> Outcome {
+        let end = launcher.end().map_err(Failure::work)?;
+        let name = flags.session.name.clone().unwrap_or_else(|| launcher.name());
+        let job = self.open(&name, launcher.command(), launcher.stdio(), None).map_err(Failure::work)?;
+        let attend = |_: &mut Self, started: &dyn Fn(u32)| {
+            started(launcher.pid());
+            ready();
+            end.wait();
+            Ok(())
+        };
+        let ((), put_away) = self.see_to(Some(&job), flags, attend)?;
+        Ok(put_away.unwrap_or(ExitCode::SUCCESS))
+    }
+
+    /// Does `work`, which starts the program of the job and waits for its end, with what accompanies a job; and what is to be
+    /// said of a program that was ended because it is in an image.
+    fn see_to<T>(
+        &mut self,
+        job: Option<&Job>,
+        flags: &RunFlags,
+        work: impl FnOnce(&mut Self, &dyn Fn(u32)) -> Result<T, Failure>,
+    ) -> Result<(T, Option<ExitCode>), Failure> {
+        let image = flags.image.as_deref().map(checkpoint::whole_path).transpose()?;
+        let periodic = job.and_then(|job| periodic(job, image, flags));
+        let ended = self.while_served(job, work);
+        let put_away = job.and_then(put_away);
+        drop(periodic);
+        Ok((ended?, put_away))
+    }
+
+    /// Runs the program as a child, and says how it ended.
+    pub(crate) fn wait(mut self) -> Result<ExitStatus, Failure> {
+        self.while_served(None, |launch, started| launch.supervise(None, started))
+    }
+
+    /// Does `work` while there is a server; it says what program it has started.
+    fn while_served<T>(
+        &mut self,
+        job: Option<&Job>,
+        work: impl FnOnce(&mut Self, &dyn Fn(u32)) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let started = |pid| {
+            if let Some(job) = job {
+                job.started(pid);
+            }
+        };
+        match self.known.take() {
+            Some(known) => {
+                reach(&known, self.requires_gpu, &mut self.command)?;
+                self.serve_by(&known.address.to_string(), job);
+                work(self, &started)
+            }
+            None => {
+                let server = self.private_server()?;
+                self.serve_by(&server.address().to_string(), job);
+                let done = work(self, &started);
+                // The sessions of a job outlive its program for as long as a checkpoint of it is being written.
+                if let Some(job) = job {
+                    job.settle();
+                }
+                server.stop();
+                done
+            }
+        }
+    }
+
+    /// Names the server to the program, and to those of its job that begin after a restore.
+    fn serve_by(&mut self, address: &str, job: Option<&Job>) {
+        self.set(address::VARIABLE, address);
+        if let Some(Err(error)) = job.map(|job| job.set_server(address)) {
+            say(format_args!("a program that is restored before its first call will look for its old server: {error}"));
+        }
+    }
+
+    /// The job that the program will be the root of. Without one it runs all the same, and cannot be checkpointed.
+    fn open_job(&mut self, flags: &RunFlags) -> Option<Job> {
+        let program = Path::new(self.command.get_program());
+        let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
+        let name = flags.session.name.as_deref().unwrap_or(&name);
+        let command = flags.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        match self.open(name, command, Standard::ours(), Task::ours()) {
+            Ok(job) => {
+                self.set(job::VARIABLE, job.socket());
+                tell_name(flags.session.name.as_deref(), &job.name());
+                Some(job)
+            }
+            Err(error) => {
+                say(format_args!("no checkpoint of this program will be possible: {error}"));
+                None
+            }
+        }
+    }
+
+    /// A new job, which may be one `task` of several.
+    fn open(
+        &self,
+        name: &str,
+        command: Vec<String>,
+        stdio: [Standard; 3],
+        task: Option<Task>,
+    ) -> Result<Job, JobError> {
+        let folder = Folder::take(name)?;
+        Job::open(Settings {
+            known_folder: folder.path().to_owned(),
+            folder,
+            command,
+            private_criu: self.layout.criu(),
+            servers: Vec::new(),
+            generations: Generations::default().and_next(),
+            enter: Vec::new(),
+            stdio,
+            task,
+        })
+    }
+
+    /// Returns only when it failed.
+    fn exec(mut self, known: &NamedServer) -> Failure {
+        match reach(known, self.requires_gpu, &mut self.command) {
+            Ok(()) => self.exec_by(&known.address.to_string()),
+            Err(failure) => failure,
+        }
+    }
+
+    fn private_server(&self) -> Result<PrivateServer, Failure> {
+        match self.requires_gpu {
+            true => PrivateServer::start_on_gpu(&self.driver),
+            false => PrivateServer::start_named(&self.driver),
+        }
+    }
+
+    /// The same as a program of a job that somebody else supervises, on the job's server unless another one is known, which has
+    /// been reached.
+    fn exec_in(mut self, place: &RankPlace) -> Failure {
+        self.set(job::VARIABLE, &place.socket);
+        if !self.has_rings {
+            io_uring_filter::refuse(&mut self.command);
+        }
+        let server = self.known.as_ref().map_or_else(|| place.server.clone(), |known| known.address.to_string());
+        self.exec_by(&server)
+    }
+
+    fn exec_by(mut self, server: &str) -> Failure {
+        self.set(address::VARIABLE, server);
+        let source = self.command.exec();
+        self.error(source).into()
+    }
+
+    /// The server's first worker warms up while the program starts.
+    fn run_private(mut self) -> Result<ExitStatus, Failure> {
+        let server = self.private_server()?;
+        self.set(address::VARIABLE, server.address().to_string());
+        let status = self.supervise(None, &|_| {});
+        server.stop();
+        status
+    }
+
+    /// Runs the program as a child, or that of a job below a guard.
+    fn supervise(&mut self, job: Option<&Job>, started: &dyn Fn(u32)) -> Result<ExitStatus, Failure> {
+        let run = match job {
+            Some(_) => supervise::run_guarded(&self.command, self.has_rings, started),
+            None => supervise::run(&mut self.command, started),
+        };
+        run.map_err(|source| self.error(source).into())
+    }
+
+    /// Names the program in what the system said.
+    fn error(&self, source: io::Error) -> RunError {
+        RunError { program: PathBuf::from(self.command.get_program()), source }
+    }
+}
+
+/// Says that a job has another name than the one that was wanted for it: who asks for a checkpoint by that gets another job's.
+fn tell_name(wanted: Option<&str>, name: &str) {
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != name) {
+        let why = match folder::find(wanted) {
+            Ok(_) => "another job has that name",
+            Err(_) => "that cannot be the name of a job",
+        };
+        say(format_args!("this job is called {name}, and not {wanted}: {why}"));
+    }
+}
+
+/// Whether a private server's driver will be softcuda: it is chosen, or there is no device of a GPU to choose instead.
+fn is_soft(driver: &str) -> bool {
+    driver == "soft" || (driver == "auto" && !GPU_DEVICES.iter().any(|device| Path::new(device).exists()))
+}
+
+/// Checks that a server lets a program in, and has a GPU if one is required. A program that will meet softcuda there is
+/// prepared for it.
+fn reach(known: &NamedServer, requires_gpu: bool, command: &mut Command) -> Result<(), Failure> {
+    if known.greet()? != SOFTCUDA {
+        return Ok(());
+    }
+    if !requires_gpu {
+        prepare_for_softcuda(command);
+        return Ok(());
+    }
+    let (address, origin) = (known.address.place(), &known.origin);
+    Err(Failure::server(format!(
+        "--require-gpu was given, and the driver of {address} (from {origin}) is softcuda: give --server one that has a GPU, \
+         or see that server's messages"
+    )))
+}
+
+/// Sets what libraries need to be told of softcuda, where the user has not.
+fn prepare_for_softcuda(command: &mut Command) {
+    for (name, value) in FOR_SOFTCUDA.iter().filter(|(name, _)| std::env::var_os(name).is_none()) {
+        command.env(name, value);
+    }
+}
+
+/// Tells the program's side what the flags say of its session.
+fn describe(command: &mut Command, session: &SessionFlags) {
+    if let Some(name) = &session.name {
+        command.env("KATYDID_NAME", name);
+    }
+    if session.require_gpu {
+        command.env(REQUIRE_GPU, "1");
+    }
+    if let Some(memory) = session.memory {
+        command.env("KATYDID_MEMORY", memory.0.to_string());
+    }
+    if let Some(limit) = session.link_timeout {
+        command.env("KATYDID_LINK_TIMEOUT", format!("{}ms", limit.0.as_millis()));
+    }
+    if let Some(lanes) = session.lanes {
+        command.env("KATYDID_LANES", lanes.to_string());
+    }
+    if let Some(packing) = session.packing {
+        command.env("KATYDID_PACKING", packing.word());
+    }
+    if let Some(link) = session.link {
+        command.env("KATYDID_LINK", link.word());
+    }
+}
+
+/// Shared memory does not cross a network.
+fn check_link(link: Option<Link>, known: Option<&NamedServer>) -> Result<(), Failure> {
+    match known {
+        Some(NamedServer { address, .. }) if link == Some(Link::Shm) && !matches!(address, Address::Unix(_)) => {
+            let address = address.place();
+            Err(Failure::usage(format!(
+                "--link shm does not work with {address}: use --link stream, or a unix: address on one machine"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Takes checkpoints as often as the flags say.
+fn periodic(job: &Job, image: Option<PathBuf>, flags: &RunFlags) -> Option<Periodic> {
+    Some(Periodic::start(job, image?, flags.every?, flags.keep))
+}
+
+/// Says why a program ended, if a killed CRIU has left the signal in it.
+pub(crate) fn explain(job: &Job, code: u8) {
+    let left = LEFT_BY_CRIU.iter().find(|(left, _)| *left == code && job.was_criu_killed());
+    if let Some((_, signal)) = left {
+        say(format_args!(
+            "{} was ended by {signal}, which a killed CRIU leaves behind; the checkpoints before that are whole",
+            job.name()
+        ));
+    }
+}
+
+/// For a program that was ended because it is in an image: says so, and gives the exit code that tells it.
+pub(crate) fn put_away(job: &Job) -> Option<ExitCode> {
+    let report = job.ended()?;
+    say(format_args!(
+        "{} was ended as checkpoint {}: `katydid restore {}` goes on with it",
+        report.job,
+        report.checkpoint,
+        report.image.display()
+    ));
+    Some(ExitCode::from(PUT_AWAY))
+}
+
+/// Runs the command.
+pub(crate) fn main(flags: &RunFlags) -> Outcome {
+    Launch::prepare(&flags.session, &flags.command)?.start(flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_over_tcp_is_a_usage_error() {
+        let known = NamedServer { address: "tcp://h:1".parse().unwrap(), origin: address::Origin::Flag };
+        assert!(matches!(check_link(Some(Link::Shm), Some(&known)), Err(Failure::Usage(_))));
+        assert!(check_link(None, Some(&known)).is_ok() && check_link(Some(Link::Shm), None).is_ok());
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        let error = |kind| RunError { program: "x".into(), source: io::Error::from(kind) };
+        assert_eq!(error(io::ErrorKind::NotFound).exit_code(), 127);
+        assert_eq!(error(io::ErrorKind::PermissionDenied).exit_code(), 126);
+    }
+}

@@ -1,0 +1,66 @@
+//! `katydid worker`, hidden: the process of one session, started by a server with a socket to it.
+
+#![expect(unsafe_code, reason = "takes over a descriptor that the server left open for this process")]
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use katydid_driver::DriverChoice;
+use katydid_worker::{ImageStore, Sandbox, WorkerOptions};
+use rustix::net::SocketType;
+use rustix::net::sockopt::socket_type;
+
+use crate::args::flags::WorkerFlags;
+use crate::layout::Layout;
+use crate::output::failure::{Failure, Outcome};
+use crate::server::isolation::SandboxReach;
+
+/// Descriptors below are standard input and outputs.
+const FIRST_CONTROL: i32 = 3;
+
+/// Becomes the worker.
+pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
+    let control = control(flags.control_fd).ok_or_else(|| {
+        Failure::usage("worker: started by hand: the server starts workers, see `katydid serve --help`")
+    })?;
+    // For ps and top, which would show the name of the link in /proc. Without it a worker serves as well.
+    let _ = rustix::thread::set_name(c"katydid-worker");
+    let driver: DriverChoice = flags.driver.parse().unwrap_or_default();
+    let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());
+    let images =
+        flags.module_cache.clone().zip(flags.module_cache_size).map(|(folder, limit)| ImageStore::new(folder, limit));
+    let (watches, has_journal, requires_gpu) = (flags.watch, !flags.no_journal, flags.require_gpu);
+    let host_memory = flags.host_memory;
+    let sandbox = flags.sandbox.map(|reach| sandbox(reach, flags, soft.as_deref()));
+    let options =
+        WorkerOptions { control, driver, soft, requires_gpu, images, host_memory, watches, has_journal, sandbox };
+    Ok(katydid_worker::run(options))
+}
+
+/// What the worker may use of what it was told.
+fn sandbox(reach: SandboxReach, flags: &WorkerFlags, soft: Option<&Path>) -> Sandbox {
+    if reach == SandboxReach::OwnUser {
+        return Sandbox::OwnUser;
+    }
+    let driver = Some(PathBuf::from(&flags.driver)).filter(|path| path.is_absolute());
+    let readable = driver.into_iter().chain(soft.map(PathBuf::from)).collect();
+    Sandbox::Tenants { writable: flags.writable.iter().chain(&flags.module_cache).cloned().collect(), readable }
+}
+
+/// The socket to the server; `None` when the number is not one.
+fn control(number: i32) -> Option<OwnedFd> {
+    if number < FIRST_CONTROL {
+        return None;
+    }
+    // SAFETY: the server opened this descriptor for this process and passed its number; nothing else in this process
+    // uses it, and a number that is not open only makes the calls below fail.
+    let control = unsafe { OwnedFd::from_raw_fd(number) };
+    match socket_type(&control) {
+        Ok(SocketType::SEQPACKET) => Some(control),
+        // Not ours to close.
+        _ => {
+            std::mem::forget(control);
+            None
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! What users read: documents, failures, tables, dates.
+
+pub(crate) mod date;
+pub(crate) mod document;
+pub(crate) mod failure;
+pub(crate) mod table;
+pub(crate) mod terminal;
