@@ -20,7 +20,6 @@ const LIMIT: usize = 45;
 /// Pages whose sentences are reported and hold no limit yet. Rows may only go.
 const UNFINISHED: &[&str] = &[
     "CONTRIBUTING.md",
-    "SECURITY.md",
     "docs/explanation/softcuda.md",
     "docs/graphs.md",
     "docs/image-format.md",
