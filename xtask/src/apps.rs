@@ -12,9 +12,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App, Kind, Variant};
 
+use crate::fetch::{packages, setup};
 use crate::output::step;
 use crate::tree::Tree;
-use crate::{jobs, setup, shell};
+use crate::{jobs, shell};
 
 /// One machine code for the H200 and the text for every other device, softcuda included; unless a program's own
 /// options name other architectures.
@@ -40,7 +41,7 @@ pub(crate) fn build_only(tree: &Tree, name: &str) -> Result<()> {
 
 fn bring_up_to_date(tree: &Tree, wanted: impl Fn(&App) -> bool) -> Result<()> {
     setup::run(tree)?;
-    let can_build = |app: &App| app.kind != Kind::Mpi || setup::has_open_mpi();
+    let can_build = |app: &App| app.kind != Kind::Mpi || packages::has_open_mpi();
     let apps: Vec<App> = catalog::apps()?.into_iter().filter(wanted).filter(can_build).collect();
     let sources = read_sources(&tree.app_sources())?;
     let old: Vec<&App> = apps.iter().filter(|app| !is_up_to_date(tree, app, &sources)).collect();

@@ -12,9 +12,10 @@ use katydid_tests::program;
 use katydid_tests::verdict::kept_path;
 use katydid_tests::way::Way;
 
+use crate::checks::pages;
 use crate::output::{line, step};
 use crate::tree::Tree;
-use crate::{apps, dist, pages, shell};
+use crate::{apps, dist, shell};
 
 /// Longer than any program takes.
 const LIMIT: Duration = Duration::from_secs(180);

@@ -8,9 +8,10 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::program;
 use katydid_tests::way::Way;
 
+use crate::fetch::setup;
 use crate::output::line;
 use crate::tree::Tree;
-use crate::{apps, demo_checkpoint, dist, setup};
+use crate::{apps, demo_checkpoint, dist};
 
 /// The program that is shown.
 const PROGRAM: &str = "nbody";

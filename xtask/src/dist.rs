@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::criu;
+use crate::fetch::criu;
 use crate::output::step;
 use crate::shell;
 use crate::tree::Tree;

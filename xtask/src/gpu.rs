@@ -6,6 +6,15 @@
 //! and over TCP. The parts `apps`, `checkpoint`, `frameworks`, `figures`, `programs` and `opencl` are by themselves:
 //! `run.sh checkpoint`.
 
+pub(crate) mod archive;
+pub(crate) mod checkpoints;
+pub(crate) mod figures;
+pub(crate) mod frameworks;
+mod machine;
+pub(crate) mod opencl_pack;
+pub(crate) mod opencl_steps;
+pub(crate) mod steps;
+pub(crate) mod whole_programs;
 use std::env;
 use std::fs;
 use std::io::ErrorKind;
@@ -24,14 +33,13 @@ use katydid_tests::verdict::judge;
 use katydid_tests::way::Way;
 use serde_json::{Value, json};
 
-use crate::frameworks::WayName;
+use crate::fetch::packages;
+use crate::opencl::{build, rates, third_party};
 use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
-use crate::{
-    apps, archive, checkpoints, dist, figures, frameworks, jobs, opencl, opencl_gpu, opencl_pack, opencl_programs,
-    opencl_rates, setup, steps,
-};
+use crate::{apps, dist, jobs};
+use frameworks::WayName;
 
 /// Ways on which programs are tried, unless others are named.
 const WAYS: [WayName; 4] = [WayName::Native, WayName::Private, WayName::Shm, WayName::Tcp];
@@ -56,8 +64,6 @@ const DIST: [&str; 6] = [
 ];
 /// The loader that programs of OpenCL are linked with, as its file among the libraries.
 const LOADER: &str = "libOpenCL.so.1";
-/// The Python for which a pack carries packages: that of the machines with GPUs so far. Another one does without.
-pub(crate) const PYTHON: &str = "3.12";
 /// Programs whose output is kept nowhere, but that have a test; and the driver that one of them takes.
 const FIXTURES: [&str; 7] =
     ["asked_once", "device_queue", "intruder", "memory_driver", "two_platforms", "which_loader", "memory.so"];
@@ -122,7 +128,7 @@ fn remove(folder: &Path) -> Result<()> {
 fn fill(tree: &Tree, folder: &Path) -> Result<()> {
     dist::run(tree, false)?;
     apps::run(tree)?;
-    opencl::apps(tree)?;
+    build::apps(tree)?;
     dist::run(tree, true)?;
     let (from, to) = (tree.places(), Places::of_pack(folder));
     for file in DIST {
@@ -147,10 +153,10 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
             copy(&file.path(), &to.frameworks.join(file.file_name()))?;
         }
     }
-    setup::unpack_for(PYTHON, &to.frameworks.join("packages"), &tree.root.join("xtask/pack-python.txt"))?;
+    packages::unpack_for(machine::PYTHON, &to.frameworks.join("packages"), &tree.root.join("xtask/pack-python.txt"))?;
     pack_criu(tree, &to)?;
     pack_opencl(&from, &to)?;
-    opencl_programs::fetch(tree)?;
+    third_party::fetch(tree)?;
     pack_others(tree, &to)?;
     for test in TESTS.into_iter().chain([CHECKPOINT_TESTS]) {
         stripped(&test_binary(tree, test)?, &folder.join("tests").join(test))?;
@@ -176,7 +182,7 @@ fn pack_opencl(from: &Places, to: &Places) -> Result<()> {
         bail!("there are no programs of OpenCL; `cargo xtask setup` fetches what they are built with");
     }
     FIXTURES.iter().try_for_each(|name| stripped(&programs::program(from, name), &programs::program(to, name)))?;
-    for name in programs::programs(from)?.iter().filter(|name| !name.starts_with(opencl::RANKED)) {
+    for name in programs::programs(from)?.iter().filter(|name| !name.starts_with(build::RANKED)) {
         stripped(&programs::program(from, name), &programs::program(to, name))?;
         let text = format!("{name}.txt");
         copy(&from.expected_opencl.join(&text), &to.expected_opencl.join(&text))?;
@@ -193,8 +199,8 @@ fn pack_opencl(from: &Places, to: &Places) -> Result<()> {
 
 /// Programs of other people that measure, with what they read.
 fn pack_others(tree: &Tree, to: &Places) -> Result<()> {
-    let (from, folder) = (opencl_programs::folder(tree), opencl_rates::packed(to));
-    for file in opencl_rates::FILES {
+    let (from, folder) = (third_party::folder(tree), rates::packed(to));
+    for file in rates::FILES {
         let place = folder.join(file);
         let parent = place.parent().context("a file in no folder")?;
         fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
@@ -281,8 +287,8 @@ pub(crate) fn run(folder: &Path, part: Option<Part>, options: &frameworks::Optio
         Some(Part::Checkpoint) => steps::run(checkpoints::PLAN, &folder, &report, &options.only),
         Some(Part::Frameworks) => frameworks::run_packed(&folder, &report, options),
         Some(Part::Figures) => steps::run(figures::PLAN, &folder, &report, &options.only),
-        Some(Part::Programs) => crate::programs::run_packed(&folder, &report, options),
-        Some(Part::Opencl) => steps::run(opencl_gpu::PLAN, &folder, &report, &options.only),
+        Some(Part::Programs) => whole_programs::run_packed(&folder, &report, options),
+        Some(Part::Opencl) => steps::run(opencl_steps::PLAN, &folder, &report, &options.only),
         None => run_all(&folder, &report),
     }
 }
@@ -294,7 +300,7 @@ fn run_apps(folder: &Path, report: &Path, options: &frameworks::Options) -> Resu
     let ways = options.ways_or(&WAYS);
     let runs = on_ways(&places, &server, &ways, &options.only, options.jobs.map_or(1, NonZero::get))?;
     fs::write(report.join("server.log"), server.log()).context("cannot write to the report")?;
-    let text = table(&machine(), &runs) + &faults(&runs);
+    let text = table(&machine::describe(), &runs) + &faults(&runs);
     fs::write(report.join("apps.md"), text).context("cannot write to the report")?;
     Ok(ending(&runs, &[]))
 }
@@ -325,7 +331,7 @@ fn ending(runs: &[Run], others: &[bool]) -> ExitCode {
 
 fn run_all(folder: &Path, report: &Path) -> Result<ExitCode> {
     let places = Places::of_pack(folder);
-    let machine = machine();
+    let machine = machine::describe();
     step(&format!("{} with driver {}", machine["gpu"], machine["driver"]));
     let server = Server::start(&places, "auto", &[])?;
     let runs = on_ways(&places, &server, &WAYS, &[], 1)?;
@@ -403,22 +409,6 @@ fn trace(places: &Places, report: &Path) -> Result<Outcome> {
     let timeline = report.join("trace.json").to_string_lossy().into_owned();
     let program = places.program(TRACED, Variant::Static).to_string_lossy().into_owned();
     katydid(places, &["trace", "-o", &timeline, "--", &program], LIMIT)
-}
-
-/// What the machine says of itself; a question that it cannot answer stays open.
-pub(crate) fn machine() -> Value {
-    let ask = |program: &str, arguments: &[&str]| {
-        let answer = shell::read(Command::new(program).args(arguments)).unwrap_or_default();
-        answer.trim().to_owned()
-    };
-    let gpu = |what: &str| ask("nvidia-smi", &[&format!("--query-gpu={what}"), "--format=csv,noheader"]);
-    json!({
-        "gpu": gpu("name"),
-        "driver": gpu("driver_version"),
-        "date": ask("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
-        "kernel": ask("uname", &["-r"]),
-        "processors": ask("nproc", &[]),
-    })
 }
 
 fn write_report(

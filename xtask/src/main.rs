@@ -4,46 +4,23 @@
 //! missing (g++, python3-pip, Open MPI), and each is named before it is installed.
 
 mod apps;
-mod archive;
 mod bless;
 mod book;
-mod changelog;
-mod check;
-mod checkpoints;
-mod coverage;
-mod criu;
+mod checks;
 mod cudart;
 mod demo;
 mod demo_checkpoint;
-mod deny;
 mod dist;
-mod evidence;
 mod failures;
-mod figures;
-mod frameworks;
+mod fetch;
 mod gpu;
 mod jobs;
-mod layers;
-mod modules;
 mod opencl;
-mod opencl_gpu;
-mod opencl_intel;
-mod opencl_loader;
-mod opencl_pack;
-mod opencl_programs;
-mod opencl_rates;
 mod output;
-mod pages;
-mod programs;
-mod sentences;
-mod setup;
 mod shell;
-mod steps;
-mod style;
 mod test;
 mod tree;
 mod vsock;
-mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -132,7 +109,7 @@ enum Command {
         #[arg(conflicts_with = "pack")]
         part: Option<gpu::Part>,
         #[command(flatten)]
-        options: frameworks::Options,
+        options: gpu::frameworks::Options,
     },
 }
 
@@ -156,28 +133,28 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Demo => demo::run(&tree)?,
         Command::Test => return test::run(&tree),
-        Command::Check => check::run(&tree)?,
-        Command::Setup => setup::run(&tree)?,
+        Command::Check => checks::run(&tree)?,
+        Command::Setup => fetch::setup::run(&tree)?,
         Command::Dist { release } => dist::run(&tree, release)?,
-        Command::Apps => apps::run(&tree).and_then(|()| opencl::apps(&tree))?,
-        Command::OpenclPrograms { rates: true, .. } => return opencl_rates::run_here(&tree),
-        Command::OpenclPrograms { names, .. } => opencl_programs::run_here(&tree, &names)?,
+        Command::Apps => apps::run(&tree).and_then(|()| opencl::build::apps(&tree))?,
+        Command::OpenclPrograms { rates: true, .. } => return opencl::rates::run_here(&tree),
+        Command::OpenclPrograms { names, .. } => opencl::third_party::run_here(&tree, &names)?,
         Command::Vsock { measure } => vsock::run(&tree, measure)?,
-        Command::Coverage => coverage::run(&tree)?,
+        Command::Coverage => checks::coverage::run(&tree)?,
         Command::Cudart => cudart::run(&tree)?,
-        Command::Layers { edges } => layers::check(&tree, edges)?,
-        Command::Deny => deny::run(&tree)?,
-        Command::Style => style::run(&tree)?,
-        Command::Pages { write } => pages::check(&tree, write)?,
+        Command::Layers { edges } => checks::layers::check(&tree, edges)?,
+        Command::Deny => checks::deny::run(&tree)?,
+        Command::Style => checks::style::run(&tree)?,
+        Command::Pages { write } => checks::pages::check(&tree, write)?,
         Command::Book => book::run(&tree)?,
         Command::Bless => bless::run(&tree)?,
         Command::GpuTest { part: Some(gpu::Part::Frameworks), options, .. } => {
-            return frameworks::run_here(&tree, &options);
+            return gpu::frameworks::run_here(&tree, &options);
         }
         Command::GpuTest { part: Some(gpu::Part::Programs), options, .. } => {
-            return programs::run_here(&tree, &options);
+            return gpu::whole_programs::run_here(&tree, &options);
         }
-        Command::GpuTest { pack: Some(folder), beside: true, .. } => opencl_pack::pack(&tree, &folder)?,
+        Command::GpuTest { pack: Some(folder), beside: true, .. } => gpu::opencl_pack::pack(&tree, &folder)?,
         Command::GpuTest { pack: Some(folder), .. } => gpu::pack(&tree, &folder)?,
         Command::GpuTest { .. } => anyhow::bail!("this part runs out of a pack: `gpu-test --pack DIR` makes one"),
     }

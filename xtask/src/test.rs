@@ -9,11 +9,14 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Error, Result, bail};
 
-use crate::check::CHECKS;
+use crate::checks::CHECKS;
+use crate::checks::coverage;
 use crate::failures::{Failure, Reader};
+use crate::fetch::setup;
+use crate::opencl::{build, third_party};
 use crate::output::{line, problem, step};
 use crate::tree::Tree;
-use crate::{apps, coverage, dist, opencl, opencl_programs, setup, shell};
+use crate::{apps, dist, shell};
 
 /// 1: that no checkpoint can be tested is a failure (`tests/tests/checkpoint`). Set to 0 by whoever has not the rights.
 const CHECKPOINTS_WANTED: &str = "KATYDID_CHECKPOINTS_WANTED";
@@ -70,8 +73,8 @@ pub(crate) fn run(tree: &Tree) -> Result<ExitCode> {
     count.note("toolkit, Open MPI and CRIU", setup::run(tree));
     count.note("binaries", dist::run(tree, false));
     count.note("programs under test", apps::run(tree));
-    count.note("programs of OpenCL", opencl::apps(tree));
-    count.note("programs of other people with OpenCL", opencl_programs::test(tree));
+    count.note("programs of OpenCL", build::apps(tree));
+    count.note("programs of other people with OpenCL", third_party::test(tree));
     count.note("every function of the driver API is called", coverage::check(tree));
     step("tests of the workspace, and every program on every way");
     let mut workspace = shell::cargo(&tree.root, &["test", "--workspace", "--no-fail-fast"]);

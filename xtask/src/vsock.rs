@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::Variant;
 
-use crate::criu::{clear, configure};
-use crate::opencl::SOURCES;
+use crate::fetch::criu::{clear, configure};
+use crate::fetch::opencl::SOURCES;
 use crate::output::{line, step};
 use crate::tree::Tree;
 use crate::{apps, dist, shell};

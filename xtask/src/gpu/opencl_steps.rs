@@ -27,9 +27,9 @@ use katydid_tests::server::Server;
 use katydid_tests::way::Way;
 use serde_json::{Value, json};
 
+use crate::gpu::steps::{self, Plan, Step, Tool};
+use crate::opencl::rates;
 use crate::output::line;
-use crate::steps::{Plan, Step, Tool};
-use crate::{opencl_rates, steps};
 
 /// What works takes half of it.
 const ALL: Duration = Duration::from_secs(570);
@@ -110,7 +110,7 @@ fn bench(folder: &Path, report: &Path) -> Result<()> {
 fn rates(folder: &Path, report: &Path) -> Result<()> {
     let places = &places(folder);
     let server = server(places, &[])?;
-    let rates = opencl_rates::measure(places, &server, &opencl_rates::packed(places), opencl_rates::FEW)?;
+    let rates = rates::measure(places, &server, &rates::packed(places), rates::FEW)?;
     fs::write(report.join("rates.json"), rates.to_string()).context("cannot write to the report")
 }
 

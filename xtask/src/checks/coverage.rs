@@ -32,7 +32,7 @@ const DEVICES: (&str, &str) = ("KATYDID_SOFT_DEVICES", "3");
 /// bits is refused once its name has been looked at.
 const NEVER_SUCCEED: [&str; 2] = ["cuArrayGetPlane", "cuModuleGetGlobal"];
 /// A row a function.
-const TABLE: &str = include_str!("../../docs/api-coverage.md");
+const TABLE: &str = include_str!("../../../docs/api-coverage.md");
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Row {
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     /// What the program of that name prints.
-    const OWN_STREAMS: &str = include_str!("../../tests/apps/expected/own_streams.txt");
+    const OWN_STREAMS: &str = include_str!("../../../tests/apps/expected/own_streams.txt");
 
     #[test]
     fn refused_functions_and_forms_are_left_out() {

@@ -12,9 +12,9 @@ use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
+use crate::checks::words;
 use crate::output::{line, step};
 use crate::tree::Tree;
-use crate::words;
 
 const FILE_LIMIT: usize = 1000;
 const FUNCTION_LIMIT: usize = 80;

@@ -9,13 +9,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::criu::clear;
+use crate::fetch::criu::clear;
+use crate::fetch::packages;
 use crate::output::{line, step};
-use crate::setup;
 use crate::tree::Tree;
 
 /// The pins, with the content's hash of each wheel.
-const PINS: &str = include_str!("../opencl-intel.txt");
+const PINS: &str = include_str!("../../opencl-intel.txt");
 /// The driver, below the root, beside all that it loads.
 const DRIVER: &str = "lib/libintelocl.so";
 /// Second copies of libraries, in place of links, which wheels cannot have.
@@ -37,7 +37,7 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
 
 /// Makes `root`, an environment of Python's, which is where pip puts a wheel's libraries.
 fn unpack(pins: &Path, root: &Path) -> Result<()> {
-    setup::environment(root, pins)?;
+    packages::environment(root, pins)?;
     ensure!(root.join(DRIVER).exists(), "the wheels hold no {DRIVER}");
     SUPERFLUOUS.iter().try_for_each(|path| fs::remove_file(root.join(path)).with_context(|| format!("no {path}")))?;
     fs::create_dir_all(root.join("vendors")).context("cannot name the driver")?;

@@ -22,9 +22,10 @@ use katydid_tests::server::Server;
 use katydid_tests::way::Way;
 use serde_json::Value;
 
+use crate::gpu::machine;
 use crate::output::{line, step};
 use crate::tree::Tree;
-use crate::{dist, gpu, jobs};
+use crate::{dist, jobs};
 
 /// Items at a time, unless told otherwise or the machine is small: more would wait for each other on one GPU.
 const MOST_JOBS: usize = 8;
@@ -130,7 +131,7 @@ fn run(
     if items.is_empty() {
         bail!("no item of tests/frameworks/items.txt is named so and can run with the driver {}", options.driver);
     }
-    let machine = gpu::machine();
+    let machine = machine::describe();
     let server = Server::start(&places, &options.driver, &[])?;
     let ways = options.ways_or(&[WayName::Shm, WayName::Unix, WayName::Tcp]);
     let beside = ways.into_iter().filter(|way| *way != WayName::Native);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::modules;
+use crate::checks::modules;
 use crate::output::step;
 use crate::shell;
 use crate::tree::Tree;
@@ -76,11 +76,11 @@ pub(crate) fn check(tree: &Tree, shows_edges: bool) -> Result<()> {
     let (crates, edges) = read(&metadata)?;
     let faults = faults(&crates, &edges);
     if !faults.is_empty() {
-        bail!("{}\nThe allowed arrows are in xtask/src/layers.rs", faults.join("\n"));
+        bail!("{}\nThe allowed arrows are in xtask/src/checks/layers.rs", faults.join("\n"));
     }
     let faults = modules::faults(&tree.root, shows_edges)?;
     if !faults.is_empty() {
-        bail!("{}\nThe rules are in xtask/src/modules.rs", faults.join("\n"));
+        bail!("{}\nThe rules are in xtask/src/checks/modules.rs", faults.join("\n"));
     }
     Ok(())
 }

@@ -18,10 +18,11 @@ use katydid_tests::server::Server;
 use katydid_tests::way::Way;
 use serde_json::{Value, json};
 
-use crate::frameworks::Options;
+use crate::gpu::frameworks::Options;
+use crate::gpu::machine;
 use crate::output::{line, step};
 use crate::tree::Tree;
-use crate::{apps, dist, gpu, shell};
+use crate::{apps, dist, shell};
 
 /// All of it, counting included; less if the options say so.
 const ALL: Duration = Duration::from_secs(210);
@@ -86,7 +87,7 @@ fn run(places: Places, report: &Path, options: &Options) -> Result<ExitCode> {
             break;
         }
     }
-    let machine = gpu::machine();
+    let machine = machine::describe();
     let names: Vec<String> = ways.iter().map(ToString::to_string).collect();
     let text = table(&machine, &names, &rows, rounds);
     let figures: Vec<Value> = rows.iter().map(|row| as_json(row, &names)).collect();

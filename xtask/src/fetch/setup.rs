@@ -11,35 +11,17 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::criu;
-use crate::cudart;
-use crate::opencl;
+use crate::fetch::packages::{MPI_COMPILES, OPEN_MPI, environment, has_open_mpi, pip, remove};
+use crate::fetch::{criu, cudart, opencl};
 use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
 
 /// The pins, with the content's hash of each wheel.
-const PINS: &str = include_str!("../toolkit.txt");
+const PINS: &str = include_str!("../../toolkit.txt");
 
 /// The pins of what the Python has; each wheel for every version of Python that it may be.
-const PYTHON_PINS: &str = include_str!("../python.txt");
-
-/// Versions of Open MPI whose options are those that ranks are started with; 5 has no `vader`.
-const OPEN_MPI: [&str; 2] = ["4.0", "4.1"];
-
-/// Takes a compiler and its headers: the former comes without the latter as part of `openmpi-bin`.
-const MPI_COMPILES: [&str; 6] = ["-E", "-include", "mpi.h", "-x", "c++", "/dev/null"];
-
-/// How pip is told to take what the pins say and nothing else.
-const PIP_INSTALL: [&str; 7] = [
-    "install",
-    "--quiet",
-    "--disable-pip-version-check",
-    "--no-deps",
-    "--require-hashes",
-    "--only-binary=:all:",
-    "--root-user-action=ignore",
-];
+const PYTHON_PINS: &str = include_str!("../../python.txt");
 
 /// Fetches what is missing.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
@@ -64,13 +46,6 @@ fn open_mpi() {
     }
 }
 
-/// Whether programs with ranks can be built and run.
-pub(crate) fn has_open_mpi() -> bool {
-    let version = shell::read(Command::new("mpirun").arg("--version")).unwrap_or_default();
-    let is_known = OPEN_MPI.iter().any(|known| version.starts_with(&format!("mpirun (Open MPI) {known}.")));
-    is_known && shell::works("mpicxx", &MPI_COMPILES)
-}
-
 /// A virtual environment of the system's Python. It is made where it stays, since its scripts name their place.
 fn python(tree: &Tree) -> Result<()> {
     let python = tree.target.join("python");
@@ -82,16 +57,6 @@ fn python(tree: &Tree) -> Result<()> {
     environment(&python, &tree.root.join("xtask/python.txt"))?;
     lend(tree, &python.join("bin/python"))?;
     fs::write(&stamp, PYTHON_PINS).context("cannot write the stamp")
-}
-
-/// Makes a virtual environment with what a file of pins says.
-pub(crate) fn environment(python: &Path, pins: &Path) -> Result<()> {
-    remove(python)?;
-    shell::run(Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(python))?;
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "--python"]).arg(python.join("bin/python"));
-    pip.args(PIP_INSTALL).arg("-r").arg(pins);
-    shell::run(&mut pip).context("the pins are for CPython 3.11 to 3.13 on x86-64; is `python3` one of those?")
 }
 
 /// What numba also needs is part of the toolkit already: links to it where numba looks, beside NVRTC.
@@ -125,19 +90,6 @@ fn toolkit(tree: &Tree) -> Result<()> {
     fs::rename(&fresh, &toolkit).with_context(|| format!("cannot put {} in place", toolkit.display()))
 }
 
-pub(crate) fn pip(target: &Path, pins: &Path) -> Command {
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip"]).args(PIP_INSTALL).arg("--target").arg(target).arg("-r").arg(pins);
-    pip
-}
-
-/// Unpacks what a file of pins says into `target`, for a Python that is another machine's.
-pub(crate) fn unpack_for(version: &str, target: &Path, pins: &Path) -> Result<()> {
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip"]).args(PIP_INSTALL).args(["--python-version", version, "--target"]).arg(target);
-    shell::run(pip.arg("-r").arg(pins))
-}
-
 /// What nvcc expects beside the wheels' content: `lib64`, and the plain name of the shared runtime.
 fn complete(toolkit: &Path) -> Result<()> {
     let cuda = toolkit.join("nvidia/cu13");
@@ -163,13 +115,4 @@ fn need_program(program: &str, arguments: &[&str], package: &str) -> Result<()> 
 
 fn apt(arguments: &[&str]) -> Result<()> {
     shell::read(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive")).map(drop)
-}
-
-pub(crate) fn remove(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
-        }
-        _ => Ok(()),
-    }
 }

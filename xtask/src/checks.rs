@@ -1,5 +1,16 @@
 //! The static part of the tests: nothing of it runs a program of ours.
 
+mod changelog;
+pub(crate) mod coverage;
+pub(crate) mod deny;
+mod evidence;
+pub(crate) mod layers;
+mod modules;
+pub(crate) mod pages;
+mod prose;
+mod sentences;
+pub(crate) mod style;
+mod words;
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -7,7 +18,6 @@ use anyhow::{Result, bail};
 use crate::output::{problem, step};
 use crate::shell;
 use crate::tree::Tree;
-use crate::{deny, layers, pages, style};
 
 /// One check and its name in the count.
 pub(crate) type Check = (&'static str, fn(&Tree) -> Result<()>);

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::changelog;
-use crate::evidence::{self, Evidence};
+use crate::checks::changelog;
+use crate::checks::evidence::{self, Evidence};
+use crate::checks::prose::prose_lines;
+use crate::checks::sentences;
 use crate::output::step;
-use crate::sentences;
 use crate::tree::Tree;
 
 /// Where Katydid's variables are listed, and how their names begin.
@@ -134,16 +135,6 @@ fn outdated(page: &Page, evidence: &Evidence) -> Option<String> {
 
 fn is_of_variable(letter: char) -> bool {
     letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_'
-}
-
-/// The lines of a page that lie in no code block, with their numbers.
-pub(crate) fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut is_code = false;
-    text.lines().enumerate().filter_map(move |(index, line)| {
-        let is_fence = line.trim_start().starts_with("```");
-        is_code ^= is_fence;
-        (!is_code && !is_fence).then_some((index + 1, line))
-    })
 }
 
 /// Targets of the relative links of a line.

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::criu::{SOURCES, clear};
-use crate::opencl;
+use crate::fetch::criu::{SOURCES, clear};
+use crate::fetch::debian;
 use crate::output::{line, step};
 use crate::tree::Tree;
 
 /// The pin.
-const PINS: &str = include_str!("../opencl-loader.txt");
+const PINS: &str = include_str!("../../opencl-loader.txt");
 /// Its library, below the root.
 const LIBRARY: &str = "usr/lib/x86_64-linux-gnu/libOpenCL.so.1";
 
@@ -30,14 +30,14 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     if fs::read_to_string(root.join("pins.txt")).is_ok_and(|text| text == PINS) {
         return Ok(());
     }
-    if !opencl::has_apt() {
+    if !debian::has_apt() {
         line(
             "Khronos' loader was not fetched: this takes apt-get and dpkg-deb; programs are tested with ocl-icd alone",
         );
         return Ok(());
     }
     step("fetching Khronos' loader of OpenCL (1 package of Debian, 21 kB)");
-    let found = opencl::from_one_of(&SOURCES, |source| unpack(source, &work));
+    let found = debian::from_one_of(&SOURCES, |source| unpack(source, &work));
     if let Err(said) = found {
         line(&format!("Khronos' loader was not fetched, so programs are tested with ocl-icd alone:\n{said}"));
         return clear(&work);
@@ -49,7 +49,7 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
 
 /// Makes `work/root` out of what `source` has.
 fn unpack(source: &str, work: &Path) -> Result<()> {
-    opencl::unpack(source, work, PINS)?;
+    debian::unpack(source, work, PINS)?;
     if !work.join("root").join(LIBRARY).exists() {
         bail!("the package holds no {LIBRARY}");
     }

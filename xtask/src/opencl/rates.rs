@@ -17,7 +17,7 @@ use katydid_tests::server::Server;
 use katydid_tests::way::Way;
 use serde_json::{Value, json};
 
-use crate::opencl_programs;
+use crate::opencl::third_party;
 use crate::output::{line, step};
 use crate::tree::Tree;
 
@@ -188,11 +188,11 @@ fn speeds(text: &str) -> BTreeMap<String, f64> {
 
 /// Measures out of a checkout, on PoCL.
 pub(crate) fn run_here(tree: &Tree) -> Result<ExitCode> {
-    opencl_programs::fetch(tree)?;
+    third_party::fetch(tree)?;
     let places = programs::places(&tree.places());
     let server = Server::start_with(&places, "soft", &[], &programs::driver(&places))?;
     step("clpeak and hashcat on PoCL, natively and over shared memory");
-    let all = measure(&places, &server, &opencl_programs::folder(tree), MANY)?;
+    let all = measure(&places, &server, &third_party::folder(tree), MANY)?;
     line(&all.to_string());
     Ok(ExitCode::SUCCESS)
 }

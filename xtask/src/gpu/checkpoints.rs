@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::steps::{Plan, Step, Tool};
+use crate::gpu::steps::{Plan, Step, Tool};
 
 /// All of it; the machine's own limit for a command is ten minutes.
 const ALL: Duration = Duration::from_secs(570);

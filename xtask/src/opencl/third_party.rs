@@ -10,15 +10,16 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::criu::clear;
+use crate::fetch::criu::clear;
+use crate::fetch::{debian, opencl, packages};
 use crate::output::{line, step};
+use crate::shell;
 use crate::tree::Tree;
-use crate::{opencl, setup, shell};
 
 /// The pins: packages, each with its version.
-const PINS: &str = include_str!("../opencl-programs.txt");
+const PINS: &str = include_str!("../../opencl-programs.txt");
 /// The pins of what the Python has.
-const PYTHON_PINS: &str = include_str!("../opencl-python.txt");
+const PYTHON_PINS: &str = include_str!("../../opencl-python.txt");
 /// Where PyOpenCL's sources are, whose tests are in no wheel, and their content.
 const SOURCES: [&str; 2] = [
     "https://files.pythonhosted.org/packages/0a/a9/b6133777fc20be05faa88c4dbae9cc0d26d6dc1395c45770ec49b56edc4b/pyopencl-2026.1.4.tar.gz",
@@ -154,20 +155,20 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     if fs::read_to_string(&stamp).is_ok_and(|text| text == pins) {
         return Ok(());
     }
-    if !opencl::has_apt() {
+    if !debian::has_apt() {
         bail!("this takes apt-get and dpkg-deb");
     }
     step("fetching programs that use OpenCL (14 packages of Debian, 14 wheels and sources of PyPI, 67 MB)");
     clear(folder)?;
     let work = folder.join("new");
-    if let Err(said) = opencl::from_one_of(&opencl::SOURCES, |source| opencl::unpack(source, &work, PINS)) {
+    if let Err(said) = debian::from_one_of(&opencl::SOURCES, |source| debian::unpack(source, &work, PINS)) {
         bail!("{said}");
     }
     fs::rename(work.join("root"), folder.join("root")).context("cannot place the packages")?;
     take_pages(folder, &work)?;
     clear(&work)?;
     arrange_hashcat(folder)?;
-    setup::environment(&folder.join("python"), &tree.root.join("xtask/opencl-python.txt"))?;
+    packages::environment(&folder.join("python"), &tree.root.join("xtask/opencl-python.txt"))?;
     let tests = folder.join("pyopencl-tests");
     fs::create_dir_all(&tests).with_context(|| format!("cannot make {}", tests.display()))?;
     shell::run(Command::new("python3").args(["-c", FETCH]).args(SOURCES).arg(&tests))?;

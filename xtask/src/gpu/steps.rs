@@ -15,7 +15,7 @@ use katydid_tests::places::{DRIVER_VARIABLE, PACK_VARIABLE, Places};
 use katydid_tests::program::{self, ProgramError};
 use serde_json::json;
 
-use crate::gpu;
+use crate::gpu::machine;
 use crate::output::{line, step};
 
 /// With less time than this left, nothing more is begun.
@@ -70,7 +70,7 @@ pub(crate) fn run(plan: Plan, folder: &Path, report: &Path, only: &[String]) -> 
         bail!("there is no step {unknown} among {}", names.join(", "));
     }
     let deadline = Instant::now() + plan.all;
-    fs::write(report.join("machine.json"), gpu::machine().to_string()).context("cannot write to the report")?;
+    fs::write(report.join("machine.json"), machine::describe().to_string()).context("cannot write to the report")?;
     let wanted = plan.steps.iter().filter(|step| only.is_empty() || only.iter().any(|name| name == step.name));
     let (mut lines, mut done, mut failed) = (String::new(), 0, 0);
     for one in wanted {

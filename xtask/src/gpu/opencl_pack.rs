@@ -1,4 +1,4 @@
-//! What of OpenCL travels to a GPU machine beside the pack, in archives of its own ([`crate::archive`]), which may be left behind or
+//! What of OpenCL travels to a GPU machine beside the pack, in archives of its own ([`crate::gpu::archive`]), which may be left behind or
 //! come in a later call.
 //!
 //! | archive | what | step of `run.sh opencl` |
@@ -14,10 +14,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::criu::clear;
-use crate::gpu::PYTHON;
+use crate::fetch::criu::clear;
+use crate::fetch::{opencl, packages};
+use crate::gpu::archive;
+use crate::gpu::machine::PYTHON;
+use crate::opencl::{rates, third_party};
+use crate::shell;
 use crate::tree::Tree;
-use crate::{archive, opencl, opencl_programs, opencl_rates, setup, shell};
 
 /// PoCL's library and the compiler in it, below its root: two thirds of all.
 const COMPILER: [&str; 4] = [
@@ -75,8 +78,8 @@ fn pack_pocl(root: &Path, folder: &Path) -> Result<()> {
 }
 
 fn pack_programs(tree: &Tree, folder: &Path) -> Result<()> {
-    opencl_programs::fetch(tree)?;
-    let (from, sources) = (opencl_programs::folder(tree), tree.root.join("tests/opencl-programs"));
+    third_party::fetch(tree)?;
+    let (from, sources) = (third_party::folder(tree), tree.root.join("tests/opencl-programs"));
     let work = tree.target.join("opencl-programs-pack");
     shell::run(Command::new(sources.join("run.sh")).arg(&from).arg("build"))?;
     clear(&work)?;
@@ -97,11 +100,11 @@ fn pack_programs(tree: &Tree, folder: &Path) -> Result<()> {
 
 /// clpeak and hashcat, which the pack itself holds, where the script looks for them.
 fn link_others(place: &Path) -> Result<()> {
-    for file in opencl_rates::FILES {
+    for file in rates::FILES {
         let (link, up) = (place.join(file), "../".repeat(Path::new(file).components().count()));
         let parent = link.parent().context("a file in no folder")?;
         fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
-        let target = format!("{up}{}/{file}", opencl_rates::PACKED);
+        let target = format!("{up}{}/{file}", rates::PACKED);
         symlink(&target, &link).with_context(|| format!("cannot make {}", link.display()))?;
     }
     Ok(())
@@ -113,7 +116,7 @@ fn packages(tree: &Tree, place: &Path) -> Result<()> {
     fs::create_dir_all(place.join("bin")).with_context(|| format!("cannot make {}", place.display()))?;
     fs::write(&launcher, LAUNCHER).context("cannot write the launcher")?;
     fs::set_permissions(&launcher, Permissions::from_mode(0o755)).context("cannot write the launcher")?;
-    setup::unpack_for(PYTHON, &place.join("packages"), &tree.root.join("xtask/opencl-python.txt"))
+    packages::unpack_for(PYTHON, &place.join("packages"), &tree.root.join("xtask/opencl-python.txt"))
 }
 
 /// What it is, not a link to it.

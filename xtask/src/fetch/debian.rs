@@ -1,0 +1,52 @@
+//! Packages of Debian, unpacked below a folder of the target folder: nothing of them is installed.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::fetch::criu::{clear, configure};
+use crate::shell;
+
+/// What is removed after unpacking.
+const SUPERFLUOUS: [&str; 3] = ["usr/share/doc", "usr/share/man", "etc"];
+
+/// Whether Debian's packages can be fetched and unpacked here.
+pub(crate) fn has_apt() -> bool {
+    shell::works("apt-get", &["--version"]) && shell::works("dpkg-deb", &["--version"])
+}
+
+/// Does `work` with one source after the other until it succeeds. Where it does not, what each said, on lines of their own.
+pub(crate) fn from_one_of(sources: &[&str], mut work: impl FnMut(&str) -> Result<()>) -> Result<(), String> {
+    let mut said = Vec::new();
+    for source in sources {
+        match work(source) {
+            Ok(()) => return Ok(()),
+            Err(error) => said.push(format!("{source}: {error:#}")),
+        }
+    }
+    Err(said.join("\n"))
+}
+
+/// Unpacks the packages of `pins` below `work/root`, as `source` has them.
+pub(crate) fn unpack(source: &str, work: &Path, pins: &str) -> Result<()> {
+    clear(work)?;
+    for folder in ["state/lists/partial", "cache/archives/partial", "packages", "root"] {
+        fs::create_dir_all(work.join(folder)).with_context(|| format!("cannot make {}", work.display()))?;
+    }
+    let config = configure(source, work)?;
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.args(arguments).env("APT_CONFIG", &config).env("DEBIAN_FRONTEND", "noninteractive");
+        shell::read(command.current_dir(work.join("packages")))
+    };
+    apt(&["update", "-qq"])?;
+    let pins: Vec<&str> = pins.lines().filter(|line| !line.starts_with('#')).collect();
+    apt(&[&["download", "-qq"], &pins[..]].concat())?;
+    for entry in fs::read_dir(work.join("packages")).context("cannot read the packages")? {
+        let path = entry.context("cannot read the packages")?.path();
+        shell::run(Command::new("dpkg-deb").arg("--extract").arg(&path).arg(work.join("root")))?;
+    }
+    SUPERFLUOUS.iter().try_for_each(|path| clear(&work.join("root").join(path)))
+}
