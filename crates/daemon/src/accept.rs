@@ -25,9 +25,9 @@ use crate::lobby::{Lobby, NewConnection};
 use crate::nvml_service::{self, WatchError};
 use crate::places::GreetingSlot;
 use crate::pool::PoolError;
-use crate::server::Shared;
-use crate::sessions::{AdmissionError, Program, SessionId, new_key};
-use crate::worker_supervisor::{AssignError, WorkerHandle};
+use crate::sessions::{AdmissionError, Program, new_key};
+use crate::shared::Shared;
+use crate::worker_handle::{AssignError, SessionId, WorkerHandle};
 
 /// Connections taken from a listener before others have their turn.
 const MAX_ACCEPTS_PER_TURN: usize = 32;

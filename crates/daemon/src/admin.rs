@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use katydid_http::{Answer, HttpServer, Limits, Request};
 
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::view::{ServerView, SessionsView};
 
 /// Answers on the socket from now on.

@@ -16,14 +16,17 @@ mod control;
 pub mod examine;
 mod listen;
 mod lobby;
+mod nvml_processes;
 mod nvml_service;
 mod places;
 mod pool;
 mod report;
 mod server;
 mod sessions;
+mod shared;
 mod spawn;
 mod view;
+mod worker_handle;
 mod worker_supervisor;
 
 pub use listen::ListenError;

@@ -6,21 +6,14 @@
 //! processes.
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_transport::{AcceptError, Pending};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::nvml_processes::ProcessSlot;
 use crate::places::Origin;
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::spawn::{Worker, WorkerCommand, spawn};
-
-/// Such processes at a time.
-const MAX_PROCESSES: usize = 64;
-/// Those for peers over networks, so that programs of this machine have some.
-const MAX_REMOTE_PROCESSES: usize = 48;
-/// Those for one such peer.
-const MAX_PROCESSES_PER_PEER: usize = 16;
 
 /// Why a program is not answered.
 #[derive(Debug, thiserror::Error)]
@@ -34,40 +27,6 @@ pub(crate) enum WatchError {
     /// It did not take the program.
     #[error("the program could not be handed over: {0}")]
     HandOver(AcceptError),
-}
-
-/// For whom there are such processes.
-#[derive(Debug, Default)]
-pub(crate) struct NvmlProcesses(Mutex<Vec<Origin>>);
-
-/// One of the places; free again when this is dropped.
-struct ProcessSlot<'a>(&'a NvmlProcesses, Origin);
-
-impl NvmlProcesses {
-    fn take(&self, origin: Origin) -> Option<ProcessSlot<'_>> {
-        let mut all = self.lock();
-        let of_peer = all.iter().filter(|known| **known == origin).count();
-        let remote = all.iter().filter(|known| known.is_limited()).count();
-        let is_over = origin.is_limited() && (of_peer >= MAX_PROCESSES_PER_PEER || remote >= MAX_REMOTE_PROCESSES);
-        if is_over || all.len() >= MAX_PROCESSES {
-            return None;
-        }
-        all.push(origin);
-        Some(ProcessSlot(self, origin))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Origin>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for ProcessSlot<'_> {
-    fn drop(&mut self) {
-        let mut all = self.0.lock();
-        if let Some(at) = all.iter().position(|known| *known == self.1) {
-            all.swap_remove(at);
-        }
-    }
 }
 
 /// A process that answers a program.
@@ -111,6 +70,7 @@ fn note(held: &[(u32, u64)]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nvml_processes::{MAX_PROCESSES, MAX_REMOTE_PROCESSES, NvmlProcesses};
 
     #[test]
     fn notes_have_a_record_for_each_process() {

@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::view::WorkersView;
-use crate::worker_supervisor::{DriverFound, WorkerHandle};
+use crate::worker_handle::{DriverFound, WorkerHandle};
 
 /// Wait after the first failure; doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);

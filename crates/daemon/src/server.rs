@@ -8,12 +8,10 @@
 //!
 //! Stopping makes [`Shared::stop`] readable, which every long wait also waits for.
 
-use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread::{self, JoinHandle, Scope};
 use std::time::Duration;
 
@@ -25,14 +23,15 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::accept;
 use crate::admin;
 use crate::listen::{ListenError, Listener, SocketFile, bind_unix};
-use crate::nvml_service::NvmlProcesses;
+use crate::nvml_processes::NvmlProcesses;
 use crate::places::Greetings;
 use crate::pool::Pool;
 use crate::report::{Reporter, Verbosity};
 use crate::sessions::{Sessions, now};
+use crate::shared::Shared;
 use crate::spawn::{Worker, WorkerCommand, spawn};
 use crate::view::WorkersView;
-use crate::worker_supervisor::{DriverFound, mind};
+use crate::worker_supervisor::mind;
 
 /// What a server is to do.
 #[derive(Debug, Clone)]
@@ -82,65 +81,6 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
-}
-
-/// What all threads of a server use.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) pool: Pool,
-    pub(crate) sessions: Sessions,
-    pub(crate) reporter: Reporter,
-    pub(crate) build: Build,
-    pub(crate) hello_patience: Duration,
-    pub(crate) peer_connections: usize,
-    pub(crate) greetings: Greetings,
-    pub(crate) watchers: NvmlProcesses,
-    pub(crate) session_memory: Option<u64>,
-    pub(crate) cpu_opencl: bool,
-    pub(crate) driver: String,
-    pub(crate) addresses: Vec<Address>,
-    pub(crate) started: u64,
-    pub(crate) worker: WorkerCommand,
-    /// The only program's user has heard that it has no GPU.
-    pub(crate) is_warned: AtomicBool,
-    /// Readable, for good, once the server stops.
-    pub(crate) stop: OwnedFd,
-}
-
-impl Shared {
-    /// A worker never became ready.
-    pub(crate) fn start_failed(&self, reason: &str) {
-        let rest = self.pool.failed(reason);
-        let rest = rest.as_secs_f32();
-        self.reporter.problem(format_args!("a worker could not be started: {reason} (next attempt in {rest} s)"));
-    }
-
-    /// Workers have another driver than before, or their first.
-    pub(crate) fn driver_changed(&self, driver: &DriverFound) {
-        match &driver.passed_over {
-            None => self.reporter.note(format_args!("driver {}", driver.name)),
-            Some(reason) => self.reporter.problem(format_args!("driver {}: {}", driver.name, NoGpu(reason))),
-        }
-    }
-
-    /// A program of CUDA has a worker with this driver: if it is the only one, its user hears once that it has no GPU.
-    pub(crate) fn began(&self, driver: Option<&DriverFound>) {
-        let reason = driver.and_then(|driver| driver.passed_over.as_ref());
-        if let Some(reason) = reason.filter(|_| !self.is_warned.swap(true, Ordering::Relaxed)) {
-            self.reporter.warning(format_args!("warning: {}", NoGpu(reason)));
-        }
-    }
-}
-
-/// Tells that softcuda was taken, why, and what to do.
-struct NoGpu<'a>(&'a str);
-
-impl fmt::Display for NoGpu<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(reason) = self;
-        write!(out, "no GPU is used, CUDA runs on this machine's processors (softcuda): {reason}; ")?;
-        out.write_str("--require-gpu refuses to run without a GPU, --driver soft takes softcuda without this line")
-    }
 }
 
 /// A running server. Dropping it stops it.

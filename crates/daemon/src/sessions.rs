@@ -12,7 +12,7 @@ use katydid_wire::key::SessionKey;
 
 use crate::places::Origin;
 use crate::view::SessionView;
-use crate::worker_supervisor::WorkerHandle;
+use crate::worker_handle::{SessionId, WorkerHandle};
 
 /// How long a program waits at most for workers that are about to end: a GPU takes some tenths of a second to give back
 /// what one held.
@@ -25,9 +25,6 @@ type ReclaimRequest = (SessionId, u64);
 
 /// Pleas of a session that are kept: those to programs that never answer stay.
 const MAX_RECLAIM_REQUESTS: usize = 64;
-
-/// Names a session for as long as the server runs; counts from 1.
-pub(crate) type SessionId = u64;
 
 /// Why a program was not let in.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -10,26 +10,14 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::query::{Unsupported, mapping_at};
+use crate::query::{Mapping, Unsupported, mapping_at};
 
 const MAPS: &str = "/proc/self/maps";
 /// Longest text that is looked at: a line has some hundred bytes, and the system allows 65,530 of them.
 const MAX_MAPS_BYTES: u64 = 64 << 20;
-
-/// A stretch of memory that shows a file, privately: what is written there does not reach the file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mapping {
-    pub(crate) range: Range<u64>,
-    /// Where in the file it begins.
-    pub(crate) offset: u64,
-    /// Major and minor number of its device, and its number there.
-    pub(crate) file: (u32, u32, u64),
-    /// As it was called when it was opened, or has been since.
-    pub(crate) path: PathBuf,
-}
 
 /// The private mappings of files that parts of this process's memory lie in, by address. Where a part lies in something else,
 /// that is not among them.

@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{major, minor};
 
-use crate::maps::{self, Mapping};
+use crate::maps;
+use crate::query::Mapping;
 
 /// The coarsest times of change that file systems keep.
 const COARSEST_TIMESTAMP: Duration = Duration::from_secs(2);

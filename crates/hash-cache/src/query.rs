@@ -5,18 +5,29 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl, opcode};
-
-use crate::maps::Mapping;
 
 /// Longest name, with its NUL.
 const MAX_PATH_BYTES: usize = 4096;
 /// A right of memory: what is written there reaches the file.
 const VMA_SHARED: u64 = 8;
+
+/// A stretch of memory that shows a file, privately: what is written there does not reach the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) range: Range<u64>,
+    /// Where in the file it begins.
+    pub(crate) offset: u64,
+    /// Major and minor number of its device, and its number there.
+    pub(crate) file: (u32, u32, u64),
+    /// As it was called when it was opened, or has been since.
+    pub(crate) path: PathBuf,
+}
 
 /// As the kernel has it.
 #[repr(C)]

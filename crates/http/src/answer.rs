@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 use serde::Serialize;
 use tokio::sync::mpsc::Sender;
 
-use crate::connection::ConnectionTimeout;
+use crate::timeout::ConnectionTimeout;
 
 /// A request, whole.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
@@ -13,65 +12,15 @@ use hyper::service::service_fn;
 use hyper::{Response, header};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::mpsc;
 
 use crate::answer::{Answer, Lines, Request, problem};
 use crate::body::Sent;
-use crate::server::Shared;
+use crate::timeout::ConnectionTimeout;
+use crate::workers::Shared;
 
 /// Lines that a client may be behind before some are left out.
 const LINES: usize = 1024;
-
-/// Tells a connection how long it may go on; all handles of one connection are the same.
-#[derive(Debug, Clone)]
-pub(crate) struct ConnectionTimeout {
-    /// When the connection ends; none while work is being done for it.
-    until: Arc<watch::Sender<Option<Instant>>>,
-    answer: Duration,
-}
-
-impl ConnectionTimeout {
-    /// Of a connection whose request is awaited.
-    pub(crate) fn new(request: Duration, answer: Duration) -> Self {
-        Self { until: Arc::new(watch::Sender::new(Some(Instant::now() + request))), answer }
-    }
-
-    /// The request is there: how long the work takes is no matter of the client's.
-    fn is_asked(&self) {
-        self.until.send_replace(None);
-    }
-
-    /// What is to be sent is known: from here on the client has to read.
-    pub(crate) fn is_answered(&self) {
-        let until = Instant::now() + self.answer;
-        self.until.send_if_modified(|current| current.is_none() && current.replace(until).is_none());
-    }
-
-    /// Whether the request is still awaited, or the answer is being read: nothing is lost if the connection ends.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.until.borrow().is_some()
-    }
-
-    /// Returns when the connection is to end.
-    async fn over(&self) {
-        let mut changes = self.until.subscribe();
-        loop {
-            let until = *changes.borrow_and_update();
-            let sleep = async {
-                match until {
-                    Some(until) => sleep_until(until).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = sleep => return,
-                // The sender lives as long as `self`.
-                _ = changes.changed() => {}
-            }
-        }
-    }
-}
 
 /// Answers the one request of a connection.
 pub(crate) async fn attend<S>(stream: S, shared: Arc<Shared>, patience: ConnectionTimeout)

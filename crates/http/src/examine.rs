@@ -5,8 +5,10 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use crate::answer::{Answer, Request};
-use crate::connection::{ConnectionTimeout, attend};
-use crate::server::{Limits, Shared, WorkerThreads, runtime};
+use crate::connection::attend;
+use crate::server::runtime;
+use crate::timeout::ConnectionTimeout;
+use crate::workers::{Limits, Shared, WorkerThreads};
 
 /// What the client reads back: nothing, or one answer. The handler's answers are made by `handler`.
 ///

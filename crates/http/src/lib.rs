@@ -10,6 +10,9 @@ mod body;
 mod connection;
 pub mod examine;
 mod server;
+mod timeout;
+mod workers;
 
 pub use answer::{Answer, Lines, Request};
-pub use server::{HttpServer, Limits};
+pub use server::HttpServer;
+pub use workers::Limits;

@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::unix::net::UnixListener;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -16,104 +15,14 @@ use tokio::task::JoinHandle as Task;
 use tokio::time::{sleep, timeout};
 
 use crate::answer::{Answer, Request};
-use crate::connection::{ConnectionTimeout, attend};
+use crate::connection::attend;
+use crate::timeout::ConnectionTimeout;
+use crate::workers::{Limits, Shared, WorkerThreads};
 
 /// Before the socket is accepted from again, after the system refused.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// How long a handler's thread waits for the next request.
 const IDLE_THREAD_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// What clients may take.
-#[derive(Debug, Clone)]
-pub struct Limits {
-    /// Connections at a time. When all are taken, the oldest that waits for its client is closed.
-    pub connections: usize,
-    /// Requests whose handlers run at a time; further ones wait.
-    pub handlers: usize,
-    /// Requests at a time whose answers grow; further ones are answered with 503.
-    pub works: usize,
-    /// Bytes of a request's head.
-    pub head: usize,
-    /// Bytes of a request's body.
-    pub body: usize,
-    /// How long a client may take to send a whole request.
-    pub request: Duration,
-    /// How long it may take to read what is left of an answer when that is complete.
-    pub answer: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connections: 64,
-            handlers: 4,
-            works: 8,
-            head: 16 << 10,
-            body: 64 << 10,
-            request: Duration::from_secs(10),
-            answer: Duration::from_secs(10),
-        }
-    }
-}
-
-/// What answers a request.
-type Handler = dyn Fn(&Request) -> Answer + Send + Sync;
-
-/// What all connections use.
-pub(crate) struct Shared {
-    pub(crate) limits: Limits,
-    pub(crate) handler: Box<Handler>,
-    pub(crate) works: Arc<WorkerThreads>,
-}
-
-/// Threads that work for clients.
-pub(crate) struct WorkerThreads {
-    most: usize,
-    /// None taken any more when it is closed.
-    taken: AtomicUsize,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// More than all places.
-const CLOSED: usize = usize::MAX / 2;
-
-/// The place of a thread.
-pub(crate) struct WorkerSlot(Arc<WorkerThreads>);
-
-impl Drop for WorkerSlot {
-    fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-impl WorkerThreads {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most, taken: AtomicUsize::new(0), threads: Mutex::default() }
-    }
-
-    pub(crate) fn take(self: &Arc<Self>) -> io::Result<WorkerSlot> {
-        let more = |taken| (taken < self.most).then_some(taken + 1);
-        let taken = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        let taken = taken.map_err(|_| io::Error::other("as much is being done for others as can be at a time"));
-        taken.map(|_| WorkerSlot(Arc::clone(self)))
-    }
-
-    pub(crate) fn note(&self, thread: JoinHandle<()>) {
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.retain(|thread| !thread.is_finished());
-        threads.push(thread);
-    }
-
-    /// Begins nothing more, and returns when all is done.
-    fn close(&self) {
-        self.taken.fetch_add(CLOSED, Ordering::AcqRel);
-        loop {
-            let thread = self.threads.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            // A thread that panicked has told its client nothing more; there is nothing left to do for it.
-            let Some(_) = thread.map(JoinHandle::join) else { return };
-        }
-    }
-}
 
 /// A socket that answers HTTP. Dropping it closes it without waiting for answers; [`HttpServer::close`] does wait.
 pub struct HttpServer {

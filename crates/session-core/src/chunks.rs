@@ -7,8 +7,8 @@ use std::thread;
 
 use katydid_image::{ChunkId, ImageError, Sink, Source};
 
-use crate::checkpointable::Failure;
 use crate::progress::Progress;
+use crate::snapshot::Failure;
 
 /// Bytes of a chunk: 2 MiB, as devices map memory.
 pub const CHUNK_BYTES: u64 = 2 << 20;

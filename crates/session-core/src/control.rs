@@ -7,13 +7,18 @@
 //! Orders reach the main loop by interrupting the link ([`LinkControl::interrupt`]), so that a session which nobody keeps pays
 //! for one comparison a frame.
 
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_transport::LinkControl;
+use katydid_image::{Session as SessionPart, Sink, Source};
+use katydid_transport::{LinkControl, WorkerLink};
+use katydid_wire::companion::MovedVariable;
 
-use crate::checkpointable::{Checkpointable, Precopy};
+use crate::progress::Progress;
+use crate::snapshot::{CaptureOptions, Failure, PendingSnapshot, Precopy, RestoreOptions};
 
 /// Shortest and longest pause between two looks at work that does not end.
 const POLL_PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
@@ -60,7 +65,110 @@ pub enum QuiesceError {
     Ended,
 }
 
-/// What somebody wants of a session at rest.
+/// A session that can be brought to rest and kept. Its main loop calls these.
+pub trait Checkpointable {
+    /// Whether anything is in flight at this moment.
+    ///
+    /// # Errors
+    ///
+    /// What is.
+    fn check_idle(&mut self) -> Result<(), QuiesceError>;
+
+    /// What a look does not show, once nothing is in flight: devices in error, text that they printed.
+    ///
+    /// # Errors
+    ///
+    /// [`QuiesceError::Ruined`].
+    fn synchronize(&mut self) -> Result<(), QuiesceError>;
+
+    /// So many frames were executed when it came to rest.
+    fn note_frames(&mut self, frames: u64);
+
+    /// A snapshot will be wanted soon: what can be found out while the program runs is.
+    fn prepare_snapshot(&mut self) {}
+
+    /// What can be done for a snapshot before the program stands still; none where there is nothing. `full` as in
+    /// [`CaptureOptions`].
+    fn precopy(&mut self, _full: bool) -> Option<Box<dyn Precopy>> {
+        None
+    }
+
+    /// Gives back what [`Precopy::run`] has left for a snapshot that is not taken, and what one that was taken has used, if that
+    /// can be done at this moment; else false.
+    fn release_snapshot(&mut self) -> bool {
+        true
+    }
+
+    /// Copies state and contents aside; `name` is the session's in the image.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be kept. The session is as it was.
+    fn snapshot(
+        &mut self,
+        name: &str,
+        options: CaptureOptions,
+        sink: &dyn Sink,
+        progress: &Arc<Progress>,
+    ) -> Result<Box<dyn PendingSnapshot>, Failure>;
+
+    /// Lets a companion control this session, whose link is `link_control`'s.
+    fn control(&mut self, link_control: LinkControl) -> Control;
+
+    /// Executes frames until the program closes its end.
+    ///
+    /// Session and link stay when this returns, however the session ended: the driver, its threads and the session's own use
+    /// memory of both until the process ends. The caller ends it without unwinding.
+    ///
+    /// # Errors
+    ///
+    /// What the program did wrong, or why the worker cannot go on.
+    fn serve(&'static mut self, link: &'static mut dyn WorkerLink) -> Result<(), Failure>;
+}
+
+/// A session in which nothing has happened yet, and that is to become one of an image.
+pub trait Restorable: Checkpointable {
+    /// Rebuilds all that needs nothing of the program: of an image, or first of an outline and then of an image.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be that; it is then of no use. [`AddressMismatch`](crate::AddressMismatch): here, but perhaps in another process. [`OutOfMemory`](crate::OutOfMemory): not now.
+    fn restore(
+        &mut self,
+        part: &SessionPart,
+        source: &dyn Source,
+        progress: &Progress,
+        options: RestoreOptions,
+    ) -> Result<(), Failure>;
+
+    /// Variables that lie elsewhere than in the image, and that no memory of the session points to.
+    fn moved(&self) -> &[MovedVariable] {
+        &[]
+    }
+
+    /// Rebuilds the rest: the program is there, with its pinned memory if the sides share some.
+    ///
+    /// # Errors
+    ///
+    /// As [`Restorable::restore`].
+    fn restore_host(
+        &mut self,
+        pinned: Option<BorrowedFd<'_>>,
+        part: &SessionPart,
+        source: &dyn Source,
+    ) -> Result<(), Failure>;
+
+    /// The program's link; once a session.
+    fn connect(&mut self, link: &dyn WorkerLink);
+
+    /// Frames executed when the session was last at rest, in the worker before this one too.
+    fn frames(&self) -> u64;
+
+    /// The same session, for its main loop.
+    fn begin(&'static mut self) -> &'static mut dyn Checkpointable;
+}
+
+/// What a companion wants of a session at rest.
 type Work = Box<dyn FnOnce(&mut dyn Checkpointable) + Send>;
 
 /// What the main loop is to do.

@@ -10,26 +10,23 @@
 //! and [`Restorable`] alone.
 
 mod calls;
-mod checkpointable;
 mod chunks;
 mod control;
 mod frame;
 mod output;
 mod progress;
 mod record;
+mod snapshot;
 mod streams;
 mod uploads;
 mod window;
 
 pub use calls::Calls;
-pub use checkpointable::{
-    AddressMismatch, CaptureOptions, Checkpointable, Failure, OutOfMemory, PendingSnapshot, Precopy, Restorable,
-    RestoreOptions,
-};
 pub use chunks::{CHUNK_BYTES, ChunkError, Load, put_each, read_all};
-pub use control::{Control, FramePump, Orders, Pumped, QuiesceError};
+pub use control::{Checkpointable, Control, FramePump, Orders, Pumped, QuiesceError, Restorable};
 pub use frame::Frame;
 pub use output::{Capture, Printed};
 pub use progress::Progress;
 pub use record::{MessageTable, Messages, Record, StateError, Step};
+pub use snapshot::{AddressMismatch, CaptureOptions, Failure, OutOfMemory, PendingSnapshot, Precopy, RestoreOptions};
 pub use uploads::{MAX_IMAGE_BYTES, UploadError, Uploads};

@@ -359,7 +359,8 @@ fn not_built_again(places: &Places, way: &str) -> Result<()> {
     let (header, path) = (folder.path().join("turn.h"), program(places, "own_header"));
     fs::write(&header, "#define TURN(x) ((x) * 3 + 1)\n")?;
     let arguments = [folder.path().to_str().context("a folder with an odd name")?];
-    let undisturbed = stage.start_opencl_at("undisturbed", &path, &Plan { arguments: &arguments, ..Plan::default() })?;
+    let undisturbed =
+        stage.start_opencl_at("undisturbed", &path, &Plan { arguments: &arguments, ..Plan::default() })?;
     let undisturbed = undisturbed.finish(LIMIT)?;
     ensure!(undisturbed.status.success(), "{}", said(&undisturbed));
     let plan = Plan { arguments: &arguments, points: &[60], ..Plan::default() };

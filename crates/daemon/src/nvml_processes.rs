@@ -1,0 +1,48 @@
+//! For whom there are processes that answer about devices (NVML), within bounds.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::places::Origin;
+
+/// Such processes at a time.
+pub(crate) const MAX_PROCESSES: usize = 64;
+
+/// Those for peers over networks, so that programs of this machine have some.
+pub(crate) const MAX_REMOTE_PROCESSES: usize = 48;
+
+/// Those for one such peer.
+pub(crate) const MAX_PROCESSES_PER_PEER: usize = 16;
+
+/// For whom there are such processes.
+#[derive(Debug, Default)]
+pub(crate) struct NvmlProcesses(Mutex<Vec<Origin>>);
+
+/// One of the places; free again when this is dropped.
+pub(crate) struct ProcessSlot<'a>(&'a NvmlProcesses, Origin);
+
+impl NvmlProcesses {
+    pub(crate) fn take(&self, origin: Origin) -> Option<ProcessSlot<'_>> {
+        let mut all = self.lock();
+        let of_peer = all.iter().filter(|known| **known == origin).count();
+        let remote = all.iter().filter(|known| known.is_limited()).count();
+        let is_over = origin.is_limited() && (of_peer >= MAX_PROCESSES_PER_PEER || remote >= MAX_REMOTE_PROCESSES);
+        if is_over || all.len() >= MAX_PROCESSES {
+            return None;
+        }
+        all.push(origin);
+        Some(ProcessSlot(self, origin))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<Origin>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ProcessSlot<'_> {
+    fn drop(&mut self) {
+        let mut all = self.0.lock();
+        if let Some(at) = all.iter().position(|known| *known == self.1) {
+            all.swap_remove(at);
+        }
+    }
+}

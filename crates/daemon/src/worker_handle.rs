@@ -1,0 +1,188 @@
+//! Names one worker: what threads of the server ask of it, and for which session it is.
+//!
+//! The assignment inside decides, under one lock, whether a program met a living worker or a dead one.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use katydid_transport::AcceptError;
+use rustix::net::{SendFlags, Shutdown, send, shutdown};
+
+use crate::spawn::Worker;
+
+/// Names a session for as long as the server runs; counts from 1.
+pub(crate) type SessionId = u64;
+
+/// Visitors that may wait for a worker to take them in: as many connections as a program may add to a link for bulk. Each
+/// keeps descriptors on their way, of which the system allows a user only so many.
+const MAX_VISITORS: usize = 16;
+
+/// Names a minded worker.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerHandle {
+    pub(crate) pid: u32,
+    pub(crate) control: Arc<OwnedFd>,
+    pub(crate) assignment: Arc<Mutex<Assignment>>,
+    /// The pool's when it was started.
+    pub(crate) era: u64,
+    /// Set once it is up.
+    pub(crate) driver: Arc<OnceLock<DriverFound>>,
+    /// Visitors that were passed on to it, and that it has not taken in yet.
+    pub(crate) visitors: Arc<AtomicUsize>,
+}
+
+/// The driver that a worker has opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DriverFound {
+    /// As the driver calls itself.
+    pub(crate) name: String,
+    /// Why it is softcuda where a GPU's driver was looked for.
+    pub(crate) passed_over: Option<String>,
+}
+
+/// What a worker is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Assignment {
+    Nobody,
+    Session(SessionId),
+    /// Nobody, ever.
+    Dismissed,
+    Dead,
+}
+
+impl WorkerHandle {
+    pub(crate) fn new(worker: &Worker, era: u64) -> Self {
+        let assignment = Arc::new(Mutex::new(Assignment::Nobody));
+        let control = Arc::clone(&worker.control);
+        Self { pid: worker.pid(), control, assignment, era, driver: Arc::default(), visitors: Arc::default() }
+    }
+
+    /// Of a worker that is nobody's child, and serves a session.
+    #[cfg(test)]
+    pub(crate) fn of_session(control: OwnedFd, id: SessionId) -> Self {
+        let assignment = Arc::new(Mutex::new(Assignment::Session(id)));
+        let control = Arc::new(control);
+        Self { pid: 1, control, assignment, era: 0, driver: Arc::default(), visitors: Arc::default() }
+    }
+
+    /// The worker's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// When it was started, as the pool counts.
+    pub(crate) fn era(&self) -> u64 {
+        self.era
+    }
+
+    /// Its driver; none before it is up.
+    pub(crate) fn driver(&self) -> Option<&DriverFound> {
+        self.driver.get()
+    }
+
+    /// Has a worker that serves nobody end.
+    pub(crate) fn dismiss(&self) {
+        let mut assignment = self.lock();
+        if *assignment == Assignment::Nobody {
+            *assignment = Assignment::Dismissed;
+            self.hang_up();
+        }
+    }
+
+    /// The worker sees its end closed and exits; if not, its supervisor ends it.
+    pub(crate) fn hang_up(&self) {
+        let _ = shutdown(&self.control, Shutdown::Both);
+    }
+
+    /// Gives the worker to a session: `hand_over` sends the program on the control socket and must not wait.
+    ///
+    /// # Errors
+    ///
+    /// The worker is dead, or is of no use and will be soon; the session has no worker then.
+    pub(crate) fn assign(
+        &self,
+        id: SessionId,
+        hand_over: impl FnOnce(BorrowedFd<'_>) -> Result<(), AcceptError>,
+    ) -> Result<(), AssignError> {
+        let mut assignment = self.lock();
+        if *assignment != Assignment::Nobody {
+            return Err(AssignError::Dead);
+        }
+        hand_over(self.control.as_fd()).map_err(|error| {
+            self.hang_up();
+            AssignError::HandOver(error)
+        })?;
+        *assignment = Assignment::Session(id);
+        Ok(())
+    }
+
+    /// Passes a visitor of session `id` to the worker: `hand_over` sends it on the control socket and must not wait.
+    ///
+    /// # Errors
+    ///
+    /// The worker is dead, or does not serve that session; or it could not be reached, or has not taken in those before.
+    pub(crate) fn visit(
+        &self,
+        id: SessionId,
+        hand_over: impl FnOnce(BorrowedFd<'_>) -> Result<(), AcceptError>,
+    ) -> Result<(), AssignError> {
+        let assignment = self.lock();
+        if *assignment != Assignment::Session(id) {
+            return Err(AssignError::Dead);
+        }
+        let one_more = |visitors| (visitors < MAX_VISITORS).then_some(visitors + 1);
+        self.visitors.fetch_update(Relaxed, Relaxed, one_more).map_err(|_| AssignError::Busy)?;
+        hand_over(self.control.as_fd()).map_err(|error| {
+            self.has_taken_in();
+            match error {
+                AcceptError::System { source, .. } if source.kind() == io::ErrorKind::WouldBlock => AssignError::Busy,
+                error => AssignError::HandOver(error),
+            }
+        })
+    }
+
+    /// The worker has taken a visitor in, or will not. One that says so too often has as many waiting as any.
+    pub(crate) fn has_taken_in(&self) {
+        let _ = self.visitors.fetch_update(Relaxed, Relaxed, |visitors: usize| visitors.checked_sub(1));
+    }
+
+    /// Says something to the worker of session `id`; whether it will hear of it.
+    pub(crate) fn tell(&self, id: SessionId, line: &str) -> bool {
+        let assignment = self.lock();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        *assignment == Assignment::Session(id) && send(&self.control, line.as_bytes(), flags).is_ok()
+    }
+
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        match *self.lock() {
+            Assignment::Session(id) => Some(id),
+            Assignment::Nobody | Assignment::Dismissed | Assignment::Dead => None,
+        }
+    }
+
+    /// The worker is dead; says what it was for.
+    pub(crate) fn bury(&self) -> Assignment {
+        std::mem::replace(&mut *self.lock(), Assignment::Dead)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Assignment> {
+        self.assignment.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a worker did not take a program.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AssignError {
+    /// It died before the program came.
+    #[error("the worker had died")]
+    Dead,
+    /// The program could not be sent to it.
+    #[error("the worker could not be reached: {0}")]
+    HandOver(AcceptError),
+    /// Others wait to be taken in.
+    #[error("{MAX_VISITORS} connections wait for it to take them in")]
+    Busy,
+}
