@@ -10,6 +10,7 @@ pub(crate) mod pages;
 mod prose;
 mod sentences;
 pub(crate) mod style;
+pub(crate) mod walkthrough;
 mod words;
 use std::process::Command;
 
@@ -23,13 +24,14 @@ use crate::tree::Tree;
 pub(crate) type Check = (&'static str, fn(&Tree) -> Result<()>);
 
 /// All of them, quickest first.
-pub(crate) const CHECKS: [Check; 7] = [
+pub(crate) const CHECKS: [Check; 8] = [
     ("formatting", formatting),
     ("layers", layers::run),
     ("dependencies", deny::run),
     ("style", style::run),
     ("pages", pages::run),
     ("lints", lints),
+    ("walk-through", walkthrough::run),
     ("documentation", docs),
 ];
 

@@ -90,6 +90,8 @@ enum Command {
         #[arg(long)]
         write: bool,
     },
+    /// Applies the change of docs/how-to/add-a-function.md to a copy of the tree, and compiles that.
+    Walkthrough,
     /// Builds the documentation as a book into target/book, where mdbook is installed.
     Book,
     /// Rewrites the texts that tests compare with, from what the code says now.
@@ -146,6 +148,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Deny => checks::deny::run(&tree)?,
         Command::Style => checks::style::run(&tree)?,
         Command::Pages { write } => checks::pages::check(&tree, write)?,
+        Command::Walkthrough => checks::walkthrough::run(&tree)?,
         Command::Book => book::run(&tree)?,
         Command::Bless => bless::run(&tree)?,
         Command::GpuTest { part: Some(gpu::Part::Frameworks), options, .. } => {
