@@ -33,7 +33,7 @@ pub enum ArenaError {
          (see /proc/PID/maps of the program)"
     )]
     NoRange {
-        /// Which memory.
+        /// Kind of memory: device or pinned.
         kind: &'static str,
         /// Bases that were tried.
         tried: Vec<u64>,
@@ -41,7 +41,7 @@ pub enum ArenaError {
     /// The worker named a range that was not offered.
     #[error("the worker chose an address range at {base:#x} that was not offered")]
     NotOffered {
-        /// Its base.
+        /// First address of the range.
         base: u64,
     },
 }

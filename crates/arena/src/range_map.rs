@@ -8,9 +8,9 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{length} bytes at {start:#x} overlap a known range, or are none")]
 pub struct Overlap {
-    /// First address.
+    /// First address of the range.
     pub start: u64,
-    /// Bytes.
+    /// Length of the range in bytes.
     pub length: u64,
 }
 

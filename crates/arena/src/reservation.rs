@@ -22,7 +22,7 @@ pub enum ReserveError {
     /// Something is mapped there.
     #[error("addresses {start:#x}..{end:#x} are in use already")]
     Taken {
-        /// First address.
+        /// First address of the range.
         start: u64,
         /// First address after it.
         end: u64,
@@ -38,9 +38,9 @@ pub enum ReserveError {
     /// The operating system refused.
     #[error("cannot map {length} bytes at {start:#x}; is a limit on address space set (ulimit -v)?")]
     System {
-        /// First address.
+        /// First address of the range.
         start: u64,
-        /// Bytes.
+        /// Length of the range in bytes.
         length: u64,
         /// What the system said.
         source: io::Error,
@@ -84,7 +84,7 @@ impl Reservation {
         }
     }
 
-    /// Its addresses.
+    /// The range of reserved addresses.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
         self.range.clone()

@@ -95,7 +95,7 @@ impl Job {
     }
 }
 
-/// The incarnations of this program's job, the present one first: its start and each restore has a number, which the supervisor
+/// The generations of this program's job, the present one first: its start and each restore has a number, which the supervisor
 /// notes beside the job socket. None outside of jobs.
 pub fn incarnations() -> Vec<u64> {
     let noted = || {

@@ -23,7 +23,7 @@ use crate::{life, output, session_mark};
 /// treat as "this GPU cannot be used any more, by no fault of mine", this is the one that does not blame a kernel.
 pub const LOST: CUresult = CUresult::ERROR_DEVICE_UNAVAILABLE;
 
-/// What a laden thread ([`katydid_transport::laden`]) gets for a message that would have to wait, and was not sent. No worker
+/// What a thread that holds a lock ([`katydid_transport::with_lock_held`]) gets for a message that would have to wait, and was not sent. No worker
 /// answers this to what such threads send.
 pub const HELD: CUresult = CUresult::ERROR_NOT_READY;
 

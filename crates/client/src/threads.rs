@@ -54,7 +54,7 @@ fn is_only_one() -> bool {
 
 /// Fewest bytes that are worth a thread: it takes some 30 µs to start, in which a core copies a quarter of that.
 const SHARE: u64 = 1 << 20;
-/// Most threads that help to copy at a time, in the whole process: each of them has a seat on the link and a piece.
+/// Most threads that help to copy at a time, in the whole process: each of them has a thread id on the link and a piece.
 const MOST_HELPERS: usize = 7;
 /// Parts of a copy begin at pages.
 const GRAIN: u64 = 64 << 10;

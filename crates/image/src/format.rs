@@ -112,7 +112,7 @@ pub(crate) fn image_file(id: ImageId) -> [u8; UNIT] {
     bytes
 }
 
-/// Reads `katydid-image`.
+/// Reads the file `katydid-image`, which holds the image's id.
 pub(crate) fn read_image_file(bytes: &[u8; UNIT]) -> Result<ImageId, Fault> {
     let mut fields = Fields(bytes);
     expect(&fields.take() == IMAGE_MAGIC, "does not begin with KATYDIMG")?;

@@ -150,7 +150,7 @@ pub struct Library {
     pub path: String,
     /// Whether the file was removed or replaced before the checkpoint.
     pub deleted: bool,
-    /// `st_mode`.
+    /// Mode of the file, `st_mode`.
     pub mode: u32,
     /// The build that it is of.
     pub build: Build,
@@ -303,7 +303,7 @@ pub(crate) fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
 }
 
 impl Manifest {
-    /// Reads `manifest.json`.
+    /// Reads the bytes of a `manifest.json`.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
         let manifest: Self = unseal(bytes)?;
         manifest.check().map(|()| manifest)

@@ -25,7 +25,7 @@ use katydid_wire::key::SessionKey;
 
 /// Bytes of a bulk frame's payload, and of a bulk reply's message.
 const BULK: usize = 900_004;
-/// More than enough for lanes to be opened.
+/// More than enough for bulk connections to be opened.
 const MUCH: u64 = 64 << 20;
 /// Lanes of a link in these tests.
 const LANES: usize = 3;
@@ -35,7 +35,7 @@ fn ready() -> Ready {
     Ready { worker_pid: 1, key: KEY, driver: "none".into(), arenas: vec![] }
 }
 
-/// A server that lets programs in, and lanes of the one that is there, as a daemon and the door of a worker do.
+/// A server that lets programs in, and bulk connections of the one that is there, as a daemon and the door of a worker do.
 struct Host {
     address: Address,
     programs: Receiver<Pending>,
@@ -62,7 +62,7 @@ impl Host {
         Self { address, programs, present }
     }
 
-    /// A link over `network`, if there is one, that may have lanes.
+    /// A link over `network`, if there is one, that may have bulk connections.
     fn link(&self, network: Option<&Network>) -> (ConnectedLink, Box<dyn WorkerLink>) {
         let address = network.map_or(&self.address, |network| &network.address).clone();
         let hello = Hello { arenas: vec![], ..hello(LinkKind::STREAM) };
@@ -165,11 +165,11 @@ const ROUND: u64 = 12;
 /// More numbers than a thread uses.
 const MANY: u64 = 1 << 32;
 
-/// Has bulk flow until all lanes are there and have carried some; how often it takes depends on how the threads run.
+/// Has bulk flow until all bulk connections are there and have carried some; how often it takes depends on how the threads run.
 fn use_all(link: &dyn ProgramLink, network: &Network) -> u64 {
     let mut first = 0;
     loop {
-        // More threads than lanes: some of their bulk goes over the first connection.
+        // More threads than bulk connections: some of their bulk goes over the first connection.
         mix(link, LANES as u64 + 2, first);
         first += ROUND;
         // One that could not be opened in time is not tried again.
@@ -221,7 +221,7 @@ fn programs_that_copy_little_open_nothing() {
     work.join().unwrap().1.unwrap();
 }
 
-/// A server that lets no more connections in, or does not know the link: things go on as without lanes.
+/// A server that lets no more connections in, or does not know the link: things go on as without bulk connections.
 #[test]
 fn a_link_without_further_connections_goes_on_with_the_first() {
     let host = Host::new(Path::Tcp);
@@ -238,7 +238,7 @@ fn a_link_without_further_connections_goes_on_with_the_first() {
     work.join().unwrap().1.unwrap();
 }
 
-/// A link with one lane, which has carried bulk 1, and its worker.
+/// A link with one bulk connection, which has carried bulk 1, and its worker.
 fn one_lane(host: &Host, network: &Network) -> (ConnectedLink, Work) {
     let (connection, work) = host.work(Some(network));
     connection.link.enqueue(ADD, 0, &[&pattern(1)]).unwrap();
@@ -295,7 +295,7 @@ fn a_lane_that_loses_bytes_passes_nothing_off_as_whole() {
     }
 }
 
-/// Signs of life on the first connection are no help to a lane that stands still.
+/// Signs of life on the first connection are no help to a bulk connection that stands still.
 #[test]
 fn a_lane_that_stalls_is_an_error_for_all_who_wait() {
     for path in [Path::Tcp, Path::Tls] {
@@ -317,7 +317,7 @@ fn a_lane_that_stalls_is_an_error_for_all_who_wait() {
                     }
                 }
             });
-            // The limit is that of lanes which are opened from here on.
+            // The limit is that of bulk connections which are opened from here on.
             let _ = link.enqueue(ADD, 0, &[&pattern(1)]);
             let ways = network.ways();
             let (there, back) = ways.last().unwrap();
@@ -342,7 +342,7 @@ fn a_lane_that_stalls_is_an_error_for_all_who_wait() {
     }
 }
 
-/// A program that leaves closes its lanes, and opens others when it is back.
+/// A program that leaves closes its bulk connections, and opens others when it is back.
 #[test]
 fn lanes_are_closed_when_the_program_leaves_and_opened_anew() {
     for path in [Path::Tcp, Path::Tls] {
@@ -425,7 +425,7 @@ fn frames_over_lanes_that_are_not_there_or_carry_others_are_refused() {
     }
 }
 
-/// A connection whose program is this test: a link's first one, or its lane 1.
+/// A connection whose program is this test: a link's first one, or its bulk connection 1.
 fn greeting(server: &Server, role: Role) -> UnixStream {
     let Address::Unix(path) = &server.address else { unreachable!() };
     let mut socket = UnixStream::connect(path).unwrap();

@@ -276,7 +276,7 @@ fn sleeps(thread: Pid) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// The thread that listens for appeals leaves what comes to those who wait for it, hears an appeal among replies all the same,
+/// The thread that listens for reclaim notices leaves what comes to those who wait for it, hears a reclaim notice among replies all the same,
 /// and one that comes when no thread calls any more.
 #[test]
 fn a_thread_that_listens_does_not_wake_for_each_reply() {

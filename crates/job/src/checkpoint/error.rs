@@ -33,9 +33,9 @@ pub enum CheckpointError {
         if *twins > 1 { "another process of the job has the same id, in another namespace" } else { "it has no worker" }
     )]
     Member {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
         /// Programs with this id.
         twins: usize,
@@ -46,9 +46,9 @@ pub enum CheckpointError {
         device.display()
     )]
     Gpu {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
         /// The device's file.
         device: PathBuf,
@@ -58,9 +58,9 @@ pub enum CheckpointError {
         "the session of {program} (process {pid}) was made outside of its namespace of processes, and CRIU cannot dump that; begin it by `setsid`, or by `katydid run`"
     )]
     Session {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
     },
     /// One that CRIU would bring back with the personality of the first.
@@ -68,7 +68,7 @@ pub enum CheckpointError {
         "process {pid} of the job has a personality of its own (setarch), which CRIU does not restore: start all of the job with the same one"
     )]
     Personality {
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
     },
     /// Another program has locked it.
@@ -76,9 +76,9 @@ pub enum CheckpointError {
         "{program} (process {pid}) was locked by cuCheckpointProcessLock: it can be part of a checkpoint when it is unlocked"
     )]
     Locked {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
     },
     /// A part of the job would be missing, or could not be saved.
@@ -87,9 +87,9 @@ pub enum CheckpointError {
     /// Memory or events that it shares.
     #[error("{program} (process {pid}) {what}")]
     Shared {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
         /// What is shared with whom, and what helps.
         what: &'static str,
@@ -104,9 +104,9 @@ pub enum CheckpointError {
         "{program} (process {pid}) has sent bytes to another process of the job that this has no room for, and CRIU would lose their connection: try again in a moment"
     )]
     Unsent {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
     },
     /// What CRIU sends anew, by another sender.
@@ -114,9 +114,9 @@ pub enum CheckpointError {
         "{program} (process {pid}) has not read datagrams whose senders have addresses, and CRIU would lose these: try again in a moment"
     )]
     Senders {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
     },
     /// What CRIU leaves out.
@@ -124,9 +124,9 @@ pub enum CheckpointError {
         "{program} (process {pid}) has not read events of the files that it watches (inotify), and CRIU would lose them: try again in a moment"
     )]
     Events {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
     },
     /// A program outside the tree.
@@ -148,16 +148,16 @@ pub enum CheckpointError {
         /// What is wrong with it.
         source: AddressError,
     },
-    /// CRIU.
+    /// CRIU failed, or cannot be used.
     #[error(transparent)]
     Criu(#[from] CriuError),
-    /// The image.
+    /// The image cannot be written.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// A program.
+    /// A program did not follow an order.
     #[error(transparent)]
     Order(#[from] MemberError),
-    /// A worker.
+    /// A worker refused, or could not be reached.
     #[error(transparent)]
     Companion(CompanionError),
     /// The sessions would not come back, or that could not be found out.
@@ -165,10 +165,10 @@ pub enum CheckpointError {
         "a rehearsal of the restore failed, so the job goes on: {0}; try again later, or take the checkpoint all the same with `katydid checkpoint --force`"
     )]
     Rehearsal(CompanionError),
-    /// The system.
+    /// The operating system refused.
     #[error("cannot {doing}: {source}")]
     System {
-        /// What.
+        /// The step that failed.
         doing: &'static str,
         /// What it said.
         source: io::Error,
@@ -194,11 +194,11 @@ pub enum CheckpointError {
         "{program} (process {pid}) shares memory with its worker, which {to} cannot: name a server of this machine by its unix socket, or checkpoint the job and restore it there"
     )]
     Link {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
-        /// The server.
+        /// Address of the server.
         to: String,
     },
     /// Devices were chosen, and no session can use the choice.
@@ -242,9 +242,9 @@ pub enum Obstacle {
         }
     )]
     Unknown {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
         /// Its environment names a job socket.
         has_socket: bool,
@@ -263,9 +263,9 @@ pub enum Obstacle {
         "{program} (process {pid}) has a System V shared memory segment attached (shmget), which CRIU saves only with an IPC namespace; begin the program by `katydid run unshare --ipc`"
     )]
     Segment {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
     },
     /// What only the process itself can set.
@@ -273,9 +273,9 @@ pub enum Obstacle {
         "{program} (process {pid}) has called {call}, which CRIU does not restore; take its setting back while the checkpoint is taken, or start `katydid run` with the same setting, which its programs inherit"
     )]
     Unrestored {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
         /// The call that has set it.
         call: &'static str,
@@ -283,13 +283,13 @@ pub enum Obstacle {
     /// What CRIU dumps and brings back otherwise, or not.
     #[error("{program} (process {pid}) {what}, which CRIU does not restore; {remedy}")]
     Lost {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
         /// What it has.
         what: &'static str,
-        /// What helps.
+        /// The remedy, for the user.
         remedy: &'static str,
     },
     /// Namespaces below those of the job's first process.
@@ -297,9 +297,9 @@ pub enum Obstacle {
         "{program} (process {pid}) has a {kind} namespace of its own, which CRIU restores only below a first process with one; begin the job by `katydid run unshare --{option}`"
     )]
     Namespace {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// Its process.
+        /// Process id of the program.
         pid: u32,
         /// Kind of the namespace, in words.
         kind: &'static str,

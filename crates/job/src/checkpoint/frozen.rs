@@ -49,7 +49,7 @@ impl Frozen {
     ///
     /// # Errors
     ///
-    /// See [`tree::kill`].
+    /// As [`tree::kill`].
     pub(crate) fn kill(mut self) -> io::Result<()> {
         self.is_stopped = false;
         let has_others = tcp::has_others(&self.processes);

@@ -21,7 +21,7 @@ pub(crate) struct ImageNotes {
     pub(crate) folder: PathBuf,
     /// Servers that its programs may have been told of, the last one first.
     pub(crate) servers: Vec<String>,
-    /// Its incarnations so far, the last one first.
+    /// Its generations so far, the last one first.
     #[serde(default, rename = "incarnations")]
     pub(crate) generations: Generations,
     /// What the program's standard streams were.

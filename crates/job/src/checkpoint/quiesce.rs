@@ -39,7 +39,7 @@ const REJOIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How far a participant has been brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum QuiesceStage {
-    /// It runs.
+    /// The program and its worker run.
     Free,
     /// No frame leaves the program.
     Held,
@@ -448,7 +448,7 @@ pub(crate) fn resume(
 /// How a program comes back to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rejoin {
-    /// Frames flow.
+    /// The program sends frames at once.
     Free,
     /// They do so once it is released.
     Held,

@@ -105,7 +105,7 @@ pub enum RestoreError {
         path: String,
         /// The process that has it open.
         pid: u32,
-        /// Its name.
+        /// Name of the program or file.
         program: String,
     },
     /// A file that has to be cut back.
@@ -119,7 +119,7 @@ pub enum RestoreError {
     /// Shared memory that has to be made anew.
     #[error("{}: cannot make this shared memory anew: {source}", path.display())]
     Shared {
-        /// Its name.
+        /// Name of the program or file.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -138,10 +138,10 @@ pub enum RestoreError {
     /// Others would not let it do so.
     #[error(transparent)]
     LinkRemapLock(#[from] LinkRemapLockError),
-    /// The system.
+    /// The operating system refused.
     #[error("cannot {doing}: {source}")]
     System {
-        /// What.
+        /// The step that failed.
         doing: &'static str,
         /// What it said.
         source: io::Error,
@@ -230,7 +230,7 @@ impl Opened {
         self.passed_over.map(|number| number.0)
     }
 
-    /// Its number.
+    /// The checkpoint's number.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.reader.number().0
@@ -611,7 +611,7 @@ const GHOST_FILE_PREFIX: &str = "ghost-file-";
 #[derive(Debug)]
 struct Streams {
     images: RestoreImages,
-    /// By number.
+    /// The descriptors to pass on, by their numbers in the program.
     given: Vec<(usize, OwnedFd)>,
 }
 

@@ -273,7 +273,7 @@ fn named(pid: u32) -> String {
     }
 }
 
-/// `link_remap.7`.
+/// Whether CRIU gives names of this form, such as `link_remap.7`.
 fn is_given(name: &OsStr) -> bool {
     let number = name.as_bytes().strip_prefix(LINK_REMAP_PREFIX);
     number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))

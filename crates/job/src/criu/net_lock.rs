@@ -28,10 +28,10 @@ const DELETE: u16 = TABLES << 8 | 2;
 /// `NFPROTO_INET`, and no family.
 const INET: u8 = 1;
 const NONE: u8 = 0;
-/// `NLM_F_REQUEST`, `NLM_F_ACK`.
+/// Flags of a message: a request, `NLM_F_REQUEST`, and one that is answered, `NLM_F_ACK`.
 const REQUEST: u16 = 1;
 const ACK: u16 = 4;
-/// `NFTA_TABLE_NAME`.
+/// The attribute of a table's name, `NFTA_TABLE_NAME`.
 const NAME: u16 = 1;
 /// As many bytes of the name count: CRIU 4.2 writes it into 32, with the family in front and a zero behind.
 const MAX_NAME_BYTES: usize = 26;

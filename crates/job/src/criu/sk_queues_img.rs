@@ -37,7 +37,7 @@ use crate::process::tree::Process;
 
 /// The second magic number.
 const QUEUES: [u8; 4] = [0x26, 0x40, 0x26, 0x56];
-/// `sk_packet_entry.length`, `.scm`.
+/// Fields of a packet: its length, `sk_packet_entry.length`, and its descriptors, `.scm`.
 const LENGTH: u64 = 2;
 const RIGHTS: u64 = 4;
 /// How the kernel begins the name of a socket, and what it calls a watch of files.

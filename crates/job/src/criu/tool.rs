@@ -85,7 +85,7 @@ pub struct Criu {
     kernel_data: Option<KernelData>,
 }
 
-/// See [`Criu`].
+/// How CRIU keeps connections silent during a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum NetworkLock {
     Nftables,

@@ -62,7 +62,7 @@ struct Thread {
     timer_slack: Option<u64>,
 }
 
-/// `struct sched_attr`.
+/// The kernel's `struct sched_attr`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Scheduling {

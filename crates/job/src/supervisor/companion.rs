@@ -386,7 +386,7 @@ impl Companion {
     ///
     /// # Errors
     ///
-    /// As above.
+    /// As [`Companion::rebuild`].
     pub fn rebuild_on(
         rehearsed: Option<Self>,
         address: &Address,

@@ -138,7 +138,7 @@ pub enum FolderError {
     /// The system refused.
     #[error("{}: {source}", path.display())]
     System {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
         /// What it said.
         source: io::Error,

@@ -1,7 +1,7 @@
 //! The generations of a job: its start, and each restore of it.
 //!
 //! What a program gives another one to be found by later, such as a handle of its memory, is in both their memories when they
-//! are restored, perhaps twice at once, or beside the first run. The number of the incarnation keeps these apart: programs
+//! are restored, perhaps twice at once, or beside the first run. The number of the generation keeps these apart: programs
 //! of a job read it beside the job socket, and know from the numbers before it what was given to them in an earlier one.
 
 use std::collections::hash_map::RandomState;

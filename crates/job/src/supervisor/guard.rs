@@ -182,7 +182,7 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// See [`Guard::wait`].
+    /// As [`Guard::wait`].
     pub(crate) fn wait_until(&mut self, pid: u32, deadline: Option<Instant>) -> io::Result<Option<ExitStatus>> {
         loop {
             if let Some(status) = self.ended.remove(&pid) {

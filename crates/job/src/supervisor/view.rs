@@ -11,7 +11,7 @@ use crate::supervisor::members::{Member, Standing};
 /// The answer to `GET /v1/job`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobView {
-    /// Its name.
+    /// Name of the job.
     pub name: String,
     /// Process id of the supervisor.
     pub supervisor: u32,

@@ -1,11 +1,11 @@
 //! Memory that one worker lends to another on the same machine: descriptors, handed over a socket of the lender's.
 //!
 //! A lender listens on a socket without a place in any folder. For what it lends it makes a name of 32 bytes: 8 of the
-//! door, which is random; 8 of the incarnation of its job, which is another one after each restore; and 16 that no process
+//! door, which is random; 8 of the generation of its job, which is another one after each restore; and 16 that no process
 //! guesses. The first two lead to the socket. A process of the same user that shows the name gets the descriptors.
 //! The connection stays as long as the borrower needs them, so that a lender knows whether a borrower does.
 //!
-//! A lender out of an image opens the same door again, in the incarnation that it is restored in: what it lends is found
+//! A lender out of an image opens the same door again, in the generation that it is restored in: what it lends is found
 //! by a session that was restored with it, and not taken for what another restore of the image, or the first run, lends.
 //!
 //! While a lender's session stands still, borrowers wait; where it goes on in another worker, they wait for that one.
@@ -29,9 +29,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::os::fdpass;
 
-/// Bytes of a name: which lender, which incarnation of its job, and which of the things that it lends.
+/// Bytes of a name: which lender, which generation of its job, and which of the things that it lends.
 pub const NAME: usize = DOOR + INCARNATION + SECRET;
-/// Of them, those of the incarnation, a little-endian number; 0 outside of jobs.
+/// Of them, those of the generation, a little-endian number; 0 outside of jobs.
 pub const INCARNATION: usize = 8;
 /// Pieces that one name may stand for.
 const MAX_BORROWERS: u32 = 4096;
@@ -94,7 +94,7 @@ pub struct Lender {
 }
 
 impl Lender {
-    /// Opens a new door, in an incarnation of the program's job, and starts a thread that attends to it.
+    /// Opens a new door, in a generation of the program's job, and starts a thread that attends to it.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl Lender {
         Ok(lender)
     }
 
-    /// By what it is known, but for the incarnation.
+    /// By what it is known, but for the generation.
     pub fn door(&self) -> [u8; DOOR] {
         self.door
     }

@@ -1,15 +1,15 @@
-//! Packed bulk: LZ4 in place of bytes that repeat themselves, over links slower than the compressor.
+//! Compressed bulk: LZ4 in place of bytes that repeat themselves, over links slower than the compressor.
 //!
-//! Whether a piece is packed goes by what the link and the compressor were measured to take for a byte, never by what one would
+//! Whether a piece is compressed goes by what the link and the compressor were measured to take for a byte, never by what one would
 //! think of them. The link's time is that of sends, which wait for room once the socket's own memory is full, or of calls
 //! that bring bulk, without what the other side says that it waited itself: the time in which any thread did so, for what all
 //! of them moved, so that threads which only wait for each other's processors do not look like a slow link. The compressor's
 //! is that of one thread, of what it did before. Of each piece a sample says how much shorter it would become. A link on
 //! which not even nothing at all would come sooner has no samples taken, and contents that do not become shorter ever fewer.
-//! Only what goes as it is says something of the link, so that much that went packed is followed by a new measurement.
+//! Only what goes as it is says something of the link, so that much that went compressed is followed by a new measurement.
 //!
-//! A packed piece is one block of LZ4, and always shorter than what it becomes; how much that is stands in the message, is
-//! checked like any size there, and nothing is unpacked beyond it.
+//! A compressed piece is one block of LZ4, and always shorter than what it becomes; how much that is stands in the message, is
+//! checked like any size there, and nothing is decompressed beyond it.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,9 +28,9 @@ const MIN_MEASURED_BYTES: u64 = 4 << 20;
 const MEASUREMENT_HALF_LIFE: u64 = 32 << 20;
 /// Compression has to save this share of the time: what was measured is not what will be.
 const MIN_TIME_SAVED: f64 = 0.35;
-/// After so many bytes that went packed, the link is measured anew.
+/// After so many bytes that went compressed, the link is measured anew.
 const REMEASURE_AFTER_BYTES: u64 = 512 << 20;
-/// A packed piece is shorter by this share at least.
+/// A compressed piece is shorter by this share at least.
 const MIN_SIZE_SAVED: f64 = 0.2;
 /// Most pieces that are sent as they are before the next sample.
 const MAX_SKIPPED_PIECES: u32 = 64;
@@ -68,9 +68,9 @@ impl CompressionMode {
 pub struct Pace(pub u32);
 
 impl Pace {
-    /// Of a link over which bulk is packed whatever it costs.
+    /// Of a link over which bulk is compressed whatever it costs.
     pub const ENDLESS: Self = Self(u32::MAX);
-    /// Of a link over which nothing is packed: it is only to be measured.
+    /// Of a link over which nothing is compressed: it is only to be measured.
     pub const UNKNOWN: Self = Self(0);
 
     fn of(bytes: u64, took: Duration) -> Self {
@@ -79,21 +79,21 @@ impl Pace {
     }
 }
 
-/// Why packed bytes were refused: the peer is at fault.
+/// Why compressed bytes were refused: the peer is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{packed} packed bytes do not become the {announced} that were announced")]
 pub struct DecompressError {
     /// Bytes that there should be.
     pub announced: usize,
-    /// Packed bytes that came.
+    /// Compressed bytes that came.
     pub packed: usize,
 }
 
-/// Unpacks into `bytes`, which are as many as were announced.
+/// Decompresses into `bytes`, which are as many as were announced.
 ///
 /// # Errors
 ///
-/// [`DecompressError`]: the block is damaged, becomes more or less, or was not worth packing, as no sender's is.
+/// [`DecompressError`]: the block is damaged, becomes more or less, or was not worth compression, as no sender's is.
 pub fn unpack(packed: &[u8], bytes: &mut [u8]) -> Result<(), DecompressError> {
     let error = DecompressError { announced: bytes.len(), packed: packed.len() };
     let becomes_all = |bytes: &mut [u8]| decompress_into(packed, bytes).is_ok_and(|written| written == bytes.len());
@@ -101,11 +101,11 @@ pub fn unpack(packed: &[u8], bytes: &mut [u8]) -> Result<(), DecompressError> {
 }
 
 thread_local! {
-    /// The memory that packing takes, which each thread keeps.
+    /// The memory that compression takes, which each thread keeps.
     static COMPRESSOR: RefCell<Compressor> = RefCell::default();
 }
 
-/// Packs one piece after the other.
+/// Compresses one piece after the other.
 #[derive(Default)]
 struct Compressor {
     table: CompressTable,
@@ -113,7 +113,7 @@ struct Compressor {
 }
 
 impl Compressor {
-    /// The packed form of `bytes`; none if it is not shorter.
+    /// The compressed form of `bytes`; none if it is not shorter.
     fn pack(&mut self, bytes: &[u8]) -> Option<&[u8]> {
         self.packed.resize(get_maximum_output_size(bytes.len()), 0);
         let written = compress_into_with_table(bytes, &mut self.packed, &mut self.table).ok()?;
@@ -146,7 +146,7 @@ struct Measurements {
     /// Threads that are moving a piece, and since when what they do counts.
     moving: u32,
     since: Option<Instant>,
-    /// Bytes that went packed since the link was measured.
+    /// Bytes that went compressed since the link was measured.
     packed: u64,
 }
 
@@ -173,7 +173,7 @@ impl Sum {
     }
 }
 
-/// Whether bytes of which `share` is left are sooner there when they are packed.
+/// Whether bytes of which `share` is left are sooner there when they are compressed.
 fn pays(link: Pace, packer: Pace, share: f64) -> bool {
     f64::from(packer.0) + share * f64::from(link.0) < (1.0 - MIN_TIME_SAVED) * f64::from(link.0)
 }
@@ -226,7 +226,7 @@ impl CompressionPolicy {
         self.measured().packer = Sum { bytes: 1 << 20, time: Duration::from_nanos((u64::from(pace.0) << 20) / 1000) };
     }
 
-    /// What a byte takes on the link, if packing could make up for it at all.
+    /// What a byte takes on the link, if compression could make up for it at all.
     fn slow_link(&self) -> Option<Pace> {
         let measured = self.measured();
         let link = measured.link.pace(MIN_MEASURED_BYTES)?;
@@ -255,7 +255,7 @@ impl CompressionPolicy {
         self.measured().packer.pace(1)
     }
 
-    /// The packed form of `bytes`, if it is to be sent instead.
+    /// The compressed form of `bytes`, if it is to be sent instead.
     pub fn pack(&self, packing: CompressionMode, bytes: &[u8]) -> Option<Vec<u8>> {
         let link = match packing {
             CompressionMode::Off => None,
@@ -282,7 +282,7 @@ impl CompressionPolicy {
         packed.filter(|_| is_shorter || link == Pace::ENDLESS)
     }
 
-    /// Whether packing brings `bytes` to the other side sooner, by all that is known and a sample of them.
+    /// Whether compression brings `bytes` to the other side sooner, by all that is known and a sample of them.
     fn is_worth_it(&self, link: Pace, bytes: &[u8]) -> bool {
         {
             let mut measured = self.measured();
@@ -308,12 +308,12 @@ impl CompressionPolicy {
 }
 
 impl Measurements {
-    /// Whether packing could ever bring something over the link sooner.
+    /// Whether compression could ever bring something over the link sooner.
     fn could_pay(&self, link: Pace) -> bool {
         self.packer.pace(1).is_none_or(|packer| pays(link, packer, 0.0))
     }
 
-    /// Much that went packed says nothing of the link.
+    /// Much that went compressed says nothing of the link.
     fn note_packed(&mut self, bytes: usize) {
         self.packed += bytes as u64;
         if self.packed >= REMEASURE_AFTER_BYTES {
@@ -405,7 +405,7 @@ mod tests {
             if let Ok(bytes) = unpacked(&damaged, text.len()) {
                 assert_eq!(bytes.len(), text.len());
             }
-            // Nor does what was never packed.
+            // Nor does what was never compressed.
             let _ = unpacked(&noise(round), text.len());
         }
     }
@@ -487,7 +487,7 @@ mod tests {
         let all = begun.elapsed();
         let link = judge.measured().link;
         assert!(link.bytes == 4 * PIECE as u64 && link.time <= all, "{link:?}");
-        // The other side waited longer than all of it can have taken; then one went packed, and one not at all.
+        // The other side waited longer than all of it can have taken; then one went compressed, and one not at all.
         for (sent, waited) in [(PIECE, Duration::MAX), (9, Duration::ZERO), (0, Duration::ZERO)] {
             judge.begin();
             judge.end(PIECE, sent, waited);

@@ -40,7 +40,7 @@ pub enum LinkError {
         /// How many may.
         limit: usize,
     },
-    /// The thread has something in its hand with which it must not wait for the link to be let go ([`crate::link::gate::laden`]).
+    /// The thread has something in its hand with which it must not wait for the link to be let go ([`crate::link::gate::with_lock_held`]).
     #[error("the link is held, and the frame was not sent")]
     Held,
     /// This process is a fork of the one that made the link.

@@ -62,7 +62,7 @@ pub trait QuiesceGate: Send + Sync {
     /// The link will hold itself before it sends frame `frame`, and notify [`QuiesceGate::notify_fd`] then.
     ///
     /// # Errors
-    /// The system has no descriptor for the bell.
+    /// The system has no descriptor for notifications.
     fn set_stop_at(&self, frame: u64) -> io::Result<()>;
 
     /// Whether the link has come to the frame of [`QuiesceGate::set_stop_at`], and which: told once.
@@ -83,10 +83,10 @@ pub trait QuiesceGate: Send + Sync {
     fn resume(&self, address: &Address, key: SessionKey, timeout: Duration) -> Result<(), ConnectError>;
 
     /// From now on a worker that ends by itself does not end the link: calls wait for [`QuiesceGate::resume`] or
-    /// [`QuiesceGate::give_up`], and the bell is rung.
+    /// [`QuiesceGate::give_up`], and the supervisor is notified.
     ///
     /// # Errors
-    /// The system has no descriptor for the bell.
+    /// The system has no descriptor for notifications.
     fn keep(&self) -> io::Result<()>;
 
     /// Whether the worker has ended by itself and is waited for; frames are held then.

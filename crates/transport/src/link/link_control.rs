@@ -28,7 +28,7 @@ use crate::stream::joined_connections::JoinedConnections;
 /// No frame has this number.
 const NO_FRAME: u64 = u64::MAX;
 
-/// How long an appeal waits for what is being sent, and between two looks at that.
+/// How long a reclaim notice waits for what is being sent, and between two looks at that.
 const RECLAIM_SEND_TIMEOUT: Duration = Duration::from_millis(50);
 const SEND_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -42,13 +42,13 @@ pub enum AttachError {
     /// Another program, or a copy of the session's.
     #[error("the program came back with another kind of link, or with other memory")]
     OtherLink,
-    /// A lane of a program that is not there.
+    /// A bulk connection of a program that is not there.
     #[error("the session's program has left it")]
     Away,
-    /// A lane of another kind of link, or one that is there already.
+    /// A bulk connection of another kind of link, or one that is there already.
     #[error("the link has no place for such a lane")]
     NoPlace,
-    /// A lane cannot be served.
+    /// A bulk connection cannot be served.
     #[error("the worker cannot read a lane: {0}")]
     System(#[from] io::Error),
     /// The connection failed.
@@ -87,7 +87,7 @@ struct State {
     /// A stream link's further connections.
     lanes: JoinedConnections,
     signals: Signals,
-    /// Appeals sent on a stream link.
+    /// Reclaim notices sent on a stream link.
     reclaim_requests: AtomicU32,
 }
 
@@ -95,7 +95,7 @@ struct State {
 pub(crate) struct Signals {
     /// Wakes a reading thread that sleeps in shared memory.
     pub(crate) nudge: Box<dyn Fn() + Send + Sync>,
-    /// Appeals to the program, and gives the appeal's number; none where that is sent.
+    /// Sends a reclaim notice to the program, and gives the notice's number; none where that is sent.
     pub(crate) reclaim_notice: Option<Box<dyn Fn() -> u32 + Send + Sync>>,
 }
 
@@ -333,7 +333,7 @@ impl LinkControl {
         &self.state.lanes
     }
 
-    /// Takes in a lane of the program that is there, and tells it so.
+    /// Takes in a bulk connection of the program that is there, and tells it so.
     ///
     /// # Errors
     ///

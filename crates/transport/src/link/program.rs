@@ -68,7 +68,7 @@ pub trait ProgramLink: Send + Sync {
         Ok(())
     }
 
-    /// Begins a train ([`train`]) of work for a place, and waits until there is none that it meets; its number is for [`in_batch`].
+    /// Begins a batch of work for a stream, and waits until no batch overlaps it; its number is for [`in_batch`].
     /// The caller has to end it.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ pub trait ProgramLink: Send + Sync {
         Ok(0)
     }
 
-    /// Ends a train.
+    /// Ends a batch.
     fn end_batch(&self, number: u64) {
         let _ = number;
     }
@@ -131,7 +131,7 @@ pub trait ProgramLink: Send + Sync {
         0
     }
 
-    /// Waits until the worker wants back what the program holds idle of devices; the number of that appeal. For one thread,
+    /// Waits until the worker wants back what the program holds idle of devices; the number of that notice. For one thread,
     /// which costs nothing while it waits.
     ///
     /// # Errors

@@ -64,7 +64,7 @@ impl Reconnect {
         Ok(consent)
     }
 
-    /// Connects another connection of the link, lane `number`.
+    /// Connects another connection of the link, bulk connection `number`.
     pub(crate) fn open_bulk_connection(&self, number: u16, timeout: Duration) -> Result<Connection, ConnectError> {
         let claim = Claim { role: Role::LANE, key: self.key(), frames: number.into() };
         let hello = Hello { claim, arenas: Vec::new(), ..self.hello.clone() };

@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getpeername, get
 /// Stands for every machine number, or port, of this machine.
 pub(crate) const ANY: u32 = u32::MAX;
 
-/// `struct sockaddr_vm`.
+/// The kernel's `struct sockaddr_vm`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {

@@ -66,7 +66,7 @@ pub(crate) struct ShmProgram {
     pinned_length: Mutex<u64>,
     /// [`ProgramLink::enable_fast_path`] was called.
     is_quick: AtomicBool,
-    /// What stood in the word of appeals when it was looked at last.
+    /// What stood in the word of reclaim notices when it was looked at last.
     appeals_heard: AtomicU32,
     /// How many places for replies may be touched, the first ones. The others are closed: `mlockall` fills what is open.
     open_places: AtomicU32,

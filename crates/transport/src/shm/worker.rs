@@ -55,7 +55,7 @@ enum Found {
     End,
 }
 
-/// Wakes the program's thread that listens for appeals; the number of this one.
+/// Wakes the program's thread that listens for reclaim notices; the number of this one.
 fn reclaim_notice(shared: &SharedMapping) -> u32 {
     let word = shared.word(RECLAIM_REQUESTS);
     let number = word.fetch_add(1, Ordering::AcqRel).wrapping_add(1);

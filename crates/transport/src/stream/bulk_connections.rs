@@ -1,12 +1,12 @@
-//! The program's lanes: connections beside a link's first one, over which bulk goes while the order of frames is kept there.
+//! The program's bulk connections: connections beside a link's first one, over which bulk goes while the order of frames is kept there.
 //!
-//! A lane is one thread's at a time: it carries the payload of a frame whose head has gone over the first connection, or
+//! A bulk connection is one thread's at a time: it carries the payload of a frame whose head has gone over the first connection, or
 //! the reply to a frame, and no other thread's bytes are between. So several threads send and receive at once, each straight
-//! from and to the program's memory. A thread that finds no free lane does not wait for one, since its user may
+//! from and to the program's memory. A thread that finds no free bulk connection does not wait for one, since its user may
 //! wait for the GPU: its bytes go over the first connection.
 //!
 //! BulkConnections are opened once bulk has begun to flow, each by a thread that wants one. They are closed when the program leaves
-//! its worker. A lane that ends by itself, or that stalls, is the end of the link; one that cannot be opened is done
+//! its worker. A bulk connection that ends by itself, or that stalls, is the end of the link; one that cannot be opened is done
 //! without.
 
 use std::io::{self, IoSlice};
@@ -26,21 +26,21 @@ use crate::stream::frame_reader::FrameReader;
 use crate::stream::reply_desk::{Arrived, UNASKED, Wanted, read_body};
 use crate::tls::record::Sealer;
 
-/// Least bytes that are worth a lane.
+/// Least bytes that are worth a bulk connection.
 pub(crate) const MIN_BULK_BYTES: usize = 128 << 10;
-/// Bytes of bulk that have gone another way before lanes are opened: programs that copy little have no use for them.
+/// Bytes of bulk that have gone another way before bulk connections are opened: programs that copy little have no use for them.
 const BULK_BEFORE_OPENING: u64 = 8 << 20;
-/// Least bytes that are divided among lanes.
+/// Least bytes that are divided among bulk connections.
 const MIN_SPLIT_BYTES: u64 = 2 << 20;
 /// BulkConnections that a link may have.
 const MAX_BULK_CONNECTIONS: usize = MOST_LANES as usize;
 
-/// The lanes of a link.
+/// The bulk connections of a link.
 pub(crate) struct BulkConnections {
-    /// A lane keeps its place, and the number of its descriptor, from its first opening to the link's end.
+    /// A bulk connection keeps its place, and the number of its descriptor, from its first opening to the link's end.
     places: [OnceLock<BulkConnection>; MAX_BULK_CONNECTIONS],
     usage: Mutex<Usage>,
-    /// A lane is given back, or an attempt to open one is over.
+    /// A bulk connection is given back, or an attempt to open one is over.
     changed: Condvar,
     /// Bytes of bulk so far.
     carried: AtomicU64,
@@ -70,9 +70,9 @@ struct Usage {
     opened: usize,
     /// BulkConnections that threads use or open.
     in_use: usize,
-    /// No further lane is opened: one was refused.
+    /// No further bulk connection is opened: one was refused.
     is_refused: bool,
-    /// No lane is given out: the program leaves its worker, or has left.
+    /// No bulk connection is given out: the program leaves its worker, or has left.
     is_closed: bool,
 }
 
@@ -92,12 +92,12 @@ impl BulkConnections {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on so many lanes may be opened.
+    /// From now on so many bulk connections may be opened.
     pub(crate) fn allow(&self, lanes: usize) {
         self.most.store(lanes.min(MAX_BULK_CONNECTIONS), Ordering::Relaxed);
     }
 
-    /// How many lanes `bytes` of bulk to come may use at a time.
+    /// How many bulk connections `bytes` of bulk to come may use at a time.
     pub(crate) fn expect(&self, bytes: u64) -> usize {
         if bytes < MIN_SPLIT_BYTES {
             return 0;
@@ -110,7 +110,7 @@ impl BulkConnections {
         if usage.is_refused { usage.opened.min(most) } else { most }
     }
 
-    /// Opens a lane with `join`, which is told its number, if bulk flows, none is free and there may be one more.
+    /// Opens a bulk connection with `join`, which is told its number, if bulk flows, none is free and there may be one more.
     pub(crate) fn widen<E>(&self, bytes: usize, join: impl FnOnce(u16) -> Result<Connection, E>) {
         let Some(place) = self.begin(bytes) else { return };
         let opened = join(place as u16 + 1).is_ok_and(|line| self.put(place, line).is_ok());
@@ -125,7 +125,7 @@ impl BulkConnections {
         self.changed.notify_all();
     }
 
-    /// The place for a lane that the caller is to open.
+    /// The place for a bulk connection that the caller is to open.
     fn begin(&self, bytes: usize) -> Option<usize> {
         let carried = self.carried.fetch_add(bytes as u64, Ordering::Relaxed);
         let most = self.most.load(Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl BulkConnections {
         }
     }
 
-    /// A lane for the calling thread alone; none if none is free.
+    /// A bulk connection for the calling thread alone; none if none is free.
     pub(crate) fn take(&self) -> Option<BulkConnectionGuard<'_>> {
         let mut usage = self.usage();
         let place = if usage.is_closed { None } else { usage.free.pop() }?;
@@ -188,7 +188,7 @@ impl BulkConnections {
         *self.usage() = Usage::default();
     }
 
-    /// Ends all lanes, so that those who wait for something there look up.
+    /// Ends all bulk connections, so that those who wait for something there look up.
     pub(crate) fn end(&self) {
         for socket in self.lanes().filter(|lane| lane.socket.is_connected()).filter_map(|lane| lane.socket.get().ok()) {
             // One whose peer is gone has ended already.
@@ -212,7 +212,7 @@ impl BulkConnection {
     }
 }
 
-/// A lane that a thread has, until it is dropped.
+/// A bulk connection that a thread has, until it is dropped.
 pub(crate) struct BulkConnectionGuard<'a> {
     lanes: &'a BulkConnections,
     lane: &'a BulkConnection,
@@ -237,7 +237,7 @@ impl BulkConnectionGuard<'_> {
         }
     }
 
-    /// Reads up to the reply for this thread, which nothing but signs of life may precede; none if the lane ends before.
+    /// Reads up to the reply for this thread, which nothing but signs of life may precede; none if the bulk connection ends before.
     pub(crate) fn read(&self, wanted: Wanted, reply: &mut Vec<u8>) -> Result<Option<Arrived>, LinkError> {
         let (socket, mut ends) = (self.lane.socket.get()?, self.lane.ends());
         loop {
@@ -257,7 +257,7 @@ impl BulkConnectionGuard<'_> {
     }
 }
 
-/// Whether a worker has given a sign of life since a thread last listened: nothing else can come on a lane that sends.
+/// Whether a worker has given a sign of life since a thread last listened: nothing else can come on a bulk connection that sends.
 fn hear(frames: &mut FrameReader, socket: BorrowedFd<'_>) -> bool {
     let mut is_heard = false;
     while frames.has_bytes(socket) {

@@ -1,7 +1,7 @@
-//! The worker's ends of a program's lanes. A thread for each reads payloads ahead, up to a bound; the thread that reads
+//! The worker's ends of a program's bulk connections. A thread for each reads payloads ahead, up to a bound; the thread that reads
 //! the link takes them when the heads of their frames are due, so that frames are handed out whole and in their order.
 //!
-//! A lane that ends is no harm until a frame names it: then what the frame should have brought is lost, and so is the
+//! A bulk connection that ends is no harm until a frame names it: then what the frame should have brought is lost, and so is the
 //! session.
 
 use std::collections::{HashMap, VecDeque};
@@ -26,16 +26,16 @@ const ENDED: LinkError = LinkError::Protocol { what: "a lane ended before the pa
 const OTHER: LinkError = LinkError::Protocol { what: "a lane carries another frame than the one that is due" };
 const STRAY: LinkError = LinkError::Protocol { what: "a lane carries a frame that is not for it" };
 
-/// Payloads that a lane reads ahead.
+/// Payloads that a bulk connection reads ahead.
 const FRAMES_AHEAD: usize = 2;
-/// Lanes that a link may have.
+/// Bulk connections that a link may have.
 const MAX_JOINED: usize = MOST_LANES as usize;
 
-/// The lanes of a link, by number.
+/// The bulk connections of a link, by number.
 #[derive(Default)]
 pub(crate) struct JoinedConnections {
     lanes: Mutex<[Option<Arc<JoinedConnection>>; MAX_JOINED]>,
-    /// Replies that lanes owe, by the numbers of their requests.
+    /// Replies that bulk connections owe, by the numbers of their requests.
     due: Mutex<HashMap<u64, Arc<JoinedConnection>>>,
     /// How many those are.
     owed: AtomicUsize,
@@ -68,14 +68,14 @@ impl Payload {
 }
 
 impl JoinedConnections {
-    /// Takes lane `number` in, which counts from 1, once `welcome` has told its program. False if it is no number for a
-    /// lane, or of one that is there.
+    /// Takes bulk connection `number` in, which counts from 1, once `welcome` has told its program. False if it is no number for a
+    /// bulk connection, or of one that is there.
     pub(crate) fn join<E: From<io::Error>>(
         &self,
         number: u64,
         welcome: impl FnOnce() -> Result<Connection, E>,
     ) -> Result<bool, E> {
-        // Held until the lane is in its place: a frame that names it may come with the welcome's arrival.
+        // Held until the bulk connection is in its place: a frame that names it may come with the welcome's arrival.
         let mut lanes = lock(&self.lanes);
         let place = number.checked_sub(1).and_then(|place| lanes.get_mut(usize::try_from(place).ok()?));
         let Some(place) = place.filter(|place| place.as_ref().is_none_or(|lane| lane.is_over())) else {
@@ -88,7 +88,7 @@ impl JoinedConnections {
         Ok(true)
     }
 
-    /// Lets go of all lanes: the program has left.
+    /// Lets go of all bulk connections: the program has left.
     pub(crate) fn clear(&self) {
         for lane in lock(&self.lanes).iter_mut().filter_map(Option::take) {
             lane.finish(None);
@@ -100,12 +100,12 @@ impl JoinedConnections {
         self.buffers.get_or_init(|| Buffers::new().ok()).as_ref()
     }
 
-    /// The payload of the frame with this head, out of lane `number`.
+    /// The payload of the frame with this head, out of bulk connection `number`.
     pub(crate) fn take(&self, number: u16, head: &[u8; HEAD]) -> Result<Payload, LinkError> {
         self.lane(number)?.take(head)
     }
 
-    /// The reply to frame `sequence` will go over lane `number`.
+    /// The reply to frame `sequence` will go over bulk connection `number`.
     pub(crate) fn owe(&self, sequence: u64, number: u16) -> Result<(), LinkError> {
         let lane = self.lane(number)?;
         lock(&self.due).insert(sequence, lane);
@@ -113,7 +113,7 @@ impl JoinedConnections {
         Ok(())
     }
 
-    /// The lane that the reply to frame `sequence` goes over, asked for once.
+    /// The bulk connection that the reply to frame `sequence` goes over, asked for once.
     pub(crate) fn pay(&self, sequence: u64) -> Option<Arc<JoinedConnection>> {
         if self.owed.load(Ordering::Acquire) == 0 {
             return None;
@@ -123,7 +123,7 @@ impl JoinedConnections {
         Some(lane)
     }
 
-    /// Says on each lane that owes something that its worker is there, and on each that is held up here; not if that is so
+    /// Says on each bulk connection that owes something that its worker is there, and on each that is held up here; not if that is so
     /// because the rest of a frame `is_late`, which may never come.
     pub(crate) fn beat(&self, is_late: bool) {
         let lanes: Vec<Arc<JoinedConnection>> = lock(&self.lanes).iter().flatten().cloned().collect();
@@ -164,7 +164,7 @@ impl JoinedConnection {
         Self { number, line, buffers, outlet: Mutex::default(), inbox: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Reads payloads until the lane ends.
+    /// Reads payloads until the bulk connection ends.
     fn read(&self) {
         let mut frames = FrameReader::of_bulk();
         frames.read_from(self.line.take_opener());
@@ -275,7 +275,7 @@ mod tests {
 
     use super::*;
 
-    /// JoinedConnection 1 of some lanes, with so many payloads that its reader has to wait; and its program's end.
+    /// JoinedConnection 1 of some bulk connections, with so many payloads that its reader has to wait; and its program's end.
     fn held_up(joined: &JoinedConnections) -> UnixStream {
         let (mut program, worker) = UnixStream::pair().unwrap();
         let is_taken = joined.join::<io::Error>(1, || Ok(Connection::from(OwnedFd::from(worker))));

@@ -37,7 +37,7 @@ const STALLED: LinkError = LinkError::Stalled { seconds: 0 };
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Head and parts of the frames that are sent most.
 const INLINE_SLICES: usize = 4;
-/// How long opening a lane may take: things go on without one.
+/// How long opening a bulk connection may take: things go on without one.
 const BULK_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The program's end of a stream link.
@@ -47,7 +47,7 @@ pub(crate) struct StreamProgram {
     /// The limit was moved, or the worker is back or gone for good.
     opened: Condvar,
     notify_fd: NotifyFd,
-    /// Rung for the thread that listens for appeals.
+    /// Rung for the thread that listens for reclaim notices.
     reclaim_requests: NotifyFd,
     desk: Mutex<ReplyDesk>,
     /// A thread has stopped reading.
@@ -189,7 +189,7 @@ impl StreamProgram {
     }
 
     /// Writes a frame. `before` runs with its number while no later frame, and no reply to this one, can come. What it
-    /// returns with the number is the lane that the reply comes over.
+    /// returns with the number is the bulk connection that the reply comes over.
     fn put(
         &self,
         mut head: FrameHead,
@@ -214,7 +214,7 @@ impl StreamProgram {
             let slices = gathered(&bytes, parts, &mut few, &mut many);
             let look = self.socket.look();
             let socket = self.socket.get()?;
-            // With a lane, the head alone goes here: it says when the frame is due.
+            // With a bulk connection, the head alone goes here: it says when the frame is due.
             let here = if lanes.payload == 0 { &mut *slices } else { &mut [IoSlice::new(&bytes)][..] };
             let sent = self.send(socket, outlet.sealer.as_mut(), here);
             if sent.is_ok() {
@@ -255,7 +255,7 @@ impl StreamProgram {
         }
     }
 
-    /// A lane has not taken what it was to carry: the link is at its end. Where another worker may come, a frame of
+    /// A bulk connection has not taken what it was to carry: the link is at its end. Where another worker may come, a frame of
     /// which a part is out was not executed, and is sent again to the worker in its place.
     fn bulk_connection_failed(&self, look: Look, sent: io::Result<()>) -> Result<(), LinkError> {
         if sent.as_ref().is_err_and(is_timeout) {
@@ -265,7 +265,7 @@ impl StreamProgram {
         self.ended(look)
     }
 
-    /// Connects lane `number`.
+    /// Connects bulk connection `number`.
     fn open_bulk_connection(&self, number: u16) -> Result<Connection, LinkError> {
         let line = self.reconnect.open_bulk_connection(number, BULK_CONNECT_TIMEOUT).map_err(|_| LinkError::Closed)?;
         self.limit(line.as_fd()).map_err(LinkError::system("limit a lane's silence"))?;
@@ -518,7 +518,7 @@ impl StreamProgram {
                 if let Some(arrived) = self.wait_there(&lane, wanted, reply)? {
                     return Ok(arrived);
                 }
-                // If a worker takes this one's place, the reply comes as it would have come without a lane.
+                // If a worker takes this one's place, the reply comes as it would have come without a bulk connection.
                 register(sequence);
             }
             self.wait(head.thread, wanted, &bell, reply)
@@ -535,7 +535,7 @@ impl StreamProgram {
         result
     }
 
-    /// Waits for the reply to a request on the lane that the thread has; none if the worker is gone and another may come.
+    /// Waits for the reply to a request on the bulk connection that the thread has; none if the worker is gone and another may come.
     fn wait_there(
         &self,
         lane: &BulkConnectionGuard<'_>,

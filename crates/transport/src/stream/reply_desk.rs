@@ -28,7 +28,7 @@ pub(crate) struct ReplyDesk {
     pub(crate) bells: Vec<Arc<Condvar>>,
     /// A reclaim notice that no thread has taken yet.
     pub(crate) reclaim_notice: Option<u32>,
-    /// Whether the thread that listens for appeals does nothing before something comes, so that it is to be told of what a
+    /// Whether the thread that listens for reclaim notices does nothing before something comes, so that it is to be told of what a
     /// reader leaves; else it looks by itself soon.
     pub(crate) is_listened: bool,
 }
@@ -88,13 +88,13 @@ pub(crate) fn read_body(
     }
 }
 
-/// Who reads, by its seat, and what.
+/// Who reads, by its thread id, and what.
 pub(crate) struct Reader {
     thread: u32,
     frames: NonNull<FrameReader>,
 }
 
-// SAFETY: only the thread with the seat uses the pointer, and an frames may be used by any thread.
+// SAFETY: only the thread with the thread id uses the pointer, and a frame reader may be used by any thread.
 unsafe impl Send for Reader {}
 
 /// What the calling thread reads. Dropped by a jump, it is in [`ReplyDesk`] still.
@@ -117,7 +117,7 @@ impl DerefMut for Reading {
 }
 
 impl ReplyDesk {
-    /// The calling thread, of this seat, reads from now on.
+    /// The calling thread, of this thread id, reads from now on.
     pub(crate) fn begin_reading(&mut self, thread: u32, mut frames: Box<FrameReader>) -> Reading {
         frames.end_frame();
         let frames = NonNull::from(Box::leak(frames));
@@ -132,7 +132,7 @@ impl ReplyDesk {
         unsafe { Box::from_raw(reading.0.as_ptr()) }
     }
 
-    /// What the thread of this seat was reading when it left its call.
+    /// What the thread of this thread id was reading when it left its call.
     pub(crate) fn take_back(&mut self, thread: u32) -> Option<Box<FrameReader>> {
         let reader = self.reader.take_if(|reader| reader.thread == thread)?;
         // SAFETY: leaked by `begin_reading` of this very thread, whose call was left and uses it no more.

@@ -32,7 +32,7 @@ const SPINS_BEFORE_YIELD: u32 = 100;
 const SPINS_BEFORE_SLEEP: u32 = 110;
 const WAIT_SLEEP: Duration = Duration::from_micros(50);
 
-/// Numbers of threads: those of the seats of a link. A thread without one has 0, and is never a bias_owner.
+/// Numbers of threads: those of the thread ids of a link. A thread without one has 0, and is never the bias owner.
 const THREAD_ID_LIMIT: usize = MAX_THREADS + 1;
 
 /// Who may enter.
@@ -240,7 +240,7 @@ mod loom_tests {
 mod tests {
     use super::*;
 
-    /// One that has favourites, if the system lets it.
+    /// A lock that biases, if the system lets it.
     fn favouring() -> BiasedLock<u64> {
         let turn = BiasedLock::new(0);
         if barrier::register() {
@@ -272,7 +272,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..20_000_u64 {
                         *turn.take(thread) += 1;
-                        // Long runs of one thread now and then, so that there are favourites.
+                        // Long runs of one thread now and then, so that there is a bias owner.
                         if (round / 500 + u64::from(thread)).is_multiple_of(4) {
                             std::thread::yield_now();
                         }

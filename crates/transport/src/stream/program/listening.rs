@@ -1,4 +1,4 @@
-//! The program's thread that listens for appeals of its worker. It leaves replies to those who wait for them, and sleeps meanwhile.
+//! The program's thread that listens for reclaim notices of its worker. It leaves replies to those who wait for them, and sleeps meanwhile.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -11,13 +11,13 @@ use crate::link::error::LinkError;
 use crate::stream::frame_reader::FrameReader;
 use crate::stream::program::StreamProgram;
 
-/// How long a thread that listens for appeals leaves what has come to others: the longer, the longer they have read all of it.
+/// How long a thread that listens for reclaim notices leaves what has come to others: the longer, the longer they have read all of it.
 /// A worker that waits for the program's idle memory waits longer than this.
 const LAG: Duration = Duration::from_millis(20);
 const LONGEST_LAG: Duration = Duration::from_millis(320);
 
 impl StreamProgram {
-    /// The next appeal, once there is one.
+    /// The next reclaim notice, once there is one.
     pub(super) fn listen(&self) -> Result<u32, LinkError> {
         self.reclaim_requests.install().map_err(LinkError::system("listen for the worker"))?;
         let mut lag = LAG;
@@ -33,7 +33,7 @@ impl StreamProgram {
             if self.stop_listening() {
                 continue;
             }
-            // A thread that waits for a reply reads all that comes, appeals too, and rings then; what is left is for this thread, which
+            // A thread that waits for a reply reads all that comes, reclaim notices too, and rings then; what is left is for this thread, which
             // is not to wake for each reply of a busy program.
             let heard = self.heard.load(Ordering::Relaxed);
             self.wait_for_word(Some(lag))?;
@@ -49,7 +49,7 @@ impl StreamProgram {
         }
     }
 
-    /// Waits until something has come or the bell for appeals was rung; or for the bell alone, so long at most.
+    /// Waits until something has come or a reclaim notice was signalled; or for a notice alone, so long at most.
     fn wait_for_word(&self, limit: Option<Duration>) -> Result<(), LinkError> {
         let bell = self.reclaim_requests.fd().ok_or(LinkError::Closed)?;
         let has_socket = limit.is_none() && self.socket.is_connected();
@@ -68,18 +68,18 @@ impl StreamProgram {
         Ok(())
     }
 
-    /// Readers tell no more of what they leave, and what they have told is known. Whether there is an appeal.
+    /// Readers tell no more of what they leave, and what they have told is known. Whether there is a reclaim notice.
     fn stop_listening(&self) -> bool {
         let mut desk = self.desk();
         desk.is_listened = false;
-        // A thread that has put an appeal there rings afterwards.
+        // A thread that has put a reclaim notice there rings afterwards.
         if let Some(bell) = self.reclaim_requests.fd() {
             hush(bell);
         }
         desk.reclaim_notice.is_some()
     }
 
-    /// An appeal that was heard. If there is none, readers tell from now on of what they leave; that a reader has left something
+    /// A reclaim notice that was heard. If there is none, readers tell from now on of what they leave; that a reader has left something
     /// before is found here.
     fn take_appeal(&self) -> (Option<u32>, bool) {
         let mut desk = self.desk();
@@ -89,7 +89,7 @@ impl StreamProgram {
     }
 }
 
-/// Takes back that a bell was rung; one that was not is as good.
+/// Resets a notification; one that was not is as good.
 fn hush(bell: BorrowedFd<'_>) {
     let _ = rustix::io::read(bell, &mut [0; 8]);
 }
