@@ -1,7 +1,7 @@
 //! Rewrites what tests compare with: the outputs of the programs under test, and the golden files of the crates.
 //!
 //! The outputs come from the programs run directly on softcuda, and only from a program whose own checks passed.
-//! Whoever blesses reads the difference in git before committing it.
+//! The author reads the difference in git before committing it.
 
 use std::fs;
 use std::time::Duration;

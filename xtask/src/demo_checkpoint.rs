@@ -104,7 +104,7 @@ fn judge(places: &Places, before: &str, outcome: &Outcome) -> Result<()> {
     );
     line("");
     line(&format!(
-        "It went on at step {}, and each of its checksums is that of a run that nobody disturbed.",
+        "It went on at step {}, and each of its checksums is that of an undisturbed run.",
         kept.lines().count() - text.lines().count()
     ));
     Ok(())

@@ -84,7 +84,7 @@ impl Reader {
         }
     }
 
-    /// Everything that failed, and how many binaries died, of whose tests nobody else counts one as failed.
+    /// Everything that failed, and how many binaries died, of whose tests none is counted as failed.
     pub(crate) fn finish(self) -> (Vec<Failure>, u64) {
         (self.failures, self.died)
     }

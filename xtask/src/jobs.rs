@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_come_in_the_order_of_the_items_whoever_is_done_first() {
+    fn results_come_in_the_order_of_the_items_whichever_is_done_first() {
         // Each waits for another one: with fewer than two at a time this would not end.
         let (pairs, wanted) = (Barrier::new(2), vec![0, 2, 4, 6]);
         let double = |number| {

@@ -18,7 +18,7 @@ use crate::output::{line, problem, step};
 use crate::tree::Tree;
 use crate::{apps, dist, shell};
 
-/// 1: that no checkpoint can be tested is a failure (`tests/tests/checkpoint`). Set to 0 by whoever has not the rights.
+/// 1: that no checkpoint can be tested is a failure (`tests/tests/checkpoint`). Set to 0 by a user without the rights.
 const CHECKPOINTS_WANTED: &str = "KATYDID_CHECKPOINTS_WANTED";
 
 /// How many tests and checks did what.

@@ -9,7 +9,7 @@
 //! them, makes them ambient, and executes the loader.
 //!
 //! The rule: it executes nothing that another user may have written, and passes on no environment that could make a
-//! loader or CRIU run other code. Whoever may run it can trace any process through CRIU, so it belongs to a trusted
+//! loader or CRIU run other code. A user who may run it can trace any process through CRIU, so it belongs to a trusted
 //! group.
 
 use std::env;
@@ -74,7 +74,7 @@ fn launch() -> Result<std::convert::Infallible, LaunchError> {
     Err(LaunchError::Execute { path: loader, source: command.exec() })
 }
 
-/// Whether all files of CRIU are of this program's owner, and nobody else may write them.
+/// Whether all files of CRIU are of this program's owner, and no other user may write them.
 fn check(program: &Path, folder: &Path) -> Result<(), LaunchError> {
     let owner = stat(program)?.uid();
     let mut left = vec![folder.to_owned()];

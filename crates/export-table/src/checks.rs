@@ -2,9 +2,9 @@
 
 #![expect(unsafe_code, reason = "slots write through the raw pointers of C callers")]
 
-use crate::border::{Status, guard, status};
 use crate::catalogue;
 use crate::facts::Handle;
+use crate::ffi::{Status, guard, status};
 use crate::table::{Table, Word};
 
 pub(crate) static TABLE: Table<15> = Table::sized::<{ catalogue::CHECKS }>(

@@ -5,8 +5,8 @@
 
 #![expect(unsafe_code, reason = "slots take the raw pointers of C callers")]
 
-use crate::border::{Status, guard, status};
 use crate::facts::{ContextState, Handle, facts};
+use crate::ffi::{Status, guard, status};
 use crate::storage::{Destructor, STORAGE};
 use crate::table::{Table, Word};
 

@@ -15,9 +15,9 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
-use crate::border::{Status, guard, status};
 use crate::catalogue;
 use crate::facts::{Handle, facts};
+use crate::ffi::{Status, guard, status};
 use crate::table::{Table, Word};
 
 pub(crate) static TABLE: Table<13> = Table::sized::<{ catalogue::CUDART }>(

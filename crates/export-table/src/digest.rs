@@ -15,8 +15,9 @@
 //!
 //! All little-endian, packed. Versions that end in 0 or 1 have fixed answers instead.
 
+mod md2;
+use crate::digest::md2::hmac;
 use crate::facts::DeviceIdentity;
-use crate::md2::hmac;
 
 const KEY: [u8; 16] = [0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52, 0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f];
 

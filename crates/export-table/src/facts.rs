@@ -6,7 +6,7 @@
 use std::ffi::{CString, c_void};
 use std::sync::OnceLock;
 
-use crate::border::{Status, status};
+use crate::ffi::{Status, status};
 
 /// An opaque driver handle (context, stream, module) as a number; 0 is none.
 pub type Handle = usize;
@@ -29,7 +29,7 @@ pub struct DeviceIdentity {
 pub enum ContextState {
     /// A context in use.
     Active,
-    /// The handle of a primary context that nobody has retained.
+    /// The handle of a primary context that is not retained.
     Inactive,
     /// Not a context of this library.
     Unknown,

@@ -5,14 +5,14 @@
 
 #![expect(unsafe_code, reason = "the slot writes through the raw pointer of a C caller")]
 
-use crate::border::{Status, guard, status};
 use crate::catalogue;
 use crate::cudart;
 use crate::digest::{Header, digest};
 use crate::facts::facts;
+use crate::ffi::{Status, guard, status};
 use crate::table::{Table, Word};
 
-/// Slot 2 exists in the real driver; nobody calls it.
+/// Slot 2 exists in the real driver; no known program calls it.
 pub(crate) static TABLE: Table<3> = Table::sized::<{ catalogue::INTEGRITY }>(&[(1, prove as *const () as Word)], &[]);
 
 unsafe extern "C" fn prove(version: u32, unix_seconds: u64, out: *mut [u64; 2]) -> Status {

@@ -7,7 +7,6 @@
 //! The rule: a table is static data. Its address and the addresses in it enter the integrity digest, so nothing here
 //! may be built at run time, and a known id gives the same pointer every time, before `cuInit` too.
 
-mod border;
 mod catalogue;
 mod checks;
 mod compile_cache;
@@ -15,9 +14,10 @@ mod context_storage;
 mod cudart;
 mod digest;
 mod facts;
+mod ffi;
 mod hooks;
 mod integrity;
-mod md2;
+mod lookup;
 mod nvrtc_cache;
 mod sm_map;
 mod storage;
@@ -27,9 +27,10 @@ mod tools_context;
 mod tools_module;
 mod unbuilt;
 
-pub use border::Status;
-pub use border::status;
-pub use catalogue::{Id, get, lookup};
+pub use catalogue::Id;
 pub use digest::{Header, digest};
 pub use facts::{ContextState, DeviceIdentity, DriverFacts, Handle, install};
+pub use ffi::Status;
+pub use ffi::status;
+pub use lookup::{get, lookup};
 pub use storage::context_gone;

@@ -10,9 +10,9 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use crate::border::{Status, guard, status};
 use crate::catalogue;
 use crate::compile_cache::{Cache, Key};
+use crate::ffi::{Status, guard, status};
 use crate::table::{Table, Word};
 
 pub(crate) static TABLE: Table<7> = Table::sized::<{ catalogue::NVRTC_CACHE }>(

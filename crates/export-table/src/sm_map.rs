@@ -9,9 +9,9 @@
 
 #![expect(unsafe_code, reason = "slots hand memory to C callers")]
 
-use crate::border::{Status, guard, status};
 use crate::catalogue;
 use crate::facts::facts;
+use crate::ffi::{Status, guard, status};
 use crate::table::{Table, Word};
 
 pub(crate) static TABLE: Table<17> = Table::sized::<{ catalogue::SM_MAP }>(
@@ -27,7 +27,7 @@ unsafe extern "C" fn places(first: *mut *mut u8, second: *mut *mut u8) -> Status
         let (of_first, of_second) = facts()?.multiprocessor_places()?;
         let one = copy(&of_first).ok_or(status::OUT_OF_MEMORY)?;
         let Some(other) = copy(&of_second) else {
-            // SAFETY: `copy` made it, and nobody else has it.
+            // SAFETY: `copy` made it, and no other owner exists.
             unsafe { libc::free(one.cast()) };
             return Err(status::OUT_OF_MEMORY);
         };

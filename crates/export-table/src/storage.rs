@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
-use crate::border::{Status, status};
 use crate::facts::Handle;
+use crate::ffi::{Status, status};
 
 /// Called with (context, key, value) when the context goes.
 pub(crate) type Destructor = unsafe extern "C" fn(Handle, usize, usize);
@@ -77,7 +77,7 @@ impl Storage {
         while let Some(entry) = self.pop(context) {
             if let Some(destructor) = entry.destructor {
                 #[expect(unsafe_code, reason = "calls the destructor of a C caller")]
-                // SAFETY: whoever put the entry gave this function for exactly these arguments.
+                // SAFETY: the caller that put the entry gave this function for exactly these arguments.
                 unsafe {
                     destructor(context, entry.key, entry.value)
                 };

@@ -4,9 +4,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use crate::unbuilt;
-
-/// A word of a table.
-pub(crate) type Word = *const c_void;
+pub(crate) use crate::unbuilt::Word;
 
 /// A table of `N` words that lives as long as the process.
 #[repr(transparent)]

@@ -1,14 +1,17 @@
-//! Slots that the real table has and this one does not do: whoever calls one is told which, once, and gets 801.
+//! Slots that the real table has and this one does not do: a caller of one is told which, once, and gets 801.
 //!
 //! A null there would end the program without a word. Slots that are null in the real table stay null, since callers test them.
 
 use std::collections::HashSet;
+use std::ffi::c_void;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
-use crate::border::{Status, guard, status};
 use crate::catalogue;
-use crate::table::Word;
+use crate::ffi::{Status, guard, status};
+
+/// A word of a table.
+pub(crate) type Word = *const c_void;
 
 /// Words of the longest table.
 pub(crate) const MOST_WORDS: usize = 112;

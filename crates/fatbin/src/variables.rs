@@ -2,7 +2,7 @@
 //!
 //! Machine code tells them in its symbol table, text in its declarations. A driver is then asked for each by its name,
 //! so a name too many does no harm (a compiler may have left the variable out), and one too few would be a variable whose
-//! contents nobody knows. Nothing here is believed further than that.
+//! contents are unknown. Nothing here is believed further than that.
 
 use std::borrow::Cow;
 

@@ -94,7 +94,7 @@ impl<B: Backend> Graphs<B> {
         self.ask(|state| state.take(place.key, params)).map(|_| Taken::Yes)
     }
 
-    /// Has a stream that is not captured come to an operation as to a graph of that alone, which nobody else sees.
+    /// Has a stream that is not captured come to an operation as to a graph of that alone, which no other caller sees.
     ///
     /// # Errors
     ///

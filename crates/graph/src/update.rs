@@ -79,7 +79,7 @@ pub(crate) fn apply(old: &mut Plan, new: &Plan, kinds: Kinds<'_>) -> Result<Vec<
 }
 
 /// Tells of every step that changed: its number, what it was and what it is. If one is refused, those told before are told
-/// back, as far as that goes: nobody would look at them again, since they are no change to what is believed.
+/// back, as far as that goes: no later update would look at them again, since they are no change to what is believed.
 pub(crate) fn tell(
     changed: &[NodeId],
     was: &Plan,

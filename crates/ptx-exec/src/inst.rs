@@ -13,7 +13,7 @@ pub(crate) type Slot = u32;
 /// Marks a slot of the constants.
 pub(crate) const CONSTANT: Slot = 1 << 31;
 
-/// An operand that is absent: `_`, or a destination that nobody reads.
+/// An operand that is absent: `_`, or a destination that no instruction reads.
 pub(crate) const NONE: Slot = u32::MAX;
 
 /// Marks a negated guard predicate.

@@ -68,7 +68,7 @@ pub enum StateError {
         /// How many are left.
         bytes: usize,
     },
-    /// Nobody knows the kernel.
+    /// The kernel is unknown.
     #[error("state of a grid of kernel {kernel}, which is not loaded")]
     UnknownKernel {
         /// Its name.

@@ -125,7 +125,7 @@ fn producers_arrive_and_consumers_wait() {
 }
 
 #[test]
-fn barriers_that_nobody_completes_are_a_deadlock() {
+fn barriers_that_no_lane_completes_are_a_deadlock() {
     let body = "setp.lt.u32 %p1, %r1, 32; @%p1 bra A; bar.sync 1; bra END; A: bar.sync 2; END:";
     assert_eq!(run_block("", body, 64), Err(FaultKind::Deadlock));
 }

@@ -94,7 +94,7 @@ fn a_kernel_describes_itself() {
     assert_eq!((kernel.static_shared, kernel.local_bytes, kernel.const_bytes), (24, 32, 40));
     assert_eq!((kernel.max_threads, kernel.required_block), (128, None));
     assert_eq!((kernel.ptx_version, kernel.target, kernel.registers), (90, 90, 16));
-    assert!(program.kernel("nobody").is_none() && program.kernels().len() == 1);
+    assert!(program.kernel("missing").is_none() && program.kernels().len() == 1);
 }
 
 #[test]

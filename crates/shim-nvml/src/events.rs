@@ -19,7 +19,7 @@ static SETS: Mutex<Sets> = Mutex::new(Sets { last: 0, living: BTreeSet::new() })
 /// Handles are numbers that no other handle of this library has.
 const FIRST: usize = 0x4b44_0000;
 /// Sets that a program may have at a time.
-const MOST: usize = 1 << 16;
+const MAX_EVENT_SETS: usize = 1 << 16;
 
 struct Sets {
     last: usize,
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn nvmlEventSetCreate(target: *mut usize) -> u32 {
         return code::INVALID_ARGUMENT;
     }
     let mut sets = sets();
-    if sets.living.len() >= MOST {
+    if sets.living.len() >= MAX_EVENT_SETS {
         return code::UNKNOWN;
     }
     sets.last += 1;

@@ -42,7 +42,7 @@ struct State {
 static WATCHED: Once = Once::new();
 static STATE: Mutex<State> = Mutex::new(State { starts: 0, open: None, said: None });
 
-/// The state, while nobody forks: a child finds it whole.
+/// The state, while no thread forks: a child finds it whole.
 struct Held {
     state: MutexGuard<'static, State>,
     _forks: NoFork,

@@ -1,7 +1,7 @@
 //! Behaviour of the driver as a program meets it, through the functions of the API.
 //!
 //! One process holds all of these tests at once, so each works in a context of its own on its own thread. They share
-//! the device's addresses: what is free may be somebody else's a moment later, so no test touches freed memory.
+//! the device's addresses: what is free may be another allocation's a moment later, so no test touches freed memory.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 

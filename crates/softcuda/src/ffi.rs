@@ -1,4 +1,4 @@
-//! The C border: panics stop here, errors become `CUresult`, and C arguments become safe ones.
+//! The C interface: panics stop here, errors become `CUresult`, and C arguments become safe ones.
 //!
 //! The generated symbols call [`entry`]; a function of `crate::api` is declared with the [`api`] macro, whose parameter
 //! types ([`Out`], [`MaybeOut`], [`Text`], plain numbers and handles) check what can be checked before its body runs.
@@ -29,7 +29,7 @@ pub(crate) fn entry(function: sys::Function, body: impl FnOnce() -> CUresult) ->
         CUresult::ERROR_UNKNOWN
     });
     if code != CUresult::SUCCESS {
-        // Whoever listens may call anything.
+        // A listener may call any function.
         crate::sync::stream::outside_of_call(|| katydid_driver_state::log::note(function.name(), code));
     }
     code

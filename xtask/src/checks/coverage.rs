@@ -107,7 +107,7 @@ fn traced(trace: &str) -> Option<Vec<Called>> {
     Some(called.collect())
 }
 
-/// The functions that somebody has to call: those that are not refused.
+/// The functions that a program has to call: those that are not refused.
 fn rows(is_wanted: fn(&str) -> bool) -> Vec<Row> {
     let lines = TABLE.lines().filter_map(|line| line.strip_prefix("| cu").map(|_| line));
     let rows = lines.filter_map(|line| {

@@ -31,7 +31,6 @@ const FILES_PER_DIRECTORY: usize = 20;
 const EXEMPT: &[(&str, usize)] = &[
     ("api-codegen", 4),
     ("cli", 43),
-    ("export-table", 13),
     ("fatbin", 3),
     ("graph", 9),
     ("ptx", 2),

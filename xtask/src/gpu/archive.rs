@@ -12,7 +12,7 @@ use crate::output::line;
 use crate::shell;
 
 /// MiB of one archive: what a call carries, less the tree.
-const MOST: u64 = 45;
+const MAX_ARCHIVE_MIB: u64 = 45;
 
 /// Makes `archive` of what is chosen in `folder`, by names and options of tar.
 pub(crate) fn make<S: AsRef<OsStr>>(archive: &Path, folder: &Path, chosen: impl IntoIterator<Item = S>) -> Result<()> {
@@ -29,8 +29,8 @@ pub(crate) fn make<S: AsRef<OsStr>>(archive: &Path, folder: &Path, chosen: impl 
 fn fitting(archive: &Path, size: u64) -> Result<String> {
     let shown = format!("{:.1} MiB  {}", size as f64 / f64::from(1 << 20), archive.display());
     ensure!(
-        size <= MOST << 20,
-        "{shown} is beyond the {MOST} MiB that a call to a GPU machine takes beside the tree; \
+        size <= MAX_ARCHIVE_MIB << 20,
+        "{shown} is beyond the {MAX_ARCHIVE_MIB} MiB that a call to a GPU machine takes beside the tree; \
          leave something out, or give it an archive of its own"
     );
     Ok(shown)
@@ -44,8 +44,8 @@ mod tests {
     fn an_archive_beyond_the_bound_is_refused_with_its_size() {
         let archive = Path::new("pack/pocl.tar.xz");
         assert_eq!(fitting(archive, 3 << 19).unwrap(), "1.5 MiB  pack/pocl.tar.xz");
-        assert!(fitting(archive, MOST << 20).is_ok());
-        let refused = fitting(archive, (MOST << 20) + (1 << 19)).unwrap_err().to_string();
+        assert!(fitting(archive, MAX_ARCHIVE_MIB << 20).is_ok());
+        let refused = fitting(archive, (MAX_ARCHIVE_MIB << 20) + (1 << 19)).unwrap_err().to_string();
         assert!(refused.starts_with("45.5 MiB  pack/pocl.tar.xz is beyond the 45 MiB"), "{refused}");
     }
 }

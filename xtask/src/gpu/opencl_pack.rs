@@ -30,7 +30,7 @@ const COMPILER: [&str; 4] = [
     "usr/lib/x86_64-linux-gnu/libpocl.so.2.10.0",
 ];
 
-/// What nobody needs there who has the pack.
+/// What a machine with the pack does not need.
 const SUPERFLUOUS: [&str; 3] = ["usr/include", "*libOpenCL*", "*libicutest*"];
 /// Kinds of processors whose functions of PoCL stay here: servers that have GPUs know better ones.
 const KINDS_LEFT_OUT: [&str; 7] = ["GENERIC", "avx", "avx_f16c", "avx_fma4", "sse2", "sse41", "ssse3"];

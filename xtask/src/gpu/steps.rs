@@ -103,7 +103,7 @@ fn take(folder: &Path, report: &Path, one: &Step, time: u32, deadline: Instant) 
     start(command, report, one, time, left)
 }
 
-/// Runs the command of a step. What it says is in the report as it comes: whoever kills this one finds what was seen until then.
+/// Runs the command of a step. What it says is in the report as it comes: a user who kills this one finds what was seen until then.
 fn start(mut command: Command, report: &Path, one: &Step, time: u32, left: Duration) -> Result<()> {
     command.args(one.arguments.split(' ').filter(|word| !word.is_empty()));
     let name = if time == 0 { one.name.to_owned() } else { format!("{}-{}", one.name, time + 1) };

@@ -104,7 +104,7 @@ fn run(tree: &Tree, names: &[&str]) -> Result<()> {
     shell::run(script.env("SLICE", format!("{}/{SLICES}", slice(tree))))
 }
 
-/// The slice of the commit that is checked out, from 1 on: the same whenever that is tested. The first where nobody knows it.
+/// The slice of the commit that is checked out, from 1 on: the same whenever that is tested. The first where it is unknown.
 fn slice(tree: &Tree) -> u64 {
     let asked = Command::new("git").args(["rev-parse", "--short=8", "HEAD"]).current_dir(&tree.root).output();
     let said = asked.map(|asked| String::from_utf8_lossy(&asked.stdout).into_owned()).unwrap_or_default();

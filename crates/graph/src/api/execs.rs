@@ -98,7 +98,7 @@ impl<B: Backend> Graphs<B> {
         if uploads(&answer)
             && let Err(code) = self.backend.upload(id, answer.hUploadStream)
         {
-            // Whoever gets an error has no handle to end it by.
+            // A caller that gets an error has no handle to end it by.
             // SAFETY: as above.
             let _ = unsafe { self.destroy_exec(exec) };
             return Err(code);

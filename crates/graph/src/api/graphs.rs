@@ -272,7 +272,7 @@ impl<B: Backend> Graphs<B> {
             let (graph, id) = (state.graph_id(graph)?, state.objects.id(object)?);
             positive(count)?;
             let Some(held) = state.graph_mut(graph)?.objects.get_mut(&id) else { return Ok(()) };
-            // More than the graph holds is released by nobody, as the driver has it.
+            // More than the graph holds is not released, as the driver has it.
             if let Some(left) = held.checked_sub(count) {
                 *held = left;
                 state.objects.release(id, count);

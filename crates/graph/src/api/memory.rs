@@ -60,7 +60,7 @@ impl<B: Backend> Graphs<B> {
             }
         };
         let mut params = *asked;
-        // The descriptions of access are the caller's, and gone when somebody asks for the parameters.
+        // The descriptions of access are the caller's, and gone when a program asks for the parameters.
         (params.dptr, params.accessDescs, params.accessDescCount) = (address, std::ptr::null(), 0);
         Ok((Alloc { params, memory }, address))
     }

@@ -8,7 +8,7 @@ use crate::backend::Outcome;
 use crate::graph::{NodeId, State};
 
 /// More elements than a list can have are a caller's mistake.
-const MOST: usize = 1 << 24;
+const MAX_LIST_ELEMENTS: usize = 1 << 24;
 
 /// A structure that the caller lends.
 ///
@@ -46,7 +46,7 @@ pub(super) unsafe fn write<T>(pointer: *mut T, value: T) {
 ///
 /// `pointer` is null or readable for `count` values.
 pub(super) unsafe fn values<T: Copy>(pointer: *const T, count: usize) -> Outcome<Vec<T>> {
-    if count > 0 && (pointer.is_null() || count > MOST) {
+    if count > 0 && (pointer.is_null() || count > MAX_LIST_ELEMENTS) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: below `count`, so readable by the contract.
@@ -67,7 +67,7 @@ pub(super) unsafe fn list<T: Copy + Default>(found: &[T], list: *mut T, count: *
         unsafe { count.write_unaligned(found.len()) };
         return Ok(());
     }
-    if room > MOST {
+    if room > MAX_LIST_ELEMENTS {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     for at in 0..room {

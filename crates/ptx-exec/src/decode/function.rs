@@ -294,7 +294,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         }
     }
 
-    /// A shared variable of a kernel, which is nobody else's.
+    /// A shared variable of a kernel, which no other kernel uses.
     fn declare_shared(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
         let layout = globals::layout(variable)?;
         let offset = self.shared_room(layout)?;

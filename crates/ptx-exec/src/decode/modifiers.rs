@@ -1,4 +1,4 @@
-//! The dotted words of an instruction: each must be taken by somebody, or the instruction is refused.
+//! The dotted words of an instruction: each must be taken by a decoder, or the instruction is refused.
 
 use crate::alu::round::mode;
 use crate::types::Ty;

@@ -228,7 +228,7 @@ fn place_fields(draft: &mut Draft, place: &impl Fn(Ref) -> u32, list_base: u32) 
     }
 }
 
-/// Gives the shared variables that `.func`s name their offsets: code of a function is the same whoever calls it.
+/// Gives the shared variables that `.func`s name their offsets: code of a function is the same for every caller.
 fn common_shared(linked: &Linked<'_, '_>) -> Result<(HashMap<usize, u32>, u32), LoadError> {
     let mut places = HashMap::new();
     let mut bytes = 0_u32;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `shfl` | the value of a lane computed from its own number, and whether that was in range; 0 if that lane takes no part |
 //! | `vote` | all, any or equal predicates of its partners; `ballot`: those predicates as bits |
-//! | `match` | which partners have its value; `all`: everybody if so, else nobody |
+//! | `match` | which partners have its value; `all`: all lanes if so, else none |
 //! | `redux` | sum, extreme or bits of its partners' values |
 //! | `elect` | the lowest partner |
 //!
@@ -12,7 +12,7 @@
 //! one instruction together, each with its own mask.
 //!
 //! Each names the lanes that must take part. Lanes that are not there yet are waited for: those that reach the same
-//! instruction join; those that reach another instruction of the same kind are brought together when nobody in the
+//! instruction join; those that reach another instruction of the same kind are brought together when no lane of the
 //! warp can run any more (`meet_across`).
 
 use crate::engine::machine::Machine;
@@ -25,7 +25,7 @@ fn members_slot(inst: &Inst) -> Slot {
     inst.imm as u32
 }
 
-/// The member masks; without `.sync`, whoever is here.
+/// The member masks; without `.sync`, the lanes that are here.
 fn members(machine: &Machine<'_>, inst: &Inst) -> [u32; LANES] {
     match members_slot(inst) {
         NONE => [machine.mask; LANES],
@@ -284,7 +284,7 @@ pub(crate) fn reduce<O: Reduction>(machine: &mut Machine<'_>, inst: &Inst) -> Fl
 const MEETING_ROWS: usize = 7;
 
 impl Machine<'_> {
-    /// Nobody in the warp can run: looks for lanes that wait in different places for each other, with the same operation,
+    /// No lane of the warp can run: looks for lanes that wait in different places for each other, with the same operation,
     /// and runs it for all of them. Returns whether that helped.
     pub(crate) fn meet_across(&mut self) -> bool {
         let waiting: Vec<usize> =

@@ -34,7 +34,7 @@ const GLANCE: u64 = 1 << 12;
 const WATCHED: u64 = 256;
 
 /// Warp instructions that a block may run while others could, if it does nothing that looks like waiting for them.
-const PATIENCE: u64 = 1 << 17;
+const MAX_BUSY_INSTRUCTIONS: u64 = 1 << 17;
 
 /// Blocks that a multiprocessor holds, where the host does not say.
 const BLOCKS: u64 = 32;
@@ -453,7 +453,7 @@ impl Run<'_> {
 
     /// Runs a block to its end, or until it is the turn of others.
     fn run_block(&self, machine: &mut Machine<'_>, budget: &mut u64, blocks: u64) -> Result<BlockProgress, FaultKind> {
-        let patience = if self.cooperative { Switch::LATENCY } else { PATIENCE };
+        let patience = if self.cooperative { Switch::LATENCY } else { MAX_BUSY_INSTRUCTIONS };
         let mut ran = 0;
         machine.waited = false;
         loop {

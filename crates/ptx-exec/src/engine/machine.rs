@@ -22,7 +22,7 @@ use crate::texture::bound::Known;
 const CHUNK: u32 = 512;
 
 /// Warp instructions that a split may run while others wait, if it does nothing that looks like waiting for them.
-const PATIENCE: u32 = 32 * CHUNK;
+const MAX_BUSY_INSTRUCTIONS: u32 = 32 * CHUNK;
 
 /// One interpreter thread with the block and the warp that it runs.
 pub(crate) struct Machine<'a> {
@@ -159,7 +159,7 @@ impl<'a> Machine<'a> {
     /// Whether splits that lie higher should run for a while: soon when the running one may be waiting for them, else late,
     /// because lanes that run ahead may miss the place where they would have joined the others.
     fn turn_is_due(&mut self) -> bool {
-        let limit = if self.spinning { CHUNK } else { PATIENCE };
+        let limit = if self.spinning { CHUNK } else { MAX_BUSY_INSTRUCTIONS };
         let due = self.warp.since_turn >= limit && !self.warp.splits.is_empty();
         if due {
             (self.warp.since_turn, self.spinning) = (0, false);
@@ -213,7 +213,7 @@ impl<'a> Machine<'a> {
             };
             ran += 1;
             let flow = if WATCHED { self.watched_step(inst) } else { self.step(inst) };
-            // By far the most frequent, and nobody has changed the program counter.
+            // By far the most frequent, and no instruction has changed the program counter.
             if flow == Flow::Next {
                 pc += 1;
                 self.pc = pc;

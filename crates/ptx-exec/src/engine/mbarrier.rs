@@ -38,7 +38,7 @@ pub(crate) mod how {
     pub(crate) const EXPECT: u64 = 2;
     /// The phase is named by its parity, not by a state.
     pub(crate) const PARITY: u64 = 4;
-    /// Whoever finds the phase incomplete lets others run.
+    /// A lane that finds the phase incomplete lets others run.
     pub(crate) const PATIENT: u64 = 8;
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn init(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each(machine, inst, |_, count| Barrier { expected: count, pending: count, bytes: 0, odd: false })
 }
 
-/// `mbarrier.inval [a]`: the word is nobody's any more.
+/// `mbarrier.inval [a]`: the word is free again.
 pub(crate) fn invalidate(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each(machine, inst, |_, _| Barrier { expected: 0, pending: 0, bytes: 0, odd: false })
 }

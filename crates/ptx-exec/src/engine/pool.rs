@@ -14,7 +14,7 @@ use std::thread;
 
 /// What the helpers are invited to, and how many there are.
 struct Pool {
-    /// One entry for each helper wanted; entries of work that is over are thrown away by whoever finds them.
+    /// One entry for each helper wanted; entries of work that is over are thrown away by the helper that finds them.
     invitations: VecDeque<Arc<Task>>,
     /// Helpers that wait.
     idle: usize,
@@ -75,7 +75,7 @@ impl Task {
         }
     }
 
-    /// Lets nobody in any more and waits for those inside.
+    /// Lets no helper in any more and waits for those inside.
     fn close(&self) {
         let mut state = lock(&self.state);
         state.closed = true;
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_inside_when_it_returns() {
+    fn no_helper_is_inside_when_it_returns() {
         for _ in 0..200 {
             let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
             together(4, &|| {

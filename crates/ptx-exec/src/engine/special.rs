@@ -164,7 +164,7 @@ fn read_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 fn cluster_word(machine: &Machine<'_>, number: u64) -> u32 {
     let (env, index) = (machine.env, machine.block.index);
     let axis = |values: [u32; 3]| values[(number % 3) as usize];
-    // Whoever names one of these registers has the reserved memory.
+    // A kernel that names one of these registers has the reserved memory.
     let reserved = machine.block.shared.first() as u32 + env.all_shared_bytes.saturating_sub(RESERVED);
     match number {
         33..=35 => axis(env.order.cluster_of(index)),

@@ -1,4 +1,4 @@
-//! How somebody else tells a running grid to pause or to end.
+//! How another thread tells a running grid to pause or to end.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -34,7 +34,7 @@ impl Switch {
     /// Takes the request for a pause back.
     pub fn resume(&self) {
         let (pause, run) = (Request::Pause as u8, Request::Run as u8);
-        // Failing means that nobody asked for a pause, or that the grid is cancelled: both stay as they are.
+        // Failing means that no thread asked for a pause, or that the grid is cancelled: both stay as they are.
         let _ = self.0.compare_exchange(pause, run, Ordering::AcqRel, Ordering::Acquire);
     }
 

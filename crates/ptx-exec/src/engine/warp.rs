@@ -141,7 +141,7 @@ impl Warp {
         self.frames.last().map_or(0, |frame| frame.base.saturating_add(rows(frame)))
     }
 
-    /// Takes lanes out of a frame; frames at the end that nobody is in any more are dropped.
+    /// Takes lanes out of a frame; empty frames at the end are dropped.
     pub(crate) fn leave_frame(&mut self, frame: u32, lanes: u32) {
         if let Some(frame) = self.frames.get_mut(frame as usize) {
             frame.lanes &= !lanes;

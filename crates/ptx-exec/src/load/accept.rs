@@ -90,7 +90,7 @@ pub(crate) fn check_const(bytes: u64) -> Result<(), LoadError> {
     })
 }
 
-/// Names that a text defines for other texts and that nobody else may define: functions with a body, and variables.
+/// Names that a text defines for other texts and that no other text may define: functions with a body, and variables.
 pub fn strong_names(source: &str, target: Target) -> Result<Vec<String>, LoadError> {
     use katydid_ptx::ast::Item;
     let module = parse(source, target)?;

@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         assert!(matches!(load(".global .u8 a[2] = {1, 2, 3};"), Err(LoadError::InvalidPtx { .. })));
-        assert!(matches!(load(".global .u64 a = nobody;"), Err(LoadError::UnresolvedSymbol { .. })));
+        assert!(matches!(load(".global .u64 a = missing;"), Err(LoadError::UnresolvedSymbol { .. })));
         assert!(matches!(load(".global .u8 a[2000000];"), Err(LoadError::OutOfMemory { .. })));
         assert!(matches!(load(".global .u8 a[18446744073709551615][3];"), Err(LoadError::InvalidPtx { .. })));
         assert!(matches!(load(".global .align 3 .u8 a;"), Err(LoadError::InvalidPtx { .. })));

@@ -24,7 +24,7 @@ const PIECE: u32 = 8;
 /// Fewest registers that a limit can ask for; a smaller one is taken as this one.
 const LEAST: u32 = 24;
 /// Most registers of a thread. A larger limit is none.
-const MOST: u32 = 255;
+const MAX_THREAD_REGISTERS: u32 = 255;
 /// Fewest registers that are reported.
 const FLOOR: u32 = 16;
 
@@ -33,13 +33,13 @@ pub(crate) fn apply(function: &Function<'_>, needed: u32, limit: Option<u32>) ->
     let number = |name: &str| directive(function, name).map(|[first, ..]| first);
     let own = number("maxnreg").and_then(usable);
     let of_threads = || by_threads(threads_of(function)?, number("minnctapersm").unwrap_or(1));
-    let most = own.or_else(of_threads).or_else(|| limit.and_then(usable)).unwrap_or(MOST);
+    let most = own.or_else(of_threads).or_else(|| limit.and_then(usable)).unwrap_or(MAX_THREAD_REGISTERS);
     needed.clamp(FLOOR, most)
 }
 
 /// The limit that a number stands for.
 fn usable(number: u32) -> Option<u32> {
-    (number <= MOST).then_some(number.max(LEAST))
+    (number <= MAX_THREAD_REGISTERS).then_some(number.max(LEAST))
 }
 
 /// The threads that the kernel promises to have at most in a block.
@@ -54,7 +54,7 @@ fn by_threads(threads: u32, blocks: u32) -> Option<u32> {
     let fits = threads.checked_mul(blocks).is_some_and(|all| (1..=THREADS).contains(&all));
     let warps = threads.min(THREADS).div_ceil(WARP) * if fits { blocks } else { 1 };
     let dealt = warps.next_multiple_of(SCHEDULERS);
-    usable((REGISTERS / (dealt * WARP) / PIECE * PIECE).min(MOST))
+    usable((REGISTERS / (dealt * WARP) / PIECE * PIECE).min(MAX_THREAD_REGISTERS))
 }
 
 #[cfg(test)]

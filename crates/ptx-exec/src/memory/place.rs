@@ -140,7 +140,7 @@ impl Machine<'_> {
             && address.is_multiple_of(T::SIZE)
             && let Some(host) = self.block.shared.span(address, T::SIZE)
         {
-            // SAFETY: `span` found the value; one thread runs the block, so nobody changes it in between.
+            // SAFETY: `span` found the value; one thread runs the block, so no thread changes it in between.
             return Ok(unsafe {
                 let old = raw::load(host);
                 raw::store(host, change(old));
@@ -150,7 +150,7 @@ impl Machine<'_> {
         match self.place(space, address, T::SIZE, true)? {
             // SAFETY: `place` checked range, writability and alignment.
             Place::Host(address) => Ok(unsafe { T::update(address, change) }),
-            // Nobody else sees a lane's local memory.
+            // No other lane sees a lane's local memory.
             Place::Local(offset) => {
                 let old = local::read(&self.warp.local, lane, offset);
                 local::write(&mut self.warp.local, lane, offset, change(old));

@@ -1,6 +1,6 @@
 //! Shared memory of a block.
 //!
-//! One thread runs all warps of a block, so nobody else touches it; it goes through the same raw accesses as device memory
+//! One thread runs all warps of a block, so no other thread touches it; it goes through the same raw accesses as device memory
 //! because generic addresses reach both.
 
 use crate::engine::registers::Row;
@@ -29,12 +29,12 @@ impl Shared {
         bytes.div_ceil(size_of::<Row>() as u32) as usize
     }
 
-    /// Its content; nobody may be running the block.
+    /// Its content; no thread may be running the block.
     pub(crate) fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// Its content, to be changed; nobody may be running the block.
+    /// Its content, to be changed; no thread may be running the block.
     pub(crate) fn rows_mut(&mut self) -> &mut [Row] {
         &mut self.rows
     }

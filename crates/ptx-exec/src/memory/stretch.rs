@@ -68,7 +68,7 @@ impl Machine<'_> {
         if allowed { Ok(address) } else { Err(illegal) }
     }
 
-    /// Copies `size` bytes; the stretches do not overlap, or nobody minds what an overlap holds afterwards.
+    /// Copies `size` bytes; the stretches do not overlap, or the caller accepts any content of an overlap afterwards.
     pub(crate) fn copy_stretch(&mut self, to: Start, from: Start, size: u64) -> Result<(), FaultKind> {
         if let (Ok(to), Ok(from)) = (self.stretch(to, size, true), self.stretch(from, size, false)) {
             // SAFETY: both stretches were checked; accesses inside are volatile.

@@ -128,10 +128,10 @@ pub(crate) fn opaque(value: u64) -> u64 {
 }
 
 /// The most values that one lane moves at once.
-const MOST: usize = 4;
+const MAX_LANE_VALUES: usize = 4;
 
-/// Values of 32 lanes on their way, `MOST` for each.
-pub(crate) type Buffer<T> = MaybeUninit<[T; MOST * LANES]>;
+/// Values of 32 lanes on their way, `MAX_LANE_VALUES` for each.
+pub(crate) type Buffer<T> = MaybeUninit<[T; MAX_LANE_VALUES * LANES]>;
 
 /// Reads `count` values that follow each other.
 ///

@@ -4,7 +4,7 @@
 //! first, so that the weights of all 16 add up to 256.
 
 use super::coordinate::{Axis, FRACTION_BITS, Index, ONE, Pair};
-use super::texel::{Kind, MOST, Spot, Texel};
+use super::texel::{Kind, MAX_SUM_TEXELS, Spot, Texel};
 use super::{Level, Shape, Texture, cube, filter};
 
 /// Where a texture is read.
@@ -32,15 +32,15 @@ pub(crate) enum Detail {
 /// The texels that count, with their levels; `None` is the border.
 #[derive(Debug)]
 struct Cell {
-    spots: [(u32, Option<Spot>); MOST],
-    weights: [u32; MOST],
+    spots: [(u32, Option<Spot>); MAX_SUM_TEXELS],
+    weights: [u32; MAX_SUM_TEXELS],
     count: usize,
 }
 
 impl Cell {
     /// No texels yet.
     fn new() -> Self {
-        Self { spots: [(0, None); MOST], weights: [0; MOST], count: 0 }
+        Self { spots: [(0, None); MAX_SUM_TEXELS], weights: [0; MAX_SUM_TEXELS], count: 0 }
     }
 
     /// Adds a texel; there is room for all that one result has.
@@ -302,7 +302,7 @@ impl Texture {
         if let [(level, spot)] = cell.spots() {
             return std::array::from_fn(|channel| self.alone(*level, *spot, channel));
         }
-        let mut raw = [0; MOST];
+        let mut raw = [0; MAX_SUM_TEXELS];
         std::array::from_fn(|channel| {
             if channel >= self.image.channels as usize {
                 return 0;

@@ -12,7 +12,7 @@ use crate::texture::{filter, srgb};
 pub(crate) type Texel = [u32; 4];
 
 /// Texels that one sum may have.
-pub(crate) const MOST: usize = 2 * filter::CORNERS;
+pub(crate) const MAX_SUM_TEXELS: usize = 2 * filter::CORNERS;
 
 /// The largest finite value of half precision.
 const LARGEST_HALF: f32 = 65504.0;
@@ -102,12 +102,12 @@ impl Kind {
                 (sum as f32 / 32767.0).max(-1.0).to_bits()
             }
             Self::Half | Self::Single | Self::Curve => {
-                let mut texels = [0; MOST];
+                let mut texels = [0; MAX_SUM_TEXELS];
                 for (place, raw) in texels.iter_mut().zip(raw) {
                     *place = self.value(*raw);
                 }
                 let precision = if self == Self::Single { filter::SINGLE } else { filter::HALF };
-                filter::floats(&texels[..raw.len().min(MOST)], weights, precision)
+                filter::floats(&texels[..raw.len().min(MAX_SUM_TEXELS)], weights, precision)
             }
         }
     }

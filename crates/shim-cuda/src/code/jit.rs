@@ -11,7 +11,7 @@ use katydid_cuda_sys::{CUresult, jit_option as option};
 use katydid_wire::facts::JitOption;
 
 /// More options than any driver has.
-const MOST: usize = 64;
+const MAX_OPTIONS: usize = 64;
 
 /// The options of one load.
 pub(crate) struct Options {
@@ -53,7 +53,7 @@ impl Options {
     /// Both arrays are null or have `count` entries, which stay for the whole call, as do the buffers they point to.
     pub(crate) unsafe fn read(count: u32, ids: *mut u32, values: *mut *mut c_void) -> Result<Self, CUresult> {
         let count = count as usize;
-        if count > MOST || (count > 0 && (ids.is_null() || values.is_null())) {
+        if count > MAX_OPTIONS || (count > 0 && (ids.is_null() || values.is_null())) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let mut options = Self { numbers: Vec::new(), values, info: Log::NONE, error: Log::NONE, wall_time: None };

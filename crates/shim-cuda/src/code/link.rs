@@ -24,7 +24,7 @@ use crate::process::session::shim;
 /// Bytes of inputs in one frame, and of an image in one reply.
 const PIECE: usize = 1 << 20;
 /// Largest input that is believed.
-const MOST: usize = 1 << 30;
+const MAX_INPUT_BYTES: usize = 1 << 30;
 
 /// One linking in progress.
 pub(crate) struct Link {
@@ -175,7 +175,7 @@ pub(crate) unsafe fn add_data(
     _values: *mut *mut c_void,
 ) -> Result<(), CUresult> {
     let link = object(state)?;
-    if data.is_null() || size == 0 || size > MOST || kind > jit_input::NVVM {
+    if data.is_null() || size == 0 || size > MAX_INPUT_BYTES || kind > jit_input::NVVM {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: readable for `size` bytes, by the contract.

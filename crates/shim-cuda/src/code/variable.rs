@@ -67,7 +67,7 @@ impl Variable {
         let pinned = shim.pinned.as_ref().ok_or_else(taken)?;
         self.map(&mut pages)?;
         let known = pinned_sync::whole(shim, self.address, self.size)?;
-        // SAFETY: the pages were mapped for this variable, nobody else knows of it, and it has as many bytes.
+        // SAFETY: the pages were mapped for this variable, no other code knows of it, and it has as many bytes.
         unsafe {
             let target = std::ptr::with_exposed_provenance_mut::<u8>(self.address as usize);
             target.copy_from_nonoverlapping(known.as_ptr(), known.len());
@@ -111,12 +111,12 @@ fn map(range: &Range<u64>) -> Result<(), CUresult> {
     let (flags, access) = (MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE, ProtFlags::READ | ProtFlags::WRITE);
     let (start, size) =
         (std::ptr::with_exposed_provenance_mut(range.start as usize), (range.end - range.start) as usize);
-    // SAFETY: a mapping that replaces none is nobody's memory before.
+    // SAFETY: a mapping that replaces none takes memory from no owner.
     match unsafe { mmap_anonymous(start, size, access, flags) } {
         Ok(mapped) if mapped == start => Ok(()),
         // A kernel that does not know the flag takes the address for advice.
         Ok(elsewhere) => {
-            // SAFETY: made just now, and given to nobody.
+            // SAFETY: made just now, and not handed out.
             let _ = unsafe { munmap(elsewhere, size) };
             Err(taken())
         }

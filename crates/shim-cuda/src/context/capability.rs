@@ -42,7 +42,7 @@ const DESCRIPTORS: usize = 103;
 /// and the device's reach them.
 const HOST_ATOMICS: usize = 86;
 /// Managed memory from both sides at once. Managed memory is host memory here: where atomic operations of the two are not
-/// atomic with each other there, a program must not use it so, as it may natively, where pages move to whoever needs them.
+/// atomic with each other there, a program must not use it so, as it may natively, where pages move to the processor that needs them.
 const CONCURRENT: usize = 89;
 
 /// Says no for what is refused. Errors stay: an older driver does not know the newer ids.

@@ -444,7 +444,7 @@ pub(crate) fn primary_release(ordinal: CUdevice) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Ends the context and everything in it; whoever retained it has yet to release it.
+/// Ends the context and everything in it; its retainers have yet to release it.
 pub(crate) fn primary_reset(ordinal: CUdevice) -> Result<(), CUresult> {
     let context = &device::device(ordinal)?.primary;
     context.flags.store(0, Ordering::Relaxed);

@@ -12,7 +12,7 @@ use crate::ffi::handle::object;
 use crate::sync::stream;
 
 /// More copies in one call make no sense.
-const MOST: usize = 1 << 20;
+const MAX_COPIES: usize = 1 << 20;
 /// What is answered in the place of an index when the fault is in no single copy.
 const NO_INDEX: usize = usize::MAX;
 
@@ -39,7 +39,7 @@ impl Arrays {
     unsafe fn read(&self) -> Result<Vec<Entry>, CUresult> {
         let missing = self.targets.is_null() || self.sources.is_null() || self.sizes.is_null();
         let unsaid = self.attributes.is_null() || self.firsts.is_null();
-        let counts = (1..=MOST).contains(&self.count) && (1..=self.count).contains(&self.kinds);
+        let counts = (1..=MAX_COPIES).contains(&self.count) && (1..=self.count).contains(&self.kinds);
         if missing || unsaid || !counts {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -106,7 +106,7 @@ unsafe fn read_boxes(
     count: usize,
 ) -> Result<Vec<(CUDA_MEMCPY3D, u32)>, (CUresult, usize)> {
     let wrong = CUresult::ERROR_INVALID_VALUE;
-    if operations.is_null() || !(1..=MOST).contains(&count) {
+    if operations.is_null() || !(1..=MAX_COPIES).contains(&count) {
         return Err((wrong, NO_INDEX));
     }
     let texel = |array: CUarray| object(array).ok().map(|array| array.texel() as usize);

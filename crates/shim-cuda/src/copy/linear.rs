@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_blocks_are_nobodys_memory() {
+    fn freed_blocks_have_no_owner() {
         for claim in [Claim::Device, Claim::Host, Claim::Any] {
             assert_eq!(place(claim, 0x2000_0000_0000, 4, None, true, true), WRONG);
         }

@@ -149,7 +149,7 @@ pub(crate) unsafe fn write(way: Way, far: Far, rows: &Rows, extent: Extent) -> R
     each_part((shim, way), (Direction::In, extent), (&road, threads), |part| {
         let (Part { width, height, .. }, Place { array, x, y, z, pitch }) = (part, far.place(part));
         if let Road::Staged(staging) = road {
-            // SAFETY: readable by the contract; the piece was taken for so many bytes, so nobody else writes it.
+            // SAFETY: readable by the contract; the piece was taken for so many bytes, so no other thread writes it.
             let pack = |start: *mut u8| unsafe { near.pack(part, start) };
             let (piece, offset) = fill(shim, staging, part.bytes(), pack)?;
             let message = kdRowsInStaged { array, stream, x, y, z, pitch, width, height, offset, piece };
@@ -197,17 +197,19 @@ mod tests {
     use super::*;
     use crate::copy::linear::Side;
 
-    const MOST: u64 = 1 << 20;
+    const MAX_BYTES: u64 = 1 << 20;
 
     #[test]
     fn parts_cover_every_byte_once() {
-        for (width, height, depth) in [(1, 1, 1), (MOST, 3, 2), (1000, 7000, 3), (MOST * 2 + 5, 2, 1), (1, 9, 2)] {
-            let parts = parts(Extent { width, height, depth }, MOST);
+        for (width, height, depth) in
+            [(1, 1, 1), (MAX_BYTES, 3, 2), (1000, 7000, 3), (MAX_BYTES * 2 + 5, 2, 1), (1, 9, 2)]
+        {
+            let parts = parts(Extent { width, height, depth }, MAX_BYTES);
             assert_eq!(parts.iter().map(|part| part.bytes()).sum::<u64>(), width * height * depth);
-            assert!(parts.iter().all(|part| part.bytes() <= MOST && part.width > 0));
+            assert!(parts.iter().all(|part| part.bytes() <= MAX_BYTES && part.width > 0));
         }
         let whole = Part { x: 0, y: 0, z: 1, width: 10, height: 4 };
-        assert_eq!(parts(Extent { width: 10, height: 4, depth: 2 }, MOST)[1], whole);
+        assert_eq!(parts(Extent { width: 10, height: 4, depth: 2 }, MAX_BYTES)[1], whole);
     }
 
     #[test]

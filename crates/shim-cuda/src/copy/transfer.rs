@@ -1,7 +1,7 @@
 //! Bytes between the program's own memory and the GPU: inside frames when few, through the staging area when many, by several
 //! threads when very many: a core moves them at a sixth of the link's rate. Over a network each thread has a connection.
 //!
-//! A copy into the GPU has read the program's memory when it returns, a copy out has written it. Whoever calls has
+//! A copy into the GPU has read the program's memory when it returns, a copy out has written it. The caller has
 //! checked both ranges as a whole, so only a failure of the session can end a copy in the middle, and is returned.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
@@ -130,7 +130,7 @@ pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64
     shared_out(shim, way, (Direction::In, size), (road.most(), threads), &|at, length| {
         let (destination, stream) = (target + at, way.stream);
         if let Road::Staged(staging) = road {
-            // SAFETY: inside the source, by the contract; the piece was taken, so nobody else writes it, and has room
+            // SAFETY: inside the source, by the contract; the piece was taken, so no other thread writes it, and has room
             // for `length` bytes, which are at most its size.
             let copy = |start: *mut u8| unsafe { start.copy_from_nonoverlapping(source.at(at), length as usize) };
             let (piece, offset) = fill(shim, staging, length, copy)?;
@@ -266,7 +266,7 @@ impl Drop for GivenBack<'_> {
 #[derive(Clone, Copy)]
 pub(crate) struct Own(pub(crate) *const u8);
 
-// SAFETY: it is an address; whoever goes to it says why that is sound.
+// SAFETY: it is an address; the code that reads through it says why that is sound.
 unsafe impl Sync for Own {}
 
 impl Own {
@@ -281,7 +281,7 @@ type Step<'a> = &'a (dyn Fn(u64, u64) -> Result<(), CUresult> + Sync);
 
 /// How many threads are worth starting for a copy, so that no more than `threads` copy, the calling one among them.
 pub(crate) fn helpers(way: Way, size: u64, threads: usize) -> usize {
-    // A thread's own default stream is, on the wire too, that of whoever names it.
+    // A thread's own default stream is, on the wire too, that of the thread that names it.
     Helpers::worth(size, if stream::is_of_thread(way.stream) { 1 } else { threads })
 }
 
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_cover_everything_once_whoever_does_them() {
+    fn parts_cover_everything_once_by_any_thread() {
         for (size, stream) in [(1, 0), ((3 << 20) + 5, 0), ((3 << 20) + 5, 2), (9 * PIECE as u64 + 1, 7)] {
             let seen = Mutex::new(Vec::new());
             shared(stream, size, &|at, length| {

@@ -48,7 +48,7 @@ fn run(function: Function, body: impl FnOnce() -> Result<(), CUresult>) -> CUres
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => CUresult::SUCCESS,
         Ok(Err(code)) => {
-            // Whoever listens may call anything.
+            // A listener may call any function.
             stream::outside_of_call(|| log::note(function.name(), code));
             code
         }

@@ -75,7 +75,7 @@ impl Drop for Memory {
     }
 }
 
-/// Whether a kernel gets other arguments and nothing else changes: a driver has no reason to refuse that, so that nobody waits.
+/// Whether a kernel gets other arguments and nothing else changes: a driver has no reason to refuse that, so that no thread waits.
 fn keeps_its_launch(was: &Step, step: &Step) -> bool {
     match (&was.params, &step.params) {
         (Params::Kernel(old), Params::Kernel(new)) => was.is_enabled && step.is_enabled && old.runs_as(new),
@@ -160,7 +160,7 @@ impl Backend for Remote {
     }
 
     fn forget(&self, graph: GraphId, _conditions: &[u64]) {
-        // After the end of the session there is nobody to tell.
+        // After the end of the session there is no worker to tell.
         let _ = enqueue(&kdGraphForget { graph });
     }
 

@@ -16,7 +16,7 @@ use crate::memory::pinned;
 use crate::sync::stream;
 
 /// Bytes of the largest copy that is given so: the worker has pinned memory of its own for all of it meanwhile.
-const MOST: u64 = 256 << 20;
+const MAX_COPY_BYTES: u64 = 256 << 20;
 
 /// A copy of one row; whether it was given to the stream so.
 pub(crate) fn copy(stream: CUstream, to: (Claim, u64), from: (Claim, u64), size: usize) -> Result<bool, CUresult> {
@@ -44,7 +44,7 @@ fn give_rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
     let Sides { target, source, .. } = rows::sides(copy)?;
     let kinds = [kind_of(target.side)?, kind_of(source.side)?];
     let size = copy.WidthInBytes as u64 * copy.Height as u64 * copy.Depth as u64;
-    if !kinds.contains(&Kind::Pinned) || size > MOST {
+    if !kinds.contains(&Kind::Pinned) || size > MAX_COPY_BYTES {
         return Ok(false);
     }
     let is_given = give(stream, |context| of_process().copy_params(copy, context))?;

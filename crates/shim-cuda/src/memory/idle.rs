@@ -22,7 +22,7 @@ const MUCH: u64 = 32 << 20;
 /// It calls no function of the program.
 const STACK: usize = 256 << 10;
 
-/// A device's arena as this library itself uses it, for nobody's call.
+/// A device's arena as this library itself uses it, outside of any call.
 struct IdleBacking {
     ordinal: u32,
     position: i32,

@@ -25,7 +25,7 @@ use crate::process::session::shim;
 use crate::sync::stream;
 
 /// More ranges or bytes of answers in one call make no sense.
-const MOST: usize = 1 << 20;
+const MAX_RANGES: usize = 1 << 20;
 
 /// What was advised.
 static BOOK: Book = Book::new();
@@ -81,7 +81,7 @@ pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
     pinned.arena.free(address, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }
 
-/// Has a block of the arena, which nobody knows of yet, count as memory of a device: in a context of a wire id or, with 0, in
+/// Has a block of the arena, which is not handed out yet, count as memory of a device: in a context of a wire id or, with 0, in
 /// none. Where there is no room for it, it goes back to the arena.
 pub(crate) fn hold(ordinal: u32, (address, size): (u64, u64), context: u32) -> Result<(), CUresult> {
     let shim = shim()?;
@@ -214,7 +214,7 @@ pub(crate) unsafe fn range_attribute(
     start: CUdeviceptr,
     length: usize,
 ) -> Result<(), CUresult> {
-    if data.is_null() || size == 0 || !size.is_multiple_of(4) || size > MOST {
+    if data.is_null() || size == 0 || !size.is_multiple_of(4) || size > MAX_RANGES {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     check(start, length as u64)?;
@@ -239,7 +239,7 @@ pub(crate) unsafe fn range_attributes(
     start: CUdeviceptr,
     length: usize,
 ) -> Result<(), CUresult> {
-    if data.is_null() || sizes.is_null() || attributes.is_null() || count == 0 || count > MOST {
+    if data.is_null() || sizes.is_null() || attributes.is_null() || count == 0 || count > MAX_RANGES {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     for at in 0..count {

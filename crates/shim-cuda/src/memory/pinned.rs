@@ -7,9 +7,9 @@
 //! Memory of the program's own that it registered is treated so on every link (see [`crate::memory::registered`]).
 //!
 //! A function of the program's that a stream comes to reads what the GPU wrote before, and the GPU what it has written: the
-//! upcall thread takes back and pushes too. The GPU waits for it, so it waits for nobody who may wait for the GPU: pages are
+//! upcall thread takes back and pushes too. The GPU waits for it, so it waits for no thread that may wait for the GPU: pages are
 //! made and given back with the books open ([`Standing`]), and the worker answers for their contents at once.
-//! Where a checkpoint holds frames, whoever has the books lets go of them until frames flow again ([`with_books`]).
+//! Where a checkpoint holds frames, the thread with the books lets go of them until frames flow again ([`with_books`]).
 #![expect(unsafe_code, reason = "reads and writes memory that the program uses meanwhile")]
 
 use std::collections::BTreeMap;
@@ -170,7 +170,7 @@ impl Pinned {
         }
     }
 
-    /// The books, which nobody holds while he waits for the GPU.
+    /// The books, which no thread holds while it waits for the GPU.
     fn copies(&self) -> MutexGuard<'_, Copies> {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -285,7 +285,7 @@ impl Backing for HostBacking {
             return reservation.unmap(offset, size).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM);
         }
         shim.session.call(any_context(), &kdHostUnregister { address: range.start, size })?;
-        // SAFETY: a whole piece of the pinned arena's mapping, which no block is in and nobody refers to.
+        // SAFETY: a whole piece of the pinned arena's mapping, which no block is in and no code refers to.
         let removed = unsafe {
             let start = std::ptr::with_exposed_provenance_mut(range.start as usize);
             rustix::mm::madvise(start, size as usize, rustix::mm::Advice::LinuxRemove)
@@ -465,7 +465,7 @@ pub(crate) fn push_used() -> Result<(), CUresult> {
 }
 
 /// The books, with the worker's pages of a block in them: they are made where they are not there. None are of a block that
-/// another thread has freed since it was found: whoever does that takes it out of the map of addresses, and then its pages out
+/// another thread has freed since it was found: that thread takes it out of the map of addresses, and then its pages out
 /// of the books, before its memory goes.
 fn made<'a>(
     shim: &Shim,

@@ -58,7 +58,7 @@ fn known(attribute: u32, address: u64, region: &Region) -> Option<Value> {
     })
 }
 
-/// The value for memory that is the program's own, or nobody's.
+/// The value for memory that is the program's own, or unmapped.
 fn unknown(attribute: u32, address: u64) -> Option<Value> {
     Some(match attribute {
         id::HOST_POINTER => Value::Eight(address),

@@ -97,7 +97,7 @@ enum Sharing {
     Foreign,
 }
 
-/// A place that a stream has freed and nobody else has got yet.
+/// A place that a stream has freed and no other stream has got yet.
 struct Freed {
     address: u64,
     /// As given out: whole granules.

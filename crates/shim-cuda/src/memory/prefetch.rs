@@ -8,7 +8,7 @@ use crate::memory::managed;
 use crate::sync::stream;
 
 /// More ranges in one call make no sense.
-const MOST: usize = 1 << 20;
+const MAX_RANGES: usize = 1 << 20;
 
 /// Ranges of one call.
 ///
@@ -23,7 +23,7 @@ unsafe fn ranges(
     of: CUstream,
 ) -> Result<Vec<(u64, u64)>, CUresult> {
     stream::takes_groups(of)?;
-    if starts.is_null() || sizes.is_null() || count == 0 || count > MOST || flags != 0 {
+    if starts.is_null() || sizes.is_null() || count == 0 || count > MAX_RANGES || flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: below `count`, by the contract.

@@ -1,7 +1,7 @@
 //! Blocks and pools of memory as file descriptors, which programs of one server pass on to each other.
 //!
 //! The block's own descriptor is the worker's. The program gets a small file in memory that holds the lender's name: it can
-//! be sent, inherited and closed like the driver's, and whoever opens it takes the block from the lender's worker. The
+//! be sent, inherited and closed like the driver's, and the process that opens it takes the block from the lender's worker. The
 //! lender must still live then.
 #![expect(unsafe_code, reason = "reads and writes descriptors of C callers")]
 

@@ -1,4 +1,4 @@
-//! The profiler's switches: accepted, because programs call them blindly; nobody profiles through them here.
+//! The profiler's switches: accepted, because programs call them blindly; no profiler uses them here.
 
 use katydid_cuda_sys::CUresult;
 

@@ -16,7 +16,7 @@ use katydid_cuda_sys::{
 use crate::launch::submit::Target;
 use crate::sync::gpu_time;
 
-/// Nobody has looked at the environment yet.
+/// The environment has not been read yet.
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;

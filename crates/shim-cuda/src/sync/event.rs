@@ -161,7 +161,7 @@ fn record_first(event: CUevent, stream: CUstream) -> Result<bool, CUresult> {
     shim.session.enqueue(wire_context, &cuEventRecord { hEvent: event.wire(), hStream: wire(stream)? })?;
     if event.is_shared.load(Ordering::Relaxed) {
         // A program that is told of it right after this must not find it as it was before. What it comes to is said when
-        // somebody asks.
+        // a caller asks.
         let _ = shim.session.ask(wire_context, &cuEventQuery { hEvent: event.wire() });
     }
     Ok(event.is_private)
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn what_has_come_to_pass_is_known_until_anything_is_sent_or_time_has_passed() {
         let done = Done::default();
-        assert!(!done.is_known(0, || 0), "nobody has asked");
+        assert!(!done.is_known(0, || 0), "not asked yet");
         done.note(7, 500);
         let last = 500 + REPEATED_FOR.as_nanos() as u64;
         assert!(done.is_known(7, || 500) && done.is_known(7, || last - 1));

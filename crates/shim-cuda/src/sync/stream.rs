@@ -164,7 +164,7 @@ pub(crate) fn is_of_thread(wire: u32) -> bool {
 ///
 /// `ERROR_INVALID_HANDLE`.
 pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
-    // Whoever asks is about to use the stream: what can be part of a graph was taken into it before.
+    // The caller is about to use the stream: what can be part of a graph was taken into it before.
     graph::capture::refuse(stream)?;
     match stream.0.addr() {
         0 => Ok(default_wire()),

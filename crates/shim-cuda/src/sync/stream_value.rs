@@ -18,7 +18,7 @@ const NOR: u32 = 3;
 /// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`, which batches allow.
 const NO_BARRIER: u32 = 1;
 /// Most operations of a batch.
-const MOST: u32 = 256;
+const MAX_OPERATIONS: u32 = 256;
 
 /// Passes a word that the GPU reaches. On a stream link the program's pinned memory is only copied now and then, so a word
 /// there would be waited for in vain: it is refused.
@@ -98,7 +98,7 @@ pub(crate) unsafe fn batch(
     operations: *mut CUstreamBatchMemOpParams,
     flags: u32,
 ) -> Result<(), CUresult> {
-    if operations.is_null() || !(1..=MOST).contains(&count) || flags != 0 {
+    if operations.is_null() || !(1..=MAX_OPERATIONS).contains(&count) || flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: below `count`, by the contract.

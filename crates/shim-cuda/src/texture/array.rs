@@ -27,7 +27,7 @@ pub(crate) struct Array {
     pub(crate) slot: Slot,
     pub(crate) context: Arc<Context>,
     descriptor: CUDA_ARRAY3D_DESCRIPTOR,
-    /// Whether it is a level, which nobody destroys but its mipmap.
+    /// Whether it is a level, which only its mipmap destroys.
     level: bool,
     /// Its memory, where that is mapped later; a level's is its mipmap's.
     pub(crate) later: Option<Arc<Later>>,

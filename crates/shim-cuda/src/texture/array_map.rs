@@ -28,7 +28,7 @@ const DEFERRED: u32 = 0x80;
 /// Bytes of a tile.
 const TILE: u64 = 65536;
 /// More entries in one call make no sense; so many fit into a message.
-const MOST: u32 = 4096;
+const MAX_ENTRIES: u32 = 4096;
 
 /// What an array or mipmap whose memory is mapped later has of it.
 pub(crate) struct Later {
@@ -169,7 +169,7 @@ fn travelling(shim: &Shim, info: &CUarrayMapInfo, array: u32, memory: u32) -> Ch
 /// `infos` is null or has `count` entries.
 pub(crate) unsafe fn change(infos: *mut CUarrayMapInfo, count: u32, stream: CUstream) -> Result<(), CUresult> {
     stack::wire()?;
-    if infos.is_null() || count == 0 || count > MOST {
+    if infos.is_null() || count == 0 || count > MAX_ENTRIES {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: `count` entries, by the contract.

@@ -229,7 +229,7 @@ pub(crate) fn set_mipmap(reference: CUtexref, mipmap: CUmipmappedArray, flags: u
 }
 
 /// Memory in a line, in the format that the reference has. Where its address is not aligned, texels begin at the aligned
-/// one below, and the bytes between are told; whoever does not want to know them must have an aligned one.
+/// one below, and the bytes between are told; a caller that does not want to know them must have an aligned one.
 ///
 /// # Safety
 ///

@@ -17,7 +17,7 @@ use crate::ffi::{Outcome, unsupported};
 use crate::process::attributes::CAPABILITY;
 
 /// More options than there are kinds make no sense.
-const MOST: u32 = 64;
+const MAX_OPTIONS: u32 = 64;
 /// Kinds of driver 13.0 are below this.
 const KINDS: u32 = 35;
 
@@ -53,7 +53,7 @@ impl Options {
     ///
     /// `kinds` and `values` must be null or hold `count` entries, and stay valid as long as the value lives.
     pub(crate) unsafe fn new(count: u32, kinds: *const CUjit_option, values: *mut *mut c_void) -> Outcome<Self> {
-        if count > MOST || (count > 0 && (kinds.is_null() || values.is_null())) {
+        if count > MAX_OPTIONS || (count > 0 && (kinds.is_null() || values.is_null())) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // SAFETY: `count` entries, by the contract.

@@ -6,7 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 
 /// More than this is written early: nothing is lost, and memory stays bounded.
-const MOST: usize = 1 << 20;
+const MAX_BUFFERED_BYTES: usize = 1 << 20;
 
 /// Which stream a piece goes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Output {
             Some((last, piece)) if *last == to => piece.extend_from_slice(text),
             _ => pending.pieces.push((to, text.to_vec())),
         }
-        if pending.bytes > MOST {
+        if pending.bytes > MAX_BUFFERED_BYTES {
             write_all(&mut pending);
         }
     }

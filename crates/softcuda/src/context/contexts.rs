@@ -58,7 +58,7 @@ pub(crate) struct Context {
     failure: AtomicU32,
     /// How often the program attached to it.
     pub(crate) attached: AtomicU32,
-    /// Somebody destroys it.
+    /// A thread is destroying it.
     closing: AtomicBool,
     /// A bit for each device whose memory it may use.
     peers: AtomicU32,

@@ -67,7 +67,7 @@ impl Primary {
         Ok(())
     }
 
-    /// Ends the context whoever uses it.
+    /// Ends the context, also while it is used.
     pub(crate) fn reset(&self) {
         let mut state = self.state();
         state.holds = 0;

@@ -1,7 +1,7 @@
 //! The current context: a stack of handles for each thread.
 //!
 //! A handle stays on a stack after its context ended; using it then gives `CONTEXT_IS_DESTROYED`, as does a primary
-//! context that nobody has retained.
+//! context that is not retained.
 
 #![expect(unsafe_code, reason = "asks which thread this is")]
 

@@ -56,7 +56,7 @@ impl Span {
         Self { address: self.address + offset, size, ..self }
     }
 
-    /// What both checks ask. Pageable memory must still be nobody's: it could have been reserved since.
+    /// What both checks ask. Pageable memory must still be unreserved: it could have been reserved since.
     fn is_there(&self) -> bool {
         let space = space::read();
         match self.pageable {

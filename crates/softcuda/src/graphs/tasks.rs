@@ -101,7 +101,7 @@ impl Tasks {
         }
     }
 
-    /// The launch comes to nothing, because its context has failed: whoever waits for its events goes on.
+    /// The launch comes to nothing, because its context has failed: waiters for its events go on.
     pub(super) fn give_up(&self) -> Outcome {
         for task in &self.all {
             if let Action::Record(mark) = &task.action {

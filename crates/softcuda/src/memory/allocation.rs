@@ -296,7 +296,7 @@ pub(crate) fn free(at: u64) -> Outcome {
     if matches!(region.kind, Kind::Pooled { .. }) {
         return pool::free_now(&region);
     }
-    // Somebody else may have freed it meanwhile.
+    // Another thread may have freed it meanwhile.
     let region = space::write().remove_same(at, region.id).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     space::quiet();
     give_back(&region)
@@ -322,7 +322,7 @@ pub(crate) fn free_async(at: u64, stream: &Arc<Stream>) -> Outcome {
     stream.submit(job.short()).map(drop)
 }
 
-/// Returns the memory of a range that has left the space to whoever paid for it.
+/// Returns the memory of a range that has left the space to the pool or device that paid for it.
 pub(crate) fn give_back(region: &Region) -> Outcome {
     match region.kind {
         Kind::Managed => {
@@ -365,7 +365,7 @@ mod tests {
         let at = memory.allocate(3 * PAGE + 100, 1).unwrap();
         let byte = |at: u64| std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
         #[expect(unsafe_code, reason = "looks at memory of a device")]
-        // SAFETY: inside the allocation, which nobody else knows.
+        // SAFETY: inside the allocation, which no other code knows.
         unsafe {
             byte(at + 2 * PAGE).write_volatile(77);
             let first = memory.share(at, 3 * PAGE + 100).unwrap();

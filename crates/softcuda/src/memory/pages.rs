@@ -87,7 +87,7 @@ impl Range {
         map(start, size, Protection::ReadWrite, flags, file.as_raw_fd(), offset).map(drop)
     }
 
-    /// Replaces the pages of `start..end` by those of `file` from `offset` on, with the same contents. Nobody may write to them
+    /// Replaces the pages of `start..end` by those of `file` from `offset` on, with the same contents. No thread may write to them
     /// meanwhile.
     pub(crate) fn move_into(&self, start: u64, end: u64, file: &OwnedFd, offset: u64) -> io::Result<()> {
         /// Pages of zeroes take no room in the file.
@@ -95,7 +95,7 @@ impl Range {
         self.check(start, end - start)?;
         let target = File::from(file.try_clone()?);
         for at in (start..end).step_by(PAGE as usize) {
-            // SAFETY: a page of this range, which is readable and which nobody writes to, by the contract.
+            // SAFETY: a page of this range, which is readable and which no thread writes to, by the contract.
             let page = unsafe { std::slice::from_raw_parts(address(at).cast::<u8>().cast_const(), PAGE as usize) };
             if page != ZEROES {
                 target.write_all_at(page, offset + (at - start))?;
@@ -119,7 +119,7 @@ impl Range {
     /// Changes what may be done with pages.
     pub(crate) fn protect(&self, start: u64, size: u64, protection: Protection) -> io::Result<()> {
         self.check(start, size)?;
-        // SAFETY: the pages belong to this range, which nobody borrows Rust references into.
+        // SAFETY: the pages belong to this range, which no Rust reference points into.
         done(unsafe { libc::mprotect(address(start), size as usize, protection.bits()) })
     }
 
@@ -130,11 +130,11 @@ impl Range {
             return Ok(());
         }
         self.check(first, last - first)?;
-        // SAFETY: the pages belong to this range, which nobody borrows Rust references into.
+        // SAFETY: the pages belong to this range, which no Rust reference points into.
         done(unsafe { libc::madvise(address(first), (last - first) as usize, libc::MADV_DONTNEED) })
     }
 
-    /// Refuses to touch pages of somebody else: what follows a check replaces mappings without asking.
+    /// Refuses to touch pages of another owner: what follows a check replaces mappings without asking.
     fn check(&self, start: u64, size: u64) -> io::Result<()> {
         let inside = start >= self.start && start.checked_add(size).is_some_and(|end| end <= self.start + self.size);
         if inside { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
@@ -166,7 +166,7 @@ impl SharedPage {
     }
 }
 
-// SAFETY: the page belongs to nobody in particular; whoever uses its bytes says how.
+// SAFETY: the page belongs to no single owner; the code that uses its bytes says how.
 unsafe impl Send for SharedPage {}
 // SAFETY: as above.
 unsafe impl Sync for SharedPage {}
@@ -204,7 +204,7 @@ pub(crate) fn memory_file(size: u64) -> io::Result<OwnedFd> {
     // SAFETY: the name is a literal with its NUL.
     let number = unsafe { libc::memfd_create(c"katydid-softcuda".as_ptr(), libc::MFD_CLOEXEC) };
     done(number.min(0))?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor without another owner.
     let file = unsafe { OwnedFd::from_raw_fd(number) };
     // SAFETY: the descriptor is open.
     done(unsafe { libc::ftruncate(file.as_raw_fd(), size as i64) })?;
@@ -221,7 +221,7 @@ pub(crate) fn punch(file: &OwnedFd, offset: u64, size: u64) {
 /// Bytes from `offset` on for which a memory file has no pages, neither in memory nor swapped out; 0 if that cannot be
 /// told.
 pub(crate) fn hole(file: &OwnedFd, offset: u64) -> u64 {
-    // SAFETY: the descriptor is open; nobody uses its position.
+    // SAFETY: the descriptor is open; no code uses its position.
     let data = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, libc::SEEK_DATA) };
     match u64::try_from(data) {
         Ok(data) => data.saturating_sub(offset),

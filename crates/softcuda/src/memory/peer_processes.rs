@@ -1,7 +1,7 @@
 //! Processes that share the memory of their devices, as programs on one GPU do: `KATYDID_SOFT_SHARED` names a folder.
 //!
 //! Each process has a file there that says what it has of each device, and holds that file's lock for as long as it lives:
-//! what stands in a file that nobody has locked is of a process that has ended, and counts no more. Who takes memory holds
+//! what stands in a file that no process has locked is of a process that has ended, and counts no more. Who takes memory holds
 //! the folder's lock meanwhile, so running out is exact here too.
 
 use std::fs::{self, File};
@@ -36,7 +36,7 @@ pub(crate) fn of_process() -> Option<&'static Neighbours> {
 }
 
 impl Neighbours {
-    /// Joins those in `folder` under a name that nobody alive has.
+    /// Joins those in `folder` under a name that no living process has.
     fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let open =
@@ -65,7 +65,7 @@ impl Neighbours {
 
     /// Has this process have `used` bytes of a device, fewer than before.
     pub(crate) fn give(&self, device: usize, used: u64) {
-        // A file that cannot be written goes on to say more than is so: nobody gets what is not there.
+        // A file that cannot be written goes on to say more than is so: no process gets what is not there.
         let _ = self.write(device, used);
     }
 
@@ -95,7 +95,7 @@ impl Neighbours {
                 continue;
             }
             if file.try_lock_shared().is_ok() {
-                // Whoever had it has ended.
+                // Its process has ended.
                 let _ = fs::remove_file(&path);
                 continue;
             }

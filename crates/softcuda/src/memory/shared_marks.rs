@@ -2,7 +2,7 @@
 //!
 //! A record takes the next number; the event has come to pass when the highest number that was reached is at least the
 //! last one taken. Handles name the process that made the event and its descriptor of the page; they lead nowhere once it
-//! has ended, but whoever opened one keeps the page.
+//! has ended, but a process that opened one keeps the page.
 
 #![expect(unsafe_code, reason = "maps a page that other processes map too")]
 
@@ -22,10 +22,10 @@ use crate::memory::pages::{self, PAGE, SharedPage};
 
 /// First bytes of a handle.
 const MAGIC: u64 = u64::from_le_bytes(*b"katydevt");
-/// In the place of a process: the descriptor is this one's, which somebody has passed on to it.
+/// In the place of a process: the descriptor is this one's, which another process has passed on to it.
 const OWN: u64 = 0;
 /// How often a waiting thread looks: other processes cannot wake it.
-const LOOK: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The counters.
 #[repr(C)]
@@ -124,7 +124,7 @@ impl SharedMarks {
     /// Waits until a number is reached.
     pub(crate) fn wait(&self, number: u64) {
         while !self.is_reached(number) {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }

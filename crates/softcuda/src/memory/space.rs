@@ -315,7 +315,7 @@ impl Space {
 
 /// The address space of this process.
 static SPACE: RwLock<Space> = RwLock::new(Space::new());
-/// Read by whoever touches memory, written by whoever has taken a range away. Never read twice by one thread: between
+/// Read by threads that touch memory, written by a thread that has taken a range away. Never read twice by one thread: between
 /// the two a writer may be waiting.
 static WORKING: RwLock<()> = RwLock::new(());
 

@@ -213,8 +213,8 @@ pub(crate) fn block_at(address: u64) -> Outcome<Arc<Block>> {
     reservation.mapped.get(&region.start).map(|(block, _)| Arc::clone(block)).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// How many bytes from `address` on, `size` at most, nobody has ever written to: they are zeroes that take no memory,
-/// as long as nobody reads them. 0 where that is not known.
+/// How many bytes from `address` on, `size` at most, were never written to: they are zeroes that take no memory,
+/// as long as no thread reads them. 0 where that is not known.
 pub(crate) fn untouched(address: u64, size: u64) -> u64 {
     let Some(region) = space::find(address).filter(|region| matches!(region.kind, Kind::Mapped(_))) else { return 0 };
     let mut all = reservations();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_written_to_is_known() {
+    fn what_was_never_written_to_is_known() {
         let (start, handle) = (reserve(4 * GRANULARITY, 0, 0).unwrap(), block());
         assert_eq!((untouched(start, 8), map(start, GRANULARITY, 0, handle)), (0, Ok(())));
         let grants = [CUmemAccessDesc { location: here(), flags: access_flags::READ_WRITE }];

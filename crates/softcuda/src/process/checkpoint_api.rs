@@ -13,7 +13,7 @@
 //! | `katydid_softcuda_cancel` | ends every kernel at once; their contexts fail |
 //! | `katydid_softcuda_heaps` | gives the books of each heap that device code allocates from: of a context, as bytes |
 //! | `katydid_softcuda_heap` | makes such a heap again; what is in it is then written to its addresses |
-//! | `katydid_softcuda_untouched` | how many bytes from an address on nobody has ever written to |
+//! | `katydid_softcuda_untouched` | how many bytes from an address on were never written to |
 //! | `katydid_softcuda_executed` | warp instructions that this process has run so far |
 
 #![expect(unsafe_code, reason = "exported symbols, and buffers of C callers")]
@@ -35,7 +35,7 @@ use crate::sync::{hold, stream};
 /// Called with each launch that was put aside; anything but 0 ends the visit and is returned.
 type Visit = unsafe extern "C" fn(user: *mut c_void, CUcontext, CUstream, state: *const u8, size: usize) -> CUresult;
 
-/// Panics stop here, as at the border of the driver API.
+/// Panics stop here, as in every function of the driver API.
 fn guarded(what: &str, body: impl FnOnce() -> Outcome) -> CUresult {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         say(&format!("{what}: internal error (please report it)"));

@@ -39,7 +39,7 @@ impl<T> Registry<T> {
         self.objects.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.get(&handle).cloned()
     }
 
-    /// Ends the life of `handle`. The object lives on while somebody works with it.
+    /// Ends the life of `handle`. The object lives on while a caller works with it.
     pub(crate) fn remove(&self, handle: usize) -> Option<Arc<T>> {
         self.objects.write().unwrap_or_else(PoisonError::into_inner).as_mut()?.remove(&handle)
     }

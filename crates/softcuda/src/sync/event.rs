@@ -1,6 +1,6 @@
 //! Events: points of a stream, with the time they were reached.
 //!
-//! A record makes a new mark and the event stands for it from then on; whoever waited for the old one still does.
+//! A record makes a new mark and the event stands for it from then on; a thread that waited for the old one still does.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -34,7 +34,7 @@ impl Mark {
         }
     }
 
-    /// When the point was reached. Nobody asks for the very moment of a point that another process may reach.
+    /// When the point was reached. No caller asks for the very moment of a point that another process may reach.
     pub(crate) fn time(&self) -> Option<Instant> {
         if let Some((marks, number)) = &self.shared {
             return marks.is_reached(*number).then(Instant::now);
@@ -90,7 +90,7 @@ impl Event {
         self.mark().is_some()
     }
 
-    /// A new mark that the event stands for from now on; whoever renews it reaches it.
+    /// A new mark that the event stands for from now on; the stream that renews it reaches it.
     pub(crate) fn renew(&self) -> Arc<Mark> {
         let shared = self.shared.as_ref().map(|marks| (Arc::clone(marks), marks.record()));
         let mark = Arc::new(Mark { shared, ..Mark::default() });
@@ -119,7 +119,7 @@ impl Event {
         }
         let tickets = context.streams.tickets(|stream| stream.is_of(green));
         let mark = self.renew();
-        // A stream of its own, whose handle ends here: it waits on a thread that nobody else needs.
+        // A stream of its own, whose handle ends here: it waits on a thread that no other stream needs.
         let waiter = stream::create(context, 0, stream_flags::NON_BLOCKING, 0)?;
         let job = Job::always(move |_| {
             tickets.iter().for_each(|(stream, ticket)| stream.wait(*ticket));

@@ -79,7 +79,7 @@ pub(crate) fn run(
     }
 }
 
-/// Takes a launch from those that run; one that goes on later is on the shelf at the same moment, so that whoever holds
+/// Takes a launch from those that run; one that goes on later is on the shelf at the same moment, so that a thread that holds
 /// everything finds it there.
 fn stop(number: u64, aside: Option<Aside>) {
     let mut shelf = lock(&SHELF);
@@ -126,9 +126,9 @@ pub(crate) fn cancel() {
     CHANGED.notify_all();
 }
 
-/// Whoever waits on the shelf looks at its switch again.
+/// Launches on the shelf look at their switches again.
 pub(crate) fn wake() {
-    // Whoever looked at its switch before it was thrown is waiting once the lock is free.
+    // A thread that looked at its switch before it was thrown is waiting once the lock is free.
     drop(lock(&SHELF));
     CHANGED.notify_all();
 }

@@ -4,7 +4,7 @@
 //! stream comes after everything submitted before it to blocking streams, and they after it: both are tickets taken
 //! under the lock of the context's set of streams, so that no two streams can wait for each other.
 //!
-//! A queue has places for [`PLACES`] jobs, as those of GPUs have: whoever finds none free waits, and holds nothing meanwhile.
+//! A queue has places for [`PLACES`] jobs, as those of GPUs have: a thread that finds none free waits, and holds nothing meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -304,7 +304,7 @@ impl StreamSet {
         Order { legacy: &self.legacy, others: self.others.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Adds a stream, and forgets those that nobody can submit to any more and that have finished.
+    /// Adds a stream, and forgets those that no thread can submit to any more and that have finished.
     fn add(&self, stream: &Arc<Stream>) {
         let mut order = self.lock();
         order.others.retain(|other| Arc::strong_count(other) > 1 || other.pending().is_some());

@@ -1,4 +1,4 @@
-//! Arrays: texels in memory whose addresses nobody sees, alone or as the levels of a mipmap.
+//! Arrays: texels in memory whose addresses no program sees, alone or as the levels of a mipmap.
 //!
 //! Every level lies row by row, slice by slice (layers and faces are slices) without gaps, in a range that copies and the
 //! texture unit reach and plain loads do not. What a descriptor may say was asked of an H200.

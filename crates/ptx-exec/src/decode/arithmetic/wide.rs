@@ -16,7 +16,7 @@ use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand, Variable};
 
 /// Most registers that one declaration of `.b128` may make.
-const MOST: u32 = 4096;
+const MAX_WIDE_REGISTERS: u32 = 4096;
 
 /// Whether an instruction works on `.b128`.
 pub(crate) fn is_wide(i: &Instruction<'_>) -> bool {
@@ -27,7 +27,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// `.reg .b128 a;` A range is bound name by name when it is used, so only its prefix and length are kept.
     pub(crate) fn declare_wide(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
         match variable.count {
-            Some(count) if count > MOST => Err(self.unsupported_name("thousands of .b128 registers", variable.line)),
+            Some(count) if count > MAX_WIDE_REGISTERS => {
+                Err(self.unsupported_name("thousands of .b128 registers", variable.line))
+            }
             Some(count) => {
                 self.wide_ranges.push((variable.name, count, self.scopes.len()));
                 Ok(())

@@ -20,7 +20,7 @@ use crate::ffi::{MaybeOut, Out, Outcome, Text, api};
 use crate::process::state;
 
 /// Largest input that is believed.
-const MOST: usize = 1 << 32;
+const MAX_INPUT_BYTES: usize = 1 << 32;
 
 /// Options of living linkings, by handle: their logs are written whenever an input is added.
 static OPTIONS: Mutex<Option<HashMap<usize, (Options, Instant)>>> = Mutex::new(None);
@@ -93,7 +93,7 @@ unsafe fn add(
     let linker = resolve(state)?;
     // SAFETY: the contract.
     let compilation = unsafe { compilation(options) }?;
-    if data.is_null() || size == 0 || size > MOST || kind > jit_input::NVVM {
+    if data.is_null() || size == 0 || size > MAX_INPUT_BYTES || kind > jit_input::NVVM {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: the contract.

@@ -1,7 +1,7 @@
 //! Contexts.
 //!
-//! Handles that are no context give 201; a context that has ended but is still current somewhere gives 709 to whoever
-//! wants to work in it, and so does a primary context that nobody retains.
+//! Handles that are no context give 201; a context that has ended but is still current somewhere gives 709 to a thread that
+//! wants to work in it, and so does a primary context that is not retained.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 

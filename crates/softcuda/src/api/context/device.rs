@@ -153,7 +153,7 @@ api! {
         put(&ready(device)?.pci_bus_id(), &text, room)?;
     }
 
-    /// A bus id that is nobody's gives 1.
+    /// A bus id of no device gives 1.
     fn cuDeviceGetByPCIBusId(device: Out<i32>, text: Text<'_>) {
         state::ready()?;
         let text = text.name().map_err(|_| CUresult::ERROR_INVALID_VALUE)?;

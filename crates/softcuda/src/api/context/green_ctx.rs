@@ -22,7 +22,7 @@ const MULTIPROCESSORS: u32 = 1;
 /// `CU_STREAM_NON_BLOCKING`, which a green context's streams must be.
 const NON_BLOCKING: u32 = 1;
 /// More resources are in no description.
-const MOST: u32 = 1024;
+const MAX_RESOURCES: u32 = 1024;
 
 fn check_type(kind: u32) -> Outcome {
     if kind == MULTIPROCESSORS { Ok(()) } else { Err(CUresult::ERROR_INVALID_RESOURCE_TYPE) }
@@ -105,7 +105,7 @@ api! {
     /// Parts of the same split, or one.
     fn cuDevResourceGenerateDesc(description: Out<CUdevResourceDesc>, resources: *mut CUdevResource, count: u32) {
         state::ready()?;
-        if resources.is_null() || !(1..=MOST).contains(&count) {
+        if resources.is_null() || !(1..=MAX_RESOURCES).contains(&count) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // SAFETY: the caller's array has `count` entries.

@@ -32,7 +32,7 @@ api! {
         error.name().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     }
 
-    /// The private tables; they are told of this library first, whoever asks first.
+    /// The private tables; they are told of this library first, by whichever call comes first.
     fn cuGetExportTable(table: *mut *const c_void, id: *const CUuuid) {
         facts::install();
         // SAFETY: the caller's pointers, with the same contract; an id is 16 bytes.

@@ -17,7 +17,7 @@ use crate::sync::stream::{self, Stream};
 use crate::texture::{array, volume};
 
 /// More copies in one call make no sense.
-const MOST: usize = 1 << 20;
+const MAX_COPIES: usize = 1 << 20;
 
 /// What a batch gives in the place of the index of a wrong copy when the fault is in no single one.
 const NO_INDEX: usize = usize::MAX;
@@ -51,7 +51,7 @@ impl Arrays {
     unsafe fn read(&self) -> Outcome<Vec<Entry>> {
         let missing = self.targets.is_null() || self.sources.is_null() || self.sizes.is_null();
         let unsaid = self.attributes.is_null() || self.firsts.is_null();
-        let counts = (1..=MOST).contains(&self.count) && (1..=self.count).contains(&self.kinds);
+        let counts = (1..=MAX_COPIES).contains(&self.count) && (1..=self.count).contains(&self.kinds);
         if missing || unsaid || !counts {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -107,7 +107,7 @@ unsafe fn read_boxes(
     count: usize,
 ) -> Result<Vec<(CUDA_MEMCPY3D, u32)>, (CUresult, usize)> {
     let wrong = CUresult::ERROR_INVALID_VALUE;
-    if operations.is_null() || !(1..=MOST).contains(&count) {
+    if operations.is_null() || !(1..=MAX_COPIES).contains(&count) {
         return Err((wrong, NO_INDEX));
     }
     let texel = |handle: CUarray| array::resolve(handle).ok().map(|array| array.format.texel_bytes() as usize);

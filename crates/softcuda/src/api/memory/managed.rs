@@ -17,7 +17,7 @@ use crate::process::{device, state};
 use crate::sync::stream::{self, resolve};
 
 /// More ranges or attributes in one call make no sense.
-const MOST: usize = 1 << 20;
+const MAX_RANGES: usize = 1 << 20;
 
 /// Answers one attribute of a range into `size` bytes of the caller.
 ///
@@ -25,7 +25,7 @@ const MOST: usize = 1 << 20;
 ///
 /// `data` must be null or writable for `size` bytes.
 unsafe fn answer(data: *mut c_void, size: usize, attribute: u32, (start, length): (u64, usize)) -> Outcome {
-    if data.is_null() || size == 0 || !size.is_multiple_of(4) || size > MOST {
+    if data.is_null() || size == 0 || !size.is_multiple_of(4) || size > MAX_RANGES {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let values = managed::attribute(start, length as u64, attribute, size / 4)?;
@@ -56,7 +56,7 @@ unsafe fn batch(
     (places, firsts, kinds): (*const CUmemLocation, *const usize, usize),
 ) -> Outcome<Vec<(u64, u64, Target)>> {
     let missing = starts.is_null() || sizes.is_null() || places.is_null() || firsts.is_null();
-    if missing || count == 0 || count > MOST || kinds == 0 || kinds > count {
+    if missing || count == 0 || count > MAX_RANGES || kinds == 0 || kinds > count {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: the contract.
@@ -136,7 +136,7 @@ api! {
     /// What the memory holds afterwards is not said: it is left as it is.
     fn cuMemDiscardBatchAsync(starts: *mut u64, sizes: *mut usize, count: usize, flags: u64, stream: CUstream) {
         stream::of_group(stream)?;
-        if starts.is_null() || sizes.is_null() || count == 0 || count > MOST || flags != 0 {
+        if starts.is_null() || sizes.is_null() || count == 0 || count > MAX_RANGES || flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // SAFETY: the caller's arrays have as many entries as it says.
@@ -175,7 +175,7 @@ api! {
         length: usize,
     ) {
         state::ready()?;
-        if data.is_null() || sizes.is_null() || attributes.is_null() || count == 0 || count > MOST {
+        if data.is_null() || sizes.is_null() || attributes.is_null() || count == 0 || count > MAX_RANGES {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         for at in 0..count {

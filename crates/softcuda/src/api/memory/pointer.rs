@@ -12,7 +12,7 @@ use crate::memory::space;
 use crate::process::state;
 
 /// More attributes than there are make no sense.
-const MOST: u32 = 64;
+const MAX_ATTRIBUTES: u32 = 64;
 
 /// Writes exactly the bytes of a value.
 ///
@@ -49,7 +49,7 @@ api! {
         address: u64,
     ) {
         state::ready()?;
-        if count == 0 || count > MOST || attributes.is_null() || data.is_null() {
+        if count == 0 || count > MAX_ATTRIBUTES || attributes.is_null() || data.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let region = space::find(address);

@@ -112,9 +112,9 @@ api! {
 
     /// Any word that the device reaches, registered host memory included.
     fn cuStreamBatchMemOp_v2(stream: CUstream, count: u32, operations: *mut CUstreamBatchMemOpParams, flags: u32) {
-        const MOST: u32 = 256;
+        const MAX_OPERATIONS: u32 = 256;
         let stream = resolve(stream)?;
-        if operations.is_null() || !(1..=MOST).contains(&count) || flags != 0 {
+        if operations.is_null() || !(1..=MAX_OPERATIONS).contains(&count) || flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // SAFETY: the caller's array has `count` entries.

@@ -63,7 +63,7 @@ impl Wanted {
 
 /// What is known about pools besides themselves.
 struct Choice {
-    /// Default pools that somebody has asked for.
+    /// Default pools that a caller has asked for.
     defaults: Vec<(Wanted, Arc<Pool>)>,
     /// Pools that were made current in the place of default ones.
     current: Vec<(Wanted, Arc<Pool>)>,
@@ -156,7 +156,7 @@ pub(super) fn trim(device: i32, keep: u64) {
     }
 }
 
-/// Gives back the unused memory of all pools of a device: somebody needs it more.
+/// Gives back the unused memory of all pools of a device: another allocation needs it.
 pub(crate) fn trim_device(device: i32) {
     if ANY.load(Ordering::Acquire) {
         trim(device, 0);

@@ -136,7 +136,7 @@ impl State {
         Some(self.freed.swap_remove(index).at)
     }
 
-    /// A place that nobody has, with memory behind it.
+    /// A free place with memory behind it.
     fn take_new(&mut self, size: u64) -> Outcome<u64> {
         if size > self.budget.capacity() {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);

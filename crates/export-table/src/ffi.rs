@@ -1,8 +1,8 @@
-//! The C border of every slot: status numbers, and panics stopped before they reach foreign frames.
+//! The C interface of every slot: status numbers, and panics stopped before they reach foreign frames.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A `CUresult` as it crosses the border. A plain number, because a caller may hand any value back.
+/// A `CUresult` as C callers see it. A plain number, because a caller may hand any value back.
 pub type Status = u32;
 
 /// The few results that slots give of their own.
@@ -11,7 +11,7 @@ pub mod status {
 
     /// Done.
     pub const SUCCESS: Status = 0;
-    /// A null output, or an id nobody knows.
+    /// A null output, or an unknown id.
     pub const INVALID_VALUE: Status = 1;
     /// There is no memory left.
     pub const OUT_OF_MEMORY: Status = 2;
