@@ -3,15 +3,13 @@
 //! The flat form, little-endian: `kind` u32, `count` u32, then the `count` lengths as u64 (the table), then the parts,
 //! each followed by zeros up to a multiple of 8.
 
-use std::borrow::Cow;
-
 use crate::compilation::Compilation;
 use crate::container::{CONTAINER_MAGIC, Container};
 use crate::elf::{ELF_MAGIC, elf_length};
 use crate::entry::until_nul;
 use crate::error::{ImageError, check_limit, check_there};
 use crate::linked::linked_texts;
-use crate::rebuild::OwnedImage;
+use crate::ptx::Ptx;
 
 /// First word of a wrapper.
 pub(crate) const WRAPPER_MAGIC: u32 = 0x4662_43b1;
@@ -47,19 +45,8 @@ impl ImageKind {
 /// A module image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image<'a> {
-    kind: ImageKind,
-    parts: Vec<&'a [u8]>,
-}
-
-/// PTX text out of an image.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ptx<'a> {
-    /// The architecture it was made for; 0 if only the text itself says so.
-    pub sm: u32,
-    /// The text.
-    pub text: Cow<'a, str>,
-    /// What its compilation was told.
-    pub compilation: Compilation,
+    pub(crate) kind: ImageKind,
+    pub(crate) parts: Vec<&'a [u8]>,
 }
 
 impl<'a> Image<'a> {
@@ -159,12 +146,6 @@ impl<'a> Image<'a> {
         }
         check_limit("what follows the parts", rest.len() as u64, 0)?;
         Ok(Self { kind, parts })
-    }
-
-    /// A copy as a driver wants it, with wrapper and array built up again.
-    #[must_use]
-    pub fn rebuild(&self) -> OwnedImage {
-        OwnedImage::new(self.kind, &self.parts)
     }
 }
 

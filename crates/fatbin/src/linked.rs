@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use crate::compilation::Compilation;
 use crate::elf::{Section, sections};
 use crate::error::{ImageError, check_there};
-use crate::image::Ptx;
+use crate::ptx::Ptx;
 
 /// Name of the section with the texts.
 const TEXTS: &str = ".katydid.ptx";

@@ -9,6 +9,14 @@ use crate::image::{Image, ImageKind, WRAPPER_MAGIC};
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
+impl Image<'_> {
+    /// A copy as a driver wants it, with wrapper and array built up again.
+    #[must_use]
+    pub fn rebuild(&self) -> OwnedImage {
+        OwnedImage::new(self.kind, &self.parts)
+    }
+}
+
 /// A copy of an image that can be handed to a driver. The pointer is valid as long as this value lives, wherever it
 /// is moved; a driver that was told that the image stays ("is preserved") needs it as long as the library.
 #[derive(Debug)]

@@ -31,7 +31,6 @@ const FILES_PER_DIRECTORY: usize = 20;
 const EXEMPT: &[(&str, usize)] = &[
     ("api-codegen", 4),
     ("cli", 43),
-    ("fatbin", 3),
     ("graph", 9),
     ("ptx", 2),
     ("ptx-exec", 68),
@@ -151,7 +150,7 @@ fn judged(name: &str, in_cycles: usize, cycles: Vec<String>) -> Vec<String> {
 
 /// A cycle of modules: all that take part, and a shortest way round.
 fn describe(root: &Path, name: &str, members: &BTreeSet<ModulePath>, uses: &Uses) -> String {
-    let names: Vec<String> = members.iter().map(|path| shown(path)).collect();
+    let names: Vec<String> = members.iter().map(shown).collect();
     let mut text = format!("{name}: {} modules use each other in a cycle: {}", members.len(), names.join(", "));
     for edge in shortest_cycle(members, uses) {
         text.push_str(&format!("\n    {}", edge_line(root, &edge.0, &edge.1, &uses[&edge])));

@@ -1,0 +1,16 @@
+//! PTX text as images hold it.
+
+use std::borrow::Cow;
+
+use crate::compilation::Compilation;
+
+/// PTX text out of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ptx<'a> {
+    /// The architecture it was made for; 0 if only the text itself says so.
+    pub sm: u32,
+    /// The text.
+    pub text: Cow<'a, str>,
+    /// What its compilation was told.
+    pub compilation: Compilation,
+}
