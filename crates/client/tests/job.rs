@@ -23,7 +23,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::net::{Shutdown, shutdown};
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const KEY: SessionKey = SessionKey([7; 16]);
 const NOTHING: kdCopyIn<'_> = kdCopyIn { destination: 0, stream: 0, data: &[] };
 
@@ -67,10 +67,10 @@ impl Stage {
         };
         let (connection, worker) = thread::scope(|scope| {
             let worker = scope.spawn(|| {
-                let pending = Pending::accept(server.accept().unwrap().0.into(), &build(), PATIENCE).unwrap();
+                let pending = Pending::accept(server.accept().unwrap().0.into(), &build(), TEST_TIMEOUT).unwrap();
                 pending.open(&build(), &ready(), 0).unwrap()
             });
-            (connect(&address, &hello, &build(), PATIENCE).unwrap(), worker.join().unwrap())
+            (connect(&address, &hello, &build(), TEST_TIMEOUT).unwrap(), worker.join().unwrap())
         });
         let link_control = worker.link_control().unwrap();
         let (tell, taken) = channel();
@@ -100,7 +100,7 @@ impl Stage {
 
     /// Takes the program back.
     fn take_back(&self) {
-        let pending = Pending::accept(self.server.accept().unwrap().0.into(), &build(), PATIENCE).unwrap();
+        let pending = Pending::accept(self.server.accept().unwrap().0.into(), &build(), TEST_TIMEOUT).unwrap();
         self.link_control.attach(pending, &build(), &ready()).unwrap();
     }
 
@@ -129,7 +129,7 @@ struct Supervisor(ControlChannel);
 
 impl Supervisor {
     fn hear(&self) -> FromProgram {
-        FromProgram::decode(&self.0.receive(PATIENCE).unwrap().bytes).unwrap()
+        FromProgram::decode(&self.0.receive(TEST_TIMEOUT).unwrap().bytes).unwrap()
     }
 
     fn say(&self, order: &ToProgram) {

@@ -14,10 +14,10 @@
 //! pieces, which no dump of the program is to hold. From then on the socket of a
 //! shared-memory link stays silent: it only tells each side when the other one is gone.
 //!
-//! OrderingRules kept in this crate:
+//! Rules of this crate:
 //! - no thread is made in the program, and no signal can reach it from here (no `SIGPIPE`);
 //! - whatever a peer may write is bounded, copied out, and checked before it means anything ([`LinkError::Protocol`]);
-//! - memory shared with a peer is touched in the module `shared` alone, by atomics and by copies, never by reference.
+//! - memory shared with a peer is touched in the module `shm/shared_mapping` alone, by atomics and by copies, never by reference.
 //!
 //! Every byte is specified in `docs/wire-protocol.md`.
 

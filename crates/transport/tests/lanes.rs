@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use common::proxy::{Network, Ways};
-use common::{ADD, ECHO, EXIT, PATIENCE, Path, SUM, Server, answer, answer_in_parts, build, hello};
+use common::{ADD, ECHO, EXIT, Path, SUM, Server, TEST_TIMEOUT, answer, answer_in_parts, build, hello};
 use katydid_transport::connect;
 use katydid_transport::{
     Address, ConnectedLink, Event, LinkControl, LinkError, Pending, ProgramLink, ReplyBuffer, WorkerLink,
@@ -66,7 +66,7 @@ impl Host {
     fn link(&self, network: Option<&Network>) -> (ConnectedLink, Box<dyn WorkerLink>) {
         let address = network.map_or(&self.address, |network| &network.address).clone();
         let hello = Hello { arenas: vec![], ..hello(LinkKind::STREAM) };
-        let program = thread::spawn(move || connect(&address, &hello, &build(), PATIENCE).unwrap());
+        let program = thread::spawn(move || connect(&address, &hello, &build(), TEST_TIMEOUT).unwrap());
         let worker = self.programs.recv().unwrap().open(&build(), &ready(), 0).unwrap();
         *self.present.lock().unwrap() = worker.link_control();
         let connection = program.join().unwrap();
@@ -361,7 +361,7 @@ fn lanes_are_closed_when_the_program_leaves_and_opened_anew() {
             link_control.detach();
             assert_eq!(gate.leave().unwrap(), frames);
             thread::scope(|scope| {
-                scope.spawn(|| gate.resume(&network.address, KEY, PATIENCE).unwrap());
+                scope.spawn(|| gate.resume(&network.address, KEY, TEST_TIMEOUT).unwrap());
                 link_control.attach(host.programs.recv().unwrap(), &build(), &ready()).unwrap();
             });
             gate.release();
@@ -376,7 +376,7 @@ fn lanes_are_closed_when_the_program_leaves_and_opened_anew() {
 fn come_as(host: &Host, number: u64) -> Result<(), String> {
     let claim = Claim { role: Role::LANE, key: KEY, frames: number };
     let hello = Hello { claim, arenas: vec![], ..hello(LinkKind::STREAM) };
-    connect(&host.address, &hello, &build(), PATIENCE).map(drop).map_err(|error| error.to_string())
+    connect(&host.address, &hello, &build(), TEST_TIMEOUT).map(drop).map_err(|error| error.to_string())
 }
 
 #[test]

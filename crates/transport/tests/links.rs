@@ -8,7 +8,7 @@ mod common;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use common::{ADD, ECHO, EXIT, PATIENCE, PRINT, Path, SLOW_ECHO, SUM, link, work};
+use common::{ADD, ECHO, EXIT, PRINT, Path, SLOW_ECHO, SUM, TEST_TIMEOUT, link, work};
 use katydid_transport::{LinkControl, LinkError, ProgramLink, ReplyBuffer};
 use katydid_wire::frame::{FrameError, MAX_PAYLOAD, ReplyHead};
 use rustix::thread::{Pid, gettid};
@@ -262,7 +262,7 @@ fn an_enqueued_frame_arrives_although_nothing_follows_it() {
                 assert_eq!(arrives.recv().unwrap(), None);
                 connection.link.enqueue(ADD, 0, &[&payload]).unwrap();
                 // Nothing else is sent until it is there.
-                assert_eq!(arrives.recv_timeout(PATIENCE).unwrap(), Some(size), "{path:?}");
+                assert_eq!(arrives.recv_timeout(TEST_TIMEOUT).unwrap(), Some(size), "{path:?}");
                 reader.join().unwrap();
             });
         }
@@ -281,7 +281,7 @@ fn sleeps(thread: Pid) -> u64 {
 #[test]
 fn a_thread_that_listens_does_not_wake_for_each_reply() {
     /// To go to sleep so often a second is not to wake for each reply; with looks every 20 ms it would be 100 times.
-    const MOST: f64 = 20.0;
+    const MAX_SLEEPS_PER_SECOND: f64 = 20.0;
     let listens = |worker: LinkControl, link: &dyn ProgramLink| {
         let (tell, told) = channel();
         std::thread::scope(|scope| {
@@ -303,7 +303,7 @@ fn a_thread_that_listens_does_not_wake_for_each_reply() {
             (0..50).for_each(|_| busy());
             let second = worker.request_reclaim().unwrap();
             assert_eq!(listener.join().unwrap(), [first, second]);
-            assert!((slept as f64) < MOST * (1.0 + took), "{slept} times in {took} s");
+            assert!((slept as f64) < MAX_SLEEPS_PER_SECOND * (1.0 + took), "{slept} times in {took} s");
         });
     };
     for path in [Path::Unix, Path::Tcp, Path::Tls] {
@@ -346,7 +346,7 @@ fn a_full_ring_of_a_dead_worker_does_not_hold_the_program() {
                 std::thread::sleep(std::time::Duration::from_millis(50));
                 drop(worker);
             });
-            let lost = (0..PATIENCE.as_secs()).find_map(|_| connection.link.enqueue(ADD, 0, &[&bulk]).err());
+            let lost = (0..TEST_TIMEOUT.as_secs()).find_map(|_| connection.link.enqueue(ADD, 0, &[&bulk]).err());
             assert!(matches!(lost, Some(LinkError::Closed)), "{lost:?}");
         });
     }

@@ -12,7 +12,7 @@ use std::thread;
 
 use common::certs::{Authority, CLIENT, EXPIRED, NOT_YET, SERVER, VALID};
 use common::proxy::Proxy;
-use common::{ECHO, PATIENCE, Path, Server, build, hello, work};
+use common::{ECHO, Path, Server, TEST_TIMEOUT, build, hello, work};
 use katydid_transport::connect;
 use katydid_transport::{AUTHORITY, Address, CERTIFICATE, KEY};
 use katydid_wire::handshake::{LinkKind, Ready};
@@ -25,7 +25,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 fn refusal(server: &Server, address: &Address) -> (String, String) {
     thread::scope(|scope| {
         let accepted = scope.spawn(|| server.greet().map(drop));
-        let program = connect(address, &hello(LinkKind::STREAM), &build(), PATIENCE);
+        let program = connect(address, &hello(LinkKind::STREAM), &build(), TEST_TIMEOUT);
         let program = program.map(drop).unwrap_err().to_string();
         (program, accepted.join().unwrap().unwrap_err().to_string())
     })
@@ -93,7 +93,7 @@ fn a_program_looks_at_its_own_certificate_first() {
     let Address::Tls { host, port, .. } = server.address.clone() else { unreachable!() };
     let told = |certs: Option<PathBuf>| {
         let address = Address::Tls { host: host.clone(), port, certs };
-        let told = connect(&address, &hello(LinkKind::STREAM), &build(), PATIENCE);
+        let told = connect(&address, &hello(LinkKind::STREAM), &build(), TEST_TIMEOUT);
         told.map(drop).unwrap_err().to_string()
     };
     let mine = |valid| authority.issue("alice", CLIENT, valid);
@@ -141,7 +141,7 @@ fn consent_in_the_plain_is_none_and_nothing_of_the_program_s_is_said_there() {
             let _ = socket.read_to_end(&mut heard);
             heard
         });
-        let told = connect(&server.address, &hello(LinkKind::STREAM), &build(), PATIENCE);
+        let told = connect(&server.address, &hello(LinkKind::STREAM), &build(), TEST_TIMEOUT);
         let told = told.map(drop).unwrap_err().to_string();
         assert!(told.contains("the other side does not speak TLS"), "{told}");
         stranger.join().unwrap()
@@ -218,7 +218,7 @@ fn a_network_sees_nothing_of_what_is_said() {
         proxy.there.record();
         thread::scope(|scope| {
             let worker = scope.spawn(|| work(server.serve()));
-            let connection = connect(&proxy.address, &hello(LinkKind::STREAM), &build(), PATIENCE).unwrap();
+            let connection = connect(&proxy.address, &hello(LinkKind::STREAM), &build(), TEST_TIMEOUT).unwrap();
             let mut reply = Vec::new();
             connection.link.call(ECHO, 0, &[b"in the clear?"], &mut reply).unwrap();
             assert_eq!(reply, b"in the clear?");

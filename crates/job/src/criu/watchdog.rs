@@ -1,7 +1,7 @@
 //! Waiting for CRIU for as long as it gets on, however much it has to save or to bring back, and however slow the disk is.
 //!
-//! It gets on while files grow in its folders, or while it, or a child of it, computes. The rules: a process that is given up
-//! is ended with all its descendants, since what it runs through may be another command; and a process is given up only by a
+//! It gets on while files grow in its folders, or while it, or a child of it, computes. Two rules hold. A process that is given up
+//! is ended with all its descendants, since what it runs through may be another command. And a process is given up only by a
 //! look when the time was over, since the watchdog may have been away for that long.
 
 use std::fs;

@@ -2,9 +2,9 @@
 //!
 //! A program that went on after its checkpoint has written more by the time it is restored. What it wrote since then it
 //! writes again, so the file has to end where it ended at the checkpoint; CRIU itself only refuses a file whose length
-//! differs. The rule: only a regular file that the job had open for writing at a position of its own is touched (with
-//! `O_APPEND` others may write there too), it is only ever cut, never filled up, it must still be the same file, and no process
-//! has it open for writing, such as the job itself that lives on.
+//! differs. The rule: only a regular file is touched that the job had open for writing at a position of its own (with
+//! `O_APPEND` others may write there too). It is only ever cut, never filled up. It must still be the same file, and no process
+//! may have it open for writing, such as the job itself that lives on.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

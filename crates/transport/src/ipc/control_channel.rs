@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     fn pair() -> (ControlChannel, ControlChannel) {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -189,7 +189,7 @@ mod tests {
         let file = std::fs::File::open("/dev/null").unwrap();
         ours.send(&ToProgram::Hold {}.encode().unwrap(), &[file.as_fd()]).unwrap();
         ours.send(&ToProgram::GiveUp { text: "x".repeat(40_000) }.encode().unwrap(), &[]).unwrap();
-        let first = theirs.receive(PATIENCE).unwrap();
+        let first = theirs.receive(TEST_TIMEOUT).unwrap();
         assert_eq!((ToProgram::decode(&first.bytes), first.fds.len()), (Ok(ToProgram::Hold {}), 1));
         let second = theirs.listen().unwrap();
         assert!(matches!(ToProgram::decode(&second.bytes), Ok(ToProgram::GiveUp { text }) if text.len() == 40_000));
@@ -203,7 +203,7 @@ mod tests {
         let (ours, theirs) = pair();
         assert!(matches!(theirs.receive(Duration::from_millis(5)), Err(ControlError::Deadline(_))));
         ours.send(&ToProgram::Release {}.encode().unwrap(), &[]).unwrap();
-        assert_eq!(ToProgram::decode(&theirs.receive(PATIENCE).unwrap().bytes), Ok(ToProgram::Release {}));
+        assert_eq!(ToProgram::decode(&theirs.receive(TEST_TIMEOUT).unwrap().bytes), Ok(ToProgram::Release {}));
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
             theirs.close();
             theirs
         });
-        ours.part(PATIENCE);
+        ours.part(TEST_TIMEOUT);
         assert!(matches!(ours.receive(Duration::ZERO), Err(ControlError::Closed)));
         drop(other.join().unwrap());
     }

@@ -5,7 +5,7 @@
 //! guesses. The first two lead to the socket. A process of the same user that shows the name gets the descriptors.
 //! The connection stays as long as the borrower needs them, so that a lender knows whether a borrower does.
 //!
-//! A lender out of an image opens the same door again, in the generation that it is restored in: what it lends is found
+//! A lender out of an image opens the same door again, in the generation that it is restored in. What it lends is found
 //! by a session that was restored with it, and not taken for what another restore of the image, or the first run, lends.
 //!
 //! While a lender's session stands still, borrowers wait; where it goes on in another worker, they wait for that one.

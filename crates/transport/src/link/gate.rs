@@ -1,9 +1,9 @@
 //! The gate of a link: the supervisor of a job stops a program between two frames, and lets it go on.
 //!
-//! A link compares the number of the next frame with a gate, under the lock that it holds anyway; without a hold, and
-//! without a batch ([`crate::link::batch`]), the gate is never reached. A thread at the gate waits, with two exceptions: a thread that has said
-//! [`bypass_gate`] is answering for work of the GPU that has to end before the session is at rest, and one that is [`with_lock_held`]
-//! has in its hand what the first one may need, and is told instead.
+//! A link compares the number of the next frame with a limit, under the lock that it holds anyway. Without a hold, and
+//! without a batch ([`crate::link::batch`]), the limit is never reached. A thread at the limit waits, with two exceptions.
+//! A thread that has called [`bypass_gate`] passes: it serves GPU work that has to end before the session is at rest. A thread
+//! that runs [`with_lock_held`] holds a lock that the first one may need, and gets an error instead.
 
 use std::cell::Cell;
 use std::io;

@@ -286,7 +286,7 @@ mod tests {
     fn what_can_have_no_file_is_put_away_as_well() {
         if env::var_os(ALONE).is_none() {
             let mut process = Command::new(env::current_exe().unwrap());
-            let test = "shared::tests::what_can_have_no_file_is_put_away_as_well";
+            let test = "shm::shared_mapping::tests::what_can_have_no_file_is_put_away_as_well";
             let output = process.args(["--exact", test]).env(ALONE, "1").output().unwrap();
             let text = String::from_utf8_lossy(&output.stdout);
             assert!(text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));

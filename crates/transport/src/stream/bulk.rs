@@ -32,7 +32,7 @@ const LENGTH: usize = PAGE + BUFFERS * BUFFER;
 /// Between two looks for a buffer. A GPU reads one in some 20 µs.
 const NAP: Duration = Duration::from_micros(20);
 /// For so long a buffer is looked for.
-const PATIENCE: Duration = Duration::from_millis(2);
+const BUFFER_WAIT_LIMIT: Duration = Duration::from_millis(2);
 
 const _: () = assert!(BUFFERS * WORD_STRIDE <= PAGE);
 
@@ -79,7 +79,7 @@ impl Buffers {
             if let Some(buffer) = self.try_take() {
                 return Some(buffer);
             }
-            if begun.elapsed() >= PATIENCE {
+            if begun.elapsed() >= BUFFER_WAIT_LIMIT {
                 return None;
             }
             std::thread::sleep(NAP);

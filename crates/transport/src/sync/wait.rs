@@ -1,7 +1,7 @@
 //! Waiting for a word of shared memory, or for a socket: first awake, then asleep.
 //!
-//! How long to stay awake adapts: a wait that ended awake makes it twice as long as that wait was, waits that ended asleep halve
-//! it, and one in [`PROBE`] of those in vain lasts as long as any may, to find out whether waits have become shorter. So a thread
+//! How long to stay awake adapts: a wait that ended awake makes it twice as long as that wait was; waits that ended asleep halve
+//! it. One in [`PROBE`] of those in vain lasts as long as any may, to find out whether waits have become shorter. So a thread
 //! that waits for long kernels costs next to no processor time.
 
 use std::num::NonZero;

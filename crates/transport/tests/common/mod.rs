@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use certs::Authority;
 
 /// Long enough for any machine; only a hang reaches it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Opcodes of the echo worker.
 pub(crate) const ECHO: u16 = 1;
 pub(crate) const ADD: u16 = 2;
@@ -111,8 +111,8 @@ impl Server {
     /// The next program that says hello.
     pub(crate) fn greet(&self) -> Result<Pending, AcceptError> {
         match &self.certs {
-            None => Pending::accept(self.accept(), &build(), PATIENCE),
-            Some(folder) => Pending::accept_encrypted(self.accept(), &build(), Identity::read(folder)?, PATIENCE),
+            None => Pending::accept(self.accept(), &build(), TEST_TIMEOUT),
+            Some(folder) => Pending::accept_encrypted(self.accept(), &build(), Identity::read(folder)?, TEST_TIMEOUT),
         }
     }
 
@@ -145,7 +145,7 @@ pub(crate) fn link(path: Path) -> (ConnectedLink, Box<dyn WorkerLink>) {
     let kind = if matches!(path, Path::Shm) { LinkKind::SHM } else { LinkKind::STREAM };
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| server.serve());
-        let connection = connect(&server.address, &hello(kind), &build(), PATIENCE).unwrap();
+        let connection = connect(&server.address, &hello(kind), &build(), TEST_TIMEOUT).unwrap();
         (connection, worker.join().unwrap())
     })
 }
