@@ -9,7 +9,7 @@ use katydid_transport::AddressError;
 use crate::checkpoint::fault_injection::Injected;
 use crate::criu::tool::CriuError;
 use crate::supervisor::companion::CompanionError;
-use crate::supervisor::members::MemberError;
+use crate::supervisor::member_error::MemberError;
 use crate::supervisor::ranks::Task;
 
 /// How often a checkpoint is begun anew because a program came to the job while it was taken.

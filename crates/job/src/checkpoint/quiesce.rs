@@ -24,7 +24,8 @@ use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::sharing_check;
 use crate::process::tree;
 use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Plan, Progress, Questions};
-use crate::supervisor::members::{Member, MemberError, Members, Standing};
+use crate::supervisor::member_error::MemberError;
+use crate::supervisor::members::{Member, Members, Standing};
 
 /// How long a program may take to answer an order; it does so between two instructions of a thread of its own.
 pub(crate) const ORDER_TIMEOUT: Duration = Duration::from_secs(30);

@@ -110,19 +110,7 @@ pub(crate) fn take(
             Err(error) => return Err(error),
         };
         *lock(&job.recovery) = Some(Recovery::of_stop(path.to_owned(), image.id(), committed.number, &stop));
-        // The checkpoint is there: whatever fails from here on is no failure of it.
-        let mut warnings: Vec<String> = warning.into_iter().collect();
-        let mut running = !keeps_stopped(request);
-        if let Some(frozen) = frozen.filter(|_| keeps_stopped(request)) {
-            tell(&Step::Kill);
-            if let Err(error) = frozen.kill() {
-                running = true;
-                warnings.push(format!("the program was not ended: {error}"));
-            }
-        }
-        if let Some(Err(error)) = request.keep.map(|keep| clear(&image, keep)) {
-            warnings.push(format!("older checkpoints were not removed: {error}"));
-        }
+        let (running, warnings) = clean_up(request, &image, frozen, warning, tell);
         return Ok(Report {
             checkpoint: committed.number.0,
             image: path.to_owned(),
@@ -140,6 +128,30 @@ pub(crate) fn take(
         });
     }
     Err(CheckpointError::Restless)
+}
+
+/// Ends the program if that is wanted, and removes old checkpoints; whether the program runs on, and warnings. The checkpoint
+/// is complete: a failure here is no failure of it.
+fn clean_up(
+    request: &Request,
+    image: &Image,
+    frozen: Option<Frozen>,
+    warning: Option<String>,
+    tell: &(dyn Fn(&Step) + Sync),
+) -> (bool, Vec<String>) {
+    let mut warnings: Vec<String> = warning.into_iter().collect();
+    let mut running = !keeps_stopped(request);
+    if let Some(frozen) = frozen.filter(|_| keeps_stopped(request)) {
+        tell(&Step::Kill);
+        if let Err(error) = frozen.kill() {
+            running = true;
+            warnings.push(format!("the program was not ended: {error}"));
+        }
+    }
+    if let Some(Err(error)) = request.keep.map(|keep| clear(image, keep)) {
+        warnings.push(format!("older checkpoints were not removed: {error}"));
+    }
+    (running, warnings)
 }
 
 /// Makes it a checkpoint.

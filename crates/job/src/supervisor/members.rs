@@ -24,6 +24,7 @@ use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
 
 use crate::process::tree;
+use crate::supervisor::member_error::MemberError;
 use crate::supervisor::question::{Answerer, Question};
 
 /// Most programs in one job.
@@ -91,52 +92,6 @@ pub enum Event {
     Lost {
         /// Number of the member.
         id: u64,
-    },
-}
-
-/// Why an order was not carried out.
-#[derive(Debug, thiserror::Error)]
-pub enum MemberError {
-    /// In the program's words.
-    #[error("{program} (process {pid}): {reason}")]
-    Refused {
-        /// Name of the program.
-        program: String,
-        /// Process id of the program.
-        pid: u32,
-        /// The reason that it gave.
-        reason: String,
-    },
-    /// The program has ended.
-    #[error("{program} (process {pid}) has ended meanwhile")]
-    Gone {
-        /// Name of the program.
-        program: String,
-        /// Process id of the program.
-        pid: u32,
-    },
-    /// It is gone from its worker, and its connection is still there.
-    #[error(
-        "{program} (process {pid}) has let go of its worker, but after {} s another process still has its connection to this job",
-        patience.as_secs()
-    )]
-    Lingers {
-        /// Name of the program.
-        program: String,
-        /// Process id of the program.
-        pid: u32,
-        /// The time it had.
-        patience: Duration,
-    },
-    /// No answer in time.
-    #[error("{program} (process {pid}) did not answer within {} s", patience.as_secs())]
-    Silent {
-        /// Name of the program.
-        program: String,
-        /// Process id of the program.
-        pid: u32,
-        /// The time it had.
-        patience: Duration,
     },
 }
 
