@@ -77,8 +77,25 @@ impl Evidence {
         let table = tables.iter().find(|table| table.get("id").and_then(Value::as_str) == Some(id));
         let table = table.with_context(|| format!("{FOLDER}/{file}.json has no table {id}"))?;
         let rows = table.get("rows").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        Ok(markdown(&columns(table)?, rows))
+        let rows = rows.iter().map(|row| resolved(row, tables)).collect::<Result<Vec<_>>>()?;
+        Ok(markdown(&columns(table)?, &rows))
     }
+}
+
+/// A row whose figures stand in another one of its file: `from` names that one's work, `way` which of its ways is meant (`shm`).
+fn resolved(row: &Value, tables: &[Value]) -> Result<Value> {
+    let Some(from) = row.get("from").and_then(Value::as_str) else { return Ok(row.clone()) };
+    let way = row.get("way").and_then(Value::as_str).unwrap_or("shm");
+    let rows = tables.iter().filter_map(|table| table.get("rows")?.as_array()).flatten();
+    let is_source = |row: &&Value| row.get("work").and_then(Value::as_str) == Some(from) && row.get("from").is_none();
+    let source = rows.into_iter().find(is_source).with_context(|| format!("no row has the work {from}"))?;
+    let mut merged = source.as_object().cloned().unwrap_or_default();
+    for key in ["katydid", "ratio"] {
+        let value = source.get(key).and_then(|ways| ways.get(way)).cloned().unwrap_or_default();
+        merged.insert(key.to_owned(), value);
+    }
+    merged.extend(row.as_object().cloned().unwrap_or_default());
+    Ok(Value::Object(merged))
 }
 
 /// Rewrites the tables of all pages under `docs`.
@@ -209,6 +226,17 @@ mod tests {
         let filled = evidence(run).fill(page).unwrap();
         assert_eq!(filled, format!("A\n<!-- evidence run t -->\n\n{table}\n<!-- end of evidence -->\nB\n"));
         assert_eq!(evidence(run).fill(&filled).unwrap(), filled);
+    }
+
+    #[test]
+    fn a_figure_stands_in_one_row_and_is_shown_in_two() {
+        let run = r#"{"title":"","date":"","tables":[
+            {"id":"calls","columns":[],"rows":[{"work":"launch","native":3720,"katydid":{"shm":151},"ratio":{"shm":0.04},"unit":"ns"}]},
+            {"id":"budgets","columns":[["work","work","left"],["katydid","Katydid","left"],["ratio","ratio","right"]],
+             "rows":[{"work":"enqueue","from":"launch"}]}]}"#;
+        let table = evidence(run).table("run", "budgets").unwrap();
+        assert_eq!(table, "| work | Katydid | ratio |\n|---|---|---:|\n| enqueue | 151 ns | 0.0400 |\n");
+        assert!(evidence(&run.replace("\"from\":\"launch\"", "\"from\":\"none\"")).table("run", "budgets").is_err());
     }
 
     #[test]
