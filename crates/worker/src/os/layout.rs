@@ -4,7 +4,7 @@
 //! the system for more. A restored worker starts the same way, but reads and starts other things in between, at times of
 //! its own. So nothing of ours may take addresses where the system would give some to the driver: large blocks of the
 //! heap come from its end, stacks of threads from a stock that was made before the driver, threads have no second stack for
-//! signals (`daemon/src/spawn.rs`), and mappings lie at places of their own (`transport/src/shm/shared.rs`,
+//! signals (`daemon/src/spawn.rs`), and mappings lie at places of their own (`transport/src/shm/shared_mapping.rs`,
 //! `session/src/own_pages.rs`, `session/src/snapshot/scratch.rs`). The driver's compilers are loaded whether it will need them
 //! or not (`driver/src/open.rs`).
 
