@@ -62,7 +62,7 @@ fn run(command: Command) -> Outcome {
 /// Help and version go to standard output with success; mistakes to standard error with 2, and into the document that was
 /// asked for.
 fn usage(error: &clap::Error) -> ExitCode {
-    // A closed pipe is success, and there is nobody else to tell.
+    // A closed pipe is success, and there is no other process to tell.
     let _ = error.print();
     let code = u8::try_from(error.exit_code()).unwrap_or(2);
     let arguments: Vec<_> = std::env::args().collect();

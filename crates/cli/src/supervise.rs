@@ -3,7 +3,7 @@
 //! Signals sent to katydid are passed on. Those that a terminal sends (Ctrl-C) reach a program of our group without us,
 //! because both are in the terminal's foreground group: they are caught here and not sent twice. A signal that our caller
 //! ignored, as `nohup` does, stays ignored in the program. Killed outright, katydid takes the program with it, and of a job
-//! all processes, running or stopped: whoever kills what they started gets what they want.
+//! all processes, running or stopped: the process that kills what they started gets what they want.
 
 #![expect(unsafe_code, reason = "what a child does before it becomes the program is its own")]
 
@@ -49,7 +49,7 @@ pub(crate) fn run(command: &mut Command, started: impl FnOnce(u32)) -> io::Resul
 /// See [`run`]; or there is no guard.
 pub(crate) fn run_guarded(command: &Command, has_rings: bool, started: impl FnOnce(u32)) -> io::Result<ExitStatus> {
     let signals = signals()?;
-    // What the guard does without, whoever is below it does too.
+    // What the guard does without, the process that is below it does too.
     let before = if has_rings { |_: &mut Command| {} } else { io_uring_filter::refuse };
     let guard = Guard::spawn(&env::current_exe()?, command, &[], before)?;
     let program = guard.first();

@@ -54,7 +54,7 @@ fn signals_are_passed_on_to_the_program() {
     assert_eq!(child.wait().unwrap().code(), Some(9));
 }
 
-/// The address of a server that welcomes everybody, and does no more.
+/// The address of a server that welcomes every process, and does no more.
 fn stand_in(home: &Home) -> String {
     let path = home.path("k.sock");
     let listener = UnixListener::bind(&path).unwrap();
@@ -62,7 +62,7 @@ fn stand_in(home: &Home) -> String {
     let answer = ready.encode(&Build::current(SPEC_HASH)).unwrap();
     std::thread::spawn(move || {
         for mut peer in listener.incoming().flatten() {
-            // Whoever says nothing only looks whether there is a server.
+            // The process that says nothing only looks whether there is a server.
             if peer.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {
                 let _ = peer.write_all(&answer);
             }

@@ -111,7 +111,7 @@ fn a_folder_for_modules_is_made_and_one_that_others_can_write_to_is_refused() {
     let open = home.path("open").display().to_string();
     let (status, said) = home.fails(&["serve", "--module-cache", &open, "--listen", &unix_of(&home)]);
     assert!(status == 2 && said.contains(&open) && said.contains("--module-cache"), "{status} {said}");
-    // Where nobody named one, the server does without.
+    // Where no process named one, the server does without.
     fs::set_permissions(home.path(".cache/katydid/modules"), fs::Permissions::from_mode(0o777)).unwrap();
     let mut command = home.katydid(&["serve", "--warm", "0", "--listen", &unix_of(&home)]);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();

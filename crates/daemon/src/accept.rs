@@ -152,7 +152,7 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot
     };
     let pending = match accepted {
         Ok(pending) => pending,
-        // Somebody only looked whether a server is here.
+        // Another process only looked whether a server is here.
         Err(AcceptError::Closed) => return,
         Err(error) => return shared.reporter.note(format_args!("{}: refused: {error}", peer.name)),
     };

@@ -1,8 +1,8 @@
 //! Binds the sockets of a server.
 //!
-//! A unix socket is mode 0600 before anybody can connect to it. A socket file whose server is gone is replaced, one
+//! A unix socket is mode 0600 before any process can connect to it. A socket file whose server is gone is replaced, one
 //! with a live server behind it is not. TCP and vsock reach beyond this machine only when the operator insists; behind TLS
-//! TCP may, since nobody is let in there without a certificate.
+//! TCP may, since no process is let in there without a certificate.
 
 use std::fs;
 use std::io;
@@ -159,13 +159,13 @@ impl Listener {
         }
     }
 
-    /// The folder of certificates, if TLS is to be spoken with whoever connects.
+    /// The folder of certificates, if TLS is to be spoken with the process that connects.
     pub(crate) fn certs(&self) -> Option<&Path> {
         if let Self::Tls(_, folder) = self { Some(folder) } else { None }
     }
 }
 
-/// A server that cannot show its certificates would refuse everybody.
+/// A server that cannot show its certificates would refuse every process.
 fn check_certificates(address: &Address, folder: Option<&Path>) -> Result<PathBuf, ListenError> {
     let failed = |source| ListenError::Certificates { address: address.place(), source };
     let folder = folder.ok_or(TlsError::NoFolder).map_err(failed)?;
@@ -247,7 +247,7 @@ impl AsFd for Listener {
     }
 }
 
-/// A socket in the file system; removed with this value, unless somebody put another file in its place.
+/// A socket in the file system; removed with this value, unless another process put another file in its place.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -285,7 +285,7 @@ pub(crate) fn bind_unix(path: &Path) -> Result<(UnixListener, SocketFile), Liste
     Ok((listener, SocketFile { path: path.to_owned(), identity }))
 }
 
-/// Nobody can connect between the bind and the change of mode, because the socket does not listen yet.
+/// No process can connect between the bind and the change of mode, because the socket does not listen yet.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -345,7 +345,7 @@ mod tests {
 
     use super::*;
 
-    /// Binds where nobody listens any more. A child that another test has just forked has a copy of the listener, for a moment.
+    /// Binds where no process listens any more. A child that another test has just forked has a copy of the listener, for a moment.
     fn bind_again(path: &Path) -> (UnixListener, SocketFile) {
         let soon = Instant::now() + Duration::from_secs(60);
         loop {

@@ -141,7 +141,7 @@ fn first_word(socket: BorrowedFd<'_>) -> FirstBytes {
     match recv(socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok((_, 1..)) => FirstBytes::Said,
         Err(Errno::AGAIN | Errno::INTR) => FirstBytes::NotYet,
-        // Somebody only looked whether a server is here.
+        // Another process only looked whether a server is here.
         Ok(_) | Err(_) => FirstBytes::Gone,
     }
 }

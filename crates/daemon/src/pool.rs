@@ -31,7 +31,7 @@ pub(crate) enum PoolError {
     Stopping,
 }
 
-/// Workers that serve nobody yet.
+/// Workers that serve no process yet.
 #[derive(Debug)]
 pub(crate) struct Pool {
     target: usize,
@@ -107,7 +107,7 @@ impl Pool {
         before.as_ref() != Some(driver)
     }
 
-    /// Begins an era: has all workers that serve nobody replaced.
+    /// Begins an era: has all workers that serve no process replaced.
     pub(crate) fn renew(&self) {
         let mut state = self.lock();
         state.era += 1;
@@ -183,7 +183,7 @@ impl Pool {
         outcome
     }
 
-    /// Gives up the ready workers and wakes everybody who waits.
+    /// Gives up the ready workers and wakes every process who waits.
     pub(crate) fn stop(&self) -> Vec<WorkerHandle> {
         let mut state = self.lock();
         state.stopping = true;

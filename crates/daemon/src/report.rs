@@ -1,6 +1,6 @@
 //! What the server says on standard error: a line for each session begun and ended, and one for each problem.
 //!
-//! A closed standard error never ends the server, and one that nobody reads never holds it up: a line for which there is no
+//! A closed standard error never ends the server, and one that no process reads never holds it up: a line for which there is no
 //! room is left out.
 
 use std::fmt;

@@ -148,7 +148,7 @@ impl Server {
         self.shared.pool.driver(patience).map(|driver| driver.name).map_err(|error| error.to_string())
     }
 
-    /// What has the workers that serve nobody yet replaced, for whoever changes what they were started in.
+    /// What has the workers that serve no process yet replaced, for the process that changes what they were started in.
     pub fn renewal(&self) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.pool.renew()

@@ -52,7 +52,7 @@ pub(crate) struct Program {
     pub(crate) program: String,
     pub(crate) peer: String,
     pub(crate) link: &'static str,
-    /// None of nobody that counts.
+    /// None of no process that counts.
     pub(crate) origin: Option<Origin>,
 }
 
@@ -109,7 +109,7 @@ impl Inner {
         }
     }
 
-    /// Tells those who plead that nobody is waited for any more.
+    /// Tells those who plead that no process is waited for any more.
     fn answer(&mut self) {
         let answered: Vec<ReclaimRequest> =
             self.requests.extract_if(.., |_, waiting| waiting.is_empty()).map(|(request, _)| request).collect();
@@ -203,7 +203,7 @@ impl Sessions {
         });
     }
 
-    /// The session can be taken up from now on by whoever has its key.
+    /// The session can be taken up from now on by the process that has its key.
     pub(crate) fn open(&self, id: SessionId, key: SessionKey, worker: WorkerHandle) {
         let mut inner = self.lock();
         if inner.table.contains_key(&id) {
@@ -236,7 +236,7 @@ impl Sessions {
         });
     }
 
-    /// Nobody uses the session any more, and its worker is about to end.
+    /// No process uses the session any more, and its worker is about to end.
     pub(crate) fn is_ending(&self, id: SessionId) {
         let mut inner = self.lock();
         if inner.table.contains_key(&id) {
@@ -271,7 +271,7 @@ impl Sessions {
         inner.table.remove(&id)
     }
 
-    /// Lets nobody in any more.
+    /// Lets no process in any more.
     pub(crate) fn stop(&self) {
         self.lock().stopping = true;
         self.changed.notify_all();
@@ -310,7 +310,7 @@ fn view(id: SessionId, program: Program) -> SessionView {
     }
 }
 
-/// A key that nobody can guess.
+/// A key that no process can guess.
 ///
 /// # Errors
 ///

@@ -80,7 +80,7 @@ pub fn raise_descriptors() {
 #[derive(Debug)]
 pub(crate) struct Worker {
     child: Child,
-    /// Our end of its control socket; shared with whoever hands a program over.
+    /// Our end of its control socket; shared with the process that hands a program over.
     pub(crate) control: Arc<OwnedFd>,
     /// Readable once the process has ended.
     pub(crate) pidfd: OwnedFd,

@@ -19,7 +19,7 @@ pub struct ServerView {
     pub driver: String,
     /// The driver a worker reported last; none before the first is warm.
     pub driver_found: Option<String>,
-    /// Its workers that serve nobody yet.
+    /// Its workers that serve no process yet.
     pub workers: WorkersView,
     /// Sessions at present.
     pub sessions: usize,

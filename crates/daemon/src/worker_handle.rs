@@ -46,21 +46,21 @@ pub(crate) struct DriverFound {
 /// What a worker is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Assignment {
-    Nobody,
+    Unassigned,
     Session(SessionId),
-    /// Nobody, ever.
+    /// No session, ever.
     Dismissed,
     Dead,
 }
 
 impl WorkerHandle {
     pub(crate) fn new(worker: &Worker, era: u64) -> Self {
-        let assignment = Arc::new(Mutex::new(Assignment::Nobody));
+        let assignment = Arc::new(Mutex::new(Assignment::Unassigned));
         let control = Arc::clone(&worker.control);
         Self { pid: worker.pid(), control, assignment, era, driver: Arc::default(), visitors: Arc::default() }
     }
 
-    /// Of a worker that is nobody's child, and serves a session.
+    /// Of a worker that is no process's child, and serves a session.
     #[cfg(test)]
     pub(crate) fn of_session(control: OwnedFd, id: SessionId) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Session(id)));
@@ -83,10 +83,10 @@ impl WorkerHandle {
         self.driver.get()
     }
 
-    /// Has a worker that serves nobody end.
+    /// Has a worker that serves no process end.
     pub(crate) fn dismiss(&self) {
         let mut assignment = self.lock();
-        if *assignment == Assignment::Nobody {
+        if *assignment == Assignment::Unassigned {
             *assignment = Assignment::Dismissed;
             self.hang_up();
         }
@@ -108,7 +108,7 @@ impl WorkerHandle {
         hand_over: impl FnOnce(BorrowedFd<'_>) -> Result<(), AcceptError>,
     ) -> Result<(), AssignError> {
         let mut assignment = self.lock();
-        if *assignment != Assignment::Nobody {
+        if *assignment != Assignment::Unassigned {
             return Err(AssignError::Dead);
         }
         hand_over(self.control.as_fd()).map_err(|error| {
@@ -159,7 +159,7 @@ impl WorkerHandle {
     pub(crate) fn session(&self) -> Option<SessionId> {
         match *self.lock() {
             Assignment::Session(id) => Some(id),
-            Assignment::Nobody | Assignment::Dismissed | Assignment::Dead => None,
+            Assignment::Unassigned | Assignment::Dismissed | Assignment::Dead => None,
         }
     }
 

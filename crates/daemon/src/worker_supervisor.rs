@@ -1,6 +1,6 @@
 //! Minds one worker process from its start to its end, on a thread of its own.
 //!
-//! The supervisor alone waits for the process, so each is reaped exactly once. Whoever hands a program over holds a
+//! The supervisor alone waits for the process, so each is reaped exactly once. The process that hands a program over holds a
 //! [`WorkerHandle`]; the assignment inside decides, under one lock, whether a program met a living worker or a dead one.
 
 use std::os::fd::AsFd;
@@ -128,14 +128,14 @@ impl WorkerSupervisor<'_> {
         }
     }
 
-    /// Whoever comes next may wait for the worker's end.
+    /// The process that comes next may wait for the worker's end.
     fn is_ending(&self) {
         if let Some(id) = self.mind.session() {
             self.shared.sessions.is_ending(id);
         }
     }
 
-    /// Reaps the process and tells whoever counts on it.
+    /// Reaps the process and tells the process that counts on it.
     fn finish(mut self) {
         self.listen();
         let outcome = self.worker.outcome();

@@ -54,7 +54,7 @@ fn fake_worker() {
     let mut socket = UnixStream::from(program.socket().try_clone_to_owned().unwrap());
     // A program that is gone reads nothing.
     let _ = socket.write_all(&note).and_then(|()| socket.write_all(b"."));
-    // Until the program hangs up, or somebody comes who knows the key.
+    // Until the program hangs up, or another process comes who knows the key.
     let mut both = [socket.as_fd(), control.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     poll(&mut both, None).unwrap();
     if both[0].revents().is_empty()

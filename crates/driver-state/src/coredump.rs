@@ -47,7 +47,7 @@ fn check(context: usize, attribute: u32) -> Result<(), CUresult> {
     if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-/// What an attribute is before anybody sets it.
+/// What an attribute is before any process sets it.
 fn first(attribute: u32, variable: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> {
     let is_on = |name: &str| variable(name).is_some_and(|value| value == b"1");
     match attribute {

@@ -13,7 +13,7 @@ pub enum Effect {
     Driver,
     /// A GPU's driver as it starts; softcuda does what it asks for in any case.
     Given,
-    /// Nobody, here.
+    /// No session, here.
     None,
 }
 

@@ -343,7 +343,7 @@ pub fn unknown(names: impl IntoIterator<Item = String>) -> Vec<Unknown> {
     all
 }
 
-/// Those of this process's environment that nobody has told of yet.
+/// Those of this process's environment that no process has told of yet.
 pub fn unknown_here() -> Vec<Unknown> {
     let told = std::env::var(TOLD).unwrap_or_default();
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());

@@ -7,7 +7,7 @@
 //! |     40 |    32 | BLAKE3 of all that the name stands for, and of the fields before |
 //!
 //! Only its owner may use the folder; one that others could use is left alone. An entry is written beside and renamed, so
-//! that processes which do so at the same time leave a whole one, whoever is last. Of what is beyond the limit that goes
+//! that processes which do so at the same time leave a whole one, in any order. Of what is beyond the limit that goes
 //! which has not been used for the longest.
 
 use std::fs::{DirBuilder, File};
@@ -35,7 +35,7 @@ const PRUNE_INTERVAL: u64 = 64;
 const ENTRY_BYTES: usize = 72;
 /// How the names of entries that are being written begin.
 const UNFINISHED_PREFIX: &str = "new-";
-/// One that is so old was left by somebody who was killed.
+/// One that is so old was left by a process that was killed.
 const STALE_AGE: Duration = Duration::from_secs(3600);
 /// An entry that was used is not marked so again before.
 const MARK_INTERVAL: Duration = Duration::from_secs(3600);
@@ -170,7 +170,7 @@ fn check(fields: &[u8], whole: &[u8]) -> blake3::Hash {
     blake3::Hasher::new().update(whole).update(fields).finalize()
 }
 
-/// Removes the entries that nobody has used for the longest until there are few enough, and what was left by the killed.
+/// Removes the entries that no process has used for the longest until there are few enough, and what was left by the killed.
 fn make_room(folder: &OwnedFd) -> io::Result<()> {
     let mut kept = Vec::new();
     for entry in Dir::read_from(folder)? {
@@ -221,9 +221,9 @@ mod tests {
             Self(start.unwrap().cast())
         }
 
-        /// Nobody can read it any more; but for its first page, which makes two mappings of one.
+        /// No process can read it any more; but for its first page, which makes two mappings of one.
         fn hide(&self) {
-            // SAFETY: pages of the mapping, which nobody has a reference to.
+            // SAFETY: pages of the mapping, which no code has a reference to.
             unsafe { mprotect(self.0.add(4096).cast(), LENGTH - 4096, MprotectFlags::empty()) }.unwrap();
         }
 
@@ -232,7 +232,7 @@ mod tests {
         }
 
         fn write(&self, at: usize) {
-            // SAFETY: within the mapping, which is writable; nobody has a reference to it.
+            // SAFETY: within the mapping, which is writable; no code has a reference to it.
             unsafe { self.0.add(at).write_volatile(1) };
         }
 
@@ -362,7 +362,7 @@ mod tests {
         // A page that the program has written to is its own.
         shown.write(2 * 4096);
         assert!(!is_asked(start..end) && is_asked(start..start + 4096) && is_asked(start + 3 * 4096..end));
-        // Nobody can tell what a file without a name has become.
+        // No process can tell what a file without a name has become.
         fs::rename(&bench.file, bench.above.path().join("elsewhere")).unwrap();
         fs::write(&bench.file, [3; LENGTH]).unwrap();
         let renamed = MappedFile::new(&bench.above.path().join("elsewhere"));
@@ -418,7 +418,7 @@ mod tests {
         fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
         assert_eq!(bench.known(&shown), Some(FOUND));
         let entry = bench.entries().pop().unwrap();
-        // Whoever may give files away.
+        // The process that may give files away.
         if chown(&entry, Some(65_534), None).is_ok() {
             assert_eq!(bench.known(&shown), None);
             chown(folder, Some(65_534), None).unwrap();

@@ -1,4 +1,4 @@
-//! The files that parts of this process's memory show, if nobody has changed them in memory.
+//! The files that parts of this process's memory show, if no process has changed them in memory.
 
 use std::fs::{self, File, Metadata};
 use std::ops::Range;
@@ -18,9 +18,9 @@ const ENTRY_BYTES: usize = 8;
 const ENTRIES: usize = 4096;
 /// The page is in memory.
 const PAGE_PRESENT: u64 = 1 << 63;
-/// It has been written out of memory, so somebody had written to it; also while it moves.
+/// It has been written out of memory, so another process had written to it; also while it moves.
 const PAGE_SWAPPED: u64 = 1 << 62;
-/// It is the file's own page, not a copy that somebody has written to.
+/// It is the file's own page, not a copy that another process has written to.
 const PAGE_IS_FILE: u64 = 1 << 61;
 
 /// Bytes of a file, as long as it stays the same.
@@ -50,7 +50,7 @@ impl Origin {
 
     /// Whether the times of change tell these files from all that they can become: none has changed so lately that it could
     /// change again at the same time, and none has a time of whole seconds, which is what file systems give that keep no time
-    /// of change of their own. Those that are packed into one file have all times that whoever packed them wanted.
+    /// of change of their own. Those that are packed into one file have all times that the process that packed them wanted.
     pub(crate) fn is_settled(&self, now: SystemTime) -> bool {
         let is_old = |[seconds, nanoseconds]: [i64; 2]| {
             let (seconds, nanoseconds) = (u64::try_from(seconds).ok()?, u64::try_from(nanoseconds).ok()?);

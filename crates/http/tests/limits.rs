@@ -174,7 +174,7 @@ fn who_never_reads_is_given_up() {
     let mut stream = bench.connect();
     stream.write_all(b"POST / HTTP/1.0\r\n\r\n").unwrap();
     assert!(stream.read(&mut [0; 16]).unwrap() > 0);
-    // Returns when nobody works for it, or waits for it, any more.
+    // Returns when no thread works for it, or waits for it, any more.
     bench.server.take().unwrap().close();
 }
 

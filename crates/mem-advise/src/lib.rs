@@ -256,7 +256,7 @@ impl Book {
     }
 }
 
-/// Ordinals of those that use all of some pages, filled up to `room` with ordinals of nobody.
+/// Ordinals of those that use all of some pages, filled up to `room` with ordinals of no process.
 fn accessors(all: &[Known], room: usize) -> Vec<i32> {
     let first = all.first().map(|known| known.accessed_by.as_slice()).unwrap_or_default();
     let everywhere = |target: &&Target| all.iter().all(|known| known.accessed_by.contains(*target));

@@ -25,7 +25,7 @@ pub enum ChunkError {
     /// A chunk's bytes are not to be had.
     #[error(transparent)]
     Load(Failure),
-    /// Nobody wants it any more.
+    /// The work was cancelled.
     #[error("it was given up")]
     Cancelled,
 }

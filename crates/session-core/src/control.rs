@@ -2,9 +2,9 @@
 //!
 //! At rest nothing is in flight: every frame that the program has sent is executed, every call answered, all work at its
 //! end. One thing may go on: the program's upcall thread waits for a function that is not due. Work that does not come
-//! to its end in time is named, and the session goes on as if nobody had asked.
+//! to its end in time is named, and the session goes on as if it had not been asked.
 //!
-//! Orders reach the main loop by interrupting the link ([`LinkControl::interrupt`]), so that a session which nobody keeps pays
+//! Orders reach the main loop by interrupting the link ([`LinkControl::interrupt`]), so that a session which no thread keeps pays
 //! for one comparison a frame.
 
 use std::os::fd::BorrowedFd;
@@ -236,7 +236,7 @@ impl Control {
     ) -> Option<Receiver<R>> {
         let (answer, answered) = sync_channel(1);
         let work = move |session: &mut dyn Checkpointable| {
-            // Not everybody waits for the answer.
+            // Not every thread waits for the answer.
             let _ = answer.send(work(session));
         };
         self.orders.send(Order::Work(Box::new(work))).ok()?;
@@ -346,7 +346,7 @@ impl Orders {
     }
 }
 
-/// Waits until nothing is in flight. What it finds twice in a row, with no frame between, stays so: nobody but
+/// Waits until nothing is in flight. What it finds twice in a row, with no frame between, stays so: no thread but
 /// work in flight sends anything.
 fn quiesce<S: Checkpointable, E>(
     session: &mut S,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How far it is, for whoever shows it.
+/// How far it is, for the display.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,

@@ -31,7 +31,7 @@ pub struct RestoreOptions {
 /// What is to be kept.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CaptureOptions {
-    /// Also host memory that the program has as well, because nobody else will keep it.
+    /// Also host memory that the program has as well, because no other thread will keep it.
     pub device_only: bool,
     /// Nothing is taken to be unchanged since an earlier snapshot.
     pub full: bool,
@@ -53,7 +53,7 @@ pub trait Precopy: Send {
 }
 
 /// A snapshot that was taken, and has to be brought to the image. Dropped, it gives back what it holds: a driver may wait
-/// with that for streams of the program, which runs again, so nobody is to wait for it.
+/// with that for streams of the program, which runs again, so no thread is to wait for it.
 pub trait PendingSnapshot: Send {
     /// Bytes that the session holds.
     fn bytes(&self) -> u64;

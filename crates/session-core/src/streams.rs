@@ -12,7 +12,7 @@ unsafe extern "C" {
 /// Whether the standard streams have written all they were given.
 pub(crate) fn are_empty() -> bool {
     // SAFETY: both are set by the C library before any code of ours runs. The function reads two words of each; a thread that
-    // prints meanwhile is not one whose output anybody waits for yet.
+    // prints meanwhile is not one whose output any thread waits for yet.
     unsafe { __fpending(stdout) == 0 && __fpending(stderr) == 0 }
 }
 

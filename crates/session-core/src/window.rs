@@ -28,7 +28,7 @@ pub(crate) struct Window {
     base: u64,
 }
 
-// SAFETY: it is memory of the process, unmapped by whoever drops the value, and read with any number of writers.
+// SAFETY: it is memory of the process, unmapped by the code that drops the value, and read with any number of writers.
 unsafe impl Send for Window {}
 
 impl Window {
@@ -44,7 +44,7 @@ impl Window {
     }
 
     fn map(file: &File, base: u64) -> Option<Self> {
-        // SAFETY: a mapping at a place of the system's choice takes nobody's memory.
+        // SAFETY: a mapping at a place of the system's choice takes no code's memory.
         let start =
             unsafe { mmap(null_mut(), WINDOW_BYTES as usize, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), base) };
         Some(Self { start: NonNull::new(start.ok()?.cast())?, base })
@@ -56,17 +56,17 @@ impl Window {
         if is_in_it { Some(self) } else { Self::map(file, offset - offset % (WINDOW_BYTES / 2)) }
     }
 
-    /// Whether the bytes at `offset`, which lies in it, are as if nobody had written them.
+    /// Whether the bytes at `offset`, which lies in it, are as if never written.
     pub(crate) fn is_blank_at(&self, offset: u64) -> bool {
         let within = (offset - self.base) as usize;
-        // SAFETY: inside the mapping, which is inside the file; read as memory that somebody else may write meanwhile.
+        // SAFETY: inside the mapping, which is inside the file; read as memory that another thread may write meanwhile.
         (within..within + PROBE_BYTES as usize).all(|at| unsafe { self.start.add(at).read_volatile() } == 0)
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody looks at any more.
+        // SAFETY: our own mapping, which no code looks at any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), WINDOW_BYTES as usize) };
     }
 }

@@ -248,7 +248,7 @@ impl Session {
             };
             if let Some(lent) = area.lend(copier, false) {
                 let start = ptr::with_exposed_provenance_mut::<u8>(lent.address as usize);
-                // SAFETY: so many bytes of the driver's or ours, which nobody uses before the session is rebuilt.
+                // SAFETY: so many bytes of the driver's or ours, which no code uses before the session is rebuilt.
                 fill(unsafe { slice::from_raw_parts_mut(start, area.bytes as usize) })?;
                 continue;
             }
@@ -428,7 +428,7 @@ impl Area {
     fn write(&self, copier: Option<&Copier>, from: *mut void) -> Result<(), ContentsError> {
         if let AreaLocation::PendingRead(landing) = &self.place {
             let Landed::Own(target) = &landing.place else { return Ok(()) };
-            // SAFETY: both have so many bytes, and nobody knows the landing yet.
+            // SAFETY: both have so many bytes, and no code knows the landing yet.
             unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), target.pointer().cast(), self.bytes as usize) };
             return Ok(());
         }

@@ -203,7 +203,7 @@ impl Journal {
     }
 
     /// Forgets builds of a program that later ones have taken the place of. How those end that are under way is not known, so that
-    /// they take nobody's.
+    /// they take no thread's.
     fn forget_builds(&mut self, program: u32) {
         let kernels = self.kernels_of(program);
         let Some(entry) = self.objects.get_mut(&program) else { return };

@@ -81,7 +81,7 @@ pub struct Session {
     pub(crate) markers: Option<Vec<Marker>>,
     /// Markers behind everything in queues that the program has released.
     pub(crate) ending: Vec<Marker>,
-    /// Events of commands of our own that had not ended when nobody waited for them any more ([`Session::outlast`]).
+    /// Events of commands of our own that had not ended when no thread waited for them any more ([`Session::outlast`]).
     pub(crate) outlasting: Vec<HeldEvent>,
     /// The last write of each context that the program took for done when it was enqueued.
     pub(crate) taken_for_done: HashMap<u32, HeldEvent>,
@@ -250,7 +250,7 @@ impl Session {
         }
     }
 
-    /// A call succeeded. Nobody may be sent a reply who does not wait: it would be taken for that of the next call.
+    /// A call succeeded. No thread may be sent a reply who does not wait: it would be taken for that of the next call.
     pub(crate) fn answer(&mut self, head: &FrameHead, reply: &impl Reply) -> Result<(), Fault> {
         if head.wants_reply && !self.replay.is_on {
             self.shared.answer(head, Code::SUCCESS, reply, false).map_err(SessionError::Link)?;

@@ -65,7 +65,7 @@ pub(crate) struct GraphMemory {
     stages: Vec<u64>,
     /// One for each context that the graph was launched in.
     ends: Vec<LaunchEnd>,
-    /// A launch was not followed by its event, so that nobody knows when it is over.
+    /// A launch was not followed by its event, so that no thread knows when it is over.
     is_endless: bool,
 }
 
@@ -171,7 +171,7 @@ impl Session {
     /// The program's graph is gone.
     pub(crate) fn forget_draft(&mut self, graph: u32) -> Result<CUresult, Fault> {
         let draft = self.graphs.drafts.remove(&graph);
-        // SAFETY: the driver made it, and nobody names it any more.
+        // SAFETY: the driver made it, and no code names it any more.
         Ok(draft.map_or(CUresult::SUCCESS, |draft| unsafe { self.driver().cuGraphDestroy(draft) }))
     }
 
@@ -257,7 +257,7 @@ impl Session {
             Ok(handle) => handle,
             Err(fault) => {
                 if owned {
-                    // SAFETY: made for this, and named by nobody else.
+                    // SAFETY: made for this, and named by no other code.
                     let _ = unsafe { self.driver().cuGraphDestroy(template) };
                 }
                 keep.stages.iter().for_each(|token| self.shared.stages.forget(*token));
@@ -331,7 +331,7 @@ impl Session {
     fn end(&mut self, exec: Exec) -> CUresult {
         let status = match exec.is_orphan {
             true => CUresult::SUCCESS,
-            // SAFETY: the driver's own handles, which nobody names any more.
+            // SAFETY: the driver's own handles, which no code names any more.
             false => unsafe { self.driver().cuGraphExecDestroy(exec.handle) },
         };
         if !exec.template.is_null() {

@@ -417,7 +417,7 @@ pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
     }))
 }
 
-/// Nobody may be sent a reply who does not wait: it would be taken for that of the next call.
+/// No thread may be sent a reply who does not wait: it would be taken for that of the next call.
 fn expect_reply(head: &FrameHead) -> Result<(), SessionError> {
     let message = message_name(head.opcode).unwrap_or("a message");
     if head.wants_reply { Ok(()) } else { Err(SessionError::NoReplyWanted { message }) }

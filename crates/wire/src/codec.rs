@@ -31,7 +31,7 @@ pub trait Message {
     const OPCODE: u16;
     /// Its name, for logs and errors.
     const NAME: &'static str;
-    /// Whether something of the worker's begins, ends, or is another with it. Whoever sends it goes by what became of it, and
+    /// Whether something of the worker's begins, ends, or is another with it. The process that sends it goes by what became of it, and
     /// of nothing else.
     const CHANGES_OBJECTS: bool = false;
     /// What the worker answers; `()` when it does not.
@@ -56,7 +56,7 @@ pub trait Reply: Sized {
         &[]
     }
 
-    /// The same, for whoever uses their memory again.
+    /// The same, for the process that uses their memory again.
     fn into_tail(self) -> Vec<u8> {
         Vec::new()
     }

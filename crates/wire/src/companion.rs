@@ -358,7 +358,7 @@ mod tests {
             FromWorker::Written { part: b"{}".into() },
             FromWorker::Restored { frames: 99, moved: vec![0; 4] },
             FromWorker::NoRoom { text: "no room on the device".into() },
-            FromWorker::Failed { text: "stream 3 waits for a value that nobody writes".into() },
+            FromWorker::Failed { text: "stream 3 waits for a value that is never written".into() },
             FromWorker::Attached {},
             FromWorker::Unwritten { text: "no room for the image".into() },
             FromWorker::Prepared {},

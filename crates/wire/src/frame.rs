@@ -47,7 +47,7 @@ pub enum FrameError {
         /// The offending bits.
         bits: u64,
     },
-    /// A lane that no link has, or one for a reply that nobody waits for.
+    /// A lane that no link has, or one for a reply that no process waits for.
     #[error("a frame names lane {lane}; lanes have numbers up to {MOST_LANES}, and carry replies that are awaited")]
     Lane {
         /// What the head said.

@@ -43,7 +43,7 @@ pub const LINK_TIMEOUT: u32 = 60;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// The peer is no Katydid: somebody connected to a wrong address.
+    /// The peer is no Katydid: another process connected to a wrong address.
     #[error("the peer does not speak Katydid's protocol (it began with {found:02x?}); is the address right?")]
     NotKatydid {
         /// Its first bytes.
@@ -106,7 +106,7 @@ impl fmt::Display for Build {
     }
 }
 
-/// What a handshake message is; values without a name pass through and are refused by whoever reads on.
+/// What a handshake message is; values without a name pass through and are refused by the process that reads on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageKind(pub u32);
 
@@ -154,7 +154,7 @@ impl Role {
     pub const COMPANION: Self = Self(2);
     /// A program of a stream link, for a lane: its number stands where the frames of one that comes back do.
     pub const LANE: Self = Self(3);
-    /// Whoever wants to know which driver the server has: the answer names it, and begins no session.
+    /// The process that wants to know which driver the server has: the answer names it, and begins no session.
     pub const INQUIRY: Self = Self(4);
 }
 
@@ -227,7 +227,7 @@ pub struct Hello {
 pub struct Ready {
     /// The worker's process.
     pub worker_pid: u32,
-    /// Names the session from now on, to whoever may come back to it.
+    /// Names the session from now on, to the process that may come back to it.
     pub key: SessionKey,
     /// What the driver calls itself, such as `NVIDIA 580.159.04` or `softcuda`.
     pub driver: String,

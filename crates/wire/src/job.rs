@@ -13,7 +13,7 @@
 //!   ├── Resumed ─────────────────────────▶│  frames flow again
 //! ```
 //!
-//! Whoever may open the job socket can also ask for one process of the job to be locked, checkpointed, restored or
+//! The process that may open the job socket can also ask for one process of the job to be locked, checkpointed, restored or
 //! unlocked, as `cuCheckpointProcess*` does ([`FromProgram::Ask`]):
 //!
 //! ```text
@@ -164,7 +164,7 @@ messages! {
     }
     /// The session goes on with the worker that was named, once it is released.
     9 Rejoined {}
-    /// Asks for something to be done to a process of the job. The first and only word on its connection, from anybody of the
+    /// Asks for something to be done to a process of the job. The first and only word on its connection, from any process of the
     /// job's user. Answer: `Told`.
     10 Ask {
         /// [`PROTOCOL`].

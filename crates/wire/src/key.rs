@@ -29,7 +29,7 @@ impl SessionKey {
         std::hint::black_box(different) == 0
     }
 
-    /// All 32 digits, for a note that nobody else reads.
+    /// All 32 digits, for a note that no other process reads.
     #[must_use]
     pub fn spelled(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -60,7 +60,7 @@ pub struct Function {
 /// Longest text or list that travels, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// NVML's codes, as far as anybody but the library gives them.
+/// NVML's codes, as far as any process but the library gives them.
 pub mod code {
     /// `NVML_SUCCESS`
     pub const SUCCESS: u32 = 0;

@@ -1,7 +1,7 @@
 //! The way into a session that has begun: the daemon passes on who knows its key.
 //!
 //! A program comes back to the link that it left, or adds a lane to it; a supervisor becomes the session's companion.
-//! Whoever cannot be let in is told why, and the session does not notice. What the daemon itself says comes here as well.
+//! The process that cannot be let in is told why, and the session does not notice. What the daemon itself says comes here as well.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

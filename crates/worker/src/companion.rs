@@ -2,7 +2,7 @@
 //! it go on.
 //!
 //! The rule: a session is never left standing. When a companion goes away, a session that is paused goes on, and one
-//! whose program has left ends, since nobody else could bring it back.
+//! whose program has left ends, since no other process could bring it back.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -147,7 +147,7 @@ impl Companion {
         }
     }
 
-    /// A companion that nobody serves yet takes its seat.
+    /// A companion that no process serves yet takes its seat.
     pub(crate) fn sit_down(&self) {
         *self.seat.lock() = Some(Arc::clone(&self.voice));
     }
@@ -192,7 +192,7 @@ impl CompanionSession {
         answer.is_none_or(|answer| self.companion.voice.say(&answer).is_ok())
     }
 
-    /// Carries an order out; the answer says how that went, unless somebody else will.
+    /// Carries an order out; the answer says how that went, unless another thread will.
     fn obey(&mut self, control: &Control, order: ToWorker, folder: Option<OwnedFd>) -> Option<FromWorker> {
         if self.preparation.as_ref().is_some_and(|preparation| !preparation.is_done()) {
             return Some(failed("the session is being prepared for a snapshot"));
@@ -246,7 +246,7 @@ impl CompanionSession {
 
     /// Takes an image at hand, and does what can be done before the session stands still.
     fn prepare(&mut self, control: &Control, output: katydid_image::Result<Output>, full: bool) -> io::Result<()> {
-        // Nobody looks ahead in a session that stands still already, nor for an image that is not there.
+        // No process looks ahead in a session that stands still already, nor for an image that is not there.
         let ahead = if self.is_paused || output.is_err() { None } else { control.precopy(full) };
         self.has_leftovers |= ahead.is_some();
         self.preparation = Some(Preparation::begin(&self.companion.voice, ahead, output)?);
@@ -292,7 +292,7 @@ impl CompanionSession {
         *self.companion.seat.lock() = None;
         // A supervisor that parts waits for this: from here on there is room for its next companion.
         self.companion.voice.talk.close();
-        // A session that was rebuilt and has no program yet is nobody's now.
+        // A session that was rebuilt and has no program yet is no process's now.
         let Some(control) = self.companion.session.get().cloned() else {
             if self.companion.seat.is_taken_up.load(Ordering::Acquire) {
                 return;

@@ -33,7 +33,7 @@ pub(crate) fn passed_over(control: BorrowedFd<'_>, reason: &str) {
     say(control, &format!("passed-over {reason}"));
 }
 
-/// Says why this worker will exit without having served anybody.
+/// Says why this worker will exit without having served any process.
 pub(crate) fn failed(control: BorrowedFd<'_>, reason: &dyn Display) {
     say(control, &format!("failed {reason}"));
 }
@@ -95,7 +95,7 @@ pub(crate) fn hear(line: &[u8]) -> Option<DaemonMessage> {
 fn say(control: BorrowedFd<'_>, line: &str) {
     let bytes = line.as_bytes();
     let packet = bytes.get(..MAX_PACKET).unwrap_or(bytes);
-    // The daemon is gone or busy: nobody is left to tell, or it will ask again in a second.
+    // The daemon is gone or busy: no process is left to tell, or it will ask again in a second.
     let _ = send(control, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 

@@ -109,7 +109,7 @@ pub fn run(options: WorkerOptions) -> ExitCode {
                 Role::COMPANION => restore::serve(warm, peer, &note, &build, control),
                 Role::PROGRAM => serve::serve(warm, peer, &note, &build, control),
                 _ => {
-                    peer.refuse(&build, &Refused::new(RefusalCode::BAD_HELLO, "nobody begins a session in that role"));
+                    peer.refuse(&build, &Refused::new(RefusalCode::BAD_HELLO, "no session begins in that role"));
                     ExitCode::FAILURE
                 }
             }

@@ -1,7 +1,7 @@
 //! Ends the process the moment its program or its daemon is gone. A program that may leave is no reason to end. A program
 //! that waits on a stream link is told once a second that its worker is there.
 //!
-//! The main loop and the driver's threads may be anywhere then, in the middle of a kernel too, so nobody is asked:
+//! The main loop and the driver's threads may be anywhere then, in the middle of a kernel too, so no process is asked:
 //! the process exits without unwinding, and the system takes back device memory, registrations and mappings.
 
 #![expect(unsafe_code, reason = "leaving the process without running exit handlers has no safe interface")]
@@ -22,7 +22,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks whether a program that has left is back.
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Leaves at once. Exit handlers are not run: the driver's would wait for kernels that nobody wants any more.
+/// Leaves at once. Exit handlers are not run: the driver's would wait for kernels that no process wants any more.
 pub(crate) fn leave(code: i32) -> ! {
     // SAFETY: `_exit` ends the process; no code of it runs afterwards.
     unsafe { libc::_exit(code) }

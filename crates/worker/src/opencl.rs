@@ -76,7 +76,7 @@ fn open(warm: &WarmDriver, note: &Note) -> Result<Vec<Platform>, DriverError> {
     give_back(warm);
     layout::unsettle();
     let Opened { platforms, tried } = driver::open()?;
-    // What nobody has named may be missing: a machine need not have every driver that is known.
+    // What no process has named may be missing: a machine need not have every driver that is known.
     for reason in tried.iter().filter(|_| driver::is_chosen()) {
         Log::early().line(format_args!("an OpenCL driver is left out: {reason}"));
     }
@@ -91,7 +91,7 @@ fn give_back(warm: &WarmDriver) {
     }
 }
 
-/// What the OpenCL drivers of this machine are, for whoever asks without a program: the names of their platforms, and
+/// What the OpenCL drivers of this machine are, for the process that asks without a program: the names of their platforms, and
 /// what was tried in vain.
 ///
 /// # Errors

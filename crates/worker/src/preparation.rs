@@ -18,7 +18,7 @@ use crate::store::Output;
 /// An image that is taken at hand.
 pub(crate) struct Preparation {
     thread: JoinHandle<Option<Output>>,
-    /// The companion has been told, or is: the thread waits for nobody any more.
+    /// The companion has been told, or is: the thread waits for no process any more.
     is_done: Arc<AtomicBool>,
 }
 

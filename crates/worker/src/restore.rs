@@ -40,7 +40,7 @@ use crate::serve::{self, RunningSession, ServerView, lower};
 use crate::store::{ImageClient, Input};
 use crate::warm::WarmDriver;
 
-/// How often the companion hears how far it is, and how often whoever waits for an order looks who is at the door.
+/// How often the companion hears how far it is, and how often the process that waits for an order looks who is at the door.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long a companion that has a worker may say nothing.
@@ -93,7 +93,7 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
     if companion.voice.say(&restored(&*rebuilt.session)).is_err() {
         leave(1);
     }
-    // Whoever hears now has heard an order: orders come one by one, and this one is answered. That thread lives as long as the process.
+    // The process that hears now has heard an order: orders come one by one, and this one is answered. That thread lives as long as the process.
     let _ = next.send(companion);
     let name = rebuilt.name.clone();
     match take_up(rebuilt, build, &ready, &control, &seat, &slot) {
@@ -123,7 +123,7 @@ fn first_order(voice: &CompanionWriter) -> Option<Order> {
 struct OrderThread {
     orders: Receiver<Order>,
     next: Sender<Companion>,
-    /// The session was refused: whoever hangs up now changes nothing.
+    /// The session was refused: the process that hangs up now changes nothing.
     is_refused: Arc<AtomicBool>,
 }
 
@@ -144,7 +144,7 @@ impl OrderThread {
     }
 }
 
-/// Hands answers on, and orders for as long as somebody takes them. The first one after the last `Restored` is the companion's, which
+/// Hands answers on, and orders for as long as another process takes them. The first one after the last `Restored` is the companion's, which
 /// from there on is served as any.
 fn hear(
     voice: &Arc<CompanionWriter>,

@@ -139,7 +139,7 @@ impl SnapshotWork {
         let mut taken = match self.take(session, options, &output) {
             Ok(taken) => taken,
             Err(text) => {
-                // Whoever hears of it may begin the next checkpoint of the same image.
+                // The process that hears of it may begin the next checkpoint of the same image.
                 drop(output);
                 self.at_hand.free();
                 let _ = self.voice.say(&FromWorker::Failed { text });
@@ -202,7 +202,7 @@ impl SnapshotWork {
     fn tell(&self, output: &Output) {
         let (done, total) = (self.progress.done(), self.progress.total());
         if self.voice.say(&FromWorker::Progress { done, total, written: output.written() }).is_err() {
-            // Nobody will commit it.
+            // No process will commit it.
             self.progress.cancel();
         }
     }

@@ -34,7 +34,7 @@ impl ImageClient {
         Self { voice, waiting: Mutex::new(Some(VecDeque::new())) }
     }
 
-    /// Whether a word is an answer, which goes to whoever waits for it.
+    /// Whether a word is an answer, which goes to the process that waits for it.
     pub(crate) fn take(&self, word: ToWorker) -> Option<ToWorker> {
         let is_answer = matches!(
             word,
@@ -181,7 +181,7 @@ impl Source for ImageClient {
     }
 }
 
-/// Whether the system lets nobody here open something so in a folder. What else is wrong with it shows when it is used.
+/// Whether the system lets no process here open something so in a folder. What else is wrong with it shows when it is used.
 fn is_closed(folder: &OwnedFd, how: OFlags) -> bool {
     let opened = openat(folder, ".", how | OFlags::CLOEXEC, Mode::from_raw_mode(0o600));
     matches!(opened, Err(Errno::ACCESS | Errno::PERM))

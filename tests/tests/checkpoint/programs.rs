@@ -40,15 +40,15 @@ const REFUSALS: [(&str, &[&str]); 21] = [
     ("launch_blocking", &["is ruined by error 700"]),
     ("torch.device_assertion", &["is ruined by error 710"]),
     // Streams of these wait for values that the program writes later, which it cannot while it is held.
-    ("stream_values", &["waits for a value that nobody writes"]),
-    ("context_events", &["waits for a value that nobody writes"]),
-    ("long_jump", &["waits for a value that nobody writes"]),
+    ("stream_values", &["waits for a value that is never written"]),
+    ("context_events", &["waits for a value that is never written"]),
+    ("long_jump", &["waits for a value that is never written"]),
     // Functions of their streams wait for what the program does later; one of them maps memory of the host by itself.
-    ("functions_memory", &["waits for a value that nobody writes", "its memory is the host's"]),
-    ("full_queues", &["waits for a value that nobody writes"]),
-    ("graph_nodes", &["waits for a value that nobody writes"]),
+    ("functions_memory", &["waits for a value that is never written", "its memory is the host's"]),
+    ("full_queues", &["waits for a value that is never written"]),
+    ("graph_nodes", &["waits for a value that is never written"]),
     // One process of it locks the other, whose stream waits at times.
-    ("process_checkpoint", &["was locked by cuCheckpointProcessLock", "waits for a value that nobody writes"]),
+    ("process_checkpoint", &["was locked by cuCheckpointProcessLock", "waits for a value that is never written"]),
     // Its processes send each other descriptors.
     ("kept_shared", &["descriptors are on their way"]),
     // One process of it has a block open, at times, that the other one has released.

@@ -19,7 +19,7 @@ pub(crate) fn told() -> Option<(&'static str, String)> {
     (!unknown.is_empty()).then(|| (settings::TOLD, unknown.join(",")))
 }
 
-/// Refuses a variable that holds what it cannot, whoever would read it later.
+/// Refuses a variable that holds what it cannot, the process that would read it later.
 pub(crate) fn check() -> Result<(), Failure> {
     for setting in settings::ALL {
         let value = env::var_os(setting.name).unwrap_or_default();

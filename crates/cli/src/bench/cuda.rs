@@ -267,7 +267,7 @@ impl Cuda {
     pub(super) fn pinned(&self, bytes: usize) -> Result<Pinned<'_>, CudaError> {
         let mut start = ptr::null_mut();
         call!(self.functions, cuMemAllocHost_v2(&raw mut start, bytes))?;
-        // SAFETY: the driver just gave us `bytes` writable bytes there, which nobody else knows of.
+        // SAFETY: the driver just gave us `bytes` writable bytes there, which no other code knows of.
         unsafe { start.cast::<u8>().write_bytes(0, bytes) };
         Ok(Pinned { cuda: self, start: start.cast(), bytes })
     }

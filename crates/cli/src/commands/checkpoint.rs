@@ -101,7 +101,7 @@ pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
     })
 }
 
-/// Where an image is, for whoever has another folder; an address of an object store is that already.
+/// Where an image is, for the process that has another folder; an address of an object store is that already.
 pub(crate) fn whole_path(image: &Path) -> Result<PathBuf, Failure> {
     katydid_image::absolute(image)
         .map_err(|error| Failure::usage(format!("{}: cannot tell where that is: {error}", image.display())))
@@ -146,7 +146,7 @@ fn line(step: &Step, began: Instant) -> String {
     }
 }
 
-/// Whoever interrupts this has the list of what was taken until then, whole.
+/// The process that interrupts this has the list of what was taken until then, whole.
 fn close_on_signals() -> Result<(), Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Failure::work)?;
     let wait = move || {

@@ -3,7 +3,7 @@
 //! What a terminal or a shell sends to the supervisor's process group reaches the guard too, until that leaves the group. It is
 //! meant for the program: here it is caught and dropped, but for signals that our caller ignored, which stay ignored in the program.
 
-#![expect(unsafe_code, reason = "the descriptors that a process is started with are nobody's until it takes them")]
+#![expect(unsafe_code, reason = "the descriptors that a process is started with belong to no code until it takes them")]
 
 use std::io;
 use std::os::fd::OwnedFd;

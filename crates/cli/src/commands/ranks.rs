@@ -2,7 +2,7 @@
 //! all, and the hidden command that supervises that.
 //!
 //! `katydid job-ranks` is run twice: by the rank that comes first, and by that process, which ends at once, so that the
-//! supervisor is nobody's descendant. It says `ready` to the rank, or why it cannot be that.
+//! supervisor is no process's descendant. It says `ready` to the rank, or why it cannot be that.
 
 use std::cell::Cell;
 use std::env;
@@ -72,7 +72,7 @@ fn start(launcher: Launcher) -> Result<(), JoinError> {
     if said == READY { Ok(()) } else { Err(JoinError::Said(said)) }
 }
 
-/// Runs the command: the first time as a rank's child, then as nobody's.
+/// Runs the command: the first time as a rank's child, then as no process's.
 pub(crate) fn main(flags: &RanksFlags) -> Outcome {
     let launcher = Launcher::at(flags.launcher);
     let Some(parent) = flags.orphan_of else {
@@ -101,11 +101,14 @@ pub(crate) fn main(flags: &RanksFlags) -> Outcome {
     }
 }
 
-/// Keeps nothing that is the rank's: neither what it has open, for the launcher waits until nobody has a rank's streams, nor its
+/// Keeps nothing that is the rank's: neither what it has open, for the launcher waits until no process has a rank's streams, nor its
 /// session and processors. What is to be said goes where the launcher's own words go.
 fn part_from_rank(launcher: Launcher, parent: u32) -> io::Result<()> {
     // SAFETY: this process has parsed its arguments and done nothing else.
-    #[expect(unsafe_code, reason = "the descriptors that a process is started with are nobody's until it takes them")]
+    #[expect(
+        unsafe_code,
+        reason = "the descriptors that a process is started with belong to no code until it takes them"
+    )]
     drop(unsafe { inherited_fds::take() }?);
     setsid()?;
     // Where they are not to be had, those of the rank have to do.
@@ -123,7 +126,7 @@ fn part_from_rank(launcher: Launcher, parent: u32) -> io::Result<()> {
 
 /// Tells the rank that waits, once.
 fn answer(word: &str) {
-    // Whoever is gone needs no answer.
+    // The process that is gone needs no answer.
     let _ = io::stdout().write_all(word.as_bytes()).and_then(|()| io::stdout().flush());
     let nowhere = File::options().write(true).open("/dev/null");
     let _ = nowhere.map(|nowhere| dup2_stdout(nowhere.as_fd()));

@@ -96,7 +96,7 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
     Ok(put_away.unwrap_or(ExitCode::from(code)))
 }
 
-/// Standard output is the program's; what is worth knowing goes to standard error, and only if somebody reads it there.
+/// Standard output is the program's; what is worth knowing goes to standard error, and only if another process reads it there.
 fn announce(json: bool, opened: &Opened, restored: &Restored) {
     use std::io::IsTerminal;
     let (name, number) = (restored.job.name(), opened.number());
@@ -105,7 +105,7 @@ fn announce(json: bool, opened: &Opened, restored: &Restored) {
         let missing = &restored.missing;
         let view =
             json!({"job": name, "checkpoint": number, "program": restored.program, "cut": cut, "missing": missing});
-        // The job runs, whoever reads this.
+        // The job runs, the process that reads this.
         if let Err(failure) = document::write(&view) {
             say(failure);
         }

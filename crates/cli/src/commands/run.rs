@@ -1,7 +1,7 @@
 //! `katydid run`: a program with Katydid's libcuda.so.1 under it.
 //!
 //! katydid stays, above a guard that is the program's parent, and is the supervisor of the job, so that it can be
-//! checkpointed; without a known server, it is the server too. Only within a job that somebody else supervises does it
+//! checkpointed; without a known server, it is the server too. Only within a job that another thread supervises does it
 //! become the program (exec), and as a rank of MPI, whose job is that of its launcher (`ranks.rs`).
 
 use std::ffi::{OsStr, OsString};
@@ -285,7 +285,7 @@ impl Launch {
         }
     }
 
-    /// The same as a program of a job that somebody else supervises, on the job's server unless another one is known, which has
+    /// The same as a program of a job that another thread supervises, on the job's server unless another one is known, which has
     /// been reached.
     fn exec_in(mut self, place: &RankPlace) -> Failure {
         self.set(job::VARIABLE, &place.socket);

@@ -113,7 +113,7 @@ pub(crate) fn start(mut config: ServerConfig, requires_gpu: bool) -> Result<Serv
     Ok(server)
 }
 
-/// A library that somebody named must be one that a worker can open.
+/// A library that another process named must be one that a worker can open.
 pub(crate) fn check_named(server: &Server, driver: &str) -> Result<(), Failure> {
     if ["auto", "soft"].contains(&driver) {
         return Ok(());
@@ -122,7 +122,7 @@ pub(crate) fn check_named(server: &Server, driver: &str) -> Result<(), Failure> 
     server.driver(DRIVER_START_TIMEOUT).map(drop).map_err(failed)
 }
 
-/// The first signal let the server stop in order; whoever sends another does not want to wait for that.
+/// The first signal let the server stop in order; the process that sends another does not want to wait for that.
 fn end_at_the_next(mut signals: Signals) -> Result<(), Failure> {
     let wait = move || {
         if let Some(signal) = signals.forever().next() {

@@ -46,7 +46,7 @@ impl FromStr for JsonDestination {
 /// The document of this process.
 #[derive(Debug)]
 enum State {
-    /// Nobody wants one.
+    /// No process wants one.
     None,
     /// Nothing is written yet.
     Wanted(Sink),
@@ -156,7 +156,7 @@ pub(crate) fn close(failure: Option<&str>, status: u8) {
         (Some(end), None) => end.to_owned(),
         (Some(end), Some(_)) => format!(",\n{}{end}", error()),
     };
-    // Nobody reads it.
+    // No process reads it.
     let _ = sink.write(&text);
 }
 

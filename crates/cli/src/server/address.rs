@@ -52,7 +52,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A server that somebody named.
+/// A server that the user named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamedServer {
     /// Where it listens.
@@ -70,7 +70,7 @@ pub(crate) enum AddressError {
     /// The config file is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Where the default socket should go belongs to somebody else.
+    /// Where the default socket should go belongs to another thread.
     #[error("{path}: {problem}; set XDG_RUNTIME_DIR, or say --listen")]
     Folder { path: PathBuf, problem: String },
 }
@@ -188,7 +188,7 @@ fn refusal(error: ConnectError) -> Failure {
     }
 }
 
-/// Connects and hangs up: the server takes that for somebody who only looked. A host with several addresses is tried
+/// Connects and hangs up: the server takes that for a process that only looked. A host with several addresses is tried
 /// on each, and the last error is told.
 fn connect(address: &Address) -> io::Result<()> {
     match address {

@@ -16,7 +16,7 @@ const MAX_ANSWER: u64 = 16 << 20;
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AdminError {
-    /// Nobody listens, or the socket belongs to another user.
+    /// No process listens, or the socket belongs to another user.
     #[error(
         "cannot reach the server's admin socket: {path}: {source}; is `katydid serve` running, by this user? (--server or --admin name another one)"
     )]
@@ -31,7 +31,7 @@ pub(crate) fn get<T: DeserializeOwned>(path: &Path, resource: &str) -> Result<T,
     get_within(path, resource, ANSWER_TIMEOUT)
 }
 
-/// The same from somebody who may take so long.
+/// The same from a peer that may take so long.
 pub(crate) fn get_within<T: DeserializeOwned>(path: &Path, resource: &str, limit: Duration) -> Result<T, AdminError> {
     let answer =
         exchange(path, resource, limit).map_err(|source| AdminError::Unreachable { path: path.to_owned(), source })?;

@@ -1,7 +1,7 @@
 //! The module cache: where a server keeps the code that programs have sent, and how much of it: the first of the flags, the config
 //! file and the environment that says something decides.
 //!
-//! Only this user may write to the folder. One that cannot be had is an error if somebody named it; else code is kept
+//! Only this user may write to the folder. One that cannot be had is an error if another process named it; else code is kept
 //! for as long as the server runs, among temporary files.
 
 use std::env;
@@ -20,7 +20,7 @@ use crate::args::flags::ServeFlags;
 use crate::args::size::Size;
 use crate::output::failure::{Failure, say};
 
-/// Most bytes of it unless somebody says otherwise: the code of a framework for one kind of GPU is some hundred
+/// Most bytes of it unless another process says otherwise: the code of a framework for one kind of GPU is some hundred
 /// megabytes.
 const DEFAULT_SIZE: Size = Size(4 << 30);
 
@@ -30,7 +30,7 @@ pub(crate) enum FolderError {
     /// It cannot be made or looked at.
     #[error("{path}: cannot be the module cache: {source}; name another folder with --module-cache")]
     System { path: PathBuf, source: io::Error },
-    /// Somebody else could put something there, or take it away.
+    /// Another process else could put something there, or take it away.
     #[error(
         "{path}: is not a folder that only you can write to; correct that, or name another one with --module-cache"
     )]
@@ -50,7 +50,7 @@ impl ModuleCache {
     ///
     /// # Errors
     ///
-    /// The config file is wrong, or a folder that somebody named cannot be used.
+    /// The config file is wrong, or a folder that the user named cannot be used.
     pub(crate) fn prepare(flags: &ServeFlags, user: Option<&WorkerUser>) -> Result<Option<Self>, Failure> {
         let (config, file) = read_config()?;
         let size = size(flags.module_cache_size, &config, &file)?;
@@ -88,7 +88,7 @@ fn size(flag: Option<Size>, config: &Config, file: &Path) -> Result<Size, Failur
     Ok(flag.or(said).unwrap_or(DEFAULT_SIZE))
 }
 
-/// Where it is if nobody names another folder.
+/// Where it is if no process names another folder.
 fn default_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(cache::folder(variable)?.join("modules"))
 }

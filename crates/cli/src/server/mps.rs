@@ -78,7 +78,7 @@ impl Mps {
 
     /// Has `work` done whenever the service was started again.
     pub(crate) fn when_revived(&self, work: impl Fn() + Send + Sync + 'static) {
-        // Nobody asks twice.
+        // No process asks twice.
         let _ = self.revived.set(Box::new(work));
     }
 }

@@ -242,9 +242,9 @@ mod tests {
         session.shared.calls.begin();
         assert_eq!(looks(&session), 0, "processors are needed");
         session.busy_poll.is_device_separate = true;
-        // On a single processor nobody looks twice.
+        // On a single processor no thread looks twice.
         let several = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
         assert_eq!(looks(&session), if several { 3 } else { 1 });
-        assert_eq!(looks(&session), 1, "nobody waits any more");
+        assert_eq!(looks(&session), 1, "no thread waits any more");
     }
 }

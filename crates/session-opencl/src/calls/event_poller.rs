@@ -20,7 +20,7 @@ use crate::objects::held_events::HeldEvent;
 const PAUSE_FRACTION: u32 = 8;
 const MIN_PAUSE: Duration = Duration::from_micros(50);
 const MAX_PAUSE: Duration = Duration::from_millis(10);
-/// From here on the thread is woken for what comes new, which costs whoever brings it.
+/// From here on the thread is woken for what comes new, which costs the thread that brings it.
 const DEEP_SLEEP_PAUSE: Duration = Duration::from_millis(1);
 
 /// Is given the state that the command came to; below 0, it failed.
@@ -63,7 +63,7 @@ impl EventPoller {
         Ok(())
     }
 
-    /// Has it look soon, for somebody who waits until what is due is done.
+    /// Has it look soon, for a thread that waits until what is due is done.
     pub(crate) fn hurry(&self) {
         let _ = self.thread.as_ref().map(|thread| thread.send(None));
     }

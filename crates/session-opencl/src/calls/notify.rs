@@ -123,7 +123,7 @@ fn listeners() -> MutexGuard<'static, BTreeMap<usize, Notify>> {
     LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Of a context: may be called at any time, also when nobody listens any more.
+/// Of a context: may be called at any time, also when no thread listens any more.
 pub(crate) unsafe extern "C" fn context(text: *const char, _: *const void, _: usize, data: *mut void) {
     if text.is_null() {
         return;

@@ -64,7 +64,7 @@ impl ReadBuffer {
     pub(crate) fn copy(&self, offset: u64, size: u32) -> Option<Vec<u8>> {
         let end = usize::try_from(offset).ok()?.checked_add(size as usize)?;
         let part = self.0.get(end - size as usize..end)?;
-        // SAFETY: inside the memory; nobody writes once the command has ended, which the caller has seen.
+        // SAFETY: inside the memory; no code writes once the command has ended, which the caller has seen.
         Some(unsafe { slice::from_raw_parts(part.as_ptr().cast::<u8>(), part.len()) }.to_vec())
     }
 }
@@ -77,7 +77,7 @@ impl From<Vec<u8>> for ReadBuffer {
     }
 }
 
-/// Memory that a command reads or writes, for whoever waits for its end. Where nobody comes to wait, it stays: the driver may still
+/// Memory that a command reads or writes, for the thread that waits for its end. Where no thread comes to wait, it stays: the driver may still
 /// use it.
 pub(crate) struct PendingTransfer {
     target: ManuallyDrop<ReadBuffer>,

@@ -1,7 +1,7 @@
 //! What of a session of OpenCL is in flight, and how a worker keeps it ([`Checkpointable`], [`Restorable`]).
 //!
 //! At rest, every queue is empty: a marker behind everything that it has is at its end. No call waits, but for the
-//! program's upcall thread; every callback that is due has come from the lookout. Those that nobody has fetched are kept.
+//! program's upcall thread; every callback that is due has come from the lookout. Those that no thread has fetched are kept.
 
 use std::os::fd::BorrowedFd;
 use std::ptr;
@@ -75,7 +75,7 @@ impl Session {
     }
 
     /// Keeps the event of a command that the program knows nothing of until the command has ended, and until the next one is kept.
-    /// PoCL 3.1 looks at the event of a command that fails once more when it has let go of it, and ends the process if nobody
+    /// PoCL 3.1 looks at the event of a command that fails once more when it has let go of it, and ends the process if no thread
     /// else has it.
     pub(crate) fn outlast(&mut self, event: HeldEvent) {
         self.outlasting.retain(|event| event.status().is_ok_and(|status| status > 0));
@@ -86,7 +86,7 @@ impl Session {
     fn awaits_callbacks(&self) -> bool {
         self.shared.callbacks.waiting().iter().any(|callback| {
             let Ok(event) = HeldEvent::of(&self.shared.objects, callback.event) else {
-                // Nobody has it any more, so that it could not be made again.
+                // No thread has it any more, so that it could not be made again.
                 return true;
             };
             event.status().is_ok_and(|status| status <= callback.state)

@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) calls: Calls,
     /// None before a rebuilt session has its program.
     replier: OnceLock<Arc<dyn Replier>>,
-    /// First code of a call that failed and that nobody waited for; 0: none.
+    /// First code of a call that failed and that no thread waited for; 0: none.
     deferred: AtomicI32,
     /// What kernels print.
     capture: Mutex<Capture>,
@@ -78,7 +78,7 @@ impl Shared {
         self.deferred.load(Ordering::Acquire)
     }
 
-    /// Keeps the code of a failed call that nobody waits for, unless one is kept already.
+    /// Keeps the code of a failed call that no thread waits for, unless one is kept already.
     pub(crate) fn defer(&self, code: Code) {
         // A lost race means that another's code was first: the loser's is dropped, as any later one is.
         let _ = self.deferred.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Relaxed);

@@ -69,7 +69,7 @@ impl Upcalls {
         self.lock().waiting
     }
 
-    /// What is due and was not fetched yet, which stays so. Of an object that nobody will have after a restore, what is awaited is due.
+    /// What is due and was not fetched yet, which stays so. Of an object that no thread will have after a restore, what is awaited is due.
     pub(crate) fn due(&self) -> Vec<DueCallback> {
         let state = self.lock();
         let awaited = state.awaited.iter().map(|token| DueCallback { token: *token, status: 0, text: Vec::new() });

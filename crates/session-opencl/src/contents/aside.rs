@@ -191,7 +191,7 @@ impl PendingArea<'_> {
             let address = lent.address;
             let load = |index: usize, out: &mut [u8]| {
                 let from = ptr::with_exposed_provenance::<u8>((address + index as u64 * CHUNK_BYTES) as usize);
-                // SAFETY: a chunk of the area, which is mapped, and which nobody writes while the program stands still.
+                // SAFETY: a chunk of the area, which is mapped, and which no code writes while the program stands still.
                 unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
                 Ok(())
             };

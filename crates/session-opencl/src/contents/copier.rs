@@ -119,7 +119,7 @@ pub(super) struct Map<'a> {
 impl Drop for Map<'_> {
     fn drop(&mut self) {
         let (api, queue, null) = (self.copier.api, self.copier.queue, ptr::null_mut());
-        // What cannot be unmapped stays so, which harms nobody but the driver.
+        // What cannot be unmapped stays so, which harms no thread but the driver.
         let _ = driver!(api, clEnqueueUnmapMemObject(queue, self.memory, self.place, 0, ptr::null(), null));
         let _ = driver!(api, clFinish(queue));
     }

@@ -75,7 +75,7 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        // SAFETY: a child of this process that nobody else waits for, as its end sends no signal.
+        // SAFETY: a child of this process that no other code waits for, as its end sends no signal.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, ptr::null_mut(), libc::__WALL);
@@ -98,7 +98,7 @@ fn block_signals() -> libc::sigset_t {
 /// What the child does: keeps `read` alone, gives `unwanted` pages back, and waits for the end of the other side.
 fn stay(read: i32, unwanted: &[Range<u64>]) -> ! {
     let mut byte = 0u8;
-    // SAFETY: system calls alone, on descriptors and pages that nobody in this process uses but this thread.
+    // SAFETY: system calls alone, on descriptors and pages that no code in this process uses but this thread.
     unsafe {
         if read > 0 {
             libc::syscall(libc::SYS_close_range, 0, read - 1, 0);

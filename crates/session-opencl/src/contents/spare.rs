@@ -34,7 +34,7 @@ impl Spare {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped by `new`, and zeros where nobody has written.
+        // SAFETY: mapped by `new`, and zeros where no code has written.
         unsafe { slice::from_raw_parts(self.start.cast::<u8>(), self.length) }
     }
 
@@ -46,7 +46,7 @@ impl Spare {
 
 impl Drop for Spare {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; nobody has a reference any more.
+        // SAFETY: mapped by `new`; no code has a reference any more.
         let _ = unsafe { munmap(self.start.cast(), self.length) };
     }
 }

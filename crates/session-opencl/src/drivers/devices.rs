@@ -1,7 +1,7 @@
 //! The devices of a session, on the machine where it was and on the one where it goes on: which one takes the place of
 //! which.
 //!
-//! The rule: a device goes on as the one of the same name, unless somebody names another one. Whatever is another device,
+//! The rule: a device goes on as the one of the same name, unless another thread names another one. Whatever is another device,
 //! or has another driver, has moved: what depends on it is checked then (`journal/rebuild.rs`).
 
 use katydid_opencl_sys::constant::DEVICE_NAME;

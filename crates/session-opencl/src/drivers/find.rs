@@ -2,7 +2,7 @@
 //!
 //! What [`VARIABLE`] names, and nothing else; or what loaders of OpenCL would open: the libraries of `OCL_ICD_FILENAMES`, and
 //! those that a vendors folder names (`OCL_ICD_VENDORS`, else `/etc/OpenCL/vendors`), whose files hold one line each.
-//! Where nobody has chosen a folder, libraries are also sought under the names that they are known by: containers have
+//! Where no thread has chosen a folder, libraries are also sought under the names that they are known by: containers have
 //! NVIDIA's without its file among the vendors.
 
 use std::env;

@@ -95,7 +95,7 @@ pub(crate) fn kdclWait(
     }))
 }
 
-/// Has the command of an event begun, which whoever waits for it has the driver do. One that the program sets has no queue.
+/// Has the command of an event begun, which the thread that waits for it has the driver do. One that the program sets has no queue.
 fn begin(event: &HeldEvent) {
     let api = event.api();
     let queue = ask::<usize>(|size, place| {

@@ -170,7 +170,7 @@ fn sub_group(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Co
     })
 }
 
-/// Sizes of a group, as many as there is room for with whoever asks: of three dimensions at most.
+/// Sizes of a group, as many as there is room for with the thread that asks: of three dimensions at most.
 fn group_sizes(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
     const MAX_GROUP_BYTES: u64 = 3 * size_of::<usize>() as u64;
     let kernel: Object<cl_kernel> = objects.get(m.object)?;

@@ -429,7 +429,7 @@ mod tests {
         }
         let due: Vec<u64> = session.shared.upcalls.due().iter().map(|due| due.token).collect();
         assert_eq!(due, [9]);
-        // SAFETY: a driver that calls twice calls for nobody.
+        // SAFETY: a driver that calls twice calls for no code.
         unsafe { notify(cl_program::NULL, ptr::without_provenance_mut(data)) };
     }
 

@@ -65,7 +65,7 @@ pub(crate) fn kdclSvmAlloc(
     let end = if session.replay.is_on { session.replay.svm_end } else { Some(session.svm.end_of_next(room as u64)) };
     let give_back = |raw| {
         if let Some(free) = context.api.clSVMFree {
-            // SAFETY: the driver gave it, it is given back once, and nobody knows of it.
+            // SAFETY: the driver gave it, it is given back once, and no code knows of it.
             unsafe { free(context.handle, pointer(raw)) };
         }
     };

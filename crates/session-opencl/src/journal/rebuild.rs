@@ -273,7 +273,7 @@ impl Session {
         let was = record.told.as_deref().and_then(<[u8]>::first_chunk).map(|code| Code(i32::from_le_bytes(*code)));
         let code = self.run(record.opcode, record)?;
         match was {
-            // A build that failed may as well succeed: nobody uses it.
+            // A build that failed may as well succeed: no thread uses it.
             Some(was) if was != Code::SUCCESS => Ok(()),
             Some(_) if code != Code::SUCCESS => Err(RebuildError::Build {
                 code,
@@ -355,7 +355,7 @@ impl Session {
         Ok(())
     }
 
-    /// Events, as events of our own setting: whoever waits for one or asks for its state gets what it had come to.
+    /// Events, as events of our own setting: the thread that waits for one or asks for its state gets what it had come to.
     fn make_events(&mut self, events: &[Event], callbacks: &[Callback]) -> Result<(), RebuildError> {
         let mut run = |opcode, message, payload: Vec<u8>| match self.execute_quietly(&our_head(opcode), &payload)? {
             Code::SUCCESS => Ok(()),

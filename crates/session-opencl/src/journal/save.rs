@@ -33,7 +33,7 @@ pub(crate) const PROFILING_PARAMS: std::ops::RangeInclusive<u32> = 0x1280..=0x12
 /// Why the state of a session cannot be saved. The session is as it was.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SaveError {
-    /// Nobody but a kernel can read it.
+    /// No thread but a kernel can read it.
     #[error("kernels of the program have a pipe, and nothing but a kernel can read what is in it: it cannot be saved")]
     Pipe,
     /// The driver does not answer what must be known.

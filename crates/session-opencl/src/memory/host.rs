@@ -137,7 +137,7 @@ impl HostMemory {
     ///
     /// # Safety
     ///
-    /// The pages at the address are the caller's to give away, and nobody refers to them.
+    /// The pages at the address are the caller's to give away, and no thread refers to them.
     pub(crate) unsafe fn lend(&self, place: u64, address: u64, bytes: u64) -> Result<(), Code> {
         self.place(place, bytes)?;
         let Some(file) = &self.shared else { return Ok(()) };
@@ -175,7 +175,7 @@ impl HostMemory {
 ///
 /// # Safety
 ///
-/// It has put them there, and nobody refers to them.
+/// It has put them there, and no thread refers to them.
 pub(crate) unsafe fn take_back(address: u64, bytes: u64) -> Result<(), Code> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: by the contract.

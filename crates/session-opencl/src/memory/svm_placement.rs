@@ -7,7 +7,7 @@
 //! Then the place is left open as long as the mapping turns out to be: that differs by what the heap adds, so a few lengths
 //! are tried. A driver that takes its memory elsewhere is not helped by this, and no harm is done to it.
 
-#![expect(unsafe_code, reason = "settings of the C library's heap, and mappings that nobody uses")]
+#![expect(unsafe_code, reason = "settings of the C library's heap, and mappings that no code uses")]
 
 use std::ffi::CStr;
 use std::fs;
@@ -83,7 +83,7 @@ fn is_heap_glibcs() -> bool {
 
 /// What `ask` gives that lies in [`ZONE`], if one of so many tries does, else the last of it: another thread may give the heap a
 /// block back just when the others are held, and then that is taken. The rest is given back at the end: until then it is in
-/// the way of nobody. A driver that takes so many bytes elsewhere than in the heap is asked once: it may have no room for more.
+/// the way of no thread. A driver that takes so many bytes elsewhere than in the heap is asked once: it may have no room for more.
 pub(crate) fn in_zone(
     bytes: usize,
     tries: usize,
@@ -109,7 +109,7 @@ fn may_be_in_heap(raw: u64, bytes: usize) -> bool {
 }
 
 /// Whether an address lies in memory as the heap maps it for its parts and for large blocks: without a file or a name, to be read
-/// and written. Where a thread's part lies nobody says.
+/// and written. Where a thread's part lies no thread says.
 fn is_plain(raw: u64, maps: &str) -> bool {
     let is_plain = |line: &&str| {
         let mut words = line.split_whitespace().skip(1);
@@ -151,7 +151,7 @@ impl HeapPlugs {
 impl Drop for HeapPlugs {
     fn drop(&mut self) {
         while !self.0.is_null() {
-            // SAFETY: a block of `of`, which nobody else knows; what is in it was written there.
+            // SAFETY: a block of `of`, which no other code knows; what is in it was written there.
             unsafe {
                 let next = self.0.cast::<*mut c_void>().read();
                 libc::free(self.0);
@@ -196,7 +196,7 @@ impl Drop for Closed {
     fn drop(&mut self) {
         for gap in &self.0 {
             let place = ptr::with_exposed_provenance_mut(gap.start as usize);
-            // SAFETY: mapped by `close`, and nobody was told of it.
+            // SAFETY: mapped by `close`, and no code was told of it.
             let _ = unsafe { munmap(place, (gap.end - gap.start) as usize) };
         }
     }
@@ -244,7 +244,7 @@ mod tests {
     const ALONE_VARIABLE: &str = "KATYDID_TEST_ALONE";
 
     /// Whether this process has this one test; if not, one that has it is run. Other tests map and free memory at any moment, and
-    /// settings of the heap are everybody's.
+    /// settings of the heap are every thread's.
     fn is_alone(test: &str) -> bool {
         if env::var_os(ALONE_VARIABLE).is_some() {
             return true;
@@ -299,7 +299,7 @@ mod tests {
         let end = ZONE.end - (2 << 30);
         let (place, length) = (ptr::with_exposed_provenance_mut((end + LARGE_BLOCK_BYTES / 2) as usize), PAGE as usize);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
-        // SAFETY: nothing lies there, and nobody knows of it.
+        // SAFETY: nothing lies there, and no code knows of it.
         unsafe { mmap_anonymous(place, length, ProtFlags::empty(), flags) }.unwrap();
         let is_there = ends_at(end);
         // SAFETY: as above.
@@ -362,7 +362,7 @@ mod tests {
     /// Memory such as the heap maps for itself.
     #[test]
     fn a_driver_whose_memory_may_be_the_heaps_is_asked_so_often_and_keeps_one() {
-        // SAFETY: a mapping of ours, which nobody uses.
+        // SAFETY: a mapping of ours, which no code uses.
         let place = unsafe {
             mmap_anonymous(ptr::null_mut(), PAGE as usize, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         };

@@ -2,7 +2,7 @@
 //!
 //! Such a buffer lies in pages of a file that program and worker share ([`crate::memory::host`]). CRIU would dump these with the program,
 //! all of them at each checkpoint, a second or more for a GiB; and no child of the worker can keep them instead, since a page that
-//! is shared is never copied when somebody writes to it. So, once the session is at rest, the buffers that the program has not
+//! is shared is never copied when another thread writes to it. So, once the session is at rest, the buffers that the program has not
 //! mapped are parted from it: what they hold is copied to pages of the worker's own, which take the place of the shared ones
 //! under the driver, and the file has holes there. From then on they are contents as those of any other buffer
 //! ([`crate::contents`]), and the program's maps copy, as on a device with memory of its own.
@@ -154,7 +154,7 @@ impl Apart {
 impl Drop for Apart {
     fn drop(&mut self) {
         let length = (self.range.end - self.range.start) as usize;
-        // SAFETY: the view is this value's own; nobody copies when the session is gone.
+        // SAFETY: the view is this value's own; no code copies when the session is gone.
         let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.view), length) };
     }
 }
@@ -203,7 +203,7 @@ impl PieceMemory {
         let (place, length) = (piece.start as usize, (piece.end - piece.start) as usize);
         let fresh = self.start + place.wrapping_sub(self.start) % PAGE_TABLE_BYTES as usize;
         let (from, to) = (ptr::with_exposed_provenance_mut::<u8>(place), ptr::with_exposed_provenance_mut::<u8>(fresh));
-        // SAFETY: both are mapped for `length` bytes, and nobody uses the block. Then the one takes the place of the other, which
+        // SAFETY: both are mapped for `length` bytes, and no code uses the block. Then the one takes the place of the other, which
         // holds the same.
         unsafe {
             ptr::copy_nonoverlapping(from, to, length);
@@ -227,7 +227,7 @@ impl Drop for PieceMemory {
 /// Gives back what a [`PieceMemory`] has left. It may be nothing.
 fn unmap(pages: Range<usize>) {
     if !pages.is_empty() {
-        // SAFETY: pages of a room that is no more, which nobody uses. What stays mapped costs memory, and nothing else.
+        // SAFETY: pages of a room that is no more, which no code uses. What stays mapped costs memory, and nothing else.
         let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(pages.start), pages.len()) };
     }
 }
@@ -245,7 +245,7 @@ impl ReadyPages {
         self.rooms().pop()
     }
 
-    /// Nobody wants them any more.
+    /// No thread wants them any more.
     pub(crate) fn clear(&self) {
         self.rooms().clear();
     }

@@ -3,7 +3,7 @@
 //!
 //! The rule: what is on the shelf is what the driver has, as long as [`Session::shelf_place`] names its place. A snapshot ends
 //! that for all that is there: the worker's pages become its own alone, which a child of it can keep ([`crate::contents`]); the
-//! program goes on seeing what was there at that moment, and is told of no place any more. Pages that nobody writes to are still
+//! program goes on seeing what was there at that moment, and is told of no place any more. Pages that no thread writes to are still
 //! the file's, for the child as well, so that no block is freed as long as the snapshot is not written ([`RetainedPages`]).
 
 #![expect(unsafe_code, reason = "maps memory that a driver uses")]
@@ -56,7 +56,7 @@ struct AreaState {
     room: Suballocator,
     /// Blocks: bytes by place, and whether their pages are the worker's own by now.
     blocks: BTreeMap<u64, (u64, bool)>,
-    /// Snapshots that are not written yet, and the blocks that nobody uses any more but they.
+    /// Snapshots that are not written yet, and the blocks that no thread uses any more but they.
     snapshots: u32,
     left: Vec<u64>,
 }
@@ -105,7 +105,7 @@ impl ZeroCopyArea {
         let flags = if is_own { MapFlags::PRIVATE | MapFlags::NORESERVE } else { MapFlags::SHARED };
         let address = self.address(place);
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: replaces pages of a block by others with the same contents, or those of one that nobody uses.
+        // SAFETY: replaces pages of a block by others with the same contents, or those of one that no code uses.
         unsafe { mmap(address, length as usize, access, flags | MapFlags::FIXED, &self.file, self.offset + place) }?;
         // SAFETY: a block; the rest as in `new`.
         let _ = unsafe { madvise(address, length as usize, Advice::LinuxHugepage) };
@@ -148,7 +148,7 @@ impl ZeroCopyArea {
         kept
     }
 
-    /// A block that nobody uses is zeros again, as the program sees it, and free.
+    /// A block that no thread uses is zeros again, as the program sees it, and free.
     fn free(&self, books: &mut AreaState, place: u64) {
         let Some((length, is_own)) = books.blocks.remove(&place) else { return };
         let at = self.offset + place;
@@ -281,7 +281,7 @@ impl Copier {
 
 /// What a driver is given for a buffer in a block: its flags, and the place, which begins with `data` if there is any.
 pub(crate) fn beginning(block: &AreaBlock, flags: u64, data: &[u8]) -> (u64, *mut void) {
-    // SAFETY: the block was taken for a buffer of as many bytes, and nobody else has it.
+    // SAFETY: the block was taken for a buffer of as many bytes, and no other code has it.
     unsafe { ptr::copy_nonoverlapping(data.as_ptr(), block.pointer().cast(), data.len()) };
     (flags & !(MEM_COPY_HOST_PTR | MEM_ALLOC_HOST_PTR) | MEM_USE_HOST_PTR, block.pointer())
 }

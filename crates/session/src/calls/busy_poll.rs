@@ -41,7 +41,7 @@ const MAX_QUERY_STREAMS: usize = 8;
 /// What a call waits for, as far as it can be asked about.
 #[derive(Debug)]
 pub(crate) enum WaitTarget {
-    /// Streams that have not been seen idle yet. Nobody but the main loop gives them more to do.
+    /// Streams that have not been seen idle yet. No thread but the main loop gives them more to do.
     Streams(Vec<CUstream>),
     Event(CUevent),
 }
@@ -76,7 +76,7 @@ pub(crate) struct PendingWait {
 
 /// Whether this session may look at all, and at what.
 pub(crate) struct BusyPoll {
-    /// With few processors, whoever looks keeps the others from working.
+    /// With few processors, the thread that looks keeps the others from working.
     pub(crate) is_enabled: bool,
     /// Executors may look as well: the program, the main loop and the executor each have a processor then.
     pub(crate) may_wake_executor: bool,
@@ -110,7 +110,7 @@ impl WaitPace {
 }
 
 impl BusyPoll {
-    /// A context with these flags is made. Of a program that wants to wait asleep nobody looks at anything.
+    /// A context with these flags is made. Of a program that wants to wait asleep no thread looks at anything.
     pub(crate) fn note_schedule_flags(&mut self, flags: u32) {
         if flags & SCHEDULE_MASK == SCHEDULE_BLOCKING_SYNC {
             (self.is_enabled, self.may_wake_executor) = (false, false);

@@ -164,7 +164,7 @@ fn look<T>(queue: &Receiver<T>, spin: &Spin) -> Option<T> {
     if processors() > 2 { spin.until(|| queue.try_recv().ok()) } else { None }
 }
 
-/// With few processors, whoever looks keeps the other from running.
+/// With few processors, the thread that looks keeps the other from running.
 pub(crate) fn processors() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get))

@@ -170,7 +170,7 @@ impl Session {
         let Some(mut orders) = self.orders.take() else { return Ok(Pumped::Frames(0)) };
         let outcome = orders.execute(self, pump);
         self.orders = Some(orders);
-        // Whoever wants to borrow something waits since a snapshot was taken.
+        // The thread that wants to borrow something waits since a snapshot was taken.
         self.shares.go_on();
         outcome
     }
@@ -203,6 +203,6 @@ fn ruined(context: u32, code: CUresult) -> QuiesceError {
 
 /// A stream that is not at its end; 1 is the default stream, 2 the default streams of threads.
 fn busy(context: u32, stream: u32) -> QuiesceError {
-    let why = "a kernel in it runs on, or it waits for a value that nobody writes";
+    let why = "a kernel in it runs on, or it waits for a value that is never written";
     QuiesceError::Busy { what: format!("stream {stream} of context {context}"), why }
 }

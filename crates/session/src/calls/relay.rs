@@ -131,7 +131,7 @@ impl Reader {
         let _ = self.sender.send(Relayed::End(outcome));
     }
 
-    /// Handles what the program's upcall thread sends, and pages of pinned memory, which it wants too: nobody else may have to
+    /// Handles what the program's upcall thread sends, and pages of pinned memory, which it wants too: no other thread may have to
     /// wait for it.
     fn is_for_upcalls(&mut self, head: &FrameHead, payload: &[u8]) -> Result<bool, SessionError> {
         let task = match head.opcode {

@@ -59,7 +59,7 @@ impl Shared {
         self.replier.get_or_init(|| replier);
     }
 
-    /// Keeps the code of a failed call that nobody waits for, unless one is kept already.
+    /// Keeps the code of a failed call that no thread waits for, unless one is kept already.
     pub(crate) fn defer(&self, code: CUresult) {
         // A lost race means that another thread's code was first: the loser's is dropped, as any later one is.
         let _ = self.deferred.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use katydid_fatbin::OwnedImage;
 pub(crate) struct Images {
     /// By the wire id of their library: what the driver reads.
     held: HashMap<u32, Arc<OwnedImage>>,
-    /// By length: all that is still needed by anyone.
+    /// By length: all that is still needed by any thread.
     known: HashMap<usize, Vec<Weak<OwnedImage>>>,
 }
 

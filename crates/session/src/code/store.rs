@@ -3,7 +3,7 @@
 //! The store is a folder in which an image is a file, named by the hash of its flat form; the system's page cache makes it
 //! quick. All workers of a user's servers share it, at the same time and without waiting for each other: an image is
 //! written beside and renamed when it is whole, and its writer holds a lock on it meanwhile, by which others see that it is
-//! not one that a killed worker has left. The rule kept here: what is found under a hash is hashed again, so that whoever
+//! not one that a killed worker has left. The rule kept here: what is found under a hash is hashed again, so that the thread that
 //! names one gets what it would have sent, whatever became of the file. Of what is beyond the limit that goes which has not
 //! been asked for the longest.
 
@@ -74,7 +74,7 @@ impl ImageStore {
         if is_there || length > self.limit / MAX_IMAGE_FRACTION {
             return Ok(());
         }
-        // Goes again if it is not renamed. Whoever has its lock already takes it for one that was left.
+        // Goes again if it is not renamed. The thread that has its lock already takes it for one that was left.
         let mut beside = tempfile::Builder::new().prefix(UNFINISHED_PREFIX).tempfile_in(&self.folder)?;
         beside.as_file().try_lock()?;
         // So others count it in whole from now on.
@@ -128,7 +128,7 @@ fn is_name_of_image(entry: &DirEntry) -> bool {
     entry.file_name().to_str().is_some_and(|name| blake3::Hash::from_hex(name).is_ok())
 }
 
-/// Whether somebody is writing this image; one that nobody writes any more goes. Anything else is none of ours.
+/// Whether another thread is writing this image; one that no thread writes any more goes. Anything else is none of ours.
 fn is_being_written(entry: &DirEntry) -> bool {
     if !entry.file_name().as_encoded_bytes().starts_with(UNFINISHED_PREFIX.as_bytes()) {
         return false;

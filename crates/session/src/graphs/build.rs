@@ -35,7 +35,7 @@ type StepNodes = (CUgraphNode, CUgraphNode);
 pub(super) enum Purpose {
     /// The program launches it.
     Launches,
-    /// Nobody does: it takes the driver's room. What cannot be made is an empty step.
+    /// No thread does: it takes the driver's room. What cannot be made is an empty step.
     Room,
 }
 

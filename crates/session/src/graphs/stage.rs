@@ -101,7 +101,7 @@ impl Stages {
         }
         let size = size as usize;
         let stage = self.take_spare(context, size).map_or_else(|| Stage::new(driver, context, size), Ok)?;
-        // SAFETY: it has room for `size` bytes, and is nobody else's.
+        // SAFETY: it has room for `size` bytes, and is no other code's.
         unsafe { stage.address().write_bytes(0, size) };
         let stage = Arc::new(stage);
         let before = self.all().insert(token, Arc::clone(&stage));
@@ -124,7 +124,7 @@ impl Stages {
 
     pub(crate) fn forget(&self, token: u64) {
         let gone = self.all().remove(&token);
-        // Somebody who still reads it has the rest.
+        // A thread that still reads it has the rest.
         let Some(stage) = gone.and_then(Arc::into_inner) else { return };
         let mut spare = self.spare();
         let kept: u64 = spare.iter().map(|stage| stage.room() as u64).sum();
@@ -183,7 +183,7 @@ mod tests {
 
     const SIZE: u64 = 1 << 20;
 
-    /// Memory that a context has left behind may be somebody else's, at the same addresses.
+    /// Memory that a context has left behind may be another process's, at the same addresses.
     #[test]
     fn stages_go_with_their_context_and_are_freed_by_nobody_else() {
         let (driver, _turn) = soft::driver();
@@ -191,7 +191,7 @@ mod tests {
         let held = stages.make(&driver, 1, 7, SIZE).unwrap();
         stages.make(&driver, 1, 8, SIZE).unwrap();
         stages.forget(8);
-        // SAFETY: takes a number; nobody reads the context's memory from here on.
+        // SAFETY: takes a number; no code reads the context's memory from here on.
         unsafe { driver.cuDevicePrimaryCtxReset_v2(0) }.ok().unwrap();
         soft::retain(&driver);
         stages.end_context(1);
@@ -199,7 +199,7 @@ mod tests {
         let fresh = [1, 2].map(|token| stages.make(&driver, 2, token, SIZE).unwrap());
         drop(held);
         for (stage, token) in fresh.iter().zip(1..) {
-            // SAFETY: memory of the stage, which nobody uses; it is registered again at once.
+            // SAFETY: memory of the stage, which no code uses; it is registered again at once.
             unsafe {
                 driver.cuMemHostUnregister(stage.address().cast()).ok().unwrap();
                 let flags = host_register_flags::PORTABLE;

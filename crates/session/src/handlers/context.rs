@@ -79,7 +79,7 @@ pub(crate) fn kdContextRelease(
     Ok((status, kdContextReleaseReply {}))
 }
 
-/// Ends a primary context whoever holds it. The reference is given back too: the program will retain it anew.
+/// Ends a primary context, even while others hold it. The reference is given back too: the program will retain it anew.
 pub(crate) fn kdContextReset(
     session: &mut Session,
     _head: &FrameHead,

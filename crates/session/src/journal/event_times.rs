@@ -195,7 +195,7 @@ impl Session {
             }
         }
         self.carry_over(&mut times, now)?;
-        // SAFETY: ours, and named by nobody else.
+        // SAFETY: ours, and named by no other code.
         let _ = unsafe { driver.cuEventDestroy_v2(now) };
         Ok(times)
     }

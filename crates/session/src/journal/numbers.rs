@@ -58,7 +58,7 @@ impl Session {
                 continue;
             }
             let driver = self.driver();
-            // SAFETY: objects of this replay that nobody else knows. What the driver cannot end goes with the process.
+            // SAFETY: objects of this replay that no other code knows. What the driver cannot end goes with the process.
             let _ = unsafe {
                 match is_texture {
                     true => driver.cuTexObjectDestroy(number),
@@ -109,7 +109,7 @@ impl Session {
             ask::<u64>(|out| unsafe { driver.cuGraphConditionalHandleCreate(out, graph, context, 0, 0) })
         };
         let made = (0..count).try_fold(0, |_, _| one());
-        // SAFETY: made above, and named by nobody else.
+        // SAFETY: made above, and named by no other code.
         let _ = unsafe { driver.cuGraphDestroy(graph) };
         made.map_err(refused)
     }

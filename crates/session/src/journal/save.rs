@@ -1,7 +1,7 @@
 //! Writes the journal down: the frames of what is alive, in their order, and what the driver is asked now.
 //!
 //! Nothing may run: the caller has drained every stream and executor. What cannot be taken along is refused by name, and
-//! the session goes on as if nobody had asked.
+//! the session goes on as if it had not been asked.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 

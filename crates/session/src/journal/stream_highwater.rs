@@ -114,7 +114,7 @@ impl Session {
         let make = |_| ask(|out| unsafe { self.driver().cuStreamCreate(out, stream_flags::NON_BLOCKING) }).ok();
         let further: Vec<CUstream> = (alive..count).map_while(make).collect();
         for stream in further {
-            // SAFETY: made here, and nobody else knows it.
+            // SAFETY: made here, and no other code knows it.
             let _: CUresult = unsafe { self.driver().cuStreamDestroy_v2(stream) };
         }
         self.journal.pools.raise(self.current, count, record.order);

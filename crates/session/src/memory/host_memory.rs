@@ -32,7 +32,7 @@ const MASK: usize = PAGE as usize / WORD_BYTES / 8;
 
 /// Memory of the worker's that the program has pages of its own of, or the same: what can be pushed and pulled.
 ///
-/// The main loop alone changes the books. Whoever else writes or reads a block's memory holds them meanwhile: it stays until
+/// The main loop alone changes the books. Any other thread that writes or reads a block's memory holds them meanwhile: it stays until
 /// then. A program pushes and pulls no variable that it is unloading, and no mapping that it is taking away.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(Mutex<Chunks<BlockUse>>);
@@ -173,7 +173,7 @@ impl HostMemory {
         Self { shared: Some(shared), ..Self::private(arena) }
     }
 
-    /// The books, for whoever reads the link while the main loop is held up.
+    /// The books, for the thread that reads the link while the main loop is held up.
     pub(crate) fn books(&self) -> Arc<Blocks> {
         Arc::clone(&self.blocks)
     }
@@ -257,7 +257,7 @@ impl HostMemory {
         Ok(DetachedBlock { address, size, is_known: context != 0, is_outside: !self.is_inside(address) })
     }
 
-    /// Whether a block's contents are the worker's own, so that nobody else keeps them.
+    /// Whether a block's contents are the worker's own, so that no other thread keeps them.
     pub fn is_private(&self, address: u64) -> bool {
         !self.is_shared() || !self.is_inside(address)
     }
@@ -372,13 +372,13 @@ impl DetachedBlock {
 fn map(address: u64, size: u64) -> Result<(), CUresult> {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a mapping that replaces none is nobody's memory before.
+    // SAFETY: a mapping that replaces none is no code's memory before.
     let mapped = unsafe { mmap_anonymous(pointer(address).cast(), size as usize, access, flags) };
     match mapped {
         Ok(start) if start.addr() as u64 == address => Ok(()),
         // A kernel that does not know the flag takes the address for advice.
         Ok(start) => {
-            // SAFETY: made just now, and given to nobody.
+            // SAFETY: made just now, and given to no code.
             let _ = unsafe { munmap(start, size as usize) };
             Err(CUresult::ERROR_NOT_SUPPORTED)
         }

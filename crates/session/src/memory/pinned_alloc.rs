@@ -71,10 +71,10 @@ impl PinnedAlloc {
 impl Drop for PinnedAlloc {
     fn drop(&mut self) {
         if *self.is_registered.get_mut() {
-            // SAFETY: registered by `register`, and used by nobody any more. What the driver cannot let go of now goes with the process.
+            // SAFETY: registered by `register`, and used by no code any more. What the driver cannot let go of now goes with the process.
             let _ = unsafe { self.driver.cuMemHostUnregister(self.start.cast()) };
         }
-        // SAFETY: mapped by `map`, and nobody has their addresses any more.
+        // SAFETY: mapped by `map`, and no code has their addresses any more.
         let _ = unsafe { munmap(self.start.cast(), self.size) };
     }
 }

@@ -6,9 +6,9 @@
 //! program ◀── reply ── its worker ◀─ server ◀─ other workers ◀── kdReclaimDone ─┘
 //! ```
 //!
-//! The rule: nobody waits for long for a program that does nothing. A plea is over after [`REQUEST_TIMEOUT`] in which no memory has
+//! The rule: no thread waits for long for a program that does nothing. A plea is over after [`REQUEST_TIMEOUT`] in which no memory has
 //! come free, and a program that has left an appeal unanswered for so long is not appealed to again before it has answered.
-//! Where nobody is short of memory, nothing of this is sent.
+//! Where no thread is short of memory, nothing of this is sent.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::take;

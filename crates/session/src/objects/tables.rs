@@ -80,7 +80,7 @@ pub(crate) trait Resolve: Handle {
         Self::table(&mut session.tables).get(id)
     }
 
-    /// The object was ended, by whoever; an id that has none is left alone.
+    /// The object was ended, by any caller; an id that has none is left alone.
     fn ended(session: &mut Session, id: u32) {
         let _ = Self::table(&mut session.tables).take(id);
     }

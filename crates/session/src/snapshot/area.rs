@@ -92,7 +92,7 @@ impl Area {
     ///
     /// # Safety
     ///
-    /// The area must be alive, `other` must be as long as the copy, and nobody else may use either until the stream has
+    /// The area must be alive, `other` must be as long as the copy, and no other thread may use either until the stream has
     /// been waited for.
     pub(super) unsafe fn carry(
         &self,

@@ -372,7 +372,7 @@ impl<'a> Work<'a> {
             let (count, length) = self.run_at(first);
             let piece = self.pieces[first];
             if let Some(to) = piece.spare.filter(|_| piece.carrier == number) {
-                // SAFETY: the session is at rest and its areas are alive; the spare memory is nobody else's.
+                // SAFETY: the session is at rest and its areas are alive; the spare memory is no other code's.
                 let copied = unsafe {
                     self.area(&piece).carry(
                         self.driver,

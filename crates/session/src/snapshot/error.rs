@@ -18,7 +18,7 @@ pub enum SnapshotError {
         code: CUresult,
     },
     /// The program went on, and ruined a context from which contents were still to be fetched.
-    #[error("a context is ruined by error {} ({}), so that nobody can {what} any more: only its end repairs it", code.0, name(*code))]
+    #[error("a context is ruined by error {} ({}), so that no call can {what} any more: only its end repairs it", code.0, name(*code))]
     Ruined {
         /// What was tried.
         what: &'static str,
@@ -42,7 +42,7 @@ pub enum SnapshotError {
         /// Its answer.
         source: std::io::Error,
     },
-    /// Code that allocates memory in kernels, on a driver that shows nobody that memory.
+    /// Code that allocates memory in kernels, on a driver that shows no thread that memory.
     #[error(
         "{code} can allocate memory in kernels (malloc, new), which NVIDIA's driver gives no means to copy: \
          end what uses it before a checkpoint"
@@ -90,7 +90,7 @@ pub enum SnapshotError {
         /// The program's number of it.
         block: u32,
     },
-    /// Somebody gave the snapshot up.
+    /// The snapshot was cancelled.
     #[error("given up on request")]
     Cancelled,
     /// The image and the rebuilt session do not go together.

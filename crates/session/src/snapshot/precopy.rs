@@ -7,7 +7,7 @@
 //! same for a while.
 //!
 //! What is mapped here, or was used by a snapshot, is unmapped only while the GPU is at rest: a driver that unmaps waits for
-//! every stream, and (to judge by programs that stood still on an H200) lets nobody in meanwhile who could write what a
+//! every stream, and (to judge by programs that stood still on an H200) lets no thread in meanwhile who could write what a
 //! stream waits for.
 
 use std::collections::{BTreeMap, HashSet};
@@ -33,7 +33,7 @@ use crate::session::Session;
 
 /// What has not changed for so long may stay as it is; steps of trainings take less.
 const BATCH_TIME: Duration = Duration::from_millis(100);
-/// Nothing more is brought ahead after this: whoever waits for the checkpoint waits for it too.
+/// Nothing more is brought ahead after this: the thread that waits for the checkpoint waits for it too.
 const MAX_PRECOPY_TIME: Duration = Duration::from_secs(300);
 /// Chunks between two looks at the clock.
 const CHUNKS_PER_CLOCK_CHECK: usize = 512;
@@ -84,7 +84,7 @@ impl PrecopyState {
         Some(ready.buffers.swap_remove(fitting))
     }
 
-    /// Takes registered memory, for whoever wants some next.
+    /// Takes registered memory, for the thread that wants some next.
     pub(super) fn keep_buffers(&self, buffers: Buffers) {
         self.lock().buffers.push(buffers);
     }

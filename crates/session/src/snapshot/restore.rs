@@ -163,7 +163,7 @@ fn split<'a>(loads: &[Placed<'a>]) -> (Vec<Placed<'a>>, Vec<Placed<'a>>) {
     loads.iter().partition(|(load, name)| load.area.address(load.offset).is_some() && zeros.has(name, load.length))
 }
 
-/// Makes chunks zeros. A software device's new memory is that, and takes no room as long as nobody writes to it.
+/// Makes chunks zeros. A software device's new memory is that, and takes no room as long as no thread writes to it.
 fn clear(driver: &Driver, blank: &[Placed<'_>]) -> Result<(), SnapshotError> {
     let filled = refused("clear device memory");
     for (load, _) in blank.iter().filter(|_| !driver.is_soft()) {

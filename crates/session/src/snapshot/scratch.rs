@@ -117,7 +117,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let mut address = self.start;
         for size in &self.blocks {
-            // SAFETY: mapped by `append`; whoever used it has waited for the GPU. What fails goes with the process.
+            // SAFETY: mapped by `append`; the code that used it has waited for the GPU. What fails goes with the process.
             let _ = unsafe { self.driver.cuMemUnmap(address, *size as usize) };
             address += size;
         }

@@ -72,7 +72,7 @@ impl Session {
     }
 
     /// Makes this session, in which nothing has happened, the one of an image: all that lies on devices.
-    /// [`Session::restore_host`] does the rest. A rehearsal ends before contents, and nobody can go on with it.
+    /// [`Session::restore_host`] does the rest. A rehearsal ends before contents, and no thread can go on with it.
     ///
     /// # Errors
     ///

@@ -43,7 +43,7 @@ pub(super) fn heaps(driver: &Driver, context: CUcontext) -> Result<Vec<Heap>, CU
     Ok(all)
 }
 
-/// How many bytes of device memory from `address` on, `size` at most, are zeroes because nobody has written to them. 0
+/// How many bytes of device memory from `address` on, `size` at most, are zeroes because no thread has written to them. 0
 /// for what was written to, and for any other driver.
 pub(super) fn untouched(driver: &Driver, address: u64, size: u64) -> u64 {
     let Some(symbol) = driver.private(c"katydid_softcuda_untouched") else { return 0 };

@@ -1,10 +1,10 @@
 //! Bytes on their way between devices and an image: several threads, each with two chunks of registered memory.
 //!
-//! While one chunk is on the link, the thread hashes and writes the other, or reads it: nobody waits for the link as long
+//! While one chunk is on the link, the thread hashes and writes the other, or reads it: no thread waits for the link as long
 //! as the processors have work. What all of them hold is bounded: [`CHUNKS_PER_THREAD`] times [`MAX_THREADS`] chunks.
 //!
 //! Registered memory is not given back when a snapshot is written, but stays for the next one: a driver that takes it back
-//! waits for every stream and lets nobody in meanwhile, so that a program would stand still for ever whose stream waits for a
+//! waits for every stream and lets no thread in meanwhile, so that a program would stand still for ever whose stream waits for a
 //! function which waits for its next call.
 
 #![expect(unsafe_code, reason = "calls the driver, and lends registered memory to the image")]
@@ -144,7 +144,7 @@ impl Transfer<'_> {
         };
         let run = |number| {
             if let Err(error) = run(number) {
-                // Nobody needs begin what the others will not end.
+                // No thread needs begin what the others will not end.
                 next.store(loads.len(), Ordering::Relaxed);
                 let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
                 // The others learn of a failed write before its own thread has told the reason.

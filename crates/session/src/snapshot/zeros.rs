@@ -1,4 +1,4 @@
-//! Chunks of zeros, known by their names: memory that nobody has used yet has many of them.
+//! Chunks of zeros, known by their names: memory that no thread has used yet has many of them.
 
 use std::collections::HashMap;
 

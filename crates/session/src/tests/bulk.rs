@@ -22,11 +22,11 @@ fn registered(buffers: &Buffers, number: usize) -> String {
 fn pass(buffers: &Buffers, number: usize) {
     let word = buffers.word(number);
     #[expect(unsafe_code, reason = "plays the GPU")]
-    // SAFETY: a word of buffers that are alive; everybody uses it as an atomic.
+    // SAFETY: a word of buffers that are alive; every code uses it as an atomic.
     unsafe { AtomicU32::from_ptr(word) }.store(0, Ordering::Release);
 }
 
-/// All buffers that somebody would be given.
+/// All buffers that another thread would be given.
 fn take_all(buffers: &Arc<Buffers>) -> Vec<Buffer> {
     std::iter::from_fn(|| buffers.try_take()).collect()
 }
@@ -101,7 +101,7 @@ fn a_copy_out_that_fails_has_no_data_and_little_takes_no_buffer() {
     let failed = stage.call(&kdCopyOut { source: DEVICE, size: BULK_BYTES, stream: 0 });
     assert_eq!((failed.status, failed.payload.len()), (CUresult::ERROR_ILLEGAL_ADDRESS.0, 0));
     calls();
-    // Whoever waits for the stream finds it at its end.
+    // The thread that waits for the stream finds it at its end.
     stage.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 });
     stage.enqueue(&cuEventRecord { hEvent: 1, hStream: 0 });
     calls();

@@ -146,7 +146,7 @@ fn an_executor_that_is_roused_loses_no_call_and_takes_none_for_too_many() {
         }
         assert_eq!(done.load(Ordering::Relaxed), number);
     }
-    assert!(!executors.is_awake(8), "nobody is there");
+    assert!(!executors.is_awake(8), "no executor is there");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn the_main_loop_stays_awake_no_longer_than_an_executor_has_a_call() {
         looks += 1;
         false
     });
-    assert_eq!(looks, 0, "nobody waits for the GPU");
+    assert_eq!(looks, 0, "no thread waits for the GPU");
     stage.session.shared.calls.begin();
     let calls = &stage.session.shared.calls;
     stage.session.spin_for_executor(|| {
@@ -168,6 +168,6 @@ fn the_main_loop_stays_awake_no_longer_than_an_executor_has_a_call() {
         }
         false
     });
-    // On a single processor nobody looks twice.
+    // On a single processor no thread looks twice.
     assert_eq!(looks, if processors() > 1 { 3 } else { 1 });
 }

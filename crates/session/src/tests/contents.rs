@@ -26,7 +26,7 @@ use crate::memory::host_memory::HostMemory;
 use crate::snapshot::{Carrier, SnapshotError};
 use crate::{device_memory, gather};
 
-/// `bump` counts in a variable that nobody outside can name, keeps the count in memory of the device's heap, and leaves
+/// `bump` counts in a variable that no thread outside can name, keeps the count in memory of the device's heap, and leaves
 /// the address of that in `out[0]`; `look` follows the address and tells count, variable and constant from byte 16 on.
 const CODE: &[u8] = b".version 7.0
 .target sm_75
@@ -395,7 +395,7 @@ fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
         assert_eq!(stage.session.make_way(), Err(CUresult::ERROR_NOT_READY));
         assert_eq!(stage.session.snapshots.held(), held);
     }
-    // The frame is executed: nobody stands still for the memory.
+    // The frame is executed: no thread stands still for the memory.
     stage.enqueue(&cuStreamWriteValue32_v2 { stream: 31, addr: word, value: 1, flags: 0 });
     let given = loop {
         match stage.session.make_way() {

@@ -142,7 +142,7 @@ fn a_module_that_was_there_when_a_younger_one_was_loaded_is_loaded_and_unloaded_
     load(&mut stage, 1, b".version 8.0\n");
     load(&mut stage, 2, b".version 8.1\n");
     stage.enqueue(&cuModuleUnload { hmod: 1 });
-    // Of this one nothing is left that anybody stands behind.
+    // Of this one nothing is left that any thread stands behind.
     load(&mut stage, 3, b".version 8.2\n");
     stage.enqueue(&cuModuleUnload { hmod: 3 });
     let saved = save(&mut stage);

@@ -1,6 +1,6 @@
 //! A driver that computes: softcuda, or what `KATYDID_TEST_DRIVER` names (`auto`: a GPU's).
 //!
-//! It is one for the whole process, so whoever uses it takes its turn.
+//! It is one for the whole process, so the thread that uses it takes its turn.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -40,7 +40,7 @@ pub(crate) fn driver() -> (Arc<Driver>, DriverTurn) {
         Arc::new(Driver::new(open(&choice.parse().unwrap(), None).unwrap()))
     }));
     // What a test before this one has left goes with its context.
-    // SAFETY: takes a number; whoever used the context has given its turn back.
+    // SAFETY: takes a number; the code that used the context has given its turn back.
     let _ = unsafe { driver.cuDevicePrimaryCtxReset_v2(0) };
     retain(&driver);
     (Arc::clone(&driver), DriverTurn { driver, _turn: turn })

@@ -35,7 +35,7 @@ pub(super) struct Sent {
     pub(super) payload: Vec<u8>,
 }
 
-/// Replies, for whoever waits.
+/// Replies, for the thread that waits.
 #[derive(Default)]
 struct Replies {
     sent: Mutex<Vec<Sent>>,
@@ -198,7 +198,7 @@ impl Stage {
         self.send(M::OPCODE, wants_reply, &payload)
     }
 
-    /// Sends an honest message that nobody waits for.
+    /// Sends an honest message that no thread waits for.
     pub(super) fn enqueue<M: Message>(&mut self, message: &M) {
         self.try_send(message, false).unwrap();
     }
@@ -259,7 +259,7 @@ impl WorkerLink for Script {
     }
 
     fn hangup(&self) -> Hangup {
-        unreachable!("these tests watch nobody")
+        unreachable!("these tests watch no program")
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A driver takes a copy to memory that it has registered in without waiting for it. So the main loop does that, in the
 //! order of the frames; the executors wait each for the end of its own part and send it, while the GPU copies the next ones.
-//! Whoever gives a driver the address of a payload does so within [`Session::read_payload`].
+//! The thread that gives a driver the address of a payload does so within [`Session::read_payload`].
 
 #![expect(unsafe_code, reason = "has the driver write to buffers")]
 
@@ -63,7 +63,7 @@ impl Reply for CopiedOut {
 /// The end of a copy to memory of the worker's that the driver has taken in.
 pub(crate) struct CopyEnd {
     stream: CUstream,
-    /// Recorded behind the copy; none if the driver would not, or nobody wanted it.
+    /// Recorded behind the copy; none if the driver would not, or no thread wanted it.
     end: Option<CUevent>,
 }
 
@@ -98,7 +98,7 @@ impl PendingCopy {
         match self.ending.wait(driver) {
             CUresult::SUCCESS => (CUresult::SUCCESS, CopiedOut::Buffer(self.buffer)),
             failed => {
-                // Nobody knows whether the driver still copies, so nobody is given that buffer again.
+                // No thread knows whether the driver still copies, so no thread is given that buffer again.
                 mem::forget(self.buffer);
                 (failed, CopiedOut::nothing())
             }
@@ -141,7 +141,7 @@ impl Session {
             return Ok(None);
         }
         let Some(bytes) = buffer.lend(size) else { return Ok(None) };
-        // SAFETY: `size` bytes of a buffer that is nobody else's until the copy was waited for.
+        // SAFETY: `size` bytes of a buffer that is no other code's until the copy was waited for.
         unsafe { driver.cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), source, size, stream) }.ok()?;
         Ok(Some(PendingCopy { buffer, ending: CopyEnd::of_last(&driver, stream, true) }))
     }
@@ -162,6 +162,6 @@ fn record(driver: &Driver, stream: CUstream) -> Option<CUevent> {
 
 /// Ends an event of ours.
 fn destroy(driver: &Driver, event: CUevent) {
-    // SAFETY: nobody else has it, and nobody uses it again. One whose context is gone is refused.
+    // SAFETY: no other code has it, and no code uses it again. One whose context is gone is refused.
     let _ = unsafe { driver.cuEventDestroy_v2(event) };
 }

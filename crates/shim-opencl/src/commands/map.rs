@@ -71,7 +71,7 @@ enum UnmapAction {
 struct Map {
     back: UnmapAction,
     region: Rows,
-    /// The number of the read that fills it ([`crate::transfers::pending_reads`]), if nobody has waited for that; else 0.
+    /// The number of the read that fills it ([`crate::transfers::pending_reads`]), if no thread has waited for that; else 0.
     landing: u64,
     /// Kept until it is unmapped; none where the memory is the whole object's or the program's own.
     _lent: Option<MappedPages>,
@@ -299,7 +299,7 @@ pub(crate) unsafe fn enqueue_map_image(
 
 /// # Safety
 ///
-/// Lists are as long as said; `event` is null or writable; nobody uses the region any more.
+/// Lists are as long as said; `event` is null or writable; no thread uses the region any more.
 pub(crate) unsafe fn enqueue_unmap_mem_object(
     queue: cl_command_queue,
     memobj: cl_mem,
@@ -344,7 +344,7 @@ unsafe fn unmap(order: PendingCommand, memory: &Arc<Memory>, map: &Map) -> Resul
 
 /// The command of an unmap that brings nothing back.
 fn unmapped(order: PendingCommand, memory: Arc<Memory>) -> Result<(), Code> {
-    // No event tells of the command, and it waits for none: nobody can find that it is not there.
+    // No event tells of the command, and it waits for none: no thread can find that it is not there.
     if order.event() == 0 && !order.has_waits() {
         order.skipped();
         return Ok(());

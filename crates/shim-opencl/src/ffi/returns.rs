@@ -14,7 +14,7 @@ use katydid_opencl_sys::{
     Code, Function, cl_command_queue, cl_context, cl_event, cl_kernel, cl_mem, cl_program, cl_sampler, void,
 };
 
-/// What calls return once the worker is gone: of OpenCL's codes the one that blames nobody.
+/// What calls return once the worker is gone: of OpenCL's codes the one that blames no thread.
 pub(crate) const LOST: Code = Code::DEVICE_NOT_AVAILABLE;
 
 /// What a function returns when it has no object to return.
@@ -42,7 +42,7 @@ fn run<R>(function: Function, body: impl FnOnce() -> Result<R, Code>) -> Result<
     }
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         let name = function.name();
-        say(format_args!("{name} met a defect of Katydid's (the lines above say where); please report it"));
+        say(format_args!("{name} met an internal error in Katydid (the lines above say where); please report it"));
         Err(Code::OUT_OF_HOST_MEMORY)
     })
 }

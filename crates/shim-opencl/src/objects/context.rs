@@ -47,7 +47,7 @@ pub(crate) struct Context {
 impl Context {
     /// A blocking write of its only queue is enqueued, and is to be taken for done. If there is another queue by now, it is waited for.
     pub(crate) fn take_for_done(&self) -> Result<(), Code> {
-        // Either this thread sees the other queue, or whoever makes that sees the write: both are in one order for all.
+        // Either this thread sees the other queue, or the thread that makes that sees the write: both are in one order for all.
         self.is_writing.store(true, Ordering::SeqCst);
         if self.queues.load(Ordering::SeqCst) > 1 { self.written() } else { Ok(()) }
     }
@@ -60,7 +60,7 @@ impl Context {
         }
     }
 
-    /// Waits for the last write that was taken for done, unless somebody has.
+    /// Waits for the last write that was taken for done, unless another thread has.
     fn written(&self) -> Result<(), Code> {
         if !self.is_writing.swap(false, Ordering::SeqCst) {
             return Ok(());
@@ -73,7 +73,7 @@ impl Context {
         self.queues.load(Ordering::SeqCst) <= 1
     }
 
-    /// Tells who wanted to be told of the end. Nobody is told of errors any more.
+    /// Tells who wanted to be told of the end. No thread is told of errors any more.
     pub(crate) fn end(&self) {
         upcall::forget(self.token);
         let list = std::mem::take(&mut *self.destructors.lock().unwrap_or_else(PoisonError::into_inner));

@@ -82,7 +82,7 @@ impl ValueTable {
         self.values.get(&question).cloned()
     }
 
-    /// Notes what was told to somebody who began to ask that worker.
+    /// Notes what was told to a thread that began to ask that worker.
     fn put(&mut self, worker: u32, question: QueryKey, value: Vec<u8>) {
         if worker == self.worker {
             self.values.insert(question, value);
@@ -115,7 +115,7 @@ impl CachedValues {
             return Ok(value);
         }
         let value = ask(query, object, second, parameter, &[])?;
-        // The worker may have changed meanwhile: who told it, nobody knows then.
+        // The worker may have changed meanwhile: who told it, no thread knows then.
         if shim()?.link.worker() == worker {
             self.values().put(worker, question, value.clone());
         }

@@ -2,7 +2,7 @@
 //!
 //! What kind an argument is, the driver says if it keeps what the source said; else the value decides: one that is the
 //! handle of a live object is that object. The first value of an argument is set with the driver's consent; later ones
-//! of the same form and size need none, and wait for nobody.
+//! of the same form and size need none, and wait for no thread.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::collections::HashSet;
@@ -54,7 +54,7 @@ const ARGUMENTS: usize = 4096;
 const ARGUMENT: usize = 1 << 16;
 
 impl AcceptedArguments {
-    /// What the driver of a worker has accepted: of another one's device nobody knows what it accepts.
+    /// What the driver of a worker has accepted: of another one's device no thread knows what it accepts.
     fn of(&mut self, worker: u32) -> &mut Self {
         if worker != self.worker {
             *self = Self { worker, ..Self::default() };

@@ -204,7 +204,7 @@ unsafe fn create(
     let block = if is_for_host(flags) { shim.host.as_ref().and_then(|host| host.allocate(shim, size)) } else { None };
     let shared = block.as_ref().map_or(0, |block| block.address);
     if shared != 0 && !data.is_empty() {
-        // SAFETY: the block has room for the buffer, and nobody else has it yet.
+        // SAFETY: the block has room for the buffer, and no other code has it yet.
         unsafe { Rows::run(shared, size).scatter(0, &data) };
     }
     let sent = bulk::send(link, if shared == 0 { &data } else { &[] })?;

@@ -59,7 +59,7 @@ pub(crate) enum InfallibleCommand {
     Barrier = 4,
 }
 
-/// How far a queue is that keeps its order, as far as it is known here: so that nobody waits for what is known to have ended.
+/// How far a queue is that keeps its order, as far as it is known here: so that no thread waits for what is known to have ended.
 ///
 /// Commands are counted from 1. That one has ended says that all before it have, if these were sent before it was
 /// counted: another thread may be about to send one with a lower number.
@@ -87,7 +87,7 @@ impl Progress {
         if before.is_multiple_of(COMMAND_UNIT) { before / COMMAND_UNIT + 1 } else { 0 }
     }
 
-    /// Does `work` while nobody sends anything; none if anything was begun since the command of this number, which is not
+    /// Does `work` while no thread sends anything; none if anything was begun since the command of this number, which is not
     /// counted as sent yet. Others wait meanwhile.
     pub(crate) fn alone<T>(&self, number: u64, work: impl FnOnce() -> T) -> Option<T> {
         self.copying.fetch_add(1, Ordering::SeqCst);

@@ -166,7 +166,7 @@ fn occupy(address: usize, size: usize) -> bool {
 /// The block's pages at an address too, in place of others of the program's there.
 fn show(block: &Block, address: usize, size: usize) -> Result<(), Code> {
     let (from, to) = (ptr::with_exposed_provenance_mut(block.address), ptr::with_exposed_provenance_mut(address));
-    // SAFETY: `occupy` has mapped the pages that are replaced, and nobody knows of them; those of the block stay mapped where they are,
+    // SAFETY: `occupy` has mapped the pages that are replaced, and no code knows of them; those of the block stay mapped where they are,
     // since none are taken from there.
     let shown = unsafe { mremap_fixed(from, 0, size.next_multiple_of(PAGE), MremapFlags::MAYMOVE, to) };
     shown.map(drop).map_err(|_| Code::OUT_OF_HOST_MEMORY)
@@ -434,7 +434,7 @@ pub(crate) unsafe fn enqueue_svm_map(
 
 /// # Safety
 ///
-/// Lists are as long as said; nobody uses the region any more.
+/// Lists are as long as said; no thread uses the region any more.
 pub(crate) unsafe fn enqueue_svm_unmap(
     queue: cl_command_queue,
     svm_ptr: *mut void,

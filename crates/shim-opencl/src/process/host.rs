@@ -49,7 +49,7 @@ impl Backing for File<'_> {
 
     fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult> {
         let start = ptr::with_exposed_provenance_mut(range.start as usize);
-        // SAFETY: a whole piece of the arena's mapping, in which there is no block, so nobody refers to it.
+        // SAFETY: a whole piece of the arena's mapping, in which there is no block, so no code refers to it.
         let removed = unsafe { madvise(start, (range.end - range.start) as usize, Advice::LinuxRemove) };
         // Pages that stay cost memory until the process ends, and nothing else.
         removed.or(Ok(()))
@@ -88,7 +88,7 @@ impl Block {
         self.size as usize
     }
 
-    /// Nobody uses it any more.
+    /// No thread uses it any more.
     pub(crate) fn free(self) {
         let Ok(shim) = shim() else { return };
         let Some(memory) = &shim.host else { return };

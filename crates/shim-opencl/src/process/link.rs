@@ -2,7 +2,7 @@
 //!
 //! The rule: a program is never left waiting and never told twice. The first sign that the worker is gone is said in one
 //! line; every later call fails at once. What a kernel printed is written before the call returns that waited for it.
-//! The failure of a message that nobody waited for is told by the next call that waits for commands.
+//! The failure of a message that no thread waited for is told by the next call that waits for commands.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use crate::process::shim::shim;
 pub(crate) struct Link {
     link: Box<dyn ProgramLink>,
     lost: AtomicBool,
-    /// The first failure of a message that nobody waited for; 0: none.
+    /// The first failure of a message that no thread waited for; 0: none.
     deferred: AtomicI32,
     /// How often it has led to another one.
     worker: AtomicU32,
@@ -126,7 +126,7 @@ impl Link {
         }
     }
 
-    /// For a call that waits for commands: what went wrong with one that nobody waited for.
+    /// For a call that waits for commands: what went wrong with one that no thread waited for.
     pub(crate) fn earlier(&self) -> Result<(), Code> {
         Code(self.deferred.swap(0, Ordering::Relaxed)).ok()
     }

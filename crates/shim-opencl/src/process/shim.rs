@@ -65,7 +65,7 @@ static SHIM: OnceLock<Shim> = OnceLock::new();
 /// Whether the server's platforms have their handles.
 static LISTED: AtomicBool = AtomicBool::new(false);
 
-/// The session. Every object comes out of one, so whoever holds an object has it.
+/// The session. Every object comes out of one, so the thread that holds an object has it.
 pub(crate) fn shim() -> Result<&'static Shim, Code> {
     SHIM.get().ok_or(Code::INVALID_PLATFORM)
 }

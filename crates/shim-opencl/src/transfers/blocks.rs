@@ -129,7 +129,7 @@ impl Parcels {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).sent.push(parcel);
     }
 
-    /// Nobody needs it any more.
+    /// No thread needs it any more.
     fn give_back(&self, parcel: Parcel) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.free.push(parcel);
@@ -137,7 +137,7 @@ impl Parcels {
     }
 
     /// Gives the memory of free blocks back to the system: they need not be in the program's dump. Not while another thread
-    /// is at work with them, for which nobody waits here.
+    /// is at work with them, for which no thread waits here.
     pub(crate) fn let_go(&self) {
         if let Ok(mut state) = self.state.try_lock() {
             state.sweep();
@@ -158,7 +158,7 @@ pub(crate) unsafe fn write(
 ) -> Result<bool, Code> {
     let shim = shim()?;
     let Some(parcel) = shim.parcels.take(shim, transfer.rows.len()) else { return Ok(false) };
-    // SAFETY: the rows are readable by the contract; the block has room for them, and nobody else has it.
+    // SAFETY: the rows are readable by the contract; the block has room for them, and no other code has it.
     unsafe { transfer.rows.copy_wide(Direction::Out, parcel.start()) };
     parcel.word().store(1, Ordering::Release);
     (parcel.start() as u64).put(waits);
@@ -214,7 +214,7 @@ pub(crate) unsafe fn fetch(parcel: Parcel, target: &Rows) -> Result<(), Code> {
     drop_unread(parcel)
 }
 
-/// Frees the block of a read that has failed, or whose bytes nobody wants.
+/// Frees the block of a read that has failed, or whose bytes no thread wants.
 pub(crate) fn drop_unread(parcel: Parcel) -> Result<(), Code> {
     shim()?.parcels.give_back(parcel);
     Ok(())

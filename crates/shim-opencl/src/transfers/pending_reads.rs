@@ -1,7 +1,7 @@
 //! What commands read for the program and is not in its memory yet.
 //!
 //! A read that the program does not wait for ends in the worker. Its bytes come over in the calls by which the program
-//! learns that a command has ended: waiting, finishing, asking for a state, a callback. So whoever knows, has the bytes.
+//! learns that a command has ended: waiting, finishing, asking for a state, a callback. So the thread that knows, has the bytes.
 //!
 //! Until then they are known by their place. Who brings other bytes there, or takes what is there, comes after them: the oldest
 //! are brought first.

@@ -122,7 +122,7 @@ unsafe fn write_parts(
     let last = parts.len() - 1;
     let Some(piece) = piece_for(&parts[0])? else { return Ok(false) };
     put(piece, &parts[0], (true, last == 0))?;
-    // The next part that nobody has, and where they end for now: before the last one, or at one that found no piece.
+    // The next part that no thread has, and where they end for now: before the last one, or at one that found no piece.
     let open = Mutex::new(1..last);
     let claim = || -> Result<Option<(Piece, &Transfer)>, Code> {
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -212,7 +212,7 @@ struct ReadPart {
     rows: Rows,
 }
 
-/// The pieces of one read: taken before it begins, since nobody may wait for one in the middle.
+/// The pieces of one read: taken before it begins, since no thread may wait for one in the middle.
 struct ReadPieces<'a> {
     staging: &'a Staging,
     all: Vec<Piece>,
@@ -378,7 +378,7 @@ unsafe fn land(shim: &Shim, staging: &Staging, part: &ReadPart) -> Result<(), Co
 }
 
 /// A free piece for a write; none where the program does not wait, or others keep them all. These may wait for what this
-/// very thread is to do later, so nobody waits for them for long.
+/// very thread is to do later, so no thread waits for them for long.
 fn take(
     shim: &Shim,
     staging: &Staging,

@@ -157,7 +157,7 @@ impl Rows {
     ///
     /// # Safety
     ///
-    /// Every row is writable, and nobody holds a reference into one.
+    /// Every row is writable, and no thread holds a reference into one.
     pub(crate) unsafe fn scatter(&self, offset: usize, bytes: &[u8]) {
         let mut offset = offset;
         let mut left = bytes.get(..self.len().saturating_sub(offset).min(bytes.len())).unwrap_or_default();

@@ -37,7 +37,7 @@ impl Writer {
         self.u32(u32::try_from(length).unwrap_or(u32::MAX));
     }
 
-    /// A text; its length is bounded by whoever reads it.
+    /// A text; its length is bounded by the process that reads it.
     pub(super) fn text(&mut self, text: &str) {
         self.count(text.len());
         self.bytes.extend_from_slice(text.as_bytes());

@@ -1,4 +1,4 @@
-//! Ends a process that answers questions when nobody asks any: the server has room for so many of them only. A program with
+//! Ends a process that answers questions when no process asks any: the server has room for so many of them only. A program with
 //! another question connects again.
 
 use std::io;

@@ -23,7 +23,7 @@ const OUR_SIZE: usize = 2 << 20;
 const DRIVERS: usize = 16;
 /// The largest that are kept for it: with a higher limit of the system it has stacks wherever there is room.
 const MAX_STACK_BYTES: u64 = 64 << 20;
-/// What glibc keeps of stacks that nobody has: its own choice is 40 MiB (a tunable since 2.34; the room is of addresses alone).
+/// What glibc keeps of stacks that no process has: its own choice is 40 MiB (a tunable since 2.34; the room is of addresses alone).
 pub const STACKS_KEPT: &str = "glibc.pthread.stack_cache_size=1207959552";
 /// Blocks that glibc maps by themselves unless told otherwise.
 const DEFAULT_MAX_MAPPINGS: i32 = 65_536;

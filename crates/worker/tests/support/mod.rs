@@ -109,7 +109,7 @@ pub(crate) fn spawn_worker(driver: &str) -> (Child, OwnedFd) {
     (child, ours)
 }
 
-/// Takes a program, and whoever comes after it, and hands them to the worker. The worker ends with its server: this
+/// Takes a program, and the process that comes after it, and hands them to the worker. The worker ends with its server: this
 /// one stays until the test is over.
 fn serve_all(mut accept: impl FnMut() -> OwnedFd + Send + 'static, control: OwnedFd, note: &'static [u8]) {
     thread::spawn(move || {
@@ -185,7 +185,7 @@ impl Program {
         program
     }
 
-    /// Sends a message that nobody waits for.
+    /// Sends a message that no process waits for.
     pub(crate) fn enqueue<M: Message>(&self, message: &M) {
         let mut fields = Vec::new();
         message.encode(&mut fields);

@@ -15,7 +15,7 @@
 //! | `end`        | ends                                          | none              |
 //!
 //! Those between `say` and `compute` are for holders of memory, those between `fill` and `end` for what computes. One that
-//! nobody has ordered anything for long ends by itself.
+//! no process has ordered anything for long ends by itself.
 
 use std::fs;
 use std::io;
@@ -38,7 +38,7 @@ const STRIDE: usize = 100;
 const PIECE_BYTES: usize = 64 << 20;
 /// How often orders are looked for.
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
-/// Without an order for so long, nobody is there any more.
+/// Without an order for so long, no process is there any more.
 const LONELY: Duration = Duration::from_secs(600);
 /// Names of the two files.
 pub(super) const ORDER: &str = "order";

@@ -1,4 +1,4 @@
-//! `katydid bench checkpoint`: what checkpoints and restores cost, by the commands that anybody would use.
+//! `katydid bench checkpoint`: what checkpoints and restores cost, by the commands that users run.
 //!
 //! Two tables. Small programs that compute (`programs.rs`) are checkpointed in the middle of it, ended and restored, as
 //! the Cricket paper does for its Figure 8. And a program that holds so much memory (`sizes.rs`) is checkpointed, changed

@@ -2,7 +2,7 @@
 //! time from the command to the program's answer back in, and the sizes of both parts.
 //!
 //! The program computes freely when the checkpoint comes, ends with it, and goes on once it is restored. Where it then
-//! is, and with what, must be what the same program finds that nobody disturbed.
+//! is, and with what, must be what the same program finds that no process disturbed.
 
 use super::report::{CheckpointFigures, Measured, ProgramRow};
 use super::{Bench, job_name};

@@ -1,7 +1,7 @@
 //! A program under checkpoint, as the one that measures sees it: started, ordered about, ended.
 //!
-//! The rule: it ends when the one that measures does, however that comes about, and whoever waits for it stops waiting
-//! when time is up or somebody has had enough.
+//! The rule: it ends when the one that measures does, however that comes about, and the process that waits for it stops waiting
+//! when time is up or another process has had enough.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ impl Limits {
         Ok(Self { end: Instant::now() + time, stopped })
     }
 
-    /// Whether somebody wants us to end.
+    /// Whether another process wants us to end.
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
@@ -158,7 +158,7 @@ impl Subject {
         })
     }
 
-    /// The program ends by somebody else's hand.
+    /// The program ends by another process's hand.
     pub(super) fn wait(&mut self) -> Measured<()> {
         let Some(child) = &mut self.child else { return Ok(()) };
         self.limits.wait("the end of a program", || child.try_wait().map_err(|error| error.to_string()))?;
@@ -175,7 +175,7 @@ impl Subject {
 }
 
 impl Drop for Subject {
-    /// A program that is not killed but told to end; whoever does not listen is killed.
+    /// A program that is not killed but told to end; the process that does not listen is killed.
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let _ = holder::write(&self.folder, holder::ORDER, self.number + 1, "end");

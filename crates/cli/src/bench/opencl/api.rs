@@ -122,7 +122,7 @@ impl Device {
         call!(self.functions, clEnqueueNDRangeKernel(queue, kernel, 1, none, size, none, 0, ptr::null(), no_event))
     }
 
-    /// An event that nobody sets.
+    /// An event that no process sets.
     pub(super) fn event(&self) -> Result<Handle, String> {
         make!(self.functions, clCreateUserEvent(self.context))
     }

@@ -80,7 +80,7 @@ pub(crate) fn kdManagedDrop(session: &mut Session, _head: &FrameHead, message: k
 }
 
 /// Has other sessions give back what they hold idle, and waits for that. Out of memory at once where that cannot help: the quota
-/// leaves less, the device has less in all, or nobody can be asked.
+/// leaves less, the device has less in all, or no thread can be asked.
 pub(crate) fn kdReclaim(session: &mut Session, _head: &FrameHead, message: kdReclaim) -> Detached<kdReclaimReply> {
     let device = u32::try_from(message.device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
     let total = session.facts.devices.get(device as usize).map_or(0, |facts| facts.total_memory);

@@ -157,7 +157,7 @@ pub(crate) fn kdMemoryBorrow(
     let told = unsafe { driver.cuMemGetAllocationPropertiesFromHandle(&raw mut properties, block) };
     let device = if properties.location.type_ == location_type::DEVICE { properties.location.id } else { 0 };
     told.ok().inspect_err(|_| {
-        // SAFETY: taken just now, and nobody knows it.
+        // SAFETY: taken just now, and no code knows it.
         let _ = unsafe { driver.cuMemRelease(block) };
     })?;
     session.virtual_memory.add(message.memory, block, size, Memory::Device);
@@ -200,7 +200,7 @@ pub(crate) fn kdForeignMap(
     });
     if let Err(code) = granted {
         if at > address {
-            // SAFETY: mapped above, and used by nobody.
+            // SAFETY: mapped above, and used by no code.
             let _ = unsafe { driver.cuMemUnmap(address, (at - address) as usize) };
         }
         session.refund(size);

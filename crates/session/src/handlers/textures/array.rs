@@ -62,7 +62,7 @@ pub(crate) fn kdArrayCreate(
     let array = ask(|out| unsafe { session.driver().cuArray3DCreate_v2(out, &raw const descriptor) })?;
     let bytes = bytes_of(&descriptor);
     if let Err(fault) = session.charge(bytes) {
-        // SAFETY: made just now, and nobody knows it.
+        // SAFETY: made just now, and no code knows it.
         let _ = unsafe { session.driver().cuArrayDestroy(array) };
         return Err(fault);
     }
@@ -91,7 +91,7 @@ pub(crate) fn kdMipmapCreate(
     let first = bytes_of(&descriptor);
     let bytes = if levels > 1 { first.saturating_mul(2) } else { first };
     if let Err(fault) = session.charge(bytes) {
-        // SAFETY: made just now, and nobody knows it.
+        // SAFETY: made just now, and no code knows it.
         let _ = unsafe { session.driver().cuMipmappedArrayDestroy(mipmap) };
         return Err(fault);
     }

@@ -43,7 +43,7 @@ const SYSTEM: [&str; 13] = [
     "/sys",
     "/run/opengl-driver",
 ];
-/// Of what everybody may read in here, all but [`PRIVATE`].
+/// Of what every process may read in here, all but [`PRIVATE`].
 const SETTINGS: &str = "/etc";
 /// Folders there that may hold keys of services.
 const PRIVATE: [&str; 13] = [
@@ -156,7 +156,7 @@ fn readable(further: &[PathBuf]) -> Vec<PathBuf> {
     all
 }
 
-/// Entries of the settings' folder that everybody may read.
+/// Entries of the settings' folder that every process may read.
 fn settings(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let is_private = |path: &Path| path.file_name().is_none_or(|name| PRIVATE.iter().any(|it| name == OsStr::new(it)));
