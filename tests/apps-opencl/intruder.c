@@ -1,8 +1,11 @@
 // Not a test by itself: a program whose kernel, which is native code on a processor, makes system calls in its worker.
 //
-//   intruder FILE VARIABLE  says of each thing that it tries whether it was `done` or `refused`: to read that file and the
-//                           environment of the worker's parent, to trace and to signal that, to make sockets and namespaces, and to find
-//                           a variable in the environment of the worker itself
+//   intruder FILE VARIABLE SOCKET OPEN
+//                           says of each thing that it tries whether it was `done` or `refused`: to read that file and the
+//                           environment of the worker's parent, to trace and to signal that, to make sockets and namespaces, to find
+//                           a variable in the environment of the worker itself, to connect to that unix socket, to change the mode and
+//                           the times of that file, which it may read, to make memory that stays, and to make a process group. Last comes
+//                           the number of a child that it leaves behind
 #include "check.h"
 
 static const char *source =
@@ -38,7 +41,10 @@ static long call(long number, long a, long b, long c, long d, unsigned places) {
     return all[0];
 }
 
-enum { READ = 0, OPEN = 2, SOCKET = 41, CLONE = 56, KILL = 62, PTRACE = 101, GETPPID = 110, UNSHARE = 272, CLONE3 = 435, IO_URING = 425 };
+enum {
+    READ = 0, WRITE = 1, OPEN = 2, SHMGET = 29, SOCKET = 41, CONNECT = 42, CLONE = 56, KILL = 62, CHMOD = 90, FCHMOD = 91, PTRACE = 101,
+    SETPGID = 109, GETPPID = 110, UTIMES = 235, FCHMODAT = 268, UNSHARE = 272, IO_URING = 425, CLONE3 = 435, FCHMODAT2 = 452
+};
 
 static long opened(const char *path) {
     memset(text, 0, sizeof text);
@@ -56,8 +62,43 @@ static int has(const char *path, const char *word) {
     return (int)found;
 }
 
+// Connects to a unix socket that has a place in a folder.
+static long connected(const char *path) {
+    long made = call(SOCKET, 1, 1, 0, 0, 0);
+    memset(text, 0, sizeof text);
+    text[0] = 1;
+    strcpy(text + 2, path);
+    return made < 0 ? made : call(CONNECT, made, 0, 110, 0, 2);
+}
+
+// A call on a path, with a number behind it.
+static long on_path(long number, const char *path, long further) {
+    memset(text, 0, sizeof text);
+    strcpy(text, path);
+    return call(number, 0, further, 0, 0, 1);
+}
+
+static long on_path_at(long number, const char *path, long further) {
+    memset(text, 0, sizeof text);
+    strcpy(text, path);
+    return call(number, -100, 0, further, 0, 2);
+}
+
+static void files_and_what_stays(const char *socket, const char *open) {
+    say("a socket with a name", connected(socket));
+    say("a file that it may read", opened(open));
+    say("its mode", on_path(CHMOD, open, 0755));
+    say("its mode by folder", on_path_at(FCHMODAT, open, 0755) & on_path_at(FCHMODAT2, open, 0755));
+    say("its mode by descriptor", call(FCHMOD, opened(open), 0755, 0, 0, 0));
+    say("its times", on_path(UTIMES, open, 0));
+    say("memory that stays", call(SHMGET, 0, 4096, 01600, 0, 0));
+    say("another process group", call(SETPGID, 0, 0, 0, 0, 0));
+    // SIGCHLD; in the child the driver's thread goes on, and finds nothing to do.
+    printf("child %ld\n", call(CLONE, 17, 0, 0, 0, 0));
+}
+
 int main(int count, char **words) {
-    REQUIRE(count == 3);
+    REQUIRE(count == 5);
     set_up(0);
     kernel = kernel_of(build(source, ""), "calls");
     numbers = buffer_of(CL_MEM_READ_WRITE, NUMBERS * sizeof(long), NULL), bytes = buffer_of(CL_MEM_READ_WRITE, BYTES, NULL);
@@ -82,6 +123,7 @@ int main(int count, char **words) {
     printf("the variable: %s\n", has("/proc/self/environ", words[2]) ? "found" : "not found");
     printf("privileges: %s\n", has("/proc/self/status", "NoNewPrivs:\t1") ? "no new ones" : "open");
     printf("capabilities: %s\n", has("/proc/self/status", "CapEff:\t0000000000000000") ? "none" : "some");
+    files_and_what_stays(words[3], words[4]);
     tear_down();
     return 0;
 }

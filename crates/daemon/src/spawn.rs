@@ -21,7 +21,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
 use katydid_scratch::Scratch;
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process_group, pidfd_open, setrlimit,
+};
 
 use crate::control;
 
@@ -84,6 +86,8 @@ pub(crate) struct Worker {
     pub(crate) control: Arc<OwnedFd>,
     /// Readable once the process has ended.
     pub(crate) pidfd: OwnedFd,
+    /// Its number may be another process's.
+    is_reaped: bool,
     /// Its temporary files, which are removed behind it.
     _folder: Option<Scratch>,
 }
@@ -94,17 +98,31 @@ impl Worker {
         self.child.id()
     }
 
-    /// Ends the process whatever it is doing, reaps it, and says how it ended.
+    /// Ends the process and its children, whatever they are doing, reaps it, and says how it ended.
     pub(crate) fn reap(&mut self) -> String {
+        self.end_group();
         // Fails only when the process was reaped already.
         let _ = self.child.kill();
+        self.is_reaped = true;
         self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+    }
+
+    /// Kills what is left of the worker's process group: it leads one, which nothing in a sandbox can leave. Until the worker is
+    /// reaped, the number is no other group's.
+    fn end_group(&self) {
+        if !self.is_reaped {
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        }
     }
 
     /// How the process ended by itself, once `pidfd` says that it did.
     pub(crate) fn outcome(&mut self) -> String {
+        self.end_group();
         match self.child.try_wait() {
-            Ok(Some(status)) => status.to_string(),
+            Ok(Some(status)) => {
+                self.is_reaped = true;
+                status.to_string()
+            }
             _ => self.reap(),
         }
     }
@@ -141,7 +159,7 @@ pub(crate) fn spawn(how: &WorkerCommand) -> io::Result<Worker> {
     unsafe { command.pre_exec(move || prepare(number, parent, user.as_ref(), descriptors)) };
     let child = command.spawn()?;
     let pidfd = open_pidfd(&child)?;
-    Ok(Worker { child, control: Arc::new(ours), pidfd, _folder: folder })
+    Ok(Worker { child, control: Arc::new(ours), pidfd, is_reaped: false, _folder: folder })
 }
 
 /// A folder that only the worker's user can enter.

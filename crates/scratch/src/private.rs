@@ -20,7 +20,10 @@ const FOLDER: u32 = 0o700;
 /// What the system said.
 pub fn create(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE).open(path)?;
-    file.set_permissions(Permissions::from_mode(FILE))?;
+    // One that was there before, or a umask that takes from its owner. Workers in a sandbox may not change modes.
+    if file.metadata()?.permissions().mode() & 0o777 != FILE {
+        file.set_permissions(Permissions::from_mode(FILE))?;
+    }
     Ok(file)
 }
 

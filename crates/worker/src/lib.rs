@@ -70,6 +70,8 @@ pub struct WorkerOptions {
 
 /// Runs a worker to its end: a failure to start its driver, the daemon's end, or the program's.
 pub fn run(options: WorkerOptions) -> ExitCode {
+    // Before root's capabilities are given up: a process without them cannot take back what one with them has set.
+    os::host_memory::bound(options.host_memory);
     if let Some(Err(error)) = options.sandbox.as_ref().map(Sandbox::enter) {
         control::failed(options.control.as_fd(), &error);
         return ExitCode::FAILURE;
@@ -79,7 +81,6 @@ pub fn run(options: WorkerOptions) -> ExitCode {
     }
     let log = Log::early();
     os::process::prepare(&log);
-    os::host_memory::bound(options.host_memory);
     let control = options.control.as_fd();
     let warm = match WarmDriver::up(&options.driver, options.soft.as_deref(), options.requires_gpu) {
         Ok(warm) => WarmDriver { images: options.images, has_journal: options.has_journal, ..warm },

@@ -59,7 +59,8 @@ impl ModuleCache {
             make_private(&folder, user).map_err(Failure::usage)?;
             return Ok(Some(Self { folder, size, _scratch: None }));
         }
-        let lasting = default_folder(|name| env::var_os(name));
+        // The caller's folder stays the caller's: what workers of another user keep goes with the server, unless a folder is named.
+        let lasting = if user.is_none() { default_folder(|name| env::var_os(name)) } else { None };
         match lasting.map(|folder| make_private(&folder, user).map(|()| folder)) {
             Some(Ok(folder)) => return Ok(Some(Self { folder, size, _scratch: None })),
             Some(Err(error)) if !flags.quiet => say(format_args!("{error}; it goes with this server")),

@@ -104,9 +104,7 @@ pub(crate) fn take(
         let committed = rehearsed.and_then(|warning| Ok((warning, commit(writer, manifest, tell)?)));
         let (warning, committed) = match committed {
             Ok(committed) => committed,
-            Err(error) if keeps_stopped(request) => {
-                return Err(undo(&mut stop, frozen, Questions::Refused, error));
-            }
+            Err(error) if keeps_stopped(request) => return Err(undo(&mut stop, frozen, Questions::Refused, error)),
             Err(error) => return Err(error),
         };
         *lock(&job.recovery) = Some(Recovery::of_stop(path.to_owned(), image.id(), committed.number, &stop));

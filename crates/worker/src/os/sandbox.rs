@@ -6,8 +6,9 @@
 //!
 //! | layer | what it holds |
 //! |---|---|
+//! | [`root`] (mount namespace) | names of files and of unix sockets outside of the lists; of a server that runs as root |
 //! | [`files`] (Landlock) | files outside of the lists; the memory and environment of other processes; signals to them; TCP |
-//! | [`calls`] (seccomp) | sockets other than unix sockets; system calls that no driver needs |
+//! | [`calls`] (seccomp) | sockets other than unix sockets; modes, owners and times of files; objects and processes that outlive the worker; system calls that no driver needs |
 //! | no new privileges | set-user-id programs |
 //! | no capabilities | of a server that runs as root |
 //!
@@ -19,11 +20,14 @@
 
 mod calls;
 mod files;
+mod root;
 
 use std::io;
 use std::path::PathBuf;
 
 pub use files::missing;
+
+use files::Allowed;
 
 /// Which files a sandboxed worker may use.
 #[derive(Debug, Clone)]
@@ -42,6 +46,9 @@ pub enum Sandbox {
 /// Why a worker cannot give up what it should.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SandboxError {
+    /// The worker may have a root folder of its own, and the system refuses a part of it.
+    #[error("cannot give a worker a root folder of its own: {0}; --no-sandbox starts workers without restrictions")]
+    Root(io::Error),
     /// Landlock is there and fails.
     #[error("cannot restrict the files that a worker uses: {0}; --no-sandbox starts workers without restrictions")]
     Files(#[from] landlock::RulesetError),
@@ -56,9 +63,14 @@ pub(crate) enum SandboxError {
 impl Sandbox {
     /// Gives everything else up, in a process of one thread.
     pub(crate) fn enter(&self) -> Result<(), SandboxError> {
-        let children_only = self.require(files::restrict(self))?.unwrap_or(false);
+        let allowed = Allowed::by(self);
+        let serves_others = matches!(self, Self::Tenants { .. });
+        if serves_others {
+            root::enter(&allowed.all()).map_err(SandboxError::Root)?;
+        }
+        let children_only = self.require(files::restrict(&allowed))?.unwrap_or(false);
         self.require(give_up_capabilities().map_err(SandboxError::Capabilities))?;
-        self.require(calls::restrict(children_only))?;
+        self.require(calls::restrict(children_only, serves_others))?;
         Ok(())
     }
 

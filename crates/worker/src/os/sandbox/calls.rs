@@ -75,6 +75,48 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_request_key,
 ];
 
+/// Refused to a worker that serves others, whatever the arguments: a file that it may only read can be its user's own.
+const FORBIDDEN_TO_OTHERS: &[i64] = &[
+    // Modes, owners, times and attributes of files.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    SYS_FCHMODAT2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utime,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utimes,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_futimesat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    SYS_SETXATTRAT,
+    SYS_REMOVEXATTRAT,
+    // Memory that stays when the process has ended.
+    libc::SYS_shmget,
+    libc::SYS_semget,
+    libc::SYS_msgget,
+    libc::SYS_mq_open,
+    // Leaves the process group, which ends with the worker.
+    libc::SYS_setsid,
+    libc::SYS_setpgid,
+];
+/// Numbers that the C library's bindings lack; the same on every processor.
+const SYS_FCHMODAT2: i64 = 452;
+const SYS_SETXATTRAT: i64 = 463;
+const SYS_REMOVEXATTRAT: i64 = 466;
+
 /// As if the kernel had no such call: callers then do without. `clone3` has its flags where no filter sees them, and what
 /// `io_uring` does no filter sees.
 const UNKNOWN: &[i64] =
@@ -108,10 +150,15 @@ pub(crate) enum CallsError {
 }
 
 /// Restricts this thread, and all that come of it. `children_only`: the system lets the process read the memory of its own children
-/// alone, which checkpoints of OpenCL on processors need.
-pub(super) fn restrict(children_only: bool) -> Result<(), CallsError> {
+/// alone, which checkpoints of OpenCL on processors need. `serves_others`: its user's files are not those of its programs.
+pub(super) fn restrict(children_only: bool, serves_others: bool) -> Result<(), CallsError> {
     set_no_new_privs(true).map_err(io::Error::from)?;
     let mut forbidden = forbidden()?;
+    if serves_others {
+        forbidden.extend(FORBIDDEN_TO_OTHERS.iter().map(|call| (*call, Vec::new())));
+        // Times of an open file are those of the worker's own caches.
+        forbidden.insert(libc::SYS_utimensat, vec![named_file()?]);
+    }
     if !children_only {
         forbidden.insert(libc::SYS_process_vm_readv, Vec::new());
     }
@@ -170,6 +217,12 @@ fn forbidden() -> Result<Rules, Error> {
 fn sockets() -> Result<Rules, Error> {
     let other = || one(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.unsigned_abs()));
     Ok(Rules::from([(libc::SYS_socket, vec![other()?]), (libc::SYS_socketpair, vec![other()?])]))
+}
+
+/// A rule for calls that name a file, and not the open one alone: the second argument is a path.
+fn named_file() -> Result<SeccompRule, Error> {
+    let condition = SeccompCondition::new(1, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?;
+    Ok(SeccompRule::new(vec![condition])?)
 }
 
 /// A rule about the low half of one argument.

@@ -63,6 +63,8 @@ const PRIVATE: [&str; 13] = [
 ];
 /// Where homes are.
 const HOMES: &str = "/home";
+/// Where devices are.
+const DEVICE_FOLDER: &str = "/dev";
 /// Devices for any process.
 const DEVICES: [&str; 7] =
     ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/dri", "/dev/hugepages"];
@@ -118,25 +120,48 @@ pub fn missing() -> Option<&'static str> {
     }
 }
 
+/// Files and folders that a worker may use.
+pub(super) struct Allowed {
+    readable: Vec<PathBuf>,
+    writable: Vec<PathBuf>,
+}
+
+impl Allowed {
+    /// Those of a sandbox, as the environment names them. Folders that drivers would make themselves are made.
+    pub(super) fn by(sandbox: &Sandbox) -> Self {
+        match sandbox {
+            Sandbox::OwnUser => Self { readable: Vec::new(), writable: vec![PathBuf::from("/")] },
+            Sandbox::Tenants { writable, readable } => {
+                Self { readable: self::readable(readable), writable: self::writable(writable) }
+            }
+        }
+    }
+
+    /// All of them; the folders of settings and devices whole, of which Landlock holds back what is not allowed.
+    pub(super) fn all(&self) -> Vec<PathBuf> {
+        [SETTINGS, DEVICE_FOLDER]
+            .iter()
+            .map(PathBuf::from)
+            .chain(self.readable.iter().chain(&self.writable).cloned())
+            .collect()
+    }
+}
+
 /// Restricts this thread, and all that come of it; whether the kernel does that at all.
 ///
 /// Whatever files are allowed, the memory of other processes, signals to them and TCP are held.
-pub(super) fn restrict(sandbox: &Sandbox) -> Result<bool, RulesetError> {
+pub(super) fn restrict(allowed: &Allowed) -> Result<bool, RulesetError> {
     if version().is_none() {
         return Ok(false);
     }
-    let (readable, writable) = match sandbox {
-        Sandbox::OwnUser => (Vec::new(), vec![PathBuf::from("/")]),
-        Sandbox::Tenants { writable, readable } => (self::readable(readable), self::writable(writable)),
-    };
     let everything = AccessFs::from_all(WANTED);
     let ruleset = Ruleset::default()
         .handle_access(everything)?
         .handle_access(AccessNet::from_all(WANTED))?
         .scope(Scope::Signal)?
         .create()?;
-    let ruleset = ruleset.add_rules(path_beneath_rules(readable, AccessFs::from_read(WANTED)))?;
-    ruleset.add_rules(path_beneath_rules(writable, everything))?.restrict_self()?;
+    let ruleset = ruleset.add_rules(path_beneath_rules(&allowed.readable, AccessFs::from_read(WANTED)))?;
+    ruleset.add_rules(path_beneath_rules(&allowed.writable, everything))?.restrict_self()?;
     Ok(true)
 }
 
@@ -190,7 +215,7 @@ fn libraries_named_in(vendors: &Path) -> Vec<PathBuf> {
 /// What may be written, too.
 fn writable(further: &[PathBuf]) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = DEVICES.iter().map(PathBuf::from).collect();
-    let devices = fs::read_dir("/dev").into_iter().flatten().flatten();
+    let devices = fs::read_dir(DEVICE_FOLDER).into_iter().flatten().flatten();
     let is_gpu = |name: &OsStr| GPUS.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
     all.extend(devices.filter(|entry| is_gpu(&entry.file_name())).map(|entry| entry.path()));
     // Names of threads.

@@ -1,0 +1,294 @@
+//! Who is a member of a job, and who is not any more.
+
+use std::sync::mpsc;
+
+use super::*;
+
+const KEY: SessionKey = SessionKey([7; 16]);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A job socket, and where its events are heard.
+fn socket() -> (tempfile::TempDir, Members, mpsc::Receiver<Event>) {
+    let folder = tempfile::tempdir().unwrap();
+    let (events, heard) = mpsc::channel();
+    let members = Members::listen(&folder.path().join("shims"), events).unwrap();
+    (folder, members, heard)
+}
+
+fn say(mut stream: &UnixStream, word: &FromProgram) {
+    stream.write_all(&word.encode().unwrap()).unwrap();
+}
+
+/// A shim's connection, greeted; `state` as in [`FromProgram::Member`].
+fn shim(folder: &tempfile::TempDir, pid: u32, state: u32) -> UnixStream {
+    let stream = UnixStream::connect(folder.path().join("shims")).unwrap();
+    introduce(&stream, pid, state);
+    stream
+}
+
+fn introduce(stream: &UnixStream, pid: u32, state: u32) {
+    let (address, program) = ("unix:/s".to_owned(), "app".to_owned());
+    let member = FromProgram::Member {
+        protocol: PROTOCOL,
+        session: 1,
+        pid,
+        key: KEY,
+        address,
+        link: 1,
+        state,
+        frames: 3,
+        program,
+    };
+    say(stream, &member);
+}
+
+fn order_of(mut stream: &UnixStream) -> ToProgram {
+    let mut head = [0; HEAD];
+    stream.read_exact(&mut head).unwrap();
+    let mut message = head.to_vec();
+    message.resize(envelope::length(&head, MAX_MESSAGE).unwrap(), 0);
+    stream.read_exact(&mut message[HEAD..]).unwrap();
+    ToProgram::decode(&message).unwrap()
+}
+
+/// Waits until the members are as `wanted` wants them.
+fn until(members: &Members, wanted: impl Fn(&[Member]) -> bool) -> Vec<Member> {
+    let mut state = members.lock();
+    loop {
+        let list: Vec<Member> = state.entries.iter().map(|entry| entry.member.clone()).collect();
+        if wanted(&list) {
+            return list;
+        }
+        state = members.0.changed.wait(state).unwrap();
+    }
+}
+
+#[test]
+fn an_order_is_answered_by_the_one_it_was_given_to() {
+    let (folder, members, _heard) = socket();
+    let shims = [shim(&folder, 1, 0), shim(&folder, 2, 0)];
+    let list = until(&members, |list| list.len() == 2);
+    for member in list {
+        let theirs = shims[member.pid as usize - 1].try_clone().unwrap();
+        let thread = thread::spawn(move || {
+            assert_eq!(order_of(&theirs), ToProgram::Hold {});
+            say(&theirs, &FromProgram::Held { frames: 40 + u64::from(member.pid) });
+        });
+        let answer = members.order(member.id, &ToProgram::Hold {}, TEST_TIMEOUT).unwrap();
+        assert_eq!(answer, FromProgram::Held { frames: 40 + u64::from(member.pid) });
+        thread.join().unwrap();
+    }
+    assert_eq!(members.arrivals(), 2);
+}
+
+#[test]
+fn a_silent_member_is_told_nothing_more_until_it_has_come_back() {
+    let (folder, members, _heard) = socket();
+    let theirs = shim(&folder, 7, 0);
+    theirs.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    let id = until(&members, |list| list.len() == 1)[0].id;
+    let hold = |id, patience| members.order(id, &ToProgram::Hold {}, patience);
+    assert!(matches!(hold(id, Duration::from_millis(1)), Err(MemberError::Silent { pid: 7, .. })));
+    // A late answer is that to no other order.
+    assert_eq!(order_of(&theirs), ToProgram::Hold {});
+    say(&theirs, &FromProgram::Held { frames: 41 });
+    until(&members, |list| list[0].frames == 41);
+    assert!(matches!(hold(id, TEST_TIMEOUT), Err(MemberError::Silent { pid: 7, .. })));
+    // It learns that no supervisor will release it, and comes back.
+    assert_eq!((&theirs).read(&mut [0; 1]).unwrap(), 0);
+    drop(theirs);
+    until(&members, <[Member]>::is_empty);
+    let theirs = shim(&folder, 7, 0);
+    let id = until(&members, |list| list.len() == 1)[0].id;
+    let thread = thread::spawn(move || {
+        assert_eq!(order_of(&theirs), ToProgram::Hold {});
+        say(&theirs, &FromProgram::Held { frames: 4 });
+        theirs
+    });
+    assert_eq!(hold(id, TEST_TIMEOUT).unwrap(), FromProgram::Held { frames: 4 });
+    drop(thread.join().unwrap());
+}
+
+#[test]
+fn a_refusal_and_an_end_are_errors_that_name_the_program() {
+    let (folder, members, _heard) = socket();
+    let theirs = shim(&folder, 9, 0);
+    let id = until(&members, |list| list.len() == 1)[0].id;
+    let ours = members.clone();
+    let thread = thread::spawn(move || ours.order(id, &ToProgram::Leave {}, TEST_TIMEOUT));
+    assert_eq!(order_of(&theirs), ToProgram::Leave {});
+    say(&theirs, &FromProgram::Failed { text: "a descriptor is gone".into() });
+    let error = thread.join().unwrap().unwrap_err().to_string();
+    assert!(error.contains("app (process 9)") && error.ends_with("a descriptor is gone"), "{error}");
+    drop(theirs);
+    until(&members, <[Member]>::is_empty);
+    assert!(matches!(members.order(id, &ToProgram::Hold {}, TEST_TIMEOUT), Err(MemberError::Gone { .. })));
+}
+
+#[test]
+fn a_member_that_left_comes_back_to_the_same_entry() {
+    let (folder, members, _heard) = socket();
+    let theirs = shim(&folder, 5, 0);
+    let id = until(&members, |list| list.len() == 1)[0].id;
+    members.set_away(id);
+    say(&theirs, &FromProgram::Left { frames: 8 });
+    drop(theirs);
+    let theirs = shim(&folder, 5, 1);
+    members.wait_back(id, TEST_TIMEOUT, &|| false).unwrap();
+    assert_eq!((members.list().len(), members.arrivals()), (1, 1));
+    members.set_home(id, "unix:/elsewhere", KEY);
+    assert_eq!(members.list()[0].address, "unix:/elsewhere");
+    // Another process with that id is another member.
+    let _other = shim(&folder, 5, 0);
+    until(&members, |list| list.len() == 2);
+    drop(theirs);
+    until(&members, |list| list.len() == 1 && list[0].id != id);
+}
+
+#[test]
+fn an_answer_is_heard_though_its_member_has_ended_since() {
+    let (folder, members, _heard) = socket();
+    let _theirs = shim(&folder, 5, 0);
+    let id = until(&members, |list| list.len() == 1)[0].id;
+    members.lock().answers.insert(id, None);
+    members.hear(id, id, FromProgram::Released {});
+    members.leave(id, id);
+    assert_eq!(members.answer(id, TEST_TIMEOUT).unwrap(), FromProgram::Released {});
+    assert!(matches!(members.answer(id, TEST_TIMEOUT), Err(MemberError::Gone { .. })));
+}
+
+#[test]
+fn an_answer_is_heard_though_the_program_is_known_to_have_ended_before_it_is_read() {
+    let (folder, members, _heard) = socket();
+    let theirs = shim(&folder, 5, 0);
+    let id = until(&members, |list| list.len() == 1)[0].id;
+    members.close();
+    let ours = members.clone();
+    let thread = thread::spawn(move || ours.order(id, &ToProgram::Release {}, TEST_TIMEOUT));
+    assert_eq!(order_of(&theirs), ToProgram::Release {});
+    say(&theirs, &FromProgram::Released {});
+    drop(theirs);
+    assert_eq!(thread.join().unwrap().unwrap(), FromProgram::Released {});
+    assert!(matches!(members.answer(id, TEST_TIMEOUT), Err(MemberError::Gone { .. })));
+}
+
+#[test]
+fn a_member_that_has_resumed_is_present_before_its_next_word() {
+    let (folder, members, heard) = socket();
+    let theirs = shim(&folder, 5, 1);
+    until(&members, |list| list.len() == 1);
+    say(&theirs, &FromProgram::Resumed {});
+    say(&theirs, &FromProgram::Reached { frames: 12 });
+    heard.recv().unwrap();
+    let Member { standing, reached, .. } = members.list().remove(0);
+    assert_eq!((standing, reached), (Standing::Present, Some(12)));
+}
+
+#[test]
+fn no_thread_waits_for_a_program_that_has_ended() {
+    let (folder, members, _heard) = socket();
+    let theirs = shim(&folder, 5, 0);
+    let id = until(&members, |list| list.len() == 1)[0].id;
+    members.set_away(id);
+    drop(theirs);
+    let ours = members.clone();
+    let thread = thread::spawn(move || ours.wait_back(id, TEST_TIMEOUT, &|| false));
+    members.close();
+    assert!(matches!(thread.join().unwrap(), Err(MemberError::Gone { .. })));
+    members.forget(id);
+    assert!(members.list().is_empty());
+}
+
+#[test]
+fn no_thread_waits_for_a_process_that_has_ended_while_it_was_away() {
+    let (folder, members, _heard) = socket();
+    let theirs = shim(&folder, 5, 0);
+    let id = until(&members, |list| list.len() == 1)[0].id;
+    members.set_away(id);
+    drop(theirs);
+    assert!(matches!(members.wait_back(id, TEST_TIMEOUT, &|| true), Err(MemberError::Gone { pid: 5, .. })));
+    let short = Duration::from_millis(1);
+    assert!(matches!(members.wait_back(id, short, &|| false), Err(MemberError::Silent { pid: 5, .. })));
+}
+
+#[test]
+fn what_a_program_says_unasked_is_an_event() {
+    let (folder, members, heard) = socket();
+    let theirs = shim(&folder, 5, 0);
+    say(&theirs, &FromProgram::Reached { frames: 12 });
+    let Event::Reached { id } = heard.recv().unwrap() else { unreachable!() };
+    assert_eq!(members.list()[0].reached, Some(12));
+    say(&theirs, &FromProgram::Lost { frames: 13 });
+    assert_eq!(heard.recv().unwrap(), Event::Lost { id });
+    assert_eq!(members.list()[0].standing, Standing::WorkerLost);
+    // It cannot let go of it any more, nor stay with it.
+    members.set_away(id);
+    members.set_present(id);
+    assert_eq!(members.list()[0].standing, Standing::WorkerLost);
+    members.wait_back(id, TEST_TIMEOUT, &|| false).unwrap();
+}
+
+#[test]
+fn a_hidden_socket_is_not_found() {
+    let (folder, members, _heard) = socket();
+    let hidden = members.hide().unwrap();
+    assert!(UnixStream::connect(folder.path().join("shims")).is_err());
+    drop(hidden);
+    let theirs = shim(&folder, 5, 0);
+    let id = until(&members, |list| list.len() == 1)[0].id;
+    members.set_away(id);
+    drop(theirs);
+    members.wait_silent(id, TEST_TIMEOUT).unwrap();
+}
+
+#[test]
+fn a_peer_that_has_connected_is_waited_for() {
+    let (folder, members, _heard) = socket();
+    let early = UnixStream::connect(folder.path().join("shims")).unwrap();
+    let _hidden = members.hide().unwrap();
+    let ours = members.clone();
+    let waiting = thread::spawn(move || ours.wait_introduced().map(|()| ours.arrivals()));
+    let mut state = members.lock();
+    // Itself, and the asker: the latter goes at once.
+    while state.strangers.is_empty() {
+        state = members.0.changed.wait_timeout(state, Duration::from_millis(1)).unwrap().0;
+    }
+    drop(state);
+    introduce(&early, 7, 0);
+    assert_eq!(waiting.join().unwrap().unwrap(), 1);
+    drop(early);
+}
+
+#[test]
+fn an_asker_is_answered_and_is_no_member() {
+    let (folder, members, _heard) = socket();
+    let ask = FromProgram::Ask { protocol: PROTOCOL, process: 5, what: 3, patience: 250, gpus: vec![1; 32] };
+    let mut early = UnixStream::connect(folder.path().join("shims")).unwrap();
+    say(&early, &ask);
+    assert_eq!(early.read(&mut [0; 1]).unwrap(), 0, "no answer comes before the job is open");
+    members.answer_with(Answerer(Box::new(|question| ToProgram::Told {
+        code: question.process,
+        state: question.what,
+        text: format!("{} {:?}", question.gpus.len(), question.patience),
+    })));
+    let theirs = UnixStream::connect(folder.path().join("shims")).unwrap();
+    say(&theirs, &ask);
+    assert_eq!(order_of(&theirs), ToProgram::Told { code: 5, state: 3, text: "32 250ms".into() });
+    assert_eq!(members.lock().strangers.len(), 1, "a dump waits for it to hang up");
+    drop(theirs);
+    let mut state = members.lock();
+    while !state.strangers.is_empty() {
+        state = members.0.changed.wait(state).unwrap();
+    }
+    assert!(state.entries.is_empty());
+}
+
+#[test]
+fn a_stranger_is_no_member() {
+    let (folder, members, _heard) = socket();
+    let mut stranger = UnixStream::connect(folder.path().join("shims")).unwrap();
+    stranger.write_all(&[0xff; 64]).unwrap();
+    // The connection is closed, which is how it learns.
+    assert!(matches!(stranger.read(&mut [0; 1]), Ok(0) | Err(_)));
+    assert!(members.list().is_empty());
+}
