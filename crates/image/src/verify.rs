@@ -14,6 +14,8 @@ use crate::reader::{Reader, read_chunk};
 
 /// Threads that read and hash side by side, each with a chunk in memory.
 const THREADS: usize = 16;
+/// What is wrong with a checkpoint that is not there as a whole.
+const NO_MANIFEST: &str = "has no manifest: it was never completed, or is damaged";
 
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -31,7 +33,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether every checkpoint can be restored: what a restore takes is no fault.
+    /// Whether every checkpoint can be restored: what a restore takes is no fault. A report names one checkpoint at least.
     pub fn is_clean(&self) -> bool {
         self.checkpoints.values().all(Vec::is_empty)
     }
@@ -59,7 +61,8 @@ struct Work<'a> {
 }
 
 impl Image {
-    /// Reads every byte of one checkpoint, or of all, and compares it with its hash.
+    /// Reads every byte of one checkpoint, or of all, and compares it with its hash. An image without a checkpoint that can be
+    /// restored is never clean.
     pub fn verify(&self, only: Option<CheckpointNumber>, progress: &(dyn Fn(Progress) + Sync)) -> Result<Report> {
         let numbers = match only {
             Some(number) => vec![self.resolve(Which::Number(number))?],
@@ -74,6 +77,14 @@ impl Image {
                 Err(locked @ ImageError::Locked { .. }) => return Err(locked),
                 Err(error) => faults.push(error.to_string()),
             }
+        }
+        if report.checkpoints.is_empty() {
+            // Without one that is whole, what is left of others is no remark: a restore finds nothing.
+            let lost = match self.newer_than(CheckpointNumber(0))? {
+                Some(lost) => lost,
+                None => self.resolve(Which::Latest)?,
+            };
+            report.checkpoints.insert(lost, vec![NO_MANIFEST.to_owned()]);
         }
         let faults = self.read_chunks(&readers, &mut report, progress);
         for reader in &readers {
@@ -104,7 +115,7 @@ impl Image {
         let named = newest.filter(|_| latest(&*self.store) == Some(None));
         let named = named.map(|newest| format!("{LATEST}: it holds no number: {:06} belongs there", newest.0));
         let lost = self.newer_than(newest.unwrap_or(CheckpointNumber(0)))?;
-        let lost = lost.map(|lost| format!("checkpoint {lost} has no manifest: it was never completed, or is damaged"));
+        let lost = lost.map(|lost| format!("checkpoint {lost} {NO_MANIFEST}"));
         Ok(named.into_iter().chain(lost).collect())
     }
 

@@ -197,3 +197,18 @@ fn a_latest_that_holds_no_number_is_noticed_and_one_that_is_old_or_missing_is_no
     fs::remove_file(&latest).unwrap();
     assert!(remarks().is_empty());
 }
+
+#[test]
+fn an_image_without_a_checkpoint_to_restore_is_not_clean() {
+    let whole = folder();
+    image_in(whole.path());
+    let verify = || Image::open(whole.path()).unwrap().verify(None, &|_| {});
+    fs::remove_file(whole.path().join("checkpoints/000002/manifest.json")).unwrap();
+    assert!(verify().unwrap().is_clean(), "the first one can be restored");
+    fs::remove_file(whole.path().join("checkpoints/000001/manifest.json")).unwrap();
+    let report = verify().unwrap();
+    assert!(!report.is_clean() && report.remarks.is_empty(), "{report:?}");
+    let empty = folder();
+    let image = Image::create_or_open(empty.path()).unwrap();
+    assert!(matches!(image.verify(None, &|_| {}), Err(ImageError::NoCheckpoint { .. })));
+}
