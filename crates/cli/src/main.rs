@@ -31,9 +31,11 @@ mod trace;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use crate::args::flags::{Command, Flags};
-use crate::output::failure::Outcome;
+use crate::output::document::JsonDestination;
+use crate::output::failure::{Failure, Outcome};
 
 fn main() -> ExitCode {
     let flags = match Flags::try_parse() {
@@ -46,7 +48,11 @@ fn main() -> ExitCode {
 /// Sees to what is common to all commands, and does one.
 fn run(command: Command) -> Outcome {
     if let Some(place) = command.document() {
-        output::document::want(&place)?;
+        if let Err(failure) = output::document::want(&place) {
+            // Nothing runs: standard output is free.
+            output::document::want(&JsonDestination::Output)?;
+            return Err(failure);
+        }
     }
     if command.is_for_users() {
         args::variables::tell_unknown();
@@ -59,22 +65,21 @@ fn run(command: Command) -> Outcome {
     Ok(code)
 }
 
-/// Help and version go to standard output with success; mistakes to standard error with 2, and into the document that was
-/// asked for.
+/// Help and version go to standard output with success; mistakes in one line to standard error with 2, and into the document
+/// that was asked for. A command without any words is answered with its help.
 fn usage(error: &clap::Error) -> ExitCode {
-    // A closed pipe is success, and there is no other process to tell.
-    let _ = error.print();
-    let code = u8::try_from(error.exit_code()).unwrap_or(2);
-    let arguments: Vec<_> = std::env::args().collect();
-    if error.use_stderr()
-        && let Some(place) = args::command::document_of(&arguments)
-        && output::document::want(&place).is_ok()
-    {
-        let text = error.to_string();
-        let line = text.lines().next().unwrap_or_default();
-        output::document::close(Some(line.strip_prefix("error: ").unwrap_or(line)), code);
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // A closed pipe is success, and there is no other reader to tell.
+        let _ = error.print();
+        return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
     }
-    ExitCode::from(code)
+    let arguments: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    if let Some(place) = args::command::document_of(&arguments)
+        && output::document::want(&place).is_err()
+    {
+        let _ = output::document::want(&JsonDestination::Output);
+    }
+    Failure::usage(args::mistake::one_line(&error.to_string(), &arguments)).report()
 }
 
 fn dispatch(command: Command) -> Outcome {

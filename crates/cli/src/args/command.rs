@@ -1,7 +1,13 @@
 //! What all commands have in common: whether a document is asked for, and whether variables of ours matter.
 
-use crate::args::flags::{Command, ImagesCommand};
+use clap::CommandFactory;
+
+use crate::args::flags::{Command, Flags, ImagesCommand};
 use crate::output::document::JsonDestination;
+
+/// The flag of all commands that write a document, alone and with its value.
+const FLAG: &str = "--json";
+const FLAG_WITH_VALUE: &str = "--json=";
 
 impl Command {
     /// Where the document of `--json` goes, if one is asked for.
@@ -50,14 +56,79 @@ impl Command {
     }
 }
 
-/// Where the document goes that a command line asks for which cannot be read otherwise.
+/// Where the document goes that a command line asks for which cannot be read otherwise. A place that it does not name as it should
+/// is standard output: nothing has been started.
 pub(crate) fn document_of(arguments: &[String]) -> Option<JsonDestination> {
-    const FLAG: &str = "--json";
-    let command = arguments.get(1)?;
-    let mut words = arguments.iter().skip(2).take_while(|word| *word != "--");
-    if command == "trace" || command == "restore" {
-        let word = words.find(|word| word.starts_with(FLAG))?;
-        return word.strip_prefix("--json=").or(words.next().map(String::as_str))?.parse().ok();
+    let is_command = |word: &&String| !word.starts_with('-');
+    let command = arguments.iter().skip(1).position(|word| is_command(&word)).map_or(arguments.len(), |at| at + 1);
+    let is_flag = |word: &&String| *word == FLAG || word.starts_with(FLAG_WITH_VALUE);
+    if arguments.iter().take(command).any(|word| is_flag(&word)) {
+        return Some(JsonDestination::Output);
     }
-    (command != "run" && words.any(|word| word == FLAG)).then_some(JsonDestination::Output)
+    let name = arguments.get(command)?;
+    let words = own_words(name, arguments.get(command + 1..)?);
+    let at = words.iter().position(|word| is_flag(&word))?;
+    match name.as_str() {
+        "run" => None,
+        "trace" | "restore" => {
+            let value = words[at].strip_prefix(FLAG_WITH_VALUE).or(words.get(at + 1).map(String::as_str));
+            let named = value.filter(|value| !value.starts_with('-')).and_then(|value| value.parse().ok());
+            Some(named.unwrap_or(JsonDestination::Output))
+        }
+        _ => Some(JsonDestination::Output),
+    }
+}
+
+/// The words of a command line that are no program's: those before `--`, or before the program.
+fn own_words<'a>(command: &str, words: &'a [String]) -> &'a [String] {
+    if let Some(end) = words.iter().position(|word| word == "--") {
+        return &words[..end];
+    }
+    let commands = Flags::command();
+    let Some(command) = commands.find_subcommand(command).filter(|it| ["run", "trace"].contains(&it.get_name())) else {
+        return words;
+    };
+    let takes_value = |word: &str| {
+        command.get_arguments().filter(|flag| flag.get_action().takes_values()).any(|flag| {
+            let is_long = flag.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
+            is_long || flag.get_short().is_some_and(|short| word == format!("-{short}"))
+        })
+    };
+    let mut at = 0;
+    while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {
+        at += 1 + usize::from(takes_value(word));
+    }
+    &words[..at.min(words.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Option<JsonDestination> {
+        document_of(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_document_is_owed_wherever_the_flag_is() {
+        for line in ["katydid --json", "katydid --json images ls", "katydid ps --json=x", "katydid images --json ls x"]
+        {
+            assert_eq!(of(line), Some(JsonDestination::Output), "{line}");
+        }
+        for line in ["katydid trace --json", "katydid trace --json fd:x -- true", "katydid trace --json -- true"] {
+            assert_eq!(of(line), Some(JsonDestination::Output), "{line}");
+        }
+        for line in [
+            "katydid trace --servr x --json f -- true",
+            "katydid trace --json=f --servr x",
+            "katydid trace --lanes 99 -o x --json f true --json g",
+            "katydid restore i --json f --no",
+        ] {
+            assert_eq!(of(line), Some(JsonDestination::File("f".into())), "{line}");
+        }
+        for line in ["katydid run --servr -- p --json", "katydid trace --lanes 99 p --json f", "katydid ps", "katydid"]
+        {
+            assert_eq!(of(line), None, "{line}");
+        }
+    }
 }

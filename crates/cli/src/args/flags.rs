@@ -120,10 +120,27 @@ pub(crate) struct RunFlags {
     /// Otherwise they are refused to it (ENOSYS), as in most containers, and it does without.
     #[arg(long)]
     pub(crate) io_uring: bool,
-    /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    /// The program and its arguments; after `--` a program whose name begins with `-`.
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// A limit under which a server could serve nobody is no limit but a mistake.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it must be 1 or more, or every program would be refused".to_owned()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("write a number from 1 on ({error})")),
+    }
+}
+
+/// The same of memory.
+fn some_bytes(text: &str) -> Result<Size, String> {
+    match text.parse().map_err(|error: katydid_driver_state::units::SizeError| error.to_string())? {
+        Size(0) => Err("it must be more than nothing, or no program could run".to_owned()),
+        size => Ok(size),
+    }
 }
 
 /// What `run` and `trace` can say about the session to come.
@@ -455,19 +472,19 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) warm: usize,
     /// Sessions at a time; further programs are refused with a text.
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_one)]
     pub(crate) max_sessions: usize,
     /// Sessions at a time of one IP address (of IPv6 its first 64 bits) or virtual machine: three quarters of all, if not given.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(crate) peer_sessions: Option<usize>,
     /// Connections of such a peer to one address that have no worker yet, 128 at most; beyond them its oldest silent one goes.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=128))]
     pub(crate) peer_connections: u16,
     /// Most memory of this machine that one session may hold, softcuda's devices included: three quarters of it, if not given.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = some_bytes)]
     pub(crate) host_memory: Option<Size>,
     /// Most device memory any one session may hold, such as 16GiB.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = some_bytes)]
     pub(crate) session_memory: Option<Size>,
     #[command(flatten)]
     pub(crate) isolation: IsolationFlags,
@@ -690,8 +707,8 @@ pub(crate) struct TraceFlags {
     /// Write the tables as JSON, to this file, or to the open descriptor N by fd:N.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<JsonDestination>,
-    /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    /// The program and its arguments; after `--` a program whose name begins with `-`.
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
@@ -892,6 +909,24 @@ mod tests {
     fn two_dashes_before_the_program_are_dropped() {
         let Command::Run(run) = parsed("katydid run -- prog -- x") else { unreachable!() };
         assert_eq!(run.command, ["prog", "--", "x"]);
+    }
+
+    #[test]
+    fn what_begins_with_a_hyphen_is_a_flag_unless_two_dashes_come_first() {
+        for command in ["run", "trace"] {
+            let error = Flags::try_parse_from(["katydid", command, "--servr", "x", "--", "true"]).unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains("--servr"), "{error}");
+            assert!(Flags::try_parse_from(["katydid", command, "-x"]).is_err());
+            assert!(Flags::try_parse_from(["katydid", command, "--", "-x", "--servr"]).is_ok());
+        }
+    }
+
+    #[test]
+    fn limits_under_which_nobody_is_served_are_refused() {
+        for flag in ["--max-sessions", "--peer-sessions", "--peer-connections", "--session-memory", "--host-memory"] {
+            assert_eq!(Flags::try_parse_from(["katydid", "serve", flag, "0"]).unwrap_err().exit_code(), 2, "{flag}");
+            assert!(Flags::try_parse_from(["katydid", "serve", flag, "1"]).is_ok(), "{flag}");
+        }
     }
 
     #[test]

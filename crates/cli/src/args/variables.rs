@@ -2,6 +2,7 @@
 //! refused before anything is started. The list is `katydid_driver_state::settings`.
 
 use std::env;
+use std::ffi::OsString;
 
 use katydid_driver_state::settings;
 
@@ -21,11 +22,19 @@ pub(crate) fn told() -> Option<(&'static str, String)> {
 
 /// Refuses a variable that holds what it cannot, the process that would read it later.
 pub(crate) fn check() -> Result<(), Failure> {
-    for setting in settings::ALL {
-        let value = env::var_os(setting.name).unwrap_or_default();
-        if let Some(problem) = settings::problem(setting.name, &value.to_string_lossy()) {
-            return Err(Failure::usage(format!("{problem}: correct it, or unset it")));
-        }
+    match problems(|name| env::var_os(name)).next() {
+        Some(problem) => Err(Failure::usage(format!("{problem}: {REMEDY}"))),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// What to do about a variable that holds what it cannot.
+pub(crate) const REMEDY: &str = "correct it, or unset it";
+
+/// What is wrong with each variable that holds what it cannot.
+pub(crate) fn problems(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = String> {
+    settings::ALL.iter().filter_map(move |setting| {
+        let value = variable(setting.name).unwrap_or_default();
+        settings::problem(setting.name, &value.to_string_lossy())
+    })
 }

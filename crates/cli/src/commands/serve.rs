@@ -23,7 +23,7 @@ use crate::server::address::{admin_path, certified, default_listen, prepare_runt
 use crate::server::isolation::{make_devices, tell_of_missing_layers};
 use crate::server::module_cache::ModuleCache;
 use crate::server::mps::Mps;
-use crate::server::worker_user;
+use crate::server::{worker_env, worker_user};
 
 /// How long a program may take to say hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,6 +57,8 @@ const PROGRAM_VARIABLES: [&str; 8] = [
 pub(crate) fn main(flags: ServeFlags) -> Outcome {
     let (quiet, requires_gpu, driver) = (flags.quiet, flags.require_gpu, flags.driver.clone());
     check_mps(&flags)?;
+    check_folders(&flags.isolation.worker_folder)?;
+    worker_env::check(&flags.isolation.worker_env)?;
     raise_descriptors();
     // Caught before anything exists that a signal could leave behind.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
@@ -222,6 +224,17 @@ fn check_mps(flags: &ServeFlags) -> Result<(), Failure> {
     }
 }
 
+/// A folder that is not there would be left out, and nobody told.
+fn check_folders(folders: &[PathBuf]) -> Result<(), Failure> {
+    match folders.iter().find(|folder| !folder.is_dir()) {
+        Some(folder) => Err(Failure::usage(format!(
+            "--worker-folder: {}: no such folder; make it, or name another one",
+            folder.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// A path that leads nowhere would only show when the first worker dies of it.
 fn check_driver(driver: &str) -> Result<(), Failure> {
     if driver.contains('/') && !Path::new(driver).is_file() {
@@ -276,6 +289,15 @@ mod tests {
     fn a_driver_that_does_not_exist_is_refused_before_any_worker_starts() {
         assert!(matches!(check_driver("/no/such/libcuda.so.1"), Err(Failure::Usage(_))));
         assert!(check_driver("auto").is_ok() && check_driver("libcuda.so.1").is_ok());
+    }
+
+    #[test]
+    fn folders_of_workers_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let lost = folder.path().join("lost");
+        assert!(check_folders(&[folder.path().to_owned()]).is_ok());
+        let error = check_folders(&[folder.path().to_owned(), lost.clone()]).unwrap_err();
+        assert!(matches!(&error, Failure::Usage(text) if text.contains(lost.to_str().unwrap())), "{error}");
     }
 
     #[test]

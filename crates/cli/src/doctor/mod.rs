@@ -6,6 +6,7 @@
 mod drivers;
 mod server;
 mod system;
+mod variables;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -72,6 +73,7 @@ pub(crate) fn main(flags: &DoctorFlags) -> Outcome {
 fn examine(flags: &DoctorFlags) -> Vec<Finding> {
     let progress = Progress::new();
     let mut findings = drivers::libraries();
+    findings.extend(variables::checks(|name| std::env::var_os(name)));
     progress.show("trying the drivers");
     findings.extend(drivers::drivers());
     findings.extend(drivers::opencl());

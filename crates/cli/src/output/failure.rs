@@ -57,8 +57,9 @@ impl Failure {
         {
             return ExitCode::SUCCESS;
         }
-        say(self);
-        document::close(Some(&self.to_string()), self.status());
+        let line = in_one_line(&self.to_string());
+        say(&line);
+        document::close(Some(&line), self.status());
         ExitCode::from(self.status())
     }
 
@@ -73,6 +74,12 @@ impl Failure {
     }
 }
 
+/// A text of several lines, such as a library's or one with a name that has them, in one.
+fn in_one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ")
+}
+
 /// Writes one line for the user; a closed standard error loses it. Names in it come from elsewhere: what a terminal would obey
 /// is replaced.
 pub(crate) fn say(line: impl Display) {
@@ -81,4 +88,14 @@ pub(crate) fn say(line: impl Display) {
     let shown = text.chars().map(|letter| if letter.is_control() && letter != '\n' { ' ' } else { letter });
     let text: String = shown.collect();
     let _ = io::stderr().write_all(format!("katydid: {text}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line() {
+        assert_eq!(in_one_line("cannot open a\nb:\n\n  no such file\n"), "cannot open a b: no such file");
+    }
 }

@@ -7,6 +7,8 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 
+use crate::output::failure::Failure;
+
 /// Passed on by their names.
 const NAMES: [&str; 14] = [
     "PATH",
@@ -48,9 +50,27 @@ pub(crate) fn named(names: &[String]) -> Vec<(OsString, OsString)> {
     names.iter().filter_map(|name| Some((name.into(), env::var_os(name)?))).collect()
 }
 
+/// A name that no variable can have is a mistake.
+pub(crate) fn check(names: &[String]) -> Result<(), Failure> {
+    match names.iter().find(|name| name.is_empty() || name.contains('=')) {
+        Some(name) => Err(Failure::usage(format!(
+            "--worker-env: {name:?} is no name of a variable; give its name alone, and set it for the server"
+        ))),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variable_is_given_by_its_name_alone() {
+        assert!(check(&["HTTP_PROXY".into()]).is_ok());
+        for wrong in ["A=1", ""] {
+            assert!(check(&[wrong.into()]).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn drivers_have_their_settings_and_nobody_a_secret() {

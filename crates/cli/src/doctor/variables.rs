@@ -1,0 +1,48 @@
+//! Katydid's variables of this environment: those that hold what they cannot, on which `run` would end.
+
+use std::ffi::OsString;
+
+use katydid_driver_state::settings::{self, Value};
+use katydid_transport::Address;
+
+use super::Finding;
+use crate::args::variables::{REMEDY, problems};
+
+/// The name of the check.
+const CHECK: &str = "variables";
+
+/// A finding for each that is wrong, or one that none is.
+pub(super) fn checks(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Finding> {
+    let wrong = problems(&variable).chain(addresses(&variable));
+    let found: Vec<Finding> = wrong.map(|problem| Finding::fail(CHECK, problem, REMEDY)).collect();
+    if found.is_empty() { vec![Finding::ok(CHECK, "those of Katydid that are set can be read")] } else { found }
+}
+
+/// What is wrong with those that name a server.
+fn addresses(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = String> {
+    settings::ALL.iter().filter(|setting| setting.value == Value::Address).filter_map(move |setting| {
+        let value = variable(setting.name).filter(|value| !value.is_empty())?;
+        let error = value.to_string_lossy().parse::<Address>().err()?;
+        Some(format!("{}: {error}", setting.name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status;
+    use super::*;
+
+    #[test]
+    fn each_variable_that_cannot_be_read_is_named() {
+        let set =
+            [("KATYDID_MEMORY", "lots"), ("KATYDID_SERVER", "foo"), ("KATYDID_LINK", "shm"), ("KATYDID_NAME", "")];
+        let of = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| OsString::from(value));
+        let found = checks(of);
+        assert_eq!(found.len(), 2, "{found:?}");
+        for (finding, words) in found.iter().zip([["KATYDID_MEMORY", "lots"], ["KATYDID_SERVER", "foo"]]) {
+            assert!(finding.status == Status::Fail && finding.remedy.is_some(), "{finding:?}");
+            words.iter().for_each(|word| assert!(finding.detail.contains(word), "{finding:?}"));
+        }
+        assert_eq!(checks(|_| None)[0].status, Status::Ok);
+    }
+}
