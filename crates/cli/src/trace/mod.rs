@@ -9,9 +9,9 @@ mod filter;
 mod summary;
 mod timeline;
 
-use std::fs;
-use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cpp_demangle::Symbol;
@@ -28,6 +28,7 @@ use summary::Summary;
 
 /// Runs the command; its status is the program's.
 pub(crate) fn main(flags: &TraceFlags) -> Outcome {
+    let files = Files::open(flags)?;
     let folder = Scratch::new("trace").map_err(|error| {
         Failure::work(format!("cannot make a folder for the trace: {error}; set TMPDIR to one with room"))
     })?;
@@ -41,13 +42,35 @@ pub(crate) fn main(flags: &TraceFlags) -> Outcome {
             "the program made no CUDA call (or its libcuda.so.1 is not Katydid's: is it set-user-id, or statically linked?)",
         );
     }
-    tell(flags, &traces)?;
-    if let Some(output) = &flags.output {
-        timeline::write(output, &traces).map_err(|error| {
-            Failure::work(format!("cannot write the timeline: {}: {error}: give -o another file", output.display()))
-        })?;
+    tell(flags, files.text, &traces)?;
+    if let (Some(path), Some(file)) = (&flags.output, files.timeline) {
+        timeline::write(file, &traces).map_err(|error| unwritten("-o", path, &error))?;
     }
     Ok(ExitCode::from(supervise::exit_code(status)))
+}
+
+/// The files that the flags name, made before the program begins: its run would be lost if they could not be.
+#[derive(Debug)]
+struct Files {
+    timeline: Option<File>,
+    text: Option<File>,
+}
+
+impl Files {
+    fn open(flags: &TraceFlags) -> Result<Self, Failure> {
+        let made = |flag: &str, path: &Option<PathBuf>| {
+            let refused = |path: &Path, error: io::Error| {
+                Failure::usage(format!("{flag}: {}: {error}; name another file", path.display()))
+            };
+            path.as_deref().map(|path| private::create(path).map_err(|error| refused(path, error))).transpose()
+        };
+        Ok(Self { timeline: made("-o", &flags.output)?, text: made("--text", &flags.text)? })
+    }
+}
+
+/// What has become of a file that could be made.
+fn unwritten(flag: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::work(format!("{flag}: cannot write {}: {error}; name a file where there is room", path.display()))
 }
 
 /// The traces of all processes, in the order in which they began.
@@ -69,7 +92,7 @@ fn readable(name: &str) -> String {
 }
 
 /// Standard output is the program's, so ours goes to standard error, or where the flags say.
-fn tell(flags: &TraceFlags, traces: &[Trace]) -> Result<(), Failure> {
+fn tell(flags: &TraceFlags, file: Option<File>, traces: &[Trace]) -> Result<(), Failure> {
     let summary = Summary::of(traces);
     if flags.json.is_some() {
         document::write(&summary)?;
@@ -81,14 +104,9 @@ fn tell(flags: &TraceFlags, traces: &[Trace]) -> Result<(), Failure> {
     if !traces.is_empty() && flags.json.is_none() {
         summary.write(&mut text)?;
     }
-    match &flags.text {
-        Some(path) => {
-            let failed =
-                |error| Failure::work(format!("cannot write {}: {error}: give --text another file", path.display()));
-            let mut out = BufWriter::new(private::create(path).map_err(failed)?);
-            out.write_all(&text).and_then(|()| out.flush()).map_err(failed)
-        }
-        None => Ok(io::stderr().write_all(&text)?),
+    match (&flags.text, file) {
+        (Some(path), Some(mut file)) => file.write_all(&text).map_err(|error| unwritten("--text", path, &error)),
+        _ => Ok(io::stderr().write_all(&text)?),
     }
 }
 

@@ -5,11 +5,10 @@
 //! since a trace can hold a hundred million of them.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
 
 use katydid_client::trace::{Call, Detail, Trace};
-use katydid_scratch::private;
 use serde_json::{Value, json};
 
 use super::calls::stream_name;
@@ -19,8 +18,8 @@ use super::summary::{name, work_name};
 const GPU: u64 = 1 << 32;
 
 /// Writes the timeline.
-pub(super) fn write(path: &Path, traces: &[Trace]) -> io::Result<()> {
-    let mut out = BufWriter::new(private::create(path)?);
+pub(super) fn write(file: File, traces: &[Trace]) -> io::Result<()> {
+    let mut out = BufWriter::new(file);
     write_events(&mut out, traces)?;
     out.flush()
 }
