@@ -46,7 +46,7 @@ fn without_listen_the_socket_lies_in_the_runtime_folder_and_ps_finds_it() {
     let server = Serving::start(&home, &[]);
     assert_eq!(server.addresses, [format!("unix:{}", home.path("katydid.sock").display())]);
     let output = home.output(&["ps"]);
-    assert!(output.status.success() && output.stdout.starts_with(b"ID  NAME"));
+    assert!(output.status.success() && output.stdout.trim_ascii_start().starts_with(b"ID  NAME"));
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn peers_that_say_nothing_do_not_keep_others_out() {
 fn ps_shows_what_there_is_and_a_named_server_that_is_not_there_is_one_line() {
     let home = Home::new();
     let output = home.output(&["ps"]);
-    assert!(output.status.success() && output.stdout.starts_with(b"ID  NAME"), "{output:?}");
+    assert!(output.status.success() && output.stdout.trim_ascii_start().starts_with(b"ID  NAME"), "{output:?}");
     let (code, text) = home.fails(&["ps", "--server", "unix:/no/such.sock"]);
     assert!(code == 3 && text.starts_with("katydid: ") && text.lines().count() == 1, "{text}");
     let (code, text) = home.fails(&["ps", "--server", "tcp://gpu-host:9923"]);

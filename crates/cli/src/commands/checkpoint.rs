@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_job::process::stopped;
-use katydid_job::supervisor::folder;
+use katydid_job::supervisor::folder::{self, FolderError};
 use katydid_job::supervisor::view::{Report, Request, Step};
 use serde::Serialize;
 use serde_json::json;
@@ -19,7 +19,11 @@ use crate::args::size::Size;
 use crate::output::document;
 use crate::output::failure::{Failure, Outcome, say};
 use crate::output::terminal::{Progress, bar};
-use crate::server::admin;
+use crate::server::admin::{self, AdminError};
+
+/// How long a supervisor whose socket is gone may take to give up its folder: tries, and the time between two.
+const LEAVE_TRIES: u32 = 20;
+const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs the command.
 pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
@@ -30,7 +34,7 @@ pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
     let Some(every) = flags.image.every else {
         let (job, control) = folder::find(&flags.job).map_err(Failure::usage)?;
         let woken = stopped::wake(job.supervisor);
-        let report = ask(&control, &request)?;
+        let report = ask(&flags.job, &control, &request)?;
         if !report.running {
             woken.run_on();
         }
@@ -61,7 +65,7 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
             Err(error) => return Err(Failure::usage(error)),
         };
         let woken = stopped::wake(job.supervisor);
-        let outcome = ask(&control, request);
+        let outcome = ask(&flags.job, &control, request);
         drop(woken);
         match outcome {
             Ok(report) => {
@@ -80,6 +84,8 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
                 }
                 say(failure);
             }
+            // It has ended since it was found.
+            Err(Failure::Usage(_)) if has_any => return Ok(ExitCode::SUCCESS),
             Err(failure) => return Err(failure),
         }
         is_first = false;
@@ -108,20 +114,26 @@ pub(crate) fn whole_path(image: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Asks and waits; what the supervisor says ends with the report or a failure.
-fn ask(control: &Path, request: &Request) -> Result<Report, Failure> {
-    match last_step(control, "/v1/checkpoints", request)? {
+fn ask(job: &str, control: &Path, request: &Request) -> Result<Report, Failure> {
+    match last_step(job, control, "/v1/checkpoints", request)? {
         Some(Step::Done(report)) => Ok(report),
         Some(Step::Failed { error }) => Err(Failure::work(format!("no checkpoint: {error}"))),
         _ => Err(Failure::work("no checkpoint: the job's supervisor has ended")),
     }
 }
 
-/// Asks a supervisor for what it tells the steps of, shows these, and gives the last one; none if it said nothing.
-pub(crate) fn last_step(control: &Path, path: &str, request: &impl Serialize) -> Result<Option<Step>, Failure> {
+/// Asks a supervisor for what it tells the steps of, shows these, and gives the last one; none if it said nothing. A job that
+/// ended before it took the question is no job.
+pub(crate) fn last_step(
+    job: &str,
+    control: &Path,
+    path: &str,
+    request: &impl Serialize,
+) -> Result<Option<Step>, Failure> {
     let progress = Progress::new();
     let mut began = (String::new(), Instant::now());
     let mut last = None;
-    admin::post_lines(control, path, request, |step: Step| {
+    let asked = admin::post_lines(control, path, request, |step: Step| {
         // Each stage has a rate of its own.
         if began.0 != step.name() {
             began = (step.name(), Instant::now());
@@ -130,9 +142,27 @@ pub(crate) fn last_step(control: &Path, path: &str, request: &impl Serialize) ->
         let ended = step.is_last();
         last = Some(step);
         ended
-    })
-    .map_err(Failure::server)?;
-    Ok(last)
+    });
+    match asked {
+        Err(AdminError::NoSupervisor { .. }) | Ok(())
+            if last.is_none()
+                && let Some(gone) = gone(job) =>
+        {
+            Err(Failure::usage(gone))
+        }
+        asked => asked.map(|()| last).map_err(Failure::server),
+    }
+}
+
+/// That there is no such job, once a supervisor that does not answer has gone: its socket goes before its folder.
+fn gone(job: &str) -> Option<FolderError> {
+    let mut tries = (0..LEAVE_TRIES).map(|at| {
+        if at > 0 {
+            thread::sleep(LEAVE_INTERVAL);
+        }
+        folder::find(job).err()
+    });
+    tries.find_map(|error| error)
 }
 
 /// What is going on, for the terminal.
@@ -180,4 +210,16 @@ pub(crate) fn summary(report: &Report) -> String {
         millis(report.took_us),
         if report.running { "" } else { "; the program has been ended" }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_ended_before_it_was_asked_is_no_job() {
+        let folder = tempfile::tempdir().unwrap();
+        let asked = last_step("no-such-job", &folder.path().join("control"), "/v1/checkpoints", &json!({}));
+        assert!(matches!(&asked, Err(Failure::Usage(text)) if text.contains("no job no-such-job")), "{asked:?}");
+    }
 }

@@ -25,13 +25,13 @@ pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
     let wanted = Migration { to: known.address.to_string(), devices: flags.device.clone(), image, patience_ms };
     let (job, control) = folder::find(&flags.job).map_err(Failure::usage)?;
     let _woken = stopped::wake(job.supervisor);
-    show(flags.json, &ask(&control, &wanted)?)?;
+    show(flags.json, &ask(&flags.job, &control, &wanted)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Asks and waits; what the supervisor says ends with the report or a failure.
-fn ask(control: &Path, wanted: &Migration) -> Result<Moved, Failure> {
-    match last_step(control, "/v1/migrations", wanted)? {
+fn ask(job: &str, control: &Path, wanted: &Migration) -> Result<Moved, Failure> {
+    match last_step(job, control, "/v1/migrations", wanted)? {
         Some(Step::Moved(moved)) => Ok(moved),
         Some(Step::Failed { error }) => Err(Failure::work(format!("not moved, and everything goes on: {error}"))),
         _ => Err(Failure::work("not moved: the job's supervisor has ended")),

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use katydid_daemon::{ServerView, SessionView, SessionsView};
 use katydid_job::supervisor::registry;
@@ -23,14 +23,13 @@ use crate::output::document;
 use crate::output::failure::{Failure, Outcome, say};
 use crate::output::table::{Align, Table};
 use crate::server::address::{admin_path, resolve};
-use crate::server::admin::{self, AdminError};
+use crate::server::admin::{self, AdminError, SHORT_TIMEOUT};
+use crate::server::private_server::PrivateServer;
 
 /// Longest name shown in the table; JSON has all of it.
 const NAME_WIDTH: usize = 32;
 /// Longest command line of a job.
 const COMMAND_WIDTH: usize = 60;
-/// How long a supervisor may take to answer, of which there may be many: one that is stopped does not.
-const JOB_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What `--json` writes.
 #[derive(Debug, Default, Serialize)]
@@ -76,14 +75,15 @@ struct JobLine {
 
 /// Runs the command.
 pub(crate) fn main(flags: &PsFlags) -> Outcome {
-    let view = match named(flags)? {
-        Some(admin) => View { jobs: Vec::new(), ..of_server(&admin).map_err(Failure::server)? },
+    let named = named(flags)?;
+    let view = match &named {
+        Some(admin) => View { jobs: Vec::new(), ..of_server(admin).map_err(Failure::server)? },
         None => everything(),
     };
     if flags.json {
         document::write(&view)?;
     } else {
-        write(&view, named(flags)?.is_some(), &mut io::stdout().lock())?;
+        write(&view, named.is_some(), &mut io::stdout().lock())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -101,7 +101,7 @@ fn named(flags: &PsFlags) -> Result<Option<PathBuf>, Failure> {
         );
         return Err(Failure::server(text));
     }
-    Ok(Some(admin_path(&address)))
+    Ok(Some(admin::of_address(&address)))
 }
 
 /// A server and its sessions.
@@ -118,22 +118,54 @@ fn everything() -> View {
     let mut view = View::default();
     for admin in registry::servers() {
         match of_server(&admin) {
-            Ok(found) => {
-                view.servers.extend(found.servers);
-                view.sessions.extend(found.sessions);
-            }
+            Ok(found) => view.add(found),
             // It may have ended since.
             Err(AdminError::Unreachable { .. }) if !admin.exists() => {}
             Err(error) => say(error),
         }
     }
     view.jobs = registry::jobs().into_iter().map(JobLine::of).collect();
+    for admin in view.unlisted() {
+        // It may be on another machine, or its admin socket elsewhere: the job is listed in any case.
+        if let Ok(found) = of_server(&admin) {
+            view.add(found);
+        }
+    }
     view
+}
+
+impl View {
+    /// Adds a server, unless it is there by another name.
+    fn add(&mut self, found: Self) {
+        let is_known = |new: &ServerLine| {
+            self.servers.iter().any(|known| known.view.pid == new.view.pid && known.view.listen == new.view.listen)
+        };
+        if !found.servers.iter().any(is_known) {
+            self.servers.extend(found.servers);
+            self.sessions.extend(found.sessions);
+        }
+    }
+
+    /// Admin sockets beside the sockets of servers of jobs that no note names: those of another runtime folder.
+    fn unlisted(&self) -> Vec<PathBuf> {
+        let known = |address: &String| self.servers.iter().any(|server| server.view.listen.contains(address));
+        let addresses = self.jobs.iter().filter_map(|job| job.server.as_ref()).filter(|address| !known(address));
+        let admin = |address: &String| match address.parse().ok()? {
+            Address::Unix(socket) => {
+                Some(PrivateServer::admin_beside(&socket).unwrap_or_else(|| admin_path(&Address::Unix(socket))))
+            }
+            _ => None,
+        };
+        let mut admins: Vec<PathBuf> = addresses.filter_map(admin).collect();
+        admins.sort();
+        admins.dedup();
+        admins
+    }
 }
 
 impl JobLine {
     fn of(found: Found) -> Self {
-        let asked: Option<JobView> = admin::get_within(&found.control(), "/v1/job", JOB_TIMEOUT).ok();
+        let asked: Option<JobView> = admin::get_within(&found.control(), "/v1/job", SHORT_TIMEOUT).ok();
         let server = found.servers().into_iter().next();
         let Found { entry, user, folder } = found;
         let (members, checkpoint, command) = match asked {
@@ -340,9 +372,8 @@ mod tests {
         assert_eq!(shortened("a\x1b[2J", NAME_WIDTH), "a\u{fffd}[2J");
     }
 
-    #[test]
-    fn a_job_is_a_line_with_the_name_of_its_user() {
-        let line = JobLine {
+    fn job() -> JobLine {
+        JobLine {
             name: "train".into(),
             user: 4_000_000_123,
             supervisor: 5,
@@ -352,7 +383,40 @@ mod tests {
             members: Some(1),
             checkpoint: None,
             folder: "/j".into(),
-        };
+        }
+    }
+
+    #[test]
+    fn the_servers_of_jobs_that_no_note_names_are_asked_too() {
+        let at = |server: &str| JobLine { server: Some(server.to_owned()), ..job() };
+        let jobs = vec![
+            at("unix:/k"),
+            at("unix:/k"),
+            at("unix:/p/sock"),
+            at("tcp://gpu7:1"),
+            JobLine { server: None, ..job() },
+        ];
+        let mut view = View { jobs, ..View::default() };
+        assert_eq!(view.unlisted(), ["/k.admin", "/p/admin"].map(PathBuf::from));
+        view.servers.push(ServerLine { admin: "/elsewhere".into(), view: server("unix:/k") });
+        assert_eq!(view.unlisted(), ["/p/admin"].map(PathBuf::from));
+        view.add(View {
+            servers: vec![ServerLine { admin: "/k.admin".into(), view: server("unix:/k") }],
+            ..View::default()
+        });
+        assert_eq!(view.servers.len(), 1);
+    }
+
+    fn server(listen: &str) -> ServerView {
+        let text = r#"{"version": "1", "pid": 1, "started": 1, "listen": [], "driver": "soft", "driver_found": null,
+            "workers": {"ready": 0, "warming": 0, "last_failure": null}, "sessions": 0, "max_sessions": 1,
+            "session_memory": null}"#;
+        ServerView { listen: vec![listen.to_owned()], ..serde_json::from_str(text).unwrap() }
+    }
+
+    #[test]
+    fn a_job_is_a_line_with_the_name_of_its_user() {
+        let line = job();
         let mut text = Vec::new();
         jobs(&[line]).write(&mut text).unwrap();
         let expected = "JOB    USER        SUPERVISOR  PID  ON GPU  STATE    SERVER   COMMAND\n\

@@ -8,7 +8,7 @@ use katydid_wire::handshake::{HandshakeError, RefusalCode};
 use katydid_wire::key::SessionKey;
 
 use super::Finding;
-use crate::server::address::{NamedServer, admin_path, resolve};
+use crate::server::address::{NamedServer, resolve};
 use crate::server::admin;
 
 /// The name of the check.
@@ -38,7 +38,7 @@ fn reach(known: &NamedServer) -> Finding {
         let detail = format!("{address} (from {origin}) lets no program of this build in: {error}");
         return Finding::fail(CHECK, detail, "use the same release on both sides, and the certificates that it wants");
     }
-    match admin::get::<ServerView>(&admin_path(address), "/v1/server") {
+    match admin::get::<ServerView>(&admin::of_address(address), "/v1/server") {
         Ok(view) => described(known, &view),
         // Its admin socket is on another machine, or was put elsewhere.
         Err(_) => Finding::ok(CHECK, format!("{address} (from {origin}) accepts connections")),

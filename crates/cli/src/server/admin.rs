@@ -5,11 +5,18 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use katydid_daemon::ServerView;
+use katydid_job::supervisor::registry;
+use katydid_transport::Address;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::server::address::admin_path;
+
 /// How long an answer may take, on a busy machine too.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The same where there may be many to ask.
+pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Largest answer that is read; the table of sessions stays far below.
 const MAX_ANSWER: u64 = 16 << 20;
 
@@ -21,9 +28,42 @@ pub(crate) enum AdminError {
         "cannot reach the server's admin socket: {path}: {source}; is `katydid serve` running, by this user? (--server or --admin name another one)"
     )]
     Unreachable { path: PathBuf, source: io::Error },
+    /// The same of a job's supervisor.
+    #[error("cannot reach the job's control socket: {path}: {source}; `katydid ps` lists the jobs that run")]
+    NoSupervisor { path: PathBuf, source: io::Error },
     /// What came back is not what a server says.
     #[error("{path}: unexpected answer ({what}); is this a server of the same release?")]
     Unexpected { path: PathBuf, what: String },
+}
+
+/// The admin socket of the server that listens on `address` on this machine: where it lies unless told, or where its note says.
+pub(crate) fn of_address(address: &Address) -> PathBuf {
+    find_among(address, admin_path(address), registry::servers)
+}
+
+/// The same among the noted ones. A note is looked at only where no server answers at the usual place.
+fn find_among(address: &Address, usual: PathBuf, noted: impl FnOnce() -> Vec<PathBuf>) -> PathBuf {
+    let listens = |admin: &Path| {
+        let view: Result<ServerView, _> = get_within(admin, "/v1/server", SHORT_TIMEOUT);
+        view.is_ok_and(|view| view.listen.iter().any(|text| text.parse().is_ok_and(|there| is_same(&there, address))))
+    };
+    if UnixStream::connect(&usual).is_ok() {
+        return usual;
+    }
+    noted().into_iter().find(|admin| listens(admin)).unwrap_or(usual)
+}
+
+/// Whether a server of this machine that listens on `there` is meant. A port has several names.
+fn is_same(there: &Address, meant: &Address) -> bool {
+    use Address::{Tcp, Tls, Unix, Vsock};
+    match (there, meant) {
+        (Unix(there), Unix(meant)) => there == meant,
+        (Tcp { port: there, .. } | Tls { port: there, .. }, Tcp { port: meant, .. } | Tls { port: meant, .. }) => {
+            there == meant
+        }
+        (Vsock { port: there, .. }, Vsock { port: meant, .. }) => there == meant,
+        _ => false,
+    }
 }
 
 /// Gets a resource such as `/v1/sessions`.
@@ -38,15 +78,15 @@ pub(crate) fn get_within<T: DeserializeOwned>(path: &Path, resource: &str, limit
     parse(&answer).map_err(|what| AdminError::Unexpected { path: path.to_owned(), what })
 }
 
-/// Posts a JSON object, and hands over each line of the answer, a JSON object too, as it comes, until one is said to be
-/// the last or the server closes.
+/// Posts a JSON object to a job's supervisor, and hands over each line of the answer, a JSON object too, as it comes, until one is said to be
+/// the last or the supervisor closes.
 pub(crate) fn post_lines<T: DeserializeOwned>(
     path: &Path,
     resource: &str,
     body: &impl Serialize,
     mut is_last: impl FnMut(T) -> bool,
 ) -> Result<(), AdminError> {
-    let unreachable = |source| AdminError::Unreachable { path: path.to_owned(), source };
+    let unreachable = |source| AdminError::NoSupervisor { path: path.to_owned(), source };
     let unexpected = |what: String| AdminError::Unexpected { path: path.to_owned(), what };
     let body = serde_json::to_vec(body).map_err(|error| unexpected(error.to_string()))?;
     let mut stream = UnixStream::connect(path).map_err(unreachable)?;
@@ -91,7 +131,54 @@ fn parse<T: DeserializeOwned>(answer: &[u8]) -> Result<T, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
     use super::*;
+
+    /// Answers one question after the other as a server that listens there.
+    fn server(admin: &Path, listen: &str) {
+        let (listener, view) =
+            (UnixListener::bind(admin).unwrap(), ServerView { listen: vec![listen.to_owned()], ..view() });
+        let body = serde_json::to_string(&view).unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let _ = stream.read(&mut [0; 1024]);
+                let _ = write!(stream, "HTTP/1.0 200 OK\r\n\r\n{body}");
+            }
+        });
+    }
+
+    fn view() -> ServerView {
+        let text = r#"{"version": "1", "pid": 1, "started": 1, "listen": [], "driver": "soft", "driver_found": null,
+            "workers": {"ready": 0, "warming": 0, "last_failure": null}, "sessions": 0, "max_sessions": 1,
+            "session_memory": null}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn an_admin_socket_elsewhere_is_found_by_its_note() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other, usual] = ["one", "other", "k.admin"].map(|name| folder.path().join(name));
+        server(&one, "unix:/run/other.sock");
+        server(&other, "unix:/run/k.sock");
+        let address = "unix:/run/k.sock".parse().unwrap();
+        let find = || find_among(&address, usual.clone(), || vec![one.clone(), other.clone()]);
+        assert_eq!(find(), other);
+        server(&usual, "unix:/run/k.sock");
+        assert_eq!(find(), usual);
+        let nobody = folder.path().join("nobody");
+        assert_eq!(find_among(&"unix:/x".parse().unwrap(), nobody.clone(), || vec![one.clone()]), nobody);
+    }
+
+    #[test]
+    fn a_port_of_this_machine_has_several_names() {
+        let same = |one: &str, other: &str| is_same(&one.parse().unwrap(), &other.parse().unwrap());
+        assert!(same("tcp://0.0.0.0:1", "tcp://localhost:1") && same("tls://127.0.0.1:1", "tls://[::1]:1?certs=/c"));
+        assert!(!same("tcp://127.0.0.1:1", "tcp://127.0.0.1:2") && !same("unix:/a", "unix:/b"));
+        assert!(!same("unix:/a", "tcp://127.0.0.1:1"));
+    }
 
     #[test]
     fn the_body_of_a_good_answer_is_read() {

@@ -1,6 +1,7 @@
 //! A server of one's own: inside this process, on a socket in a private folder, for one program.
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use katydid_daemon::{Server, ServerConfig, Verbosity, WorkersView};
@@ -17,6 +18,10 @@ use crate::server::mps::Mps;
 const CHOICES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
 /// How long the workers of a private server wait for a hello; the only program is ours, and may be on a busy machine.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Its sockets in its folder.
+const SOCKET: &str = "sock";
+const ADMIN_SOCKET: &str = "admin";
 
 /// A server that lives as long as this value.
 #[derive(Debug)]
@@ -61,6 +66,11 @@ impl PrivateServer {
         Self::start_as(driver, &[], false, |config| config.worker.set.extend(service.variables()))
     }
 
+    /// The admin socket of the private server that listens on this socket, if it has a private server's name.
+    pub(crate) fn admin_beside(socket: &Path) -> Option<PathBuf> {
+        (socket.file_name()? == SOCKET).then(|| socket.with_file_name(ADMIN_SOCKET))
+    }
+
     fn start_as(
         driver: &str,
         further: &[Address],
@@ -70,8 +80,8 @@ impl PrivateServer {
         let folder = Scratch::for_sockets("private").map_err(|error| {
             Failure::server(format!("cannot make a private folder: {error}; set TMPDIR to one with room"))
         })?;
-        let listen = [Address::Unix(folder.path().join("sock"))].into_iter().chain(further.iter().cloned()).collect();
-        let mut config = serve::config(listen, folder.path().join("admin"), driver)?;
+        let listen = [Address::Unix(folder.path().join(SOCKET))].into_iter().chain(further.iter().cloned()).collect();
+        let mut config = serve::config(listen, folder.path().join(ADMIN_SOCKET), driver)?;
         // What goes wrong is told to the program, which says it.
         config.verbosity = Verbosity::Private;
         config.hello_patience = HELLO_TIMEOUT;
