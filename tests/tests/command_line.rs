@@ -195,13 +195,23 @@ fn json_is_one_document_whatever_happens() -> Result<()> {
         let error = found["error"].as_str().unwrap_or_default();
         ensure!(!error.is_empty() && outcome.errors().contains(error), "{line:?}: {found}, {}", outcome.errors());
     }
-    for line in [&["ps", "--json", "--no-such-flag"][..], &["inspect", "--json"], &["checkpoint", "j", "--json"]] {
+    let mistakes: [(&[&str], &str); 8] = [
+        (&["ps", "--json", "--no-such-flag"], "--no-such-flag"),
+        (&["inspect", "--json"], "<DIR>"),
+        (&["checkpoint", "j", "--json"], "--output <DIR>"),
+        (&["ps", "--json=x"], "'x'"),
+        (&["--json", "images", "ls"], "--json"),
+        (&["--json"], "--json"),
+        (&["trace", "--json"], "--json"),
+        (&["trace", "--json", "/nonexistent/j", "--", "echo", RAN], "/nonexistent/j"),
+    ];
+    for (line, word) in mistakes {
         let outcome = run(line, &[])?;
         let found = document(&outcome)?;
-        ensure!(
-            outcome.status.code() == Some(2) && found["status"] == 2 && found["error"].is_string(),
-            "{line:?}: {found}"
-        );
+        is_refused(&outcome, 2, &[word])?;
+        let error = found["error"].as_str().unwrap_or_default();
+        ensure!(found["status"] == 2 && error.contains(word), "{line:?}: {found}");
+        ensure!(outcome.errors() == format!("katydid: {error}\n"), "{line:?}: {found}, {}", outcome.errors());
     }
     ensure!(document(&run(&["ps", "--json"], &[])?)?["jobs"].is_array(), "ps");
     ensure!(document(&run(&["doctor", "--json"], &[])?)?.is_array(), "doctor");
@@ -315,6 +325,71 @@ fn ps_lists_private_servers_and_all_jobs() -> Result<()> {
         job.finish(PATIENCE)?;
     }
     until("what has ended is not listed", || ps(&[]).is_ok_and(|outcome| !outcome.text().contains("listed")))?;
+    Ok(())
+}
+
+#[test]
+fn ps_finds_servers_by_their_jobs_and_notes() -> Result<()> {
+    let (places, home) = (Places::of_this_test()?, tempfile::Builder::new().prefix("kd").tempdir()?);
+    let [here, there] = ["a", "b"].map(|name| home.path().join(name));
+    fs::create_dir_all(&here)?;
+    fs::create_dir_all(&there)?;
+    let [socket, admin] = ["k", "elsewhere"].map(|name| home.path().join(name).display().to_string());
+    let address = format!("unix:{socket}");
+    let mut serve = katydid(&places, &["serve", "--driver", "soft", "--listen", &address, "--admin", &admin]);
+    let mut server = Running::start(serve.env("XDG_RUNTIME_DIR", &here), Stdio::null())?;
+    until("the server listens", || Path::new(&admin).exists())?;
+    let idle = |more: &[&str], runtime: &Path| -> Result<Running> {
+        let mut command = katydid(&places, &[&["run"], more, &["--", &fixture()?, "idle"]].concat());
+        let mut running = Running::start(command.env("XDG_RUNTIME_DIR", runtime), Stdio::piped())?;
+        running.wait_for("ready", PATIENCE)?;
+        Ok(running)
+    };
+    let mut jobs = [
+        idle(&["--driver", "soft", "--name", "private"], &there)?,
+        idle(&["--server", &address, "--name", "served"], &here)?,
+    ];
+    let names = |arguments: &[&str]| -> Result<Vec<String>> {
+        let mut command = katydid(&places, &[&["ps", "--json"], arguments].concat());
+        let found = document(&program::run(command.env("XDG_RUNTIME_DIR", &here), PATIENCE)?)?;
+        let sessions = found["sessions"].as_array().with_context(|| format!("{found}"))?;
+        Ok(sessions.iter().filter_map(|session| session["name"].as_str().map(str::to_owned)).collect())
+    };
+    let all = names(&[])?;
+    for name in ["private", "served"] {
+        ensure!(all.iter().filter(|found| *found == name).count() == 1, "not {name} once in {all:?}");
+    }
+    ensure!(names(&["--server", &address])? == ["served"], "by the address of a server with --admin");
+    jobs.iter_mut().for_each(Running::close_input);
+    for job in jobs {
+        job.finish(PATIENCE)?;
+    }
+    server.kill();
+    Ok(())
+}
+
+#[test]
+fn mistakes_are_found_before_anything_runs() -> Result<()> {
+    for command in ["run", "trace"] {
+        is_refused(&run(&[command, "--driver", "soft", "--servr", "x", "--", "echo", RAN], &[])?, 2, &["'--servr'"])?;
+        let outcome = run(&[command, "--driver", "soft", "--", "-no-such-program"], &[])?;
+        is_refused(&outcome, 127, &["-no-such-program"])?;
+    }
+    for flag in ["-o", "--text", "--json"] {
+        let line = ["trace", "--driver", "soft", flag, "/nonexistent/x", "--", "echo", RAN];
+        is_refused(&run(&line, &[])?, 2, &[flag, "/nonexistent/x"])?;
+    }
+    for (flag, value) in [("--max-sessions", "0"), ("--session-memory", "0"), ("--worker-folder", "/nonexistent/w")] {
+        let folder = tempfile::tempdir()?;
+        let socket = format!("unix:{}", folder.path().join("k").display());
+        let outcome = run(&["serve", "--driver", "soft", "--listen", &socket, flag, value], &[])?;
+        is_refused(&outcome, 2, &[flag, value])?;
+    }
+    let outcome = run(&["doctor", "--json"], &[("KATYDID_MEMORY", "lots"), ("KATYDID_SERVER", "foo")])?;
+    let found = document(&outcome)?;
+    let rows: Vec<&Value> = found.as_array().into_iter().flatten().filter(|row| row["check"] == "variables").collect();
+    ensure!(outcome.status.code() == Some(1) && rows.len() == 2, "{found}");
+    ensure!(rows.iter().all(|row| row["status"] == "fail" && row["remedy"].is_string()), "{found}");
     Ok(())
 }
 
