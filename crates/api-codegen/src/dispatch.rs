@@ -2,7 +2,7 @@
 //!
 //! Functions of CUDA are complete: decode, resolve handles, call the driver, answer. Session messages go to
 //! `crate::handlers::<name>`, which must exist. The session crate supplies `Session::{handle, bind, forget,
-//! driver, enqueued, answer, detach}`, and for the journal what [`crate::journal`] names.
+//! driver, enqueued, answer, detach}`, and for the journal what `crate::journal` names.
 
 use std::fmt::Write;
 

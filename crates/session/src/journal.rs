@@ -3,7 +3,7 @@
 //! A restore replays these frames, in the order of their numbers, through the very dispatch that executed them: ids are
 //! the program's, so objects come back under the ids that it knows. The size follows what is alive, never what was done:
 //! an entry goes when its object does. Nothing here hashes, asks the driver or copies an image while the program runs;
-//! events and streams, which come and go by the million, are a few words each in vectors by id ([`briefs`]).
+//! events and streams, which come and go by the million, are a few words each in vectors by id ([`compact`]).
 //!
 //! | kept for | what |
 //! |---|---|

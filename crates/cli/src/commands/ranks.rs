@@ -105,10 +105,7 @@ pub(crate) fn main(flags: &RanksFlags) -> Outcome {
 /// session and processors. What is to be said goes where the launcher's own words go.
 fn part_from_rank(launcher: Launcher, parent: u32) -> io::Result<()> {
     // SAFETY: this process has parsed its arguments and done nothing else.
-    #[expect(
-        unsafe_code,
-        reason = "the descriptors that a process is started with belong to no code until it takes them"
-    )]
+    #[expect(unsafe_code, reason = "descriptors of a new process belong to no code until it takes them")]
     drop(unsafe { inherited_fds::take() }?);
     setsid()?;
     // Where they are not to be had, those of the rank have to do.

@@ -159,58 +159,58 @@ mod tests {
         FrameHead { opcode: 7, wants_reply: true, thread: 2, context: 3, sequence }
     }
 
-    fn ids(briefs: &CompactEntries) -> Vec<u64> {
-        briefs.iter().map(|(id, _)| id).collect()
+    fn ids(entries: &CompactEntries) -> Vec<u64> {
+        entries.iter().map(|(id, _)| id).collect()
     }
 
     #[test]
     fn what_a_short_message_made_comes_back_as_its_frame() {
-        let mut briefs = CompactEntries::default();
+        let mut entries = CompactEntries::default();
         for (id, payload) in [(4, &[1, 2, 3, 4, 5, 6, 7, 8][..]), (2, &[9; 12])] {
-            assert!(briefs.make(id, &head(id + 10), 5, payload));
-            assert_eq!(briefs.get(id).unwrap().made, Frame::new(&head(id + 10), 5, payload));
+            assert!(entries.make(id, &head(id + 10), 5, payload));
+            assert_eq!(entries.get(id).unwrap().made, Frame::new(&head(id + 10), 5, payload));
         }
-        assert_eq!(ids(&briefs), [2, 4]);
-        assert_eq!(briefs.take(4).unwrap().made.order, 14);
-        assert!(briefs.get(4).is_none() && briefs.take(4).is_none() && briefs.get(0).is_none());
-        briefs.end(2);
-        assert!(ids(&briefs).is_empty());
+        assert_eq!(ids(&entries), [2, 4]);
+        assert_eq!(entries.take(4).unwrap().made.order, 14);
+        assert!(entries.get(4).is_none() && entries.take(4).is_none() && entries.get(0).is_none());
+        entries.end(2);
+        assert!(ids(&entries).is_empty());
     }
 
     #[test]
     fn other_messages_are_left_to_whole_entries() {
-        let mut briefs = CompactEntries::default();
+        let mut entries = CompactEntries::default();
         for length in [0, 7, 9, 11, 13, 16, 40] {
-            assert!(!briefs.make(1, &head(1), 5, &vec![1; length]), "{length}");
-            assert!(briefs.get(1).is_none(), "{length}");
+            assert!(!entries.make(1, &head(1), 5, &vec![1; length]), "{length}");
+            assert!(entries.get(1).is_none(), "{length}");
         }
-        briefs.insert(1, Entry { made: Frame::new(&head(1), 5, &[1; 40]), more: None });
-        assert_eq!(briefs.get(1).unwrap().made.payload(), [1; 40]);
-        briefs.end(1);
-        assert!(briefs.get(1).is_none());
-        assert!(!briefs.make(0, &head(1), 5, &[1; 8]));
+        entries.insert(1, Entry { made: Frame::new(&head(1), 5, &[1; 40]), more: None });
+        assert_eq!(entries.get(1).unwrap().made.payload(), [1; 40]);
+        entries.end(1);
+        assert!(entries.get(1).is_none());
+        assert!(!entries.make(0, &head(1), 5, &[1; 8]));
     }
 
     #[test]
     fn an_object_with_a_property_is_whole_until_its_id_is_given_again() {
-        let mut briefs = CompactEntries::default();
-        assert!(briefs.make(1, &head(1), 5, &[1; 8]) && briefs.whole(1).is_none());
-        briefs.get_mut(1).unwrap().more =
+        let mut entries = CompactEntries::default();
+        assert!(entries.make(1, &head(1), 5, &[1; 8]) && entries.whole(1).is_none());
+        entries.get_mut(1).unwrap().more =
             Some(Box::new(RareFields { told: Some(Box::new([])), ..RareFields::default() }));
-        assert!(briefs.get(1).unwrap().more().is_some_and(|more| more.told.is_some()));
-        assert_eq!((ids(&briefs), briefs.get(1).unwrap().made.order), (vec![1], 1));
-        assert!(briefs.make(1, &head(2), 5, &[1; 8]));
-        assert!(briefs.get(1).unwrap().more().is_none() && briefs.whole(1).is_none());
-        assert_eq!((ids(&briefs), briefs.get(1).unwrap().made.order), (vec![1], 2));
+        assert!(entries.get(1).unwrap().more().is_some_and(|more| more.told.is_some()));
+        assert_eq!((ids(&entries), entries.get(1).unwrap().made.order), (vec![1], 1));
+        assert!(entries.make(1, &head(2), 5, &[1; 8]));
+        assert!(entries.get(1).unwrap().more().is_none() && entries.whole(1).is_none());
+        assert_eq!((ids(&entries), entries.get(1).unwrap().made.order), (vec![1], 2));
     }
 
     #[test]
     fn all_of_them_are_asked_whether_they_stay() {
-        let mut briefs = CompactEntries::default();
-        (1..=4).for_each(|id| assert!(briefs.make(id, &head(id), id as u32 % 2, &[1; 8])));
-        briefs.get_mut(1).unwrap();
-        briefs.get_mut(2).unwrap();
-        briefs.retain(|_, entry| entry.made.context == 0);
-        assert_eq!(ids(&briefs), [4, 2]);
+        let mut entries = CompactEntries::default();
+        (1..=4).for_each(|id| assert!(entries.make(id, &head(id), id as u32 % 2, &[1; 8])));
+        entries.get_mut(1).unwrap();
+        entries.get_mut(2).unwrap();
+        entries.retain(|_, entry| entry.made.context == 0);
+        assert_eq!(ids(&entries), [4, 2]);
     }
 }
