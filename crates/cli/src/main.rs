@@ -47,12 +47,12 @@ fn main() -> ExitCode {
 
 /// Sees to what is common to all commands, and does one.
 fn run(command: Command) -> Outcome {
-    if let Some(place) = command.document() {
-        if let Err(failure) = output::document::want(&place) {
-            // Nothing runs: standard output is free.
-            output::document::want(&JsonDestination::Output)?;
-            return Err(failure);
-        }
+    if let Some(place) = command.document()
+        && let Err(failure) = output::document::want(&place)
+    {
+        // Nothing runs: standard output is free.
+        output::document::want(&JsonDestination::Output)?;
+        return Err(failure);
     }
     if command.is_for_users() {
         args::variables::tell_unknown();
