@@ -68,7 +68,7 @@ pub trait ProgramLink: Send + Sync {
         Ok(())
     }
 
-    /// Begins a batch of work for a stream, and waits until no batch overlaps it; its number is for [`in_batch`].
+    /// Begins a batch of work for a stream, and waits until no batch overlaps it; its number is for `in_batch`.
     /// The caller has to end it.
     ///
     /// # Errors
