@@ -130,7 +130,7 @@ fn driver() -> Driver {
     unsafe { Driver::from_functions(find) }
 }
 
-/// A link on which nobody listens.
+/// A link on which no side listens.
 struct Mute;
 
 impl Replier for Mute {
@@ -153,7 +153,7 @@ impl WorkerLink for Mute {
     }
 
     fn hangup(&self) -> Hangup {
-        unreachable!("nobody watches this link")
+        unreachable!("nothing watches this link")
     }
 }
 

@@ -1,4 +1,4 @@
-//! TCP addresses of this process: a way to another one, which can be cut, one where nobody listens, and those that nobody
+//! TCP addresses of this process: a way to another one, which can be cut, one where no process listens, and those that none
 //! has by chance.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,7 +11,7 @@ use std::thread;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
-/// Connections to one address and on to another. They live on with whoever made them; new ones pass as long as this process
+/// Connections to one address and on to another. They live on with the code that made them; new ones pass as long as this process
 /// lives.
 #[derive(Debug)]
 pub struct Gate {
@@ -70,7 +70,7 @@ fn both_ways(near: TcpStream, far: TcpStream) {
     }
 }
 
-/// An address where nobody listens, and nobody else can as long as this lives.
+/// An address where no process listens, and none can as long as this lives.
 #[derive(Debug)]
 pub struct Silence {
     address: SocketAddr,
@@ -98,10 +98,10 @@ impl Silence {
     }
 }
 
-/// Ports that the system gives to nobody who asks for any: whoever has one can end, and another one can have it then.
+/// Ports that the system gives to no process that asks for any: the process that has one can end, and another one can have it then.
 const UNASKED: std::ops::Range<u32> = 20_000..32_000;
 
-/// A port on loopback at which nobody listens, and that stays free but for those who want this very one.
+/// A port on loopback at which no process listens, and that stays free but for those who want this very one.
 #[must_use]
 pub fn lasting_port() -> u32 {
     // Each process begins somewhere else.

@@ -242,7 +242,7 @@ impl<'a> Job<'a> {
         self.running.wait_for(word, PATIENCE)
     }
 
-    /// The control socket's view of it; none when nobody answers.
+    /// The control socket's view of it; none when nothing answers.
     pub fn view(&self) -> Option<Value> {
         ask(&self.control(), "GET", "/v1/job").ok()
     }

@@ -115,7 +115,7 @@ impl Places {
         self.apps.with_file_name("opencl")
     }
 
-    /// What programs under test keep for each other, apart from what the programs of whoever runs the tests do.
+    /// What programs under test keep for each other, apart from what the programs of the user that runs the tests do.
     pub fn cache(&self) -> PathBuf {
         self.apps.with_file_name("cache")
     }

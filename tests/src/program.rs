@@ -269,7 +269,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Outcome, ProgramErr
     Running::start(command, Stdio::null())?.finish(limit)
 }
 
-/// The same; what it says on standard output and error lies in these files as it comes, however it ends, and whoever waits for it.
+/// The same; what it says on standard output and error lies in these files as it comes, however it ends, and whatever waits for it.
 ///
 /// # Errors
 ///

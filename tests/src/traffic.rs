@@ -27,7 +27,7 @@ pub enum Manner {
 /// What went over a network.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    /// How often somebody waited.
+    /// How often a side waited.
     pub replies: AtomicU64,
     /// Bytes from programs.
     pub sent: AtomicU64,
@@ -48,7 +48,7 @@ struct Held {
 }
 
 impl Traffic {
-    /// Somebody has said something; what a worker says is `frame`.
+    /// A side has said something; what a worker says is `frame`.
     fn hear(&self, frame: Option<(TcpStream, Vec<u8>, bool)>) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.frames.extend(frame);
@@ -142,7 +142,7 @@ fn count(mut from: TcpStream, traffic: &Traffic, mut onward: Onward) -> Option<(
     loop {
         let mut frame = vec![0; HEAD];
         from.read_exact(&mut frame).ok()?;
-        // Thread 2^32 - 1 is a worker that says that it is there: nobody waits for that.
+        // Thread 2^32 - 1 is a worker that says that it is there: no thread waits for that.
         let is_reply = frame[16..20] != [0xff; 4];
         traffic.replies.fetch_add(u64::from(is_reply), Ordering::Relaxed);
         let length = u32::from_le_bytes(frame[..4].try_into().ok()?) as usize;

@@ -42,7 +42,7 @@ pub fn until(what: &str, mut state: impl FnMut() -> bool) -> Result<(), NeverCam
     Ok(())
 }
 
-/// Whether a process exists, as a zombie too: one that nobody has reaped is still there.
+/// Whether a process exists, as a zombie too: one that is not reaped is still there.
 pub fn exists(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()
 }

@@ -23,7 +23,7 @@ const RAN: &str = "the program ran";
 fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Outcome> {
     let places = Places::of_this_test()?;
     let mut command = katydid(&places, arguments);
-    // Of whoever runs the tests there may be a server in the config file.
+    // Of the user that runs the tests there may be a server in the config file.
     command.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME").envs(variables.iter().copied());
     Ok(program::run(&mut command, PATIENCE)?)
 }

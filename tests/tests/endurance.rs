@@ -102,7 +102,7 @@ fn a_server_holds_no_more_after_many_sessions_than_after_a_few() -> Result<()> {
     some(sessions - sessions / 3)?;
     settle(&server)?;
     let mut after = Held::by(&server);
-    // Whoever asked and whoever minded a worker may be about to be gone.
+    // Threads that asked or minded a worker may be about to end.
     let is_flat = until("the server holds no more", || {
         after = Held::by(&server);
         after.is_no_more_than(&before)

@@ -1,4 +1,4 @@
-//! Parts of the system die, at the worst moment: nobody hangs, nobody else is harmed, and nothing is left behind.
+//! Parts of the system die, at the worst moment: nothing hangs, no other program is harmed, and nothing is left behind.
 
 use std::fs;
 use std::path::PathBuf;
@@ -138,7 +138,7 @@ fn a_program_killed_leaves_no_worker_no_session_and_no_shared_memory() -> Result
         .with_context(|| format!("{new:?}"))
 }
 
-/// What has a name in shared memory, whoever's it is.
+/// What has a name in shared memory, whichever process has it.
 fn shared_memory() -> Result<Vec<PathBuf>> {
     Ok(fs::read_dir("/dev/shm")?.flatten().map(|entry| entry.path()).collect())
 }
@@ -206,7 +206,7 @@ fn an_idle_session_uses_no_processor_time_and_little_memory() -> Result<()> {
         let everybody = [&tree(running.pid())[..], &[worker, bench.server.pid()]].concat();
         let of_all = || everybody.iter().map(|pid| ticks(*pid)).collect::<Vec<u64>>();
         // What was started with the session may settle first. A thread that spins would use 100 each time.
-        until("nobody uses processor time for doing nothing", || {
+        until("no process uses processor time for doing nothing", || {
             let before = of_all();
             std::thread::sleep(Duration::from_secs(1));
             // One that has ended meanwhile, and has none any more, takes nothing off the others'.

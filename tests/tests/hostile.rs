@@ -201,7 +201,7 @@ impl Program {
         }
     }
 
-    /// Sends a message of another thread's, and leaves aside what is said to it; false when nobody takes it.
+    /// Sends a message of another thread's, and leaves aside what is said to it; false when nothing takes it.
     fn throw(&mut self, thread: u32, (opcode, wants_reply, payload): &(u16, bool, Vec<u8>)) -> Result<bool> {
         let (opcode, wants_reply) = (*opcode, *wants_reply);
         let head = FrameHead { opcode, wants_reply, thread, context: 1, sequence: self.sequence };
@@ -640,8 +640,8 @@ fn workers_have_given_up_what_they_do_not_need() -> Result<()> {
     let places = Places::of_this_test()?;
     let program = places.program("fixture", Variant::Static);
     let is_root = rustix::process::geteuid().is_root();
-    // Another user, where this one can become it, and nobody's otherwise.
-    let further: &[&str] = if is_root { &["--worker-user", "nobody"] } else { &[] };
+    // Another user, where this one can become it, and no other's otherwise.
+    let further: &[&str] = if is_root { &["--worker-user", "daemon"] } else { &[] };
     for (further, has_sandbox) in [(further, true), (&["--no-sandbox"], false)] {
         let server = Server::start(&places, "soft", further)?;
         for way in Way::through(&server) {

@@ -1,5 +1,5 @@
 //! Clients that take more than their share: of connections, of a worker's patience, of sessions, of memory. They hinder
-//! nobody else, and the server holds no more when they are gone.
+//! no other client, and the server holds no more when they are gone.
 
 #[path = "support/peer.rs"]
 mod peer;
@@ -112,7 +112,7 @@ fn long_visit(address: &str, key: SessionKey) -> Result<Box<dyn peer::Socket>> {
 /// Visits that are more than the socket of a worker keeps.
 const VISITS: usize = 200;
 
-/// Visitors wait at a worker that takes nobody in. The server goes on meanwhile, the search for idle memory in all
+/// Visitors wait at a worker that takes no visitor in. The server goes on meanwhile, the search for idle memory in all
 /// sessions too, and keeps nothing of them.
 fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
     let server = &bench.server;
@@ -299,7 +299,7 @@ fn a_request_that_announces_too_much_is_refused_and_ends_nothing() -> Result<()>
         let answer = huge(socket, path).with_context(|| format!("{}", socket.display()))?;
         ensure!(answer.starts_with("HTTP/1.1 413 "), "{path}: {answer}");
         ensure!(answer.contains("\"error\":"), "{path}: {answer}");
-        // Connections that say nothing, and one that says a byte now and then, keep nobody from being answered.
+        // Connections that say nothing, and one that says a byte now and then, keep no client from being answered.
         let idle = (0..300).map(|_| UnixStream::connect(socket)).collect::<Result<Vec<_>, _>>()?;
         ask(socket, "GET", path).with_context(|| format!("{} beside idle connections", socket.display()))?;
         drop(idle);
@@ -320,7 +320,7 @@ fn is_crowded(error: &ConnectError) -> bool {
     refused.code == RefusalCode::CROWDED
 }
 
-/// Connections for questions about devices that ask nothing are ended; whoever had one, or found none, asks over a new one.
+/// Connections for questions about devices that ask nothing are ended; a program that had one, or found none, asks over a new one.
 #[test]
 fn idle_connections_for_questions_about_devices_make_room() -> Result<()> {
     let bench = Bench::new(&[])?;
@@ -340,7 +340,7 @@ fn idle_connections_for_questions_about_devices_make_room() -> Result<()> {
     let [_, tcp] = Way::through(&bench.server);
     let outcome = program::run(&mut tcp.command(&bench.places, &program), PATIENCE)?;
     ensure!(outcome.status.success(), "{}\n{}", outcome.ending(), outcome.errors());
-    until("the processes that answer nobody end", || {
+    until("the processes that answer no program end", || {
         children(bench.server.pid()).iter().filter(|pid| runs(**pid)).count() <= before
     })?;
     let mut reply = Vec::new();

@@ -231,7 +231,7 @@ fn judged(places: &Places, way: &Way, name: &str, command: impl Fn(&Way) -> Comm
     if is_pocl(places) {
         return Ok(judge(places, name, &outcome)?);
     }
-    // Of another driver nobody says that it answers as PoCL does where the standard leaves that open, or is not kept to.
+    // Of another driver nothing says that it answers as PoCL does where the standard leaves that open, or is not kept to.
     let direct = match way {
         Way::Direct { .. } => None,
         _ => Some(run(&mut command(&DIRECT), LIMIT)?),
@@ -480,7 +480,7 @@ fn answers(places: &Places) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Its kernel and the host meet while the kernel runs. Of a machine's own driver nobody says that it has such memory.
+/// Its kernel and the host meet while the kernel runs. Of a machine's own driver nothing says that it has such memory.
 fn fine_grains(places: &Places) -> Result<(), Box<dyn Error>> {
     const NAME: &str = "kept_fine_svm";
     if !is_pocl(places) {
@@ -496,7 +496,7 @@ fn fine_grains(places: &Places) -> Result<(), Box<dyn Error>> {
 }
 
 /// A vendors' file names our library beside the machine's driver, and nothing is run by `katydid run`. With a server there are
-/// the server's platforms as well, and programs work; without one there are none, and nobody hears of it.
+/// the server's platforms as well, and programs work; without one there are none, and no program hears of it.
 fn beside_others(places: &Places) -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     fs::write(folder.path().join("a.icd"), library(places)?)?;

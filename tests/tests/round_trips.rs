@@ -193,7 +193,7 @@ fn a_server_that_is_started_again_has_the_images_of_the_last_one() -> Result<()>
 }
 
 /// An image in a file that has not changed since another program loaded it is told by the hash that was kept of it: of the file
-/// nobody can read more than the first page then. One that has changed is hashed again, whatever its time says.
+/// no process can read more than the first page then. One that has changed is hashed again, whatever its time says.
 #[test]
 fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
     /// Bytes of the image, and of all else that is sent at most.
@@ -228,7 +228,7 @@ fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
     while file.metadata()?.modified()?.elapsed().unwrap_or_default() < Duration::from_millis(2100) {
         std::thread::sleep(Duration::from_millis(20));
     }
-    ensure!(load(&tcp, &["hidden"])?.status.code() != Some(0), "what nobody has read is not known");
+    ensure!(load(&tcp, &["hidden"])?.status.code() != Some(0), "what is not read yet is not known");
     loads(&[], true)?;
     loads(&["hidden"], false)?;
     // What was hashed for a network is known where memory takes images as well, and the other way round.
@@ -265,7 +265,7 @@ fn images_that_are_damaged_or_cannot_be_kept_are_sent_again() -> Result<()> {
     Ok(())
 }
 
-/// Copies that repeat themselves, both ways: whoever asks for it has less of them on the network, and the program, which looks
+/// Copies that repeat themselves, both ways: a program that asks for it has less of them on the network, and the program, which looks
 /// at every byte that comes back, is none the wiser. What is not asked for costs nothing.
 #[test]
 fn packed_copies_are_fewer_bytes_on_the_network_and_the_same_in_memory() -> Result<()> {

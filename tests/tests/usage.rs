@@ -1,4 +1,4 @@
-//! Wrong addresses, wrong drivers, nobody there: one clear line, a status that is not 0, and never a hang.
+//! Wrong addresses, wrong drivers, no server there: one clear line, a status that is not 0, and never a hang.
 
 use std::net::TcpListener;
 use std::process::Command;

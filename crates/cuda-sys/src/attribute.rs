@@ -1,4 +1,4 @@
-//! Constants of enumerations that somebody here compares with, grouped by enumeration.
+//! Constants of enumerations that code here compares with, grouped by enumeration.
 
 macro_rules! constants {
     ($($(#[$doc:meta])* $ty:ident { $($name:ident = $value:literal),* $(,)? })*) => {$(

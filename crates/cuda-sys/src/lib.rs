@@ -1,6 +1,6 @@
 //! C types and constants of the CUDA driver ABI, as Linux x86-64 has them.
 //!
-//! Only types that somebody reads or writes are laid out; the others are opaque, with the size that the
+//! Only types that code here reads or writes are laid out; the others are opaque, with the size that the
 //! vendor's header gives. Handles are distinct types over one pointer, so that two kinds cannot be mixed.
 //! [`Function`] and the table behind `cuGetProcAddress` are generated from `spec/cuda.api`.
 

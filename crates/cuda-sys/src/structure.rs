@@ -34,7 +34,7 @@ macro_rules! structures {
 
 pub(crate) use structures;
 
-/// Structures that nobody looks into yet: a size, aligned to 8 bytes.
+/// Structures that no code looks into yet: a size, aligned to 8 bytes.
 macro_rules! opaque {
     ($($name:ident $size:literal)*) => {$(
         #[doc = concat!("`", stringify!($name), "`: ", stringify!($size), " bytes that nothing here looks into.")]

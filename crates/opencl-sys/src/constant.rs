@@ -1,4 +1,4 @@
-//! Constants, under the vendor's names without `CL_`: parameters of queries, kinds, states and flags that somebody here
+//! Constants, under the vendor's names without `CL_`: parameters of queries, kinds, states and flags that code here
 //! reads or answers. The others pass through as numbers.
 
 macro_rules! constants {

@@ -274,7 +274,7 @@ fn refused(ptxas: &Path, arch: &str, forms: &[Form]) -> Result<HashSet<usize>, A
         let output = Command::new(ptxas).args(["-O0", "-o", "/dev/null", "-arch"]).arg(arch).arg(&path).output();
         let output = output.map_err(|error| file_error(ptxas, error))?;
         if output.status.success() {
-            // A file of the system's temporary folder: what is left of it harms nobody.
+            // A file of the system's temporary folder: what is left of it harms no process.
             let _ = std::fs::remove_file(&path);
             return Ok(refused);
         }

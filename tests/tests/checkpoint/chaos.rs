@@ -1,7 +1,7 @@
-//! Anything may be killed, stand still or be cut off at any moment: whoever has a hand in a job, while it runs, is
+//! Anything may be killed, stand still or be cut off at any moment: each process of a job, while it runs, is
 //! checkpointed, restored or moved. What must hold after it is the same each time: a program that has lost nothing is right;
 //! one that has says so; the last whole checkpoint verifies, and comes to the right end; nothing stays, neither processes
-//! nor sessions nor files; and the server serves whoever comes next.
+//! nor sessions nor files; and the server serves the next program.
 //!
 //! What happens to whom and when is drawn from a seed, a round each. The moment is one of the clock, so the same round may hit
 //! something else another time; whatever it hits, the above holds. `KATYDID_CHAOS_ROUNDS` has more rounds on each way,
@@ -154,7 +154,7 @@ impl Round {
             _ => Action::Every,
         };
         let mut victim = victims[random.below(victims.len() as u64) as usize];
-        // What a restore has made by halves, and nobody lives to end, has connections over TCP that are wanted again.
+        // What a restore has made by halves, and no process lives to end, has connections over TCP that are wanted again.
         if (subject, action, victim) == (Subject::Ranks, Action::Restore, Victim::Both) {
             victim = Victim::Supervisor;
         }
@@ -179,7 +179,7 @@ impl Round {
         }
     }
 
-    /// Nobody else has asked for what is going on.
+    /// No other process has asked for what is going on.
     fn asker_is_supervisor(&self, victim: Victim) -> bool {
         victim == Victim::Asker && matches!(self.action, Action::Restore)
     }
@@ -377,7 +377,7 @@ impl Field {
         Ok(())
     }
 
-    /// Who that is now; nobody where there is none.
+    /// Who that is now; none where there is none.
     fn victims(&self, round: &Round, victim: Victim, job: &Job<'_>, asker: Option<&Running>) -> Vec<u32> {
         let all = tree(job.pid());
         let guard = all.iter().copied().find(|pid| line(*pid).contains("\0job-guard\0"));
@@ -451,7 +451,7 @@ impl Field {
         Ok(())
     }
 
-    /// Whoever is killed says nothing, nor does anybody for a process that was killed.
+    /// A killed process says nothing, nor does another one for it.
     fn kills_outright(&self, round: &Round) -> bool {
         match round.blow {
             Blow::Kill(Victim::Worker) => false,
@@ -476,7 +476,7 @@ impl Field {
             ensure!(is_right, "it did not come to the right end: {}", said(&outcome));
         } else {
             let outcome = self.start(round.subject, &[])?.finish(LIMIT)?;
-            ensure!(outcome.status.success() && outcome.text() == right, "whoever came next: {}", said(&outcome));
+            ensure!(outcome.status.success() && outcome.text() == right, "the next program: {}", said(&outcome));
         }
         Ok(())
     }
@@ -498,7 +498,7 @@ impl Field {
     }
 
     /// What programs have named and not lived to remove is theirs. What was made for CRIU is not, but when supervisor and guard are
-    /// killed at once it stays until somebody else has a turn there.
+    /// killed at once it stays until another process has a turn there.
     fn has_no_names(&self, round: &Round) -> Result<()> {
         let is_excused = round.blow == Blow::Kill(Victim::Both);
         for folder in ["/dev/shm", "/tmp"].map(Path::new) {
@@ -520,7 +520,7 @@ fn server(places: &Places, has_opencl: bool) -> Result<Server> {
     if has_opencl { opencl_server(places, &[]) } else { Ok(Server::start(places, &driver_under_test(), &[])?) }
 }
 
-/// Whether somebody says why.
+/// Whether a process says why.
 fn is_said(outcome: &Outcome) -> bool {
     !outcome.errors().is_empty() || outcome.text().lines().any(|line| line.contains("returned"))
 }

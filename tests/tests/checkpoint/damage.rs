@@ -54,7 +54,7 @@ const DAMAGES: [(&str, Damage); 24] = [
     ("dump.log", Damage::Remove),
     ("image/latest", Damage::Replace("no number\n")),
     ("image/latest", Damage::Remove),
-    ("image/lock", Damage::Replace("nobody")),
+    ("image/lock", Damage::Replace("nothing")),
     ("image/katydid-image", Damage::Flip(40)),
 ];
 

@@ -44,7 +44,7 @@ fn goes_on_in_another_worker(places: &Places, way: &str, options: &[&str]) -> Re
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", options)?;
     ensure!(job.holds_itself()?, "the job did not come to its point again");
-    let holder = holding(&job).context("nobody holds itself")?;
+    let holder = holding(&job).context("no process holds itself")?;
     replaced_by_another(&stage, holder)?;
     ensure!(job.holds_itself()?, "the job did not come to its last point");
     replaced_by_another(&stage, holder)?;
@@ -64,7 +64,7 @@ fn replaced_after_a_restore(places: &Places, way: &str) -> Result<()> {
     stage.server.workers_of(0)?;
     let mut job = stage.restore_by("heir", "image", &Plan { points: &points, ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the restored job did not come to its point again");
-    replaced_by_another(&stage, holding(&job).context("nobody holds itself")?)?;
+    replaced_by_another(&stage, holding(&job).context("no process holds itself")?)?;
     continues(&kept_loop(places)?, (written, written), &job.finish(LIMIT)?)?;
     stage.is_clean()
 }
@@ -101,7 +101,7 @@ fn one_of_several(places: &Places, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     ensure!(job.holds_itself()?, "the job did not come to its point again");
-    let holder = holding(&job).context("nobody holds itself")?;
+    let holder = holding(&job).context("no process holds itself")?;
     replaced_by_another(&stage, holder)?;
     // The others hold themselves as well, each for itself.
     while job.holds_itself()? {

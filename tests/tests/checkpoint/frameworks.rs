@@ -85,7 +85,7 @@ fn of_items(places: &Places, items: &[Item]) -> Vec<Trial> {
     trials
 }
 
-/// What an item said in a run that nobody disturbed.
+/// What an item said in an undisturbed run.
 pub(crate) struct Undisturbed<'a> {
     start: Start<'a, 'a>,
     words: Words,

@@ -86,7 +86,7 @@ fn restored(places: &Places, way: &str) -> Result<()> {
     stopped(&stage, &farewell)?;
     let restored = stage.restore("idle", "image", &[])?;
     stage.server.workers_of(1)?;
-    // It is waited for nobody who takes his time, as the restored program may as long as it comes back.
+    // No process that takes its time is waited for, as the restored program may as long as it comes back.
     until("another program has what it wants", || {
         let mut taker = stage.way.command(places, &places.program(PROGRAM.0, PROGRAM.1));
         program::run(taker.args(["takes", "block", MORE]), LIMIT).is_ok_and(|outcome| outcome.text() == "had\n")

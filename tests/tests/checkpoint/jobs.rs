@@ -158,7 +158,7 @@ fn ranks_alone(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()?;
     let mut job = stage.start_ranks("ring", &launcher, &Plan { points: &[50], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
-    let view = job.view().context("nobody answers for the job")?;
+    let view = job.view().context("nothing answers for the job")?;
     ensure!(view["members"].as_array().is_some_and(|members| members.len() == 2), "not two ranks: {view}");
     let written = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &[])?;
@@ -214,7 +214,7 @@ fn again_in_namespaces(places: &Places, way: &str) -> Result<()> {
     was_stopped(second)?;
     let outcome = stage.restore("twin-2", "other", &[])?.finish(LIMIT)?;
     continues(&kept, (written, written), &outcome)?;
-    // The first one was not disturbed by any of this; its last point is nobody's.
+    // The first one was not disturbed by any of this; its last point is never reached.
     stage.checkpoint(&first, "image", &["--leave-running"])?;
     ensure!(first.holds_itself()?, "the first job ended before its last point");
     stage.checkpoint(&first, "image", &[])?;
@@ -423,7 +423,7 @@ if os.fork() == 0:
 os.execv(sys.argv[2], sys.argv[2:])
 "#;
 
-/// CRIU cannot dump a connection that nobody has accepted.
+/// CRIU cannot dump a connection that is not accepted.
 fn on_its_way(places: &Places, way: &str) -> Result<()> {
     let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
     let (script, go) = (stage.image("connect.py"), stage.image("go"));
@@ -454,7 +454,7 @@ fn taken_port(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Nobody lets go of the port, and the server takes no session: that is what is told.
+/// No process lets go of the port, and the server takes no session: that is what is told.
 fn taken_port_for_nothing(places: &Places, way: &str) -> Result<()> {
     let mut stage = Stage::new(places, way)?;
     let (image, _taken, _) = listened(&stage)?;
@@ -474,7 +474,7 @@ fn listened(stage: &Stage) -> Result<(String, TcpListener, usize)> {
     let program = stage.places.program(LOOP.0, LOOP.1).display().to_string();
     let note_text = note.display().to_string();
     let plan = Plan { arguments: &[&note_text, &program], points: &[60], ..Plan::default() };
-    // Somebody else may get the port before we do: then another one is tried.
+    // Another process may get the port before we do: then another one is tried.
     for attempt in 0..20 {
         let image = format!("image-{attempt}");
         let mut job = Job::start(&stage.places, &stage.home, &stage.way, "listens", &script, &plan)?;
@@ -486,7 +486,7 @@ fn listened(stage: &Stage) -> Result<(String, TcpListener, usize)> {
             return Ok((image, taken, written));
         }
     }
-    bail!("somebody else had the port each time")
+    bail!("another process had the port each time")
 }
 
 /// A restore beside the job that goes on: what that has written since the checkpoint is not taken from it.

@@ -1,6 +1,6 @@
 //! What programs were given of each other's memory before a checkpoint and open after it, or have open at the checkpoint: it leads
 //! those to each other that were restored together, and no others, though there are several restores of one image, and the
-//! first run, at once. Whoever shares something is kept with all the others, or not at all.
+//! first run, at once. A process that shares something is kept with all the others, or not at all.
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
@@ -90,7 +90,7 @@ fn several(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Nobody goes on before all have open what they had, some of which its maker ends with its next calls.
+/// No process goes on before all have open what they had, some of which its maker ends with its next calls.
 fn ended(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::new(places, way)?;
     let mut job = stage.start("closing", CLOSING, &[STEPS], &[LAST])?;
@@ -112,7 +112,7 @@ fn let_go(stage: &Stage, job: &mut Job<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Neither by `katydid migrate` nor by `cuCheckpointProcess*`; the job goes on as if nobody had asked.
+/// Neither by `katydid migrate` nor by `cuCheckpointProcess*`; the job goes on as if it had not been asked.
 fn together(places: &Places, way: &str) -> Result<()> {
     let (stage, kept) = (Stage::new(places, way)?, kept_of(places, OPEN.0)?);
     let other = Server::start(places, &driver_under_test(), &[])?;
@@ -147,7 +147,7 @@ fn lender_lost(places: &Places, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     ensure!(job.holds_itself()?, "the job did not come to its point again");
-    let holder = holding(&job).context("nobody holds itself")?;
+    let holder = holding(&job).context("no process holds itself")?;
     kill(worker_of(&stage, holder)?.context("it has no worker")?);
     let outcome = job.finish(LIMIT)?;
     let reason = "has lent memory or events to other programs";

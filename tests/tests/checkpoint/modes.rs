@@ -52,7 +52,7 @@ impl Seen {
         }
     }
 
-    /// Nobody else may do anything with any of it, since it or a folder above it lets nobody else in; and there is something of
+    /// No other user may do anything with any of it, since it or a folder above it lets no other user in; and there is something of
     /// each of `kinds`.
     fn is_the_owners(&self, kinds: &[&str]) -> Result<()> {
         let is_open = |path: &Path| self.0.get(path).is_none_or(|mode| mode & 0o077 != 0);
@@ -71,7 +71,7 @@ impl Seen {
     }
 }
 
-/// Does `work` while somebody looks below `folder` all the time, and once more at its end.
+/// Does `work` while a thread looks below `folder` all the time, and once more at its end.
 fn watched(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Seen> {
     let is_over = AtomicBool::new(false);
     scope(|scope| {

@@ -142,7 +142,7 @@ fn killed(places: &Places, way: &str) -> Result<()> {
 }
 
 /// As soon as CRIU, which needs the name, is started: before it makes any process, and has the name go. CRIU's place is taken by
-/// somebody who looks for the name, kills the supervisor, and waits to be killed.
+/// a process that looks for the name, kills the supervisor, and waits to be killed.
 const LOOKING_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" restore "*) ;; *) exec CRIU "$@" ;; esac
 [ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
@@ -227,7 +227,7 @@ fn failed_restore(places: &Places, way: &str) -> Result<()> {
 }
 
 /// As soon as it has noted which file it gave a name, it is killed with all who might take the name away: the supervisor, and the
-/// guard, whose number is in a file. Before it has gone on: it gives way to whoever looks, who starts no process for the kill.
+/// guard, whose number is in a file. Before it has gone on: it gives way to the process that looks, which starts no process for the kill.
 const LEAVING_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
 [ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
@@ -250,7 +250,7 @@ fn left_behind(places: &Places, way: &str) -> Result<()> {
     fs::write(stage.image("guard"), guard_of(&job)?.to_string())?;
     fs::write(stage.image("armed"), "")?;
     let outcome = job.checkpoint(&stage.image("lost"), &["--leave-running"])?;
-    ensure!(!outcome.status.success(), "nobody was killed: {}", said(&outcome));
+    ensure!(!outcome.status.success(), "no process was killed: {}", said(&outcome));
     job.finish(LIMIT)?;
     let left = names(&files)?;
     ensure!(left.iter().any(|name| name.starts_with("link_remap.")), "nothing was left: {left:?}");

@@ -1,4 +1,4 @@
-//! Processes that somebody else locks, checkpoints, restores and unlocks by `cuCheckpointProcess*`: askers that belong to no
+//! Processes that another process locks, checkpoints, restores and unlocks by `cuCheckpointProcess*`: askers that belong to no
 //! job or to another, each a process of its own; what fails on the way, who is killed, and what the job can do meanwhile.
 //!
 //! Who is to be killed in the middle of something is killed while the supervisor stands still there
@@ -95,12 +95,12 @@ impl<'a> Held<'a> {
         command
     }
 
-    /// Has somebody ask for `what`; what it says then, the code and the state after it, is `wanted`.
+    /// Has another process ask for `what`; what it says then, the code and the state after it, is `wanted`.
     fn asked(&self, what: &str, wanted: (u32, u32)) -> Result<()> {
         is_answer(&program::run(&mut self.asker(what), LIMIT)?, what, wanted)
     }
 
-    /// Has somebody ask for it to be restored, with pairs of GPUs.
+    /// Has another process ask for it to be restored, with pairs of GPUs.
     fn restored_to(&self, gpus: &Gpus, pairs: &Pairs, wanted: (u32, u32)) -> Result<()> {
         let mut asker = self.asker("restore");
         asker.args(pairs.iter().flat_map(|(old, new)| [gpus.uuid(*old), gpus.uuid(*new)]));
@@ -121,7 +121,7 @@ impl<'a> Held<'a> {
         is_answer(&asker.finish(LIMIT)?, what, wanted)
     }
 
-    /// Has somebody ask for `what`, and does `work` when the supervisor stands still in the middle of that. Says what came of
+    /// Has another process ask for `what`, and does `work` when the supervisor stands still in the middle of that. Says what came of
     /// the asker.
     fn meanwhile(&self, what: &str, work: impl FnOnce(&mut Running) -> Result<()>) -> Result<Outcome> {
         let mut asker = Running::start(&mut self.asker(what), Stdio::null())?;
@@ -336,7 +336,7 @@ fn moved_about(
     stage.is_clean()
 }
 
-/// There is no server any more; then one without the memory; then one whose only place somebody else has.
+/// There is no server any more; then one without the memory; then one whose only place another session has.
 fn restored_late(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::new(places, way)?;
     let ballast = Plan { arguments: &["60", "0", "48"], points: &[70], ..Plan::default() };

@@ -66,7 +66,7 @@ const REFUSALS: [(&str, &[&str]); 21] = [
     ("kept_failures", &[GATED]),
     ("random_calls", &[GATED]),
 ];
-/// The same on a real GPU: nobody is shown the heap of its kernels.
+/// The same on a real GPU: no process is shown the heap of its kernels.
 const REFUSALS_OF_GPUS: [(&str, &[&str]); 3] = [
     ("kept_heap", &["allocate memory in kernels"]),
     ("device_malloc", &["allocate memory in kernels"]),
@@ -103,7 +103,7 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
-    /// The one of the commit that is checked out: the same whenever that is tested. The first where nobody knows it.
+    /// The one of the commit that is checked out: the same whenever that is tested. The first where it is not known.
     pub(crate) fn of_this_commit() -> Self {
         let asked = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
         let said = asked.ok().filter(|asked| asked.status.success()).map(|asked| asked.stdout).unwrap_or_default();
@@ -348,7 +348,7 @@ impl<'a> Run<'a> {
         Self { accepted, ..self }
     }
 
-    /// Of a program of which nobody knows how many frames it sends.
+    /// Of a program of which it is not known how many frames it sends.
     pub(crate) fn of(name: &'a str, wanted: Wanted<'a>, mut random: Random, count: usize) -> Self {
         let points = random.points(count);
         Self::new(name, wanted, random, points)
@@ -515,7 +515,7 @@ impl Random {
         self.next() % bound
     }
 
-    /// Frames further and further apart, since nobody knows how many the program will send: the first early, so that
+    /// Frames further and further apart, since it is not known how many the program will send: the first early, so that
     /// even a short program comes to it.
     fn points(&mut self, count: usize) -> Vec<u64> {
         let mut at = 1 + self.below(8);

@@ -33,7 +33,7 @@ const KILLS: [(&str, &str); 9] = [
     ("supervisor", "late"),
 ];
 
-/// A CRIU that kills before it restores, or has somebody kill when it has noted the program's id, which is while it makes the
+/// A CRIU that kills before it restores, or has another process kill when it has noted the program's id, which is while it makes the
 /// processes. It stays its parent's child, which is a guard, whose parent is the supervisor. Who that is by number is in the
 /// file `victims` beside it.
 const STRIKING_CRIU: &str = r#"#!/bin/sh
@@ -61,7 +61,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 }
 
 /// A file without a name has the same one for a moment in each restore. While we make such, in the eyes of others, a restore
-/// waits, and has made nobody.
+/// waits, and has made no process.
 fn turns(places: &Places, way: &str) -> Result<()> {
     let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
     let text = r#"exec 5<>"$1"; rm "$1"; exec "$2""#;
@@ -79,7 +79,7 @@ fn turns(places: &Places, way: &str) -> Result<()> {
     let us = format!("process {} (", std::process::id());
     until("the restore waits for its turn", || job.errors_so_far().is_ok_and(|text| text.contains(&us)))?;
     let there = tree(job.pid());
-    ensure!(there == [job.pid()], "somebody was made: {there:?}");
+    ensure!(there == [job.pid()], "a process was made: {there:?}");
     let hasty = Plan { fault: Some("impatience"), ..Plan::default() };
     let outcome = stage.restore_by("hasty", "image", &hasty)?.finish(LIMIT)?;
     let is_told = outcome.errors().contains("did not give way") && outcome.errors().contains(&us);

@@ -22,7 +22,7 @@ use crate::scenarios::{LOOP, kept_loop, was_stopped};
 use crate::stage::{LIMIT, continues, said};
 use crate::upgrades::Installation;
 
-/// An id that belongs to nobody.
+/// An id that belongs to no user.
 const USER: u32 = 65534;
 /// `cap_checkpoint_restore,cap_sys_ptrace,cap_setpcap=ep` as the attribute of a file: revision 2 with the effective bit,
 /// then permitted and inheritable capabilities, the lower words first.

@@ -90,7 +90,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         .collect()
 }
 
-/// What the loop prints when nobody disturbs it.
+/// What the loop prints when nothing disturbs it.
 pub(crate) fn kept_loop(places: &Places) -> Result<String> {
     fs::read_to_string(kept_path(places, LOOP.0)).context("cannot read the kept output")
 }
@@ -315,7 +315,7 @@ impl<'a> Small<'a> {
 
 impl Drop for Small<'_> {
     fn drop(&mut self) {
-        // One that is busy stays until this process' folder is removed by hand; there is nobody to tell.
+        // One that is busy stays until this process' folder is removed by hand; there is no one to tell.
         let _ = Command::new("umount").arg(self.0).status();
     }
 }
@@ -328,7 +328,7 @@ fn a_full_disk(places: &Places, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     let outcome = job.checkpoint(&folder.join("image"), &["--leave-running"])?;
     ensure!(!outcome.status.success(), "it fits: {}", said(&outcome));
-    // In the words of whoever came to the end of the room: the worker, or CRIU.
+    // In the words of the process that came to the end of the room: the worker, or CRIU.
     let is_named =
         ["no room for the image", "No space left on device"].iter().any(|words| outcome.errors().contains(words));
     ensure!(is_named, "the reason is not named: {}", said(&outcome));

@@ -183,7 +183,7 @@ pub(crate) fn said(outcome: &Outcome) -> String {
     format!("{}\n--- stdout\n{}--- stderr\n{}", outcome.ending(), outcome.text(), outcome.errors())
 }
 
-/// What the program prints when nobody disturbs it.
+/// What the program prints when nothing disturbs it.
 pub(crate) fn kept(places: &Places, app: &App) -> Result<String> {
     kept_of(places, &app.name)
 }

@@ -110,7 +110,7 @@ fn again_and_again(places: &Places, way: &str) -> Result<()> {
     take(count - count / 3)?;
     let mut after = held()?;
     // Threads of the checkpoint's, and those of streams that had none for a while, may be about to end.
-    let is_flat = until("nobody holds more", || {
+    let is_flat = until("no process holds more", || {
         held().is_ok_and(|now| {
             after = now;
             after.is_no_more_than(&before)
@@ -156,7 +156,7 @@ fn object_store(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// That of a supervisor that was killed while it wrote. Whoever comes soon is told whose it is; after long, by the clock of the
+/// That of a supervisor that was killed while it wrote. A process that comes soon is told whose it is; after long, by the clock of the
 /// store, it is his.
 fn left_lock(places: &Places, way: &str) -> Result<()> {
     const IMAGE: &str = "s3://bucket/jobs/left";
@@ -252,7 +252,7 @@ fn fill(filler: &Path, folder: &Path, room: u64) -> Result<()> {
     Ok(fs::write(filler, vec![0; usize::try_from(left)?])?)
 }
 
-/// An older checkpoint is damaged, so that nobody can tell what is no longer needed.
+/// An older checkpoint is damaged, so that no code can tell what is no longer needed.
 fn damaged_before(places: &Places, way: &str) -> Result<()> {
     let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
     let mut job = stage.start("kept", LOOP, &[], &[60, 70])?;
@@ -319,7 +319,7 @@ fn every_so_often_again(places: &Places, way: &str) -> Result<()> {
     keeps_two(places, &stage)
 }
 
-/// Somebody's file is in the way at first, which is said each time.
+/// Another user's file is in the way at first, which is said each time.
 fn refused_from_outside(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::new(places, way)?;
     let image = stage.image("image");

@@ -159,7 +159,7 @@ impl Drop for Streamed {
     }
 }
 
-/// Reads until nobody can write any more.
+/// Reads until no process can write any more.
 fn collected(mut source: File, into: Arc<Mutex<Vec<u8>>>) -> JoinHandle<()> {
     thread::spawn(move || {
         let mut part = [0; 4096];

@@ -64,7 +64,7 @@ fn streams_from_outside(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// `XDG_RUNTIME_DIR` leads nowhere, and `TMPDIR` is longer than the path of a socket may be. Whoever asks for the checkpoint
+/// `XDG_RUNTIME_DIR` leads nowhere, and `TMPDIR` is longer than the path of a socket may be. The process that asks for the checkpoint
 /// has neither.
 fn unfit_folders(places: &Places, _: &str) -> Result<()> {
     let home = tempfile::tempdir()?;

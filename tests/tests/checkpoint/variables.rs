@@ -1,5 +1,5 @@
-//! Variables of modules that a driver puts elsewhere in the next worker: what nobody points to is filled where it lies then,
-//! and what somebody points to keeps the job alive, since no restore could bring it back. softcuda displaces them on demand.
+//! Variables of modules that a driver puts elsewhere in the next worker: what nothing points to is filled where it lies then,
+//! and what something points to keeps the job alive, since no restore could bring it back. softcuda displaces them on demand.
 
 use std::fs;
 use std::path::Path;

@@ -84,7 +84,7 @@ fn noise(target: &Target<'_>, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// Visits to a worker that takes nobody in.
+/// Visits to a worker that takes no visitor in.
 fn visits(target: &Target<'_>, round: u64) -> Result<()> {
     let at: Address = target.address(round).parse()?;
     let (silent, ready) = companion(&at, SessionKey::NONE, PATIENCE)?;

@@ -250,7 +250,7 @@ pub(crate) struct ImageFlags {
 
 /// Brings a job back from an image and stays with it, as `run` does.
 ///
-/// The sessions are rebuilt in workers of the server, the processes by CRIU, with the ids that they had; where somebody
+/// The sessions are rebuilt in workers of the server, the processes by CRIU, with the ids that they had; where the server
 /// has one of those, in a namespace of their own. The program reads and writes where this command does. Files that it had
 /// open for writing are cut back to their length at the checkpoint. The exit status is the program's.
 #[derive(Debug, Args)]
@@ -541,11 +541,11 @@ pub(crate) enum CertsCommand {
     Init(AuthorityFlags),
     /// Issues a certificate to a server, into a folder for `serve --certs`.
     Server(IssueFlags),
-    /// Issues a certificate to whoever runs programs, into a folder for `run --certs`.
+    /// Issues a certificate to a user that runs programs, into a folder for `run --certs`.
     Client(IssueFlags),
 }
 
-/// Makes an authority: whoever has a certificate of it is let in, and believed.
+/// Makes an authority: a program with a certificate of it is let in, and believed.
 #[derive(Debug, Args)]
 pub(crate) struct AuthorityFlags {
     /// Its folder, which stays where certificates are issued.
