@@ -578,6 +578,11 @@ fn intruder(places: &Places) -> Result<(), Box<dyn Error>> {
     for way in [0, 1] {
         let text = tried_by_intruder(places, &[], |server| Way::through(server)[way].clone())?;
         let Some(text) = text else { return Ok(()) };
+        // Beside NVIDIA's driver the sandbox holds what stands first (SECURITY.md).
+        if Path::new("/proc/driver/nvidia").exists() {
+            let held = EXPECTED.split("a file that").next().unwrap_or_default();
+            if text.starts_with(held) { continue } else { return Err(text.into()) }
+        }
         // Sockets lose their names where the server may make mount namespaces: for root outside of most containers.
         let [with_names, without] = ["done", "refused"].map(|word| format!("a socket with a name: {word}\n"));
         let is_held = text.contains(&without) || (text.contains(&with_names) && !may_mount());

@@ -250,8 +250,11 @@ mod tests {
             return true;
         }
         let mut process = Command::new(env::current_exe().unwrap());
-        let output =
-            process.args(["--exact", &format!("placing::tests::{test}")]).env(ALONE_VARIABLE, "1").output().unwrap();
+        let output = process
+            .args(["--exact", &format!("memory::svm_placement::tests::{test}")])
+            .env(ALONE_VARIABLE, "1")
+            .output()
+            .unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
         false

@@ -134,7 +134,8 @@ impl Executors {
 fn work(shared: &Shared, items: &Receiver<WorkItem>, state: &AtomicU8) {
     let (mut current, spin) = (TaskContext::NO_CONTEXT, Spin::for_word());
     let next = || {
-        look(items, &spin).or_else(|| {
+        // Asleep only with an empty queue: each time that it is found so, an item to wake it is queued.
+        look(items, &spin).or_else(|| items.try_recv().ok()).or_else(|| {
             state.store(STATE_ASLEEP, Ordering::Relaxed);
             items.recv().ok()
         })

@@ -150,11 +150,11 @@ pub(crate) enum CallsError {
 }
 
 /// Restricts this thread, and all that come of it. `children_only`: the system lets the process read the memory of its own children
-/// alone, which checkpoints of OpenCL on processors need. `serves_others`: its user's files are not those of its programs.
-pub(super) fn restrict(children_only: bool, serves_others: bool) -> Result<(), CallsError> {
+/// alone, which checkpoints of OpenCL on processors need. `is_strict`: [`FORBIDDEN_TO_OTHERS`] too.
+pub(super) fn restrict(children_only: bool, is_strict: bool) -> Result<(), CallsError> {
     set_no_new_privs(true).map_err(io::Error::from)?;
     let mut forbidden = forbidden()?;
-    if serves_others {
+    if is_strict {
         forbidden.extend(FORBIDDEN_TO_OTHERS.iter().map(|call| (*call, Vec::new())));
         // Times of an open file are those of the worker's own caches.
         forbidden.insert(libc::SYS_utimensat, vec![named_file()?]);

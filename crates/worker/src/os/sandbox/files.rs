@@ -220,7 +220,7 @@ fn writable(further: &[PathBuf]) -> Vec<PathBuf> {
     all.extend(devices.filter(|entry| is_gpu(&entry.file_name())).map(|entry| entry.path()));
     // Names of threads.
     all.push("/proc/self".into());
-    if NVIDIA.iter().any(|path| Path::new(path).exists()) {
+    if has_nvidia() {
         all.extend(NVIDIA_WRITES.iter().map(PathBuf::from));
         all.extend(compute_cache());
     }
@@ -237,6 +237,11 @@ fn writable(further: &[PathBuf]) -> Vec<PathBuf> {
     }
     all.extend(further.iter().cloned());
     all
+}
+
+/// Whether NVIDIA's kernel module is loaded.
+pub(super) fn has_nvidia() -> bool {
+    NVIDIA.iter().any(|path| Path::new(path).exists())
 }
 
 /// Where NVIDIA's driver keeps what it has compiled, made if it is not there.

@@ -23,9 +23,6 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 const FOLDER: &str = "root";
 /// Of the new root: a few folders, links and empty files to mount on.
 const SIZE: &std::ffi::CStr = c"size=4m,mode=755";
-/// Trees with mounts in them.
-const WITH_MOUNTS: [&str; 3] = ["/dev", "/proc", "/sys"];
-
 /// Makes `allowed` all that there is, at the same paths; whether this process may do that.
 ///
 /// # Errors
@@ -40,19 +37,21 @@ pub(super) fn enter(allowed: &[PathBuf]) -> io::Result<bool> {
         Err(error) => return Err(error.into()),
     }
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
-    let root = env::temp_dir().join(FOLDER);
+    let own = env::temp_dir();
+    let root = own.join(FOLDER);
     fs::create_dir_all(&root)?;
     mount("none", &root, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, SIZE)?;
     for path in without_covered(allowed) {
-        bring(&path, &root)?;
+        bring(&path, &root, &own)?;
     }
     chroot(&root)?;
     env::set_current_dir("/")?;
     Ok(true)
 }
 
-/// Shows what is at a path at the same path below `root`. A link is what it leads to, which keeps its own path as well.
-fn bring(path: &Path, root: &Path) -> io::Result<()> {
+/// Shows what is at a path at the same path below `root`. A link is what it leads to, which keeps its own path as well. What is
+/// mounted below comes along, such as libraries that a container is given one by one; but not where `root` lies itself.
+fn bring(path: &Path, root: &Path, own: &Path) -> io::Result<()> {
     // What is not there cannot be used either.
     let Ok(real) = fs::canonicalize(path) else { return Ok(()) };
     for name in [path, real.as_path()] {
@@ -67,10 +66,10 @@ fn bring(path: &Path, root: &Path) -> io::Result<()> {
             place.parent().map_or(Ok(()), fs::create_dir_all)?;
             File::create(&place)?;
         }
-        if WITH_MOUNTS.iter().any(|tree| real.starts_with(tree)) {
-            mount_bind_recursive(&real, &place)?;
-        } else {
+        if own.starts_with(&real) {
             mount_bind(&real, &place)?;
+        } else {
+            mount_bind_recursive(&real, &place)?;
         }
     }
     Ok(())
