@@ -30,7 +30,7 @@ const FILES_PER_DIRECTORY: usize = 20;
 /// Crates that have cycles, and the number of modules in them. Numbers and rows may only shrink.
 const EXEMPT: &[(&str, usize)] = &[
     ("api-codegen", 4),
-    ("cli", 43),
+    ("cli", 41),
     ("graph", 9),
     ("ptx", 2),
     ("ptx-exec", 68),

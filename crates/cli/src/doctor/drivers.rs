@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use super::Finding;
 use crate::args::size::Size;
 use crate::commands::probe::{DriverFacts, Probe, opencl_apart, probe_apart};
+use crate::doctor::finding::Finding;
 use crate::layout::{LOADER, Layout};
 use crate::opencl::{Drivers, has_loader};
 

@@ -4,6 +4,7 @@
 //! running, `warn` what may disappoint later.
 
 mod drivers;
+mod finding;
 mod server;
 mod system;
 mod variables;
@@ -12,49 +13,13 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use katydid_job::criu::tool::Criu;
-use serde::Serialize;
 
 use crate::args::flags::DoctorFlags;
+use crate::doctor::finding::{Finding, Status};
 use crate::layout::Layout;
 use crate::output::document;
 use crate::output::failure::Outcome;
 use crate::output::terminal::Progress;
-
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Status {
-    Ok,
-    Warn,
-    Fail,
-}
-
-/// What a check found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Finding {
-    check: &'static str,
-    status: Status,
-    detail: String,
-    /// What to do; none when nothing is to be done.
-    remedy: Option<String>,
-}
-
-impl Finding {
-    /// Nothing to do.
-    fn ok(check: &'static str, detail: impl Into<String>) -> Self {
-        Self { check, status: Status::Ok, detail: detail.into(), remedy: None }
-    }
-
-    /// Programs run, but something may disappoint.
-    fn warn(check: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { check, status: Status::Warn, detail: detail.into(), remedy: Some(remedy.into()) }
-    }
-
-    /// Programs will not run like this.
-    fn fail(check: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { check, status: Status::Fail, detail: detail.into(), remedy: Some(remedy.into()) }
-    }
-}
 
 /// Runs the command.
 pub(crate) fn main(flags: &DoctorFlags) -> Outcome {

@@ -7,7 +7,7 @@ use katydid_transport::{Address, ConnectError};
 use katydid_wire::handshake::{HandshakeError, RefusalCode};
 use katydid_wire::key::SessionKey;
 
-use super::Finding;
+use crate::doctor::finding::Finding;
 use crate::server::address::{NamedServer, resolve};
 use crate::server::admin;
 

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use katydid_driver_state::settings::{self, Value};
 use katydid_transport::Address;
 
-use super::Finding;
 use crate::args::variables::{REMEDY, problems};
+use crate::doctor::finding::Finding;
 
 /// The name of the check.
 const CHECK: &str = "variables";
