@@ -33,9 +33,9 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether every checkpoint can be restored: what a restore takes is no fault. A report names one checkpoint at least.
+    /// Whether there is a checkpoint, and every one can be restored: what a restore takes is no fault.
     pub fn is_clean(&self) -> bool {
-        self.checkpoints.values().all(Vec::is_empty)
+        !self.checkpoints.is_empty() && self.checkpoints.values().all(Vec::is_empty)
     }
 }
 
@@ -80,11 +80,8 @@ impl Image {
         }
         if report.checkpoints.is_empty() {
             // Without one that is whole, what is left of others is no remark: a restore finds nothing.
-            let lost = match self.newer_than(CheckpointNumber(0))? {
-                Some(lost) => lost,
-                None => self.resolve(Which::Latest)?,
-            };
-            report.checkpoints.insert(lost, vec![NO_MANIFEST.to_owned()]);
+            let lost = self.newer_than(CheckpointNumber(0))?;
+            report.checkpoints.extend(lost.map(|lost| (lost, vec![NO_MANIFEST.to_owned()])));
         }
         let faults = self.read_chunks(&readers, &mut report, progress);
         for reader in &readers {

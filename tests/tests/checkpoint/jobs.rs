@@ -458,12 +458,17 @@ fn taken_port(places: &Places, way: &str) -> Result<()> {
 fn taken_port_for_nothing(places: &Places, way: &str) -> Result<()> {
     let mut stage = Stage::new(places, way)?;
     let (image, _taken, _) = listened(&stage)?;
-    let full = Server::start(places, &driver_under_test(), &["--max-sessions", "0"])?;
+    let full = Server::start(places, &driver_under_test(), &["--max-sessions", "1"])?;
     stage.way = way_to(way, &full)?;
     stage.server = full;
+    let mut fixture = stage.way.command(places, &places.program("fixture", Variant::Static));
+    let mut other = Running::start(fixture.arg("idle"), Stdio::piped())?;
+    other.wait_for("ready", LIMIT)?;
     let outcome = stage.restore("listens", &image, &[])?.finish(LIMIT)?;
-    let is_told = outcome.errors().contains("the server allows 0 sessions at a time");
+    let is_told = outcome.errors().contains("the server allows 1 sessions at a time");
     ensure!(!outcome.status.success() && is_told, "{}", said(&outcome));
+    other.close_input();
+    ensure!(other.finish(LIMIT)?.status.success(), "the other session was disturbed");
     stage.is_clean()
 }
 

@@ -167,6 +167,9 @@ fn verify(flags: &VerifyFlags) -> Outcome {
 
 /// A line for each checkpoint, or for each thing that is wrong with it.
 fn say_report(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    if report.checkpoints.is_empty() {
+        writeln!(out, "there is no checkpoint")?;
+    }
     for (number, faults) in &report.checkpoints {
         match faults.as_slice() {
             [] => writeln!(out, "checkpoint {number}: whole")?,
