@@ -107,7 +107,7 @@ impl Worker {
         self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
     }
 
-    /// Kills what is left of the worker's process group: it leads one, which nothing in a sandbox can leave. Until the worker is
+    /// Kills what is left of the worker's process group: it leads one, which seccomp keeps tenants' code in. Until the worker is
     /// reaped, the number is no other group's.
     fn end_group(&self) {
         if !self.is_reaped {
