@@ -12,14 +12,11 @@ use std::time::Duration;
 use katydid_arena::{Offers, Reservation, Settled};
 use katydid_driver_state::{settings, units};
 use katydid_transport::compression::CompressionMode;
-use katydid_transport::connect;
-use katydid_transport::{Address, ProgramLink};
+use katydid_transport::{Address, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, SOFTCUDA, SessionKind};
 
-use crate::environment::OpenError;
-use crate::environment::program_name;
-use crate::environment::variable;
+use crate::environment::{OpenError, program_name, variable};
 use crate::session::{FaultHandler, Session};
 use crate::{compression, session_mark, threads};
 

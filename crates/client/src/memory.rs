@@ -314,7 +314,7 @@ mod tests {
         /// What another program has is out of reach until it is asked for.
         lent_is_refused: Cell<bool>,
         is_idle_elsewhere: Cell<bool>,
-        pleas: RefCell<Vec<u64>>,
+        requests: RefCell<Vec<u64>>,
     }
 
     impl Device {
@@ -358,7 +358,7 @@ mod tests {
         }
 
         fn request_reclaim(&self, bytes: u64) -> bool {
-            self.pleas.borrow_mut().push(bytes);
+            self.requests.borrow_mut().push(bytes);
             self.lent.set(if self.is_idle_elsewhere.get() { 0 } else { self.lent.get() });
             true
         }
@@ -461,11 +461,11 @@ mod tests {
         device.is_idle_elsewhere.set(true);
         device.lent_is_refused.set(true);
         arena.allocate(20 * MIB, 256, &device).unwrap();
-        assert_eq!(device.pleas.take(), Vec::<u64>::new(), "no program is asked for what is there");
+        assert_eq!(device.requests.take(), Vec::<u64>::new(), "no program is asked for what is there");
         arena.allocate(40 * MIB, 256, &device).unwrap();
-        assert_eq!((device.pleas.take(), device.lent.get()), (vec![40 * MIB], 0));
+        assert_eq!((device.requests.take(), device.lent.get()), (vec![40 * MIB], 0));
         assert_eq!(arena.allocate(50 * MIB, 256, &device), Err(CUresult::ERROR_OUT_OF_MEMORY));
-        assert_eq!(device.pleas.take(), [50 * MIB]);
+        assert_eq!(device.requests.take(), [50 * MIB]);
     }
 
     #[test]

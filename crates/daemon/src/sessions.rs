@@ -102,7 +102,7 @@ impl Inner {
         }
     }
 
-    /// A session has done what it could for a plea.
+    /// A session has done what it could for a reclaim request.
     fn given(&mut self, id: SessionId, request: ReclaimRequest) {
         if let Some(waiting) = self.requests.get_mut(&request) {
             waiting.remove(&id);
@@ -251,7 +251,7 @@ impl Sessions {
         inner.answer();
     }
 
-    /// A session has done what it could for another one's plea.
+    /// A session has done what it could for another one's reclaim request.
     pub(crate) fn given(&self, id: SessionId, request: (SessionId, u64)) {
         let mut inner = self.lock();
         inner.given(id, request);

@@ -193,7 +193,7 @@ pub struct ReplyHead {
 
 /// The thread that beats name; no program has one of this number.
 const BEAT: u32 = u32::MAX;
-/// The same of appeals.
+/// The same of reclaim notices.
 const RECLAIM_NOTICE: u32 = u32::MAX - 1;
 
 /// A sign of life of a worker on a stream link: the head of a reply to nothing, with nothing behind it.
@@ -226,7 +226,7 @@ impl From<ReclaimNotice> for ReplyHead {
 }
 
 impl ReplyHead {
-    /// The appeal that this head is, if it is one.
+    /// The reclaim notice that this head is, if it is one.
     #[must_use]
     pub fn reclaim_notice(&self) -> Option<ReclaimNotice> {
         let reclaim_notice = ReclaimNotice { number: self.status };

@@ -63,7 +63,7 @@ pub(crate) fn short(control: BorrowedFd<'_>, number: u64, device: &str) {
     say(control, &format!("short {number} {device}"));
 }
 
-/// Says that this session has done what it could for another one's plea.
+/// Says that this session has done what it could for another one's reclaim request.
 pub(crate) fn given(control: BorrowedFd<'_>, request: ReclaimRequest) {
     say(control, &format!("given {} {}", request.session, request.number));
 }
@@ -71,7 +71,7 @@ pub(crate) fn given(control: BorrowedFd<'_>, request: ReclaimRequest) {
 /// What the daemon says to a worker that serves a session.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DaemonMessage {
-    /// `give SESSION N DEVICE`: that session's plea number N.
+    /// `give SESSION N DEVICE`: that session's reclaim request number N.
     Give(ReclaimRequest, String),
     /// `answered N`: the others have done what they could for this session's.
     Answered(u64),

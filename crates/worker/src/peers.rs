@@ -1,4 +1,4 @@
-//! Sessions beside this one: pleas for memory go to them by way of the daemon, and theirs come the same way.
+//! Sessions beside this one: reclaim requests go to them by way of the daemon, and theirs come the same way.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;

@@ -360,7 +360,7 @@ fn take_up(
     Ok(begun)
 }
 
-/// Where the daemon brings visitors and neighbours' pleas.
+/// Where the daemon brings visitors and other sessions' reclaim requests.
 struct AttachPoint<'a> {
     control: &'a OwnedFd,
     build: &'a Build,

@@ -126,7 +126,7 @@ pub(crate) struct RunFlags {
     pub(crate) command: Vec<OsString>,
 }
 
-/// A limit under which a server could serve nobody is no limit but a mistake.
+/// A limit under which a server could serve no program is no limit but a mistake.
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("it must be 1 or more, or every program would be refused".to_owned()),

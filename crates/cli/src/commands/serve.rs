@@ -224,7 +224,7 @@ fn check_mps(flags: &ServeFlags) -> Result<(), Failure> {
     }
 }
 
-/// A folder that is not there would be left out, and nobody told.
+/// A folder that is not there would be left out without a word.
 fn check_folders(folders: &[PathBuf]) -> Result<(), Failure> {
     match folders.iter().find(|folder| !folder.is_dir()) {
         Some(folder) => Err(Failure::usage(format!(

@@ -168,8 +168,8 @@ mod tests {
         assert_eq!(find(), other);
         server(&usual, "unix:/run/k.sock");
         assert_eq!(find(), usual);
-        let nobody = folder.path().join("nobody");
-        assert_eq!(find_among(&"unix:/x".parse().unwrap(), nobody.clone(), || vec![one.clone()]), nobody);
+        let absent = folder.path().join("absent");
+        assert_eq!(find_among(&"unix:/x".parse().unwrap(), absent.clone(), || vec![one.clone()]), absent);
     }
 
     #[test]

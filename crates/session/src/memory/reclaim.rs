@@ -1,13 +1,13 @@
 //! Memory that one session needs and others hold idle: a program keeps what it frees, which natively would be the driver's.
 //!
 //! ```text
-//! program ── kdReclaim ── its worker ── server ── other workers ── appeal ── programs that listen
+//! program ── kdReclaim ── its worker ── server ── other workers ── notice ── programs that listen
 //!                                                     │ kdReclaimDevices: of which device │ what lies idle of it, back to the driver
 //! program ◀── reply ── its worker ◀─ server ◀─ other workers ◀── kdReclaimDone ─┘
 //! ```
 //!
-//! The rule: no thread waits for long for a program that does nothing. A plea is over after [`REQUEST_TIMEOUT`] in which no memory has
-//! come free, and a program that has left an appeal unanswered for so long is not appealed to again before it has answered.
+//! The rule: no thread waits for long for a program that does nothing. A reclaim request is over after [`REQUEST_TIMEOUT`] in which no memory has
+//! come free, and a program that has left a reclaim notice unanswered for so long is not notified again before it has answered.
 //! Where no thread is short of memory, nothing of this is sent.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -43,7 +43,7 @@ pub trait ReclaimPeers: Send + Sync {
 pub struct Reclaim {
     peers: OnceLock<Box<dyn ReclaimPeers>>,
     state: Mutex<State>,
-    /// A plea was answered.
+    /// A reclaim request was answered.
     answered: Condvar,
 }
 
@@ -63,7 +63,7 @@ struct State {
     given: Option<u32>,
 }
 
-/// An appeal that the program has not answered.
+/// A reclaim notice that the program has not answered.
 struct PendingNotice {
     number: u32,
     at: Instant,
@@ -88,7 +88,7 @@ impl Reclaim {
         Some(number)
     }
 
-    /// Waits until a plea is answered, or nothing has come free for long; `free` says how much is.
+    /// Waits until a reclaim request is answered, or nothing has come free for long; `free` says how much is.
     pub(crate) fn wait(&self, number: u64, free: impl Fn() -> u64) {
         let (mut most, mut deadline) = (free(), Instant::now() + REQUEST_TIMEOUT);
         let mut state = self.lock();
@@ -107,7 +107,7 @@ impl Reclaim {
         state.requests.remove(&number);
     }
 
-    /// The neighbours have done what they could for a plea of this session.
+    /// The neighbours have done what they could for a reclaim request of this session.
     pub fn answered(&self, number: u64) {
         if let Some(is_answered) = self.lock().requests.get_mut(&number) {
             *is_answered = true;
@@ -115,12 +115,12 @@ impl Reclaim {
         self.answered.notify_all();
     }
 
-    /// The program holds memory of a device idle, and listens for appeals.
+    /// The program holds memory of a device idle, and listens for reclaim notices.
     pub(crate) fn is_idle(&self, device: u32) {
         self.lock().idle.insert(device);
     }
 
-    /// Another session wants memory of a device. `notify` appeals to the program and gives the appeal's number, none if it
+    /// Another session wants memory of a device. `notify` notifies the program and gives the notice's number, none if it
     /// cannot be reached.
     pub fn asked(&self, request: ReclaimRequest, device: u32, notify: impl FnOnce() -> Option<u32>) {
         let number = self.want(device).and_then(|is_new| {
@@ -158,7 +158,7 @@ impl Reclaim {
         take(&mut self.lock().wanted)
     }
 
-    /// The program has done what an appeal asked, and those before it.
+    /// The program has done what a reclaim notice asked, and those before it.
     pub(crate) fn given(&self, number: u32) {
         let mut state = self.lock();
         state.given = Some(number);
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(reclaim.take_wanted(), 0);
         reclaim.asked(request(2), 0, || Some(2));
         reclaim.asked(request(3), 3, || Some(3));
-        // One that cannot be reached now has an appeal before it all the same.
+        // One that cannot be reached now has a reclaim notice before it all the same.
         reclaim.asked(request(4), 0, || None);
         reclaim.asked(request(5), 1, || panic!("it has nothing"));
         assert_eq!(reclaim.take_wanted(), 0b1001);

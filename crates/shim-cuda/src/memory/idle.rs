@@ -1,7 +1,7 @@
 //! Memory of devices that the program has freed: kept for its next allocation, and given back when another program needs it.
 //!
 //! Natively it would be the driver's at once. One thread listens for that, from when much has lain idle for the first time:
-//! the program itself may make no call for hours. It sleeps until the worker appeals to it.
+//! the program itself may make no call for hours. It sleeps until the worker notifies it.
 
 use std::ops::Range;
 use std::sync::OnceLock;

@@ -67,7 +67,7 @@ pub(crate) struct ShmProgram {
     /// [`ProgramLink::enable_fast_path`] was called.
     is_quick: AtomicBool,
     /// What stood in the word of reclaim notices when it was looked at last.
-    appeals_heard: AtomicU32,
+    notices_heard: AtomicU32,
     /// How many places for replies may be touched, the first ones. The others are closed: `mlockall` fills what is open.
     open_places: AtomicU32,
 }
@@ -125,7 +125,7 @@ impl ShmProgram {
             memory: memory.map_err(LinkError::system("keep the shared memory"))?,
             pinned_length,
             is_quick: AtomicBool::new(false),
-            appeals_heard: AtomicU32::new(0),
+            notices_heard: AtomicU32::new(0),
             open_places: AtomicU32::new(0),
         })
     }
@@ -371,7 +371,7 @@ impl ProgramLink for ShmProgram {
         loop {
             self.socket.get()?;
             let number = word.load(Ordering::Acquire);
-            if self.appeals_heard.swap(number, Ordering::Relaxed) != number {
+            if self.notices_heard.swap(number, Ordering::Relaxed) != number {
                 return Ok(number);
             }
             wait::sleep_on(word, number);

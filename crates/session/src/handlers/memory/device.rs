@@ -113,7 +113,7 @@ pub(crate) fn kdReclaimDevices(
     done(kdReclaimDevicesReply { devices: session.shared.reclaim.take_wanted() })
 }
 
-/// The program has done what an appeal asked.
+/// The program has done what a reclaim notice asked.
 pub(crate) fn kdReclaimDone(session: &mut Session, _head: &FrameHead, message: kdReclaimDone) -> Enqueued {
     session.shared.reclaim.given(message.number);
     Ok(CUresult::SUCCESS)
