@@ -17,7 +17,7 @@ pub enum Taken {
     Both,
     /// For `sm_90a` only.
     ByA,
-    /// For neither.
+    /// For neither target.
     Neither,
 }
 
@@ -59,9 +59,9 @@ pub enum AcceptedError {
     /// A file cannot be read or written, or ptxas not be run.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file, or ptxas.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         error: io::Error,
     },
     /// A line without a verdict.
@@ -69,7 +69,7 @@ pub enum AcceptedError {
     Line {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// The line, from 1.
         line: usize,
     },
     /// ptxas refused a text for no line of it.

@@ -37,20 +37,20 @@ pub(crate) struct Operands {
     pub(crate) results: Vec<Kind>,
 }
 
-/// A question.
+/// What a device is asked to run, and how its answer is judged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
     /// The form, or the name of the program; unique in its group.
     pub name: String,
-    /// The PTX.
+    /// The PTX text.
     pub text: String,
-    /// Blocks.
+    /// Blocks in the grid.
     pub grid: [u32; 3],
-    /// Threads a block.
+    /// Threads in a block.
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub dynamic: u32,
-    /// Blocks a cluster.
+    /// Blocks in a cluster; `None` for a launch without clusters.
     pub cluster: Option<[u32; 3]>,
     /// Whether all blocks must be resident.
     pub cooperative: bool,
@@ -64,7 +64,7 @@ pub struct Case {
     pub optimise: bool,
     /// Forms that a program shows, besides the one that names it.
     pub(crate) covers: Vec<String>,
-    /// Of a form.
+    /// Operands of a form; `None` for programs.
     pub(crate) operands: Option<Operands>,
     /// How answers are compared.
     pub(crate) check: Check,

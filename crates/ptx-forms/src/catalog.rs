@@ -11,18 +11,10 @@
 //! - the bound lies around a function of the sources, or around the kept result when it names none;
 //! - a comment that stands right above lines is their heading.
 
-use crate::case::{Argument, Case, Check, Operands};
 use crate::exact::Bound;
-use crate::kernel;
+use crate::form::{Form, Source};
 use crate::kind::Kind;
-use crate::rng::Rng;
-use crate::values::{Domain, values};
-
-/// How often a form is run: four blocks of four warps.
-pub(crate) const ROWS: usize = 512;
-
-/// Threads a block.
-const THREADS: u32 = 128;
+use crate::values::Domain;
 
 /// A line of the catalogue that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,30 +28,6 @@ pub struct CatalogError {
     text: String,
 }
 
-/// A source operand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Source {
-    /// Its type.
-    pub(crate) kind: Kind,
-    /// What it takes.
-    pub(crate) domain: Domain,
-}
-
-/// One exact form.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Form {
-    /// As it stands in PTX.
-    pub(crate) name: String,
-    /// Types of its results.
-    pub(crate) results: Vec<Kind>,
-    /// Its operands.
-    pub(crate) sources: Vec<Source>,
-    /// Its statements.
-    pub(crate) body: String,
-    /// For approximations.
-    pub(crate) bound: Option<Bound>,
-}
-
 /// A line: a family of forms.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Family {
@@ -69,7 +37,7 @@ pub(crate) struct Family {
     pub(crate) pattern: String,
     /// What the line asks of approximations, as written.
     pub(crate) bound: String,
-    /// Its forms.
+    /// Its forms, in the order of the pattern's alternatives.
     pub(crate) forms: Vec<Form>,
 }
 
@@ -93,7 +61,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Family>, CatalogError> {
     Ok(families)
 }
 
-/// One line.
+/// Reads one line.
 fn family(line: &str, heading: &str) -> Result<Family, &'static str> {
     let (line, bound) = line.split_once(" ~ ").unwrap_or((line, ""));
     let (line, body) = line.split_once(" | ").map_or((line, None), |(line, body)| (line, Some(body.trim())));
@@ -155,48 +123,6 @@ pub(crate) fn alternatives(pattern: &str) -> Option<Vec<String>> {
     let tails = alternatives(after)?;
     let heads = choices.split(',').map(|choice| format!("{before}{}", choice.trim()));
     Some(heads.flat_map(|head| tails.iter().map(move |tail| format!("{head}{tail}"))).collect())
-}
-
-impl Form {
-    /// The form over its values. Operands are related to the one before them where both have one type.
-    pub(crate) fn case(&self) -> Case {
-        let mut columns: Vec<Vec<u128>> = Vec::new();
-        for (index, source) in self.sources.iter().enumerate() {
-            let near = index.checked_sub(1).filter(|before| self.sources[*before].kind == source.kind);
-            let near = near.and_then(|before| columns.get(before)).map(Vec::as_slice);
-            let mut rng = Rng::of(&format!("{index} {:?} {:?}", source, near.is_some()));
-            let column = values(source.kind, source.domain, ROWS, near, &mut rng);
-            columns.push(column);
-        }
-        let mut input = Vec::new();
-        for (source, column) in self.sources.iter().zip(&columns) {
-            input.resize(input.len().next_multiple_of(16), 0);
-            input.extend(column.iter().flat_map(|value| value.to_le_bytes()[..source.kind.bytes()].to_vec()));
-        }
-        Case {
-            name: self.name.clone(),
-            text: kernel::text(self),
-            grid: [ROWS as u32 / THREADS, 1, 1],
-            block: [THREADS, 1, 1],
-            dynamic: 0,
-            cluster: None,
-            cooperative: false,
-            arguments: vec![Argument::Input(input), Argument::Output(kernel::output_bytes(self))],
-            fault: 0,
-            needs_driver: false,
-            optimise: true,
-            covers: Vec::new(),
-            operands: Some(Operands {
-                sources: self.sources.iter().map(|source| source.kind).collect(),
-                results: self.results.clone(),
-            }),
-            check: match (self.bound, self.results.first()) {
-                (None, _) => Check::Exact,
-                (Some(bound), Some(result)) if bound.function.is_none() => Check::Near(bound, *result),
-                (Some(bound), _) => Check::Function(bound),
-            },
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Holds an answer against the kept one.
 
 use crate::case::{Case, Check, Operands};
-use crate::catalog::ROWS;
 use crate::device::Answer;
 use crate::exact::{Bound, Function};
+use crate::form::ROWS;
 use crate::kernel::result_bytes;
 use crate::kind::{Content, Format, Kind};
 use crate::values::decode;

@@ -11,7 +11,7 @@ pub(crate) enum Measure {
     Ulp(f64),
     /// Relative to the exact value.
     Relative(f64),
-    /// Absolute.
+    /// An absolute distance.
     Absolute(f64),
     /// Relative or absolute, whichever is more.
     Either(f64),
@@ -20,7 +20,7 @@ pub(crate) enum Measure {
 /// The largest error allowed, and the function it is measured from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Bound {
-    /// How far.
+    /// How far results may be from it.
     pub(crate) measure: Measure,
     /// From what; none for a bound around kept values.
     pub(crate) function: Option<Function>,

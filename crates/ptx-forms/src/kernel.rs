@@ -4,9 +4,15 @@
 //! register, so that what an instruction leaves in its upper bits is part of the answer. A body that speaks of `room` gets a
 //! global variable of that name, with 32 bytes for each row.
 
-use crate::catalog::{Form, ROWS};
+use crate::case::{Argument, Case, Check, Operands};
+use crate::form::{Form, ROWS};
 use crate::kind::{Content, Kind};
+use crate::rng::Rng;
+use crate::values::values;
 use std::fmt::Write;
+
+/// Threads a block.
+const THREADS: u32 = 128;
 
 /// Bytes of a result in memory.
 pub(crate) fn result_bytes(kind: Kind) -> usize {
@@ -18,7 +24,7 @@ pub(crate) fn output_bytes(form: &Form) -> usize {
     form.results.iter().map(|kind| result_bytes(*kind) * ROWS).sum()
 }
 
-/// The kernel.
+/// The text of the kernel that runs a form.
 pub(crate) fn text(form: &Form) -> String {
     let room = if form.body.contains("room") {
         format!(".global .align 32 .b8 room[{}];\n", 32 * ROWS)
@@ -82,6 +88,48 @@ fn store(out: &mut String, kind: Kind, index: usize, start: usize) {
         "b128" => write!(out, "mov.b128 {{low, high}}, d{index};\nst.global.v2.b64 [at+{start}], {{low, high}};\n"),
         _ => writeln!(out, "st.global.{register} [at+{start}], d{index};"),
     };
+}
+
+impl Form {
+    /// The form over its values. Operands are related to the one before them where both have one type.
+    pub(crate) fn case(&self) -> Case {
+        let mut columns: Vec<Vec<u128>> = Vec::new();
+        for (index, source) in self.sources.iter().enumerate() {
+            let near = index.checked_sub(1).filter(|before| self.sources[*before].kind == source.kind);
+            let near = near.and_then(|before| columns.get(before)).map(Vec::as_slice);
+            let mut rng = Rng::of(&format!("{index} {:?} {:?}", source, near.is_some()));
+            let column = values(source.kind, source.domain, ROWS, near, &mut rng);
+            columns.push(column);
+        }
+        let mut input = Vec::new();
+        for (source, column) in self.sources.iter().zip(&columns) {
+            input.resize(input.len().next_multiple_of(16), 0);
+            input.extend(column.iter().flat_map(|value| value.to_le_bytes()[..source.kind.bytes()].to_vec()));
+        }
+        Case {
+            name: self.name.clone(),
+            text: text(self),
+            grid: [ROWS as u32 / THREADS, 1, 1],
+            block: [THREADS, 1, 1],
+            dynamic: 0,
+            cluster: None,
+            cooperative: false,
+            arguments: vec![Argument::Input(input), Argument::Output(output_bytes(self))],
+            fault: 0,
+            needs_driver: false,
+            optimise: true,
+            covers: Vec::new(),
+            operands: Some(Operands {
+                sources: self.sources.iter().map(|source| source.kind).collect(),
+                results: self.results.clone(),
+            }),
+            check: match (self.bound, self.results.first()) {
+                (None, _) => Check::Exact,
+                (Some(bound), Some(result)) if bound.function.is_none() => Check::Near(bound, *result),
+                (Some(bound), _) => Check::Function(bound),
+            },
+        }
+    }
 }
 
 #[cfg(test)]

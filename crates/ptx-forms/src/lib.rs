@@ -10,7 +10,7 @@
 //! | module | what |
 //! |---|---|
 //! | `kind`, `values`, `rng` | types, and the values to try |
-//! | `catalog`, `kernel`, `program`, `random` | where cases come from |
+//! | `form`, `catalog`, `kernel`, `program`, `random` | where cases come from |
 //! | `case`, `suite` | what a case is, and all of them |
 //! | `device`, `interpreter`, `gpu` | what runs them |
 //! | `accepted` | which forms ptxas takes, to be loaded and refused alike |
@@ -23,6 +23,7 @@ mod catalog;
 mod check;
 mod device;
 mod exact;
+mod form;
 mod gpu;
 mod interpreter;
 mod kernel;

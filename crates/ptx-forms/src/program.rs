@@ -22,7 +22,7 @@ pub struct ProgramError {
 /// A program and what it shows.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Program {
-    /// A sentence.
+    /// What the program shows, in one sentence.
     pub(crate) about: String,
     /// How to run it.
     pub(crate) case: Case,

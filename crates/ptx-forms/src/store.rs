@@ -34,7 +34,7 @@ pub enum StoreError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         error: std::io::Error,
     },
     /// It is not what was written.

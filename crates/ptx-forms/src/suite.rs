@@ -2,6 +2,7 @@
 
 use crate::case::Case;
 use crate::catalog::{self, CatalogError, Family};
+use crate::form::Form;
 use crate::program::{self, ProgramError};
 use crate::random;
 use crate::store::{Kept, StoreError};
@@ -25,9 +26,9 @@ pub enum SuiteError {
     /// A folder or file cannot be read.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         error: std::io::Error,
     },
     /// One form stands in two lines.
@@ -73,7 +74,7 @@ pub fn suite(root: &Path) -> Result<Vec<Group>, SuiteError> {
     for (name, text) in files(&root.join("catalog"), "forms")? {
         let path = root.join("catalog").join(&name);
         let families = catalog::parse(&text).map_err(|error| SuiteError::Catalog { path, error })?;
-        let cases = families.iter().flat_map(|family| &family.forms).map(catalog::Form::case).collect();
+        let cases = families.iter().flat_map(|family| &family.forms).map(Form::case).collect();
         groups.push(Group { name, cases, families, about: Vec::new() });
     }
     let programs = files(&root.join("programs"), "ptx")?;

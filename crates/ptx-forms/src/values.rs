@@ -11,7 +11,7 @@ use crate::rng::Rng;
 pub(crate) enum Domain {
     /// Everything: edges, any bits, ordinary values.
     Edge,
-    /// Any bits.
+    /// Random bits.
     Random,
     /// Finite floats around one, or integers of any size.
     Range,
@@ -155,7 +155,7 @@ fn float(format: Format, domain: Domain, index: usize, rng: &mut Rng) -> u128 {
     )
 }
 
-/// Any bits.
+/// Random bits, 128 of them.
 fn bits(rng: &mut Rng) -> u128 {
     u128::from(rng.next()) << 64 | u128::from(rng.next())
 }

@@ -1,40 +1,31 @@
-//! Tokens to a syntax tree: module level. Bodies are in `statement`, operands in `operand`, variables in `variable`.
+//! Tokens to a syntax tree: module level.
+//!
+//! | module | what |
+//! |---|---|
+//! | `tokens` | access to the tokens, with one read ahead |
+//! | `operand` | operands of instructions |
+//! | `variable` | declarations of variables and parameters |
+//! | `signature` | returns, name, parameters and directives of a function |
+//! | `statement` | bodies of functions |
 //!
 //! The parser looks one token ahead, never recurses deeper than `MAX_DEPTH`, and skips what has no effect on execution:
 //! debug sections, `.file`, `.loc`, `.pragma`.
 
 mod operand;
+mod signature;
 mod statement;
+mod tokens;
 mod variable;
 
-use crate::ast::{Function, Item, Linkage, Module, Variable};
-use crate::error::ParseError;
-use crate::lexer::{Lexer, Token, TokenKind};
-
-/// Deepest nesting of braces that is followed; compilers nest two or three deep.
-const MAX_DEPTH: u32 = 64;
+use crate::ast::{Function, Item, Linkage, Module};
+use crate::lexer::{Token, TokenKind};
+pub(crate) use tokens::Parser;
+use tokens::{Parsed, error};
 
 /// The first version of PTX that has `.address_size`.
 const ADDRESS_SIZE_SINCE: (u32, u32) = (2, 3);
 
-/// A parser over one text.
-#[derive(Debug)]
-pub(crate) struct Parser<'a> {
-    lexer: Lexer<'a>,
-    /// The token read ahead, if any.
-    ahead: Option<Token<'a>>,
-    depth: u32,
-}
-
-/// What most parsing functions return.
-type Parsed<T> = Result<T, ParseError>;
-
 impl<'a> Parser<'a> {
-    /// A parser at the start of `text`.
-    pub(crate) fn new(text: &'a str) -> Self {
-        Self { lexer: Lexer::new(text), ahead: None, depth: 0 }
-    }
-
     /// The whole text.
     pub(crate) fn module(mut self) -> Parsed<Module<'a>> {
         let mut module = Module { address_size: 64, ..Module::default() };
@@ -114,15 +105,6 @@ impl<'a> Parser<'a> {
         parts.ok_or_else(|| error(&token, "expected a version such as 9.0"))
     }
 
-    /// Words with commas between them.
-    fn words(&mut self) -> Parsed<Vec<&'a str>> {
-        let mut words = vec![self.word()?];
-        while self.accept(b',')? {
-            words.push(self.word()?);
-        }
-        Ok(words)
-    }
-
     /// `.alias name, target;`
     fn alias(&mut self, line: u32) -> Parsed<Item<'a>> {
         let name = self.word()?;
@@ -142,156 +124,4 @@ impl<'a> Parser<'a> {
         }
         Ok(function)
     }
-
-    /// `(returns) name (params)`, also of a `.callprototype`, whose name is `_`.
-    fn signature(&mut self, entry: bool, linkage: Linkage) -> Parsed<Function<'a>> {
-        let returns = self.params()?;
-        let token = self.next()?;
-        let TokenKind::Word(name) = token.kind else { return Err(error(&token, "expected a function name")) };
-        let params = self.params()?;
-        Ok(Function { linkage, entry, name, returns, params, directives: Vec::new(), body: None, line: token.line })
-    }
-
-    /// A parenthesised parameter list, or nothing.
-    fn params(&mut self) -> Parsed<Vec<Variable<'a>>> {
-        let mut params = Vec::new();
-        if !self.accept(b'(')? || self.accept(b')')? {
-            return Ok(params);
-        }
-        loop {
-            params.push(self.param()?);
-            if self.accept(b')')? {
-                return Ok(params);
-            }
-            self.expect(b',')?;
-        }
-    }
-
-    /// `.maxntid 128, 1, 1 .minnctapersm 2 .pragma "..."; .noreturn`
-    fn function_directives(&mut self) -> Parsed<Vec<(&'a str, Vec<u64>)>> {
-        let mut directives = Vec::new();
-        while let TokenKind::Dotted(name) = self.peek()?.kind {
-            self.next()?;
-            if name == "pragma" {
-                self.skip_statement()?;
-                continue;
-            }
-            let mut numbers = Vec::new();
-            while let TokenKind::Int(number) = self.peek()?.kind {
-                self.next()?;
-                numbers.push(number);
-                self.accept(b',')?;
-            }
-            directives.push((name, numbers));
-        }
-        Ok(directives)
-    }
-
-    /// `.section .debug_info { ... }`, or `.section name` and nothing else on its line.
-    fn skip_section(&mut self) -> Parsed<()> {
-        let name = self.next()?;
-        let brace = self.peek()?;
-        if brace.kind != TokenKind::Punct(b'{') {
-            return self.skip_line(name.line);
-        }
-        let mut open = 0_u32;
-        loop {
-            let token = self.next()?;
-            match token.kind {
-                TokenKind::Punct(b'{') => open += 1,
-                TokenKind::Punct(b'}') if open == 1 => return Ok(()),
-                TokenKind::Punct(b'}') => open -= 1,
-                TokenKind::End => return Err(error(&token, "section without end")),
-                _ => {}
-            }
-        }
-    }
-
-    /// Skips the rest of line `line`: `.loc` and `.file` have no terminator.
-    fn skip_line(&mut self, line: u32) -> Parsed<()> {
-        while self.peek()?.line == line && self.peek()?.kind != TokenKind::End {
-            self.next()?;
-        }
-        Ok(())
-    }
-
-    /// Skips up to and including the next `;`.
-    fn skip_statement(&mut self) -> Parsed<()> {
-        loop {
-            let token = self.next()?;
-            match token.kind {
-                TokenKind::Punct(b';') => return Ok(()),
-                TokenKind::End => return Err(error(&token, "expected ;")),
-                _ => {}
-            }
-        }
-    }
-
-    // Token access.
-
-    /// Takes the next token.
-    fn next(&mut self) -> Parsed<Token<'a>> {
-        match self.ahead.take() {
-            Some(token) => Ok(token),
-            None => self.lexer.next(),
-        }
-    }
-
-    /// Looks at the next token without taking it.
-    fn peek(&mut self) -> Parsed<Token<'a>> {
-        let token = self.next()?;
-        self.ahead = Some(token);
-        Ok(token)
-    }
-
-    /// Takes the next token if it is `punct`.
-    fn accept(&mut self, punct: u8) -> Parsed<bool> {
-        let found = self.peek()?.kind == TokenKind::Punct(punct);
-        if found {
-            self.next()?;
-        }
-        Ok(found)
-    }
-
-    /// Takes the next token, which must be `punct`.
-    fn expect(&mut self, punct: u8) -> Parsed<()> {
-        let token = self.next()?;
-        match token.kind {
-            TokenKind::Punct(found) if found == punct => Ok(()),
-            _ => Err(error(&token, format!("expected '{}'", char::from(punct)))),
-        }
-    }
-
-    /// Takes a name.
-    fn word(&mut self) -> Parsed<&'a str> {
-        let token = self.next()?;
-        match token.kind {
-            TokenKind::Word(word) => Ok(word),
-            _ => Err(error(&token, "expected a name")),
-        }
-    }
-
-    /// Takes an integer.
-    fn int(&mut self) -> Parsed<u64> {
-        let token = self.next()?;
-        match token.kind {
-            TokenKind::Int(value) => Ok(value),
-            _ => Err(error(&token, "expected an integer")),
-        }
-    }
-
-    /// Enters one level of nesting; every call is paired with `depth -= 1`.
-    fn descend(&mut self) -> Parsed<()> {
-        self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            let token = self.peek()?;
-            return Err(error(&token, "nested too deeply"));
-        }
-        Ok(())
-    }
-}
-
-/// An error at `token`.
-fn error(token: &Token<'_>, message: impl Into<String>) -> ParseError {
-    ParseError::at(token.line, token.column, token.text, message)
 }

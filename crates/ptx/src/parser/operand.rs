@@ -1,6 +1,6 @@
 //! Operands: registers, constants, addresses, vectors, argument lists.
 
-use super::{Parsed, Parser, error};
+use super::tokens::{Parsed, Parser, error};
 use crate::ast::Operand;
 use crate::lexer::{Token, TokenKind};
 
@@ -68,7 +68,7 @@ impl<'a> Parser<'a> {
                 self.expect(b',')?;
             }
         }
-        self.depth -= 1;
+        self.ascend();
         Ok(list)
     }
 

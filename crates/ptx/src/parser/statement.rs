@@ -1,6 +1,7 @@
 //! Bodies of functions: labels, declarations, scopes and instructions.
 
-use super::{Parsed, Parser, error, variable};
+use super::tokens::{Parsed, Parser, error};
+use super::variable;
 use crate::ast::{Guard, Instruction, Linkage, Operand, Statement};
 use crate::lexer::{Token, TokenKind};
 
@@ -21,7 +22,7 @@ impl<'a> Parser<'a> {
                 _ => return Err(error(&token, "expected a statement")),
             }
         }
-        self.depth -= 1;
+        self.ascend();
         Ok(statements)
     }
 

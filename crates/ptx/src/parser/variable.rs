@@ -1,6 +1,6 @@
 //! Variable declarations and their initialisers.
 
-use super::{Parsed, Parser, error};
+use super::tokens::{Parsed, Parser, error};
 use crate::ast::{Initial, Linkage, Space, SymbolAddress, Variable};
 use crate::lexer::TokenKind;
 
@@ -143,7 +143,7 @@ impl<'a> Parser<'a> {
                 break;
             }
         }
-        self.depth -= 1;
+        self.ascend();
         Ok(list)
     }
 
@@ -162,7 +162,7 @@ impl<'a> Parser<'a> {
             TokenKind::F32(bits) => Initial::F32(if negative { bits ^ (1 << 31) } else { bits }),
             TokenKind::F64(bits) => Initial::F64(if negative { bits ^ (1 << 63) } else { bits }),
             TokenKind::Word(_) if !negative => {
-                self.ahead = Some(token);
+                self.put_back(token);
                 Initial::Address(self.symbol_address(None)?)
             }
             _ => return Err(error(&token, "expected a value")),

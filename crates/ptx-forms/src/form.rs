@@ -1,0 +1,32 @@
+//! A form of an instruction: what the catalogue says of it.
+
+use crate::exact::Bound;
+use crate::kind::Kind;
+use crate::values::Domain;
+
+/// How often a form is run: four blocks of four warps.
+pub(crate) const ROWS: usize = 512;
+
+/// A source operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Source {
+    /// Its type.
+    pub(crate) kind: Kind,
+    /// The values that it takes.
+    pub(crate) domain: Domain,
+}
+
+/// One exact form.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Form {
+    /// As it stands in PTX.
+    pub(crate) name: String,
+    /// Types of its results.
+    pub(crate) results: Vec<Kind>,
+    /// Its operands.
+    pub(crate) sources: Vec<Source>,
+    /// Its statements in PTX.
+    pub(crate) body: String,
+    /// How far an approximation may be off; `None` for exact forms.
+    pub(crate) bound: Option<Bound>,
+}
