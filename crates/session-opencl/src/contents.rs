@@ -44,7 +44,7 @@ use crate::handlers::{driver, make};
 use crate::journal::{self, Mapped, State};
 use crate::memory::host::pointer;
 use crate::objects::table::Object;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Why contents cannot be kept, or put back.
 #[derive(Debug, thiserror::Error)]

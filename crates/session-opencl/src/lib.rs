@@ -19,6 +19,7 @@ mod memory;
 mod objects;
 mod session;
 mod snapshot;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -26,5 +27,5 @@ pub use calls::fault::SessionError;
 pub use calls::usage::Usage;
 pub use drivers::driver;
 pub use memory::host::HostMemory;
-pub use session::Session;
 pub use snapshot::{QUOTA, examine, host_base, is_kept_in, is_outline};
+pub use state::Session;

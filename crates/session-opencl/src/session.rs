@@ -1,14 +1,13 @@
-//! One program's state in the worker, and the loop that executes its frames.
+//! The loop that executes a program's frames.
 //!
 //! Frames are executed in order by one thread, which never waits for a device. What goes wrong with a message is either
 //! a code for the program or the end of the session ([`Fault`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use katydid_opencl_sys::Code;
-use katydid_session_core::{Capture, Orders, Pumped, Uploads};
+use katydid_session_core::{Capture, Pumped, Uploads};
 use katydid_transport::{Event, Replier, WorkerLink};
 use katydid_wire::codec::Reply;
 use katydid_wire::frame::FrameHead;
@@ -18,103 +17,25 @@ use katydid_wire::opencl::{id, kind};
 use crate::calls::busy_poll::BusyPoll;
 use crate::calls::dispatch::dispatch;
 use crate::calls::event_poller::EventPoller;
-use crate::calls::executor::{Executors, Task};
+use crate::calls::executor::{Executors, Job, task};
 use crate::calls::fault::{Fault, SessionError};
-use crate::calls::notify::Listener;
-use crate::calls::quiesce::Marker;
 use crate::calls::shared::Shared;
 use crate::calls::usage::Usage;
 use crate::drivers::devices;
 use crate::drivers::driver::Platform;
 use crate::handlers::next_upcall;
-use crate::journal::{self, Journal, Rehearsal, Replay};
+use crate::journal::{Journal, Replay};
 use crate::memory::host::HostMemory;
-use crate::memory::pinned::StagingState;
 use crate::memory::staged::StagingArea;
 use crate::memory::svm::Svm;
-use crate::memory::unshare::ReadyPages;
 use crate::memory::zero_copy::ZeroCopyArea;
-use crate::objects::held_events::HeldEvent;
 use crate::objects::table::Object;
+use crate::state::Session;
 
 /// Most bytes of one message's data; what a command moves beyond that is refused by the program's side.
 const MAX_DATA: u64 = 16 << 30;
 /// Bytes that all unfinished data of a session may take together.
 const MAX_PENDING: u64 = 24 << 30;
-
-/// What of a call may wait: run by an executor.
-pub(crate) type Job<R> = Box<dyn FnOnce(&Arc<Shared>) -> Result<R, Code> + Send>;
-
-/// One program's state.
-pub struct Session {
-    pub(crate) shared: Arc<Shared>,
-    /// The machine's.
-    pub(crate) platforms: Vec<Platform>,
-    /// The same as the program found them, perhaps on another machine.
-    pub(crate) here: Vec<journal::Platform>,
-    pub(crate) uploads: Uploads,
-    /// Long answers, by program thread, until the next one.
-    pub(crate) blobs: HashMap<u32, Vec<u8>>,
-    pub(crate) svm: Svm,
-    /// Bytes that memory objects were counted with, by id.
-    pub(crate) counted: HashMap<u32, u64>,
-    /// Callbacks of the ends of memory objects, by id, in the order in which they were registered.
-    pub(crate) destructors: HashMap<u32, Vec<u64>>,
-    /// Who is told of errors of contexts, by id.
-    pub(crate) listeners: HashMap<u32, Listener>,
-    /// How what is alive was made.
-    pub(crate) journal: Journal,
-    pub(crate) replay: Replay,
-    /// What was made of the outline, if it was made of one.
-    pub(crate) rehearsal: Option<Rehearsal>,
-    /// What the program was told of platforms and devices: object and parameter.
-    pub(crate) told: BTreeMap<(u32, u32), Vec<u8>>,
-    /// When commands came to their states, by event, for those that ended before a restore.
-    pub(crate) event_times: HashMap<u32, BTreeMap<u32, u64>>,
-    /// After a restore: the frame for which the program's upcall thread waits.
-    pub(crate) waiting_upcall: Option<FrameHead>,
-    /// Frames executed when the session was last at rest, or in the worker before this one.
-    pub(crate) frames: u64,
-    /// What a companion wants, where there can be one.
-    pub(crate) orders: Option<Orders>,
-    /// Markers behind everything that queues have, while the session comes to rest.
-    pub(crate) markers: Option<Vec<Marker>>,
-    /// Markers behind everything in queues that the program has released.
-    pub(crate) ending: Vec<Marker>,
-    /// Events of commands of our own that had not ended when no thread waited for them any more ([`Session::outlast`]).
-    pub(crate) outlasting: Vec<HeldEvent>,
-    /// The last write of each context that the program took for done when it was enqueued.
-    pub(crate) taken_for_done: HashMap<u32, HeldEvent>,
-    /// Devices to use in place of those that the session had, if it is rebuilt.
-    pub(crate) wishes: String,
-    /// None on a stream.
-    pub(crate) staging: Option<StagingArea>,
-    /// What contexts know of it.
-    pub(crate) staging_known: HashMap<u32, StagingState>,
-    /// Memory that the program may read; none on a stream, and before the program is there.
-    pub(crate) zero_copy: Option<Arc<ZeroCopyArea>>,
-    /// Whether buffers of contexts may lie there.
-    pub(crate) shelf_known: HashMap<u32, bool>,
-    /// Where buffers are that do.
-    pub(crate) on_shelf: HashMap<u32, u64>,
-    /// Memory that the program has too; none on a stream.
-    pub(crate) host: Option<HostMemory>,
-    /// Memory objects that lie in it.
-    pub(crate) lies_in_host: HashSet<u32>,
-    /// Those that the driver maps there, whether or not they lie there.
-    pub(crate) mapped_in_host: HashSet<u32>,
-    /// Those that lay there before this worker came: which of their parts the program has mapped is not known.
-    pub(crate) was_in_host: HashSet<u32>,
-    /// Their regions that are mapped in the driver, by object and address: how often.
-    pub(crate) host_maps: HashMap<(u32, u64), u32>,
-    /// Pages for those that a snapshot is to part from the program.
-    pub(crate) ready: Arc<ReadyPages>,
-    /// Pipes that were arguments of kernels, and so may have something in them.
-    pub(crate) given_pipes: HashSet<u32>,
-    pub(crate) busy_poll: BusyPoll,
-    pub(crate) event_poller: EventPoller,
-    pub(crate) executors: Executors,
-}
 
 impl Session {
     /// A session over the machine's platforms. They and their devices have the first numbers, in their order.
@@ -275,15 +196,4 @@ impl Session {
             None => Ok(()),
         }
     }
-}
-
-/// A job with its answer, for an executor.
-fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
-    ManuallyDrop::new(Box::new(move |shared: &Arc<Shared>| {
-        // A program that is gone needs no answer; the monitor ends the process.
-        let _ = match job(shared) {
-            Ok(reply) => shared.answer(&head, Code::SUCCESS, &reply, true),
-            Err(code) => shared.answer(&head, code, &(), true),
-        };
-    }))
 }

@@ -24,8 +24,8 @@ use crate::journal::State;
 use crate::memory::staged::StagingArea;
 use crate::objects::held_events::HeldEvent;
 use crate::objects::table::Object;
-use crate::session::Session;
 use crate::snapshot::examine;
+use crate::state::Session;
 
 /// Notes the codes of replies.
 #[derive(Default)]

@@ -21,7 +21,7 @@ use katydid_wire::frame::FrameHead;
 use crate::calls::fault::Fault;
 use crate::calls::shared::Shared;
 use crate::device::ask::ask;
-use crate::session::Session;
+use crate::state::Session;
 
 use build::{Builder, Purpose, change};
 pub(crate) use stage::Stages;

@@ -20,8 +20,8 @@ mod upcall;
 
 use katydid_cuda_sys::CUresult;
 
+use crate::calls::executor::Job;
 use crate::calls::fault::Fault;
-use crate::session::Job;
 
 pub(crate) use crate::handlers::code::function::{
     kdFunctionFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdKernelFunction, kdLibraryKernel,

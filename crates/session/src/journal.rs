@@ -52,7 +52,7 @@ pub use state::{Opening, messages_of};
 use stream_highwater::StreamHighwater;
 use tombstones::Tombstones;
 
-use crate::session::Session;
+use crate::state::Session;
 
 /// Kinds of objects. The first ones have ids that the program gives densely from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -20,6 +20,7 @@ mod memory;
 mod objects;
 mod session;
 mod snapshot;
+mod state;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -32,5 +33,6 @@ pub use memory::device_memory;
 pub use memory::host_memory::HostMemory;
 pub use memory::reclaim::{Reclaim, ReclaimPeers, ReclaimRequest};
 pub use memory::usage::Usage;
-pub use session::{Session, Setup, WarmContext};
+pub use session::Setup;
 pub use snapshot::{Carrier, SnapshotError, journal_of};
+pub use state::{Session, WarmContext};

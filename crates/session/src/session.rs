@@ -1,20 +1,18 @@
-//! One program's state in the worker, and the loop that executes its frames.
+//! The loop that executes a program's frames.
 //!
 //! Frames are executed in order by one thread, which never waits for the GPU. What goes wrong with a message is either
 //! a code for the program or the end of the session ([`Fault`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use katydid_arena::{AddressMap, ReserveError};
-use katydid_cuda_sys::{CUcontext, CUlaunchAttribute, CUresult, CUstream};
+use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
-use katydid_session_core::{Capture, Orders, Pumped, Uploads};
+use katydid_session_core::{Capture, Pumped, Uploads};
 #[cfg(test)]
 use katydid_transport::Replier;
-use katydid_transport::compression::CompressionPolicy;
 use katydid_transport::{Buffers, Event, Spin, WorkerLink};
 use katydid_wire::codec::Reply;
 use katydid_wire::facts::Facts;
@@ -22,9 +20,8 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::message_name;
 
 use crate::calls::busy_poll::{BusyPoll, PendingWait};
-use crate::calls::context::Green;
 use crate::calls::dispatch::dispatch;
-use crate::calls::executor::{self, Executors, Task, TaskContext};
+use crate::calls::executor::{self, Executors, Job, TaskContext, task};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::relay::{self, Relay};
 use crate::calls::shared::Shared;
@@ -43,7 +40,7 @@ use crate::memory::usage::Usage;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::objects::tables::{Resolve, Tables};
 use crate::snapshot::{Carrier, Snapshots};
-use crate::transfer::reply_pool;
+use crate::state::{Session, WarmContext};
 use crate::transfer::staged::StagingArea;
 
 /// What a session is made of.
@@ -66,81 +63,6 @@ pub struct Setup {
     pub carrier: Option<Carrier>,
     /// Read by the worker's monitor.
     pub usage: Arc<Usage>,
-}
-
-/// A primary context retained in advance; the first `kdContextRetain` of its device takes it over.
-#[derive(Debug, Clone, Copy)]
-pub struct WarmContext {
-    /// Ordinal.
-    pub device: i32,
-    /// The driver's handle.
-    pub handle: CUcontext,
-}
-
-/// A call for an executor, and its answer.
-pub(crate) type Job<R> = Box<dyn FnOnce(&Driver) -> (CUresult, R) + Send>;
-
-/// One program's state.
-pub struct Session {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) tables: Tables,
-    pub(crate) facts: Facts,
-    pub(crate) address_check: AddressCheck,
-    pub(crate) device: DeviceMemory,
-    pub(crate) virtual_memory: VirtualMemory,
-    pub(crate) holdings: Holdings,
-    pub(crate) shares: Shares,
-    pub(crate) host: Option<HostMemory>,
-    pub(crate) staging: Option<StagingArea>,
-    /// Memory for bulk of a link that shares none, and the same as the driver knows it.
-    pub(crate) buffers: Option<Arc<Buffers>>,
-    pub(crate) buffered: Option<StagingArea>,
-    /// The buffer that the payload of the frame at hand lies in.
-    pub(crate) payload_buffer: Option<usize>,
-    /// What packing bulk for the program takes.
-    pub(crate) packer: Arc<CompressionPolicy>,
-    pub(crate) uploads: Uploads,
-    pub(crate) images: Images,
-    /// Images that programs have sent to servers like this one, where it keeps them.
-    pub(crate) store: Option<ImageStore>,
-    /// Threads whose next image is to be stored.
-    pub(crate) unstored: HashSet<u32>,
-    pub(crate) graphs: Graphs,
-    /// What program threads linked last, until they have fetched it.
-    pub(crate) linked: HashMap<u32, Vec<u8>>,
-    pub(crate) warm: Vec<WarmContext>,
-    /// Wire id of the context that is current on the main loop; 0: none.
-    pub(crate) current: u32,
-    /// The same, unless that is a green one: then `current` is the primary context, to which all but streams belongs.
-    pub(crate) entered: u32,
-    /// Green contexts by wire id.
-    pub(crate) greens: BTreeMap<u32, Green>,
-    /// Counts changes of contexts, see [`TaskContext`].
-    pub(crate) epoch: u64,
-    /// Default streams of program threads, by thread and context.
-    pub(crate) thread_streams: HashMap<(u32, u32), CUstream>,
-    /// The answer of the call at hand carries what the driver printed.
-    pub(crate) synchronised: bool,
-    /// How what is alive was made.
-    pub(crate) journal: Journal,
-    /// Times of events that were recorded before a restore.
-    pub(crate) event_times: EventTimes,
-    pub(crate) replay: Replay,
-    pub(crate) snapshots: Snapshots,
-    /// The link is read by a thread of its own.
-    pub(crate) is_relayed: bool,
-    /// After a restore: the frame for which the program's upcall thread waits.
-    pub(crate) waiting_upcall: Option<FrameHead>,
-    /// Frames executed when the session was last at rest, or in the worker before this one.
-    pub(crate) frames: u64,
-    /// What a companion wants, where there can be one.
-    pub(crate) orders: Option<Orders>,
-    pub(crate) busy_poll: BusyPoll,
-    /// Attributes of the launch at hand.
-    pub(crate) attributes: Vec<CUlaunchAttribute>,
-    pub(crate) executors: Executors,
-    /// The payload of the last answer of the main loop.
-    pub(crate) scratch: Vec<u8>,
 }
 
 impl Session {
@@ -403,18 +325,6 @@ impl Session {
         }
         Ok(TaskContext { context: self.tables.contexts.get(self.entered)?, epoch: self.epoch })
     }
-}
-
-/// A job with its answer, for an executor.
-pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
-    ManuallyDrop::new(Box::new(move |shared: &Shared| {
-        let (status, reply) = job(&shared.driver);
-        let mut payload = Vec::new();
-        reply.encode(&mut payload);
-        // A program that is gone needs no answer; the monitor ends the process.
-        let _ = shared.answer(&head, status, [&payload, reply.tail()], true);
-        reply_pool::keep(reply.into_tail());
-    }))
 }
 
 /// No thread may be sent a reply who does not wait: it would be taken for that of the next call.

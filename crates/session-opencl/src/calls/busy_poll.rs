@@ -18,7 +18,7 @@ use katydid_wire::frame::FrameHead;
 use crate::calls::executor::Task;
 use crate::calls::fault::SessionError;
 use crate::objects::held_events::HeldEvent;
-use crate::session::Session;
+use crate::state::Session;
 
 /// A processor is kept busy no longer than this for one call: as long as a program stays awake for its answer. A read of four bytes
 /// takes NVIDIA's driver 37 microseconds.

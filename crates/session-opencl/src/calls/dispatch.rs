@@ -5,6 +5,6 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message;
 
 use crate::calls::fault::{Fault, SessionError};
-use crate::session::Session;
+use crate::state::Session;
 
 include!(concat!(env!("OUT_DIR"), "/opencl_dispatch.rs"));

@@ -9,6 +9,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
+use katydid_opencl_sys::Code;
+use katydid_wire::codec::Reply;
+use katydid_wire::frame::FrameHead;
+
 use crate::calls::fault::SessionError;
 use crate::calls::shared::Shared;
 
@@ -20,6 +24,20 @@ const QUEUE: usize = 2;
 /// What an executor does: the call, and the reply. One that is never done is not dropped either: the driver may be using what it
 /// holds.
 pub(crate) type Task = ManuallyDrop<Box<dyn FnOnce(&Arc<Shared>) + Send>>;
+
+/// What of a call may wait: run by an executor.
+pub(crate) type Job<R> = Box<dyn FnOnce(&Arc<Shared>) -> Result<R, Code> + Send>;
+
+/// A job with its answer, for an executor.
+pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
+    ManuallyDrop::new(Box::new(move |shared: &Arc<Shared>| {
+        // A program that is gone needs no answer; the monitor ends the process.
+        let _ = match job(shared) {
+            Ok(reply) => shared.answer(&head, Code::SUCCESS, &reply, true),
+            Err(code) => shared.answer(&head, code, &(), true),
+        };
+    }))
+}
 
 /// The executors of a session, by program thread.
 #[derive(Default)]

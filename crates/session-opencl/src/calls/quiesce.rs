@@ -22,8 +22,8 @@ use crate::memory::staged::StagingArea;
 use crate::objects::held_events::HeldEvent;
 use crate::objects::lifetimes::ObjectRef;
 use crate::objects::table::Object;
-use crate::session::Session;
 use crate::snapshot::refuse_outline;
+use crate::state::Session;
 
 /// A marker behind everything that a queue had.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use super::frozen::{Frozen, PrivateMappings, pages};
 use super::spare::{Spare, free_memory};
 use super::{Area, AreaLocation, ContentsError, LentRange};
 use crate::memory::svm::PAGE;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Names where copies are made, to compare the ways: `process`, `device` or `host`.
 const WAY_VARIABLE: &str = "KATYDID_OPENCL_ASIDE";

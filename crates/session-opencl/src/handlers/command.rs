@@ -16,7 +16,7 @@ use crate::handlers::{driver, pointer};
 use crate::objects::held_events::HeldEvent;
 use crate::objects::lifetimes::ObjectRef;
 use crate::objects::table::Object;
-use crate::session::Session;
+use crate::state::Session;
 
 use crate::handlers::transfer::origin_of;
 

@@ -22,7 +22,7 @@ use crate::handlers::info::facts;
 use crate::handlers::{driver, make, pointer};
 use crate::objects::lifetimes::ObjectRef;
 use crate::objects::table::{Handle as _, Object};
-use crate::session::Session;
+use crate::state::Session;
 
 /// Parts of a device: with no ids, only what there would be.
 pub(crate) fn kdclSubDevices(

@@ -12,6 +12,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message;
 
 use crate::calls::arguments::Arguments;
+use crate::calls::executor::Job;
 use crate::calls::fault::Fault;
 use crate::calls::quiesce::mark;
 use crate::calls::upcalls::DueCallback;
@@ -20,7 +21,7 @@ use crate::handlers::{driver, make};
 use crate::journal::times;
 use crate::objects::held_events::{HeldEvent, ask, wait};
 use crate::objects::table::Object;
-use crate::session::{Job, Session};
+use crate::state::Session;
 
 /// An event that the program sets.
 pub(crate) fn kdclUserEvent(

@@ -20,7 +20,7 @@ use crate::drivers::driver::value;
 use crate::handlers::driver;
 use crate::journal::times;
 use crate::objects::table::{Object, Objects};
-use crate::session::Session;
+use crate::state::Session;
 
 /// Asks, and keeps what is too long for one reply.
 pub(crate) fn kdclInfo(

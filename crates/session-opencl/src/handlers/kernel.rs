@@ -20,7 +20,7 @@ use crate::calls::fault::Fault;
 use crate::drivers::driver::value;
 use crate::handlers::{driver, make};
 use crate::objects::table::Object;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Arguments that a kernel can have, whatever a driver says.
 const MAX_ARGUMENTS: u32 = 4096;

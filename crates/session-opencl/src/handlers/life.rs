@@ -8,7 +8,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{kind as of, message};
 
 use crate::calls::fault::Fault;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Platforms and their devices with types: counts and numbers, in the order of the ids.
 pub(crate) fn kdclPlatforms(
@@ -90,12 +90,12 @@ pub(crate) fn kdclUpcallNext(
     _: &mut Session,
     head: &FrameHead,
     _: message::kdclUpcallNext,
-) -> Result<crate::session::Job<message::kdclUpcallNextReply>, Fault> {
+) -> Result<crate::calls::executor::Job<message::kdclUpcallNextReply>, Fault> {
     Ok(next_upcall(*head))
 }
 
 /// Waits for the next callback; `head` is the frame that is answered with it.
-pub(crate) fn next_upcall(head: FrameHead) -> crate::session::Job<message::kdclUpcallNextReply> {
+pub(crate) fn next_upcall(head: FrameHead) -> crate::calls::executor::Job<message::kdclUpcallNextReply> {
     Box::new(move |shared| {
         let due = shared.upcalls.next(&head);
         Ok(message::kdclUpcallNextReply { token: due.token, status: due.status, text: due.text })
@@ -107,6 +107,6 @@ pub(crate) fn kdclOutput(
     _: &mut Session,
     _: &FrameHead,
     _: message::kdclOutput,
-) -> Result<crate::session::Job<message::kdclOutputReply>, Fault> {
+) -> Result<crate::calls::executor::Job<message::kdclOutputReply>, Fault> {
     Ok(Box::new(|_| Ok(message::kdclOutputReply {})))
 }

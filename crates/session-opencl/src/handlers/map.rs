@@ -19,7 +19,7 @@ use crate::calls::fault::Fault;
 use crate::handlers::command::Command;
 use crate::handlers::driver;
 use crate::objects::table::Object;
-use crate::session::Session;
+use crate::state::Session;
 
 /// A region of a buffer, and its place in the memory of both.
 struct Region {

@@ -27,7 +27,7 @@ use crate::memory::host::{Maps, maps};
 use crate::memory::zero_copy;
 use crate::objects::lifetimes::ObjectRef;
 use crate::objects::table::Object;
-use crate::session::Session;
+use crate::state::Session;
 
 /// What programs ask of images, but for what is an object.
 const OF_IMAGES: [u32; 10] = [

@@ -16,6 +16,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{message, program as form};
 
 use crate::calls::arguments::Arguments;
+use crate::calls::executor::Job;
 use crate::calls::executor::{Task, apart};
 use crate::calls::fault::Fault;
 use crate::calls::notify::{self, BuildEnd};
@@ -25,7 +26,7 @@ use crate::drivers::driver::value;
 use crate::handlers::{driver, make, pointer};
 use crate::objects::held_events::ask;
 use crate::objects::table::Object;
-use crate::session::{Job, Session};
+use crate::state::Session;
 
 /// No code of a driver's.
 const NO_CODE: i32 = i32::MAX;

@@ -22,7 +22,7 @@ use crate::memory::host::{pointer, take_back};
 use crate::memory::svm::PAGE;
 use crate::memory::svm_placement::{LARGE_BLOCK_BYTES, in_zone, with_mappings};
 use crate::objects::table::Object;
-use crate::session::Session;
+use crate::state::Session;
 
 /// How often a driver is asked for memory in the zone.
 const MAX_ATTEMPTS: usize = 4;

@@ -12,6 +12,7 @@ use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
 use katydid_wire::opencl::{IN_HOST, IN_PIECE, IN_SVM, MAX_REPLY_VALUE_BYTES, NO_ZERO_COPY, land, message};
 
 use crate::calls::arguments::Arguments;
+use crate::calls::executor::Job;
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::pending_reads::{CommandEnd, PendingRead, PendingTransfer, ReadBuffer, ReadLocation};
 use crate::handlers::command::Command;
@@ -19,7 +20,7 @@ use crate::handlers::driver;
 use crate::memory::host::pointer;
 use crate::objects::held_events::HeldEvent;
 use crate::objects::table::Object;
-use crate::session::{Job, Session};
+use crate::state::Session;
 
 /// Where in this process the program's bytes are, and how far apart rows and slices are in bytes; 0: there are no gaps.
 #[derive(Clone, Copy)]

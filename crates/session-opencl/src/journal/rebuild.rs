@@ -31,7 +31,7 @@ use crate::memory::svm::PAGE;
 use crate::memory::svm_placement;
 use crate::objects::held_events::ask;
 use crate::objects::table::Object;
-use crate::session::Session;
+use crate::state::Session;
 
 /// `CL_PROGRAM_BUILD_LOG`.
 const BUILD_LOG: u32 = 0x1183;

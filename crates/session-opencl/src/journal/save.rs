@@ -23,7 +23,7 @@ use crate::calls::pending_reads::ReadLocation;
 use crate::handlers::driver;
 use crate::objects::held_events::ask;
 use crate::objects::table::Object;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Numbers of objects that a program does not know are this and above; the program's side has room for fewer.
 const FIRST_HIDDEN_NUMBER: u32 = 1 << 23;

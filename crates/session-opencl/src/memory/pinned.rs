@@ -14,7 +14,7 @@ use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device
 
 use crate::handlers::{driver, make};
 use crate::objects::lifetimes::ObjectRef;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Set to `plain`, has no staging area made known so; set to `pinned`, that of every context at once, to compare the ways and to
 /// test the second one with processors.

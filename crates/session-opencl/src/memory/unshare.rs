@@ -35,7 +35,7 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_a
 use crate::contents::free_memory;
 use crate::handlers::driver;
 use crate::objects::table::Object;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Set to `off`, leaves all buffers where they are, and in the dump: to compare the ways.
 const VARIABLE: &str = "KATYDID_OPENCL_APART";

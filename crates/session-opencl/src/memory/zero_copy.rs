@@ -28,7 +28,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use crate::contents::Copier;
 use crate::handlers::{driver, make};
 use crate::objects::table::Object;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Set to `off`, has all buffers lie in the driver's own memory: to compare the ways.
 const VARIABLE: &str = "KATYDID_OPENCL_SHELF";

@@ -23,7 +23,7 @@ use katydid_wire::message::{cuCtxSynchronize, cuEventSynchronize, cuStreamSynchr
 
 use crate::calls::executor::{self, Task, TaskContext};
 use crate::calls::fault::SessionError;
-use crate::session::Session;
+use crate::state::Session;
 
 /// A processor is kept busy no longer than this for one call: as long as a program stays awake for its answer. An empty kernel
 /// takes five microseconds, a small graph some fifty.

@@ -22,7 +22,7 @@ use crate::calls::shared::Shared;
 use crate::device::ask::ask;
 use crate::device::gather::current_device;
 use crate::journal::Kind;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Whether a message means anything only in a context.
 fn needs_context(opcode: u16) -> bool {

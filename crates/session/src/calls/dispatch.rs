@@ -12,6 +12,6 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message;
 
 use crate::calls::fault::{Fault, SessionError};
-use crate::session::Session;
+use crate::state::Session;
 
 include!(concat!(env!("OUT_DIR"), "/dispatch.rs"));

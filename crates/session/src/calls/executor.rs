@@ -13,11 +13,15 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use katydid_cuda_sys::CUcontext;
+use katydid_cuda_sys::{CUcontext, CUresult};
+use katydid_driver::Driver;
 use katydid_transport::Spin;
+use katydid_wire::codec::Reply;
+use katydid_wire::frame::FrameHead;
 
 use crate::calls::fault::SessionError;
 use crate::calls::shared::Shared;
+use crate::transfer::reply_pool;
 
 /// Program threads of a session that may block at a time.
 const MAX_EXECUTORS: usize = 4096;
@@ -41,6 +45,21 @@ impl TaskContext {
 /// What an executor does: the call, and the reply. One that is never done is not dropped either: the driver may be copying to
 /// what it holds.
 pub(crate) type Task = ManuallyDrop<Box<dyn FnOnce(&Shared) + Send>>;
+
+/// A call for an executor, and its answer.
+pub(crate) type Job<R> = Box<dyn FnOnce(&Driver) -> (CUresult, R) + Send>;
+
+/// A job with its answer, for an executor.
+pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
+    ManuallyDrop::new(Box::new(move |shared: &Shared| {
+        let (status, reply) = job(&shared.driver);
+        let mut payload = Vec::new();
+        reply.encode(&mut payload);
+        // A program that is gone needs no answer; the monitor ends the process.
+        let _ = shared.answer(&head, status, [&payload, reply.tail()], true);
+        reply_pool::keep(reply.into_tail());
+    }))
+}
 
 /// What an executor is given.
 enum WorkItem {

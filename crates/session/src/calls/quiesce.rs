@@ -19,8 +19,8 @@ use katydid_wire::companion::MovedVariable;
 
 use crate::calls::fault::SessionError;
 use crate::journal::RebuildError;
-use crate::session::Session;
 use crate::snapshot::SnapshotError;
+use crate::state::Session;
 
 impl Checkpointable for Session {
     /// Whether anything is in flight at this moment.

@@ -25,7 +25,7 @@ use katydid_wire::message::{
 use crate::calls::executor::{Executors, TaskContext};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::shared::Shared;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Bytes that may wait for the main loop; the frame that passes this waits in the link.
 const BYTES: usize = 64 << 20;

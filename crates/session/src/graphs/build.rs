@@ -25,7 +25,7 @@ use super::{Built, Exec, GraphMemory, run};
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
-use crate::session::Session;
+use crate::state::Session;
 
 /// First and last node of a step.
 type StepNodes = (CUgraphNode, CUgraphNode);

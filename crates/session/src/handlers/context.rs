@@ -19,7 +19,7 @@ use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
 use crate::handlers::{Called, done};
-use crate::session::Session;
+use crate::state::Session;
 
 /// Activates a device's primary context and tells its facts.
 pub(crate) fn kdContextRetain(

@@ -8,7 +8,7 @@ use katydid_wire::message::{kdElapsedTime, kdElapsedTimeReply};
 
 use crate::device::ask::ask;
 use crate::handlers::{Called, done};
-use crate::session::Session;
+use crate::state::Session;
 
 /// The driver's answer, or what is known of events that were recorded before a restore.
 pub(crate) fn kdElapsedTime(

@@ -5,7 +5,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdEnvironment, kdEnvironmentReply, kdFacts, kdFactsReply};
 
 use crate::handlers::{Called, done};
-use crate::session::Session;
+use crate::state::Session;
 
 /// Answers from what the worker gathered before it had a program; a quota is shown as the device's size.
 pub(crate) fn kdFacts(session: &mut Session, _head: &FrameHead, _message: kdFacts) -> Called<kdFactsReply> {

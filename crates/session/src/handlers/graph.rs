@@ -14,11 +14,12 @@ use katydid_wire::message::{
 };
 
 use crate::calls::executor::Task;
+use crate::calls::executor::task;
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::shared::Shared;
 use crate::handlers::{Called, Detached, Enqueued, done};
 use crate::journal::{Attachment, Steps, needs};
-use crate::session::{Session, task};
+use crate::state::Session;
 
 /// Bytes of a reply that describe the data.
 const REPLY_HEAD_BYTES: usize = 4;

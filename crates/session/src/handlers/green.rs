@@ -19,7 +19,7 @@ use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
 use crate::handlers::{Called, Enqueued, done};
-use crate::session::Session;
+use crate::state::Session;
 
 /// `CU_DEV_RESOURCE_TYPE_SM`.
 const MULTIPROCESSORS: u32 = 1;

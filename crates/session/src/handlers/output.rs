@@ -6,7 +6,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdOutput, kdOutputReply};
 
 use crate::handlers::Detached;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Does nothing: what was printed travels with every reply to a blocking message.
 pub(crate) fn kdOutput(_session: &mut Session, _head: &FrameHead, _message: kdOutput) -> Detached<kdOutputReply> {

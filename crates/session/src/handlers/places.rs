@@ -10,7 +10,7 @@ use katydid_wire::message::{kdProcessorPlaces, kdProcessorPlacesReply};
 
 use crate::device::ask::ask;
 use crate::handlers::{Called, done};
-use crate::session::Session;
+use crate::state::Session;
 
 /// The table's id, in memory order.
 const TABLE: u128 = 0x1734dc26_800d_4745_8726_c0f1e7dd8bca;

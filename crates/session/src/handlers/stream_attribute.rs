@@ -10,7 +10,7 @@ use katydid_wire::message::{
 
 use crate::calls::fault::SessionError;
 use crate::handlers::{Called, done};
-use crate::session::Session;
+use crate::state::Session;
 
 /// The value of an attribute; bytes that the driver does not write are 0.
 pub(crate) fn kdStreamAttribute(

@@ -10,9 +10,10 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUpcallNextReply};
 
 use crate::calls::executor::Task;
+use crate::calls::executor::{Job, task};
 use crate::calls::shared::Shared;
 use crate::handlers::{Detached, Enqueued};
-use crate::session::{Job, Session, task};
+use crate::state::Session;
 
 /// What the driver hands back when a function is due.
 struct Registration {

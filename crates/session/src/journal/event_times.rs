@@ -22,7 +22,7 @@ use katydid_wire::message::cuEventCreate;
 use super::Kind;
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
-use crate::session::Session;
+use crate::state::Session;
 
 /// With so many events in a context, the time between each two is kept as well.
 const MAX_PAIRWISE_EVENTS: usize = 32;

@@ -13,7 +13,7 @@ use katydid_wire::message::{
 };
 
 use super::{Attachment, Entry, Frame, Journal, Kind, NUMBER, Place, PropertySet, Selector, in_context};
-use crate::session::Session;
+use crate::state::Session;
 
 /// Streams up to this id are the default ones: null, legacy, the thread's own.
 const LAST_DEFAULT_STREAM: u32 = 2;

@@ -16,7 +16,7 @@ use super::rebuild::RebuildError;
 use super::save::number_told;
 use super::{Kind, in_context};
 use crate::device::ask::ask;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Fillers of one replay.
 const MAX_FILLERS: usize = 1 << 20;

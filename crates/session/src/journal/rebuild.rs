@@ -30,7 +30,7 @@ use crate::calls::dispatch::{dispatch, is_end, is_kept};
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::memory::shares::Loans;
-use crate::session::Session;
+use crate::state::Session;
 
 /// How long it is waited for memory of a device. Who ends gives his back a moment later, as the worker does that the session had
 /// before.

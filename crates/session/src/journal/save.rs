@@ -25,7 +25,7 @@ use super::state::{Opening, Pending, State};
 use super::{Entry, Frame, Journal, Kind, Steps, graphs};
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Why the state of a session cannot be saved. The session is as it was.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use katydid_session_core::{Record, StateError};
 use super::rebuild::{RebuildError, used};
 use super::{Journal, Kind};
 use crate::device::ask::ask;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Streams of a context that a replay makes at once.
 const MAX_STREAMS: u32 = 1 << 16;

@@ -23,7 +23,7 @@ use katydid_wire::facts::FunctionFacts;
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather::current_device;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Bytes of the stack of a thread in a new context.
 const DEFAULT_STACK_BYTES: u64 = 1 << 10;

@@ -13,7 +13,7 @@ use crate::memory::host_memory::VariableOwner;
 use crate::objects::arrays::Arrays;
 use crate::objects::handles::{Handle, Handles};
 use crate::objects::references::References;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Wire id of the legacy default stream.
 const LEGACY: u32 = 1;

@@ -35,7 +35,7 @@ use crate::journal::Kind;
 use crate::memory::device_memory::access;
 use crate::memory::virtual_memory::Memory;
 use crate::objects::arrays::ArrayObject;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Kind of the areas that are host pages.
 pub(super) const PINNED: &str = "pinned";

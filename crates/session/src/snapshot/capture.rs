@@ -28,7 +28,7 @@ use super::soft;
 use super::transfer::{ChunkLoad, Transfer};
 use super::zeros::Zeros;
 use super::{Known, PendingWrite};
-use crate::session::Session;
+use crate::state::Session;
 
 /// Memory of the device that is left to others.
 const DEVICE_MARGIN_BYTES: u64 = 256 << 20;

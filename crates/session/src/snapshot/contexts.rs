@@ -12,7 +12,7 @@ use super::areas::Entered;
 use super::error::{SnapshotError, refused};
 use crate::device::ask::ask;
 use crate::device::gather::current_device;
-use crate::session::Session;
+use crate::state::Session;
 
 /// The contexts of a session.
 pub(super) struct Contexts {

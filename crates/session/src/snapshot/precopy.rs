@@ -29,7 +29,7 @@ use super::hash::Hash;
 use super::scratch::Scratch;
 use super::transfer::{Buffers, ChunkLoad, Transfer};
 use super::{Known, Names, PendingWrite};
-use crate::session::Session;
+use crate::state::Session;
 
 /// What has not changed for so long may stay as it is; steps of trainings take less.
 const BATCH_TIME: Duration = Duration::from_millis(100);

@@ -25,7 +25,7 @@ use super::session_image::CODE;
 use super::soft;
 use super::transfer::{ChunkLoad, Transfer};
 use super::zeros::Zeros;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Which part of the contents is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

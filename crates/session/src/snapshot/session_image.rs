@@ -23,7 +23,7 @@ use super::capture::Captured;
 use super::error::SnapshotError;
 use super::restore::{Image, Share};
 use crate::journal::Saved;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Kind of the regions with code.
 pub(super) const CODE: &str = "code";

@@ -18,8 +18,9 @@ use crate::calls::fault::SessionError;
 use crate::memory::device_memory::DeviceMemory;
 use crate::memory::host_memory::HostMemory;
 use crate::memory::usage::Usage;
-use crate::session::{Session, Setup};
+use crate::session::Setup;
 use crate::snapshot::Carrier;
+use crate::state::Session;
 
 /// Start of the device arena: one GPU.
 pub(super) const DEVICE: u64 = 0x2000_0000_0000;

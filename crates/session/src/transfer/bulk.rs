@@ -17,7 +17,7 @@ use katydid_wire::message::kdCopyOutReply;
 
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Least bytes for which a buffer is worth it: below, a driver is as fast with memory of its own.
 const MIN_BUFFER_BYTES: usize = 128 << 10;

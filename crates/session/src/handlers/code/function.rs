@@ -15,7 +15,7 @@ use crate::device::gather;
 use crate::handlers::code::module::name;
 use crate::handlers::{Called, Enqueued, done};
 use crate::memory::holdings::CodeOrigin;
-use crate::session::Session;
+use crate::state::Session;
 
 /// A function or a kernel: messages name one of the two and leave the other 0.
 pub(crate) enum Code {

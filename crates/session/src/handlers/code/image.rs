@@ -10,7 +10,7 @@ use katydid_wire::message::{
 
 use crate::calls::fault::Fault;
 use crate::handlers::{Called, Enqueued, done};
-use crate::session::Session;
+use crate::state::Session;
 
 /// Whether a call uses what its thread has sent in pieces.
 pub(crate) fn uses_pieces(opcode: u16) -> bool {

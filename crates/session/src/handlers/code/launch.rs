@@ -14,7 +14,7 @@ use katydid_wire::message::kdLaunch;
 use crate::calls::fault::{Fault, SessionError};
 use crate::handlers::Enqueued;
 use crate::handlers::code::function::Code;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Attributes of one launch: CUDA 13 knows 18.
 const MAX_ATTRIBUTES: usize = 64;

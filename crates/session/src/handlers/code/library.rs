@@ -22,7 +22,7 @@ use crate::handlers::{Called, done};
 use crate::journal::Attachment;
 use crate::memory::holdings::CodeOrigin;
 use crate::memory::host_memory::VariableOwner;
-use crate::session::Session;
+use crate::state::Session;
 
 /// `CU_LIBRARY_BINARY_IS_PRESERVED`: the image stays where it is as long as the library.
 const BINARY_IS_PRESERVED: CUlibraryOption = 1;

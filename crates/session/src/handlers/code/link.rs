@@ -13,7 +13,7 @@ use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::handlers::code::options::JitOptions;
 use crate::handlers::{Called, done};
-use crate::session::Session;
+use crate::state::Session;
 
 /// Bytes of a reply that describe the data.
 const REPLY_HEAD_BYTES: u64 = 4;

@@ -21,7 +21,7 @@ use crate::handlers::{Called, done};
 use crate::journal::Attachment;
 use crate::memory::holdings::CodeOrigin;
 use crate::memory::host_memory::VariableOwner;
-use crate::session::Session;
+use crate::state::Session;
 
 /// More functions than a module has.
 pub(crate) const MAX_NAMES: u32 = 1 << 16;

@@ -11,7 +11,7 @@ use katydid_wire::message::{
 use crate::device::ask::ask;
 use crate::handlers::code::function::Code;
 use crate::handlers::{Called, done};
-use crate::session::Session;
+use crate::state::Session;
 
 /// `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`; sizes in bytes.
 pub(crate) fn kdOccupancy(session: &mut Session, head: &FrameHead, message: kdOccupancy) -> Called<kdOccupancyReply> {

@@ -14,7 +14,7 @@ use katydid_wire::message::{
 use crate::calls::fault::SessionError;
 use crate::handlers::memory::pieces;
 use crate::handlers::{Detached, Enqueued};
-use crate::session::Session;
+use crate::state::Session;
 use crate::transfer::bulk::CopiedOut;
 use crate::transfer::reply_pool;
 

@@ -15,7 +15,7 @@ use katydid_wire::message::{
 
 use crate::calls::fault::Fault;
 use crate::handlers::{Called, Detached, Enqueued, done};
-use crate::session::Session;
+use crate::state::Session;
 
 /// Backs a range of a device arena. `ERROR_NOT_READY`: there will be memory when a snapshot has given it back.
 pub(crate) fn kdDeviceGrow(

@@ -8,7 +8,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::kdFill;
 
 use crate::handlers::Enqueued;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Fills `width` elements in each of `height` rows that are `pitch` bytes apart.
 pub(crate) fn kdFill(session: &mut Session, head: &FrameHead, message: kdFill) -> Enqueued {

@@ -11,11 +11,12 @@ use katydid_wire::message::{
 use katydid_wire::ranges;
 
 use crate::calls::executor::Task;
+use crate::calls::executor::{Job, task};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::shared::Shared;
 use crate::handlers::{Called, Detached, Enqueued, done};
 use crate::memory::host_memory::{HostMemory, PAGE, PageWords, out_of_range};
-use crate::session::{Job, Session, task};
+use crate::state::Session;
 
 /// Bytes of a reply that describe the data.
 const REPLY_HEAD_BYTES: usize = 4;

@@ -16,7 +16,7 @@ use katydid_wire::message::{kdCopyInPacked, kdCopyOutPacked, kdCopyOutPackedRepl
 use crate::calls::fault::{Fault, SessionError};
 use crate::handlers::memory::copy::copy_out;
 use crate::handlers::{Detached, Enqueued};
-use crate::session::Session;
+use crate::state::Session;
 use crate::transfer::reply_pool;
 
 /// Bytes of a reply that describe its data.

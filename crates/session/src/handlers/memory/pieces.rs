@@ -10,7 +10,7 @@ use katydid_wire::frame::FrameHead;
 use crate::calls::fault::{Fault, SessionError};
 use crate::handlers::{Detached, Enqueued};
 use crate::memory::host_memory::pointer;
-use crate::session::Session;
+use crate::state::Session;
 use crate::transfer::bulk::CopyEnd;
 use crate::transfer::staged::StagingArea;
 

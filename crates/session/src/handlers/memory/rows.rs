@@ -18,7 +18,7 @@ use crate::calls::fault::{Fault, SessionError};
 use crate::handlers::memory::pieces;
 use crate::handlers::textures::array::span;
 use crate::handlers::{Detached, Enqueued};
-use crate::session::Session;
+use crate::state::Session;
 use crate::transfer::reply_pool;
 
 /// Bytes of a reply that describe the data.

@@ -23,7 +23,7 @@ use crate::device::ask::ask;
 use crate::handlers::{Called, Detached, done};
 use crate::memory::shares::{Loans, SharedObject, block_of, descriptor};
 use crate::memory::virtual_memory::Memory;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Lends a block of the program's, or the pieces of an arena that hold a range.
 pub(crate) fn kdMemoryLend(

@@ -22,7 +22,7 @@ use crate::handlers::{Called, Detached, Enqueued, done};
 use crate::memory::shares::{FILE_DESCRIPTOR, SharedObject};
 use crate::memory::stand_in::{block_for, map_over};
 use crate::memory::virtual_memory::Memory;
-use crate::session::Session;
+use crate::state::Session;
 
 /// `CU_MEM_CREATE_USAGE_TILE_POOL`.
 const TILE_POOL: u16 = 1;

@@ -23,7 +23,7 @@ use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::handlers::{Called, Detached, Enqueued, done};
 use crate::objects::arrays::ArrayObject;
-use crate::session::Session;
+use crate::state::Session;
 
 /// What the texels of a descriptor take; the largest texel where the format is not known here.
 fn bytes_of(it: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {

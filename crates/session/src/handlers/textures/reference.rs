@@ -17,7 +17,7 @@ use crate::handlers::code::module;
 use crate::handlers::{Called, Enqueued, done};
 use crate::objects::arrays::ArrayObject;
 use crate::objects::references::Reference;
-use crate::session::Session;
+use crate::state::Session;
 
 /// `CU_TRSA_OVERRIDE_FORMAT`: the format is the array's.
 const OVERRIDE_FORMAT: u32 = 1;

@@ -10,7 +10,7 @@ use katydid_wire::tensor_map::{TensorMap, TensorMapKind};
 
 use crate::calls::fault::SessionError;
 use crate::handlers::Called;
-use crate::session::Session;
+use crate::state::Session;
 
 /// Room for a map at a multiple of 64, as the driver demands.
 #[repr(align(64))]

@@ -15,7 +15,7 @@ use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::handlers::{Called, Enqueued, done};
 use crate::objects::arrays::ArrayObject;
-use crate::session::Session;
+use crate::state::Session;
 
 /// `CUresourcetype`: an array; a mipmap; memory in a line; memory in rows.
 const KINDS: [u32; 4] = [0, 1, 2, 3];

@@ -1,0 +1,101 @@
+//! One program's state in the worker.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUcontext, CUlaunchAttribute, CUstream};
+use katydid_session_core::{Orders, Uploads};
+use katydid_transport::Buffers;
+use katydid_transport::compression::CompressionPolicy;
+use katydid_wire::facts::Facts;
+use katydid_wire::frame::FrameHead;
+
+use crate::calls::busy_poll::BusyPoll;
+use crate::calls::context::Green;
+use crate::calls::executor::Executors;
+use crate::calls::shared::Shared;
+use crate::code::images::Images;
+use crate::code::store::ImageStore;
+use crate::graphs::Graphs;
+use crate::journal::{EventTimes, Journal, Replay};
+use crate::memory::address_check::AddressCheck;
+use crate::memory::device_memory::DeviceMemory;
+use crate::memory::holdings::Holdings;
+use crate::memory::host_memory::HostMemory;
+use crate::memory::shares::Shares;
+use crate::memory::virtual_memory::VirtualMemory;
+use crate::objects::tables::Tables;
+use crate::snapshot::Snapshots;
+use crate::transfer::staged::StagingArea;
+
+/// A primary context retained in advance; the first `kdContextRetain` of its device takes it over.
+#[derive(Debug, Clone, Copy)]
+pub struct WarmContext {
+    /// Ordinal.
+    pub device: i32,
+    /// The driver's handle.
+    pub handle: CUcontext,
+}
+
+/// One program's state.
+pub struct Session {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tables: Tables,
+    pub(crate) facts: Facts,
+    pub(crate) address_check: AddressCheck,
+    pub(crate) device: DeviceMemory,
+    pub(crate) virtual_memory: VirtualMemory,
+    pub(crate) holdings: Holdings,
+    pub(crate) shares: Shares,
+    pub(crate) host: Option<HostMemory>,
+    pub(crate) staging: Option<StagingArea>,
+    /// Memory for bulk of a link that shares none, and the same as the driver knows it.
+    pub(crate) buffers: Option<Arc<Buffers>>,
+    pub(crate) buffered: Option<StagingArea>,
+    /// The buffer that the payload of the frame at hand lies in.
+    pub(crate) payload_buffer: Option<usize>,
+    /// What packing bulk for the program takes.
+    pub(crate) packer: Arc<CompressionPolicy>,
+    pub(crate) uploads: Uploads,
+    pub(crate) images: Images,
+    /// Images that programs have sent to servers like this one, where it keeps them.
+    pub(crate) store: Option<ImageStore>,
+    /// Threads whose next image is to be stored.
+    pub(crate) unstored: HashSet<u32>,
+    pub(crate) graphs: Graphs,
+    /// What program threads linked last, until they have fetched it.
+    pub(crate) linked: HashMap<u32, Vec<u8>>,
+    pub(crate) warm: Vec<WarmContext>,
+    /// Wire id of the context that is current on the main loop; 0: none.
+    pub(crate) current: u32,
+    /// The same, unless that is a green one: then `current` is the primary context, to which all but streams belongs.
+    pub(crate) entered: u32,
+    /// Green contexts by wire id.
+    pub(crate) greens: BTreeMap<u32, Green>,
+    /// Counts changes of contexts, see [`TaskContext`].
+    pub(crate) epoch: u64,
+    /// Default streams of program threads, by thread and context.
+    pub(crate) thread_streams: HashMap<(u32, u32), CUstream>,
+    /// The answer of the call at hand carries what the driver printed.
+    pub(crate) synchronised: bool,
+    /// How what is alive was made.
+    pub(crate) journal: Journal,
+    /// Times of events that were recorded before a restore.
+    pub(crate) event_times: EventTimes,
+    pub(crate) replay: Replay,
+    pub(crate) snapshots: Snapshots,
+    /// The link is read by a thread of its own.
+    pub(crate) is_relayed: bool,
+    /// After a restore: the frame for which the program's upcall thread waits.
+    pub(crate) waiting_upcall: Option<FrameHead>,
+    /// Frames executed when the session was last at rest, or in the worker before this one.
+    pub(crate) frames: u64,
+    /// What a companion wants, where there can be one.
+    pub(crate) orders: Option<Orders>,
+    pub(crate) busy_poll: BusyPoll,
+    /// Attributes of the launch at hand.
+    pub(crate) attributes: Vec<CUlaunchAttribute>,
+    pub(crate) executors: Executors,
+    /// The payload of the last answer of the main loop.
+    pub(crate) scratch: Vec<u8>,
+}
