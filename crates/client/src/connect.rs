@@ -10,6 +10,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use katydid_arena::{Offers, Reservation, Settled};
+use katydid_cuda_sys::CUresult;
 use katydid_driver_state::{settings, units};
 use katydid_transport::compression::CompressionMode;
 use katydid_transport::{Address, ProgramLink, connect};
@@ -28,7 +29,7 @@ const LONGEST_CONNECT: Duration = Duration::from_secs(86_400);
 /// A session that has begun, and what was agreed on.
 pub struct Opened {
     /// Carries the session's calls.
-    pub session: Session,
+    pub session: Session<CUresult>,
     /// The agreed address map, and the reservations that keep its ranges free.
     pub arenas: Settled,
     /// The memory of the pinned arena; none on stream links.
@@ -74,7 +75,7 @@ fn server() -> Result<Address, OpenError> {
 /// # Errors
 ///
 /// [`OpenError`], whose text says what to do.
-pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
+pub fn open(on_fault: FaultHandler<CUresult>) -> Result<Opened, OpenError> {
     tell_unknown();
     let address = server()?;
     let offers = Offers::reserve()?;
@@ -95,7 +96,7 @@ pub fn open(on_fault: FaultHandler) -> Result<Opened, OpenError> {
     }
     adjust(&*connection.link)?;
     let arenas = offers.settle(&connection.ready.arenas)?;
-    let session = Session::new(connection.link, on_fault);
+    let session = Session::new(connection.link, on_fault, || ());
     session_mark::set();
     Ok(Opened { session, arenas, pinned: connection.pinned, address, link: hello.link })
 }

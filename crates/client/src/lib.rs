@@ -1,11 +1,12 @@
 //! The program's side of a session, shared by the shims: connection, handle records, cached facts, memory books.
 //!
-//! Nothing here knows a function of CUDA's; the shim composes those from these parts. [`session`] carries messages,
-//! [`connect`] opens it as [`environment`] says, [`life`] says what fork and exit allow, [`fork`] what children get. [`slab`] makes handles, [`stack`] keeps a thread's
+//! Nothing here knows a function of an API; the shims compose those from these parts. [`session`] carries messages for any API whose
+//! codes are described in [`api_code`], [`connect`] opens it as [`environment`] says, [`life`] says what fork and exit allow, [`fork`] what children get. [`slab`] makes handles, [`stack`] keeps a thread's
 //! contexts, [`memory`] hands out addresses and [`regions`] knows what they belong to. [`params`] packs launches, [`compression`] bulk,
 //! [`trace`] records calls, and is read by `katydid trace`; [`threads`] are ours in the program, [`job`] keeps it for its
 //! supervisor, [`session_mark`] shows it that there is a session, [`process_request`] asks supervisors about other programs.
 
+pub mod api_code;
 pub mod cache;
 pub mod compression;
 pub mod connect;

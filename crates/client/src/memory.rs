@@ -11,24 +11,28 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_arena::{FreeError, LARGE, Suballocator};
-use katydid_cuda_sys::CUresult;
+
+use crate::api_code::ApiCode;
 
 /// What an arena asks of the outside.
 pub trait Backing {
+    /// Of the API whose worker is asked.
+    type Code: ApiCode;
+
     /// Puts memory behind a range of whole 2 MiB.
     ///
     /// # Errors
     ///
-    /// `ERROR_OUT_OF_MEMORY` when there is none, exactly, and `ERROR_NOT_READY` when there will be some; any other ends the
+    /// [`ApiCode::OUT_OF_MEMORY`] when there is none, exactly, and [`ApiCode::NOT_READY`] when there will be some; any other ends the
     /// allocation too.
-    fn grow(&self, range: &Range<u64>) -> Result<(), CUresult>;
+    fn grow(&self, range: &Range<u64>) -> Result<(), Self::Code>;
 
     /// Takes the memory away again. The range is one that was grown.
     ///
     /// # Errors
     ///
     /// The range, backed or not, is out of use from then on.
-    fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult>;
+    fn shrink(&self, range: &Range<u64>) -> Result<(), Self::Code>;
 
     /// Has other programs give back what they hold idle, so that there may be so many bytes; whether that may have helped.
     fn request_reclaim(&self, bytes: u64) -> bool {
@@ -42,7 +46,7 @@ pub trait Backing {
     /// # Errors
     ///
     /// What the GPU's work ended with.
-    fn settle(&self) -> Result<u64, CUresult>;
+    fn settle(&self) -> Result<u64, Self::Code>;
 }
 
 /// One arena: the memory of a device, or pinned host memory.
@@ -67,10 +71,10 @@ struct Efforts {
 
 /// What came of asking for more memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Growth {
+enum Growth<C> {
     Done,
-    /// There will be some.
-    Later,
+    /// There will be some, as this code says.
+    Later(C),
     /// There is none.
     Refused,
 }
@@ -80,18 +84,18 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 /// As long as this a worker may take to bring the contents of a full GPU to an image, before it has memory again.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Tries to have memory until there is some, or none to come: the worker answers `ERROR_NOT_READY` while a snapshot has what
-/// it will give back.
+/// Tries to have memory until there is some, or none to come: the worker answers [`ApiCode::NOT_READY`] while a
+/// snapshot has what it will give back.
 ///
 /// # Errors
 ///
-/// What `attempt` came to; `ERROR_OUT_OF_MEMORY` where nothing was given back for so long.
-pub fn retry_until_timeout<T>(mut attempt: impl FnMut() -> Result<T, CUresult>) -> Result<T, CUresult> {
+/// What `attempt` came to; [`ApiCode::OUT_OF_MEMORY`] where nothing was given back for so long.
+pub fn retry_until_timeout<T, C: ApiCode>(mut attempt: impl FnMut() -> Result<T, C>) -> Result<T, C> {
     let deadline = Instant::now() + RETRY_TIMEOUT;
     loop {
         match attempt() {
-            Err(CUresult::ERROR_NOT_READY) if Instant::now() < deadline => thread::sleep(RETRY_INTERVAL),
-            Err(CUresult::ERROR_NOT_READY) => return Err(CUresult::ERROR_OUT_OF_MEMORY),
+            Err(code) if Some(code) == C::NOT_READY && Instant::now() < deadline => thread::sleep(RETRY_INTERVAL),
+            Err(code) if Some(code) == C::NOT_READY => return Err(C::OUT_OF_MEMORY),
             outcome => return outcome,
         }
     }
@@ -122,13 +126,13 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// `ERROR_OUT_OF_MEMORY` after everything was tried, or what the worker answered.
-    pub fn allocate(&self, size: u64, align: u64, backing: &dyn Backing) -> Result<u64, CUresult> {
+    /// [`ApiCode::OUT_OF_MEMORY`] after everything was tried, or what the worker answered.
+    pub fn allocate<B: Backing>(&self, size: u64, align: u64, backing: &B) -> Result<u64, B::Code> {
         // Others may allocate and free while it is waited, and the thread that gives back what lies idle here: who is pleaded
         // with may be pleading too.
         let attempt = || retry_until_timeout(|| self.lock().allocate((size, align), self.growth, backing));
         match attempt() {
-            Err(CUresult::ERROR_OUT_OF_MEMORY) if backing.request_reclaim(size) => attempt(),
+            Err(code) if code == B::Code::OUT_OF_MEMORY && backing.request_reclaim(size) => attempt(),
             outcome => outcome,
         }
     }
@@ -154,13 +158,13 @@ impl Arena {
     }
 
     /// Gives memory that nothing uses back to the worker; returns how many bytes.
-    pub fn trim(&self, backing: &dyn Backing) -> u64 {
+    pub fn trim(&self, backing: &impl Backing) -> u64 {
         self.lock().trim(backing)
     }
 
     /// The same, and what waits for the GPU as well, without keeping others from the arena meanwhile: a driver may wait for work
     /// that only they can let come to its end.
-    pub fn give_back(&self, backing: &dyn Backing) -> u64 {
+    pub fn give_back(&self, backing: &impl Backing) -> u64 {
         if self.lock().free.quarantined_bytes() > 0
             && let Ok(epoch) = backing.settle()
         {
@@ -212,7 +216,7 @@ impl State {
     }
 
     /// A block, however it is to be had.
-    fn allocate(&mut self, (size, align): (u64, u64), growth: u64, backing: &dyn Backing) -> Result<u64, CUresult> {
+    fn allocate<B: Backing>(&mut self, (size, align): (u64, u64), growth: u64, backing: &B) -> Result<u64, B::Code> {
         let mut efforts = Efforts::default();
         loop {
             if let Some(address) = self.free.allocate(size, align) {
@@ -232,13 +236,15 @@ impl State {
             if !std::mem::replace(&mut efforts.trimmed, true) && self.trim(backing) > 0 {
                 continue;
             }
-            let is_coming = grown == Growth::Later;
-            return Err(if is_coming { CUresult::ERROR_NOT_READY } else { CUresult::ERROR_OUT_OF_MEMORY });
+            return Err(match grown {
+                Growth::Later(code) => code,
+                Growth::Done | Growth::Refused => B::Code::OUT_OF_MEMORY,
+            });
         }
     }
 
     /// Waits for the GPU and takes freed blocks back; false when that was done before or nothing waits.
-    fn settle(&mut self, efforts: &mut Efforts, backing: &dyn Backing) -> Result<bool, CUresult> {
+    fn settle<B: Backing>(&mut self, efforts: &mut Efforts, backing: &B) -> Result<bool, B::Code> {
         if std::mem::replace(&mut efforts.settled, true) || self.free.quarantined_bytes() == 0 {
             return Ok(false);
         }
@@ -247,7 +253,12 @@ impl State {
     }
 
     /// Asks for more memory, generously first.
-    fn grow(&mut self, (size, align): (u64, u64), growth: u64, backing: &dyn Backing) -> Result<Growth, CUresult> {
+    fn grow<B: Backing>(
+        &mut self,
+        (size, align): (u64, u64),
+        growth: u64,
+        backing: &B,
+    ) -> Result<Growth<B::Code>, B::Code> {
         let mut outcome = Growth::Refused;
         for at_least in [growth, 0] {
             let Some(range) = self.free.growth_for(size, align, at_least) else { continue };
@@ -257,18 +268,23 @@ impl State {
             let has_part = at_least > 0 && size < LARGE && self.free.backed_bytes() > before;
             match grown {
                 Ok(()) => return Ok(Growth::Done),
-                Err(CUresult::ERROR_OUT_OF_MEMORY | CUresult::ERROR_NOT_READY) if has_part => return Ok(Growth::Done),
-                Err(CUresult::ERROR_OUT_OF_MEMORY) => {}
-                // Less may be there at once.
-                Err(CUresult::ERROR_NOT_READY) => outcome = Growth::Later,
-                Err(other) => return Err(other),
+                Err(code) => {
+                    let is_coming = Some(code) == B::Code::NOT_READY;
+                    match (is_coming || code == B::Code::OUT_OF_MEMORY, has_part) {
+                        (true, true) => return Ok(Growth::Done),
+                        // Less may be there at once.
+                        (true, false) if is_coming => outcome = Growth::Later(code),
+                        (true, false) => {}
+                        (false, _) => return Err(code),
+                    }
+                }
             }
         }
         Ok(outcome)
     }
 
     /// Grows piece by piece, as far as it goes.
-    fn grow_all(&mut self, pieces: Vec<Range<u64>>, backing: &dyn Backing) -> Result<(), CUresult> {
+    fn grow_all<B: Backing>(&mut self, pieces: Vec<Range<u64>>, backing: &B) -> Result<(), B::Code> {
         for piece in pieces {
             backing.grow(&piece)?;
             self.free.grow(piece);
@@ -277,7 +293,7 @@ impl State {
     }
 
     /// Gives back every grown piece of which no block is in use; returns how many bytes.
-    fn trim(&mut self, backing: &dyn Backing) -> u64 {
+    fn trim(&mut self, backing: &impl Backing) -> u64 {
         let mut given = 0;
         for piece in self.free.trim() {
             // After a failure these addresses are in an unknown state: no block shall have them.
@@ -293,6 +309,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use katydid_cuda_sys::CUresult;
     use std::cell::{Cell, RefCell};
 
     const MIB: u64 = 1 << 20;
@@ -328,6 +345,8 @@ mod tests {
     }
 
     impl Backing for Device {
+        type Code = CUresult;
+
         fn grow(&self, range: &Range<u64>) -> Result<(), CUresult> {
             let bytes = range.end - range.start;
             if self.lent.get() > 0 && self.used.get() + self.lent.get() + bytes > self.limit {

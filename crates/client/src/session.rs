@@ -7,41 +7,33 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use katydid_cuda_sys::CUresult;
 use katydid_transport::{
     LinkError, OrderingRules, ProgramLink, QuiesceGate, ReplyBuffer, Staging, StreamKey, in_batch,
 };
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::frame::{MAX_PAYLOAD, ReplyHead};
 use katydid_wire::handshake::SessionKind;
-use katydid_wire::message::kdOutput;
 
+use crate::api_code::ApiCode;
 use crate::job::SupervisedSession;
 use crate::{life, output, session_mark};
 
-/// What calls return once the worker is gone. The driver knows no "connection lost"; of the errors that programs
-/// treat as "this GPU cannot be used any more, by no fault of mine", this is the one that does not blame a kernel.
-pub const LOST: CUresult = CUresult::ERROR_DEVICE_UNAVAILABLE;
-
-/// What a thread that holds a lock ([`katydid_transport::with_lock_held`]) gets for a message that would have to wait, and was not sent. No worker
-/// answers this to what such threads send.
-pub const HELD: CUresult = CUresult::ERROR_NOT_READY;
-
-/// The session of this process.
-pub struct Session {
+/// The session of this process, for the API of a type of result codes.
+pub struct Session<C> {
     link: Box<dyn ProgramLink>,
     lost: AtomicBool,
     /// An enqueued call's failure that came with a reply that could not tell it; told to a later call.
     deferred: AtomicU32,
     moves: AtomicU64,
-    on_fault: FaultHandler,
+    on_fault: FaultHandler<C>,
+    on_leave: fn(),
 }
 
 /// Is told of an error that has ruined a context: its wire id, and the error.
-pub type FaultHandler = fn(u32, CUresult);
+pub type FaultHandler<C> = fn(u32, C);
 
 /// What the driver answered, and the reply, if it is one.
-type Answered<M> = (CUresult, Option<<M as Message>::Reply>);
+type Answered<C, M> = (C, Option<<M as Message>::Reply>);
 
 type Buffers = (Vec<u8>, Vec<u8>);
 
@@ -66,14 +58,18 @@ fn count_round_trip() {
     let _ = ROUND_TRIPS.try_with(|count| count.set(count.get().wrapping_add(1)));
 }
 
-impl Session {
-    /// A session over a link that is up. `on_fault` is called before the call returns that brought the error.
-    pub fn new(link: Box<dyn ProgramLink>, on_fault: FaultHandler) -> Self {
-        Self { link, lost: AtomicBool::new(false), deferred: AtomicU32::new(0), moves: AtomicU64::new(0), on_fault }
+impl<C: ApiCode> Session<C> {
+    /// A session over a link that is up.
+    ///
+    /// `on_fault` is called before the call returns that brought the error. `on_leave` is called before the program is dumped, and
+    /// gives back memory that it can do without.
+    pub fn new(link: Box<dyn ProgramLink>, on_fault: FaultHandler<C>, on_leave: fn()) -> Self {
+        let (lost, deferred, moves) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU64::new(0));
+        Self { link, lost, deferred, moves, on_fault, on_leave }
     }
 
-    /// How often the session has gone on with another worker, whose driver and devices may be others: what a driver said
-    /// of itself before may not hold any more.
+    /// A number that grows when the session leaves its worker, and when it goes on with one. The driver and the devices of another
+    /// worker may be others: what a driver said of itself before may not hold any more.
     pub fn moves(&self) -> u64 {
         self.moves.load(Ordering::Acquire)
     }
@@ -82,22 +78,23 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`LOST`] when the worker is gone.
-    pub fn enqueue<M: Message>(&self, context: u32, message: &M) -> Result<(), CUresult> {
+    /// [`ApiCode::LOST`] when the worker is gone.
+    pub fn enqueue<M: Message>(&self, context: u32, message: &M) -> Result<(), C> {
         self.check()?;
         with_buffers(|request, _| {
             message.encode(request);
-            self.link.enqueue(M::OPCODE, context, &[request, message.tail()])
+            check_size(request, message.tail())?;
+            let sent = self.link.enqueue(M::OPCODE, context, &[request, message.tail()]);
+            sent.map_err(|error| self.fail(M::NAME, &error))
         })
-        .map_err(|error| self.fail(M::NAME, &error))
     }
 
     /// Sends a message and waits for its reply.
     ///
     /// # Errors
     ///
-    /// What the driver answered; an enqueued call's failure when the driver answered none; [`LOST`].
-    pub fn call<M: Message>(&self, context: u32, message: &M) -> Result<M::Reply, CUresult> {
+    /// What the driver answered; an enqueued call's failure when the driver answered none; [`ApiCode::LOST`].
+    pub fn call<M: Message>(&self, context: u32, message: &M) -> Result<M::Reply, C> {
         self.good::<M>(self.call_any(context, message)?)
     }
 
@@ -106,14 +103,14 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// What the driver answered; [`LOST`].
-    pub fn ask<M: Message>(&self, context: u32, message: &M) -> Result<M::Reply, CUresult> {
+    /// What the driver answered; [`ApiCode::LOST`].
+    pub fn ask<M: Message>(&self, context: u32, message: &M) -> Result<M::Reply, C> {
         self.good::<M>(self.send(context, message, false)?)
     }
 
     /// The reply of a call that succeeded.
-    fn good<M: Message>(&self, (status, reply): Answered<M>) -> Result<M::Reply, CUresult> {
-        status.ok()?;
+    fn good<M: Message>(&self, (status, reply): Answered<C, M>) -> Result<M::Reply, C> {
+        status.check()?;
         reply.ok_or_else(|| self.broken(M::NAME))
     }
 
@@ -122,18 +119,20 @@ impl Session {
     /// # Errors
     ///
     /// As [`Session::call`].
-    pub fn call_into<M: Message>(&self, context: u32, message: &M, buffer: ReplyBuffer) -> Result<(), CUresult> {
+    pub fn call_into<M: Message>(&self, context: u32, message: &M, buffer: ReplyBuffer) -> Result<(), C> {
         self.check()?;
         with_buffers(|request, reply| {
             message.encode(request);
+            check_size(request, message.tail())?;
             count_round_trip();
             let (head, landed) = self
                 .link
                 .call_into(M::OPCODE, context, &[request, message.tail()], reply, buffer)
                 .map_err(|error| self.fail(M::NAME, &error))?;
             let elsewhere = if landed { buffer.size() } else { 0 };
-            let (status, _) = self.receive((context, M::NAME), &head, (reply, elsewhere), !M::CHANGES_OBJECTS)?;
-            status.ok()?;
+            let reports = reports_earlier::<C, M>();
+            let (status, _) = self.receive((context, M::NAME), &head, (reply, elsewhere), reports)?;
+            status.check()?;
             if landed { Ok(()) } else { Err(self.broken(M::NAME)) }
         })
     }
@@ -142,23 +141,52 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`LOST`], and an enqueued call's failure when this one succeeded.
-    pub fn call_any<M: Message>(&self, context: u32, message: &M) -> Result<Answered<M>, CUresult> {
-        self.send(context, message, !M::CHANGES_OBJECTS)
+    /// [`ApiCode::LOST`], and an enqueued call's failure when this one succeeded.
+    pub fn call_any<M: Message>(&self, context: u32, message: &M) -> Result<Answered<C, M>, C> {
+        self.send(context, message, reports_earlier::<C, M>())
     }
 
-    /// Sends a message and waits for its reply, which `tells` of an earlier call's failure or does not.
-    fn send<M: Message>(&self, context: u32, message: &M, tells: bool) -> Result<Answered<M>, CUresult> {
+    /// As [`Session::call`], with a function that reads the reply's bytes where they lie; none ends the session.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::call`].
+    pub fn call_and_read<M: Message, R>(
+        &self,
+        context: u32,
+        message: &M,
+        read: impl FnOnce(&[u8]) -> Option<R>,
+    ) -> Result<R, C> {
+        self.exchange(context, message, reports_earlier::<C, M>(), |status, payload| {
+            status.check()?;
+            read(payload).ok_or_else(|| self.broken(M::NAME))
+        })
+    }
+
+    /// Sends a message and waits for its reply, which `reports` an earlier call's failure or does not.
+    fn send<M: Message>(&self, context: u32, message: &M, reports: bool) -> Result<Answered<C, M>, C> {
+        self.exchange(context, message, reports, |status, payload| Ok((status, M::Reply::decode(payload).ok())))
+    }
+
+    /// The same, with a function for the status and the payload.
+    fn exchange<M: Message, R>(
+        &self,
+        context: u32,
+        message: &M,
+        reports: bool,
+        take: impl FnOnce(C, &[u8]) -> Result<R, C>,
+    ) -> Result<R, C> {
         self.check()?;
         with_buffers(|request, reply| {
             message.encode(request);
+            check_size(request, message.tail())?;
             count_round_trip();
             let head = self
                 .link
                 .call(M::OPCODE, context, &[request, message.tail()], reply)
                 .map_err(|error| self.fail(M::NAME, &error))?;
-            let (status, payload) = self.receive((context, M::NAME), &head, (reply, 0), tells)?;
-            Ok((status, M::Reply::decode(payload).ok()))
+            let (status, payload) = self.receive((context, M::NAME), &head, (reply, 0), reports)?;
+            take(status, payload)
         })
     }
 
@@ -168,67 +196,72 @@ impl Session {
         (context, name): (u32, &'static str),
         head: &ReplyHead,
         (reply, elsewhere): (&'a [u8], usize),
-        tells: bool,
-    ) -> Result<(CUresult, &'a [u8]), CUresult> {
+        reports: bool,
+    ) -> Result<(C, &'a [u8]), C> {
         let Ok((payload, printed)) = head.split(reply) else { return Err(self.broken(name)) };
         output::write(printed.stdout, printed.stderr);
         if head.output != 0 && reply.len() + elsewhere == MAX_PAYLOAD {
             self.print_rest(context)?;
         }
-        for code in [head.status, head.deferred].map(CUresult) {
-            if is_fault(code) {
+        for code in [head.status, head.deferred].map(C::from_wire) {
+            if code.is_fault() {
                 (self.on_fault)(context, code);
             }
         }
-        Ok((self.verdict(head, tells)?, payload))
+        Ok((self.verdict(head, reports)?, payload))
     }
 
     /// Prints what a full reply had no room for, before the call returns that waited for the device.
-    fn print_rest(&self, context: u32) -> Result<(), CUresult> {
+    fn print_rest(&self, context: u32) -> Result<(), C> {
         let mut reply = Vec::new();
         loop {
             count_round_trip();
             let head = self
                 .link
-                .call(kdOutput::OPCODE, context, &[], &mut reply)
-                .map_err(|error| self.fail(kdOutput::NAME, &error))?;
-            let Ok((_, printed)) = head.split(&reply) else { return Err(self.broken(kdOutput::NAME)) };
+                .call(C::Output::OPCODE, context, &[], &mut reply)
+                .map_err(|error| self.fail(C::Output::NAME, &error))?;
+            let Ok((_, printed)) = head.split(&reply) else { return Err(self.broken(C::Output::NAME)) };
             output::write(printed.stdout, printed.stderr);
-            self.defer(CUresult(head.deferred));
+            self.defer(C::from_wire(head.deferred));
             if reply.len() < MAX_PAYLOAD {
                 return Ok(());
             }
         }
     }
 
-    /// What a call came to. Where it `tells` of an earlier one's failure, that outranks its success, and "not ready", which is
-    /// an answer and no failure.
-    fn verdict(&self, head: &ReplyHead, tells: bool) -> Result<CUresult, CUresult> {
-        let (status, earlier) = (CUresult(head.status), CUresult(head.deferred));
-        // Of what has ruined a context its own calls tell from now on.
-        if tells || !is_fault(earlier) {
+    /// The status of a call. Where it `reports` an earlier call's failure, that outranks success, and "not ready", which is an
+    /// answer and no failure.
+    fn verdict(&self, head: &ReplyHead, reports: bool) -> Result<C, C> {
+        let (status, earlier) = (C::from_wire(head.status), C::from_wire(head.deferred));
+        // What has ruined a context is reported by that context's own calls from now on.
+        if reports || !earlier.is_fault() {
             self.defer(earlier);
         }
-        if tells && matches!(status, CUresult::SUCCESS | CUresult::ERROR_NOT_READY) {
-            self.take_deferred().ok()?;
+        if reports && status.yields_to_earlier() {
+            self.take_deferred()?;
         }
         Ok(status)
     }
 
-    /// Keeps an earlier call's failure for the next call that can tell it, unless there is one already. There is none nearly
+    /// Keeps an earlier call's failure for the next call that can report it, unless there is one already. There is none nearly
     /// always, and what locks the processor is left out then, here and below.
-    fn defer(&self, code: CUresult) {
-        if code != CUresult::SUCCESS {
-            let _ = self.deferred.compare_exchange(0, code.0, Ordering::Relaxed, Ordering::Relaxed);
+    fn defer(&self, code: C) {
+        if code != C::SUCCESS {
+            let _ = self.deferred.compare_exchange(0, code.to_wire(), Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    fn take_deferred(&self) -> CUresult {
+    /// Reports the first failure of an enqueued call that no call has reported yet.
+    ///
+    /// # Errors
+    ///
+    /// That failure.
+    pub fn take_deferred(&self) -> Result<(), C> {
         let code = match self.deferred.load(Ordering::Relaxed) {
             0 => 0,
             _ => self.deferred.swap(0, Ordering::Relaxed),
         };
-        CUresult(code)
+        C::from_wire(code).check()
     }
 
     /// Messages enqueued so far. What was freed at one count is out of use once a later synchronisation has ended.
@@ -241,8 +274,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`LOST`] when the worker is gone.
-    pub fn batch(&self, stream_key: StreamKey, rules: OrderingRules) -> Result<Batch<'_>, CUresult> {
+    /// [`ApiCode::LOST`] when the worker is gone.
+    pub fn batch(&self, stream_key: StreamKey, rules: OrderingRules) -> Result<Batch<'_, C>, C> {
         let number = self.link.begin_batch(stream_key, rules).map_err(|error| self.fail("a copy", &error))?;
         Ok(Batch { session: self, number })
     }
@@ -251,8 +284,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`LOST`] when the worker is gone.
-    pub fn wait_until_open(&self) -> Result<(), CUresult> {
+    /// [`ApiCode::LOST`] when the worker is gone.
+    pub fn wait_until_open(&self) -> Result<(), C> {
         self.check()?;
         self.link.wait_until_open().map_err(|error| self.fail("a pause", &error))
     }
@@ -289,10 +322,10 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`LOST`]; the program is told by its own calls.
-    pub fn next_reclaim_request(&self) -> Result<u32, CUresult> {
+    /// [`ApiCode::LOST`]; the program is told by its own calls.
+    pub fn next_reclaim_request(&self) -> Result<u32, C> {
         self.check()?;
-        self.link.next_reclaim_request().map_err(|_| LOST)
+        self.link.next_reclaim_request().map_err(|_| C::LOST)
     }
 
     /// As [`ProgramLink::enable_fast_path`].
@@ -310,48 +343,48 @@ impl Session {
         self.link.abandon();
     }
 
-    fn check(&self) -> Result<(), CUresult> {
-        if self.is_lost() { Err(LOST) } else { Ok(()) }
+    fn check(&self) -> Result<(), C> {
+        if self.is_lost() { Err(C::LOST) } else { Ok(()) }
     }
 
     /// A reply that does not fit its message: the two sides disagree, so the session is over.
     #[cold]
-    pub fn broken(&self, what: &str) -> CUresult {
+    pub fn broken(&self, what: &str) -> C {
         self.lose(&format!("the server's answer to {what} makes no sense; are both of the same release?"))
     }
 
     /// The error of a link that carried a message: a fault of the caller, or the end of the session.
     #[cold]
-    pub fn fail(&self, what: &str, error: &LinkError) -> CUresult {
+    pub fn fail(&self, what: &str, error: &LinkError) -> C {
         match error {
             LinkError::TooManyThreads { .. } => {
                 output::say(format_args!("{what}: {error}"));
-                CUresult::ERROR_OUT_OF_MEMORY
+                C::OUT_OF_MEMORY
             }
-            LinkError::Forked => CUresult::ERROR_NOT_INITIALIZED,
-            LinkError::Held => HELD,
+            LinkError::Forked => C::FORKED,
+            LinkError::Held => C::HELD,
             _ => self.lose(&format!("the session ended during {what}: {error}")),
         }
     }
 
-    fn lose(&self, why: &str) -> CUresult {
+    fn lose(&self, why: &str) -> C {
         // While the process exits, the worker may well go first; that is not worth a message then.
         self.lost.store(true, Ordering::Relaxed);
         session_mark::remove();
         if life::lose() {
-            output::say(format_args!("{why}; every further CUDA call returns {LOST}"));
+            output::say(format_args!("{why}; every further {} call returns {}", C::API, C::LOST));
         }
-        LOST
+        C::LOST
     }
 }
 
 /// Messages that are in one piece ([`Session::batch`]).
-pub struct Batch<'a> {
-    session: &'a Session,
+pub struct Batch<'a, C> {
+    session: &'a Session<C>,
     number: u64,
 }
 
-impl Batch<'_> {
+impl<C> Batch<'_, C> {
     /// Runs `body`, whose messages belong to it, by any thread. Nothing in there waits for what another thread may hold while it
     /// sends.
     pub fn run<T>(&self, body: impl FnOnce() -> T) -> T {
@@ -359,15 +392,15 @@ impl Batch<'_> {
     }
 }
 
-impl Drop for Batch<'_> {
+impl<C> Drop for Batch<'_, C> {
     fn drop(&mut self) {
         self.session.link.end_batch(self.number);
     }
 }
 
-impl SupervisedSession for Session {
+impl<C: ApiCode> SupervisedSession for Session<C> {
     fn kind(&self) -> SessionKind {
-        SessionKind::CUDA
+        C::KIND
     }
 
     fn quiesce_gate(&self) -> Option<&dyn QuiesceGate> {
@@ -382,8 +415,13 @@ impl SupervisedSession for Session {
         let _ = self.fail(what, error);
     }
 
+    fn leaving(&self) {
+        self.moves.fetch_add(1, Ordering::AcqRel);
+        (self.on_leave)();
+    }
+
     fn resumed(&self) {
-        self.moves.fetch_add(1, Ordering::Release);
+        self.moves.fetch_add(1, Ordering::AcqRel);
     }
 
     fn give_up(&self, why: &str) {
@@ -394,23 +432,17 @@ impl SupervisedSession for Session {
     }
 }
 
-/// Whether an error ruins its context: every later call in it returns the same, natively as here.
-fn is_fault(code: CUresult) -> bool {
-    matches!(
-        code,
-        CUresult::ERROR_ECC_UNCORRECTABLE
-            | CUresult::ERROR_NVLINK_UNCORRECTABLE
-            | CUresult::ERROR_CONTAINED
-            | CUresult::ERROR_ILLEGAL_ADDRESS
-            | CUresult::ERROR_LAUNCH_TIMEOUT
-            | CUresult::ERROR_ASSERT
-            | CUresult::ERROR_HARDWARE_STACK_ERROR
-            | CUresult::ERROR_ILLEGAL_INSTRUCTION
-            | CUresult::ERROR_MISALIGNED_ADDRESS
-            | CUresult::ERROR_INVALID_ADDRESS_SPACE
-            | CUresult::ERROR_INVALID_PC
-            | CUresult::ERROR_LAUNCH_FAILED
-    )
+/// Whether the reply to a message reports the failure of an earlier call: not where it says what became of an object.
+const fn reports_earlier<C: ApiCode, M: Message>() -> bool {
+    C::CALLS_REPORT_EARLIER && !M::CHANGES_OBJECTS
+}
+
+/// Refuses what no frame has room for, where the API has a code for that.
+fn check_size<C: ApiCode>(request: &[u8], tail: &[u8]) -> Result<(), C> {
+    match C::TOO_LONG {
+        Some(code) if request.len() + tail.len() > MAX_PAYLOAD => Err(code),
+        _ => Ok(()),
+    }
 }
 
 /// Runs `body` with empty buffers of this thread. A call inside a call (an upcall's, or after the thread's locals are
@@ -434,8 +466,11 @@ fn with_buffers<R>(body: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use katydid_cuda_sys::CUresult;
+    use katydid_opencl_sys::Code;
     use katydid_wire::message::{
-        cuCtxSynchronize, kdContextLimit, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdUpcallNext,
+        cuCtxSynchronize, kdContextLimit, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdOutput,
+        kdUpcallNext,
     };
     use std::collections::VecDeque;
     use std::sync::{Arc, Mutex};
@@ -478,9 +513,9 @@ mod tests {
         fn abandon(&self) {}
     }
 
-    fn session(answers: impl IntoIterator<Item = Answer>) -> Session {
+    fn session<C: ApiCode>(answers: impl IntoIterator<Item = Answer>) -> Session<C> {
         let answers = Mutex::new(answers.into_iter().collect());
-        Session::new(Box::new(Script { answers, ..Script::default() }), |_, _| ())
+        Session::new(Box::new(Script { answers, ..Script::default() }), |_, _| (), || ())
     }
 
     fn answer(status: CUresult, deferred: CUresult, body: &[u8]) -> Answer {
@@ -495,7 +530,7 @@ mod tests {
     fn messages_travel_with_their_context_and_tail() {
         let script = Script::default();
         let sent = Arc::clone(&script.sent);
-        let session = Session::new(Box::new(script), |_, _| ());
+        let session = Session::<CUresult>::new(Box::new(script), |_, _| (), || ());
         session.enqueue(7, &kdCopyIn { destination: 1, stream: 2, data: b"abc" }).unwrap();
         let sent = sent.lock().unwrap();
         assert_eq!(round_trips(), 0, "no call waits for what is only sent");
@@ -507,7 +542,7 @@ mod tests {
     #[test]
     fn a_reply_is_read_and_its_status_returned() {
         let body = [5u64.to_le_bytes(), 9u64.to_le_bytes()].concat();
-        let session = session([answer(FINE, FINE, &body), answer(BAD, FINE, &[])]);
+        let session = session::<CUresult>([answer(FINE, FINE, &body), answer(BAD, FINE, &[])]);
         let reply = session.call(0, &kdDeviceInfo { device: 0 }).unwrap();
         assert_eq!((reply.free, reply.total), (5, 9));
         assert_eq!(session.call(0, &kdDeviceInfo { device: 0 }), Err(BAD));
@@ -517,7 +552,7 @@ mod tests {
     #[test]
     fn a_deferred_failure_is_told_once_by_the_next_call_that_succeeds() {
         let late = CUresult::ERROR_INVALID_HANDLE;
-        let session = session([
+        let session = session::<CUresult>([
             answer(BAD, late, &[]),
             answer(FINE, FINE, &[]),
             answer(FINE, FINE, &[]),
@@ -530,7 +565,7 @@ mod tests {
     #[test]
     fn what_changes_something_is_told_what_became_of_that_and_a_later_call_the_failure() {
         let (late, later) = (CUresult::ERROR_INVALID_HANDLE, CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
-        let session = session([
+        let session = session::<CUresult>([
             answer(FINE, late, &[]),
             answer(FINE, later, &[]),
             answer(BAD, FINE, &[]),
@@ -560,24 +595,27 @@ mod tests {
         let script = Script { answers: Mutex::new(answers.into_iter().collect()), ..Script::default() };
         let sent = Arc::clone(&script.sent);
         let message = kdCopyOut { source: 0, size: data.len() as u32, stream: 0 };
-        assert_eq!(Session::new(Box::new(script), |_, _| ()).call(0, &message).unwrap().data.len(), data.len());
+        assert_eq!(
+            Session::<CUresult>::new(Box::new(script), |_, _| (), || ()).call(0, &message).unwrap().data.len(),
+            data.len()
+        );
         let opcodes: Vec<_> = sent.lock().unwrap().iter().map(|frame| frame.0).collect();
         assert_eq!(opcodes, [kdCopyOut::OPCODE, kdOutput::OPCODE, kdOutput::OPCODE]);
     }
 
     #[test]
     fn a_lost_worker_is_not_asked_again() {
-        let session = session([Err(LinkError::Closed)]);
-        assert_eq!(session.call(0, &cuCtxSynchronize {}).map(drop), Err(LOST));
+        let session = session::<CUresult>([Err(LinkError::Closed)]);
+        assert_eq!(session.call(0, &cuCtxSynchronize {}).map(drop), Err(CUresult::LOST));
         assert!(session.is_lost());
-        assert_eq!(session.call(0, &cuCtxSynchronize {}).map(drop), Err(LOST));
-        assert_eq!(session.enqueue(0, &kdCopyIn { destination: 1, stream: 2, data: b"" }), Err(LOST));
+        assert_eq!(session.call(0, &cuCtxSynchronize {}).map(drop), Err(CUresult::LOST));
+        assert_eq!(session.enqueue(0, &kdCopyIn { destination: 1, stream: 2, data: b"" }), Err(CUresult::LOST));
     }
 
     #[test]
     fn a_reply_that_makes_no_sense_ends_the_session() {
-        let session = session([answer(FINE, FINE, &[1, 2, 3])]);
-        assert_eq!(session.call(0, &kdContextLimit { limit: 0 }).map(drop), Err(LOST));
+        let session = session::<CUresult>([answer(FINE, FINE, &[1, 2, 3])]);
+        assert_eq!(session.call(0, &kdContextLimit { limit: 0 }).map(drop), Err(CUresult::LOST));
         assert!(session.is_lost());
     }
 
@@ -589,7 +627,8 @@ mod tests {
         let answers = [answer(BAD, FINE, &[]), answer(FINE, fault, &[]), answer(assert, FINE, &[])];
         let answers = answers.into_iter().chain([answer(FINE, assert, &[]), answer(FINE, FINE, &[])]);
         let script = Script { answers: Mutex::new(answers.collect()), ..Script::default() };
-        let session = Session::new(Box::new(script), |context, code| FAULTS.lock().unwrap().push((context, code)));
+        let session =
+            Session::new(Box::new(script), |context, code| FAULTS.lock().unwrap().push((context, code)), || ());
         for context in 1..=3 {
             assert!(session.call(context, &cuCtxSynchronize {}).is_err());
         }
@@ -600,8 +639,29 @@ mod tests {
 
     #[test]
     fn a_failure_with_a_log_tells_both() {
-        let session = session([answer(BAD, FINE, &[3, 0, 0, 0, 0, 0, 0, 0])]);
+        let session = session::<CUresult>([answer(BAD, FINE, &[3, 0, 0, 0, 0, 0, 0, 0])]);
         let (status, reply) = session.call_any(0, &kdContextLimit { limit: 0 }).unwrap();
         assert_eq!((status, reply.map(|reply| reply.value)), (BAD, Some(3)));
+    }
+
+    #[test]
+    fn a_session_of_opencl_reports_a_deferred_failure_when_it_is_asked() {
+        let late = Code::OUT_OF_RESOURCES;
+        let reply = |deferred: Code| {
+            let head = ReplyHead { status: 0, deferred: deferred.to_wire(), output: 0, thread: 1, sequence: 0 };
+            Ok((head, Vec::new()))
+        };
+        let session = session::<Code>([reply(late), reply(Code::OUT_OF_HOST_MEMORY), reply(Code::SUCCESS)]);
+        let call = || session.call(0, &cuCtxSynchronize {}).map(drop);
+        assert_eq!([(); 3].map(|()| call()), [Ok(()); 3]);
+        assert_eq!([(); 2].map(|()| session.take_deferred()), [Err(late), Ok(())], "the first one, once");
+    }
+
+    #[test]
+    fn what_no_frame_has_room_for_is_refused_where_there_is_a_code_for_it() {
+        let session = session::<Code>([]);
+        let data = vec![0; MAX_PAYLOAD + 1];
+        let sent = session.enqueue(0, &kdCopyIn { destination: 1, stream: 2, data: &data });
+        assert_eq!((sent, session.is_lost()), (Err(Code::OUT_OF_HOST_MEMORY), false));
     }
 }

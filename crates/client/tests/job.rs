@@ -10,8 +10,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use katydid_client::api_code::ApiCode;
 use katydid_client::job::{Job, Keeper};
-use katydid_client::session::{LOST, Session};
+use katydid_client::session::Session;
+use katydid_cuda_sys::CUresult;
 use katydid_transport::connect;
 use katydid_transport::{Address, Answer, ControlChannel, Event, LinkControl, Pending};
 use katydid_wire::frame::Output;
@@ -30,7 +32,7 @@ const NOTHING: kdCopyIn<'_> = kdCopyIn { destination: 0, stream: 0, data: &[] };
 /// A program in a session, its worker, and the socket where its supervisor listens.
 struct Stage {
     folder: TempDir,
-    session: &'static Session,
+    session: &'static Session<CUresult>,
     server: UnixListener,
     link_control: LinkControl,
     /// Frames that the worker has taken.
@@ -75,7 +77,7 @@ impl Stage {
         let link_control = worker.link_control().unwrap();
         let (tell, taken) = channel();
         thread::spawn(move || work(worker, &tell));
-        let session: &'static Session = Box::leak(Box::new(Session::new(connection.link, |_, _| ())));
+        let session: &'static Session<CUresult> = Box::leak(Box::new(Session::new(connection.link, |_, _| (), || ())));
         let listener = Some(UnixListener::bind(folder.path().join("job")).unwrap());
         let lock = Some(File::create(folder.path().join("lock")).unwrap());
         flock(lock.as_ref().unwrap(), FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -218,7 +220,7 @@ fn a_program_that_is_away_waits_for_a_supervisor_as_long_as_one_may_come() {
         thread::sleep(Duration::from_millis(1200));
         assert!(!waiting.is_finished());
         stage.lock = None;
-        assert_eq!(waiting.join().unwrap(), Err(LOST), "{kind:?}");
+        assert_eq!(waiting.join().unwrap(), Err(CUresult::LOST), "{kind:?}");
         assert!(stage.session.is_lost());
     }
 }
@@ -237,7 +239,7 @@ fn a_program_that_lost_its_worker_waits_for_the_supervisors_word() {
             move || session.call(0, &cuCtxSynchronize {})
         });
         supervisor.say(&ToProgram::GiveUp { text: "there is no image".into() });
-        assert_eq!(waiting.join().unwrap().map(drop), Err(LOST), "{kind:?}");
+        assert_eq!(waiting.join().unwrap().map(drop), Err(CUresult::LOST), "{kind:?}");
     }
 }
 

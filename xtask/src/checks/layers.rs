@@ -32,7 +32,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("export-table", &["cuda-sys"]),
     ("ptx", &[]),
     ("ptx-exec", &["ptx"]),
-    ("client", &["wire", "transport", "arena", "fatbin", "export-table", "driver-state", "cuda-sys"]),
+    ("client", &["wire", "transport", "arena", "fatbin", "export-table", "driver-state", "cuda-sys", "opencl-sys"]),
     ("shim-cuda", &["client", "graph", "mem-advise", "driver-state", "hash-cache"]),
     ("shim-opencl", &["client", "opencl-sys"]),
     ("shim-nvml", &["client"]),

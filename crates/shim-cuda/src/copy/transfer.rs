@@ -301,7 +301,7 @@ pub(crate) fn in_one_piece<T>(
     shim: &Shim,
     way: Way,
     (direction, size): (Direction, u64),
-    copy: impl FnOnce(&Batch<'_>) -> Result<T, CUresult>,
+    copy: impl FnOnce(&Batch<'_, CUresult>) -> Result<T, CUresult>,
 ) -> Result<T, CUresult> {
     let waits = direction == Direction::Out || size > (PIECES * PIECE) as u64;
     if waits && shim.session.is_multithreaded() {

@@ -3,8 +3,8 @@
 
 use std::ffi::{CString, c_void};
 
+use katydid_client::api_code::ApiCode;
 use katydid_client::life::{self, Life};
-use katydid_client::session::LOST;
 use katydid_cuda_sys::{CUresult, CUstream, CUuuid, device_attribute};
 use katydid_export_table::{ContextState, DeviceIdentity, DriverFacts, Handle, Id, Status};
 
@@ -52,7 +52,7 @@ impl DriverFacts for Answers {
             Life::Running => Ok(()),
             Life::Exiting => Err(CUresult::ERROR_DEINITIALIZED.0),
             Life::Fresh | Life::Forked => Err(CUresult::ERROR_NOT_INITIALIZED.0),
-            Life::Lost => Err(LOST.0),
+            Life::Lost => Err(CUresult::LOST.0),
         }
     }
 

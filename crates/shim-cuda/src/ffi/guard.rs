@@ -7,9 +7,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use katydid_client::api_code::ApiCode;
 use katydid_client::life::{self, Life};
 use katydid_client::output::say;
-use katydid_client::session::LOST;
 use katydid_cuda_sys::{CUresult, Function};
 use katydid_driver_state::log;
 use katydid_wire::codec::Message;
@@ -83,7 +83,7 @@ fn admit(function: Function) -> Result<(), CUresult> {
         Life::Exiting => Err(CUresult::ERROR_DEINITIALIZED),
         Life::Fresh if function == Function::cuInit => Ok(()),
         Life::Fresh | Life::Forked => Err(CUresult::ERROR_NOT_INITIALIZED),
-        Life::Lost => Err(LOST),
+        Life::Lost => Err(CUresult::LOST),
         Life::Running => Ok(()),
     }
 }

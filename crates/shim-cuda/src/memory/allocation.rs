@@ -32,6 +32,8 @@ impl DeviceBacking {
 }
 
 impl Backing for DeviceBacking {
+    type Code = CUresult;
+
     fn grow(&self, range: &Range<u64>) -> Result<(), CUresult> {
         let (device, size) = (self.position()?, range.end - range.start);
         let message = kdDeviceGrow { device, address: range.start, size };

@@ -29,6 +29,8 @@ struct IdleBacking {
 }
 
 impl Backing for IdleBacking {
+    type Code = CUresult;
+
     fn grow(&self, _range: &Range<u64>) -> Result<(), CUresult> {
         Err(CUresult::ERROR_NOT_SUPPORTED)
     }

@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use katydid_arena::{ReserveError, Settled};
+use katydid_client::api_code::ApiCode;
 use katydid_client::memory::{Arena, Backing};
 use katydid_client::regions::{Place, Region};
-use katydid_client::session::HELD;
 use katydid_cuda_sys::CUresult;
 use katydid_transport::with_lock_held;
 use katydid_wire::message::{kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister};
@@ -264,6 +264,8 @@ fn leave_out_of_dumps(range: &Range<u64>) {
 }
 
 impl Backing for HostBacking {
+    type Code = CUresult;
+
     fn grow(&self, range: &Range<u64>) -> Result<(), CUresult> {
         let (shim, size) = (shim()?, range.end - range.start);
         if arena(shim)?.is_shared {
@@ -427,7 +429,7 @@ fn push(
 fn with_books(shim: &Shim, mut work: impl FnMut() -> Result<(), CUresult>) -> Result<(), CUresult> {
     loop {
         match with_lock_held(true, &mut work) {
-            Err(HELD) => shim.session.wait_until_open()?,
+            Err(CUresult::HELD) => shim.session.wait_until_open()?,
             done => return done,
         }
     }

@@ -55,7 +55,7 @@ const CONTEXTS: u32 = 1 << 12;
 
 /// The program's side of the session.
 pub(crate) struct Shim {
-    pub(crate) session: Session,
+    pub(crate) session: Session<CUresult>,
     /// What the worker said of its devices, by the worker's ordinals.
     pub(crate) facts: Facts,
     /// The devices that the program sees.
@@ -180,7 +180,7 @@ fn start() -> Result<(Shim, Option<Kept>, NoFork), Failure> {
     Ok((shim, job.map(|job| (job, opened.address, opened.link)), forks))
 }
 
-fn fetch_facts(session: &Session) -> Result<Facts, Failure> {
+fn fetch_facts(session: &Session<CUresult>) -> Result<Facts, Failure> {
     let reply = session.call(0, &kdFacts {}).map_err(|code| {
         Failure::new(format!("the server's worker cannot use its GPU: {code}; see the server's log"))
     })?;
@@ -199,7 +199,7 @@ fn older(version: i32) -> Option<String> {
     (major < DRIVER_VERSION / 1000).then_some(text)
 }
 
-fn build(session: Session, facts: Facts, arenas: Settled, memory: Option<OwnedFd>) -> Result<Shim, Failure> {
+fn build(session: Session<CUresult>, facts: Facts, arenas: Settled, memory: Option<OwnedFd>) -> Result<Shim, Failure> {
     fn room<T>(capacity: u32) -> Result<Slab<T>, Failure> {
         Slab::reserve(capacity).map_err(|error| Failure::new(format!("no address space for handles: {error}")))
     }

@@ -199,7 +199,10 @@ pub(crate) fn synchronize(event: CUevent) -> Result<(), CUresult> {
 }
 
 /// Has `ask` ask the worker about an event, unless the answer is known to be that it has come to pass.
-fn unless_done(event: CUevent, ask: impl FnOnce(&Session, u32, u32) -> Result<(), CUresult>) -> Result<(), CUresult> {
+fn unless_done(
+    event: CUevent,
+    ask: impl FnOnce(&Session<CUresult>, u32, u32) -> Result<(), CUresult>,
+) -> Result<(), CUresult> {
     let (event, context) = askable(event)?;
     let session = &shim()?.session;
     let sent = session.enqueued();

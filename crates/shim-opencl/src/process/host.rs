@@ -11,7 +11,7 @@ use std::ptr;
 use katydid_arena::{Reservation, ReserveError};
 use katydid_client::connect::PinnedMemory;
 use katydid_client::memory::{Arena, Backing};
-use katydid_cuda_sys::CUresult;
+use katydid_opencl_sys::Code;
 use rustix::mm::{Advice, madvise};
 
 use crate::process::shim::{Shim, shim};
@@ -43,11 +43,13 @@ struct File<'a> {
 }
 
 impl Backing for File<'_> {
-    fn grow(&self, range: &Range<u64>) -> Result<(), CUresult> {
-        self.shim.link.lengthen_pinned(range.end - self.start).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)
+    type Code = Code;
+
+    fn grow(&self, range: &Range<u64>) -> Result<(), Code> {
+        self.shim.link.lengthen_pinned(range.end - self.start).map_err(|_| Code::OUT_OF_HOST_MEMORY)
     }
 
-    fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult> {
+    fn shrink(&self, range: &Range<u64>) -> Result<(), Code> {
         let start = ptr::with_exposed_provenance_mut(range.start as usize);
         // SAFETY: a whole piece of the arena's mapping, in which there is no block, so no code refers to it.
         let removed = unsafe { madvise(start, (range.end - range.start) as usize, Advice::LinuxRemove) };
@@ -55,7 +57,7 @@ impl Backing for File<'_> {
         removed.or(Ok(()))
     }
 
-    fn settle(&self) -> Result<u64, CUresult> {
+    fn settle(&self) -> Result<u64, Code> {
         // No block is freed before its last command has ended.
         Ok(0)
     }
