@@ -2,10 +2,12 @@
 
 pub(crate) mod arguments;
 pub(crate) mod busy_poll;
+pub(crate) mod callbacks;
 pub(crate) mod dispatch;
 pub(crate) mod event_poller;
 pub(crate) mod executor;
 pub(crate) mod fault;
+pub(crate) mod marker;
 pub(crate) mod notify;
 pub(crate) mod pending_reads;
 pub(crate) mod quiesce;

@@ -13,9 +13,12 @@
 
 #![expect(unsafe_code, reason = "has the driver copy to and from mapped memory")]
 
+mod area;
 mod aside;
 mod copier;
+mod error;
 mod frozen;
+mod location;
 mod spare;
 
 use std::collections::HashMap;
@@ -25,94 +28,23 @@ use std::slice;
 use std::sync::Arc;
 
 use katydid_image::{Region, Source};
-use katydid_opencl_sys::constant::{
-    DEVICE_TYPE_CPU, MEM_HOST_NO_ACCESS, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_OBJECT_IMAGE1D_ARRAY,
-};
-use katydid_opencl_sys::{Code, Dispatch, cl_context, cl_device_id, cl_mem, void};
-use katydid_session_core::{CHUNK_BYTES, ChunkError, Progress, read_all};
-use katydid_wire::codec::Field as _;
+use katydid_opencl_sys::constant::DEVICE_TYPE_CPU;
+use katydid_opencl_sys::{Code, Dispatch, cl_context, cl_device_id, cl_mem};
+use katydid_session_core::{CHUNK_BYTES, Progress, read_all};
 use katydid_wire::opencl::kind;
 use katydid_wire::opencl::message::{kdclBuffer, kdclImage, kdclSvmAlloc};
 
+use self::area::{Area, shape};
 pub(crate) use self::aside::Captured;
 pub(crate) use self::copier::Copier;
-use self::copier::Map;
+pub(crate) use self::error::ContentsError;
+use self::location::AreaLocation;
 use self::spare::Spare;
-pub(crate) use self::spare::free_memory;
 use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadBuffer, ReadLocation as Landed};
 use crate::handlers::{driver, make};
 use crate::journal::{self, Mapped, State};
-use crate::memory::host::pointer;
-use crate::objects::table::Object;
+use crate::objects::object::Object;
 use crate::state::Session;
-
-/// Why contents cannot be kept, or put back.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ContentsError {
-    /// The driver refuses a copy.
-    #[error("the driver answers {code} when asked to copy the {kind} {object}")]
-    Copy {
-        /// Kind of its region.
-        kind: &'static str,
-        /// Its id, or address.
-        object: u64,
-        /// The driver's answer.
-        code: Code,
-    },
-    /// The driver lends us no queue.
-    #[error("the driver answers {code} when asked for a queue to copy with")]
-    Queue {
-        /// The driver's answer.
-        code: Code,
-    },
-    /// Levels of an image.
-    #[error("image {object} of the program has levels, and nothing copies these: it cannot be saved")]
-    Levels {
-        /// Its id.
-        object: u64,
-    },
-    /// The system has no room for a copy.
-    #[error("there is no memory for a copy of {bytes} bytes")]
-    NoMemory {
-        /// How many.
-        bytes: u64,
-    },
-    /// The image lacks something, or has something else.
-    #[error("the image has no {kind} {object} of {bytes} bytes, which the session has")]
-    Absent {
-        /// Kind of its region.
-        kind: &'static str,
-        /// Its id, or address.
-        object: u64,
-        /// Bytes.
-        bytes: u64,
-    },
-    /// On the way to the image, or from it.
-    #[error(transparent)]
-    Chunk(#[from] ChunkError),
-}
-
-/// Where the bytes of an area lie.
-enum AreaLocation {
-    /// Of a buffer, and the flags that it was made with.
-    Buffer(cl_mem, u64),
-    /// Of an image: elements, rows, slices; and its flags.
-    Image(cl_mem, [usize; 3], u64),
-    /// Shared virtual memory.
-    Svm(u64),
-    /// In memory of the worker's.
-    PendingRead(Arc<PendingRead>),
-}
-
-/// A row of bytes.
-struct Area {
-    kind: &'static str,
-    object: u64,
-    bytes: u64,
-    /// The context in which it can be copied; 0 for what needs none.
-    context: u32,
-    place: AreaLocation,
-}
 
 impl Session {
     /// All memory with contents.
@@ -324,136 +256,5 @@ impl Session {
             self.svm.map(address, size, flags);
         }
         Ok(())
-    }
-}
-
-/// Elements, rows and slices of an image, and its levels, out of its description.
-fn shape(mut left: &[u8]) -> Option<([usize; 3], u32)> {
-    let (_order, _type) = (u32::take(&mut left)?, u32::take(&mut left)?);
-    let kind = u32::take(&mut left)?;
-    let mut sizes = [0u64; 6];
-    for size in &mut sizes {
-        *size = u64::take(&mut left)?;
-    }
-    let [width, height, depth, images] = [sizes[0], sizes[1], sizes[2], sizes[3]].map(|size| size.max(1) as usize);
-    let region = match kind {
-        MEM_OBJECT_IMAGE1D_ARRAY => [width, images, 1],
-        // A shape without slices has a depth of 1, one without images 1 image.
-        _ => [width, height, depth.max(images)],
-    };
-    Some((region, u32::take(&mut left)?))
-}
-
-/// Where contents lie in this process.
-struct LentRange<'a> {
-    address: u64,
-    /// What keeps them there.
-    _map: Option<Map<'a>>,
-}
-
-impl Area {
-    /// Where the contents lie in this process, to be read or to be written, if they do.
-    fn lend<'a>(&self, copier: Option<&'a Copier>, is_out: bool) -> Option<LentRange<'a>> {
-        let address = |place: *const void| place.expose_provenance() as u64;
-        let copier = copier.filter(|copier| copier.is_host);
-        match &self.place {
-            AreaLocation::PendingRead(landing) => match &landing.place {
-                Landed::Own(target) => Some(LentRange { address: address(target.pointer()), _map: None }),
-                Landed::Svm(..) => None,
-            },
-            AreaLocation::Svm(address) => copier.map(|_| LentRange { address: *address, _map: None }),
-            AreaLocation::Buffer(memory, flags) => {
-                let map = copier?.map(*memory, (self.bytes, *flags), is_out).ok()?;
-                Some(LentRange { address: address(map.place), _map: Some(map) })
-            }
-            AreaLocation::Image(..) => None,
-        }
-    }
-
-    /// What the image says of it, without the chunks.
-    fn region(&self) -> Region {
-        let address = if let AreaLocation::Svm(address) = self.place { address } else { 0 };
-        Region {
-            kind: self.kind.to_owned(),
-            name: format!("{} {:#x}", self.kind, self.object),
-            object: Some(self.object),
-            gpu: None,
-            address,
-            bytes: self.bytes,
-            chunk_bytes: CHUNK_BYTES as u32,
-            chunks: Vec::new(),
-        }
-    }
-
-    fn failed(&self) -> impl Fn(Code) -> ContentsError + use<> {
-        let (kind, object) = (self.kind, self.object);
-        move |code| ContentsError::Copy { kind, object, code }
-    }
-
-    /// Reads all of it.
-    fn read(&self, copier: Option<&Copier>, spare: &mut Spare) -> Result<(), ContentsError> {
-        if let AreaLocation::PendingRead(landing) = &self.place {
-            let Landed::Own(target) = &landing.place else { return Ok(()) };
-            let bytes = spare.bytes_mut();
-            for (number, chunk) in bytes.chunks_mut(CHUNK_BYTES as usize).enumerate() {
-                let copied = target.copy(number as u64 * CHUNK_BYTES, chunk.len() as u32);
-                chunk.copy_from_slice(&copied.ok_or_else(|| self.failed()(Code::INVALID_VALUE))?);
-            }
-            return Ok(());
-        }
-        let copier = copier.ok_or_else(|| self.failed()(Code::INVALID_CONTEXT))?;
-        let to = spare.start;
-        let code = match &self.place {
-            AreaLocation::Buffer(memory, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
-                copier.read(*memory, 0, self.bytes, to)
-            }
-            AreaLocation::Image(memory, region, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
-                let (zero, null) = ([0; 3], ptr::null_mut());
-                let (start, area) = (zero.as_ptr(), region.as_ptr());
-                let queue = copier.queue;
-                driver!(copier.api, clEnqueueReadImage(queue, *memory, 1, start, area, 0, 0, to, 0, ptr::null(), null))
-                    .ok()
-            }
-            AreaLocation::Svm(address) => copier.copy_svm(to, pointer(*address), self.bytes),
-            AreaLocation::PendingRead(_) => Ok(()),
-            hidden => copier.through(self.bytes, |scratch| {
-                copier.between(hidden, scratch, self.bytes, true)?;
-                copier.read(scratch, 0, self.bytes, to)
-            }),
-        };
-        code.map_err(self.failed())
-    }
-
-    /// Writes all of it, from memory of its size.
-    fn write(&self, copier: Option<&Copier>, from: *mut void) -> Result<(), ContentsError> {
-        if let AreaLocation::PendingRead(landing) = &self.place {
-            let Landed::Own(target) = &landing.place else { return Ok(()) };
-            // SAFETY: both have so many bytes, and no code knows the landing yet.
-            unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), target.pointer().cast(), self.bytes as usize) };
-            return Ok(());
-        }
-        let copier = copier.ok_or_else(|| self.failed()(Code::INVALID_CONTEXT))?;
-        let code = match &self.place {
-            AreaLocation::Buffer(memory, flags) if flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
-                copier.write(*memory, self.bytes, from)
-            }
-            AreaLocation::Image(memory, region, flags) if flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
-                let (zero, null) = ([0; 3], ptr::null_mut());
-                let (start, area) = (zero.as_ptr(), region.as_ptr());
-                let queue = copier.queue;
-                driver!(
-                    copier.api,
-                    clEnqueueWriteImage(queue, *memory, 1, start, area, 0, 0, from, 0, ptr::null(), null)
-                )
-                .ok()
-            }
-            AreaLocation::Svm(address) => copier.copy_svm(pointer(*address), from, self.bytes),
-            AreaLocation::PendingRead(_) => Ok(()),
-            hidden => copier.through(self.bytes, |scratch| {
-                copier.write(scratch, self.bytes, from)?;
-                copier.between(hidden, scratch, self.bytes, false)
-            }),
-        };
-        code.map_err(self.failed())
     }
 }

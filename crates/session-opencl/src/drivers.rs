@@ -3,3 +3,4 @@
 pub(crate) mod devices;
 pub mod driver;
 pub(crate) mod find;
+pub(crate) mod query;

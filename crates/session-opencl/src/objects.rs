@@ -2,4 +2,5 @@
 
 pub(crate) mod held_events;
 pub(crate) mod lifetimes;
+pub(crate) mod object;
 pub(crate) mod table;

@@ -28,8 +28,8 @@ use crate::journal::{Journal, Replay};
 use crate::memory::host::HostMemory;
 use crate::memory::staged::StagingArea;
 use crate::memory::svm::Svm;
-use crate::memory::zero_copy::ZeroCopyArea;
-use crate::objects::table::Object;
+use crate::memory::zero_copy_area::ZeroCopyArea;
+use crate::objects::object::Object;
 use crate::state::Session;
 
 /// Most bytes of one message's data; what a command moves beyond that is refused by the program's side.

@@ -16,7 +16,7 @@ use katydid_wire::handshake::PROTOCOL;
 
 use crate::contents::Captured;
 use crate::journal::{Platform, RebuildError, State};
-use crate::memory::zero_copy::RetainedPages;
+use crate::memory::zero_copy_area::RetainedPages;
 use crate::state::Session;
 
 /// Note that tells which API a session speaks.

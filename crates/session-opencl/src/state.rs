@@ -9,8 +9,8 @@ use katydid_wire::frame::FrameHead;
 use crate::calls::busy_poll::BusyPoll;
 use crate::calls::event_poller::EventPoller;
 use crate::calls::executor::Executors;
+use crate::calls::marker::Marker;
 use crate::calls::notify::Listener;
-use crate::calls::quiesce::Marker;
 use crate::calls::shared::Shared;
 use crate::drivers::driver::Platform;
 use crate::journal::{self, Journal, Rehearsal, Replay};
@@ -18,8 +18,8 @@ use crate::memory::host::HostMemory;
 use crate::memory::pinned::StagingState;
 use crate::memory::staged::StagingArea;
 use crate::memory::svm::Svm;
-use crate::memory::unshare::ReadyPages;
-use crate::memory::zero_copy::ZeroCopyArea;
+use crate::memory::unshared_pages::ReadyPages;
+use crate::memory::zero_copy_area::ZeroCopyArea;
 use crate::objects::held_events::HeldEvent;
 
 /// One program's state.

@@ -23,7 +23,7 @@ use crate::drivers::driver::Platform;
 use crate::journal::State;
 use crate::memory::staged::StagingArea;
 use crate::objects::held_events::HeldEvent;
-use crate::objects::table::Object;
+use crate::objects::object::Object;
 use crate::snapshot::examine;
 use crate::state::Session;
 

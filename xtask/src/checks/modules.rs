@@ -34,7 +34,7 @@ const EXEMPT: &[(&str, usize)] = &[
     ("graph", 9),
     ("ptx-exec", 68),
     ("session", 42),
-    ("session-opencl", 30),
+    ("session-opencl", 2),
     ("shim-cuda", 53),
     ("shim-opencl", 28),
     ("softcuda", 47),

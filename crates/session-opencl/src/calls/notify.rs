@@ -1,5 +1,4 @@
-//! Functions that drivers call: each turns a call into an upcall under the program's token. And which callbacks of events have not
-//! come.
+//! Functions that drivers call: each turns a call into an upcall under the program's token.
 
 #![expect(unsafe_code, reason = "C functions that drivers call with what they were registered with")]
 
@@ -13,7 +12,6 @@ use katydid_opencl_sys::{Dispatch, char, cl_context, cl_mem, cl_program, void};
 
 use crate::calls::shared::Shared;
 use crate::calls::upcalls::DueCallback;
-use crate::journal::Callback;
 
 /// Longest text of an error that travels.
 const MAX_TEXT: usize = 4096;
@@ -43,36 +41,6 @@ impl Notify {
     fn tell(&self, status: i32, text: &[u8]) {
         let text = text.get(..MAX_TEXT).unwrap_or(text).to_vec();
         self.shared.upcalls.push(DueCallback { token: self.token, status, text });
-    }
-}
-
-/// Callbacks of events that have not come: by token, which event and which state.
-#[derive(Debug, Default)]
-pub(crate) struct Callbacks {
-    waiting: Mutex<BTreeMap<u64, (u32, i32)>>,
-}
-
-impl Callbacks {
-    /// Notes one, before it can come.
-    pub(crate) fn expect(&self, token: u64, event: u32, state: i32) {
-        self.lock().insert(token, (event, state));
-    }
-
-    /// It came.
-    pub(crate) fn came(&self, token: u64) {
-        self.lock().remove(&token);
-    }
-
-    /// Those that have not come.
-    pub(crate) fn waiting(&self) -> Vec<Callback> {
-        self.lock()
-            .iter()
-            .map(|(token, (event, state))| Callback { event: *event, state: *state, token: *token })
-            .collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (u32, i32)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

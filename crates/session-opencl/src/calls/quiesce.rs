@@ -4,11 +4,10 @@
 //! program's upcall thread; every callback that is due has come from the lookout. Those that no thread has fetched are kept.
 
 use std::os::fd::BorrowedFd;
-use std::ptr;
 use std::sync::Arc;
 
 use katydid_image::{Session as SessionPart, Sink, Source};
-use katydid_opencl_sys::{Code, cl_command_queue, cl_event};
+use katydid_opencl_sys::{Code, cl_command_queue};
 use katydid_session_core::{
     CaptureOptions, Checkpointable, Control, Failure, Orders, PendingSnapshot, Precopy, Progress, QuiesceError,
     Restorable, RestoreOptions,
@@ -16,21 +15,14 @@ use katydid_session_core::{
 use katydid_transport::{LinkControl, WorkerLink};
 use katydid_wire::opencl::KIND_SHIFT;
 
-use crate::handlers::driver;
+use crate::calls::marker::{Marker, mark};
 use crate::memory::host::HostMemory;
 use crate::memory::staged::StagingArea;
 use crate::objects::held_events::HeldEvent;
 use crate::objects::lifetimes::ObjectRef;
-use crate::objects::table::Object;
+use crate::objects::object::Object;
 use crate::snapshot::refuse_outline;
 use crate::state::Session;
-
-/// A marker behind everything that a queue had.
-#[derive(Debug)]
-pub(crate) struct Marker {
-    queue: u32,
-    event: HeldEvent,
-}
 
 /// The number of an object of a kind, for people.
 fn number(id: u32) -> u32 {
@@ -92,15 +84,6 @@ impl Session {
             event.status().is_ok_and(|status| status <= callback.state)
         })
     }
-}
-
-/// A marker behind everything that a queue has, on its way.
-#[expect(unsafe_code, reason = "calls the driver")]
-pub(crate) fn mark(queue: &Object<cl_command_queue>, hold: &ObjectRef) -> Result<HeldEvent, Code> {
-    let mut event = cl_event::NULL;
-    driver!(queue.api, clEnqueueMarkerWithWaitList(queue.handle, 0, ptr::null(), &raw mut event)).ok()?;
-    driver!(queue.api, clFlush(queue.handle)).ok()?;
-    Ok(HeldEvent::own(event, queue.api, hold))
 }
 
 impl Checkpointable for Session {

@@ -9,7 +9,7 @@ use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::codec::Reply;
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD, Output};
 
-use crate::calls::notify::Callbacks;
+use crate::calls::callbacks::Callbacks;
 use crate::calls::pending_reads::PendingReads;
 use crate::calls::upcalls::Upcalls;
 use crate::calls::usage::Usage;

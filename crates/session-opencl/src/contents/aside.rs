@@ -18,10 +18,13 @@ use std::sync::Arc;
 use katydid_image::{Region, Sink};
 use katydid_session_core::{CHUNK_BYTES, ChunkError, Load, Progress, put_each};
 
+use super::area::{Area, LentRange};
 use super::copier::{Copier, Scratch};
+use super::error::ContentsError;
 use super::frozen::{Frozen, PrivateMappings, pages};
-use super::spare::{Spare, free_memory};
-use super::{Area, AreaLocation, ContentsError, LentRange};
+use super::location::AreaLocation;
+use super::spare::Spare;
+use crate::memory::free::free_memory;
 use crate::memory::svm::PAGE;
 use crate::state::Session;
 

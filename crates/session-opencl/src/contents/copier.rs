@@ -8,9 +8,9 @@ use std::sync::Arc;
 use katydid_opencl_sys::constant::{DEVICE_GLOBAL_MEM_SIZE, MAP_READ, MAP_WRITE, MEM_HOST_WRITE_ONLY};
 use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_mem, void};
 
-use super::AreaLocation;
+use super::location::AreaLocation;
+use crate::drivers::query::ask;
 use crate::handlers::{driver, make};
-use crate::objects::held_events::ask;
 use crate::objects::lifetimes::ObjectRef;
 
 /// `CL_MEM_READ_WRITE`.

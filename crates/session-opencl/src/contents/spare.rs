@@ -8,7 +8,7 @@ use std::slice;
 use katydid_opencl_sys::void;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::ContentsError;
+use super::error::ContentsError;
 
 /// Memory of ours for a copy, in pages that take no room before they are written to.
 pub(super) struct Spare {
@@ -49,12 +49,4 @@ impl Drop for Spare {
         // SAFETY: mapped by `new`; no code has a reference any more.
         let _ = unsafe { munmap(self.start.cast(), self.length) };
     }
-}
-
-/// Bytes that the system could give.
-pub(crate) fn free_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-    kibibytes.unwrap_or(0) << 10
 }

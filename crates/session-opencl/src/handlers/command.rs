@@ -15,10 +15,8 @@ use crate::calls::fault::Fault;
 use crate::handlers::{driver, pointer};
 use crate::objects::held_events::HeldEvent;
 use crate::objects::lifetimes::ObjectRef;
-use crate::objects::table::Object;
+use crate::objects::object::Object;
 use crate::state::Session;
-
-use crate::handlers::transfer::origin_of;
 
 /// What PoCL's platform is called.
 const POCL: &str = "Portable Computing Language";
@@ -29,6 +27,12 @@ pub(super) struct Command {
     held: ObjectRef,
     waits: Vec<cl_event>,
     event: u32,
+}
+
+/// The origin of an extent as drivers read it: four numbers of an image that has levels.
+pub(super) fn origin_of(form: u32, extent: &Extent) -> [usize; 4] {
+    let [x, y, z] = extent.origin;
+    [x, y, z, if form == IMAGE { extent.row } else { 0 }].map(|number| number as usize)
 }
 
 impl Command {

@@ -21,7 +21,8 @@ use crate::drivers::driver::{device_value, kind};
 use crate::handlers::info::facts;
 use crate::handlers::{driver, make, pointer};
 use crate::objects::lifetimes::ObjectRef;
-use crate::objects::table::{Handle as _, Object};
+use crate::objects::object::Handle as _;
+use crate::objects::object::Object;
 use crate::state::Session;
 
 /// Parts of a device: with no ids, only what there would be.

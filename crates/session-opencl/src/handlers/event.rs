@@ -14,13 +14,14 @@ use katydid_wire::opencl::message;
 use crate::calls::arguments::Arguments;
 use crate::calls::executor::Job;
 use crate::calls::fault::Fault;
-use crate::calls::quiesce::mark;
+use crate::calls::marker::mark;
 use crate::calls::upcalls::DueCallback;
+use crate::drivers::query::ask;
 use crate::handlers::info::listed;
 use crate::handlers::{driver, make};
 use crate::journal::times;
-use crate::objects::held_events::{HeldEvent, ask, wait};
-use crate::objects::table::Object;
+use crate::objects::held_events::{HeldEvent, wait};
+use crate::objects::object::Object;
 use crate::state::Session;
 
 /// An event that the program sets.

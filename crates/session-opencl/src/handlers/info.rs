@@ -19,7 +19,8 @@ use crate::calls::fault::Fault;
 use crate::drivers::driver::value;
 use crate::handlers::driver;
 use crate::journal::times;
-use crate::objects::table::{Object, Objects};
+use crate::objects::object::Object;
+use crate::objects::table::Objects;
 use crate::state::Session;
 
 /// Asks, and keeps what is too long for one reply.

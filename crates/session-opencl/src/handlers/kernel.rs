@@ -19,7 +19,7 @@ use crate::calls::arguments::Arguments;
 use crate::calls::fault::Fault;
 use crate::drivers::driver::value;
 use crate::handlers::{driver, make};
-use crate::objects::table::Object;
+use crate::objects::object::Object;
 use crate::state::Session;
 
 /// Arguments that a kernel can have, whatever a driver says.

@@ -18,7 +18,7 @@ use crate::calls::arguments::Arguments;
 use crate::calls::fault::Fault;
 use crate::handlers::command::Command;
 use crate::handlers::driver;
-use crate::objects::table::Object;
+use crate::objects::object::Object;
 use crate::state::Session;
 
 /// A region of a buffer, and its place in the memory of both.

@@ -24,9 +24,9 @@ use crate::drivers::driver::device_value;
 use crate::handlers::info::facts;
 use crate::handlers::{driver, make};
 use crate::memory::host::{Maps, maps};
-use crate::memory::zero_copy;
+use crate::memory::zero_copy_area;
 use crate::objects::lifetimes::ObjectRef;
-use crate::objects::table::Object;
+use crate::objects::object::Object;
 use crate::state::Session;
 
 /// What programs ask of images, but for what is an object.
@@ -131,7 +131,7 @@ pub(crate) fn kdclBuffer(
     }
     let block = if message.place == 0 { session.shelf_block(message.context, message.size) } else { None };
     let (flags, place) = match &block {
-        Some(block) => zero_copy::beginning(block, message.flags, &data),
+        Some(block) => zero_copy_area::beginning(block, message.flags, &data),
         None => session.beginning(&message, &data)?,
     };
     let is_in_svm = message.place != 0 && !session.is_in_host(message.place);

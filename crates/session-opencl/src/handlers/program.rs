@@ -16,16 +16,15 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{message, program as form};
 
 use crate::calls::arguments::Arguments;
-use crate::calls::executor::Job;
-use crate::calls::executor::{Task, apart};
+use crate::calls::executor::{Job, Task, apart};
 use crate::calls::fault::Fault;
 use crate::calls::notify::{self, BuildEnd};
 use crate::calls::shared::Shared;
 use crate::calls::upcalls::DueCallback;
 use crate::drivers::driver::value;
+use crate::drivers::query::ask;
 use crate::handlers::{driver, make, pointer};
-use crate::objects::held_events::ask;
-use crate::objects::table::Object;
+use crate::objects::object::Object;
 use crate::state::Session;
 
 /// No code of a driver's.

@@ -18,10 +18,11 @@ use crate::calls::fault::Fault;
 use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadBuffer, ReadLocation};
 use crate::handlers::command::Command;
 use crate::handlers::driver;
-use crate::memory::host::{pointer, take_back};
+use crate::memory::address::pointer;
+use crate::memory::host::take_back;
 use crate::memory::svm::PAGE;
 use crate::memory::svm_placement::{LARGE_BLOCK_BYTES, in_zone, with_mappings};
-use crate::objects::table::Object;
+use crate::objects::object::Object;
 use crate::state::Session;
 
 /// How often a driver is asked for memory in the zone.

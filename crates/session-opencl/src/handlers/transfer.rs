@@ -15,11 +15,11 @@ use crate::calls::arguments::Arguments;
 use crate::calls::executor::Job;
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::pending_reads::{CommandEnd, PendingRead, PendingTransfer, ReadBuffer, ReadLocation};
-use crate::handlers::command::Command;
+use crate::handlers::command::{Command, origin_of};
 use crate::handlers::driver;
-use crate::memory::host::pointer;
+use crate::memory::address::pointer;
 use crate::objects::held_events::HeldEvent;
-use crate::objects::table::Object;
+use crate::objects::object::Object;
 use crate::state::Session;
 
 /// Where in this process the program's bytes are, and how far apart rows and slices are in bytes; 0: there are no gaps.
@@ -162,12 +162,6 @@ impl Transfer {
         }
         Ok(message::kdclWriteReply {})
     }
-}
-
-/// The origin of an extent as drivers read it: four numbers of an image that has levels.
-pub(super) fn origin_of(form: u32, extent: &Extent) -> [usize; 4] {
-    let [x, y, z] = extent.origin;
-    [x, y, z, if form == IMAGE { extent.row } else { 0 }].map(|number| number as usize)
 }
 
 type WaitList = (u32, *const cl_event, *mut cl_event);

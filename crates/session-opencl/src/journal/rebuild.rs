@@ -6,7 +6,6 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use std::collections::HashSet;
 use std::ptr;
 
 use katydid_opencl_sys::{Code, cl_device_id, cl_kernel, cl_program};
@@ -19,18 +18,18 @@ use katydid_wire::opencl::message::{
 };
 use katydid_wire::opencl::{id, kind, program as form};
 
-use super::encoded;
+use super::notes::encoded;
 use super::rehearsal::{DeviceBasis, Rehearsal, Rest};
 use super::state::{Callback, Event, State};
 use crate::calls::dispatch::{dispatch, is_end, is_kept};
 use crate::calls::fault::{Fault, SessionError};
 use crate::drivers::devices::{self, Assignment, DeviceError};
 use crate::drivers::driver::{self, value};
+use crate::drivers::query::ask;
 use crate::handlers::{driver, room};
 use crate::memory::svm::PAGE;
 use crate::memory::svm_placement;
-use crate::objects::held_events::ask;
-use crate::objects::table::Object;
+use crate::objects::object::Object;
 use crate::state::Session;
 
 /// `CL_PROGRAM_BUILD_LOG`.
@@ -134,32 +133,6 @@ pub(crate) enum RebuildError {
         /// Bytes.
         most: u64,
     },
-}
-
-/// What a session knows while it is rebuilt.
-#[derive(Debug)]
-pub(crate) struct Replay {
-    /// Answers go nowhere.
-    pub(crate) is_on: bool,
-    /// How the frame at hand came out.
-    pub(crate) outcome: Code,
-    /// Buffers whose contents the image has.
-    pub(crate) filled: HashSet<u32>,
-    /// Where shared virtual memory is to end, if that is wanted.
-    pub(crate) svm_end: Option<u64>,
-}
-
-impl Replay {
-    /// Whether the image has contents of this buffer.
-    pub(crate) fn has(&self, buffer: u64) -> bool {
-        u32::try_from(buffer).is_ok_and(|buffer| self.filled.contains(&buffer))
-    }
-}
-
-impl Default for Replay {
-    fn default() -> Self {
-        Self { is_on: false, outcome: Code::SUCCESS, filled: HashSet::new(), svm_end: None }
-    }
 }
 
 impl Session {

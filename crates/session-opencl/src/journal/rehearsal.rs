@@ -19,7 +19,7 @@ use katydid_wire::opencl::message::{
 };
 use katydid_wire::opencl::value::OBJECT;
 
-use super::Platform;
+use super::state::Platform;
 use crate::drivers::devices::Assignment;
 
 /// Frames that set something, which their first two numbers say.
@@ -131,7 +131,7 @@ mod tests {
     use katydid_wire::opencl::message::{kdclMemoryCallback, kdclProgram};
 
     use super::*;
-    use crate::journal::encoded;
+    use crate::journal::notes::encoded;
 
     const MADE: u16 = kdclBuffer::OPCODE;
     const KERNEL: u16 = kdclKernel::OPCODE;

@@ -17,12 +17,14 @@ use katydid_wire::opencl::message::{
 };
 use katydid_wire::opencl::{id, kind, list, value};
 
+use super::notes::{
+    Attachment, Entry, RecordedFrame, effective, encoded, kind_of, parts, with_other_headers, with_other_inputs,
+};
 use super::state::{Event, Mapped, PendingRead, Platform, State};
-use super::{Entry, RecordedFrame, encoded, kind_of, parts, with_other_headers, with_other_inputs};
 use crate::calls::pending_reads::ReadLocation;
+use crate::drivers::query::ask;
 use crate::handlers::driver;
-use crate::objects::held_events::ask;
-use crate::objects::table::Object;
+use crate::objects::object::Object;
 use crate::state::Session;
 
 /// Numbers of objects that a program does not know are this and above; the program's side has room for fewer.
@@ -162,29 +164,6 @@ fn with_others(kept: &RecordedFrame, payload: Vec<u8>, others: &HashMap<u32, u32
     }
 }
 
-/// The builds that count, of those that have ended and had an effect: the last one of each kind and list of devices, and before it those by
-/// which a kernel was made that is alive. Drivers may build a program anew while it has kernels.
-pub(super) fn effective<'a>(builds: &'a [RecordedFrame], kernels: &[u64]) -> Vec<&'a RecordedFrame> {
-    let about = |kept: &RecordedFrame| {
-        let own = kdclBuild::decode(kept.frame.payload()).map_or(&[][..], |message| message.arguments).to_vec();
-        let bytes = kept.with.bytes.as_ref().map_or(own, |bytes| bytes.to_vec());
-        let mut left = &bytes[..];
-        (u32::take(&mut left), list::take::<u32>(&mut left))
-    };
-    // From the last to the first: until which frame a build was the one of its kind.
-    let mut until = HashMap::new();
-    let with_effect = builds.iter().rev().filter(|kept| kept.outcome().is_some() && kept.had_effect());
-    let mut found: Vec<&RecordedFrame> = with_effect
-        .filter(|kept| {
-            let order = kept.frame.order;
-            let next = until.insert(about(kept), order);
-            next.is_none_or(|next| kernels.iter().any(|made| (order..next).contains(made)))
-        })
-        .collect();
-    found.reverse();
-    found
-}
-
 impl Session {
     /// The state of the session as it is now.
     ///
@@ -270,7 +249,7 @@ impl Session {
             }
         }
         for (address, frame) in self.journal.svm() {
-            let kept = RecordedFrame { frame: frame.clone(), with: super::Attachment::default() };
+            let kept = RecordedFrame { frame: frame.clone(), with: Attachment::default() };
             let record = all.add(frame.order, &kept, frame.payload().to_vec());
             record.told = Some(address.to_le_bytes().to_vec());
         }
@@ -405,7 +384,7 @@ mod tests {
     use katydid_wire::opencl::message::{kdclProgram, kdclSpecialize};
 
     use super::*;
-    use crate::journal::{Attachment, Journal};
+    use crate::journal::notes::{Journal, PENDING};
 
     /// A build of `devices` at a frame.
     fn build(order: u64, devices: &[u32], code: Code) -> RecordedFrame {
@@ -438,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_build_that_has_not_ended_is_none_yet() {
-        let pending = Code(super::super::PENDING);
+        let pending = Code(PENDING);
         let builds = [build(2, &[7], Code::SUCCESS), build(4, &[7], pending), build(6, &[8], pending)];
         assert_eq!(effective(&builds, &[]).into_iter().map(|kept| kept.frame.order).collect::<Vec<_>>(), [2]);
     }
@@ -460,7 +439,7 @@ mod tests {
             session.journal.ended(gone.into());
             let records = session.records().unwrap();
             let [made, release] = &records[..] else { panic!("{records:?}") };
-            let stranger = super::super::parts(&made.payload)[0];
+            let stranger = parts(&made.payload)[0];
             assert!(stranger >= id(kind::DEVICE, FIRST_HIDDEN_NUMBER));
             assert_eq!(release.payload, encoded(&kdclRelease { object: stranger }));
             gone = stranger;

@@ -20,8 +20,9 @@ use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use rustix::fs::fstat;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
+use crate::memory::address::pointer;
 use crate::memory::staged::Lease;
-use crate::memory::unshare::Apart;
+use crate::memory::unshared_pages::Apart;
 
 /// Set to `driver`, has buffers of processors mapped as those of other devices are; set to `copy`, has those of all copied by
 /// commands, as after a restore: to compare the ways.
@@ -181,11 +182,6 @@ pub(crate) unsafe fn take_back(address: u64, bytes: u64) -> Result<(), Code> {
     // SAFETY: by the contract.
     let mapped = unsafe { mmap_anonymous(pointer(address), bytes as usize, ACCESS, flags) };
     mapped.map(drop).map_err(|_| Code::OUT_OF_RESOURCES)
-}
-
-/// An address of this process.
-pub(crate) fn pointer(address: u64) -> *mut void {
-    std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
 #[cfg(test)]

@@ -5,15 +5,17 @@
 //! to itself. Addresses are bytes.
 
 use std::collections::BTreeMap;
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 
 use katydid_opencl_sys::Code;
 
-use crate::memory::svm_placement::ZONE;
 use crate::objects::lifetimes::{LeakedRef, ObjectRef, OwnedObject};
 
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
+/// Where shared virtual memory lies: far above a heap, and far below where the system begins with mappings. The same
+/// addresses are free in programs, which see them.
+pub(crate) const ZONE: Range<u64> = 0x6000_0000_0000..0x7000_0000_0000;
 
 /// One allocation.
 #[derive(Debug)]
@@ -146,7 +148,7 @@ mod tests {
     use katydid_opencl_sys::{Dispatch, cl_context};
 
     use super::*;
-    use crate::objects::table::Object;
+    use crate::objects::object::Object;
     use crate::tests::empty_table;
 
     fn context() -> ObjectRef {

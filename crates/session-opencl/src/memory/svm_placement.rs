@@ -21,15 +21,12 @@ use std::thread;
 use libc::{M_MMAP_MAX, M_MMAP_THRESHOLD, c_void, mallopt};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::memory::svm::PAGE;
+use crate::memory::svm::{PAGE, ZONE};
 
 /// Blocks of this size and above are mapped while a driver allocates.
 const MMAP_THRESHOLD_WHILE_PLACING: i32 = PAGE as i32;
 /// What glibc begins with.
 const GLIBC_DEFAULTS: (i32, i32) = (128 << 10, 65_536);
-/// Where shared virtual memory lies: far above a heap, and far below where the system begins with mappings. The same
-/// addresses are free in programs, which see them.
-pub(crate) const ZONE: Range<u64> = 0x6000_0000_0000..0x7000_0000_0000;
 /// Pages that a heap may add to what it was asked for.
 pub(crate) const EXTRA: Range<u64> = 0..8;
 /// Bytes of a part of the heap at most, but for the first (glibc's `HEAP_MAX_SIZE`).

@@ -1,14 +1,15 @@
-//! Events of drivers, held; and what drivers tell.
+//! Events of drivers, held.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::ptr;
 use std::sync::Arc;
 
-use katydid_opencl_sys::{Code, Dispatch, cl_event, void};
+use katydid_opencl_sys::{Code, Dispatch, cl_event};
 
 use crate::objects::lifetimes::{ObjectRef, OwnedObject};
-use crate::objects::table::{Object, Objects};
+use crate::objects::object::Object;
+use crate::objects::table::Objects;
 
 /// An event of a driver, held with its queue until the last copy of this value is dropped.
 #[derive(Debug, Clone)]
@@ -67,11 +68,4 @@ pub(crate) fn wait(events: &[cl_event], api: &Dispatch) -> Result<(), Code> {
     let wait = api.clWaitForEvents.ok_or(Code::INVALID_OPERATION)?;
     // SAFETY: the caller holds the events; the list is as long as said.
     Code(unsafe { wait(events.len() as u32, events.as_ptr()) }).ok()
-}
-
-/// A value of a fixed size that a driver tells: `get` is given the size and the place.
-pub(crate) fn ask<T: Default>(get: impl Fn(usize, *mut void) -> Code) -> Result<T, Code> {
-    let mut value = T::default();
-    get(size_of::<T>(), (&raw mut value).cast()).ok()?;
-    Ok(value)
 }

@@ -30,10 +30,10 @@ use katydid_opencl_sys::{
 };
 use katydid_wire::opencl::kind;
 
+use crate::drivers::query::ask;
 use crate::handlers::driver;
-use crate::memory::host::pointer;
-use crate::objects::held_events::ask;
-use crate::objects::table::{Handle, Object};
+use crate::memory::address::pointer;
+use crate::objects::object::{Handle, Object};
 
 /// A share in an object: the driver has it back after the last share is dropped.
 pub(crate) type ObjectRef = Arc<OwnedObject>;

@@ -1,0 +1,36 @@
+//! Which callbacks of events have not come.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::journal::Callback;
+
+/// Callbacks of events that have not come: by token, which event and which state.
+#[derive(Debug, Default)]
+pub(crate) struct Callbacks {
+    waiting: Mutex<BTreeMap<u64, (u32, i32)>>,
+}
+
+impl Callbacks {
+    /// Notes one, before it can come.
+    pub(crate) fn expect(&self, token: u64, event: u32, state: i32) {
+        self.lock().insert(token, (event, state));
+    }
+
+    /// It came.
+    pub(crate) fn came(&self, token: u64) {
+        self.lock().remove(&token);
+    }
+
+    /// Those that have not come.
+    pub(crate) fn waiting(&self) -> Vec<Callback> {
+        self.lock()
+            .iter()
+            .map(|(token, (event, state))| Callback { event: *event, state: *state, token: *token })
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (u32, i32)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,162 @@
+//! One area of memory with contents: where it lies, and how it is copied.
+
+#![expect(unsafe_code, reason = "has the driver copy to and from mapped memory")]
+
+use std::ptr;
+
+use katydid_image::Region;
+use katydid_opencl_sys::constant::{
+    MEM_HOST_NO_ACCESS, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_OBJECT_IMAGE1D_ARRAY,
+};
+use katydid_opencl_sys::{Code, void};
+use katydid_session_core::CHUNK_BYTES;
+use katydid_wire::codec::Field as _;
+
+use crate::calls::pending_reads::ReadLocation as Landed;
+use crate::contents::copier::{Copier, Map};
+use crate::contents::error::ContentsError;
+use crate::contents::location::AreaLocation;
+use crate::contents::spare::Spare;
+use crate::handlers::driver;
+use crate::memory::address::pointer;
+
+/// A row of bytes.
+pub(super) struct Area {
+    pub(super) kind: &'static str,
+    pub(super) object: u64,
+    pub(super) bytes: u64,
+    /// The context in which it can be copied; 0 for what needs none.
+    pub(super) context: u32,
+    pub(super) place: AreaLocation,
+}
+
+/// Elements, rows and slices of an image, and its levels, out of its description.
+pub(super) fn shape(mut left: &[u8]) -> Option<([usize; 3], u32)> {
+    let (_order, _type) = (u32::take(&mut left)?, u32::take(&mut left)?);
+    let kind = u32::take(&mut left)?;
+    let mut sizes = [0u64; 6];
+    for size in &mut sizes {
+        *size = u64::take(&mut left)?;
+    }
+    let [width, height, depth, images] = [sizes[0], sizes[1], sizes[2], sizes[3]].map(|size| size.max(1) as usize);
+    let region = match kind {
+        MEM_OBJECT_IMAGE1D_ARRAY => [width, images, 1],
+        // A shape without slices has a depth of 1, one without images 1 image.
+        _ => [width, height, depth.max(images)],
+    };
+    Some((region, u32::take(&mut left)?))
+}
+
+/// Where contents lie in this process.
+pub(super) struct LentRange<'a> {
+    pub(super) address: u64,
+    /// What keeps them there.
+    _map: Option<Map<'a>>,
+}
+
+impl Area {
+    /// Where the contents lie in this process, to be read or to be written, if they do.
+    pub(super) fn lend<'a>(&self, copier: Option<&'a Copier>, is_out: bool) -> Option<LentRange<'a>> {
+        let address = |place: *const void| place.expose_provenance() as u64;
+        let copier = copier.filter(|copier| copier.is_host);
+        match &self.place {
+            AreaLocation::PendingRead(landing) => match &landing.place {
+                Landed::Own(target) => Some(LentRange { address: address(target.pointer()), _map: None }),
+                Landed::Svm(..) => None,
+            },
+            AreaLocation::Svm(address) => copier.map(|_| LentRange { address: *address, _map: None }),
+            AreaLocation::Buffer(memory, flags) => {
+                let map = copier?.map(*memory, (self.bytes, *flags), is_out).ok()?;
+                Some(LentRange { address: address(map.place), _map: Some(map) })
+            }
+            AreaLocation::Image(..) => None,
+        }
+    }
+
+    /// What the image says of it, without the chunks.
+    pub(super) fn region(&self) -> Region {
+        let address = if let AreaLocation::Svm(address) = self.place { address } else { 0 };
+        Region {
+            kind: self.kind.to_owned(),
+            name: format!("{} {:#x}", self.kind, self.object),
+            object: Some(self.object),
+            gpu: None,
+            address,
+            bytes: self.bytes,
+            chunk_bytes: CHUNK_BYTES as u32,
+            chunks: Vec::new(),
+        }
+    }
+
+    pub(super) fn failed(&self) -> impl Fn(Code) -> ContentsError + use<> {
+        let (kind, object) = (self.kind, self.object);
+        move |code| ContentsError::Copy { kind, object, code }
+    }
+
+    /// Reads all of it.
+    pub(super) fn read(&self, copier: Option<&Copier>, spare: &mut Spare) -> Result<(), ContentsError> {
+        if let AreaLocation::PendingRead(landing) = &self.place {
+            let Landed::Own(target) = &landing.place else { return Ok(()) };
+            let bytes = spare.bytes_mut();
+            for (number, chunk) in bytes.chunks_mut(CHUNK_BYTES as usize).enumerate() {
+                let copied = target.copy(number as u64 * CHUNK_BYTES, chunk.len() as u32);
+                chunk.copy_from_slice(&copied.ok_or_else(|| self.failed()(Code::INVALID_VALUE))?);
+            }
+            return Ok(());
+        }
+        let copier = copier.ok_or_else(|| self.failed()(Code::INVALID_CONTEXT))?;
+        let to = spare.start;
+        let code = match &self.place {
+            AreaLocation::Buffer(memory, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
+                copier.read(*memory, 0, self.bytes, to)
+            }
+            AreaLocation::Image(memory, region, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
+                let (zero, null) = ([0; 3], ptr::null_mut());
+                let (start, area) = (zero.as_ptr(), region.as_ptr());
+                let queue = copier.queue;
+                driver!(copier.api, clEnqueueReadImage(queue, *memory, 1, start, area, 0, 0, to, 0, ptr::null(), null))
+                    .ok()
+            }
+            AreaLocation::Svm(address) => copier.copy_svm(to, pointer(*address), self.bytes),
+            AreaLocation::PendingRead(_) => Ok(()),
+            hidden => copier.through(self.bytes, |scratch| {
+                copier.between(hidden, scratch, self.bytes, true)?;
+                copier.read(scratch, 0, self.bytes, to)
+            }),
+        };
+        code.map_err(self.failed())
+    }
+
+    /// Writes all of it, from memory of its size.
+    pub(super) fn write(&self, copier: Option<&Copier>, from: *mut void) -> Result<(), ContentsError> {
+        if let AreaLocation::PendingRead(landing) = &self.place {
+            let Landed::Own(target) = &landing.place else { return Ok(()) };
+            // SAFETY: both have so many bytes, and no code knows the landing yet.
+            unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), target.pointer().cast(), self.bytes as usize) };
+            return Ok(());
+        }
+        let copier = copier.ok_or_else(|| self.failed()(Code::INVALID_CONTEXT))?;
+        let code = match &self.place {
+            AreaLocation::Buffer(memory, flags) if flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
+                copier.write(*memory, self.bytes, from)
+            }
+            AreaLocation::Image(memory, region, flags) if flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
+                let (zero, null) = ([0; 3], ptr::null_mut());
+                let (start, area) = (zero.as_ptr(), region.as_ptr());
+                let queue = copier.queue;
+                driver!(
+                    copier.api,
+                    clEnqueueWriteImage(queue, *memory, 1, start, area, 0, 0, from, 0, ptr::null(), null)
+                )
+                .ok()
+            }
+            AreaLocation::Svm(address) => copier.copy_svm(pointer(*address), from, self.bytes),
+            AreaLocation::PendingRead(_) => Ok(()),
+            hidden => copier.through(self.bytes, |scratch| {
+                copier.write(scratch, self.bytes, from)?;
+                copier.between(hidden, scratch, self.bytes, false)
+            }),
+        };
+        code.map_err(self.failed())
+    }
+}

@@ -1,0 +1,50 @@
+//! Why contents cannot be kept, or put back.
+
+use katydid_opencl_sys::Code;
+use katydid_session_core::ChunkError;
+
+/// Why contents cannot be kept, or put back.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ContentsError {
+    /// The driver refuses a copy.
+    #[error("the driver answers {code} when asked to copy the {kind} {object}")]
+    Copy {
+        /// Kind of its region.
+        kind: &'static str,
+        /// Its id, or address.
+        object: u64,
+        /// The driver's answer.
+        code: Code,
+    },
+    /// The driver lends us no queue.
+    #[error("the driver answers {code} when asked for a queue to copy with")]
+    Queue {
+        /// The driver's answer.
+        code: Code,
+    },
+    /// Levels of an image.
+    #[error("image {object} of the program has levels, and nothing copies these: it cannot be saved")]
+    Levels {
+        /// Its id.
+        object: u64,
+    },
+    /// The system has no room for a copy.
+    #[error("there is no memory for a copy of {bytes} bytes")]
+    NoMemory {
+        /// How many.
+        bytes: u64,
+    },
+    /// The image lacks something, or has something else.
+    #[error("the image has no {kind} {object} of {bytes} bytes, which the session has")]
+    Absent {
+        /// Kind of its region.
+        kind: &'static str,
+        /// Its id, or address.
+        object: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// On the way to the image, or from it.
+    #[error(transparent)]
+    Chunk(#[from] ChunkError),
+}

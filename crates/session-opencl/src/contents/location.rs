@@ -1,0 +1,19 @@
+//! Where the bytes of an area lie.
+
+use std::sync::Arc;
+
+use katydid_opencl_sys::cl_mem;
+
+use crate::calls::pending_reads::PendingRead;
+
+/// Where the bytes of an area lie.
+pub(super) enum AreaLocation {
+    /// Of a buffer, and the flags that it was made with.
+    Buffer(cl_mem, u64),
+    /// Of an image: elements, rows, slices; and its flags.
+    Image(cl_mem, [usize; 3], u64),
+    /// Shared virtual memory.
+    Svm(u64),
+    /// In memory of the worker's.
+    PendingRead(Arc<PendingRead>),
+}

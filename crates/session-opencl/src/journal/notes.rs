@@ -1,0 +1,509 @@
+//! The journal's entries, and how messages change them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use katydid_opencl_sys::Code;
+use katydid_session_core::Frame;
+use katydid_wire::codec::{Field as _, Message as _};
+use katydid_wire::frame::FrameHead;
+use katydid_wire::opencl::message::{
+    kdclBuffer, kdclBuild, kdclCloneKernel, kdclImage, kdclLink, kdclSubDevices, kdclSvmAlloc,
+};
+use katydid_wire::opencl::{KIND_SHIFT, kind, list};
+
+/// The outcome of a build that has not ended.
+pub(super) const PENDING: i32 = i32::MAX;
+/// From so many builds of a program on those that count no more are forgotten with each new one.
+const MAX_IDLE_BUILDS: usize = 16;
+
+/// What came with a message, or is known of it only later.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Attachment {
+    /// Data that came in pieces.
+    pub(super) bytes: Option<Arc<Vec<u8>>>,
+    /// How a build ended.
+    pub(super) outcome: Option<Arc<AtomicI32>>,
+    /// Programs that went into it, as they were then.
+    pub(super) needs: Vec<(u32, Arc<Entry>)>,
+    /// What its own program was specialised with.
+    pub(super) constants: Vec<RecordedFrame>,
+}
+
+/// A frame, and what came with it.
+#[derive(Debug, Clone)]
+pub(crate) struct RecordedFrame {
+    pub(crate) frame: Frame,
+    pub(super) with: Attachment,
+}
+
+impl RecordedFrame {
+    /// How it ended, for builds: success or another code.
+    pub(super) fn outcome(&self) -> Option<Code> {
+        let outcome = self.with.outcome.as_ref()?.load(Ordering::Acquire);
+        (outcome != PENDING).then_some(Code(outcome))
+    }
+
+    /// Whether a build did something to its program. Those that the driver refused did not.
+    pub(super) fn had_effect(&self) -> bool {
+        let codes =
+            [Code::SUCCESS, Code::BUILD_PROGRAM_FAILURE, Code::COMPILE_PROGRAM_FAILURE, Code::LINK_PROGRAM_FAILURE];
+        self.outcome().is_none_or(|code| codes.contains(&code))
+    }
+}
+
+/// One object.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) made: RecordedFrame,
+    /// By message and property: the last one of each.
+    pub(crate) sets: BTreeMap<(u16, u64), RecordedFrame>,
+    /// Builds of a program, in their order.
+    pub(super) builds: Vec<RecordedFrame>,
+    /// Of a kernel, by queue: the most items of a group, and the most in each dimension.
+    pub(crate) groups: BTreeMap<u32, [u64; 4]>,
+}
+
+impl Entry {
+    /// One to which nothing was done since it was made.
+    fn of(made: RecordedFrame) -> Self {
+        Self { made, sets: BTreeMap::new(), builds: Vec::new(), groups: BTreeMap::new() }
+    }
+
+    /// Whether the message made it.
+    pub(crate) fn is_made_by<M: katydid_wire::codec::Message>(&self) -> bool {
+        self.made.frame.opcode == M::OPCODE
+    }
+}
+
+/// All entries.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    /// By id; parts of a device all have the frame that made them.
+    objects: HashMap<u32, Entry>,
+    /// Shared virtual memory by address.
+    svm: BTreeMap<u64, Frame>,
+    /// For the message at hand.
+    attachment: Attachment,
+}
+
+/// The kind of an id.
+pub(crate) fn kind_of(id: u32) -> u32 {
+    id >> KIND_SHIFT
+}
+
+impl Journal {
+    /// Keeps data that came in pieces for the message at hand.
+    pub(crate) fn attach(&mut self, bytes: &[u8]) {
+        self.attachment.bytes = Some(Arc::new(bytes.to_vec()));
+    }
+
+    /// Keeps the programs that go into the link at hand, as they are now, and gives the place for its outcome.
+    pub(crate) fn attach_link(&mut self, inputs: &[u32]) -> Arc<AtomicI32> {
+        let entry = |id: &u32| Some((*id, Arc::new(self.objects.get(id)?.clone())));
+        self.attach_outcome(inputs.iter().filter_map(entry).collect())
+    }
+
+    /// The same of a build, and of headers no more than their text: two programs may be headers of each other, again and again.
+    pub(crate) fn attach_build(&mut self, headers: &[u32]) -> Arc<AtomicI32> {
+        let entry = |id: &u32| Some((*id, Arc::new(Entry::of(self.objects.get(id)?.made.clone()))));
+        self.attach_outcome(headers.iter().filter_map(entry).collect())
+    }
+
+    fn attach_outcome(&mut self, needs: Vec<(u32, Arc<Entry>)>) -> Arc<AtomicI32> {
+        self.attachment.needs = needs;
+        let outcome = Arc::new(AtomicI32::new(PENDING));
+        self.attachment.outcome = Some(Arc::clone(&outcome));
+        outcome
+    }
+
+    /// The message at hand has failed.
+    pub(crate) fn forget_attachment(&mut self) {
+        self.attachment = Attachment::default();
+    }
+
+    /// A message made an object.
+    pub(crate) fn made(&mut self, head: &FrameHead, id: u64, payload: &[u8]) {
+        let frame = Frame::new(head, 0, &without_contents(head.opcode, payload));
+        if head.opcode == kdclSvmAlloc::OPCODE {
+            self.svm.insert(id, frame);
+            return;
+        }
+        let entry = Entry::of(RecordedFrame { frame, with: std::mem::take(&mut self.attachment) });
+        match head.opcode {
+            kdclSubDevices::OPCODE => {
+                for part in parts(payload) {
+                    self.objects.insert(part, entry.clone());
+                }
+            }
+            kdclCloneKernel::OPCODE => {
+                let cloned = self.cloned(head, payload).unwrap_or(entry);
+                self.objects.insert(id as u32, cloned);
+            }
+            _ => drop(self.objects.insert(id as u32, entry)),
+        }
+    }
+
+    /// What a clone would be if it had been made as its source was.
+    fn cloned(&self, head: &FrameHead, payload: &[u8]) -> Option<Entry> {
+        let message = kdclCloneKernel::decode(payload).ok()?;
+        let source = self.objects.get(&message.source)?;
+        // The kernel is the first field of all these messages.
+        let again = |kept: &RecordedFrame| {
+            let mut payload = kept.frame.payload().to_vec();
+            payload.splice(..4, message.kernel.to_le_bytes());
+            let head = FrameHead { opcode: kept.frame.opcode, ..*head };
+            RecordedFrame { frame: Frame::new(&head, 0, &payload), with: kept.with.clone() }
+        };
+        let sets = source.sets.iter().map(|(key, kept)| (*key, again(kept))).collect();
+        Some(Entry { sets, ..Entry::of(again(&source.made)) })
+    }
+
+    /// A message set a property of an object.
+    pub(crate) fn changed(&mut self, head: &FrameHead, id: u64, property: u64, payload: &[u8]) {
+        let mut kept =
+            RecordedFrame { frame: Frame::new(head, 0, payload), with: std::mem::take(&mut self.attachment) };
+        let id = id as u32;
+        let Some(entry) = self.objects.get_mut(&id) else { return };
+        if head.opcode != kdclBuild::OPCODE {
+            entry.sets.insert((head.opcode, property), kept);
+            return;
+        }
+        kept.with.constants = entry.sets.values().cloned().collect();
+        entry.builds.retain(RecordedFrame::had_effect);
+        if entry.builds.len() >= MAX_IDLE_BUILDS {
+            self.forget_builds(id);
+        }
+        if let Some(entry) = self.objects.get_mut(&id) {
+            entry.builds.push(kept);
+        }
+    }
+
+    /// Forgets builds of a program that later ones have taken the place of. How those end that are under way is not known, so that
+    /// they take no thread's.
+    fn forget_builds(&mut self, program: u32) {
+        let kernels = self.kernels_of(program);
+        let Some(entry) = self.objects.get_mut(&program) else { return };
+        let (ended, mut kept): (Vec<RecordedFrame>, Vec<RecordedFrame>) =
+            std::mem::take(&mut entry.builds).into_iter().partition(|build| build.outcome().is_some());
+        kept.extend(effective(&ended, &kernels).into_iter().cloned());
+        kept.sort_by_key(|build| build.frame.order);
+        entry.builds = kept;
+    }
+
+    /// The frames that made a program's kernels.
+    pub(super) fn kernels_of(&self, program: u32) -> Vec<u64> {
+        let of_it = self
+            .objects
+            .iter()
+            .filter(|(id, entry)| kind_of(**id) == kind::KERNEL && entry.made.frame.word(4) == program);
+        of_it.map(|(_, entry)| entry.made.frame.order).collect()
+    }
+
+    /// A message ended an object.
+    pub(crate) fn ended(&mut self, id: u64) {
+        match u32::try_from(id) {
+            Ok(id) => {
+                self.objects.remove(&id);
+                if kind_of(id) == kind::QUEUE {
+                    self.objects.values_mut().for_each(|entry| {
+                        entry.groups.remove(&id);
+                    });
+                }
+            }
+            Err(_) => drop(self.svm.remove(&id)),
+        }
+    }
+
+    /// A kernel is launched in a queue with groups of these sizes.
+    pub(crate) fn launched(&mut self, kernel: u32, queue: u32, [x, y, z]: [u64; 3]) {
+        let Some(entry) = self.objects.get_mut(&kernel) else { return };
+        let largest = entry.groups.entry(queue).or_default();
+        let all = x.saturating_mul(y).saturating_mul(z);
+        for (largest, now) in largest.iter_mut().zip([all, x, y, z]) {
+            *largest = now.max(*largest);
+        }
+    }
+
+    /// Takes over what [`Journal::launched`] gathered in another worker.
+    pub(crate) fn set_groups(&mut self, kernel: u32, queue: u32, sizes: [u64; 4]) {
+        if let Some(entry) = self.objects.get_mut(&kernel) {
+            entry.groups.insert(queue, sizes);
+        }
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&Entry> {
+        self.objects.get(&id)
+    }
+
+    /// The entries of a kind, by id.
+    pub(crate) fn of(&self, kind: u32) -> Vec<(u32, &Entry)> {
+        let mut all: Vec<_> =
+            self.objects.iter().filter(|(id, _)| kind_of(**id) == kind).map(|(id, entry)| (*id, entry)).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
+    }
+
+    /// Shared virtual memory: addresses, and the frames that made it.
+    pub(crate) fn svm(&self) -> impl Iterator<Item = (u64, &Frame)> {
+        self.svm.iter().map(|(address, frame)| (*address, frame))
+    }
+
+    /// Whether an object that was made before frame `before` is still there.
+    pub(super) fn lives(&self, id: u32, before: u64) -> bool {
+        // Those of the start, devices and platforms, have no entry.
+        let is_of_start = matches!(kind_of(id), kind::PLATFORM | kind::DEVICE);
+        self.objects.get(&id).map_or(is_of_start, |entry| entry.made.frame.order < before)
+    }
+}
+
+/// The builds that count, of those that have ended and had an effect: the last one of each kind and list of devices, and before it those by
+/// which a kernel was made that is alive. Drivers may build a program anew while it has kernels.
+pub(super) fn effective<'a>(builds: &'a [RecordedFrame], kernels: &[u64]) -> Vec<&'a RecordedFrame> {
+    let about = |kept: &RecordedFrame| {
+        let own = kdclBuild::decode(kept.frame.payload()).map_or(&[][..], |message| message.arguments).to_vec();
+        let bytes = kept.with.bytes.as_ref().map_or(own, |bytes| bytes.to_vec());
+        let mut left = &bytes[..];
+        (u32::take(&mut left), list::take::<u32>(&mut left))
+    };
+    // From the last to the first: until which frame a build was the one of its kind.
+    let mut until = HashMap::new();
+    let with_effect = builds.iter().rev().filter(|kept| kept.outcome().is_some() && kept.had_effect());
+    let mut found: Vec<&RecordedFrame> = with_effect
+        .filter(|kept| {
+            let order = kept.frame.order;
+            let next = until.insert(about(kept), order);
+            next.is_none_or(|next| kernels.iter().any(|made| (order..next).contains(made)))
+        })
+        .collect();
+    found.reverse();
+    found
+}
+
+/// The ids of the parts that a division of a device made.
+pub(super) fn parts(payload: &[u8]) -> Vec<u32> {
+    let Ok(message) = kdclSubDevices::decode(payload) else { return Vec::new() };
+    let mut left = message.arguments;
+    let properties: Option<Vec<i64>> = list::take(&mut left);
+    properties.and_then(|_| list::take(&mut left)).unwrap_or_default()
+}
+
+/// The message that makes a memory object, without what the object began with.
+fn without_contents(opcode: u16, payload: &[u8]) -> Vec<u8> {
+    let short = match opcode {
+        kdclBuffer::OPCODE => kdclBuffer::decode(payload).ok().map(|message| {
+            let mut rest = message.data;
+            let properties: Vec<u64> =
+                if message.properties == 0 { Vec::new() } else { list::take(&mut rest).unwrap_or_default() };
+            let mut data = Vec::new();
+            if message.properties != 0 {
+                list::put(&mut data, &properties);
+            }
+            encoded(&kdclBuffer { staged: 0, data: &data, ..message })
+        }),
+        kdclImage::OPCODE => kdclImage::decode(payload).ok().map(|message| {
+            let shape = message.arguments.get(..SHAPE).unwrap_or(message.arguments);
+            encoded(&kdclImage { staged: 0, arguments: shape, ..message })
+        }),
+        _ => None,
+    };
+    short.unwrap_or_else(|| payload.to_vec())
+}
+
+/// Bytes of the description of an image that stand before its data: format, kind, six sizes, levels and samples.
+const SHAPE: usize = 2 * 4 + 4 + 6 * 8 + 2 * 4;
+
+/// A message as its frame has it.
+pub(super) fn encoded<M: katydid_wire::codec::Message>(message: &M) -> Vec<u8> {
+    let mut out = Vec::new();
+    message.encode(&mut out);
+    out.extend_from_slice(message.tail());
+    out
+}
+
+/// A link's list of devices, options and list of programs, with other programs.
+pub(super) fn with_other_inputs(payload: &[u8], other: &dyn Fn(u32) -> u32) -> Option<Vec<u8>> {
+    let message = kdclLink::decode(payload).ok()?;
+    let mut left = message.arguments;
+    let devices: Vec<u32> = list::take(&mut left)?;
+    let options = Vec::<u8>::take(&mut left)?;
+    let inputs: Vec<u32> = list::take(&mut left)?;
+    let mut arguments = Vec::new();
+    list::put(&mut arguments, &devices);
+    options.put(&mut arguments);
+    list::put(&mut arguments, &inputs.into_iter().map(other).collect::<Vec<u32>>());
+    Some(encoded(&kdclLink { arguments: &arguments, ..message }))
+}
+
+/// The arguments of a build (kind, devices, options, headers and their names) with other headers.
+pub(super) fn with_other_headers(arguments: &[u8], other: &dyn Fn(u32) -> u32) -> Option<Vec<u8>> {
+    let mut left = arguments;
+    let kind = u32::take(&mut left)?;
+    let devices: Vec<u32> = list::take(&mut left)?;
+    let options = Vec::<u8>::take(&mut left)?;
+    let headers: Vec<u32> = list::take(&mut left)?;
+    let mut out = Vec::new();
+    kind.put(&mut out);
+    list::put(&mut out, &devices);
+    options.put(&mut out);
+    list::put(&mut out, &headers.into_iter().map(other).collect::<Vec<u32>>());
+    out.extend_from_slice(left);
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_wire::opencl::id;
+    use katydid_wire::opencl::message::{kdclKernel, kdclProgram, kdclRelease, kdclSetArgument};
+
+    use super::*;
+
+    fn head(opcode: u16, sequence: u64) -> FrameHead {
+        FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence }
+    }
+
+    fn make<M: katydid_wire::codec::Message>(journal: &mut Journal, order: u64, object: u32, message: &M) {
+        journal.made(&head(M::OPCODE, order), object.into(), &encoded(message));
+    }
+
+    #[test]
+    fn contents_are_left_out_and_properties_stay() {
+        let mut data = Vec::new();
+        list::put(&mut data, &[1u64, 2]);
+        let short = data.len();
+        data.extend([9; 1000]);
+        let buffer =
+            kdclBuffer { memory: 1, context: 2, flags: 3, size: 1000, place: 0, staged: 0, properties: 1, data: &data };
+        let kept = without_contents(kdclBuffer::OPCODE, &encoded(&buffer));
+        assert_eq!(kdclBuffer::decode(&kept).unwrap(), kdclBuffer { data: &data[..short], ..buffer });
+        let arguments = vec![7; SHAPE + 64];
+        let image = kdclImage { memory: 1, context: 2, parent: 0, flags: 1, staged: 1, arguments: &arguments };
+        let kept = without_contents(kdclImage::OPCODE, &encoded(&image));
+        assert_eq!(kdclImage::decode(&kept).unwrap(), kdclImage { staged: 0, arguments: &arguments[..SHAPE], ..image });
+    }
+
+    #[test]
+    fn a_clone_has_what_its_source_had_then() {
+        let (program, kernel, clone) = (id(kind::PROGRAM, 1), id(kind::KERNEL, 1), id(kind::KERNEL, 2));
+        let mut journal = Journal::default();
+        make(&mut journal, 1, kernel, &kdclKernel { kernel, program, name: b"f" });
+        let set = |value: &'static [u8]| kdclSetArgument { kernel, index: 0, form: 0, size: 1, value };
+        let argument = kdclSetArgument::OPCODE;
+        journal.changed(&head(argument, 2), kernel.into(), 0, &encoded(&set(b"a")));
+        make(&mut journal, 3, clone, &kdclCloneKernel { kernel: clone, source: kernel });
+        journal.changed(&head(argument, 4), kernel.into(), 0, &encoded(&set(b"b")));
+        journal.ended(kernel.into());
+        let entry = journal.get(clone).unwrap();
+        assert_eq!(
+            kdclKernel::decode(entry.made.frame.payload()).unwrap(),
+            kdclKernel { kernel: clone, program, name: b"f" }
+        );
+        let kept = entry.sets.get(&(argument, 0)).unwrap();
+        assert_eq!(kdclSetArgument::decode(kept.frame.payload()).unwrap().value, b"a");
+        assert_eq!((entry.made.frame.order, kept.frame.order), (3, 3));
+        assert!(journal.get(kernel).is_none());
+    }
+
+    #[test]
+    fn builds_that_the_driver_refused_are_forgotten() {
+        let program = id(kind::PROGRAM, 1);
+        let mut journal = Journal::default();
+        make(&mut journal, 1, program, &kdclProgram { program, context: 2, form: 0, staged: 0, arguments: b"" });
+        for (order, code) in [(2, Code::SUCCESS), (3, Code::INVALID_OPERATION), (4, Code::BUILD_PROGRAM_FAILURE)] {
+            let outcome = journal.attach_build(&[]);
+            let build = kdclBuild { program, token: 0, staged: 0, arguments: b"" };
+            journal.changed(&head(kdclBuild::OPCODE, order), program.into(), 0, &encoded(&build));
+            outcome.store(code.0, Ordering::Release);
+        }
+        let effective: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|kept| kept.frame.order).collect();
+        assert_eq!(effective, [2, 4]);
+        let outcome = journal.attach_build(&[]);
+        let build = kdclBuild { program, token: 0, staged: 0, arguments: b"" };
+        journal.changed(&head(kdclBuild::OPCODE, 5), program.into(), 0, &encoded(&build));
+        outcome.store(Code::SUCCESS.0, Ordering::Release);
+        let effective: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|kept| kept.frame.order).collect();
+        assert_eq!(effective, [2, 4, 5]);
+    }
+
+    #[test]
+    fn a_program_that_is_built_again_and_again_keeps_what_counts() {
+        let (program, kernel) = (id(kind::PROGRAM, 1), id(kind::KERNEL, 1));
+        let mut journal = Journal::default();
+        make(&mut journal, 1, program, &kdclProgram { program, context: 2, form: 0, staged: 0, arguments: b"" });
+        let build = |journal: &mut Journal, order: u64, device: u32, code: Option<Code>| {
+            let outcome = journal.attach_build(&[]);
+            let mut arguments = 0u32.to_le_bytes().to_vec();
+            list::put(&mut arguments, &[device]);
+            let message = kdclBuild { program, token: 0, staged: 0, arguments: &arguments };
+            journal.changed(&head(kdclBuild::OPCODE, order), program.into(), 0, &encoded(&message));
+            if let Some(code) = code {
+                outcome.store(code.0, Ordering::Release);
+            }
+        };
+        build(&mut journal, 2, 7, Some(Code::SUCCESS));
+        build(&mut journal, 3, 8, Some(Code::SUCCESS));
+        make(&mut journal, 4, kernel, &kdclKernel { kernel, program, name: b"f" });
+        build(&mut journal, 5, 8, None);
+        for order in 6..10_000 {
+            build(&mut journal, order, 8, Some(Code::SUCCESS));
+        }
+        let kept: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|build| build.frame.order).collect();
+        assert!(kept.len() <= MAX_IDLE_BUILDS + 1, "{}", kept.len());
+        assert_eq!(
+            (&kept[..3], kept.last()),
+            (&[2, 3, 5][..], Some(&9999)),
+            "of another device, of a kernel, under way"
+        );
+        assert_eq!(effective(&journal.get(program).unwrap().builds, &[4]).len(), 3);
+    }
+
+    #[test]
+    fn of_a_header_the_text_is_kept_and_of_an_input_what_was_made_of_it() {
+        let (program, header) = (id(kind::PROGRAM, 1), id(kind::PROGRAM, 2));
+        let mut journal = Journal::default();
+        for (order, program) in [(1, program), (2, header)] {
+            make(
+                &mut journal,
+                order,
+                program,
+                &kdclProgram { program, context: 2, form: 0, staged: 0, arguments: b"" },
+            );
+        }
+        for (order, program, header) in [(3, header, program), (4, program, header)] {
+            journal.attach_build(&[header]).store(Code::SUCCESS.0, Ordering::Release);
+            let build = kdclBuild { program, token: 0, staged: 0, arguments: b"" };
+            journal.changed(&head(kdclBuild::OPCODE, order), program.into(), 0, &encoded(&build));
+        }
+        let needs = &journal.get(program).unwrap().builds[0].with.needs;
+        assert_eq!((needs[0].0, needs[0].1.made.frame.order, needs[0].1.builds.len()), (header, 2, 0));
+        journal.attach_link(&[program]);
+        assert_eq!(journal.attachment.needs[0].1.builds.len(), 1);
+    }
+
+    #[test]
+    fn the_largest_groups_of_each_queue_are_known_until_it_ends() {
+        let (kernel, queue) = (id(kind::KERNEL, 1), id(kind::QUEUE, 1));
+        let mut journal = Journal::default();
+        make(&mut journal, 1, kernel, &kdclKernel { kernel, program: 5, name: b"f" });
+        journal.launched(kernel, queue, [64, 1, 1]);
+        journal.launched(kernel, queue, [4, 8, 1]);
+        assert_eq!(journal.get(kernel).unwrap().groups[&queue], [64, 64, 8, 1]);
+        journal.ended(queue.into());
+        assert!(journal.get(kernel).unwrap().groups.is_empty());
+    }
+
+    #[test]
+    fn a_journal_is_as_small_after_many_objects_as_before() {
+        let mut journal = Journal::default();
+        for order in 0..100_000 {
+            let kernel = id(kind::KERNEL, 7);
+            make(&mut journal, order, kernel, &kdclKernel { kernel, program: 5, name: b"f" });
+            journal.changed(&head(kdclSetArgument::OPCODE, order), kernel.into(), 3, &[0; 24]);
+            journal.ended(kernel.into());
+            make(&mut journal, order, 0, &kdclRelease { object: 0 });
+            journal.ended(0);
+        }
+        assert!(journal.objects.is_empty() && journal.svm.is_empty());
+    }
+}

@@ -1,0 +1,52 @@
+//! When the staging area is made known to a context as pinned memory ([`crate::memory::pinned`]): once enough bytes pass through it.
+
+use std::env;
+
+use katydid_opencl_sys::{Code, cl_context};
+
+use crate::memory::pinned::{PinnedBuffer, StagingState};
+use crate::state::Session;
+
+/// Set to `plain`, has no staging area made known so; set to `pinned`, that of every context at once, to compare the ways and to
+/// test the second one with processors.
+const VARIABLE: &str = "KATYDID_OPENCL_STAGING";
+/// As many bytes pass through a context's pieces before the area is made known, which takes 0.2 s and as much memory of the
+/// device as the area has.
+const MIN_STAGED_BYTES: u64 = 32 << 20;
+
+/// What the environment wants of every context, if it wants anything.
+fn wish() -> Option<StagingState> {
+    match env::var_os(VARIABLE)?.to_str()? {
+        "plain" => Some(StagingState::Plain),
+        "pinned" => Some(StagingState::Counting(MIN_STAGED_BYTES)),
+        _ => None,
+    }
+}
+
+impl Session {
+    /// So many bytes are to pass through pieces of the staging area in a queue: has its context know the area when that is
+    /// worth it.
+    pub(crate) fn passes(&mut self, queue: u32, bytes: u64) {
+        let context = self.journal.get(queue).map_or(0, |entry| entry.made.frame.word(4));
+        let known = match self.staging_known.remove(&context) {
+            Some(known) => known,
+            None if self.is_of_processors(context) => wish().unwrap_or(StagingState::Plain),
+            None => wish().unwrap_or(StagingState::Counting(0)),
+        };
+        let known = match known {
+            StagingState::Counting(passed) if passed + bytes > MIN_STAGED_BYTES => {
+                self.pin_staging(context).map_or(StagingState::Plain, |kept| StagingState::PinnedBuffer { _kept: kept })
+            }
+            StagingState::Counting(passed) => StagingState::Counting(passed + bytes),
+            known => known,
+        };
+        self.staging_known.insert(context, known);
+    }
+
+    fn pin_staging(&self, id: u32) -> Result<PinnedBuffer, Code> {
+        let context = self.shared.objects.hold::<cl_context>(id)?;
+        let device = *self.devices_of(id).first().ok_or(Code::INVALID_CONTEXT)?;
+        let area = self.staging.as_ref().ok_or(Code::INVALID_VALUE)?.whole();
+        PinnedBuffer::new(context.object().api, (context, device), area)
+    }
+}

@@ -1,0 +1,290 @@
+//! The shelf: memory behind the staging pieces, which the program maps too. Buffers of processors lie there, so that the program
+//! copies out of them and to them itself, once, as a driver in its own process would; commands only say when.
+//!
+//! The rule: what is on the shelf is what the driver has, as long as `Session::shelf_place` names its place. A snapshot ends
+//! that for all that is there: the worker's pages become its own alone, which a child of it can keep ([`crate::contents`]); the
+//! program goes on seeing what was there at that moment, and is told of no place any more. Pages that no thread writes to are still
+//! the file's, for the child as well, so that no block is freed as long as the snapshot is not written ([`RetainedPages`]).
+
+#![expect(unsafe_code, reason = "maps memory that a driver uses")]
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use katydid_arena::Suballocator;
+use katydid_opencl_sys::constant::{MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_USE_HOST_PTR};
+use katydid_opencl_sys::void;
+use katydid_transport::{SHELF_TURN, SHELF_WRITERS, ShelfMemory};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+
+/// Blocks are whole pages.
+pub(super) const PAGE: u64 = 4096;
+/// How long copies of the program's that have begun may take. They only move memory.
+const COPY_TIMEOUT: Duration = Duration::from_secs(2);
+/// The shelf and who has what of it.
+#[derive(Debug)]
+pub(crate) struct ZeroCopyArea {
+    file: OwnedFd,
+    /// Where in the file it begins.
+    offset: u64,
+    /// Its address.
+    start: usize,
+    books: Mutex<AreaState>,
+}
+
+#[derive(Debug)]
+struct AreaState {
+    /// Places, from 0.
+    room: Suballocator,
+    /// Blocks: bytes by place, and whether their pages are the worker's own by now.
+    blocks: BTreeMap<u64, (u64, bool)>,
+    /// Snapshots that are not written yet, and the blocks that no thread uses any more but they.
+    snapshots: u32,
+    left: Vec<u64>,
+}
+
+/// While this lives, what was on the shelf when it was cleared stays in its pages.
+#[derive(Debug)]
+pub(crate) struct RetainedPages(Arc<ZeroCopyArea>);
+
+/// Bytes of the shelf, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct AreaBlock {
+    zero_copy: Arc<ZeroCopyArea>,
+    pub(super) place: u64,
+}
+
+impl ZeroCopyArea {
+    /// An empty one.
+    pub(crate) fn new(memory: ShelfMemory) -> Arc<Self> {
+        let ShelfMemory { file, offset, start, length } = memory;
+        let mut room = Suballocator::new(0..length as u64);
+        room.grow(0..length as u64);
+        // The first page has words of both sides, and is no block.
+        room.allocate(PAGE, PAGE);
+        // SAFETY: exactly the mapping. Without large pages it is slower to fill, no more.
+        let _ = unsafe { madvise(start.cast(), length, Advice::LinuxHugepage) };
+        let books = Mutex::new(AreaState { room, blocks: BTreeMap::new(), snapshots: 0, left: Vec::new() });
+        Arc::new(Self { file, offset, start: start.expose_provenance(), books })
+    }
+
+    fn books(&self) -> MutexGuard<'_, AreaState> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Zeros for a buffer; none if there is no room.
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<AreaBlock> {
+        let length = bytes.checked_next_multiple_of(PAGE)?;
+        let mut books = self.books();
+        let place = books.room.allocate(length, PAGE)?;
+        books.blocks.insert(place, (length, false));
+        Some(AreaBlock { zero_copy: Arc::clone(self), place })
+    }
+
+    /// Maps a block anew: as the program has it, or for this process alone, which begins with what is there and keeps to itself
+    /// what it writes. What was its own is gone.
+    fn map(&self, place: u64, length: u64, is_own: bool) -> rustix::io::Result<()> {
+        let flags = if is_own { MapFlags::PRIVATE | MapFlags::NORESERVE } else { MapFlags::SHARED };
+        let address = self.address(place);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: replaces pages of a block by others with the same contents, or those of one that no code uses.
+        unsafe { mmap(address, length as usize, access, flags | MapFlags::FIXED, &self.file, self.offset + place) }?;
+        // SAFETY: a block; the rest as in `new`.
+        let _ = unsafe { madvise(address, length as usize, Advice::LinuxHugepage) };
+        Ok(())
+    }
+
+    fn address(&self, place: u64) -> *mut void {
+        ptr::with_exposed_provenance_mut(self.start + place as usize)
+    }
+
+    /// A word that both sides use.
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: aligned, in the first page, which stays mapped as long as the worker runs, and touched by atomics alone on
+        // both sides.
+        unsafe { AtomicU32::from_ptr(self.address(offset as u64).cast()) }
+    }
+
+    /// The number that changes whenever the shelf is cleared.
+    pub(crate) fn turn(&self) -> u32 {
+        self.word(SHELF_TURN).load(Ordering::SeqCst)
+    }
+
+    /// Makes everything on it the worker's own. No command runs meanwhile. What the system does not change, or a thread of the
+    /// program does not stop writing to, stays the program's to see.
+    pub(crate) fn clear(self: &Arc<Self>) -> RetainedPages {
+        let mut books = self.books();
+        books.snapshots += 1;
+        let kept = RetainedPages(Arc::clone(self));
+        self.word(SHELF_TURN).fetch_add(1, Ordering::SeqCst);
+        let begun = Instant::now();
+        while self.word(SHELF_WRITERS).load(Ordering::SeqCst) != 0 {
+            if begun.elapsed() > COPY_TIMEOUT {
+                return kept;
+            }
+            thread::yield_now();
+        }
+        for (place, (length, is_own)) in &mut books.blocks {
+            *is_own = *is_own || self.map(*place, *length, true).is_ok();
+        }
+        kept
+    }
+
+    /// A block that no thread uses is zeros again, as the program sees it, and free.
+    fn free(&self, books: &mut AreaState, place: u64) {
+        let Some((length, is_own)) = books.blocks.remove(&place) else { return };
+        let at = self.offset + place;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let is_fresh = !is_own || self.map(place, length, false).is_ok();
+        // A place that is not as it was stays out of use, and what is left in it goes with the process.
+        if is_fresh && fallocate(&self.file, punch, at, length).is_ok() && books.room.free(place, 0).is_ok() {
+            books.room.release_until(0);
+        }
+    }
+}
+
+impl Drop for RetainedPages {
+    fn drop(&mut self) {
+        let mut books = self.0.books();
+        books.snapshots -= 1;
+        if books.snapshots == 0 {
+            for place in std::mem::take(&mut books.left) {
+                self.0.free(&mut books, place);
+            }
+        }
+    }
+}
+
+impl AreaBlock {
+    /// Its first byte.
+    pub(crate) fn pointer(&self) -> *mut void {
+        self.zero_copy.address(self.place)
+    }
+}
+
+impl Drop for AreaBlock {
+    fn drop(&mut self) {
+        let mut books = self.zero_copy.books();
+        if books.snapshots > 0 {
+            books.left.push(self.place);
+        } else {
+            self.zero_copy.free(&mut books, self.place);
+        }
+    }
+}
+
+/// What a driver is given for a buffer in a block: its flags, and the place, which begins with `data` if there is any.
+pub(crate) fn beginning(block: &AreaBlock, flags: u64, data: &[u8]) -> (u64, *mut void) {
+    // SAFETY: the block was taken for a buffer of as many bytes, and no other code has it.
+    unsafe { ptr::copy_nonoverlapping(data.as_ptr(), block.pointer().cast(), data.len()) };
+    (flags & !(MEM_COPY_HOST_PTR | MEM_ALLOC_HOST_PTR) | MEM_USE_HOST_PTR, block.pointer())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+
+    use super::*;
+
+    const LENGTH: usize = 8 << 20;
+    /// The largest block that there is.
+    const ALL: u64 = 6 << 20;
+
+    /// A shelf, and the same memory as a program has it.
+    fn zero_copy() -> (Arc<ZeroCopyArea>, *const u8) {
+        let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, PAGE + LENGTH as u64).unwrap();
+        let map = |file: &OwnedFd| {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping.
+            unsafe { mmap(ptr::null_mut(), LENGTH, access, MapFlags::SHARED, file.as_fd(), PAGE) }.unwrap()
+        };
+        let (start, program) = (map(&file), map(&file));
+        (ZeroCopyArea::new(ShelfMemory { file, offset: PAGE, start: start.cast(), length: LENGTH }), program.cast())
+    }
+
+    fn write(block: &AreaBlock, byte: u8) {
+        // SAFETY: the block's first byte.
+        unsafe { block.pointer().cast::<u8>().write_volatile(byte) };
+    }
+
+    fn read(place: *const u8) -> u8 {
+        // SAFETY: within the mapping.
+        unsafe { place.read_volatile() }
+    }
+
+    #[test]
+    fn the_program_sees_what_is_written_until_the_shelf_is_cleared() {
+        let (zero_copy, program) = zero_copy();
+        let block = zero_copy.take(5000).unwrap();
+        let seen = program.wrapping_add(block.place as usize);
+        write(&block, 1);
+        assert_eq!(read(seen), 1);
+        drop(zero_copy.clear());
+        write(&block, 2);
+        assert_eq!((read(seen), read(block.pointer().cast())), (1, 2));
+        // Once more changes nothing.
+        drop(zero_copy.clear());
+        assert_eq!((read(seen), read(block.pointer().cast())), (1, 2));
+    }
+
+    #[test]
+    fn what_the_program_is_writing_is_waited_for() {
+        let (zero_copy, _) = zero_copy();
+        let turn = zero_copy.turn();
+        zero_copy.word(SHELF_WRITERS).store(1, Ordering::SeqCst);
+        thread::scope(|scope| {
+            let clearing = scope.spawn(|| zero_copy.clear());
+            while zero_copy.turn() == turn {
+                thread::yield_now();
+            }
+            assert!(!clearing.is_finished());
+            zero_copy.word(SHELF_WRITERS).store(0, Ordering::SeqCst);
+            clearing.join().unwrap();
+        });
+        assert_eq!(zero_copy.turn(), turn + 1);
+    }
+
+    #[test]
+    fn a_block_stays_as_it_was_until_the_snapshot_is_written() {
+        let (zero_copy, _) = zero_copy();
+        let block = zero_copy.take(ALL).unwrap();
+        write(&block, 7);
+        let (first, second) = (zero_copy.clear(), zero_copy.clear());
+        let (at, access) = (zero_copy.offset + block.place, ProtFlags::READ);
+        // SAFETY: a new mapping, of the pages as a child would have them.
+        let child = unsafe { mmap(ptr::null_mut(), 4096, access, MapFlags::PRIVATE, &zero_copy.file, at) }.unwrap();
+        drop((block, first));
+        assert_eq!(read(child.cast()), 7);
+        assert!(zero_copy.take(ALL).is_none());
+        drop(second);
+        let block = zero_copy.take(ALL).unwrap();
+        assert_eq!(read(block.pointer().cast()), 0);
+    }
+
+    #[test]
+    fn a_block_that_is_freed_is_zeros_again_and_seen_again() {
+        let (zero_copy, program) = zero_copy();
+        let block = zero_copy.take(ALL).unwrap();
+        assert!(zero_copy.take(ALL).is_none());
+        let program = program.wrapping_add(block.place as usize);
+        let (flags, place) = beginning(&block, MEM_COPY_HOST_PTR | 4, &[9; 4096]);
+        assert_eq!((flags, place, read(program)), (MEM_USE_HOST_PTR | 4, block.pointer(), 9));
+        drop(zero_copy.clear());
+        write(&block, 3);
+        drop(block);
+        assert!(fstat(&zero_copy.file).unwrap().st_blocks * 512 <= 2 << 20, "but for the words, nothing is left");
+        let block = zero_copy.take(ALL).unwrap();
+        assert_eq!((read(block.pointer().cast()), read(program)), (0, 0));
+        write(&block, 4);
+        assert_eq!(read(program), 4);
+    }
+}
