@@ -13,13 +13,16 @@ pub(crate) mod convert_slow;
 pub(crate) mod element;
 pub(crate) mod float;
 pub(crate) mod half;
+pub(crate) mod half_bits;
 pub(crate) mod half_slow;
 pub(crate) mod integer;
 pub(crate) mod lanes;
 pub(crate) mod moves;
+pub(crate) mod predicate;
 pub(crate) mod round;
 pub(crate) mod small;
 pub(crate) mod video;
+pub(crate) mod video_operation;
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -9,6 +9,7 @@ mod call;
 mod cluster;
 mod collective;
 mod control;
+mod decoder;
 mod draft;
 mod function;
 #[cfg(test)]
@@ -18,8 +19,10 @@ mod liveness;
 mod memory_access;
 mod modifiers;
 mod operand;
+mod part;
 mod program;
 mod registers;
+mod shared;
 mod slots;
 
 pub(crate) use program::{Needs, TextOptions, decode};

@@ -8,42 +8,47 @@
 //! Device addresses are addresses of this process. Shared and local memory, kernel parameters and functions have windows
 //! above the addresses that a process can have (see [`window`]).
 //!
-//! | module | what |
+//! Modules use each other downwards only:
+//!
+//! | modules | what |
 //! |---|---|
-//! | `accept`, `link`, `globals`, `decode`, `register_limit`, `program` | texts to code |
-//! | `inst`, `code`, `registers` | what code is, and where its operands are |
-//! | `alu`, `memory`, `atom`, `async_copy`, `tensor`, `tensor_copy`, `multimem`, `mbarrier`, `cluster`, `collective`, `barrier`, `control`, `special`, `builtin`, `heap`, `device_runtime`, `print` | instructions |
-//! | `machine`, `warp`, `block`, `grid`, `pool` | what runs when, and on which thread |
-//! | `races` | which threads touch the same memory with nothing that orders them |
-//! | `switch`, `state` | pausing, ending, and the running state as bytes |
+//! | `load`, `state` | loading a program, and the state of a grid as bytes |
+//! | `decode` | from the syntax tree to code, a module for each family of instructions |
+//! | `engine`: `scheduler`, `rounds`, `race_watch`, `grid`, `pool` | what runs when, and on which interpreter thread |
+//! | `alu`, `matrix`, `memory`, `texture`, `tensor`, `control`, `device_runtime`, `print` | instructions, a module for each family |
+//! | `api` | programs, kernels and launches as callers see them |
+//! | `engine::machine` | the machine, with the instructions, program and launch that it runs |
+//! | `engine`: `block`, `warp`, `registers`, `races`, `order`, `fault`, `switch` | the state of blocks, warps and lanes |
+//! | `code`, `host`, `slot`, `types`, `window` | data that the others share |
 
 mod alu;
 mod api;
 mod code;
+mod control;
 mod decode;
 mod device_runtime;
 mod engine;
-mod inst;
+mod host;
 mod load;
 mod matrix;
 mod memory;
 mod print;
+mod slot;
 mod state;
 mod tensor;
 pub mod texture;
 mod types;
 pub mod window;
 
-pub use api::{
-    AddressRange, GlobalMemory, Host, Kernel, KernelInfo, Launch, Limits, LoadError, Param, Pool, Progress, Question,
-    Target,
-};
-pub use engine::cluster::MAX_CLUSTER;
+pub use api::{GlobalMemory, Kernel, Launch, Limits, LoadError, Progress, Target};
+pub use code::{KernelInfo, Param};
 pub use engine::fault::{Fault, FaultKind};
 pub use engine::grid::{Grid, run};
+pub use engine::order::MAX_CLUSTER;
 pub use engine::pool::prepare_threads;
 pub use engine::races::{Race, RaceSide};
 pub use engine::switch::{Request, Switch};
+pub use host::{AddressRange, Host, Pool, Question};
 pub use load::accept::strong_names;
 pub use load::program::{Program, ReferenceKind, Source};
 pub use state::StateError;

@@ -13,39 +13,8 @@
 
 pub(crate) mod dot;
 pub(crate) mod element;
+pub(crate) mod gather;
 pub(crate) mod layout;
 pub(crate) mod multiply;
+pub(crate) mod operation;
 pub(crate) mod transfer;
-
-use crate::engine::machine::Machine;
-use crate::engine::warp::Wait;
-use crate::inst::Flow;
-use multiply::Multiply;
-use transfer::Transfer;
-
-/// What a matrix instruction does, apart from its registers; `Inst::imm` is its index in `Code::matrices`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Matrix {
-    /// `mma`, `wmma.mma`
-    Multiply(Multiply),
-    /// `wmma.load`, `wmma.store`, `ldmatrix`, `stmatrix`
-    Transfer(Transfer),
-}
-
-/// Waits until all lanes of the warp are here: a matrix belongs to them together.
-fn gather(machine: &mut Machine<'_>) -> bool {
-    if machine.warp.alive & !machine.mask == 0 {
-        return true;
-    }
-    machine.park_rest();
-    machine.wait = Wait::Lanes;
-    false
-}
-
-/// `d = fetch(matrix)` for the instruction's matrix, of the kind that its code wants.
-fn description<T>(machine: &Machine<'_>, index: u64, pick: impl Fn(Matrix) -> Option<T>) -> Option<T> {
-    machine.env.code.matrices.get(index as usize).copied().and_then(pick)
-}
-
-/// What an instruction without its description comes to; the decoder makes none such.
-const LOST: Flow = Flow::Next;

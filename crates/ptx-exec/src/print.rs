@@ -4,13 +4,12 @@
 
 mod format;
 
-use crate::engine::builtin::{parameter, set_result};
+use crate::control::call_args::{parameter, set_result};
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::inst::{Flow, Inst};
-use crate::memory::Word;
-use crate::memory::place::Space;
+use crate::memory::word::Word;
+use crate::types::Space;
 
 /// Longest string that is read from device memory.
 const MAX_STRING: u64 = 64 * 1024;

@@ -21,14 +21,16 @@
 
 mod block;
 pub(crate) mod bytes;
+mod error;
 mod runtime;
 
 use crate::api::{Kernel, Launch};
-use crate::code::Code;
-use crate::engine::fault::Fault;
 use crate::engine::grid::Grid;
-use block::{Shape, read_block, sound, write_block};
-use bytes::{Hash, Reader, Writer};
+use crate::engine::machine::Code;
+use block::{Shape, read_block, write_block};
+use bytes::{Hash, Reader, Writer, sound};
+pub use error::StateError;
+use error::VERSION;
 use runtime::{read_levels, read_runtime, write_levels, write_runtime};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -37,59 +39,8 @@ use std::time::Duration;
 
 const MAGIC: [u8; 8] = *b"KDGRID\0\0";
 
-/// Changes with the format, and with whatever gives instructions other places or registers other slots.
-const VERSION: u32 = 1;
-
 /// Bytes before those that are hashed.
 const HEADER: usize = 20;
-
-/// Why bytes were refused as the state of a grid.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StateError {
-    /// They do not begin like one.
-    #[error("not the state of a grid")]
-    Foreign,
-    /// Another version of the format.
-    #[error("state of a grid in format {found}; this build reads {VERSION}")]
-    Version {
-        /// The version found.
-        found: u32,
-    },
-    /// The hash differs.
-    #[error("state of a grid: damaged")]
-    Damaged,
-    /// They end too early.
-    #[error("state of a grid: cut off")]
-    Truncated,
-    /// They do not end where they should.
-    #[error("state of a grid: {bytes} bytes too many")]
-    Trailing {
-        /// How many are left.
-        bytes: usize,
-    },
-    /// The kernel is unknown.
-    #[error("state of a grid of kernel {kernel}, which is not loaded")]
-    UnknownKernel {
-        /// Its name.
-        kernel: String,
-    },
-    /// A kernel of that name, but of another program, or with its variables elsewhere.
-    #[error("state of a grid of kernel {kernel} of another program, or of one whose variables were elsewhere")]
-    OtherProgram {
-        /// Its name.
-        kernel: String,
-    },
-    /// The kernel cannot be launched like that.
-    #[error(transparent)]
-    Launch(#[from] Fault),
-    /// Something that no running grid can be.
-    #[error("state of a grid: impossible value in {what}")]
-    Unsound {
-        /// What was looked at.
-        what: &'static str,
-    },
-}
 
 impl Kernel {
     /// Tells programs apart, and builds that decode them differently: the state of a grid fits this value only.

@@ -14,7 +14,7 @@
 
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::Machine;
-use crate::memory::place::Space;
+use crate::types::Space;
 
 /// Most dimensions of a tensor.
 pub(crate) const MAX_RANK: usize = 5;

@@ -21,6 +21,7 @@ pub(crate) mod bound;
 pub(crate) mod coordinate;
 pub(crate) mod cube;
 pub(crate) mod filter;
+pub(crate) mod lookup;
 pub(crate) mod query;
 pub(crate) mod run;
 pub(crate) mod sample;

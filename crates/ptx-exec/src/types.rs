@@ -1,7 +1,5 @@
 //! The types of PTX and the registers that hold them.
 
-use crate::alu::convert_slow::Kind;
-
 /// A fundamental type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ty {
@@ -117,6 +115,81 @@ impl Ty {
             Self::S(bits) => Some(Kind { bits, signed: true }),
             _ => None,
         }
+    }
+}
+
+/// An integer type at run time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// 8, 16, 32 or 64.
+    pub(crate) bits: u32,
+    /// Whether it has a sign.
+    pub(crate) signed: bool,
+}
+
+impl Kind {
+    /// The value of the low bits of `raw`.
+    pub(crate) fn read(self, raw: u64) -> i128 {
+        let unused = 64 - self.bits;
+        if self.signed {
+            i128::from((raw << unused).cast_signed() >> unused)
+        } else {
+            i128::from(raw << unused >> unused)
+        }
+    }
+
+    /// The nearest value of this type.
+    pub(crate) fn clamp(self, value: i128) -> i128 {
+        let sign = u32::from(self.signed);
+        let max = (1_i128 << (self.bits - sign)) - 1;
+        let min = if self.signed { -max - 1 } else { 0 };
+        value.clamp(min, max)
+    }
+
+    /// Whether it has all values of `other`.
+    pub(crate) fn holds(self, other: Self) -> bool {
+        let (own, others) = (self.bits - u32::from(self.signed), other.bits - u32::from(other.signed));
+        own >= others && (self.signed || !other.signed)
+    }
+
+    /// In a few bits, for `Inst::imm`.
+    pub(crate) fn encode(self) -> u64 {
+        u64::from(self.bits) << 1 | u64::from(self.signed)
+    }
+
+    /// The reverse of `encode`.
+    pub(crate) fn decode(code: u64) -> Self {
+        Self { bits: ((code >> 1) & 0x7f) as u32, signed: code & 1 != 0 }
+    }
+}
+
+/// Address spaces that an instruction can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Space {
+    /// Any of the others, told apart by the address.
+    Generic,
+    /// Device memory.
+    Global,
+    /// Offsets into the block's shared memory.
+    Shared,
+    /// Offsets into the thread's local memory.
+    Local,
+}
+
+impl Space {
+    /// As a number, for `Inst` fields.
+    pub(crate) fn encode(self) -> u32 {
+        match self {
+            Self::Generic => 0,
+            Self::Global => 1,
+            Self::Shared => 2,
+            Self::Local => 3,
+        }
+    }
+
+    /// The reverse of `encode`.
+    pub(crate) fn decode(code: u32) -> Self {
+        [Self::Generic, Self::Global, Self::Shared, Self::Local][code as usize & 3]
     }
 }
 

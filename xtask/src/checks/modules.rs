@@ -32,7 +32,6 @@ const EXEMPT: &[(&str, usize)] = &[
     ("api-codegen", 4),
     ("cli", 41),
     ("graph", 9),
-    ("ptx-exec", 68),
     ("session", 42),
     ("session-opencl", 2),
     ("shim-cuda", 53),

@@ -2,9 +2,8 @@
 
 use super::element::Element;
 use super::lanes::operations;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::{LANES, Raw};
-use crate::inst::{Exec, Flow, Inst};
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
 /// Integers as bits.

@@ -3,9 +3,8 @@
 //! A difference is the sum `a + !b + 1`, and the flag is the carry of that sum: set when nothing was borrowed. Programs
 //! see it when `addc` follows `sub.cc`, as it does in the compiler's own division of 128-bit integers.
 
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::{LANES, Raw};
-use crate::inst::{Exec, Flow, Inst};
 
 /// `Inst::imm` flag: take the carry from predicate `x`.
 pub(crate) const CARRY_IN: u64 = 1;

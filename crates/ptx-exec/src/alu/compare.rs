@@ -3,55 +3,8 @@
 use super::element::{Bf16, Element, F16};
 use super::float::flush;
 use super::lanes::Compare;
-use crate::engine::machine::Machine;
-use crate::inst::{Inst, NONE};
 use crate::window;
 use std::marker::PhantomData;
-
-/// `Inst::imm` of a comparison that only writes `d`.
-pub(crate) const PLAIN: u64 = 0;
-/// Combine with predicate `c` by `and`.
-pub(crate) const AND: u64 = 1;
-/// Combine by `or`.
-pub(crate) const OR: u64 = 2;
-/// Combine by `xor`.
-pub(crate) const XOR: u64 = 3;
-/// No combination, but a second destination `x`.
-pub(crate) const BOTH: u64 = 4;
-/// Flag: `c` is negated.
-pub(crate) const NEGATE_C: u64 = 8;
-
-/// Writes the result of a comparison: combined with a predicate and to two destinations when the instruction says so.
-#[inline(always)]
-pub(crate) fn finish(machine: &mut Machine<'_>, inst: &Inst, bits: u32) {
-    if inst.imm == PLAIN {
-        machine.registers.set_bits(inst.d, machine.mask, bits);
-    } else {
-        finish_combined(machine, inst, bits);
-    }
-}
-
-/// The rare forms: kept out of the comparison loops, which are many copies of one code.
-#[inline(never)]
-fn finish_combined(machine: &mut Machine<'_>, inst: &Inst, bits: u32) {
-    let operation = inst.imm & 7;
-    let mut other = if operation == BOTH { 0 } else { machine.registers.bits(inst.c) };
-    if inst.imm & NEGATE_C != 0 {
-        other = !other;
-    }
-    let combine = |bits: u32| match operation {
-        AND => bits & other,
-        OR => bits | other,
-        XOR => bits ^ other,
-        _ => bits,
-    };
-    let mask = machine.mask;
-    for (slot, value) in [(inst.d, combine(bits)), (inst.x, combine(!bits))] {
-        if slot != NONE {
-            machine.registers.set_bits(slot, mask, value);
-        }
-    }
-}
 
 /// Declares comparisons of any type that has the operators.
 macro_rules! comparisons {

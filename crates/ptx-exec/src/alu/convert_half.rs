@@ -8,10 +8,9 @@ use super::element::{Bf16, F16};
 use super::float::saturate;
 use super::half::Small;
 use super::round::{self, mode};
-use crate::alu::convert_slow::Kind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::inst::{Flow, Inst};
+use crate::types::Kind;
 
 /// What is converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

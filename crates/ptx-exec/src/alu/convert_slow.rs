@@ -1,53 +1,8 @@
 //! `cvt` between integers with saturation, and other rare pairs: one lane at a time, types known at run time.
 
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::inst::{Flow, Inst};
-
-/// An integer type at run time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kind {
-    /// 8, 16, 32 or 64.
-    pub(crate) bits: u32,
-    /// Whether it has a sign.
-    pub(crate) signed: bool,
-}
-
-impl Kind {
-    /// The value of the low bits of `raw`.
-    pub(crate) fn read(self, raw: u64) -> i128 {
-        let unused = 64 - self.bits;
-        if self.signed {
-            i128::from((raw << unused).cast_signed() >> unused)
-        } else {
-            i128::from(raw << unused >> unused)
-        }
-    }
-
-    /// The nearest value of this type.
-    fn clamp(self, value: i128) -> i128 {
-        let sign = u32::from(self.signed);
-        let max = (1_i128 << (self.bits - sign)) - 1;
-        let min = if self.signed { -max - 1 } else { 0 };
-        value.clamp(min, max)
-    }
-
-    /// Whether it has all values of `other`.
-    pub(crate) fn holds(self, other: Self) -> bool {
-        let (own, others) = (self.bits - u32::from(self.signed), other.bits - u32::from(other.signed));
-        own >= others && (self.signed || !other.signed)
-    }
-
-    /// In a few bits, for `Inst::imm`.
-    pub(crate) fn encode(self) -> u64 {
-        u64::from(self.bits) << 1 | u64::from(self.signed)
-    }
-
-    /// The reverse of `encode`.
-    pub(crate) fn decode(code: u64) -> Self {
-        Self { bits: ((code >> 1) & 0x7f) as u32, signed: code & 1 != 0 }
-    }
-}
+use crate::types::Kind;
 
 /// `Inst::imm`: the source type, above it the destination type, above it `saturate` and the two lane widths.
 #[derive(Debug, Clone, Copy)]

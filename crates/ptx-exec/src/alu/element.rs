@@ -2,7 +2,7 @@
 //!
 //! Types of up to 32 bits live in 32-bit lanes. A 16-bit value is kept zero-extended; reading one ignores the upper bits.
 
-use super::half;
+use super::half_bits;
 use crate::engine::registers::Raw;
 
 /// A PTX type as an operand: how to read it from a lane and how to write it.
@@ -85,12 +85,12 @@ impl Element for F16 {
 
     #[inline(always)]
     fn read(lane: u32) -> Self {
-        Self(half::f16_to_f32(lane))
+        Self(half_bits::f16_to_f32(lane))
     }
 
     #[inline(always)]
     fn write(self) -> u32 {
-        half::f32_to_f16(self.0)
+        half_bits::f32_to_f16(self.0)
     }
 }
 
@@ -99,12 +99,12 @@ impl Element for Bf16 {
 
     #[inline(always)]
     fn read(lane: u32) -> Self {
-        Self(half::bf16_to_f32(lane))
+        Self(half_bits::bf16_to_f32(lane))
     }
 
     #[inline(always)]
     fn write(self) -> u32 {
-        half::f32_to_bf16(self.0)
+        half_bits::f32_to_bf16(self.0)
     }
 }
 

@@ -6,9 +6,8 @@ use super::element::{Bf16, F16};
 use super::float::{max_f32, max_nan_f32, min_f32, min_nan_f32, saturate};
 use super::half::Small;
 use super::round;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::inst::{Flow, Inst};
 
 /// What is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

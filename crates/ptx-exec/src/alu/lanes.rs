@@ -5,9 +5,8 @@
 //! must accept any operands.
 
 use super::element::Element;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{LANES, Raw};
-use crate::inst::{Flow, Inst};
 
 /// `d = f(a)`
 pub(crate) trait Unary {
@@ -127,7 +126,7 @@ fn ternary_body<O: Ternary>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 #[inline(always)]
 fn compare_body<O: Compare>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let bits = compare_bits::<O>(machine.registers.row(inst.a), machine.registers.row(inst.b));
-    super::compare::finish(machine, inst, bits);
+    crate::alu::predicate::finish(machine, inst, bits);
     Flow::Next
 }
 
@@ -136,20 +135,20 @@ macro_rules! dispatched {
     ($(#[$doc:meta])* $name:ident, $avx2:ident, $body:ident, $bound:ident) => {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
-        fn $avx2<O: $bound>(machine: &mut $crate::engine::machine::Machine<'_>, inst: &$crate::inst::Inst) -> $crate::inst::Flow {
+        fn $avx2<O: $bound>(machine: &mut $crate::engine::machine::Machine<'_>, inst: &$crate::engine::machine::Inst) -> $crate::engine::machine::Flow {
             $body::<O>(machine, inst)
         }
 
         $(#[$doc])*
-        pub(crate) fn $name<O: $bound>() -> $crate::inst::Exec {
+        pub(crate) fn $name<O: $bound>() -> $crate::engine::machine::Exec {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
                 #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
                 fn avx512<O: $bound>(
                     machine: &mut $crate::engine::machine::Machine<'_>,
-                    inst: &$crate::inst::Inst,
-                ) -> $crate::inst::Flow {
+                    inst: &$crate::engine::machine::Inst,
+                ) -> $crate::engine::machine::Flow {
                     $body::<O>(machine, inst)
                 }
                 match $crate::alu::level() {
@@ -169,7 +168,7 @@ pub(crate) use dispatched;
 macro_rules! dispatched_by_level {
     ($(#[$doc:meta])* $name:ident, $body:ident, $bound:ident) => {
         $(#[$doc])*
-        pub(crate) fn $name<O: $bound>() -> $crate::inst::Exec {
+        pub(crate) fn $name<O: $bound>() -> $crate::engine::machine::Exec {
             use $crate::alu::level;
             #[cfg(target_arch = "x86_64")]
             {
@@ -177,15 +176,15 @@ macro_rules! dispatched_by_level {
                 #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
                 fn avx512<O: $bound>(
                     machine: &mut $crate::engine::machine::Machine<'_>,
-                    inst: &$crate::inst::Inst,
-                ) -> $crate::inst::Flow {
+                    inst: &$crate::engine::machine::Inst,
+                ) -> $crate::engine::machine::Flow {
                     $body::<O, { level::AVX512 }>(machine, inst)
                 }
                 #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
                 fn avx2<O: $bound>(
                     machine: &mut $crate::engine::machine::Machine<'_>,
-                    inst: &$crate::inst::Inst,
-                ) -> $crate::inst::Flow {
+                    inst: &$crate::engine::machine::Inst,
+                ) -> $crate::engine::machine::Flow {
                     $body::<O, { level::AVX2 }>(machine, inst)
                 }
                 match $crate::alu::level() {

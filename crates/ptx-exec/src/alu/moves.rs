@@ -2,9 +2,8 @@
 
 use super::element::Element;
 use super::lanes::{dispatched, operations};
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{LANES, Raw};
-use crate::inst::{Flow, Inst};
 
 operations! {
     /// `mov.b32` and narrower

@@ -7,10 +7,9 @@
 //!
 //! Results are rounded to nearest even; what is too large becomes the largest number (`.satfinite`, which always is there).
 
-use super::half::f16_to_f32;
-use crate::engine::machine::Machine;
+use crate::alu::half_bits::f16_to_f32;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::inst::{Flow, Inst};
 use crate::matrix::element::e4m3_to_f16;
 
 /// Where the values of a conversion are, and of which types.
@@ -113,8 +112,8 @@ pub(crate) fn convert(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 
 #[cfg(test)]
 mod tests {
-    use super::super::half::f32_to_f16;
     use super::*;
+    use crate::alu::half_bits::f32_to_f16;
 
     const FOUR: Conversion = Conversion { form: Form::Join, four: true, relu: false };
     const FIVE: Conversion = Conversion { form: Form::Join, four: false, relu: false };

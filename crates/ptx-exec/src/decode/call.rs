@@ -5,36 +5,14 @@
 //! them again to bring the results back.
 
 use super::draft::Draft;
-use super::function::{Binding, FunctionDecoder};
 use super::modifiers::Modifiers;
 use crate::api::LoadError;
 use crate::code::CallSite;
-use crate::engine::builtin;
-use crate::engine::control;
-use crate::engine::stack;
-use crate::load::globals;
+use crate::control::{builtin, flow, stack};
+use crate::decode::decoder::{Binding, FunctionDecoder};
 use crate::load::link::Symbol;
 use crate::types::Ty;
-use katydid_ptx::ast::{Function, Instruction, Operand};
-
-/// How many parameters and results an indirect callee has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Signature {
-    /// Number of parameters.
-    pub(crate) params: usize,
-    /// Number of results.
-    pub(crate) results: usize,
-}
-
-impl Signature {
-    /// The signature of a `.callprototype`; its parameters must have a layout.
-    pub(crate) fn of(prototype: &Function<'_>) -> Result<Self, LoadError> {
-        for variable in prototype.params.iter().chain(&prototype.returns) {
-            globals::layout(variable)?;
-        }
-        Ok(Self { params: prototype.params.len(), results: prototype.returns.len() })
-    }
-}
+use katydid_ptx::ast::{Instruction, Operand};
 
 impl<'a> FunctionDecoder<'_, 'a> {
     /// `call (results), callee, (arguments), prototype;` in any of its shorter forms.
@@ -98,7 +76,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
                     return Err(self.invalid(format!("call of {callee} with the wrong number of arguments")));
                 }
                 let site = self.site(site);
-                self.push(Draft::new(control::call).number(index as u32).imm(site));
+                self.push(Draft::new(flow::call).number(index as u32).imm(site));
                 Ok(())
             }
             Some(Symbol::Builtin) => {
@@ -125,7 +103,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
         let target = self.source(&Operand::Name(callee), Ty::U(64))?;
         let site = self.site(site);
-        self.push(Draft::new(control::call_indirect).a(target).imm(site));
+        self.push(Draft::new(flow::call_indirect).a(target).imm(site));
         Ok(())
     }
 }

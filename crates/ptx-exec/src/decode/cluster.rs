@@ -1,11 +1,11 @@
 //! What blocks of a cluster do with each other: `mapa`, `getctarank`, `barrier.cluster`, and stores that a barrier counts.
 
 use super::draft::{Draft, Ref};
-use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
 use crate::api::LoadError;
-use crate::engine::cluster as code;
-use crate::inst::Exec;
+use crate::control::cluster as code;
+use crate::decode::decoder::FunctionDecoder;
+use crate::engine::machine::Exec;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand, Statement};
 
@@ -86,7 +86,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     pub(crate) fn count_bytes(&mut self, barrier: Option<&Operand<'a>>, bytes: u64) -> Result<(), LoadError> {
         let Some(barrier) = barrier else { return Ok(()) };
         let bytes = self.constant(bytes, Width::Word);
-        let draft = self.on_barrier(crate::engine::mbarrier::complete, barrier, Some("shared"), 0)?.b(bytes);
+        let draft = self.on_barrier(crate::control::mbarrier::complete, barrier, Some("shared"), 0)?.b(bytes);
         self.push(draft);
         Ok(())
     }

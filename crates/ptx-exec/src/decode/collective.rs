@@ -1,11 +1,12 @@
 //! `shfl vote match redux elect activemask`, with and without `.sync`.
 
 use super::draft::{Draft, Ref, Role};
-use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
 use crate::api::LoadError;
-use crate::engine::collective as code;
-use crate::inst::{Exec, NONE};
+use crate::control::collective as code;
+use crate::decode::decoder::FunctionDecoder;
+use crate::engine::machine::Exec;
+use crate::slot::NONE;
 use crate::types::Ty;
 use katydid_ptx::ast::{Instruction, Operand};
 

@@ -1,13 +1,12 @@
 //! Branches, ends, fences, and barriers of the block.
 
 use super::draft::{Draft, Role};
-use super::function::{Binding, FunctionDecoder};
 use super::modifiers::Modifiers;
 use crate::api::LoadError;
-use crate::engine::barrier::{self, kind};
-use crate::engine::collective;
-use crate::engine::control;
-use crate::inst::NONE;
+use crate::control::barrier::kind;
+use crate::control::{barrier, collective, flow};
+use crate::decode::decoder::{Binding, FunctionDecoder};
+use crate::slot::NONE;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
@@ -23,20 +22,20 @@ impl<'a> FunctionDecoder<'_, 'a> {
             "brx" => self.branch_indexed(i, m),
             "ret" => {
                 self.spill_results();
-                self.end(Draft::new(control::ret))
+                self.end(Draft::new(flow::ret))
             }
-            "exit" => self.end(Draft::new(control::exit)),
-            "trap" | "brkpt" => self.end(Draft::new(control::trap)),
+            "exit" => self.end(Draft::new(flow::exit)),
+            "trap" | "brkpt" => self.end(Draft::new(flow::trap)),
             "nanosleep" => {
                 m.ty();
-                self.plain(Draft::new(control::sleep))
+                self.plain(Draft::new(flow::sleep))
             }
             "membar" | "fence" => self.fence(i, m),
             "griddepcontrol" => {
                 m.one_of(&["wait", "launch_dependents"]);
-                self.plain(Draft::new(control::nothing))
+                self.plain(Draft::new(flow::nothing))
             }
-            _ => self.plain(Draft::new(control::nothing)),
+            _ => self.plain(Draft::new(flow::nothing)),
         }
     }
 
@@ -58,7 +57,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let Some(Binding::Label(label)) = self.binding(name).cloned() else {
             return Err(self.invalid(format!("{name} is no label")));
         };
-        self.end(Draft::new(control::branch).to(label))
+        self.end(Draft::new(flow::branch).to(label))
     }
 
     /// `brx.idx index, table`
@@ -72,7 +71,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
         let index = self.source(index, Ty::U(32))?;
         let count = labels.len() as u64;
-        let mut draft = self.with_list(Draft::new(control::branch_indexed).a(index), &labels, Role::Plain).imm(count);
+        let mut draft = self.with_list(Draft::new(flow::branch_indexed).a(index), &labels, Role::Plain).imm(count);
         draft.table = true;
         self.end(draft)
     }
@@ -104,7 +103,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         {
             return Err(self.invalid(format!("{} of other than {TENSOR_MAP_BYTES} bytes", i.full_name())));
         }
-        self.plain(Draft::new(control::fence))
+        self.plain(Draft::new(flow::fence))
     }
 
     /// `bar.sync 0`, `barrier.cta.red.popc.aligned.u32 d, a, b, p`, `bar.warp.sync mask`.

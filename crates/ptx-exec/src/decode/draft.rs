@@ -1,8 +1,9 @@
 //! An instruction whose operands are still virtual registers.
 
-use crate::decode::arithmetic::contract::Part;
+use crate::decode::part::Part;
+use crate::engine::machine::{Exec, Inst};
 use crate::engine::races::Access;
-use crate::inst::{CONSTANT, Exec, Inst, NONE};
+use crate::slot::{CONSTANT, NONE};
 use crate::types::Width;
 use std::collections::HashSet;
 use std::ops::Range;

@@ -1,136 +1,19 @@
-//! Decodes one function: scopes of names, statements in order, helpers that the families share.
+//! Decodes one function: statements in order, and each instruction by its family.
 
-use super::call::Signature;
-use super::draft::{Draft, Ref, Registers, Role};
+use super::draft::{Draft, Ref};
 use super::modifiers::Modifiers;
-use super::program::Shared;
-use super::registers::Carried;
 use crate::api::LoadError;
 use crate::code::LocalArea;
-use crate::decode::arithmetic::contract::Part;
 use crate::decode::arithmetic::{logic, wide};
+use crate::decode::decoder::{Binding, Carried, FunctionDecoder, RegisterRange, Signature};
 use crate::decode::hints;
-use crate::inst::{Exec, NEGATED, NONE};
-use crate::load::globals;
-use crate::types::{Ty, Width};
+use crate::load::layout::layout_of;
+use crate::slot::{NEGATED, NONE};
+use crate::types::Ty;
 use katydid_ptx::ast::{Function, Guard, Instruction, Operand, Space, Statement, Variable};
 use std::collections::HashMap;
 
-/// What a name stands for inside a function.
-#[derive(Debug, Clone)]
-pub(crate) enum Binding {
-    /// A register.
-    Register(Ref),
-    /// A variable in the frame's local memory.
-    Local(u32),
-    /// A parameter or call argument in the frame's local memory.
-    Param(LocalArea),
-    /// A kernel parameter, by its offset in the buffer.
-    KernelParam(u32),
-    /// A shared variable, by its offset.
-    Shared(u32),
-    /// A label, by its number.
-    Label(u32),
-    /// Both halves of a `.b128` register.
-    Wide([Ref; 2]),
-    /// The shape of an indirect call.
-    Prototype(Signature),
-    /// Labels of a `.branchtargets`.
-    Targets(Vec<u32>),
-}
-
-/// `.reg .b32 %r<9>`: registers `%r0` to `%r8`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RegisterRange<'a> {
-    /// The part of the name before the number.
-    pub(crate) prefix: &'a str,
-    /// How many there are.
-    pub(crate) count: u32,
-    /// How wide they are.
-    pub(crate) width: Width,
-    /// Whether they have 8 bits.
-    pub(crate) is_byte: bool,
-    /// Scopes around the declaration.
-    pub(crate) depth: usize,
-}
-
-/// Where decoding a function stands.
-pub(crate) struct FunctionDecoder<'p, 'a> {
-    /// What all functions of the program share.
-    pub(crate) shared: &'p mut Shared<'a>,
-    /// The text it is from.
-    pub(crate) module: usize,
-    /// Whether it is a kernel.
-    pub(crate) entry: bool,
-    /// Whether instructions of one architecture may stand in the text.
-    pub(crate) is_specific: bool,
-    /// Whether shuffles and votes must name their lanes.
-    pub(crate) needs_members: bool,
-    /// Innermost scope last.
-    pub(crate) scopes: Vec<HashMap<&'a str, Binding>>,
-    /// Declared register ranges, innermost last.
-    pub(crate) ranges: Vec<RegisterRange<'a>>,
-    /// Declared ranges of `.b128` registers: prefix, length and depth, innermost last.
-    pub(crate) wide_ranges: Vec<(&'a str, u32, usize)>,
-    /// Virtual registers.
-    pub(crate) registers: Registers,
-    /// Code so far.
-    pub(crate) drafts: Vec<Draft>,
-    /// References of vector operands, label numbers of jump tables.
-    pub(crate) lists: Vec<Ref>,
-    /// Position of each label, once it has been met.
-    pub(crate) labels: Vec<Option<u32>>,
-    /// Bytes of the frame's local memory.
-    pub(crate) local_bytes: u32,
-    /// Bytes of static shared memory (kernels).
-    pub(crate) shared_bytes: u32,
-    /// Offsets of shared variables of the text that were met.
-    pub(crate) shared_places: HashMap<usize, u32>,
-    /// Parameters in local memory.
-    pub(crate) params: Vec<LocalArea>,
-    /// Return values in local memory.
-    pub(crate) returns: Vec<LocalArea>,
-    /// Return values in registers.
-    pub(crate) results: Vec<Carried>,
-    /// The carry flag, once it is used.
-    pub(crate) carry: Option<Ref>,
-    /// Line of the current instruction.
-    pub(crate) line: u32,
-    /// Guard of the current instruction.
-    pub(crate) guard: Ref,
-}
-
-/// Largest frame of local memory that is accepted, in bytes.
-const MAX_FRAME: u32 = 512 * 1024;
-
-impl<'p, 'a> FunctionDecoder<'p, 'a> {
-    /// A decoder for a function of text `module`, with static shared memory starting at `shared_start`.
-    pub(crate) fn new(shared: &'p mut Shared<'a>, module: usize, entry: bool, shared_start: u32) -> Self {
-        Self {
-            shared,
-            module,
-            entry,
-            is_specific: false,
-            needs_members: false,
-            scopes: vec![HashMap::new()],
-            ranges: Vec::new(),
-            wide_ranges: Vec::new(),
-            registers: Registers::default(),
-            drafts: Vec::new(),
-            lists: Vec::new(),
-            labels: Vec::new(),
-            local_bytes: 0,
-            shared_bytes: shared_start,
-            shared_places: HashMap::new(),
-            params: Vec::new(),
-            returns: Vec::new(),
-            results: Vec::new(),
-            carry: None,
-            line: 0,
-            guard: NONE,
-        }
-    }
-
+impl<'a> FunctionDecoder<'_, 'a> {
     /// Decodes signature and body.
     pub(crate) fn function(&mut self, function: &Function<'a>) -> Result<(), LoadError> {
         if self.entry {
@@ -149,7 +32,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         let line = self.drafts.last().map_or(function.line, |draft| draft.inst.line);
         (self.line, self.guard) = (line, NONE);
         self.spill_results();
-        self.push(Draft::new(crate::engine::control::ret).ends());
+        self.push(Draft::new(crate::control::flow::ret).ends());
         Ok(())
     }
 
@@ -157,7 +40,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
     fn kernel_params(&mut self, params: &[Variable<'a>]) -> Result<(), LoadError> {
         let mut end = 0;
         for param in params {
-            let (offset, stop) = globals::layout(param)?.after(end, param.line)?;
+            let (offset, stop) = layout_of(param)?.after(end, param.line)?;
             self.bind(param.name, Binding::KernelParam(offset));
             end = stop;
         }
@@ -188,37 +71,11 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         if param.space != Space::Param {
             return Err(self.unsupported_name("parameters in registers", param.line));
         }
-        let layout = globals::layout(param)?;
+        let layout = layout_of(param)?;
         let offset = self.local_room(layout.size, layout.align, param.line)?;
         let area = LocalArea { offset, size: layout.size as u32 };
         self.bind(param.name, Binding::Param(area));
         Ok(area)
-    }
-
-    /// Reserves local memory; everything starts at a multiple of 8 so that whole rows can be copied.
-    pub(crate) fn local_room(&mut self, size: u64, align: u64, line: u32) -> Result<u32, LoadError> {
-        let offset = u64::from(self.local_bytes).next_multiple_of(align.max(8));
-        let end = offset.saturating_add(size).next_multiple_of(8);
-        if end > u64::from(MAX_FRAME) {
-            return Err(LoadError::InvalidPtx {
-                line,
-                message: format!("more than {MAX_FRAME} bytes of local memory"),
-            });
-        }
-        self.local_bytes = end as u32;
-        Ok(offset as u32)
-    }
-
-    /// Gives `name` a meaning in the innermost scope.
-    pub(crate) fn bind(&mut self, name: &'a str, binding: Binding) {
-        if let Some(scope) = self.scopes.last_mut() {
-            scope.insert(name, binding);
-        }
-    }
-
-    /// What `name` means here, if it was declared in this function.
-    pub(crate) fn binding(&self, name: &str) -> Option<&Binding> {
-        self.scopes.iter().rev().find_map(|scope| scope.get(name))
     }
 
     /// One scope of statements. Labels are declared first, since branches may go forward.
@@ -282,7 +139,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         match variable.space {
             Space::Reg => self.declare_registers(variable),
             Space::Local => {
-                let layout = globals::layout(variable)?;
+                let layout = layout_of(variable)?;
                 let offset = self.local_room(layout.size, layout.align, variable.line)?;
                 self.bind(variable.name, Binding::Local(offset));
                 Ok(())
@@ -296,17 +153,10 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
 
     /// A shared variable of a kernel, which no other kernel uses.
     fn declare_shared(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
-        let layout = globals::layout(variable)?;
+        let layout = layout_of(variable)?;
         let offset = self.shared_room(layout)?;
         self.bind(variable.name, Binding::Shared(offset));
         Ok(())
-    }
-
-    /// Reserves static shared memory.
-    pub(crate) fn shared_room(&mut self, layout: globals::Layout) -> Result<u32, LoadError> {
-        let (offset, end) = layout.after(self.shared_bytes, self.line)?;
-        self.shared_bytes = end;
-        Ok(offset)
     }
 
     /// `.reg .b32 a, %r<9>;`
@@ -333,55 +183,6 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         Ok(())
     }
 
-    /// Adds a draft with the current line and guard.
-    pub(crate) fn push(&mut self, mut draft: Draft) {
-        draft.inst.line = self.line;
-        draft.inst.guard = self.guard;
-        self.drafts.push(draft);
-    }
-
-    /// Says what the instruction that was added last can be in a contraction.
-    pub(crate) fn set_part(&mut self, part: Option<Part>) {
-        if let Some(draft) = self.drafts.last_mut() {
-            draft.part = part;
-        }
-    }
-
-    /// Adds an instruction `d = exec(sources)`.
-    pub(crate) fn emit(&mut self, exec: Exec, d: Ref, sources: &[Ref]) {
-        let mut draft = Draft::new(exec).d(d);
-        for (index, source) in sources.iter().enumerate() {
-            draft = match index {
-                0 => draft.a(*source),
-                1 => draft.b(*source),
-                _ => draft.c(*source),
-            };
-        }
-        self.push(draft);
-    }
-
-    /// A register that the text does not name.
-    pub(crate) fn temporary(&mut self, width: Width) -> Ref {
-        self.registers.fresh(width)
-    }
-
-    /// Adds references to the function's list and returns where they are.
-    pub(crate) fn list(&mut self, references: &[Ref]) -> std::ops::Range<u32> {
-        let start = self.lists.len() as u32;
-        self.lists.extend_from_slice(references);
-        start..self.lists.len() as u32
-    }
-
-    /// A draft over a vector of registers.
-    pub(crate) fn with_list(&mut self, mut draft: Draft, references: &[Ref], role: Role) -> Draft {
-        draft.list = self.list(references);
-        draft.list_role = role;
-        draft.list_in_x = true;
-        draft.inst.x = draft.list.start;
-        draft.inst.c = references.len() as u32;
-        draft
-    }
-
     /// One instruction with its guard.
     fn instruction(&mut self, instruction: &Instruction<'a>) -> Result<(), LoadError> {
         self.line = instruction.line;
@@ -394,7 +195,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
     }
 
     /// One instruction under the guard that is known: family, and the check that every modifier was understood.
-    pub(crate) fn instruction_unguarded(&mut self, instruction: &Instruction<'a>) -> Result<(), LoadError> {
+    fn instruction_unguarded(&mut self, instruction: &Instruction<'a>) -> Result<(), LoadError> {
         if hints::has_policy(instruction) {
             let plain = self.without_policy(instruction)?;
             return self.instruction_unguarded(&plain);
@@ -447,32 +248,5 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => self.collective(i, m),
             _ => Err(self.unsupported(i)),
         }
-    }
-
-    /// The operands, of which there must be `N`.
-    pub(crate) fn operands<'i, const N: usize>(
-        &self,
-        instruction: &'i Instruction<'a>,
-    ) -> Result<[&'i Operand<'a>; N], LoadError> {
-        let operands: Vec<&Operand<'a>> = instruction.operands.iter().collect();
-        let found = operands.len();
-        operands
-            .try_into()
-            .map_err(|_| self.invalid(format!("{} takes {N} operands, not {found}", instruction.full_name())))
-    }
-
-    /// The refusal of an instruction.
-    pub(crate) fn unsupported(&self, instruction: &Instruction<'_>) -> LoadError {
-        LoadError::Unsupported { line: instruction.line, name: instruction.full_name() }
-    }
-
-    /// The refusal of something else.
-    pub(crate) fn unsupported_name(&self, name: &str, line: u32) -> LoadError {
-        LoadError::Unsupported { line, name: name.to_owned() }
-    }
-
-    /// An error of the text at the current instruction.
-    pub(crate) fn invalid(&self, message: impl Into<String>) -> LoadError {
-        LoadError::InvalidPtx { line: self.line, message: message.into() }
     }
 }

@@ -4,10 +4,10 @@
 
 use super::decode;
 use crate::api::GlobalMemory;
-use crate::code::Code;
-use crate::inst::{CONSTANT, Inst, NEGATED, NONE};
+use crate::engine::machine::{Code, Inst};
 use crate::load::globals;
 use crate::load::link::Linked;
+use crate::slot::{CONSTANT, NEGATED, NONE};
 use std::fmt::Write;
 use std::path::Path;
 

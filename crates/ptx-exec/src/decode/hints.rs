@@ -9,12 +9,12 @@
 //! | 52 to 55 | sixteenths of the accesses, less one |
 
 use super::draft::Draft;
-use super::function::FunctionDecoder;
 use super::modifiers::Modifiers;
 use crate::alu::lanes::unary;
 use crate::alu::moves;
 use crate::api::LoadError;
-use crate::engine::control;
+use crate::control::flow;
+use crate::decode::decoder::FunctionDecoder;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
@@ -87,7 +87,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if !known || !self.is_specific || m.ty() != Some(Ty::U(32)) {
             return Err(self.unsupported(i));
         }
-        self.push(Draft::new(control::nothing));
+        self.push(Draft::new(flow::nothing));
         Ok(())
     }
 }

@@ -8,7 +8,7 @@
 //! guarded write keeps the old value of the other lanes, so it does not begin an interval.
 
 use super::draft::{Draft, Ref, Role, is_register};
-use crate::inst::{NEGATED, NONE};
+use crate::slot::{NEGATED, NONE};
 
 /// From first to last position, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

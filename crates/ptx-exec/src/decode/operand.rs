@@ -5,12 +5,13 @@
 //! that fills a temporary.
 
 use super::draft::{Draft, Ref};
-use super::function::{Binding, FunctionDecoder, RegisterRange};
 use crate::api::LoadError;
-use crate::engine::{control, special};
-use crate::inst::NONE;
-use crate::load::globals::{self, function_address};
+use crate::control::{flow, special};
+use crate::decode::decoder::{Binding, FunctionDecoder, RegisterRange};
+use crate::load::globals::function_address;
+use crate::load::layout::layout_of;
 use crate::load::link::Symbol;
+use crate::slot::NONE;
 use crate::types::{Ty, Width};
 use crate::window;
 use katydid_ptx::ast::{Linkage, Operand, Space};
@@ -167,7 +168,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return Err(self.invalid("32-bit address of a local variable in a function"));
         }
         let register = self.temporary(Width::Double);
-        self.push_unguarded(Draft::new(control::local_address).d(register).imm(address));
+        self.push_unguarded(Draft::new(flow::local_address).d(register).imm(address));
         Ok(register)
     }
 
@@ -196,7 +197,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if variable.space != Space::Shared {
             return Err(self.invalid(format!("{} has no address", variable.name)));
         }
-        let layout = globals::layout(variable)?;
+        let layout = layout_of(variable)?;
         let dynamic = variable.linkage == Linkage::Extern || (layout.size == 0 && !variable.dimensions.is_empty());
         if dynamic {
             self.shared.dynamic_align = self.shared.dynamic_align.max(layout.align as u32);

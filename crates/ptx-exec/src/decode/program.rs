@@ -2,47 +2,19 @@
 
 use super::cluster::looks_beyond;
 use super::draft::{Draft, Ref, Role, is_register};
-use super::function::FunctionDecoder;
-use crate::alu::video::Video;
 use crate::api::LoadError;
-use crate::code::{CallSite, Code, FunctionCode};
+use crate::code::FunctionCode;
 use crate::decode::arithmetic::contract::contract;
+use crate::decode::decoder::FunctionDecoder;
+use crate::decode::shared::{Constants, Shared};
 use crate::decode::{liveness, slots};
-use crate::engine::registers::{LANES, Row};
-use crate::inst::{CONSTANT, NEGATED, NONE};
-use crate::load::globals::{self, Globals};
+use crate::engine::machine::Code;
+use crate::load::globals::Globals;
+use crate::load::layout::layout_of;
 use crate::load::link::{Linked, Symbol};
-use crate::matrix::Matrix;
-use crate::types::Width;
+use crate::slot::{NEGATED, NONE};
 use katydid_ptx::ast::{Instruction, Linkage, Operand, Space, Statement};
 use std::collections::HashMap;
-
-/// Rows of constants, each value once.
-#[derive(Debug, Default)]
-pub(crate) struct Constants {
-    rows: Vec<Row>,
-    known: HashMap<(u64, Width), Ref>,
-}
-
-impl Constants {
-    /// The slot of a row that holds `value` in every lane.
-    pub(crate) fn slot(&mut self, value: u64, width: Width) -> Ref {
-        if let Some(slot) = self.known.get(&(value, width)) {
-            return *slot;
-        }
-        let slot = (self.rows.len() * LANES) as Ref | CONSTANT;
-        let (low, high) = (value as u32, (value >> 32) as u32);
-        match width {
-            Width::Double => {
-                let pairs: [u32; LANES] = std::array::from_fn(|word| if word % 2 == 0 { low } else { high });
-                self.rows.extend([Row(pairs), Row(pairs)]);
-            }
-            Width::Word | Width::Pred => self.rows.push(Row([low; LANES])),
-        }
-        self.known.insert((value, width), slot);
-        slot
-    }
-}
 
 /// How one of the texts of a program is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,51 +31,6 @@ impl Default for TextOptions {
     fn default() -> Self {
         Self { contracts: true, is_specific: false, needs_members: false }
     }
-}
-
-/// What all functions of a program share while they are decoded.
-pub(crate) struct Shared<'a> {
-    /// Names.
-    pub(crate) linked: &'a Linked<'a, 'a>,
-    /// Addresses of variables.
-    pub(crate) globals: &'a Globals,
-    /// Constants so far.
-    pub(crate) constants: Constants,
-    /// Call sites so far.
-    pub(crate) call_sites: Vec<CallSite>,
-    /// Matrix instructions so far, each description once.
-    pub(crate) matrices: Vec<Matrix>,
-    /// Video instructions so far, likewise.
-    pub(crate) videos: Vec<Video>,
-    /// Offsets of shared variables that functions use: the same in every kernel.
-    pub(crate) common_shared: HashMap<usize, u32>,
-    /// Alignment of dynamic shared memory.
-    pub(crate) dynamic_align: u32,
-    /// Whether addresses of shared memory say which block of the cluster they belong to.
-    pub(crate) ranked: bool,
-    /// Whether the memory that is reserved for the system is used.
-    pub(crate) reserved: bool,
-}
-
-impl Shared<'_> {
-    /// The index of a matrix instruction's description.
-    pub(crate) fn matrix(&mut self, matrix: Matrix) -> u64 {
-        index_of(&mut self.matrices, matrix)
-    }
-
-    /// The index of a video instruction's description.
-    pub(crate) fn video(&mut self, video: Video) -> u64 {
-        index_of(&mut self.videos, video)
-    }
-}
-
-/// Where `item` is in a list that holds each item once; there are few.
-fn index_of<T: PartialEq>(list: &mut Vec<T>, item: T) -> u64 {
-    let known = list.iter().position(|known| *known == item);
-    known.unwrap_or_else(|| {
-        list.push(item);
-        list.len() - 1
-    }) as u64
 }
 
 /// What a kernel's launch needs besides its code, by function.
@@ -240,7 +167,7 @@ fn common_shared(linked: &Linked<'_, '_>) -> Result<(HashMap<usize, u32>, u32), 
             let variable = linked.variables[index].variable;
             let fixed = variable.space == Space::Shared && variable.linkage != Linkage::Extern;
             if fixed && !places.contains_key(&index) {
-                let (offset, end) = globals::layout(variable)?.after(bytes, variable.line)?;
+                let (offset, end) = layout_of(variable)?.after(bytes, variable.line)?;
                 places.insert(index, offset);
                 bytes = end;
             }

@@ -3,28 +3,16 @@
 //! A call copies areas of local memory. So a function with such parameters reads them into their registers when it starts and
 //! writes its results to their areas before it returns; a caller does the reverse, in areas made for the call.
 
-use super::draft::{Draft, Ref};
-use super::function::{Binding, FunctionDecoder};
+use super::draft::Draft;
 use crate::api::LoadError;
 use crate::code::LocalArea;
+use crate::decode::decoder::{Binding, Carried, FunctionDecoder};
 use crate::decode::memory_access::memory::{load_code, store_code};
-use crate::memory::place::Space;
-use crate::types::{Ty, Width};
+use crate::types::{Space, Ty, Width};
 use katydid_ptx::ast::{Operand, Variable};
 
 /// Bytes of the area of a register.
 const AREA: u32 = 8;
-
-/// A register and the area that stands for it in calls.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Carried {
-    /// The register.
-    pub(crate) register: Ref,
-    /// Its width.
-    pub(crate) width: Width,
-    /// Its area.
-    pub(crate) area: LocalArea,
-}
 
 /// The type that is moved to and from an area.
 fn moved(width: Width) -> Ty {

@@ -1,14 +1,15 @@
 //! Copies and fills that device code puts into a stream: rows of rows of bytes between addresses of device memory.
 
+use super::error;
 use super::streams::is_launchable;
-use super::{Job, error, for_each};
-use crate::api::Host;
-use crate::engine::builtin::{field, parameter};
+use crate::control::call_args::{field, parameter};
+use crate::device_runtime::jobs::{Area, Job};
+use crate::device_runtime::per_lane::for_each;
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
-use crate::inst::{Exec, Flow, Inst};
-use crate::memory::place::Space;
+use crate::engine::machine::{Exec, Flow, Inst, Machine};
+use crate::host::Host;
 use crate::memory::stretch;
+use crate::types::Space;
 
 /// Largest `cudaMemcpyKind`.
 const LAST_KIND: u32 = 4;
@@ -22,17 +23,6 @@ mod parms {
     /// In each side: position and pointer behind the array.
     pub(super) const POSITION: u64 = 8;
     pub(super) const POINTER: u64 = 32;
-}
-
-/// Rows of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Area {
-    /// The first byte.
-    pub(crate) address: u64,
-    /// Bytes from row to row.
-    pub(crate) pitch: u64,
-    /// Bytes from slice to slice.
-    pub(crate) slice: u64,
 }
 
 /// Functions by what follows `__cudaCDP2` in their names.

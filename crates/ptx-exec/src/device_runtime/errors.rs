@@ -1,13 +1,12 @@
 //! The last error of each thread, and what errors are called.
 
 use super::error;
-use crate::api::Pool;
-use crate::engine::builtin::{parameter, set_result};
+use crate::control::call_args::{parameter, set_result};
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::inst::{Exec, Flow, Inst};
-use crate::memory::place::Space;
+use crate::host::Pool;
+use crate::types::Space;
 
 /// Name and text of each code that device code can meet, as the runtime library gives them.
 const TEXTS: &[(u32, &str, &str)] = &[

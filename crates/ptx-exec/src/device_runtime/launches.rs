@@ -1,15 +1,17 @@
 //! Launches: device code gets a buffer, writes the parameters into it, and launches it into a stream.
 
+use super::error;
 use super::streams::{TAIL, is_launchable};
-use super::{Job, error, for_each};
-use crate::api::{Kernel, Pool, Question};
-use crate::engine::builtin::{field, parameter, set_result};
-use crate::engine::control::FUNCTION_STEP;
+use crate::api::Kernel;
+use crate::control::call_args::{field, parameter, set_result};
+use crate::control::flow::FUNCTION_STEP;
+use crate::device_runtime::jobs::{Child, Job};
+use crate::device_runtime::per_lane::for_each;
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::inst::{Exec, Flow, Inst};
-use crate::memory::place::Space;
+use crate::host::{Pool, Question};
+use crate::types::Space;
 use crate::window;
 
 /// Alignment of parameter buffers.
@@ -29,21 +31,6 @@ const MAX_SHARED: u64 = 227 * 1024;
 
 /// `CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT`, and its value where the host has none.
 const PENDING_LIMIT: (u32, u64) = (4, 2048);
-
-/// A launch of a kernel of the same program.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Child {
-    /// Its function in the program.
-    pub(crate) function: u32,
-    /// Blocks in the grid.
-    pub(crate) grid: [u32; 3],
-    /// Threads in a block.
-    pub(crate) block: [u32; 3],
-    /// Bytes of dynamic shared memory.
-    pub(crate) dynamic_shared: u32,
-    /// Its parameters.
-    pub(crate) params: Vec<u8>,
-}
 
 /// Functions by what follows `__cudaCDP2` in their names.
 pub(super) fn find(name: &str) -> Option<Exec> {

@@ -1,12 +1,13 @@
 //! What device code may ask: devices, limits, kernels, occupancy, the version; and memory of the heap.
 
-use super::{error, for_each};
-use crate::api::{KernelInfo, Pool, Question};
-use crate::engine::builtin::parameter;
-use crate::engine::control::FUNCTION_STEP;
-use crate::engine::machine::Machine;
-use crate::inst::{Exec, Flow, Inst};
-use crate::memory::place::Space;
+use super::error;
+use crate::code::KernelInfo;
+use crate::control::call_args::parameter;
+use crate::control::flow::FUNCTION_STEP;
+use crate::device_runtime::per_lane::for_each;
+use crate::engine::machine::{Exec, Flow, Inst, Machine};
+use crate::host::{Pool, Question};
+use crate::types::Space;
 use crate::window;
 use std::sync::Arc;
 

@@ -1,10 +1,11 @@
 //! Streams and events of device code: handles that exist or do not. What they would order is in order anyway.
 
-use super::{Runtime, error, for_each};
-use crate::engine::builtin::parameter;
-use crate::engine::machine::Machine;
-use crate::inst::{Exec, Flow, Inst};
-use crate::memory::place::Space;
+use super::error;
+use crate::control::call_args::parameter;
+use crate::device_runtime::jobs::Runtime;
+use crate::device_runtime::per_lane::for_each;
+use crate::engine::machine::{Exec, Flow, Inst, Machine};
+use crate::types::Space;
 
 /// `cudaStreamTailLaunch`
 pub(super) const TAIL: u64 = 3;

@@ -10,17 +10,18 @@
 //! down. So are kernels that kernels have launched: they run when the grid that launched them is done, and until the last of
 //! them has ended the grid as a whole has not. The first fault of any thread stops the others at their next slice, and so does a `Switch`.
 
-use crate::api::{Host, Launch, Limits, Progress, Question};
-use crate::code::{Env, WORKSPACE_BYTES};
-use crate::device_runtime::{Job, Level, Runtime, run_copy, run_fill};
-use crate::engine::block::{Block, BlockProgress};
-use crate::engine::cluster::MAX_CLUSTER;
+use crate::api::{Launch, Limits, Progress};
+use crate::control::special::RESERVED;
+use crate::device_runtime::jobs::{Job, Level, Runtime};
+use crate::device_runtime::{run_copy, run_fill};
+use crate::engine::block::Block;
 use crate::engine::fault::{Fault, FaultKind};
-use crate::engine::machine::Machine;
-use crate::engine::order::Order;
+use crate::engine::machine::{Env, Machine, WORKSPACE_BYTES};
+use crate::engine::order::{MAX_CLUSTER, Order};
 use crate::engine::pool;
-use crate::engine::special::RESERVED;
+use crate::engine::rounds::BlockProgress;
 use crate::engine::switch::{Request, Switch};
+use crate::host::{Host, Question};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

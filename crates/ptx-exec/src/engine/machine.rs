@@ -1,28 +1,186 @@
-//! Runs one warp after another on one thread: the loop around the instructions, and the change between splits.
+//! The machine: one interpreter thread, with the program and the launch that it runs.
 //!
-//! While all lanes are together nothing but the next instruction is looked at. Once they have diverged, two more things
-//! matter: after each instruction, whether the place of another split was reached (one comparison with `join_at`), and
-//! after each jump, which split is now the lowest.
-//!
-//! Running the lowest split first would starve a lane that holds a lock which the others spin for. So a split that has run
-//! for a while gives the others a turn: soon if it uses atomics, volatile accesses or fences, the marks of waiting, and
-//! late if it only computes.
+//! Instruction, program and machine are one module because they are one type: an instruction is a function over the
+//! machine, the machine runs a launch of a program, and a program is a list of instructions. What the machine can do is in
+//! the modules above: `scheduler` runs a warp, `rounds` the warps of a block, and each family of instructions is a module.
 
-use crate::code::Env;
+use crate::alu::video_operation::Video;
+use crate::code::{CallSite, FunctionCode, KernelInfo};
+use crate::device_runtime::jobs::Runtime;
 use crate::engine::block::Block;
 use crate::engine::fault::FaultKind;
-use crate::engine::races::Races;
-use crate::engine::registers::Registers;
+use crate::engine::order::Order;
+use crate::engine::races::{Access, Races};
+use crate::engine::registers::{Registers, Row};
 use crate::engine::warp::{Split, Wait, Warp};
-use crate::inst::{Flow, Inst, NEGATED, NONE};
+use crate::host::Host;
+use crate::matrix::operation::Matrix;
 use crate::memory::ranges::Ranges;
+use crate::slot::Slot;
 use crate::texture::bound::Known;
+use crate::window;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-/// Warp instructions between two looks at the other splits of a warp.
-const CHUNK: u32 = 512;
+/// What running an instruction came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Go on with the next instruction.
+    Next,
+    /// The program counter or the set of running lanes was changed.
+    Jump,
+    /// The running lanes wait: the scheduler picks others.
+    Wait,
+    /// `Machine::fault` says what happened.
+    Fault,
+}
 
-/// Warp instructions that a split may run while others wait, if it does nothing that looks like waiting for them.
-const MAX_BUSY_INSTRUCTIONS: u32 = 32 * CHUNK;
+/// Runs one instruction for the lanes in `Machine::mask`.
+///
+/// Unsafe to call because some were compiled for CPU features beyond the baseline: only the decoder makes these
+/// pointers, and it picks what the CPU has.
+pub(crate) type Exec = unsafe fn(&mut Machine<'_>, &Inst) -> Flow;
+
+/// One instruction.
+#[derive(Clone, Copy)]
+pub(crate) struct Inst {
+    /// The code.
+    pub(crate) exec: Exec,
+    /// Word slot of the guard predicate, perhaps with `NEGATED`; or `NONE`.
+    pub(crate) guard: Slot,
+    /// Destination.
+    pub(crate) d: Slot,
+    /// First source.
+    pub(crate) a: Slot,
+    /// Second source.
+    pub(crate) b: Slot,
+    /// Third source.
+    pub(crate) c: Slot,
+    /// Second destination, index into `Code::lists`, branch target: as `exec` reads it.
+    pub(crate) x: u32,
+    /// Address offset, modifiers: as `exec` reads it.
+    pub(crate) imm: u64,
+    /// Line in the PTX text.
+    pub(crate) line: u32,
+}
+
+impl fmt::Debug for Inst {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { guard, d, a, b, c, x, imm, line, .. } = self;
+        write!(f, "line {line}: guard {guard:#x} d {d:#x} a {a:#x} b {b:#x} c {c:#x} x {x:#x} imm {imm:#x}")
+    }
+}
+
+/// All functions of a program, decoded. Never changes after loading.
+#[derive(Debug, Default)]
+pub(crate) struct Code {
+    /// Instructions of all functions, one function after the other; program counters index it.
+    pub(crate) insts: Vec<Inst>,
+    /// Rows that slots with `CONSTANT` refer to.
+    pub(crate) constants: Vec<Row>,
+    /// Operand lists of vector instructions, jump tables, argument lists.
+    pub(crate) lists: Vec<Slot>,
+    /// What a call needs to know of each function.
+    pub(crate) functions: Vec<FunctionCode>,
+    /// Layouts of indirect calls.
+    pub(crate) call_sites: Vec<CallSite>,
+    /// Its kernels, in the order of the texts.
+    pub(crate) kernels: Vec<Arc<KernelInfo>>,
+    /// Whether addresses of shared memory say which block of the cluster they belong to.
+    pub(crate) ranked: bool,
+    /// Whether blocks need the shared memory that is reserved for the system.
+    pub(crate) reserved: bool,
+    /// A hash of the texts.
+    pub(crate) source: u64,
+    /// What matrix instructions do.
+    pub(crate) matrices: Vec<Matrix>,
+    /// What video instructions do.
+    pub(crate) videos: Vec<Video>,
+    /// What instructions do with memory, by program counter.
+    pub(crate) accesses: Vec<(u32, Access)>,
+}
+
+impl Code {
+    /// An entry of `lists`; instructions only refer to entries that exist.
+    #[inline(always)]
+    pub(crate) fn list(&self, index: u32) -> u32 {
+        self.lists.get(index as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether the function exists and takes what the call site passes.
+    pub(crate) fn accepts(&self, function: u32, site: u32) -> bool {
+        let (Some(function), Some(site)) = (self.functions.get(function as usize), self.call_sites.get(site as usize))
+        else {
+            return false;
+        };
+        function.params.len() == site.args.len() && function.returns.len() >= site.results.len()
+    }
+}
+
+/// Bytes of the workspace of a cooperative launch.
+pub(crate) const WORKSPACE_BYTES: u64 = 256;
+
+/// A launch as its threads see it.
+pub(crate) struct Env<'a> {
+    /// The program.
+    pub(crate) code: &'a Code,
+    /// Memory ranges and output.
+    pub(crate) host: &'a dyn Host,
+    /// The parameter buffer.
+    pub(crate) params: &'a [u8],
+    /// Blocks in the grid and in its clusters.
+    pub(crate) order: Order,
+    /// Whether the launch is one of clusters.
+    pub(crate) clustered: bool,
+    /// Threads in a block.
+    pub(crate) block: [u32; 3],
+    /// Offset of dynamic shared memory.
+    pub(crate) dynamic_shared_at: u32,
+    /// Size of dynamic shared memory.
+    pub(crate) dynamic_shared: u32,
+    /// Size of the shared memory of a block that its program asks for.
+    pub(crate) shared_bytes: u32,
+    /// Size of all, with what is reserved for the system behind it.
+    pub(crate) all_shared_bytes: u32,
+    /// When the threads started, for clocks.
+    pub(crate) started: Instant,
+    /// How long the grid had run before that.
+    pub(crate) before: Duration,
+    /// The kernel's function.
+    pub(crate) function: u32,
+    /// A number that no other grid has.
+    pub(crate) grid_id: u64,
+    /// What the grid has asked of the device runtime.
+    pub(crate) runtime: &'a Mutex<Runtime>,
+    /// Where in this process the words are that the blocks of a cooperative launch wait for each other with; 0 in any
+    /// other launch. Device code knows them by their window.
+    pub(crate) workspace: u64,
+}
+
+impl Env<'_> {
+    /// Address of the workspace, as device code sees it.
+    pub(crate) fn workspace_address(&self) -> u64 {
+        if self.workspace == 0 { 0 } else { window::WORKSPACE }
+    }
+
+    /// Where `size` bytes of the workspace are, if `address` lies in its window.
+    pub(crate) fn workspace_at(&self, address: u64, size: u64) -> Option<u64> {
+        let offset = window::offset_in(window::WORKSPACE, address)?;
+        let fits = self.workspace != 0 && offset + size <= WORKSPACE_BYTES;
+        fits.then_some(self.workspace + offset)
+    }
+
+    /// Threads in a block; `Grid::new` checked that it is at most 1024.
+    pub(crate) fn threads(&self) -> u32 {
+        self.block.iter().product()
+    }
+
+    /// Warps in a block.
+    pub(crate) fn warps(&self) -> u32 {
+        self.threads().div_ceil(32)
+    }
+}
 
 /// One interpreter thread with the block and the warp that it runs.
 pub(crate) struct Machine<'a> {
@@ -37,7 +195,7 @@ pub(crate) struct Machine<'a> {
     /// Frame of the running split.
     pub(crate) frame: u32,
     /// Where the running split meets another one.
-    join_at: u32,
+    pub(crate) join_at: u32,
     /// What the running split waits for, when an instruction returned `Flow::Wait`.
     pub(crate) wait: Wait,
     /// Whether the running split does something that could be waiting for other lanes: atomics, volatile loads.
@@ -62,28 +220,6 @@ pub(crate) struct Machine<'a> {
     pub(crate) bound: Known,
     /// What happened, and to which lane, when an instruction returned `Flow::Fault`.
     pub(crate) fault: Option<(FaultKind, usize)>,
-}
-
-/// Why `run_warp` returned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stopped {
-    /// Its instructions are used up, or it asked to be put aside.
-    Yielded,
-    /// All its lanes wait or have exited.
-    Blocked,
-    /// See `Machine::fault`.
-    Fault,
-}
-
-/// Why a split stopped running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Event {
-    /// Another split may be due, or it has run for a chunk.
-    Changed,
-    /// It waits, as `Machine::wait` says.
-    Wait,
-    /// It faulted.
-    Fault,
 }
 
 impl<'a> Machine<'a> {
@@ -117,69 +253,10 @@ impl<'a> Machine<'a> {
         Flow::Fault
     }
 
-    /// Runs `self.warp` for about `fuel` instructions; returns why it stopped, and how many it ran.
-    pub(crate) fn run_warp(&mut self, fuel: u32) -> (Stopped, u32) {
-        let mut used = 0;
-        let mut take_turn = std::mem::take(&mut self.warp.slept);
-        self.spinning = std::mem::take(&mut self.warp.spinning);
-        while let Some(split) = self.warp.pick(take_turn) {
-            self.enter(split);
-            let before = std::mem::take(&mut self.spinning);
-            let (event, ran) = match self.races.is_some() {
-                true => self.run_split::<true>(take_turn, fuel - used.min(fuel)),
-                false => self.run_split::<false>(take_turn, CHUNK),
-            };
-            self.waited |= self.spinning;
-            self.spinning |= before;
-            used += ran;
-            self.warp.since_turn = self.warp.since_turn.saturating_add(ran);
-            match event {
-                Event::Fault => return (Stopped::Fault, used),
-                Event::Wait => {
-                    self.leave(self.wait);
-                    (take_turn, self.warp.since_turn) = (false, 0);
-                    if self.wait == Wait::Ready {
-                        self.warp.slept = true;
-                        return (Stopped::Yielded, used);
-                    }
-                    continue;
-                }
-                Event::Changed => {}
-            }
-            take_turn = self.turn_is_due();
-            self.leave(Wait::Ready);
-            if used >= fuel {
-                (self.warp.slept, self.warp.spinning) = (take_turn, self.spinning);
-                return (Stopped::Yielded, used);
-            }
-        }
-        if self.meet_across() { (Stopped::Yielded, used) } else { (Stopped::Blocked, used) }
-    }
-
-    /// Whether splits that lie higher should run for a while: soon when the running one may be waiting for them, else late,
-    /// because lanes that run ahead may miss the place where they would have joined the others.
-    fn turn_is_due(&mut self) -> bool {
-        let limit = if self.spinning { CHUNK } else { MAX_BUSY_INSTRUCTIONS };
-        let due = self.warp.since_turn >= limit && !self.warp.splits.is_empty();
-        if due {
-            (self.warp.since_turn, self.spinning) = (0, false);
-        }
-        due
-    }
-
-    /// Makes `split` the running one, together with all lanes at the same place.
-    fn enter(&mut self, split: Split) {
-        self.pc = split.pc;
-        self.frame = split.frame;
-        self.lanes = split.lanes | self.warp.join(split.frame, split.pc);
-        self.map_frame();
-        self.find_join();
-    }
-
     /// Points the registers at the running frame; needed after any change of frames.
     pub(crate) fn map_frame(&mut self) {
         let code = self.env.code;
-        self.registers = Registers::new(self.warp.rows_of(self.frame, code), &code.constants);
+        self.registers = Registers::new(self.warp.rows_of(self.frame, &code.functions), &code.constants);
     }
 
     /// Looks where the running split meets another one.
@@ -187,92 +264,18 @@ impl<'a> Machine<'a> {
         self.join_at = if self.warp.splits.is_empty() { u32::MAX } else { self.warp.next_join(self.frame, self.pc) };
     }
 
-    /// Puts the running split, if it has lanes left, among the others.
-    fn leave(&mut self, wait: Wait) {
-        if self.lanes != 0 {
-            let (pc, frame, lanes, turn) = (self.pc, self.frame, self.lanes, self.warp.turns);
-            self.warp.splits.push(Split { pc, frame, lanes, wait, turn });
+    /// Parks the lanes that the guard held back after the current instruction.
+    pub(crate) fn park_rest(&mut self) {
+        let rest = self.lanes & !self.mask;
+        if rest != 0 {
+            self.park(self.pc + 1, rest);
+            self.lanes = self.mask;
         }
-        self.lanes = 0;
     }
 
     /// Parks lanes of the running split at `pc`.
     pub(crate) fn park(&mut self, pc: u32, lanes: u32) {
         let (frame, turn) = (self.frame, self.warp.turns);
         self.warp.splits.push(Split { pc, frame, lanes, wait: Wait::Ready, turn });
-    }
-
-    /// Runs the entered split for up to `chunk` instructions; in its turn it goes on even where another one is lower.
-    fn run_split<const WATCHED: bool>(&mut self, in_turn: bool, chunk: u32) -> (Event, u32) {
-        let code = self.env.code;
-        let (mut ran, mut pc) = (0, self.pc);
-        while ran < chunk {
-            let Some(inst) = code.insts.get(pc as usize) else {
-                self.fail(FaultKind::InvalidPc(u64::from(pc)), 0);
-                return (Event::Fault, ran);
-            };
-            ran += 1;
-            let flow = if WATCHED { self.watched_step(inst) } else { self.step(inst) };
-            // By far the most frequent, and no instruction has changed the program counter.
-            if flow == Flow::Next {
-                pc += 1;
-                self.pc = pc;
-                if pc == self.join_at {
-                    self.lanes |= self.warp.join(self.frame, pc);
-                    self.find_join();
-                }
-                continue;
-            }
-            match flow {
-                Flow::Next => {}
-                Flow::Jump if self.lanes == 0 => return (Event::Changed, ran),
-                Flow::Jump if self.warp.splits.is_empty() => self.join_at = u32::MAX,
-                Flow::Jump if in_turn => {
-                    self.lanes |= self.warp.join(self.frame, self.pc);
-                    self.find_join();
-                }
-                Flow::Jump => return (Event::Changed, ran),
-                Flow::Wait => return (Event::Wait, ran),
-                Flow::Fault => return (Event::Fault, ran),
-            }
-            pc = self.pc;
-        }
-        (Event::Changed, ran)
-    }
-
-    /// The same as [`Self::step`], where races are looked for.
-    #[inline(never)]
-    fn watched_step(&mut self, inst: &Inst) -> Flow {
-        let mut mask = self.lanes;
-        if inst.guard != NONE {
-            let bits = self.registers.bits(inst.guard & !NEGATED);
-            mask &= if inst.guard & NEGATED != 0 { !bits } else { bits };
-        }
-        if mask != 0 {
-            self.watch(inst, mask);
-        }
-        let before = std::mem::take(&mut self.spinning);
-        let flow = self.step(inst);
-        if self.spinning {
-            self.watch_published();
-        }
-        self.spinning |= before;
-        flow
-    }
-
-    /// Runs one instruction for the lanes that its guard lets through.
-    #[inline(always)]
-    #[expect(unsafe_code, reason = "instructions are compiled for what the CPU has")]
-    fn step(&mut self, inst: &Inst) -> Flow {
-        self.mask = self.lanes;
-        if inst.guard != NONE {
-            let bits = self.registers.bits(inst.guard & !NEGATED);
-            self.mask &= if inst.guard & NEGATED != 0 { !bits } else { bits };
-            if self.mask == 0 {
-                return Flow::Next;
-            }
-        }
-        // SAFETY: the decoder chose `exec` by what `has_avx2` found on this CPU.
-        unsafe { (inst.exec)(self, inst) }
     }
 }

@@ -16,13 +16,7 @@
 //! do not race with each other, and stores of one instruction do not race with each other either: threads that all set the
 //! same flag are common. Accesses are kept by words of 4 bytes, with the last store and the last two loads of each.
 
-use crate::engine::cluster;
-use crate::engine::machine::Machine;
-use crate::engine::registers::lanes_of;
-use crate::inst::{Exec, Inst};
-use crate::memory::place::Space;
-use crate::types::Width;
-use crate::window;
+use crate::types::{Space, Width};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
@@ -39,7 +33,7 @@ pub(crate) enum Deed {
 
 impl Deed {
     /// The word for it in a report.
-    fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Load => "load",
             Self::Store => "store",
@@ -51,14 +45,14 @@ impl Deed {
 /// An access as the decoder knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Access {
-    deed: Deed,
+    pub(super) deed: Deed,
     /// Atomic, volatile, or ordered.
-    strong: bool,
-    space: Space,
+    pub(super) strong: bool,
+    pub(super) space: Space,
     /// Whether the address register has 32 bits.
-    narrow: bool,
+    pub(super) narrow: bool,
     /// Bytes of a lane.
-    bytes: u32,
+    pub(super) bytes: u32,
 }
 
 impl Access {
@@ -111,19 +105,19 @@ impl fmt::Display for Race {
 
 /// Who touched a word, and when.
 #[derive(Debug, Clone, Copy)]
-struct Mark {
-    pc: u32,
-    deed: Deed,
-    strong: bool,
+pub(super) struct Mark {
+    pub(super) pc: u32,
+    pub(super) deed: Deed,
+    pub(super) strong: bool,
     /// A bit for each byte of the word.
-    bytes: u8,
-    block: u64,
-    warp: u32,
-    lane: u32,
+    pub(super) bytes: u8,
+    pub(super) block: u64,
+    pub(super) warp: u32,
+    pub(super) lane: u32,
     /// `Block::epoch` and `Warp::epoch` at that time.
-    epochs: (u32, u32),
+    pub(super) epochs: (u32, u32),
     /// The clock at that time.
-    time: u64,
+    pub(super) time: u64,
 }
 
 /// The last accesses of a word.
@@ -141,7 +135,7 @@ pub(crate) struct Races {
     /// When each warp last published or looked: block and warp.
     clocks: HashMap<(u64, u32), u64>,
     /// Counts publications.
-    time: u64,
+    pub(super) time: u64,
     /// Pairs of instructions that were reported.
     reported: HashSet<(u32, u32)>,
     /// What the lengths of turns are drawn from.
@@ -172,7 +166,7 @@ impl Races {
     }
 
     /// A warp publishes what it did, and looks at what others have published.
-    fn publish(&mut self, block: u64, warp: u32) {
+    pub(super) fn publish(&mut self, block: u64, warp: u32) {
         self.time += 1;
         self.clocks.insert((block, warp), self.time);
     }
@@ -191,7 +185,7 @@ impl Races {
     }
 
     /// Notes an access of a word; the earlier one that it races with.
-    fn touch(&mut self, place: (Option<u64>, u64), mark: Mark) -> Option<Mark> {
+    pub(super) fn touch(&mut self, place: (Option<u64>, u64), mark: Mark) -> Option<Mark> {
         let word = self.words.get(&place).copied().unwrap_or_default();
         let writes = mark.deed != Deed::Load;
         let loads = word.loads.iter().filter(|_| writes);
@@ -214,91 +208,6 @@ impl Races {
             word.loads = [Some(mark), word.loads[0]];
         }
         found.filter(|first| self.reported.insert((first.pc, mark.pc)))
-    }
-}
-
-/// Whether an instruction is a barrier of a cluster.
-fn is_cluster_barrier(exec: Exec) -> bool {
-    let those: [Exec; 2] = [cluster::arrive, cluster::wait];
-    those.iter().any(|one| std::ptr::fn_addr_eq(exec, *one))
-}
-
-impl Machine<'_> {
-    /// Looks at what the next instruction, of the lanes in `mask`, is about to touch.
-    #[cold]
-    pub(crate) fn watch(&mut self, inst: &Inst, mask: u32) {
-        let Some(mut races) = self.races.take() else { return };
-        let (block, warp) = (self.env.order.number(self.block.index), self.warp.index);
-        let accesses = &self.env.code.accesses;
-        let access = accesses.binary_search_by_key(&self.pc, |(pc, _)| *pc).ok().map(|at| accesses[at].1);
-        if is_cluster_barrier(inst.exec) || access.is_some_and(|access| access.strong) {
-            races.publish(block, warp);
-        }
-        if let Some(access) = access {
-            for lane in lanes_of(mask) {
-                self.watch_lane(&mut races, inst, access, (block, warp, lane));
-            }
-        }
-        self.races = Some(races);
-    }
-
-    /// The instruction that has just run did what waiting for others looks like.
-    pub(crate) fn watch_published(&mut self) {
-        let (block, warp) = (self.env.order.number(self.block.index), self.warp.index);
-        if let Some(races) = &mut self.races {
-            races.publish(block, warp);
-        }
-    }
-
-    /// The same for one lane.
-    fn watch_lane(&self, races: &mut Races, inst: &Inst, access: Access, (block, warp, lane): (u64, u32, usize)) {
-        let address = match access.narrow {
-            true => u64::from(self.registers.row::<u32>(inst.a)[lane].wrapping_add(inst.imm as u32)),
-            false => self.registers.row::<u64>(inst.a)[lane].wrapping_add(inst.imm),
-        };
-        let shared = match access.space {
-            Space::Local => return,
-            Space::Shared => Some(address),
-            Space::Generic | Space::Global => window::offset_in(window::SHARED, address),
-        };
-        if shared.is_none() && address >= window::SHARED {
-            return;
-        }
-        // Addresses in a cluster say whose shared memory they are of; all others are of the block itself.
-        let owner = if self.env.code.ranked { block / u64::from(self.env.order.size()).max(1) } else { block };
-        let (space, start) = (shared.map(|_| owner), shared.unwrap_or(address));
-        let end = start.saturating_add(access.bytes.into());
-        let mut at = start;
-        while at < end {
-            let next = (at / 4 * 4 + 4).min(end);
-            let bytes = (at..next).fold(0, |bytes, byte| bytes | 1 << (byte % 4));
-            let epochs = (self.block.epoch, self.warp.epoch);
-            let (deed, strong, time) = (access.deed, access.strong, races.time);
-            let mark = Mark { pc: self.pc, deed, strong, bytes, block, warp, lane: lane as u32, epochs, time };
-            if let Some(first) = races.touch((space, at / 4), mark) {
-                let byte = (first.bytes & bytes).trailing_zeros();
-                self.report_race(at / 4 * 4 + u64::from(byte), space.is_some(), &first, &mark);
-            }
-            at = next;
-        }
-    }
-
-    /// Tells the host.
-    fn report_race(&self, address: u64, shared: bool, first: &Mark, second: &Mark) {
-        let side = |mark: &Mark| {
-            let linear = mark.warp * 32 + mark.lane;
-            let [x, y, _] = self.env.block;
-            RaceSide {
-                line: self.env.code.insts.get(mark.pc as usize).map_or(0, |inst| inst.line),
-                deed: mark.deed.word(),
-                block: self.env.order.index(mark.block),
-                thread: [linear % x, linear / x % y, linear / x / y],
-            }
-        };
-        let kernel = self.env.code.kernels.iter().find(|kernel| kernel.function == self.env.function);
-        let kernel = kernel.map(|kernel| kernel.name.clone()).unwrap_or_default();
-        let address = if shared { address & ((1 << cluster::RANK_SHIFT) - 1) } else { address };
-        self.env.host.race(&Race { kernel, shared, address, first: side(first), second: side(second) });
     }
 }
 

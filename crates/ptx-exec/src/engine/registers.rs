@@ -5,7 +5,7 @@
 
 #![expect(unsafe_code, reason = "a bounds check for each operand would cost a third of the speed")]
 
-use crate::inst::{CONSTANT, Slot};
+use crate::slot::{CONSTANT, Slot};
 
 /// Lanes of a warp.
 pub(crate) const LANES: usize = 32;

@@ -5,9 +5,9 @@
 //! one again, which re-merges the two sides of an `if` and the lanes that leave a loop at different times. Everything
 //! here is plain data, so that a warp can be put aside at any instruction.
 
-use crate::code::{Code, Env, FunctionCode};
+use crate::code::FunctionCode;
 use crate::engine::registers::{FULL, Row};
-use crate::memory::local;
+use crate::memory::local_rows;
 
 /// Why a split does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub(crate) struct Warp {
     /// Registers of all frames.
     pub(crate) rows: Vec<Row>,
     /// Local memory of all frames.
-    pub(crate) local: local::Rows,
+    pub(crate) local: local_rows::Rows,
     /// Lanes that have arrived at the barrier of the cluster, which is not complete.
     pub(crate) arrived: u32,
     /// The last error of the device runtime for each lane; empty while there was none.
@@ -99,9 +99,10 @@ pub(crate) struct Warp {
 
 impl Warp {
     /// Puts the warp at the start of the kernel.
-    pub(crate) fn reset(&mut self, index: u32, env: &Env<'_>) {
-        let Some(function) = env.code.functions.get(env.function as usize) else { return };
-        let lanes = env.threads().saturating_sub(index * 32).min(32);
+    ///
+    /// The kernel is function `number`; a block has `threads` threads.
+    pub(crate) fn reset(&mut self, index: u32, function: &FunctionCode, number: u32, threads: u32) {
+        let lanes = threads.saturating_sub(index * 32).min(32);
         self.index = index;
         self.alive = if lanes == 32 { FULL } else { (1 << lanes) - 1 };
         self.arrived = 0;
@@ -112,7 +113,7 @@ impl Warp {
         self.rows.clear();
         self.local.clear();
         self.splits.clear();
-        self.push_frame(function, env.function, 0, 0, 0, self.alive);
+        self.push_frame(function, number, 0, 0, 0, self.alive);
         self.splits.push(Split { pc: function.entry, frame: 0, lanes: self.alive, wait: Wait::Ready, turn: 0 });
     }
 
@@ -130,14 +131,14 @@ impl Warp {
         let local = self.local.len() as u32 * 8;
         let depth = self.frames.get(parent as usize).map_or(0, |frame| frame.depth + 1);
         self.rows.resize(self.rows.len() + function.rows as usize, Row::ZERO);
-        self.local.resize(self.local.len() + local::rows_for(function.local_bytes), [0; 32]);
+        self.local.resize(self.local.len() + local_rows::rows_for(function.local_bytes), [0; 32]);
         self.frames.push(Frame { function: number, base, local, parent, return_pc, depth, lanes, call_site });
         self.frames.len() as u32 - 1
     }
 
     /// The row after those of the last frame.
-    pub(crate) fn next_base(&self, code: &Code) -> u32 {
-        let rows = |frame: &Frame| code.functions.get(frame.function as usize).map_or(0, |function| function.rows);
+    pub(crate) fn next_base(&self, functions: &[FunctionCode]) -> u32 {
+        let rows = |frame: &Frame| functions.get(frame.function as usize).map_or(0, |function| function.rows);
         self.frames.last().map_or(0, |frame| frame.base.saturating_add(rows(frame)))
     }
 
@@ -154,9 +155,9 @@ impl Warp {
     }
 
     /// The rows of a frame.
-    pub(crate) fn rows_of(&mut self, frame: u32, code: &Code) -> &mut [Row] {
+    pub(crate) fn rows_of(&mut self, frame: u32, functions: &[FunctionCode]) -> &mut [Row] {
         let Some(frame) = self.frames.get(frame as usize) else { return &mut [] };
-        let rows = code.functions.get(frame.function as usize).map_or(0, |function| function.rows);
+        let rows = functions.get(frame.function as usize).map_or(0, |function| function.rows);
         let (start, end) = (frame.base as usize, (frame.base + rows) as usize);
         self.rows.get_mut(start..end).unwrap_or_default()
     }

@@ -2,7 +2,8 @@
 //!
 //! What a text says of itself is checked before the rest of it is read, because a newer text may hold anything.
 
-use crate::api::{LoadError, Param, Target};
+use crate::api::{LoadError, Target};
+use crate::code::Param;
 use katydid_ptx::ast::{Function, Linkage, Module};
 
 /// The newest PTX that is known, that of CUDA 13.0, and how it is written.

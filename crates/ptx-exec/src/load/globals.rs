@@ -1,60 +1,14 @@
 //! Variables in memory: sizes, addresses, initial values.
 
 use crate::api::{GlobalMemory, LoadError};
-use crate::engine::control::FUNCTION_STEP;
+use crate::control::flow::FUNCTION_STEP;
+use crate::load::layout::{Layout, layout_of};
 use crate::load::link::{Linked, LinkedVariable, Symbol};
-use crate::types::Ty;
 use crate::window;
-use katydid_ptx::ast::{Initial, Space, SymbolAddress, Variable};
-
-/// Largest variable that is accepted: no device has more memory.
-const MAX_SIZE: u64 = 1 << 40;
+use katydid_ptx::ast::{Initial, Space, SymbolAddress};
 
 /// Largest initial value that is built.
 const MAX_IMAGE: usize = 1 << 30;
-
-/// Most parameters of a function together, and most static shared memory, in bytes.
-const MAX_SMALL: u32 = 1 << 20;
-
-/// Size and alignment of a variable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Layout {
-    /// Bytes of one element, without `.v2`/`.v4`.
-    pub(crate) element: u64,
-    /// Bytes of all.
-    pub(crate) size: u64,
-    /// A power of two.
-    pub(crate) align: u64,
-}
-
-impl Layout {
-    /// Where the variable goes after `end` bytes of others, and where it ends; for spaces that are small.
-    pub(crate) fn after(self, end: u32, line: u32) -> Result<(u32, u32), LoadError> {
-        let start = u64::from(end).next_multiple_of(self.align);
-        let stop = u32::try_from(start.saturating_add(self.size)).ok().filter(|stop| *stop <= MAX_SMALL);
-        let stop = stop.ok_or(LoadError::InvalidPtx { line, message: format!("more than {MAX_SMALL} bytes") })?;
-        Ok((start as u32, stop))
-    }
-}
-
-/// The layout of a variable; an array without a size takes it from its initialiser.
-pub(crate) fn layout(variable: &Variable<'_>) -> Result<Layout, LoadError> {
-    let invalid =
-        |message: &str| LoadError::InvalidPtx { line: variable.line, message: format!("{}: {message}", variable.name) };
-    let ty = Ty::parse(variable.ty).ok_or_else(|| invalid("unknown type"))?;
-    let element = u64::from(ty.bytes());
-    let unit = element * u64::from(variable.vector);
-    let mut count = 1_u64;
-    for dimension in &variable.dimensions {
-        let dimension = if *dimension == 0 { variable.initial.len() as u64 } else { *dimension };
-        count = count.checked_mul(dimension).filter(|count| *count < MAX_SIZE).ok_or_else(|| invalid("too large"))?;
-    }
-    let align = if variable.align == 0 { unit } else { u64::from(variable.align) };
-    if !align.is_power_of_two() || align > 1 << 20 {
-        return Err(invalid("alignment is not a power of two"));
-    }
-    Ok(Layout { element, size: count.saturating_mul(unit), align })
-}
 
 /// Where the variables of a program are: one entry for each of `Linked::variables`.
 #[derive(Debug, Default)]
@@ -70,7 +24,7 @@ pub(crate) fn place(linked: &Linked<'_, '_>, memory: &mut dyn GlobalMemory) -> R
     let mut globals = Globals::default();
     for known in &linked.variables {
         let variable = known.variable;
-        let Layout { size, align, .. } = layout(variable)?;
+        let Layout { size, align, .. } = layout_of(variable)?;
         let device = matches!(variable.space, Space::Global | Space::Const);
         globals.const_bytes += if variable.space == Space::Const { size } else { 0 };
         let place = device.then(|| match variable.managed {
@@ -122,7 +76,7 @@ impl Image<'_, '_, '_> {
     /// One row of dimension `depth`; a short nested row is filled with zeroes.
     fn row(&self, row: &[Initial<'_>], depth: usize, bytes: &mut Vec<u8>) -> Result<(), LoadError> {
         let variable = self.known.variable;
-        let element = layout(variable)?.element;
+        let element = layout_of(variable)?.element;
         for value in row {
             let Initial::List(inner) = value else {
                 bytes.extend_from_slice(&self.scalar(value, element)?);

@@ -6,8 +6,8 @@
 //! common one may be smaller than the definition that counts.
 
 use crate::api::LoadError;
-use crate::engine::builtin;
-use crate::load::globals;
+use crate::control::builtin;
+use crate::load::layout::layout_of;
 use katydid_ptx::ast::{Function, Item, Linkage, Module, Space, Statement, Variable};
 use std::collections::HashMap;
 
@@ -234,7 +234,7 @@ fn declared<'m, 'a>(item: &'m Item<'a>) -> Option<&'m Variable<'a>> {
 
 /// Bytes of a variable.
 fn size_of_all(variable: &Variable<'_>) -> Result<u64, LoadError> {
-    globals::layout(variable).map(|layout| layout.size)
+    layout_of(variable).map(|layout| layout.size)
 }
 
 /// Two texts say different things of one name.

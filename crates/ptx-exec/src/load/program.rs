@@ -1,10 +1,13 @@
 //! A program: PTX texts checked, linked, decoded, its variables in memory.
 
-use crate::api::{GlobalMemory, Kernel, KernelInfo, LoadError, Param, Target};
-use crate::code::Code;
+use crate::api::{GlobalMemory, Kernel, LoadError, Target};
+use crate::code::{KernelInfo, Param};
 use crate::decode::{self, Needs, TextOptions};
+use crate::engine::machine::Code;
 use crate::load::accept::{architecture, check_block, check_const, check_params, is_specific, parse};
+use crate::load::directives::{directive, has_directive};
 use crate::load::globals::{self, Globals};
+use crate::load::layout::layout_of;
 use crate::load::link::{Linked, LinkedFunction};
 use crate::load::register_limit;
 use crate::state::bytes::Hash;
@@ -210,24 +213,12 @@ fn kernel(
     })
 }
 
-/// Whether a function has a directive.
-fn has_directive(function: &Function<'_>, name: &str) -> bool {
-    function.directives.iter().any(|(known, _)| *known == name)
-}
-
-/// The three numbers of a directive such as `.maxntid`; those not given are 1.
-pub(crate) fn directive(function: &Function<'_>, name: &str) -> Option<[u32; 3]> {
-    let (_, numbers) = function.directives.iter().find(|(known, _)| *known == name)?;
-    let number = |index: usize| numbers.get(index).map_or(1, |number| u32::try_from(*number).unwrap_or(u32::MAX));
-    Some([number(0), number(1), number(2)])
-}
-
 /// The parameter buffer: each parameter at a multiple of its alignment.
 fn params(function: &Function<'_>) -> Result<(Vec<Param>, u32), LoadError> {
     let mut end = 0_u32;
     let mut params = Vec::new();
     for variable in &function.params {
-        let (offset, stop) = globals::layout(variable)?.after(end, variable.line)?;
+        let (offset, stop) = layout_of(variable)?.after(end, variable.line)?;
         params.push(Param { offset, size: stop - offset });
         end = stop;
     }

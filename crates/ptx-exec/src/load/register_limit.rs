@@ -8,7 +8,7 @@
 //!
 //! ptxas spills what does not fit, so a limit changes what a launch may ask for, never what the kernel computes.
 
-use crate::load::program::directive;
+use crate::load::directives::directive;
 use katydid_ptx::ast::Function;
 
 /// 32-bit registers of a multiprocessor.

@@ -1,6 +1,6 @@
 //! The elements of matrices, and how they read as numbers.
 
-use crate::alu::half::{bf16_to_f32, f16_to_f32};
+use crate::alu::half_bits::{bf16_to_f32, f16_to_f32};
 
 /// A type of the operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub(crate) fn e4m3_to_f16(raw: u32) -> u32 {
     let (sign, magnitude) = ((raw & 0x80) << 8, raw & 0x7f);
     // Exponent and mantissa in their places, then 8 added to the exponent by a multiplication, which normalises.
     let scaled = f16_to_f32(magnitude << 7) * 256.0;
-    let finite = crate::alu::half::f32_to_f16(scaled) | sign;
+    let finite = crate::alu::half_bits::f32_to_f16(scaled) | sign;
     if magnitude == 0x7f { 0x7fff } else { finite }
 }
 

@@ -13,61 +13,17 @@
 use super::dot::{Line, WIDTH, dot};
 use super::element::{Element, Part};
 use super::layout::{Fragment, per_register};
-use super::{LOST, Matrix, description, gather};
 use crate::alu::float::canonical;
-use crate::alu::half::{f16_to_f32, f32_to_f16};
+use crate::alu::half_bits::{f16_to_f32, f32_to_f16};
 use crate::alu::lanes::dispatched;
 use crate::alu::round::{self, mode};
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::LANES;
-use crate::inst::{Flow, Inst};
+use crate::matrix::gather::{LOST, description, gather};
+use crate::matrix::operation::{Matrix, Multiply};
 
 /// Most elements of an accumulator.
 const SUMS: usize = 256;
-
-/// A multiplication.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Multiply {
-    /// Rows, columns, and depth of the product; of the transposed one where that is how fragments are held.
-    pub(crate) shape: [u32; 3],
-    /// Elements of the left operand.
-    pub(crate) left: Element,
-    /// Elements of the right operand.
-    pub(crate) right: Element,
-    /// Elements that are added.
-    pub(crate) addend: Element,
-    /// Elements of the result.
-    pub(crate) result: Element,
-    /// Whether A and B are held the other way round.
-    pub(crate) transposed: bool,
-    /// Integers clamp instead of wrapping.
-    pub(crate) saturate: bool,
-    /// Rounding of `f64`.
-    pub(crate) rounding: u8,
-    /// Bits are joined by `and`, not by `xor`.
-    pub(crate) and: bool,
-    /// `mma.sp`: which lanes of four hold metadata.
-    pub(crate) sparse: Option<u32>,
-    /// `m8n8k4` on `f16`: whether lanes hold elements along K, of A and of B.
-    pub(crate) quad: Option<[bool; 2]>,
-}
-
-impl Multiply {
-    /// Fragments of left operand, right operand and accumulator.
-    pub(crate) fn fragments(&self) -> [Fragment; 3] {
-        let [rows, columns, depth] = self.shape;
-        if let Some([a, b]) = self.quad {
-            let single = self.result == Element::Word;
-            return [Fragment::Quad { along: a }, Fragment::Quad { along: b }, Fragment::QuadAccumulator { single }];
-        }
-        let held = if self.sparse.is_some() { depth / 2 } else { depth };
-        [
-            Fragment::Left { lines: rows, depth: held },
-            Fragment::Right { lines: columns, depth },
-            Fragment::Accumulator { rows, columns },
-        ]
-    }
-}
 
 /// Where the operands of an instruction are in `Code::lists`.
 pub(crate) struct Operands {

@@ -4,31 +4,11 @@
 //! together in memory. The tiles of `ldmatrix` are eight rows of 16 bytes, each at the address of one lane.
 
 use super::layout::{Fragment, per_register};
-use super::{LOST, Matrix, description, gather};
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{LANES, lanes_of};
-use crate::inst::{Flow, Inst};
-use crate::memory::place::Space;
-
-/// A load or store of a matrix; its address is `Inst::a`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Transfer {
-    /// What is held; `None` for tiles.
-    pub(crate) fragment: Option<Fragment>,
-    /// Whether neighbours in a line of the fragment are neighbours in memory; of tiles, whether they are not transposed.
-    pub(crate) along: bool,
-    /// Size of an element.
-    pub(crate) bits: u32,
-    /// Registers of the operand; a fragment with fewer is repeated in the others.
-    pub(crate) registers: u32,
-    /// What the address means.
-    pub(crate) space: Space,
-    /// Whether the address register has 32 bits.
-    pub(crate) narrow: bool,
-    /// Added to the address.
-    pub(crate) offset: u64,
-}
+use crate::matrix::gather::{LOST, description, gather};
+use crate::matrix::operation::{Matrix, Transfer};
 
 /// Bytes of a row of a tile.
 const ROW_BYTES: u64 = 16;

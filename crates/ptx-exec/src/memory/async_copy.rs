@@ -5,12 +5,13 @@
 //! of its bytes at once.
 
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Exec, Flow, Inst, Machine};
+use crate::engine::order;
 use crate::engine::registers::lanes_of;
-use crate::inst::{Exec, Flow, Inst, NONE};
-use crate::memory::Word;
 use crate::memory::atom::{self, NARROW_POINTER, Operation};
-use crate::memory::place::Space;
+use crate::memory::word::Word;
+use crate::slot::NONE;
+use crate::types::Space;
 
 /// `Inst::x` of `cp.async`: its size in bytes, `NARROW_POINTER` apart from it, and what `c` is.
 pub(crate) mod how {
@@ -138,8 +139,8 @@ fn each_bulk(
         for rank in lanes_of(targets) {
             let mut bulk = bulk;
             if inst.imm & bulk::MULTICAST != 0 {
-                bulk.to = machine.address_in_block(bulk.to, rank as u32);
-                bulk.barrier = machine.address_in_block(bulk.barrier, rank as u32);
+                bulk.to = order::address_in_block(bulk.to, rank as u32);
+                bulk.barrier = order::address_in_block(bulk.barrier, rank as u32);
             }
             let done = work(machine, bulk, spaces)
                 .and_then(|()| if counted { machine.complete_bytes(lane, bulk.barrier, bulk.size) } else { Ok(()) });

@@ -8,12 +8,12 @@ use crate::alu::convert::Source;
 use crate::alu::element::{Bf16, Element, F16, Two};
 use crate::alu::float::{canonical, flush, max_f32, min_f32};
 use crate::alu::half::Small;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::{Raw, lanes_of};
-use crate::inst::{Exec, Flow, Inst, NONE};
-use crate::memory::Word;
-use crate::memory::place::Space;
 use crate::memory::raw::Atomic;
+use crate::memory::word::Word;
+use crate::slot::NONE;
+use crate::types::Space;
 use crate::window;
 
 /// `Inst::x` flag: the address register has 32 bits. Below it is `Space::encode`.

@@ -2,11 +2,11 @@
 #![expect(unsafe_code, reason = "the processor's instruction works on raw memory")]
 
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::inst::{Flow, Inst};
 use crate::memory::atom::NARROW_POINTER;
-use crate::memory::place::{Place, Space};
+use crate::memory::place::Place;
+use crate::types::Space;
 
 /// Bytes of a value.
 const SIZE: u64 = 16;

@@ -1,10 +1,9 @@
 //! `malloc` and `free` of device code: the host keeps the heap, since its memory outlives every launch.
 
-use crate::api::Pool;
-use crate::engine::builtin::{parameter, set_result};
-use crate::engine::machine::Machine;
+use crate::control::call_args::{parameter, set_result};
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::inst::{Flow, Inst};
+use crate::host::Pool;
 
 /// What `malloc` aligns to.
 const ALIGN: u64 = 16;

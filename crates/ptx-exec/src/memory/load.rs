@@ -6,15 +6,17 @@
 
 #![expect(unsafe_code, reason = "reads memory that was checked a few lines above")]
 
-use super::place::Space;
+use super::raw;
 use super::raw::Group;
 use super::wide::{self, Buffer};
-use super::{Pointer, Span, Word, raw};
 use crate::alu::convert::Source;
 use crate::alu::lanes::dispatched_by_level;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{FULL, LANES, Raw, lanes_of};
-use crate::inst::{Flow, Inst, NONE, Slot};
+use crate::memory::pointer::{Pointer, Span};
+use crate::memory::word::Word;
+use crate::slot::{NONE, Slot};
+use crate::types::Space;
 use crate::window;
 use std::marker::PhantomData;
 

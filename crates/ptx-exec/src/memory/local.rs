@@ -1,23 +1,11 @@
 //! Local memory: rows of 8 bytes for each of 32 lanes, in safe code.
 
-use super::{Pointer, Word};
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{LANES, Raw, lanes_of};
-use crate::inst::{Flow, Inst};
-
-/// The local memory of a warp.
-pub(crate) type Rows = Vec<[u64; LANES]>;
-
-/// Rows for `bytes` bytes a lane.
-pub(crate) fn rows_for(bytes: u32) -> usize {
-    bytes.div_ceil(8) as usize
-}
-
-/// Whether `size` bytes at `offset` exist.
-pub(crate) fn contains(rows: &Rows, offset: u64, size: u64) -> bool {
-    offset.checked_add(size).is_some_and(|end| end <= rows.len() as u64 * 8)
-}
+use crate::memory::local_rows::{Rows, contains};
+use crate::memory::pointer::Pointer;
+use crate::memory::word::Word;
 
 /// The value of a lane; 0 outside, which `contains` excludes.
 pub(crate) fn read<T: Word>(rows: &Rows, lane: usize, offset: u64) -> T {
@@ -99,7 +87,7 @@ fn load_row<T: Word, L: Raw, P: Pointer>(
             out[lane] = L::narrow(read::<T>(&machine.warp.local, lane, address).extended());
         }
     }
-    if slot != crate::inst::NONE {
+    if slot != crate::slot::NONE {
         machine.registers.set(slot, machine.mask, &out);
     }
     Flow::Next

@@ -8,12 +8,11 @@ use crate::alu::convert::Source;
 use crate::alu::element::{Bf16, F16};
 use crate::alu::half::Small;
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::{Raw, lanes_of};
-use crate::inst::{Exec, Flow, Inst};
-use crate::memory::Word;
 use crate::memory::atom::{self, Operation};
-use crate::memory::place::Space;
+use crate::memory::word::Word;
+use crate::types::Space;
 use std::marker::PhantomData;
 
 /// How the values of all places become one.

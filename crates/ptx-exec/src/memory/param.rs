@@ -1,9 +1,9 @@
 //! Kernel parameters: bytes that every lane reads alike.
 
-use super::Word;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{LANES, Raw};
-use crate::inst::{Flow, Inst, NONE};
+use crate::memory::word::Word;
+use crate::slot::NONE;
 
 /// Whether `size` bytes at `offset` exist.
 pub(crate) fn contains(params: &[u8], offset: u64, size: u64) -> bool {

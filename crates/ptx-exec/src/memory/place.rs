@@ -1,9 +1,12 @@
 //! From an address and a lane to a place: plain memory, shared memory, parameters, or the lane's local memory.
 
 use super::raw::{self, Atomic};
-use super::{Word, local, param};
+use super::{local, local_rows, param};
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::Machine;
+use crate::engine::order::RANK_SHIFT;
+use crate::memory::word::Word;
+use crate::types::Space;
 use crate::window;
 
 /// Where an access of one lane goes.
@@ -15,36 +18,6 @@ pub(crate) enum Place {
     Local(u64),
     /// An offset into the kernel's parameters, checked.
     Param(u64),
-}
-
-/// Address spaces that an instruction can name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Space {
-    /// Any of the others, told apart by the address.
-    Generic,
-    /// Device memory.
-    Global,
-    /// Offsets into the block's shared memory.
-    Shared,
-    /// Offsets into the thread's local memory.
-    Local,
-}
-
-impl Space {
-    /// As a number, for `Inst` fields.
-    pub(crate) fn encode(self) -> u32 {
-        match self {
-            Self::Generic => 0,
-            Self::Global => 1,
-            Self::Shared => 2,
-            Self::Local => 3,
-        }
-    }
-
-    /// The reverse of `encode`.
-    pub(crate) fn decode(code: u32) -> Self {
-        [Self::Generic, Self::Global, Self::Shared, Self::Local][code as usize & 3]
-    }
 }
 
 impl Machine<'_> {
@@ -93,9 +66,15 @@ impl Machine<'_> {
         span.or_else(|| self.peer_span(address, size)).map(Place::Host)
     }
 
+    /// Where `bytes` bytes at `address` are in this process, if they lie in another block of the cluster.
+    fn peer_span(&self, address: u64, bytes: u64) -> Option<u64> {
+        let rank = usize::try_from(address >> RANK_SHIFT).ok()?;
+        self.cluster.get(rank)?.shared.span(address, bytes)
+    }
+
     /// Local memory: ends with the frames that exist now.
     fn local_place(&mut self, offset: u64, size: u64) -> Option<Place> {
-        local::contains(&self.warp.local, offset, size).then_some(Place::Local(offset))
+        local_rows::contains(&self.warp.local, offset, size).then_some(Place::Local(offset))
     }
 
     /// Reads one value for `lane`.

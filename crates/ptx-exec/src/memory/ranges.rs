@@ -3,7 +3,7 @@
 //! Each instruction tends to stay in one allocation, so the range that served it last is tried first. It also tends to go on
 //! in equal steps, which is what `ahead` is for: on a GPU other warps hide the way to memory, here it has to begin early.
 
-use crate::api::{AddressRange, Host};
+use crate::host::{AddressRange, Host};
 
 /// Ranges remembered.
 const ENTRIES: usize = 16;

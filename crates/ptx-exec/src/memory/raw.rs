@@ -6,7 +6,7 @@
 
 #![expect(unsafe_code, reason = "device addresses are addresses of this process")]
 
-use super::Word;
+use crate::memory::word::Word;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 /// A pointer to `address`.

@@ -5,13 +5,15 @@
 #![expect(unsafe_code, reason = "writes memory that was checked a few lines above")]
 
 use super::load::{Access, Spread, expect_more, same_width, span, spread, step};
-use super::place::Space;
 use super::raw::Group;
-use super::{Pointer, Word, raw, wide};
+use super::{raw, wide};
 use crate::alu::lanes::dispatched_by_level;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{FULL, LANES, Raw, lanes_of};
-use crate::inst::{Flow, Inst, NONE, Slot};
+use crate::memory::pointer::Pointer;
+use crate::memory::word::Word;
+use crate::slot::{NONE, Slot};
+use crate::types::Space;
 
 /// Cuts 32 registers to the size in memory.
 #[inline(always)]

@@ -2,11 +2,12 @@
 
 #![expect(unsafe_code, reason = "copies memory that was checked just before")]
 
-use super::place::{Place, Space};
+use super::place::Place;
 use super::raw;
-use crate::api::Host;
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::Machine;
+use crate::host::Host;
+use crate::types::Space;
 use crate::window;
 
 /// Bytes that are looked up at once where a stretch does not lie in one range.

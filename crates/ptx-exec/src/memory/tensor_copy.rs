@@ -10,13 +10,13 @@
 //! do not begin at a multiple of 16 bytes; channels that the tensor does not have are filled.
 
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
+use crate::engine::order;
 use crate::engine::registers::lanes_of;
-use crate::inst::{Flow, Inst};
-use crate::memory::Word;
 use crate::memory::atom::{self, Operation};
-use crate::memory::place::Space;
+use crate::memory::word::Word;
 use crate::tensor::{Field, MAX_RANK, PixelBox, TensorMap};
+use crate::types::Space;
 
 /// `Inst::imm` of a tensor copy: the rank, what it does, and for a reduction the number of the operation.
 pub(crate) mod how {
@@ -184,8 +184,8 @@ fn copy_lane(machine: &mut Machine<'_>, inst: &Inst, lane: usize) -> Result<(), 
     for rank in lanes_of(targets) {
         let (mut shared, mut barrier) = (copy.shared, copy.barrier);
         if inst.imm & how::MULTICAST != 0 {
-            shared = machine.address_in_block(shared, rank as u32);
-            barrier = machine.address_in_block(barrier, rank as u32);
+            shared = order::address_in_block(shared, rank as u32);
+            barrier = order::address_in_block(barrier, rank as u32);
         }
         each_piece(machine, &copy, shared, true)?;
         machine.complete_bytes(lane, barrier, copy.map.bytes())?;

@@ -6,9 +6,10 @@
 
 #![expect(unsafe_code, reason = "moves memory that the caller has checked")]
 
-use super::{Word, raw};
+use super::raw;
 use crate::alu::level;
 use crate::engine::registers::LANES;
+use crate::memory::word::Word;
 use std::mem::MaybeUninit;
 
 /// Copies `size` bytes, a power of two from 32 on or a multiple of 128.

@@ -4,16 +4,16 @@
 //! function names, a split at a barrier stands at a barrier instruction. Each of these is established here, for bytes that
 //! anybody may have made; what lanes hold in registers and memory may be anything, as in a program that went wrong.
 
-use super::StateError;
 use super::bytes::{Reader, Writer};
-use crate::code::Code;
-use crate::engine::barrier;
+use crate::control::{barrier, cluster};
 use crate::engine::block::{BARRIERS, Barrier, Block};
-use crate::engine::cluster::{self, RANK_SHIFT};
-use crate::engine::order::Order;
+use crate::engine::machine::Code;
+use crate::engine::order::{Order, RANK_SHIFT};
 use crate::engine::registers::{FULL, LANES, Row};
 use crate::engine::warp::{Frame, Split, Wait, Warp};
 use crate::memory::shared::Shared;
+use crate::state::bytes::sound;
+use crate::state::error::StateError;
 
 /// Bytes of a row of registers.
 const ROW: usize = size_of::<Row>();
@@ -54,11 +54,6 @@ impl Shape<'_> {
     fn holds(&self, function: u32, pc: u32) -> bool {
         self.code.functions.get(function as usize).is_some_and(|function| (function.entry..function.end).contains(&pc))
     }
-}
-
-/// An error unless something holds that the interpreter relies on.
-pub(crate) fn sound(holds: bool, what: &'static str) -> Result<(), StateError> {
-    if holds { Ok(()) } else { Err(StateError::Unsound { what }) }
 }
 
 /// Writes a block that no thread runs.
@@ -162,7 +157,7 @@ fn read_warp(reader: &mut Reader<'_>, shape: &Shape<'_>, index: u32) -> Result<W
         sound(frame.base.checked_add(rows).is_some(), "the rows of a frame")?;
     }
     sound(frames > 0, "a warp without a kernel")?;
-    let rows = warp.next_base(shape.code) as usize;
+    let rows = warp.next_base(&shape.code.functions) as usize;
     let bytes = reader.take(rows * ROW)?;
     warp.rows = vec![Row::ZERO; rows];
     fill_rows(&mut warp.rows, bytes);
@@ -192,7 +187,16 @@ fn read_split(reader: &mut Reader<'_>) -> Result<Split, StateError> {
 fn read_frame(reader: &mut Reader<'_>, shape: &Shape<'_>, warp: &Warp) -> Result<Frame, StateError> {
     let ([function, local, parent], [return_pc, lanes, call_site]) = (reader.triple()?, reader.triple()?);
     let depth = warp.frames.get(parent as usize).map_or(0, |parent| parent.depth + 1);
-    let frame = Frame { function, base: warp.next_base(shape.code), local, parent, return_pc, depth, lanes, call_site };
+    let frame = Frame {
+        function,
+        base: warp.next_base(&shape.code.functions),
+        local,
+        parent,
+        return_pc,
+        depth,
+        lanes,
+        call_site,
+    };
     let Some(caller) = warp.frames.get(parent as usize) else {
         let first = warp.frames.is_empty() && function == shape.function && parent == 0;
         return sound(first, "the frame of the kernel").map(|()| frame);

@@ -1,6 +1,6 @@
 //! Numbers to little-endian bytes and back. What is read is bounded by what is there, before anything is allocated.
 
-use super::StateError;
+use crate::state::error::StateError;
 
 /// Bytes being written.
 #[derive(Debug, Default)]
@@ -123,6 +123,11 @@ impl Hash {
     pub(crate) fn value(self) -> u64 {
         self.0
     }
+}
+
+/// An error unless something holds that the interpreter relies on.
+pub(crate) fn sound(holds: bool, what: &'static str) -> Result<(), StateError> {
+    if holds { Ok(()) } else { Err(StateError::Unsound { what }) }
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 //! A launch that was read must name a kernel of the program with the parameters that it takes; the rest of it is checked when
 //! its turn comes, as for a launch that device code has just made.
 
-use super::StateError;
-use super::block::sound;
 use super::bytes::{Reader, Writer};
-use crate::code::Code;
-use crate::device_runtime::{Area, Child, Job, Level, Runtime};
+use crate::device_runtime::jobs::{Area, Child, Job, Level, Runtime};
+use crate::engine::machine::Code;
+use crate::state::bytes::sound;
+use crate::state::error::StateError;
 use std::collections::VecDeque;
 
 /// Fewest bytes of a job, of a parameter buffer, and of a level.

@@ -1,10 +1,7 @@
 //! What the handles stand for that a thread has met in this launch: asking the host takes a lock and a search.
 
-use super::{Bound, Image, Texture};
-use crate::api::Host;
-use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
-use std::sync::Arc;
+use super::Bound;
+use crate::host::Host;
 
 /// Handles remembered.
 const ENTRIES: usize = 8;
@@ -19,7 +16,7 @@ pub(crate) struct Known {
 
 impl Known {
     /// What `handle` stands for; `None` for what is no handle.
-    fn get(&mut self, host: &dyn Host, handle: u64) -> Option<&Bound> {
+    pub(super) fn get(&mut self, host: &dyn Host, handle: u64) -> Option<&Bound> {
         let index = match self.entries.iter().position(|(known, _)| *known == handle) {
             Some(index) => index,
             None => {
@@ -35,25 +32,5 @@ impl Known {
             }
         };
         self.entries.get(index).map(|(_, bound)| bound)
-    }
-}
-
-impl Machine<'_> {
-    /// The texture of a handle; `None` where every texel is zero, which is also what a surface reads as.
-    pub(crate) fn texture(&mut self, handle: u64) -> Result<Option<Arc<Texture>>, FaultKind> {
-        match self.bound.get(self.env.host, handle) {
-            Some(Bound::Texture(texture)) => Ok(Some(Arc::clone(texture))),
-            Some(Bound::Surface(_) | Bound::Nothing) => Ok(None),
-            None => Err(FaultKind::IllegalAddress(handle)),
-        }
-    }
-
-    /// The image of a surface; `None` where every byte is zero and nothing can be written.
-    pub(crate) fn surface(&mut self, handle: u64) -> Result<Option<Arc<Image>>, FaultKind> {
-        match self.bound.get(self.env.host, handle) {
-            Some(Bound::Surface(image)) => Ok(Some(Arc::clone(image))),
-            Some(Bound::Texture(_) | Bound::Nothing) => Ok(None),
-            None => Err(FaultKind::IllegalAddress(handle)),
-        }
     }
 }

@@ -4,9 +4,8 @@
 //! time, and the texture unit says that no address is a texture reference.
 
 use super::Image;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::inst::{Flow, Inst};
 
 /// `Inst::imm` flag: ask a surface instead of a texture. Below it is the direction.
 pub(crate) const SURFACE: u64 = 4;

@@ -5,10 +5,10 @@
 
 use super::sample::{Detail, Point};
 use super::texel::Texel;
-use crate::alu::half::f32_to_f16;
-use crate::engine::machine::Machine;
+use crate::alu::half_bits::f32_to_f16;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::inst::{CONSTANT, Flow, Inst, NONE};
+use crate::slot::{CONSTANT, NONE};
 
 /// What the indices of an instruction are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,12 +5,12 @@
 //! size in any mode.
 
 use super::{Channel, Image, Level, Shape, cube};
-use crate::alu::half::f32_to_f16;
+use crate::alu::half_bits::f32_to_f16;
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{Raw, lanes_of};
-use crate::inst::{CONSTANT, Flow, Inst};
 use crate::memory::raw::{self, Atomic};
+use crate::slot::CONSTANT;
 use crate::texture::run::Geometry;
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! others floats; `Kind` says which, and how the sum becomes a value.
 
 use super::{Channel, Image, Level, Sampler};
-use crate::alu::half::{f16_to_f32, f32_to_f16};
+use crate::alu::half_bits::{f16_to_f32, f32_to_f16};
 use crate::memory::raw;
 use crate::texture::{filter, srgb};
 

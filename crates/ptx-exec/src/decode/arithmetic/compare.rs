@@ -4,12 +4,12 @@
 
 use crate::alu::element::{Bf16, F16};
 use crate::alu::lanes::{binary, compare, ternary, unary};
-use crate::alu::{compare as tests, integer, moves};
+use crate::alu::{compare as tests, integer, moves, predicate};
 use crate::api::LoadError;
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Ref, Role};
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::inst::Exec;
+use crate::engine::machine::Exec;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
@@ -139,9 +139,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn compared(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, types: usize) -> Result<Compared, LoadError> {
         let name = m.one_of(COMPARISONS);
         let join = m.one_of(&["and", "or", "xor"]).map(|word| match word {
-            "and" => tests::AND,
-            "or" => tests::OR,
-            _ => tests::XOR,
+            "and" => predicate::AND,
+            "or" => predicate::OR,
+            _ => predicate::XOR,
         });
         let flush = m.take("ftz");
         let types: Vec<Ty> = std::iter::from_fn(|| m.ty()).take(types).collect();
@@ -161,11 +161,11 @@ impl<'a> FunctionDecoder<'_, 'a> {
         (d, opposite): (Ref, Option<Ref>),
     ) -> Result<(), LoadError> {
         let mut draft = Draft::new(how.exec).d(d).a(a).b(b);
-        let mut code = if opposite.is_some() { tests::BOTH } else { tests::PLAIN };
+        let mut code = if opposite.is_some() { predicate::BOTH } else { predicate::PLAIN };
         match (how.join, other) {
             (Some(join), Some(operand)) => {
                 let (other, negated) = self.predicate(operand)?;
-                code = join | if negated { tests::NEGATE_C } else { 0 };
+                code = join | if negated { predicate::NEGATE_C } else { 0 };
                 draft = draft.c(other).apart();
             }
             (None, None) => {}
@@ -219,7 +219,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// Whether `word` is not zero, joined with a predicate by `and` or `or`.
     pub(super) fn any_bit(&mut self, word: Ref, join: &str, other: &Operand<'a>, d: Ref) -> Result<(), LoadError> {
         let ty = Ty::B(32);
-        let join = Some(if join == "and" { tests::AND } else { tests::OR });
+        let join = Some(if join == "and" { predicate::AND } else { predicate::OR });
         let how = Compared { exec: compare::<tests::Neu<u32>>(), join, ty, result: ty };
         let zero = self.constant(0, Width::Word);
         self.compare(how, (word, zero), Some(other), (d, None))
@@ -283,7 +283,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let [destination, a] = self.operands(i)?;
         let a = self.source(a, ty)?;
         let d = self.destination(destination, Ty::Pred)?;
-        self.push(Draft::new(exec).d(d).a(a).b(a).imm(tests::PLAIN));
+        self.push(Draft::new(exec).d(d).a(a).b(a).imm(predicate::PLAIN));
         Ok(())
     }
 

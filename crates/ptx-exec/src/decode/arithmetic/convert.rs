@@ -9,20 +9,18 @@
 //! Pairs without a direct conversion go through a register in between that loses nothing: 16-bit floats through `f32`,
 //! 8-bit results through the extension to the register.
 
-use crate::alu::convert as ops;
 use crate::alu::convert_half::{self, From, Narrowing};
 use crate::alu::convert_slow::{self, Conversion};
 use crate::alu::element::{Bf16, F16};
 use crate::alu::lanes::{binary, ternary, unary};
 use crate::alu::round::mode;
-use crate::alu::{half, moves};
+use crate::alu::{convert as ops, half, moves};
 use crate::api::LoadError;
-use crate::decode::arithmetic::conversion_rules;
-use crate::decode::arithmetic::small;
+use crate::decode::arithmetic::{conversion_rules, small};
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Ref};
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::inst::Exec;
+use crate::engine::machine::Exec;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 

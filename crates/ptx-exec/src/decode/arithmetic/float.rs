@@ -1,13 +1,12 @@
 //! `f32` and `f64` arithmetic and functions: from modifiers to one instance of an operation.
 
-use crate::alu::approx;
-use crate::alu::float as ops;
 use crate::alu::lanes::{binary, ternary, unary};
+use crate::alu::{approx, float as ops};
 use crate::api::LoadError;
-use crate::decode::arithmetic::contract::{Kind, part_of};
-use crate::decode::function::FunctionDecoder;
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::inst::Exec;
+use crate::decode::part::{Kind, part_of};
+use crate::engine::machine::Exec;
 use crate::types::Ty;
 use katydid_ptx::ast::Instruction;
 

@@ -6,11 +6,11 @@ use crate::alu::half_slow::{self, Operation, Style};
 use crate::alu::lanes::{binary, ternary, unary};
 use crate::alu::round::mode;
 use crate::api::LoadError;
-use crate::decode::arithmetic::contract::{Kind, part_of};
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::Draft;
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::inst::Exec;
+use crate::decode::part::{Kind, part_of};
+use crate::engine::machine::Exec;
 use crate::types::Ty;
 use katydid_ptx::ast::Instruction;
 

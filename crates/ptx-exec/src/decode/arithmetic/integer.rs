@@ -11,10 +11,10 @@ use crate::alu::carry::{self, Chain};
 use crate::alu::integer as ops;
 use crate::alu::lanes::{binary, ternary, unary};
 use crate::api::LoadError;
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Ref, Role};
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::inst::Exec;
+use crate::engine::machine::Exec;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::Instruction;
 

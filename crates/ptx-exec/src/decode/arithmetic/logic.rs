@@ -1,14 +1,12 @@
 //! Bit operations: `and` to `dp2a`.
 
-use crate::alu::bits as ops;
-use crate::alu::integer;
 use crate::alu::lanes::{binary, ternary, unary};
-use crate::alu::moves;
+use crate::alu::{bits as ops, integer, moves};
 use crate::api::LoadError;
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Role};
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::inst::Exec;
+use crate::engine::machine::Exec;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 

@@ -3,10 +3,10 @@
 use crate::alu::lanes::{binary, compare, unary};
 use crate::alu::{compare as tests, integer, moves};
 use crate::api::LoadError;
-use crate::decode::arithmetic::contract::Part;
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Ref};
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
+use crate::decode::part::Part;
 use crate::types::{Ty, Width};
 use crate::window;
 use katydid_ptx::ast::{Instruction, Operand};
@@ -168,7 +168,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             let [destination, address] = self.operands(i)?;
             let address = self.source(address, Ty::U(64))?;
             let d = self.destination(destination, Ty::Pred)?;
-            self.push(Draft::new(crate::engine::cluster::is_own).d(d).a(address));
+            self.push(Draft::new(crate::control::cluster::is_own).d(d).a(address));
             return Ok(());
         }
         let exec = match space {

@@ -2,8 +2,8 @@
 
 use crate::alu::small::{self, Conversion, Form};
 use crate::api::LoadError;
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::Draft;
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
 use crate::types::Ty;
 use katydid_ptx::ast::Instruction;

@@ -1,9 +1,10 @@
 //! `vadd` to `vmad`: selectors, masks and joins to the description that the code reads.
 
-use crate::alu::video::{Comparison, Join, Operation, Video, video};
+use crate::alu::video::video;
+use crate::alu::video_operation::{Comparison, Join, Operation, Video};
 use crate::api::LoadError;
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Ref};
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};

@@ -6,10 +6,10 @@
 use crate::alu::lanes::unary;
 use crate::alu::moves;
 use crate::api::LoadError;
+use crate::decode::decoder::{Binding, FunctionDecoder};
 use crate::decode::draft::Ref;
-use crate::decode::function::{Binding, FunctionDecoder};
 use crate::decode::modifiers::Modifiers;
-use crate::inst::Exec;
+use crate::engine::machine::Exec;
 use crate::memory::atom::NARROW_POINTER;
 use crate::memory::atom_wide;
 use crate::types::{Ty, Width};
@@ -98,9 +98,11 @@ impl<'a> FunctionDecoder<'_, 'a> {
         pair.operands[at] = Operand::Vector(names.iter().map(|name| Operand::Name(name)).collect());
         pair.modifiers.pop();
         pair.modifiers.extend(["v2", "b64"]);
-        let done = self.instruction_unguarded(&pair);
+        let mut modifiers = Modifiers::new(&pair.modifiers);
+        let done = self.memory(&pair, &mut modifiers);
         self.scopes.pop();
-        done
+        done?;
+        if modifiers.all_taken() { Ok(()) } else { Err(self.unsupported(&pair)) }
     }
 
     /// `atom.exch.b128 d, [a], b`, `atom.cas.b128 d, [a], b, c`. Races are not looked for.

@@ -1,12 +1,11 @@
 //! `cp.async` and its relatives; those that move tensors are in `tensor`.
 
 use crate::api::LoadError;
+use crate::control::{flow, mbarrier};
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Ref, Role};
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::engine::control;
-use crate::engine::mbarrier;
-use crate::inst::Exec;
+use crate::engine::machine::Exec;
 use crate::memory::async_copy as code;
 use crate::memory::async_copy::{bulk, how};
 use crate::memory::atom::NARROW_POINTER;
@@ -27,7 +26,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if m.one_of(&["commit_group", "wait_group", "wait_all"]).is_some() {
             // Every copy has been made when it was issued.
             m.take("read");
-            self.push(Draft::new(control::nothing));
+            self.push(Draft::new(flow::nothing));
             return Ok(());
         }
         match (reduces, is_bulk) {
@@ -172,7 +171,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if i.operands.len() != 2 + usize::from(policy) {
             return Err(self.invalid(format!("{} with {} operands", i.full_name(), i.operands.len())));
         }
-        self.push(Draft::new(control::nothing));
+        self.push(Draft::new(flow::nothing));
         Ok(())
     }
 }

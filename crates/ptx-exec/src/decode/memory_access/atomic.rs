@@ -3,11 +3,11 @@
 use crate::alu::lanes::unary;
 use crate::alu::moves;
 use crate::api::LoadError;
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::Draft;
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
+use crate::engine::machine::Exec;
 use crate::engine::races::{Access, Deed};
-use crate::inst::Exec;
 use crate::memory::atom;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};

@@ -15,17 +15,15 @@
 
 use crate::alu::round::mode;
 use crate::api::LoadError;
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Ref, Role};
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::inst::Exec;
-use crate::matrix::Matrix;
+use crate::engine::machine::Exec;
 use crate::matrix::element::Element;
 use crate::matrix::layout::Fragment;
-use crate::matrix::multiply::{self, Multiply};
-use crate::matrix::transfer::{self, Transfer};
-use crate::memory::place::Space;
-use crate::types::{Ty, Width};
+use crate::matrix::operation::{Matrix, Multiply, Transfer};
+use crate::matrix::{multiply, transfer};
+use crate::types::{Space, Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
 /// `m16n8k16` as its numbers.

@@ -3,12 +3,12 @@
 use crate::alu::lanes::binary;
 use crate::alu::moves;
 use crate::api::LoadError;
+use crate::control::mbarrier as code;
+use crate::control::mbarrier::how;
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::Draft;
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::engine::mbarrier as code;
-use crate::engine::mbarrier::how;
-use crate::inst::Exec;
+use crate::engine::machine::Exec;
 use crate::memory::atom::NARROW_POINTER;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};

@@ -5,17 +5,16 @@
 //! after or before the access, and any strong access is marked as a possible wait loop by one.
 
 use crate::api::LoadError;
+use crate::control::flow;
+use crate::decode::decoder::{Binding, FunctionDecoder};
 use crate::decode::draft::{Draft, Ref, Role};
-use crate::decode::function::{Binding, FunctionDecoder};
 use crate::decode::modifiers::{Modifiers, Order};
-use crate::engine::control;
+use crate::engine::machine::Exec;
 use crate::engine::races::{Access, Deed};
-use crate::inst::Exec;
 use crate::memory::load::{Device, Shared, load, load_vector};
-use crate::memory::place::Space;
 use crate::memory::store::{store, store_vector};
 use crate::memory::{local, param};
-use crate::types::{Ty, Width};
+use crate::types::{Space, Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
 /// The address of an access: a register or constant plus a constant.
@@ -123,7 +122,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             _ => {
                 // Hints: no effect on values, so no words of theirs matter.
                 while m.take_if(|_| true).is_some() {}
-                self.push(Draft::new(control::nothing));
+                self.push(Draft::new(flow::nothing));
                 Ok(())
             }
         }
@@ -270,7 +269,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// A fence, if asked for; a strong access without one still marks a possible wait loop.
     fn fence_if(&mut self, wanted: bool, order: Order) {
         if wanted || order.strong {
-            self.push_unguarded(Draft::new(control::fence));
+            self.push_unguarded(Draft::new(flow::fence));
         }
     }
 
@@ -338,7 +337,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return self.constant(0, Width::Double);
         }
         let base = self.temporary(Width::Double);
-        self.push_unguarded(Draft::new(control::local_address).d(base).imm(0));
+        self.push_unguarded(Draft::new(flow::local_address).d(base).imm(0));
         base
     }
 }

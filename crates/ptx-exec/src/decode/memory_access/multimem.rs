@@ -8,10 +8,10 @@
 //! | `st` | any of these types | as `add` |
 
 use crate::api::LoadError;
+use crate::control::flow;
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Ref, Role};
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::engine::control;
 use crate::memory::multimem as code;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
@@ -76,11 +76,11 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let role = if what == "ld_reduce" { Role::Def } else { Role::Use };
         let draft = self.with_list(draft, &values, role).apart();
         if order == Some("release") {
-            self.push_unguarded(Draft::new(control::fence));
+            self.push_unguarded(Draft::new(flow::fence));
         }
         self.push(draft);
         if order == Some("acquire") {
-            self.push_unguarded(Draft::new(control::fence));
+            self.push_unguarded(Draft::new(flow::fence));
         }
         Ok(())
     }

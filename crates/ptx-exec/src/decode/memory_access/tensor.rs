@@ -3,10 +3,10 @@
 //! What gathers rows (`.tile::gather4`) or columns (`.im2col::w`) is of later devices, and refused by name.
 
 use crate::api::LoadError;
+use crate::control::flow;
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Role};
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::engine::control;
 use crate::memory::atom::NARROW_POINTER;
 use crate::memory::tensor_copy as code;
 use crate::memory::tensor_copy::how;
@@ -123,7 +123,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             }
             _ => return Err(self.invalid("prefetch with the wrong operands")),
         };
-        self.push(Draft::new(control::nothing));
+        self.push(Draft::new(flow::nothing));
         Ok(())
     }
 

@@ -6,10 +6,11 @@
 
 use crate::alu::moves;
 use crate::api::LoadError;
+use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Ref, Role};
-use crate::decode::function::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::inst::{Exec, NONE};
+use crate::engine::machine::Exec;
+use crate::slot::NONE;
 use crate::texture::run::{self, Access, Form, Geometry, Results};
 use crate::texture::{query, surface};
 use crate::types::{Ty, Width};

@@ -15,10 +15,10 @@
 //! instruction join; those that reach another instruction of the same kind are brought together when no lane of the
 //! warp can run any more (`meet_across`).
 
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::{LANES, Raw, Registers, Row, lanes_of};
 use crate::engine::warp::{Split, Wait};
-use crate::inst::{CONSTANT, Exec, Flow, Inst, NONE, Slot};
+use crate::slot::{CONSTANT, NONE, Slot};
 
 /// The slot of the member mask: the low half of `imm`; `NONE` for the forms without `.sync`.
 fn members_slot(inst: &Inst) -> Slot {
@@ -339,7 +339,7 @@ impl Machine<'_> {
     /// Copies the operands of a split's lanes into the rows of the meeting.
     fn carry_in(&mut self, rows: &mut [Row; MEETING_ROWS], split: Split, inst: &Inst) {
         let code = self.env.code;
-        let registers = Registers::new(self.warp.rows_of(split.frame, code), &code.constants);
+        let registers = Registers::new(self.warp.rows_of(split.frame, &code.functions), &code.constants);
         let wide = operates_on_wide(inst.exec);
         if reads_predicate(inst.exec) {
             // A vote has a predicate as `a`: one word for all lanes.
@@ -384,7 +384,7 @@ impl Machine<'_> {
     /// Copies the results back into the frames that the lanes came from.
     fn carry_out(&mut self, rows: &[Row; MEETING_ROWS], split: Split, inst: &Inst) {
         let code = self.env.code;
-        let mut registers = Registers::new(self.warp.rows_of(split.frame, code), &code.constants);
+        let mut registers = Registers::new(self.warp.rows_of(split.frame, &code.functions), &code.constants);
         if inst.d != NONE && inst.d & CONSTANT == 0 {
             if reads_predicate(inst.exec) && !is_ballot(inst.exec) {
                 registers.set_bits(inst.d, split.lanes, rows[5].0[0]);

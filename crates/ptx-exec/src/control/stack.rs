@@ -4,9 +4,8 @@
 //! function that was called last can take any: lanes that wait in a function they called meanwhile would lose it.
 
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{LANES, lanes_of};
-use crate::inst::{Flow, Inst};
 
 /// Largest local memory of a thread, in bytes.
 const MAX_LOCAL: u64 = 512 * 1024;

@@ -3,12 +3,11 @@
 //! Each of these may send some lanes one way and the rest another. The rest is parked; which set runs on is the
 //! scheduler's choice.
 
-use crate::code::{CallSite, Code, LocalArea};
+use crate::code::{CallSite, LocalArea};
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{LANES, lanes_of};
 use crate::engine::warp::{Split, Wait, Warp};
-use crate::inst::{Flow, Inst};
 use crate::window;
 
 /// Deepest nesting of calls.
@@ -161,27 +160,7 @@ fn copy_areas(warp: &mut Warp, from: u32, sources: &[LocalArea], to: u32, target
     }
 }
 
-impl Code {
-    /// Whether the function exists and takes what the call site passes.
-    pub(crate) fn accepts(&self, function: u32, site: u32) -> bool {
-        let (Some(function), Some(site)) = (self.functions.get(function as usize), self.call_sites.get(site as usize))
-        else {
-            return false;
-        };
-        function.params.len() == site.args.len() && function.returns.len() >= site.results.len()
-    }
-}
-
 impl Machine<'_> {
-    /// Parks the lanes that the guard held back after the current instruction.
-    pub(crate) fn park_rest(&mut self) {
-        let rest = self.lanes & !self.mask;
-        if rest != 0 {
-            self.park(self.pc + 1, rest);
-            self.lanes = self.mask;
-        }
-    }
-
     /// Runs on with `split` when no lanes run any more, else puts it among the others.
     fn resume_or_park(&mut self, split: Split) {
         if self.lanes == 0 && self.warp.splits.is_empty() {

@@ -11,12 +11,12 @@
 //! | 63 | whether the phase is an odd one |
 
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 use crate::engine::warp::Wait;
-use crate::inst::{Flow, Inst, NONE};
 use crate::memory::atom::NARROW_POINTER;
-use crate::memory::place::Space;
+use crate::slot::NONE;
+use crate::types::Space;
 
 /// Width of a count of arrivals.
 const COUNT_BITS: u32 = 20;

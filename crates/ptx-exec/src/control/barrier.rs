@@ -4,10 +4,10 @@
 
 use crate::engine::block::{BARRIERS, Barrier};
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::{LANES, Registers, lanes_of};
 use crate::engine::warp::Wait;
-use crate::inst::{Exec, Flow, Inst, NONE};
+use crate::slot::NONE;
 
 /// `Inst::imm`: what a barrier instruction does besides waiting.
 pub(crate) mod kind {

@@ -1,39 +1,9 @@
-//! Functions that the driver provides: a call of one is a single instruction that finds its arguments where a call would
-//! have put them, in the caller's local memory.
-//!
-//! A name that no text defines and that is not in [`find`] is an unresolved symbol when the program is loaded.
+//! Arguments and results of a call, in the local memory of the caller.
 
-use crate::device_runtime;
 use crate::engine::fault::FaultKind;
-use crate::engine::machine::Machine;
-use crate::engine::registers::lanes_of;
-use crate::inst::{Exec, Flow, Inst};
-use crate::memory::Word;
-use crate::memory::heap;
-use crate::memory::place::Space;
-use crate::print;
-
-/// The code that stands for a call of `name`.
-pub(crate) fn find(name: &str) -> Option<Exec> {
-    match name {
-        "vprintf" => Some(print::vprintf),
-        "__assertfail" => Some(print::assert_fail),
-        "malloc" => Some(heap::malloc),
-        "free" => Some(heap::free),
-        "__nv_aligned_device_malloc" => Some(heap::aligned_malloc),
-        "cudaGraphSetConditional" => Some(set_condition),
-        _ => device_runtime::find(name),
-    }
-}
-
-/// `call cudaGraphSetConditional, (handle, value)`: of lanes that say different things, the last is heard.
-fn set_condition(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    for lane in lanes_of(machine.mask) {
-        let (handle, value) = (parameter(machine, inst, 0, lane), parameter(machine, inst, 1, lane));
-        machine.env.host.set_condition(handle, value);
-    }
-    Flow::Next
-}
+use crate::engine::machine::{Inst, Machine};
+use crate::memory::word::Word;
+use crate::types::Space;
 
 /// Reads parameter `index` of the call, which lies in the caller's local memory.
 pub(crate) fn parameter<T: Word>(machine: &mut Machine<'_>, inst: &Inst, index: usize, lane: usize) -> T {

@@ -1,8 +1,7 @@
 //! Special registers: `%tid`, `%ctaid`, lane masks, clocks.
 
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::LANES;
-use crate::inst::{Exec, Flow, Inst};
 use crate::types::Width;
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,0 +1,51 @@
+//! The part that a float instruction can have in a contraction.
+
+use crate::decode::modifiers::Modifiers;
+use crate::types::Ty;
+use katydid_ptx::ast::Instruction;
+
+/// The part that an instruction can have in a contraction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A product.
+    Product(Kind),
+    /// A sum, or a difference.
+    Sum {
+        /// Type and flushing.
+        kind: Kind,
+        /// Whether the second operand is subtracted.
+        subtracts: bool,
+        /// Whether the result is clamped to 0..1.
+        saturates: bool,
+    },
+    /// The same value with the other sign.
+    Negation(Kind),
+    /// The same value.
+    Copy,
+}
+
+/// What product and sum have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// The type.
+    pub(crate) ty: Ty,
+    /// Whether subnormal numbers are zero.
+    pub(crate) flushes: bool,
+}
+
+/// The part of a float instruction, by its words.
+pub(crate) fn part_of(i: &Instruction<'_>, ty: Ty) -> Option<Part> {
+    let has = |word: &str| i.modifiers.contains(&word);
+    if Modifiers::new(&i.modifiers).one_of(&["rn", "rz", "rm", "rp"]).is_some() {
+        return None;
+    }
+    let (kind, saturates) = (Kind { ty, flushes: has("ftz") }, has("sat"));
+    match i.opcode {
+        "mul" if !saturates => Some(Part::Product(kind)),
+        "add" => Some(Part::Sum { kind, subtracts: false, saturates }),
+        "sub" => Some(Part::Sum { kind, subtracts: true, saturates }),
+        // ptxas computes the negation of two `bf16` by an instruction of its own.
+        "neg" if ty != Ty::Bf16x2 => Some(Part::Negation(kind)),
+        _ => None,
+    }
+}

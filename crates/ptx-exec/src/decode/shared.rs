@@ -1,0 +1,84 @@
+//! What all functions of a program share while they are decoded.
+
+use super::draft::Ref;
+use crate::alu::video_operation::Video;
+use crate::code::CallSite;
+use crate::engine::registers::{LANES, Row};
+use crate::load::globals::Globals;
+use crate::load::link::Linked;
+use crate::matrix::operation::Matrix;
+use crate::slot::CONSTANT;
+use crate::types::Width;
+use std::collections::HashMap;
+
+/// Rows of constants, each value once.
+#[derive(Debug, Default)]
+pub(crate) struct Constants {
+    pub(super) rows: Vec<Row>,
+    known: HashMap<(u64, Width), Ref>,
+}
+
+impl Constants {
+    /// The slot of a row that holds `value` in every lane.
+    pub(crate) fn slot(&mut self, value: u64, width: Width) -> Ref {
+        if let Some(slot) = self.known.get(&(value, width)) {
+            return *slot;
+        }
+        let slot = (self.rows.len() * LANES) as Ref | CONSTANT;
+        let (low, high) = (value as u32, (value >> 32) as u32);
+        match width {
+            Width::Double => {
+                let pairs: [u32; LANES] = std::array::from_fn(|word| if word % 2 == 0 { low } else { high });
+                self.rows.extend([Row(pairs), Row(pairs)]);
+            }
+            Width::Word | Width::Pred => self.rows.push(Row([low; LANES])),
+        }
+        self.known.insert((value, width), slot);
+        slot
+    }
+}
+
+/// What all functions of a program share while they are decoded.
+pub(crate) struct Shared<'a> {
+    /// Names.
+    pub(crate) linked: &'a Linked<'a, 'a>,
+    /// Addresses of variables.
+    pub(crate) globals: &'a Globals,
+    /// Constants so far.
+    pub(crate) constants: Constants,
+    /// Call sites so far.
+    pub(crate) call_sites: Vec<CallSite>,
+    /// Matrix instructions so far, each description once.
+    pub(crate) matrices: Vec<Matrix>,
+    /// Video instructions so far, likewise.
+    pub(crate) videos: Vec<Video>,
+    /// Offsets of shared variables that functions use: the same in every kernel.
+    pub(crate) common_shared: HashMap<usize, u32>,
+    /// Alignment of dynamic shared memory.
+    pub(crate) dynamic_align: u32,
+    /// Whether addresses of shared memory say which block of the cluster they belong to.
+    pub(crate) ranked: bool,
+    /// Whether the memory that is reserved for the system is used.
+    pub(crate) reserved: bool,
+}
+
+impl Shared<'_> {
+    /// The index of a matrix instruction's description.
+    pub(crate) fn matrix(&mut self, matrix: Matrix) -> u64 {
+        index_of(&mut self.matrices, matrix)
+    }
+
+    /// The index of a video instruction's description.
+    pub(crate) fn video(&mut self, video: Video) -> u64 {
+        index_of(&mut self.videos, video)
+    }
+}
+
+/// Where `item` is in a list that holds each item once; there are few.
+fn index_of<T: PartialEq>(list: &mut Vec<T>, item: T) -> u64 {
+    let known = list.iter().position(|known| *known == item);
+    known.unwrap_or_else(|| {
+        list.push(item);
+        list.len() - 1
+    }) as u64
+}

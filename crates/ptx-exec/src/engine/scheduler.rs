@@ -1,0 +1,186 @@
+//! Runs one warp after another on one thread: the loop around the instructions, and the change between splits.
+//!
+//! While all lanes are together nothing but the next instruction is looked at. Once they have diverged, two more things
+//! matter: after each instruction, whether the place of another split was reached (one comparison with `join_at`), and
+//! after each jump, which split is now the lowest.
+//!
+//! Running the lowest split first would starve a lane that holds a lock which the others spin for. So a split that has run
+//! for a while gives the others a turn: soon if it uses atomics, volatile accesses or fences, the marks of waiting, and
+//! late if it only computes.
+
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::{Flow, Inst, Machine};
+use crate::engine::warp::{Split, Wait};
+use crate::slot::{NEGATED, NONE};
+
+/// Warp instructions between two looks at the other splits of a warp.
+const CHUNK: u32 = 512;
+
+/// Warp instructions that a split may run while others wait, if it does nothing that looks like waiting for them.
+const MAX_BUSY_INSTRUCTIONS: u32 = 32 * CHUNK;
+
+/// Why `run_warp` returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// Its instructions are used up, or it asked to be put aside.
+    Yielded,
+    /// All its lanes wait or have exited.
+    Blocked,
+    /// See `Machine::fault`.
+    Fault,
+}
+
+/// Why a split stopped running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// Another split may be due, or it has run for a chunk.
+    Changed,
+    /// It waits, as `Machine::wait` says.
+    Wait,
+    /// It faulted.
+    Fault,
+}
+
+impl Machine<'_> {
+    /// Runs `self.warp` for about `fuel` instructions; returns why it stopped, and how many it ran.
+    pub(crate) fn run_warp(&mut self, fuel: u32) -> (Stopped, u32) {
+        let mut used = 0;
+        let mut take_turn = std::mem::take(&mut self.warp.slept);
+        self.spinning = std::mem::take(&mut self.warp.spinning);
+        while let Some(split) = self.warp.pick(take_turn) {
+            self.enter(split);
+            let before = std::mem::take(&mut self.spinning);
+            let (event, ran) = match self.races.is_some() {
+                true => self.run_split::<true>(take_turn, fuel - used.min(fuel)),
+                false => self.run_split::<false>(take_turn, CHUNK),
+            };
+            self.waited |= self.spinning;
+            self.spinning |= before;
+            used += ran;
+            self.warp.since_turn = self.warp.since_turn.saturating_add(ran);
+            match event {
+                Event::Fault => return (Stopped::Fault, used),
+                Event::Wait => {
+                    self.leave(self.wait);
+                    (take_turn, self.warp.since_turn) = (false, 0);
+                    if self.wait == Wait::Ready {
+                        self.warp.slept = true;
+                        return (Stopped::Yielded, used);
+                    }
+                    continue;
+                }
+                Event::Changed => {}
+            }
+            take_turn = self.turn_is_due();
+            self.leave(Wait::Ready);
+            if used >= fuel {
+                (self.warp.slept, self.warp.spinning) = (take_turn, self.spinning);
+                return (Stopped::Yielded, used);
+            }
+        }
+        if self.meet_across() { (Stopped::Yielded, used) } else { (Stopped::Blocked, used) }
+    }
+
+    /// Whether splits that lie higher should run for a while: soon when the running one may be waiting for them, else late,
+    /// because lanes that run ahead may miss the place where they would have joined the others.
+    fn turn_is_due(&mut self) -> bool {
+        let limit = if self.spinning { CHUNK } else { MAX_BUSY_INSTRUCTIONS };
+        let due = self.warp.since_turn >= limit && !self.warp.splits.is_empty();
+        if due {
+            (self.warp.since_turn, self.spinning) = (0, false);
+        }
+        due
+    }
+
+    /// Makes `split` the running one, together with all lanes at the same place.
+    fn enter(&mut self, split: Split) {
+        self.pc = split.pc;
+        self.frame = split.frame;
+        self.lanes = split.lanes | self.warp.join(split.frame, split.pc);
+        self.map_frame();
+        self.find_join();
+    }
+
+    /// Puts the running split, if it has lanes left, among the others.
+    fn leave(&mut self, wait: Wait) {
+        if self.lanes != 0 {
+            let (pc, frame, lanes, turn) = (self.pc, self.frame, self.lanes, self.warp.turns);
+            self.warp.splits.push(Split { pc, frame, lanes, wait, turn });
+        }
+        self.lanes = 0;
+    }
+
+    /// Runs the entered split for up to `chunk` instructions; in its turn it goes on even where another one is lower.
+    fn run_split<const WATCHED: bool>(&mut self, in_turn: bool, chunk: u32) -> (Event, u32) {
+        let code = self.env.code;
+        let (mut ran, mut pc) = (0, self.pc);
+        while ran < chunk {
+            let Some(inst) = code.insts.get(pc as usize) else {
+                self.fail(FaultKind::InvalidPc(u64::from(pc)), 0);
+                return (Event::Fault, ran);
+            };
+            ran += 1;
+            let flow = if WATCHED { self.watched_step(inst) } else { self.step(inst) };
+            // By far the most frequent, and no instruction has changed the program counter.
+            if flow == Flow::Next {
+                pc += 1;
+                self.pc = pc;
+                if pc == self.join_at {
+                    self.lanes |= self.warp.join(self.frame, pc);
+                    self.find_join();
+                }
+                continue;
+            }
+            match flow {
+                Flow::Next => {}
+                Flow::Jump if self.lanes == 0 => return (Event::Changed, ran),
+                Flow::Jump if self.warp.splits.is_empty() => self.join_at = u32::MAX,
+                Flow::Jump if in_turn => {
+                    self.lanes |= self.warp.join(self.frame, self.pc);
+                    self.find_join();
+                }
+                Flow::Jump => return (Event::Changed, ran),
+                Flow::Wait => return (Event::Wait, ran),
+                Flow::Fault => return (Event::Fault, ran),
+            }
+            pc = self.pc;
+        }
+        (Event::Changed, ran)
+    }
+
+    /// The same as [`Self::step`], where races are looked for.
+    #[inline(never)]
+    fn watched_step(&mut self, inst: &Inst) -> Flow {
+        let mut mask = self.lanes;
+        if inst.guard != NONE {
+            let bits = self.registers.bits(inst.guard & !NEGATED);
+            mask &= if inst.guard & NEGATED != 0 { !bits } else { bits };
+        }
+        if mask != 0 {
+            self.watch(inst, mask);
+        }
+        let before = std::mem::take(&mut self.spinning);
+        let flow = self.step(inst);
+        if self.spinning {
+            self.watch_published();
+        }
+        self.spinning |= before;
+        flow
+    }
+
+    /// Runs one instruction for the lanes that its guard lets through.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions are compiled for what the CPU has")]
+    fn step(&mut self, inst: &Inst) -> Flow {
+        self.mask = self.lanes;
+        if inst.guard != NONE {
+            let bits = self.registers.bits(inst.guard & !NEGATED);
+            self.mask &= if inst.guard & NEGATED != 0 { !bits } else { bits };
+            if self.mask == 0 {
+                return Flow::Next;
+            }
+        }
+        // SAFETY: the decoder chose `exec` by what `has_avx2` found on this CPU.
+        unsafe { (inst.exec)(self, inst) }
+    }
+}

@@ -1,0 +1,16 @@
+//! Where local memory is: rows of 8 bytes for each of 32 lanes.
+
+use crate::engine::registers::LANES;
+
+/// The local memory of a warp.
+pub(crate) type Rows = Vec<[u64; LANES]>;
+
+/// Rows for `bytes` bytes a lane.
+pub(crate) fn rows_for(bytes: u32) -> usize {
+    bytes.div_ceil(8) as usize
+}
+
+/// Whether `size` bytes at `offset` exist.
+pub(crate) fn contains(rows: &Rows, offset: u64, size: u64) -> bool {
+    offset.checked_add(size).is_some_and(|end| end <= rows.len() as u64 * 8)
+}

@@ -1,0 +1,26 @@
+//! What a load or store moves for one lane.
+
+use crate::alu::convert::Source;
+
+/// What a load or store moves for one lane: an integer of 1 to 8 bytes, whose sign says how it is extended.
+pub(crate) trait Word: Source {
+    /// Its size in memory.
+    const SIZE: u64;
+    /// The low bytes of a register.
+    fn cut(value: u64) -> Self;
+}
+
+macro_rules! words {
+    ($($ty:ident)*) => {$(
+        impl Word for $ty {
+            const SIZE: u64 = size_of::<$ty>() as u64;
+
+            #[inline(always)]
+            fn cut(value: u64) -> Self {
+                value as Self
+            }
+        }
+    )*};
+}
+
+words! { u8 i8 u16 i16 u32 i32 u64 }

@@ -1,0 +1,54 @@
+//! Why bytes are refused as the state of a grid.
+
+use crate::engine::fault::Fault;
+
+/// Changes with the format, and with whatever gives instructions other places or registers other slots.
+pub(super) const VERSION: u32 = 1;
+
+/// Why bytes were refused as the state of a grid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// They do not begin like one.
+    #[error("not the state of a grid")]
+    Foreign,
+    /// Another version of the format.
+    #[error("state of a grid in format {found}; this build reads {VERSION}")]
+    Version {
+        /// The version found.
+        found: u32,
+    },
+    /// The hash differs.
+    #[error("state of a grid: damaged")]
+    Damaged,
+    /// They end too early.
+    #[error("state of a grid: cut off")]
+    Truncated,
+    /// They do not end where they should.
+    #[error("state of a grid: {bytes} bytes too many")]
+    Trailing {
+        /// How many are left.
+        bytes: usize,
+    },
+    /// The kernel is unknown.
+    #[error("state of a grid of kernel {kernel}, which is not loaded")]
+    UnknownKernel {
+        /// Its name.
+        kernel: String,
+    },
+    /// A kernel of that name, but of another program, or with its variables elsewhere.
+    #[error("state of a grid of kernel {kernel} of another program, or of one whose variables were elsewhere")]
+    OtherProgram {
+        /// Its name.
+        kernel: String,
+    },
+    /// The kernel cannot be launched like that.
+    #[error(transparent)]
+    Launch(#[from] Fault),
+    /// Something that no running grid can be.
+    #[error("state of a grid: impossible value in {what}")]
+    Unsound {
+        /// What was looked at.
+        what: &'static str,
+    },
+}

@@ -1,0 +1,26 @@
+//! From the handle in a register to the texture or surface.
+
+use super::{Bound, Image, Texture};
+use crate::engine::fault::FaultKind;
+use crate::engine::machine::Machine;
+use std::sync::Arc;
+
+impl Machine<'_> {
+    /// The texture of a handle; `None` where every texel is zero, which is also what a surface reads as.
+    pub(crate) fn texture(&mut self, handle: u64) -> Result<Option<Arc<Texture>>, FaultKind> {
+        match self.bound.get(self.env.host, handle) {
+            Some(Bound::Texture(texture)) => Ok(Some(Arc::clone(texture))),
+            Some(Bound::Surface(_) | Bound::Nothing) => Ok(None),
+            None => Err(FaultKind::IllegalAddress(handle)),
+        }
+    }
+
+    /// The image of a surface; `None` where every byte is zero and nothing can be written.
+    pub(crate) fn surface(&mut self, handle: u64) -> Result<Option<Arc<Image>>, FaultKind> {
+        match self.bound.get(self.env.host, handle) {
+            Some(Bound::Surface(image)) => Ok(Some(Arc::clone(image))),
+            Some(Bound::Texture(_) | Bound::Nothing) => Ok(None),
+            None => Err(FaultKind::IllegalAddress(handle)),
+        }
+    }
+}
