@@ -9,35 +9,14 @@ mod backend;
 pub(crate) mod capture;
 mod describe;
 pub(crate) mod host_work;
+pub(crate) mod model;
 pub(crate) mod operation;
 
 use std::ffi::{c_char, c_void};
-use std::sync::LazyLock;
 
 use katydid_cuda_sys::*;
-use katydid_graph::{Call, Graphs};
 
-use crate::context::stack;
-use backend::Remote;
-
-/// The graphs of this process.
-pub(crate) fn of_process() -> &'static Graphs<Remote> {
-    static GRAPHS: LazyLock<Graphs<Remote>> = LazyLock::new(|| Graphs::new(Remote::default()));
-    &GRAPHS
-}
-
-/// Refuses what might wait, or change what others rely on, while a stream capture forbids it.
-pub(crate) fn forbid() -> Result<(), CUresult> {
-    of_process().forbid(Call::Unsafe)
-}
-
-/// The same for waiting for the current context.
-pub(crate) fn forbid_context() -> Result<(), CUresult> {
-    match of_process().is_quiet() {
-        true => Ok(()),
-        false => of_process().forbid(Call::Context(stack::active()?.slot.handle)),
-    }
-}
+use model::of_process;
 
 macro_rules! emit {
     ($($name:ident($($param:ident: $ty:ty),*) $method:ident;)*) => {$(

@@ -7,4 +7,5 @@ pub(crate) mod error;
 pub(crate) mod error_log;
 pub(crate) mod profiler;
 pub(crate) mod session;
+pub(crate) mod start;
 pub(crate) mod tracing;

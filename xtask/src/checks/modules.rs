@@ -34,7 +34,6 @@ const EXEMPT: &[(&str, usize)] = &[
     ("graph", 9),
     ("session", 42),
     ("session-opencl", 2),
-    ("shim-cuda", 53),
     ("shim-opencl", 28),
     ("softcuda", 47),
     ("tests", 3),

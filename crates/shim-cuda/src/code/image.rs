@@ -11,15 +11,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
 use katydid_client::cache;
+use katydid_client::session::Session;
 use katydid_cuda_sys::{CUresult, device_attribute as attribute_id};
 use katydid_fatbin::{Image, ImageError, ImageKind, SELECTION_RULES, Selection, image_at};
 use katydid_hash_cache::{HashCache, ImageHash, Lookup};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::message::{kdImagePiece, kdImageRecall};
 
-use crate::context::device::Device;
+use crate::context::device::{self, Device};
 use crate::memory::managed;
-use crate::process::session::{Shim, shim};
+use crate::process::session::shim;
 
 /// Bytes of an image in one frame.
 const PIECE: usize = 1 << 20;
@@ -53,9 +54,8 @@ fn code(error: &ImageError) -> CUresult {
 }
 
 fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
-    let shim = shim()?;
-    let session = &shim.session;
-    let devices = architectures(shim);
+    let session = &shim()?.session;
+    let devices = architectures(session)?;
     managed::note_code(image, &devices);
     // Memory that both sides see takes an image faster than it can be hashed, unless one hash serves all programs after this one.
     let asked = look_up(image, &devices);
@@ -105,14 +105,14 @@ fn look_up(image: &Image<'_>, devices: &[u32]) -> Option<Lookup<'static>> {
 }
 
 /// What the program's devices are, such as 90; nothing where another worker's may be others than the program was told of.
-fn architectures(shim: &Shim) -> Vec<u32> {
-    if shim.session.moves() > 0 {
-        return Vec::new();
+fn architectures(session: &Session<CUresult>) -> Result<Vec<u32>, CUresult> {
+    if session.moves() > 0 {
+        return Ok(Vec::new());
     }
     let version = |device: &Device| {
         device.value(attribute_id::COMPUTE_CAPABILITY_MAJOR) * 10 + device.value(attribute_id::COMPUTE_CAPABILITY_MINOR)
     };
-    shim.devices.iter().map(|device| u32::try_from(version(device)).unwrap_or(0)).collect()
+    Ok(device::all()?.iter().map(|device| u32::try_from(version(device)).unwrap_or(0)).collect())
 }
 
 /// Whether the server has the image from a program before: then the worker takes it for sent.

@@ -1,64 +1,22 @@
 //! Libraries: images loaded without a context, whose kernels work in any.
 #![expect(unsafe_code, reason = "reads images and writes pointers of C callers")]
 
-use std::collections::HashMap;
-use std::ffi::{CString, c_char, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ffi::{c_char, c_void};
+use std::sync::{Mutex, PoisonError};
 
-use katydid_client::slab::Slot;
-use katydid_cuda_sys::{CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule, CUresult};
+use katydid_cuda_sys::{CUdeviceptr, CUkernel, CUlibrary, CUmodule, CUresult};
 use katydid_wire::facts::{decode_names, encode_options};
-use katydid_wire::message::{
-    cuLibraryUnload, kdLibraryGlobal, kdLibraryKernel, kdLibraryKernelNames, kdLibraryLoad, kdLibraryModule,
-};
+use katydid_wire::message::{cuLibraryUnload, kdLibraryGlobal, kdLibraryKernelNames, kdLibraryLoad};
 
-use crate::code::image;
 use crate::code::jit::Options;
-use crate::code::kernel::Kernel;
-use crate::code::module::Module;
-use crate::code::properties::Code;
+use crate::code::records::{FUNCTIONS, KERNELS, LIBRARIES, Library, MODULES};
 use crate::code::variable::{self, Variable};
-use crate::context::contexts::{self, Context};
-use crate::context::device::handle;
-use crate::context::stack;
-use crate::ffi::guard::{out, text, write_if_given};
+use crate::code::{image, lookup};
+use crate::context::{primary, stack};
+use crate::ffi::arguments::{handle, out, text, write_if_given};
 use crate::ffi::handle::object;
-use crate::memory::allocation::{UNKNOWN, in_need};
+use crate::memory::device_backing::{UNKNOWN, in_need};
 use crate::process::session::shim;
-
-/// A library.
-pub(crate) struct Library {
-    pub(crate) slot: Slot,
-    /// Those asked for so far, by name.
-    kernels: Mutex<HashMap<Vec<u8>, Arc<Kernel>>>,
-    /// What it is in each context, by the context's handle.
-    modules: Mutex<Vec<(usize, Arc<Module>)>>,
-}
-
-impl Library {
-    /// The number that messages carry.
-    pub(crate) fn wire(&self) -> u32 {
-        self.slot.index + 1
-    }
-
-    /// Forgets what it was in a context that ended.
-    pub(crate) fn forget(&self, context: &Context) {
-        self.modules.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != context.slot.handle);
-        for kernel in self.kernels.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            kernel.forget(context);
-        }
-    }
-}
-
-/// The current context's wire id, or 0: most of what libraries do needs no context.
-fn any_context() -> u32 {
-    stack::wire().unwrap_or(0)
-}
-
-/// The current context's device, or the first one.
-fn any_device() -> u32 {
-    stack::active().map_or(0, |context| context.device)
-}
 
 /// The driver's own library options are about the image's memory, which the worker copies: they change nothing.
 ///
@@ -79,13 +37,13 @@ pub(crate) unsafe fn load_data(
 ) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let (target, options) = unsafe { (out(target)?, Options::read(count, ids, values)?) };
-    let shim = shim()?;
-    let (context, options) = (any_context(), encode_options(&options.numbers));
-    let library = in_need(any_device(), UNKNOWN, || {
+    let (session, libraries) = (&shim()?.session, LIBRARIES.get()?);
+    let (context, options) = (lookup::any_context(), encode_options(&options.numbers));
+    let library = in_need(lookup::any_device(), UNKNOWN, || {
         // SAFETY: by the contract.
         unsafe { image::send(context, code) }?;
-        shim.libraries.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
-            shim.session.call(context, &kdLibraryLoad { library: slot.index + 1, options: &options })?;
+        libraries.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+            session.call(context, &kdLibraryLoad { library: slot.index + 1, options: &options })?;
             Ok(Library { slot, kernels: Mutex::default(), modules: Mutex::default() })
         })
     })?;
@@ -117,49 +75,21 @@ pub(crate) unsafe fn load_file(
 
 /// Ends the library and all that was found in it.
 pub(crate) fn unload(handle: CUlibrary) -> Result<(), CUresult> {
-    let shim = shim()?;
-    let library = shim.libraries.remove(handle.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let (functions, modules) = (FUNCTIONS.get()?, MODULES.get()?);
+    let library = LIBRARIES.get()?.remove(handle.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let own = library.slot.handle;
     for kernel in library.kernels.lock().unwrap_or_else(PoisonError::into_inner).values() {
-        shim.kernels.remove(kernel.slot.handle);
+        KERNELS.get()?.remove(kernel.slot.handle);
     }
-    for function in shim.functions.live().iter().filter(|function| function.is_of_library(own)) {
-        shim.functions.remove(function.slot.handle);
+    for function in functions.live().iter().filter(|function| function.is_of_library(own)) {
+        functions.remove(function.slot.handle);
     }
-    for module in shim.modules.live().iter().filter(|module| module.is_library(own)) {
-        shim.modules.remove(module.slot.handle);
-        variable::forget_all(shim, module.slot.handle)?;
+    for module in modules.live().iter().filter(|module| module.is_library(own)) {
+        modules.remove(module.slot.handle);
+        variable::forget_all(module.slot.handle)?;
     }
-    variable::forget_all(shim, own)?;
-    shim.session.enqueue(any_context(), &cuLibraryUnload { library: library.wire() })
-}
-
-/// The kernel of a name: the same handle every time.
-pub(crate) fn kernel_named(library: &Library, name: &[u8]) -> Result<Arc<Kernel>, CUresult> {
-    let mut kernels = library.kernels.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(kernel) = kernels.get(name) {
-        return Ok(Arc::clone(kernel));
-    }
-    let shim = shim()?;
-    let find = || {
-        shim.kernels.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
-            let message = kdLibraryKernel { kernel: slot.index + 1, library: library.wire(), name };
-            let context = any_context();
-            let facts = shim.session.call(context, &message)?.facts;
-            // Without a context the driver finds the kernel, but does not describe it.
-            let code = if context == 0 { None } else { Code::decode(&facts) };
-            let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
-            Ok(Kernel::new(slot, library.slot.handle, name, code))
-        })
-    };
-    let kernel = in_need(any_device(), UNKNOWN, find)?;
-    kernels.insert(name.to_vec(), Arc::clone(&kernel));
-    Ok(kernel)
-}
-
-/// The library of a kernel.
-pub(crate) fn of(kernel: &Kernel) -> Result<Arc<Library>, CUresult> {
-    shim()?.libraries.get(kernel.library).ok_or(CUresult::ERROR_INVALID_HANDLE)
+    variable::forget_all(own)?;
+    shim()?.session.enqueue(lookup::any_context(), &cuLibraryUnload { library: library.wire() })
 }
 
 /// # Safety
@@ -168,13 +98,13 @@ pub(crate) fn of(kernel: &Kernel) -> Result<Arc<Library>, CUresult> {
 pub(crate) unsafe fn kernel(target: *mut CUkernel, library: CUlibrary, name: *const c_char) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let (target, name) = unsafe { (out(target)?, text(name)?) };
-    target.write(kernel_named(&*object(library)?, name)?.handle());
+    target.write(lookup::kernel_named(&*object(library)?, name)?.handle());
     Ok(())
 }
 
 fn kernel_names(library: &Library) -> Result<Vec<String>, CUresult> {
     let session = &shim()?.session;
-    let reply = session.call(any_context(), &kdLibraryKernelNames { library: library.wire() })?;
+    let reply = session.call(lookup::any_context(), &kdLibraryKernelNames { library: library.wire() })?;
     decode_names(&reply.names).map_err(|_| session.broken("kdLibraryKernelNames"))
 }
 
@@ -197,27 +127,11 @@ pub(crate) unsafe fn enumerate_kernels(target: *mut CUkernel, room: u32, library
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     for (index, name) in kernel_names(&library)?.iter().take(room as usize).enumerate() {
-        let kernel = kernel_named(&library, name.as_bytes())?.handle();
+        let kernel = lookup::kernel_named(&library, name.as_bytes())?.handle();
         // SAFETY: below `room`, so inside the array by the contract.
         unsafe { target.add(index).write_unaligned(kernel) };
     }
     Ok(())
-}
-
-/// What a library is in a context: the same module every time.
-pub(crate) fn module_in(library: &Arc<Library>, context: &Arc<Context>) -> Result<Arc<Module>, CUresult> {
-    let mut modules = library.modules.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, module)) = modules.iter().find(|(other, _)| *other == context.slot.handle) {
-        return Ok(Arc::clone(module));
-    }
-    let shim = shim()?;
-    let module = shim.modules.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
-        let message = kdLibraryModule { module: slot.index + 1, library: library.wire() };
-        shim.session.call(context.wire(), &message)?;
-        Ok(Module::new(slot, Arc::clone(context), Some(Arc::clone(library))))
-    })?;
-    modules.push((context.slot.handle, Arc::clone(&module)));
-    Ok(module)
 }
 
 /// # Safety
@@ -226,7 +140,7 @@ pub(crate) fn module_in(library: &Arc<Library>, context: &Arc<Context>) -> Resul
 pub(crate) unsafe fn module(target: *mut CUmodule, library: CUlibrary) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    target.write(module_in(&object(library)?, &stack::active()?.owner())?.handle());
+    target.write(lookup::module_in(&object(library)?, &stack::active()?.owner())?.handle());
     Ok(())
 }
 
@@ -249,7 +163,7 @@ unsafe fn find(
     }
     let library = object(library)?;
     // The runtime asks for managed variables before it has a context, as soon as the program touches one.
-    let context = stack::active().or_else(|code| if managed { contexts::first() } else { Err(code) })?.owner();
+    let context = stack::active().or_else(|code| if managed { primary::first() } else { Err(code) })?.owner();
     let message = kdLibraryGlobal { library: library.wire(), managed: u32::from(managed), name };
     let reply = shim()?.session.call(context.wire(), &message)?;
     let found = Variable { address: reply.address, size: reply.size, is_managed: reply.isManaged != 0 };
@@ -296,9 +210,4 @@ pub(crate) fn unified_function(
 ) -> Result<(), CUresult> {
     object(library)?;
     Err(CUresult::ERROR_INVALID_VALUE)
-}
-
-/// The kernel that a function's handle is, as programs may pass one where a function is meant.
-pub(crate) fn kernel_behind(function: CUfunction) -> Result<Arc<Kernel>, CUresult> {
-    object(CUkernel(function.0))
 }

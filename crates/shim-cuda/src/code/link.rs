@@ -15,10 +15,9 @@ use katydid_wire::message::{kdImagePiece, kdLink, kdLinked};
 
 use crate::code::image;
 use crate::code::jit::Options;
-use crate::context::device::handle;
 use crate::context::stack;
-use crate::ffi::guard::{out, write_if_given};
-use crate::ffi::handle::object;
+use crate::ffi::arguments::{handle, out, write_if_given};
+use crate::ffi::handle::{Handle, Table, object};
 use crate::process::session::shim;
 
 /// Bytes of inputs in one frame, and of an image in one reply.
@@ -50,6 +49,21 @@ struct State {
 
 // SAFETY: the pointers in the options are the program's, which keeps them valid for whichever thread it links on.
 unsafe impl Send for State {}
+
+/// Linkings in progress: none travels.
+pub(crate) static LINKS: Table<Link> = Table::new();
+
+impl Handle for CUlinkState {
+    type Object = Link;
+
+    fn table() -> &'static Table<Link> {
+        &LINKS
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
+}
 
 impl Link {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -153,7 +167,7 @@ pub(crate) unsafe fn create(
     // Options that the driver does not take are refused here, as it would.
     state.link(false)?;
     let make = |slot| Link { slot, state: Mutex::new(state) };
-    let link = shim()?.links.insert(make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let link = LINKS.get()?.insert(make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     target.write(CUlinkState(handle(link.slot.handle)));
     Ok(())
 }
@@ -225,5 +239,5 @@ pub(crate) unsafe fn complete(state: CUlinkState, target: *mut *mut c_void, size
 
 /// The image goes with it.
 pub(crate) fn destroy(state: CUlinkState) -> Result<(), CUresult> {
-    shim()?.links.remove(state.0.addr()).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
+    LINKS.get()?.remove(state.0.addr()).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }

@@ -2,63 +2,25 @@
 #![expect(unsafe_code, reason = "reads images and writes pointers of C callers")]
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use katydid_client::environment::variable;
-use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUdeviceptr, CUfunction, CUmodule, CUresult};
 use katydid_wire::facts::{JitOption, decode_names, encode_options};
-use katydid_wire::message::{cuModuleUnload, kdModuleFunction, kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
+use katydid_wire::message::{cuModuleUnload, kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
 
-use crate::code::function::Function;
 use crate::code::jit::Options;
-use crate::code::library::{self, Library};
-use crate::code::properties::Code;
+use crate::code::records::{FUNCTIONS, MODULES, Module};
 use crate::code::variable::{self, Variable};
-use crate::code::{image, kernel};
-use crate::context::contexts::Context;
-use crate::context::device::handle;
+use crate::code::{image, lookup};
 use crate::context::stack;
-use crate::ffi::guard::{out, text, write_if_given};
+use crate::ffi::arguments::{out, text, write_if_given};
 use crate::ffi::handle::object;
-use crate::graph;
-use crate::memory::allocation::{UNKNOWN, in_need};
+use crate::graph::model;
+use crate::memory::device_backing::{UNKNOWN, in_need};
 use crate::process::session::shim;
 use crate::texture::{reference, surface_reference};
-
-/// A module in its context.
-pub(crate) struct Module {
-    pub(crate) slot: Slot,
-    pub(crate) context: Arc<Context>,
-    /// The library that this module is, when it is one.
-    library: Option<Arc<Library>>,
-    /// Those asked for so far, by name.
-    functions: Mutex<HashMap<Vec<u8>, Arc<Function>>>,
-}
-
-impl Module {
-    /// A library as a module of a context, or a module of its own.
-    pub(crate) fn new(slot: Slot, context: Arc<Context>, library: Option<Arc<Library>>) -> Self {
-        Self { slot, context, library, functions: Mutex::default() }
-    }
-
-    /// The number that messages carry.
-    pub(crate) fn wire(&self) -> u32 {
-        self.slot.index + 1
-    }
-
-    /// The program's handle.
-    pub(crate) fn handle(&self) -> CUmodule {
-        CUmodule(handle(self.slot.handle))
-    }
-
-    /// Whether this module is a library in some context.
-    pub(crate) fn is_library(&self, handle: usize) -> bool {
-        self.library.as_ref().is_some_and(|library| library.slot.handle == handle)
-    }
-}
 
 /// Loads an image into the current context.
 ///
@@ -82,16 +44,16 @@ unsafe fn load_logged(
     logs: impl FnOnce(&[u8], &[u8]),
 ) -> Result<Arc<Module>, CUresult> {
     let context = stack::active()?.owner();
-    let (shim, options) = (shim()?, encode_options(options));
+    let (session, modules, options) = (&shim()?.session, MODULES.get()?, encode_options(options));
     // What the compiler said last.
     let said = RefCell::new(None);
     let loaded = in_need(context.device, UNKNOWN, || {
         // SAFETY: handed on.
         unsafe { image::send(context.wire(), pointer) }?;
-        shim.modules.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        modules.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
             let message =
                 kdModuleLoad { module: slot.index + 1, infoLogSize: info, errorLogSize: error, options: &options };
-            let (status, reply) = shim.session.call_any(context.wire(), &message)?;
+            let (status, reply) = session.call_any(context.wire(), &message)?;
             said.replace(reply);
             status.ok()?;
             Ok(Module::new(slot, Arc::clone(&context), None))
@@ -148,19 +110,19 @@ pub(crate) unsafe fn load_data_ex(
 
 /// Ends the module and all that was found in it. One that is a library goes with the library only.
 pub(crate) fn unload(handle: CUmodule) -> Result<(), CUresult> {
-    let shim = shim()?;
     if object(handle)?.library.is_some() {
         return Err(CUresult::ERROR_NOT_PERMITTED);
     }
-    graph::forbid()?;
-    let module = shim.modules.remove(handle.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    model::forbid()?;
+    let module = MODULES.get()?.remove(handle.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let functions = FUNCTIONS.get()?;
     for function in module.functions.lock().unwrap_or_else(PoisonError::into_inner).values() {
-        shim.functions.remove(function.slot.handle);
+        functions.remove(function.slot.handle);
     }
-    reference::forget_module(shim, module.slot.handle);
-    surface_reference::forget_module(shim, module.slot.handle);
-    variable::forget_all(shim, module.slot.handle)?;
-    shim.session.enqueue(module.context.wire(), &cuModuleUnload { hmod: module.wire() })
+    reference::forget_module(module.slot.handle)?;
+    surface_reference::forget_module(module.slot.handle)?;
+    variable::forget_all(module.slot.handle)?;
+    shim()?.session.enqueue(module.context.wire(), &cuModuleUnload { hmod: module.wire() })
 }
 
 /// Lazy unless the environment says otherwise: the worker's driver decides, the program is told what it expects.
@@ -177,30 +139,6 @@ pub(crate) unsafe fn loading_mode(mode: *mut u32) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// The function of a name: the same handle every time.
-fn function_named(module: &Arc<Module>, name: &[u8]) -> Result<Arc<Function>, CUresult> {
-    if let Some(library) = &module.library {
-        return kernel::function_in(&library::kernel_named(library, name)?, &module.context);
-    }
-    let mut functions = module.functions.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(function) = functions.get(name) {
-        return Ok(Arc::clone(function));
-    }
-    let shim = shim()?;
-    let find = || {
-        shim.functions.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
-            let message = kdModuleFunction { function: slot.index + 1, module: module.wire(), name };
-            let facts = shim.session.call(module.context.wire(), &message)?.facts;
-            let code = Code::decode(&facts).ok_or_else(|| shim.session.broken("kdModuleFunction"))?;
-            let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
-            Ok(Function::of_module(slot, Arc::clone(&module.context), name, module.slot.handle, code))
-        })
-    };
-    let function = in_need(module.context.device, UNKNOWN, find)?;
-    functions.insert(name.to_vec(), Arc::clone(&function));
-    Ok(function)
-}
-
 /// # Safety
 ///
 /// `target` is null or writable, `name` null or a C string.
@@ -209,7 +147,7 @@ pub(crate) unsafe fn function(target: *mut CUfunction, module: CUmodule, name: *
     let (target, name) = unsafe { (out(target)?, text(name)?) };
     let module = object(module)?;
     stack::wire_or_of(&module.context)?;
-    target.write(function_named(&module, name)?.handle());
+    target.write(lookup::function_named(&module, name)?.handle());
     Ok(())
 }
 
@@ -223,7 +161,7 @@ fn function_names(module: &Module) -> Result<Vec<String>, CUresult> {
 pub(crate) fn functions_of(module: CUmodule) -> Result<Vec<(usize, CString)>, CUresult> {
     let module = object(module)?;
     let one = |name: &String| {
-        let function = function_named(&module, name.as_bytes())?;
+        let function = lookup::function_named(&module, name.as_bytes())?;
         Ok((function.slot.handle, CString::new(name.as_str()).unwrap_or_default()))
     };
     function_names(&module)?.iter().map(one).collect()
@@ -248,7 +186,7 @@ pub(crate) unsafe fn enumerate_functions(target: *mut CUfunction, room: u32, mod
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     for (index, name) in function_names(&module)?.iter().take(room as usize).enumerate() {
-        let function = function_named(&module, name.as_bytes())?.handle();
+        let function = lookup::function_named(&module, name.as_bytes())?.handle();
         // SAFETY: below `room`, so inside the array by the contract.
         unsafe { target.add(index).write_unaligned(function) };
     }

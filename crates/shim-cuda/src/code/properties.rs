@@ -12,8 +12,8 @@ use katydid_client::params::{Param, ParamLayout};
 use katydid_cuda_sys::{CUresult, device_attribute, function_attribute};
 use katydid_wire::facts::{Answer, FunctionFacts};
 
-use crate::ffi::guard::{out, write_if_given};
-use crate::process::session::shim;
+use crate::context::device;
+use crate::ffi::arguments::{out, write_if_given};
 
 /// Block size, dynamic shared memory in bytes, flags.
 pub(crate) type Shape = (i32, u64, u32);
@@ -64,7 +64,7 @@ impl Code {
     ///
     /// `ERROR_INVALID_VALUE` for an attribute that cannot be set, or not to this.
     pub(crate) fn set_attribute(&self, id: u32, value: i32, device: u32) -> Result<(), CUresult> {
-        let optin = shim()?.devices[device as usize].value(device_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+        let optin = device::all()?[device as usize].value(device_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
         self.check(id, value, optin)?;
         self.keep(id, value);
         Ok(())

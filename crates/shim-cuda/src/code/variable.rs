@@ -7,40 +7,24 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUresult, Function};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::context::contexts::Context;
-use crate::ffi::guard::refuse;
-use crate::memory::pinned::PAGE;
-use crate::memory::pinned_sync;
-use crate::process::session::{Shim, shim};
+use crate::context::record::Context;
+use crate::ffi::arguments::refuse;
+use crate::memory::counts::VARIABLES;
+use crate::memory::registration::PAGE;
+use crate::memory::{pinned, pinned_sync};
+use crate::process::session::shim;
 
-/// Managed variables that there are.
-static VARIABLES: AtomicUsize = AtomicUsize::new(0);
 /// Pages that were mapped for them, by address.
 static PAGES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 fn pages() -> MutexGuard<'static, BTreeSet<u64>> {
     PAGES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether there are managed variables.
-pub(crate) fn is_used() -> bool {
-    VARIABLES.load(Ordering::Relaxed) > 0
-}
-
-/// Memory that is kept equal in the same way begins or ends.
-pub(crate) fn count(is_more: bool) {
-    if is_more {
-        VARIABLES.fetch_add(1, Ordering::Relaxed)
-    } else {
-        VARIABLES.fetch_sub(1, Ordering::Relaxed)
-    };
 }
 
 /// A variable as the worker tells of it.
@@ -64,7 +48,7 @@ impl Variable {
         if shim.regions.find(self.address).is_some_and(|region| region.place == place) {
             return Ok(());
         }
-        let pinned = shim.pinned.as_ref().ok_or_else(taken)?;
+        let pinned = pinned::get().ok_or_else(taken)?;
         self.map(&mut pages)?;
         let known = pinned_sync::whole(shim, self.address, self.size)?;
         // SAFETY: the pages were mapped for this variable, no other code knows of it, and it has as many bytes.
@@ -76,7 +60,7 @@ impl Variable {
             return Err(taken());
         }
         pinned.adopt(self.address, context.wire(), known);
-        VARIABLES.fetch_add(1, Ordering::Relaxed);
+        VARIABLES.begin();
         Ok(())
     }
 
@@ -130,9 +114,9 @@ fn taken() -> CUresult {
 }
 
 /// The variables of a module or library go with it.
-pub(crate) fn forget_all(shim: &Shim, owner: usize) -> Result<(), CUresult> {
-    for region in shim.regions.remove_all(|region| region.is_variable_of(owner)) {
-        if let Some(pinned) = shim.pinned.as_ref().filter(|_| region.is_managed()) {
+pub(crate) fn forget_all(owner: usize) -> Result<(), CUresult> {
+    for region in shim()?.regions.remove_all(|region| region.is_variable_of(owner)) {
+        if let Some(pinned) = pinned::get().filter(|_| region.is_managed()) {
             pinned.forget(&region)?;
             forget(&region);
         }
@@ -145,7 +129,7 @@ pub(crate) fn forget(region: &Region) {
     if !matches!(region.place, Place::Shared { .. }) {
         return;
     }
-    VARIABLES.fetch_sub(1, Ordering::Relaxed);
+    VARIABLES.end();
     let Ok(shim) = shim() else { return };
     let mut pages = pages();
     let range = region.start / PAGE * PAGE..(region.start + region.size).next_multiple_of(PAGE);

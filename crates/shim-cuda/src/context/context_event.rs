@@ -8,7 +8,7 @@ use katydid_graph::Call;
 use katydid_wire::message::{cuCtxRecordEvent, cuCtxWaitEvent};
 
 use crate::ffi::handle::object;
-use crate::graph;
+use crate::graph::model;
 use crate::process::session::shim;
 
 /// Everything that the context's streams hold now; the event must be the context's own.
@@ -18,7 +18,7 @@ pub(crate) fn record(context: CUcontext, event: CUevent) -> Result<(), CUresult>
     if event.context.slot != Arc::clone(&context).owner().slot {
         return Err(CUresult::ERROR_INVALID_HANDLE);
     }
-    graph::of_process().forbid(Call::Context(context.slot.handle))?;
+    model::of_process().forbid(Call::Context(context.slot.handle))?;
     event.was_recorded.store(true, Ordering::Relaxed);
     shim()?.session.enqueue(context.wire(), &cuCtxRecordEvent { hCtx: context.wire(), hEvent: event.wire() })
 }
@@ -28,7 +28,7 @@ pub(crate) fn wait(context: CUcontext, event: CUevent) -> Result<(), CUresult> {
     let (context, handle) = (object(context)?, event);
     let event = object(event)?;
     context.check_active()?;
-    graph::of_process().check_event(handle)?;
-    graph::of_process().forbid(Call::Context(context.slot.handle))?;
+    model::of_process().check_event(handle)?;
+    model::of_process().forbid(Call::Context(context.slot.handle))?;
     shim()?.session.enqueue(context.wire(), &cuCtxWaitEvent { hCtx: context.wire(), hEvent: event.wire() })
 }

@@ -1,9 +1,9 @@
 //! Devices: facts that came with the connection, answered without a word to the worker.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
-use std::ffi::{c_char, c_void};
-use std::sync::Arc;
+use std::ffi::c_char;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use katydid_arena::AddressMap;
 use katydid_client::memory::Arena;
@@ -13,9 +13,8 @@ use katydid_cuda_sys::{CUdevice, CUdevprop, CUresult, CUuuid};
 use katydid_wire::facts::{Answer, DeviceFacts, Facts, PeerFacts};
 
 use crate::context::capability;
-use crate::context::contexts::Context;
-use crate::ffi::guard::{out, text};
-use crate::memory::idle;
+use crate::context::record::Context;
+use crate::ffi::arguments::{out, text};
 use crate::process::session::shim;
 
 /// The version that this library implements: spec/cuda.api describes the driver of CUDA 13.0.
@@ -55,21 +54,27 @@ impl Device {
         Some(Self { position, facts, primary, memory, is_idle: AtomicBool::new(false) })
     }
 
-    /// Frees a block of its memory, which is used again when the GPU has passed so many messages.
-    ///
-    /// # Errors
-    ///
-    /// `ERROR_INVALID_VALUE` for what is no block.
-    pub(crate) fn free(&self, address: u64, epoch: u64) -> Result<(), CUresult> {
-        let unused = self.memory.free(address, epoch).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        idle::note(self, unused);
-        Ok(())
-    }
-
     /// The value of an attribute that every driver knows; 0 if this one does not.
     pub(crate) fn value(&self, id: u32) -> i32 {
         self.facts.attribute(id as i32).map_or(0, |answer| answer.value)
     }
+}
+
+/// The devices that the program sees, by its ordinals.
+static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
+
+/// Sets the devices that the program sees, unless they are known.
+pub(crate) fn fill(devices: Vec<Device>) {
+    let _ = DEVICES.set(devices);
+}
+
+/// The devices that the program sees, by its ordinals.
+///
+/// # Errors
+///
+/// `ERROR_NOT_INITIALIZED` before `cuInit`.
+pub(crate) fn all() -> Result<&'static [Device], CUresult> {
+    DEVICES.get().map(Vec::as_slice).ok_or(CUresult::ERROR_NOT_INITIALIZED)
 }
 
 /// The device of an ordinal.
@@ -79,7 +84,7 @@ impl Device {
 /// `ERROR_INVALID_DEVICE`.
 pub(crate) fn device(ordinal: CUdevice) -> Result<&'static Device, CUresult> {
     let index = usize::try_from(ordinal).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
-    shim()?.devices.get(index).ok_or(CUresult::ERROR_INVALID_DEVICE)
+    all()?.get(index).ok_or(CUresult::ERROR_INVALID_DEVICE)
 }
 
 /// Refuses an ordinal that is none.
@@ -122,7 +127,7 @@ pub(crate) unsafe fn get(target: *mut CUdevice, ordinal: i32) -> Result<(), CUre
 /// As [`driver_version`].
 pub(crate) unsafe fn count(target: *mut i32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
-    unsafe { out(target) }?.write(shim()?.devices.len() as i32);
+    unsafe { out(target) }?.write(all()?.len() as i32);
     Ok(())
 }
 
@@ -216,7 +221,7 @@ pub(crate) unsafe fn by_pci_bus_id(target: *mut CUdevice, id: *const c_char) -> 
     // SAFETY: by the contract.
     let (target, id) = unsafe { (out(target)?, text(id)?) };
     let wanted = std::str::from_utf8(id).ok().and_then(pci_address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let found = shim()?.devices.iter().position(|device| pci_address(&device.facts.pci_bus_id) == Some(wanted));
+    let found = all()?.iter().position(|device| pci_address(&device.facts.pci_bus_id) == Some(wanted));
     target.write(found.ok_or(CUresult::ERROR_INVALID_DEVICE)? as CUdevice);
     Ok(())
 }
@@ -303,11 +308,6 @@ pub(crate) unsafe fn uuid(target: *mut CUuuid, ordinal: CUdevice) -> Result<(), 
     let target = unsafe { out(target) }?;
     target.write(CUuuid { bytes: device(ordinal)?.facts.uuid });
     Ok(())
-}
-
-/// A context's address as a handle.
-pub(crate) fn handle(value: usize) -> *mut c_void {
-    std::ptr::without_provenance_mut(value)
 }
 
 #[cfg(test)]

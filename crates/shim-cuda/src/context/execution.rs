@@ -9,8 +9,8 @@ use katydid_cuda_sys::{
 };
 use katydid_wire::message::kdPeerAtomics;
 
-use crate::context::stack;
-use crate::ffi::guard::out;
+use crate::context::{device, stack};
+use crate::ffi::arguments::out;
 use crate::process::session::shim;
 
 /// `CU_EXEC_AFFINITY_TYPE_SM_COUNT`, the only kind.
@@ -23,7 +23,7 @@ static NOTIFICATIONS: Mutex<Vec<(usize, CUdevice)>> = Mutex::new(Vec::new());
 
 /// A device of the program.
 fn check(device: CUdevice) -> Result<(), CUresult> {
-    let known = usize::try_from(device).is_ok_and(|ordinal| shim().is_ok_and(|shim| ordinal < shim.devices.len()));
+    let known = usize::try_from(device).is_ok_and(|ordinal| device::all().is_ok_and(|devices| ordinal < devices.len()));
     if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_DEVICE) }
 }
 
@@ -52,7 +52,7 @@ pub(crate) unsafe fn affinity(affinity: *mut CUexecAffinityParam, kind: u32) -> 
     if kind != SM_COUNT {
         return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
     }
-    let device = &shim()?.devices[context.device as usize];
+    let device = &device::all()?[context.device as usize];
     let count = device.value(device_attribute::MULTIPROCESSOR_COUNT).unsigned_abs();
     let mut told = CUexecAffinityParam::default();
     told.0[..4].copy_from_slice(&SM_COUNT.to_le_bytes());
@@ -110,10 +110,10 @@ pub(crate) unsafe fn peer_atomics(
     // SAFETY: below `count`, by the contract.
     let asked: Vec<u8> =
         (0..count as usize).flat_map(|at| unsafe { operations.add(at).read_unaligned() }.to_le_bytes()).collect();
-    let shim = shim()?;
-    let position = |device: CUdevice| shim.devices[device as usize].position as i32;
+    let devices = device::all()?;
+    let position = |device: CUdevice| devices[device as usize].position as i32;
     let message = kdPeerAtomics { source: position(source), target: position(target), operations: &asked };
-    let told = shim.session.call(0, &message)?.capabilities;
+    let told = shim()?.session.call(0, &message)?.capabilities;
     for (at, word) in told.as_chunks::<4>().0.iter().take(count as usize).enumerate() {
         // SAFETY: below `count`, by the contract.
         unsafe { capabilities.add(at).write_unaligned(u32::from_le_bytes(*word)) };

@@ -15,11 +15,10 @@ use katydid_cuda_sys::{
 use katydid_wire::message::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdResourceSplit};
 use katydid_wire::resource::{MAX_PARTS, Part, VISIBLE, VISIBLE_AT};
 
-use crate::context::context_event;
-use crate::context::contexts::{self, Context};
-use crate::context::device;
-use crate::ffi::guard::out;
-use crate::ffi::handle::object;
+use crate::context::record::{CONTEXTS, Context, Green};
+use crate::context::{context_event, contexts, device, ending, primary, stack};
+use crate::ffi::arguments::{self, out};
+use crate::ffi::handle::{Handle, Table, object};
 use crate::process::session::shim;
 use crate::sync::stream;
 
@@ -30,14 +29,6 @@ const MARK: u64 = 0x6e65_6572_672d_646b;
 /// Where a resource holds the mark, and behind it where it comes from.
 const MARK_AT: usize = 8;
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
-
-/// What makes a context a green one.
-pub(crate) struct Green {
-    /// Owns what is made in it, streams apart.
-    pub(crate) primary: Arc<Context>,
-    /// A number that no other green context has had.
-    pub(crate) id: u64,
-}
 
 /// Where a resource comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +54,23 @@ struct Split {
 pub(crate) struct Description {
     slot: Slot,
     parts: Vec<Origin>,
+}
+
+/// Descriptions: they have no end, and none travels.
+pub(crate) static DESCRIPTIONS: Table<Description> = Table::new();
+
+impl Handle for CUdevResourceDesc {
+    type Object = Description;
+
+    const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+    fn table() -> &'static Table<Description> {
+        &DESCRIPTIONS
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
 }
 
 impl Origin {
@@ -116,7 +124,7 @@ impl Origin {
     fn check(&self) -> Result<(), CUresult> {
         device::device(self.device as CUdevice).map_err(|_| WRONG)?;
         let Some(index) = self.green.checked_sub(1) else { return Ok(()) };
-        let context = shim()?.contexts.get_index(index).ok_or(WRONG)?;
+        let context = CONTEXTS.get()?.get_index(index).ok_or(WRONG)?;
         let same = context.green().is_some_and(|green| green.id == self.id);
         if same { context.check_active() } else { Err(WRONG) }
     }
@@ -168,7 +176,7 @@ pub(crate) unsafe fn of_context(handle: CUcontext, target: *mut CUdevResource, k
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     check_type(kind)?;
-    target.write(of_either(&*contexts::or_current(handle.0.addr())?)?);
+    target.write(of_either(&*stack::or_current(handle.0.addr())?)?);
     Ok(())
 }
 
@@ -258,8 +266,8 @@ pub(crate) unsafe fn describe(
     if !are_of_one_split(&parts) {
         return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
     }
-    let made = shim()?.descriptions.insert(|slot| Description { slot, parts });
-    target.write(CUdevResourceDesc(device::handle(made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.slot.handle)));
+    let made = DESCRIPTIONS.get()?.insert(|slot| Description { slot, parts });
+    target.write(CUdevResourceDesc(arguments::handle(made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.slot.handle)));
     Ok(())
 }
 
@@ -290,8 +298,8 @@ pub(crate) unsafe fn create(
     };
     description.parts.iter().try_for_each(Origin::check)?;
     let parts: Vec<u8> = description.parts.iter().flat_map(|origin| origin.part.0.to_le_bytes()).collect();
-    let primary = contexts::retained(ordinal)?;
-    let made = contexts::make_green(primary, position, |context, primary| {
+    let primary = primary::retained(ordinal)?;
+    let made = make(primary, position, |context, primary| {
         let Split { groups, flags, least } = first.split;
         let (green, device) = (first.green, position as i32);
         let message = kdGreenCreate { context, primary, green, device, groups, flags, least, options, parts: &parts };
@@ -308,13 +316,34 @@ pub(crate) unsafe fn create(
     Ok(())
 }
 
+/// A green context of a primary one. `ask` has the worker make it, by the numbers of both, and gives its id and facts.
+fn make(
+    primary: Arc<Context>,
+    position: u32,
+    ask: impl FnOnce(u32, u32) -> Result<(u64, Vec<u8>), CUresult>,
+) -> Result<Arc<Context>, CUresult> {
+    let contexts = CONTEXTS.get()?;
+    let (device, owner) = (primary.device, primary.wire());
+    let made = |slot| Context::made(slot, device, position, 0);
+    let context = contexts.insert(made).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let begun = ask(context.wire(), owner).and_then(|(id, facts)| {
+        let _ = context.green.set(Green { primary, id });
+        context.begin(&facts)
+    });
+    if let Err(code) = begun {
+        contexts.remove(context.slot.handle);
+        return Err(code);
+    }
+    Ok(context)
+}
+
 /// Ends it with its streams, and gives the primary context back.
 pub(crate) fn destroy(green: CUgreenCtx) -> Result<(), CUresult> {
     let context = resolve(green)?;
     let is_active = context.is_active();
     // One whose primary context was reset has ended with that.
-    let ended = if is_active { context.end(&kdGreenEnd { context: context.wire() }) } else { Ok(()) };
-    shim()?.contexts.remove(context.slot.handle);
+    let ended = if is_active { ending::end(&context, &kdGreenEnd { context: context.wire() }) } else { Ok(()) };
+    CONTEXTS.get()?.remove(context.slot.handle);
     if is_active {
         contexts::primary_release(context.device as CUdevice)?;
     }
@@ -350,13 +379,8 @@ pub(crate) unsafe fn of_stream(stream: CUstream, target: *mut CUgreenCtx) -> Res
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let context = stream::context_of(stream)?;
-    target.write(handle_of(&context));
+    target.write(context.green_handle());
     Ok(())
-}
-
-/// The green context's handle if it is one.
-pub(crate) fn handle_of(context: &Context) -> CUgreenCtx {
-    context.green().map_or(CUgreenCtx::NULL, |_| CUgreenCtx(context.handle().0))
 }
 
 /// A stream of it, whatever is current; it never waits for default streams.
@@ -380,7 +404,7 @@ pub(crate) unsafe fn stream_create(
     let (made, priority) = stream::mint(Arc::clone(&context), flags, priority)?;
     let message = kdGreenStream { stream: made.wire(), flags, priority };
     shim()?.session.enqueue(context.wire(), &message)?;
-    target.write(CUstream(device::handle(made.slot.handle)));
+    target.write(CUstream(arguments::handle(made.slot.handle)));
     Ok(())
 }
 

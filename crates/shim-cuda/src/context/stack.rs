@@ -8,9 +8,11 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use katydid_client::stack::ContextStack;
-use katydid_cuda_sys::CUresult;
+use katydid_cuda_sys::{CUcontext, CUresult};
 
-use crate::context::contexts::{Context, Home};
+use crate::context::record::{Context, Home};
+use crate::ffi::arguments;
+use crate::ffi::handle::object;
 
 thread_local! {
     static STACK: ManuallyDrop<RefCell<ContextStack<Arc<Context>>>> =
@@ -72,6 +74,11 @@ pub(crate) fn active() -> Result<Arc<Context>, CUresult> {
     let context = required()?;
     context.check_active()?;
     Ok(context)
+}
+
+/// The context of a handle (0: the current one).
+pub(crate) fn or_current(handle: usize) -> Result<Arc<Context>, CUresult> {
+    if handle == 0 { required() } else { object(CUcontext(arguments::handle(handle))) }
 }
 
 fn active_wire(context: &Context) -> Result<u32, CUresult> {

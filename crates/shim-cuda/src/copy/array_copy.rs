@@ -4,20 +4,20 @@
 //! (`packed.rs`). Both sides are checked as a whole before anything moves.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
-use std::ffi::c_void;
 use std::sync::Arc;
 
-use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, CUdeviceptr, CUresult, CUstream, memory_type};
+use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, CUresult, memory_type};
 use katydid_wire::message::kdArrayCopy;
 
 use crate::context::stack;
-use crate::copy::linear::{Side, Wait, run};
+use crate::copy::linear::{Wait, run};
 use crate::copy::packed::{self, Far};
-use crate::copy::rows::{self, Described, Extent, Rows, described};
+use crate::copy::rows::{Described, Extent, Rows, described};
+use crate::copy::side::Side;
 use crate::copy::transfer::Way;
 use crate::ffi::handle::object;
 use crate::process::session::shim;
-use crate::sync::stream;
+use crate::sync::wait;
 use crate::texture::array::Array;
 
 /// One side, checked.
@@ -102,16 +102,16 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
         (_, End::Memory(rows)) if rows.is_own() => {
             // SAFETY: handed on.
             unsafe { packed::write(way, to.far(), rows, extent) }?;
-            if wait == Wait::Yes { stream::settle_copy(stream) } else { Ok(()) }
+            if wait == Wait::Yes { wait::settle_copy(stream) } else { Ok(()) }
         }
         (End::Memory(rows), _) if rows.is_own() => {
             // SAFETY: handed on.
-            stream::waits_in(stream, || unsafe { packed::fetch(way, from.far(), rows, extent) })
+            wait::waits_in(stream, || unsafe { packed::fetch(way, from.far(), rows, extent) })
         }
         _ => {
             between(way, &to, &from, extent)?;
             let waits = wait == Wait::Yes && (to.is_shared() || from.is_shared());
-            if waits { stream::synchronize_wire(stream) } else { Ok(()) }
+            if waits { wait::synchronize_wire(stream) } else { Ok(()) }
         }
     }
 }
@@ -150,7 +150,7 @@ fn between(way: Way, to: &End, from: &End, extent: Extent) -> Result<(), CUresul
 ///
 /// The rows of both are readable and writable.
 unsafe fn here(way: Way, to: &Rows, from: &Rows, extent: Extent) -> Result<(), CUresult> {
-    stream::synchronize_all_before(way.context, way.stream)?;
+    wait::synchronize_all_before(way.context, way.stream)?;
     for (z, y) in (0..extent.depth).flat_map(|z| (0..extent.height).map(move |y| (z, y))) {
         let row = |rows: &Rows| (rows.address() + z * rows.slice + y * rows.pitch) as usize;
         let (to, from) = (std::ptr::with_exposed_provenance_mut::<u8>(row(to)), row(from));
@@ -158,127 +158,4 @@ unsafe fn here(way: Way, to: &Rows, from: &Rows, extent: Extent) -> Result<(), C
         unsafe { to.copy_from(std::ptr::with_exposed_provenance(from), extent.width as usize) };
     }
     Ok(())
-}
-
-/// One end of a copy of one row, as the functions name it.
-enum Row {
-    Array(CUarray, usize),
-    Device(CUdeviceptr),
-    Host(u64),
-}
-
-/// A copy of bytes of the first row of an array; without a stream, in the default one.
-///
-/// # Safety
-///
-/// A side that is host memory is valid for `size` bytes.
-unsafe fn row(to: &Row, from: &Row, size: usize, stream: Option<CUstream>) -> Result<(), CUresult> {
-    let mut it = CUDA_MEMCPY3D { WidthInBytes: size, Height: 1, Depth: 1, ..CUDA_MEMCPY3D::default() };
-    match *to {
-        Row::Array(array, x) => (it.dstMemoryType, it.dstArray, it.dstXInBytes) = (memory_type::ARRAY, array, x),
-        Row::Device(address) => (it.dstMemoryType, it.dstDevice) = (memory_type::DEVICE, address),
-        Row::Host(address) => {
-            let host = std::ptr::with_exposed_provenance_mut(address as usize);
-            (it.dstMemoryType, it.dstHost) = (memory_type::HOST, host);
-        }
-    }
-    match *from {
-        Row::Array(array, x) => (it.srcMemoryType, it.srcArray, it.srcXInBytes) = (memory_type::ARRAY, array, x),
-        Row::Device(address) => (it.srcMemoryType, it.srcDevice) = (memory_type::DEVICE, address),
-        Row::Host(address) => {
-            let host = std::ptr::with_exposed_provenance(address as usize);
-            (it.srcMemoryType, it.srcHost) = (memory_type::HOST, host);
-        }
-    }
-    // SAFETY: handed on.
-    unsafe {
-        match stream {
-            Some(stream) => rows::three_dimensional_async(&raw const it, stream),
-            None => rows::three_dimensional(&raw const it),
-        }
-    }
-}
-
-/// The program's memory as an end.
-fn host(pointer: *const c_void) -> Row {
-    Row::Host(pointer.expose_provenance() as u64)
-}
-
-/// # Safety
-///
-/// Host pointers are valid for `size` bytes; this holds for every function below.
-pub(crate) unsafe fn host_to_array(
-    array: CUarray,
-    offset: usize,
-    source: *const c_void,
-    size: usize,
-) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    unsafe { row(&Row::Array(array, offset), &host(source), size, None) }
-}
-
-/// # Safety
-///
-/// As [`host_to_array`].
-pub(crate) unsafe fn host_to_array_async(
-    array: CUarray,
-    offset: usize,
-    source: *const c_void,
-    size: usize,
-    stream: CUstream,
-) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    unsafe { row(&Row::Array(array, offset), &host(source), size, Some(stream)) }
-}
-
-/// # Safety
-///
-/// As [`host_to_array`].
-pub(crate) unsafe fn array_to_host(
-    target: *mut c_void,
-    array: CUarray,
-    offset: usize,
-    size: usize,
-) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    unsafe { row(&host(target), &Row::Array(array, offset), size, None) }
-}
-
-/// # Safety
-///
-/// As [`host_to_array`].
-pub(crate) unsafe fn array_to_host_async(
-    target: *mut c_void,
-    array: CUarray,
-    offset: usize,
-    size: usize,
-    stream: CUstream,
-) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    unsafe { row(&host(target), &Row::Array(array, offset), size, Some(stream)) }
-}
-
-/// Nothing has to be waited for.
-pub(crate) fn device_to_array(array: CUarray, offset: usize, source: CUdeviceptr, size: usize) -> Result<(), CUresult> {
-    // SAFETY: no side is the program's memory.
-    unsafe { row(&Row::Array(array, offset), &Row::Device(source), size, None) }
-}
-
-/// Nothing has to be waited for.
-pub(crate) fn array_to_device(target: CUdeviceptr, array: CUarray, offset: usize, size: usize) -> Result<(), CUresult> {
-    // SAFETY: no side is the program's memory.
-    unsafe { row(&Row::Device(target), &Row::Array(array, offset), size, None) }
-}
-
-/// Nothing has to be waited for.
-pub(crate) fn array_to_array(
-    target: CUarray,
-    target_offset: usize,
-    source: CUarray,
-    source_offset: usize,
-    size: usize,
-) -> Result<(), CUresult> {
-    let (to, from) = (Row::Array(target, target_offset), Row::Array(source, source_offset));
-    // SAFETY: no side is the program's memory.
-    unsafe { row(&to, &from, size, None) }
 }

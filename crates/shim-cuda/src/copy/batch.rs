@@ -6,10 +6,11 @@ use katydid_cuda_sys::{
 };
 
 use crate::context::stack;
-use crate::copy::linear::{Claim, any_async, locate};
-use crate::copy::{array_copy, rows};
+use crate::copy::linear::any_async;
+use crate::copy::side::{Claim, locate};
+use crate::copy::{array_copy, rows, slices};
 use crate::ffi::handle::object;
-use crate::sync::stream;
+use crate::sync::{stream, wait};
 
 /// More copies in one call make no sense.
 const MAX_COPIES: usize = 1 << 20;
@@ -92,7 +93,7 @@ impl Arrays {
             must_wait |= order == access_order::DURING_API_CALL;
         }
         // Sources that may be read during the call only have been read by its end.
-        if must_wait { stream::synchronize(stream).map_err(whole) } else { Ok(()) }
+        if must_wait { wait::synchronize(stream).map_err(whole) } else { Ok(()) }
     }
 }
 
@@ -144,10 +145,10 @@ unsafe fn run_boxes(
     let mut must_wait = false;
     for (at, (copy, order)) in copies.iter().enumerate() {
         // SAFETY: valid for the copy, by the contract.
-        unsafe { rows::three_dimensional_async(copy, stream) }.map_err(|code| (code, at))?;
+        unsafe { slices::three_dimensional_async(copy, stream) }.map_err(|code| (code, at))?;
         must_wait |= *order == access_order::DURING_API_CALL;
     }
-    if must_wait { stream::synchronize(stream).map_err(whole) } else { Ok(()) }
+    if must_wait { wait::synchronize(stream).map_err(whole) } else { Ok(()) }
 }
 
 /// Refuses null, which the forms without an index do not take, also where it means the thread's own stream (driver 580.159.04).
@@ -169,9 +170,9 @@ pub(crate) unsafe fn boxes(
 ) -> Result<(), CUresult> {
     // SAFETY: handed on; `wrong` is null or writable.
     unsafe {
-        crate::ffi::guard::write_if_given(wrong, NO_INDEX);
+        crate::ffi::arguments::write_if_given(wrong, NO_INDEX);
         run_boxes(operations, count, flags, stream).map_err(|(code, at)| {
-            crate::ffi::guard::write_if_given(wrong, at);
+            crate::ffi::arguments::write_if_given(wrong, at);
             code
         })
     }
@@ -212,9 +213,9 @@ pub(crate) unsafe fn first(
     let arrays = Arrays { targets, sources, sizes, count, attributes, firsts, kinds };
     // SAFETY: handed on; `wrong` is null or writable.
     unsafe {
-        crate::ffi::guard::write_if_given(wrong, NO_INDEX);
+        crate::ffi::arguments::write_if_given(wrong, NO_INDEX);
         arrays.run(stream).map_err(|(code, at)| {
-            crate::ffi::guard::write_if_given(wrong, at);
+            crate::ffi::arguments::write_if_given(wrong, at);
             code
         })
     }

@@ -8,8 +8,8 @@ use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutStaged};
 
 use crate::copy::rows::{Extent, Rows};
+use crate::copy::side;
 use crate::copy::transfer::{Direction, Own, Road, Way, drain, fill, helpers, in_one_piece};
-use crate::memory::pinned;
 use crate::process::session::{Shim, shim};
 
 /// The end that only the worker reaches.
@@ -143,7 +143,7 @@ fn each_part(
 /// The rows are readable.
 pub(crate) unsafe fn write(way: Way, far: Far, rows: &Rows, extent: Extent) -> Result<(), CUresult> {
     let shim = shim()?;
-    pinned::prepare(rows.address(), way)?;
+    side::prepare(rows.address(), way)?;
     let (near, stream) = (Near(rows), way.stream);
     let (road, threads) = Road::inwards(shim, extent.bytes());
     each_part((shim, way), (Direction::In, extent), (&road, threads), |part| {
@@ -169,7 +169,7 @@ pub(crate) unsafe fn write(way: Way, far: Far, rows: &Rows, extent: Extent) -> R
 /// The rows are writable.
 pub(crate) unsafe fn fetch(way: Way, far: Far, rows: &Rows, extent: Extent) -> Result<(), CUresult> {
     let shim = shim()?;
-    pinned::prepare(rows.address(), way)?;
+    side::prepare(rows.address(), way)?;
     let (near, stream) = (Near(rows), way.stream);
     let (road, threads) = Road::outwards(shim, extent.bytes());
     each_part((shim, way), (Direction::Out, extent), (&road, threads), |part| {
@@ -195,7 +195,7 @@ pub(crate) unsafe fn fetch(way: Way, far: Far, rows: &Rows, extent: Extent) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::copy::linear::Side;
+    use crate::copy::side::Side;
 
     const MAX_BYTES: u64 = 1 << 20;
 

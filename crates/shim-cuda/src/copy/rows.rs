@@ -1,16 +1,10 @@
 //! Two- and three-dimensional copies: rows at a pitch on each side, in slices at a distance. Here they are described and checked;
 //! `array_copy.rs` does them. Gaps on the program's side are never read or written: they may not be mapped.
-#![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
-use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUresult, CUstream, Function, memory_type};
+use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, Function, memory_type};
 
-use crate::copy::array_copy;
-use crate::copy::linear::{Claim, Side, Wait, among, locate};
-use crate::ffi::guard::refuse;
-use crate::ffi::handle::object;
-use crate::graph::{capture, operation};
-use crate::launch::backpressure;
-use crate::sync::stream;
+use crate::copy::side::{Claim, Side, locate};
+use crate::ffi::arguments::refuse;
 
 /// How much is copied: bytes of a row, rows of a slice, slices.
 #[derive(Clone, Copy)]
@@ -51,96 +45,6 @@ pub(crate) struct Rows {
     pub(crate) side: Side,
     pub(crate) pitch: u64,
     pub(crate) slice: u64,
-}
-
-/// # Safety
-///
-/// `copy` is null or readable; sides that are the program's own memory are valid for their rows.
-pub(crate) unsafe fn two_dimensional(copy: *const CUDA_MEMCPY2D) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    unsafe { copy_rows(copy, CUstream::NULL, Wait::Yes) }
-}
-
-/// # Safety
-///
-/// As [`two_dimensional`].
-pub(crate) unsafe fn two_dimensional_async(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    unsafe { copy_rows(copy, stream, Wait::No) }
-}
-
-/// # Safety
-///
-/// As [`two_dimensional`].
-pub(crate) unsafe fn three_dimensional(copy: *const CUDA_MEMCPY3D) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    unsafe { copy_slices(copy, CUstream::NULL, Wait::Yes) }
-}
-
-/// # Safety
-///
-/// As [`two_dimensional`].
-pub(crate) unsafe fn three_dimensional_async(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    unsafe { copy_slices(copy, stream, Wait::No) }
-}
-
-/// Contexts say nothing that the addresses do not; wrong ones are refused all the same.
-///
-/// # Safety
-///
-/// As [`two_dimensional`].
-unsafe fn of_peers(copy: *const CUDA_MEMCPY3D_PEER) -> Result<CUDA_MEMCPY3D, CUresult> {
-    if copy.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: not null, so readable by the contract; both descriptors differ in what the reserved words are called.
-    let (peer, mut plain) = unsafe { (copy.read_unaligned(), copy.cast::<CUDA_MEMCPY3D>().read_unaligned()) };
-    for context in [peer.srcContext, peer.dstContext] {
-        if !context.is_null() {
-            object(context)?;
-        }
-    }
-    (plain.reserved0, plain.reserved1) = (std::ptr::null_mut(), std::ptr::null_mut());
-    Ok(plain)
-}
-
-/// # Safety
-///
-/// As [`two_dimensional`].
-pub(crate) unsafe fn of_peers_now(copy: *const CUDA_MEMCPY3D_PEER) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    let plain = unsafe { of_peers(copy) }?;
-    // SAFETY: not null, or that was an error, so readable by the contract.
-    let peer = unsafe { copy.read_unaligned() };
-    // SAFETY: handed on.
-    among([peer.srcContext, peer.dstContext], || unsafe { copy_slices(&raw const plain, CUstream::NULL, Wait::Yes) })
-}
-
-/// # Safety
-///
-/// As [`two_dimensional`].
-pub(crate) unsafe fn of_peers_async(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    unsafe {
-        let plain = of_peers(copy)?;
-        capture::refuse(stream)?;
-        copy_slices(&raw const plain, stream, Wait::No)
-    }
-}
-
-/// # Safety
-///
-/// As [`two_dimensional`].
-unsafe fn copy_rows(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: Wait) -> Result<(), CUresult> {
-    if copy.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: not null, so readable by the contract.
-    let it = unsafe { copy.read_unaligned() };
-    let copy = CUDA_MEMCPY3D::from(&it);
-    // SAFETY: handed on.
-    unsafe { copy_slices(&raw const copy, stream, wait) }
 }
 
 /// Both sides of a copy, found, and its bytes, rows and slices.
@@ -187,25 +91,6 @@ pub(crate) fn sides(copy: &CUDA_MEMCPY3D) -> Result<Sides, CUresult> {
     let Extent { width, height, depth } = extent;
     let (target, source) = (target.find(extent)?, source.find(extent)?);
     Ok(Sides { target, source, extent: [width, height, depth] })
-}
-
-/// # Safety
-///
-/// As [`two_dimensional`].
-unsafe fn copy_slices(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: Wait) -> Result<(), CUresult> {
-    if copy.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: not null, so readable by the contract.
-    let copy = unsafe { copy.read_unaligned() };
-    let is_given =
-        || -> Result<bool, CUresult> { Ok(capture::rows(stream, &copy)? || operation::rows(stream, &copy)?) };
-    if !described(&copy).2.is_empty() && wait == Wait::No && is_given()? {
-        return Ok(());
-    }
-    backpressure::take_place(stream)?;
-    // SAFETY: handed on.
-    unsafe { array_copy::copy(&copy, stream::wire(stream)?, wait) }
 }
 
 impl Rows {

@@ -11,7 +11,9 @@ use katydid_export_table::{ContextState, DeviceIdentity, DriverFacts, Handle, Id
 use katydid_wire::message::kdProcessorPlaces;
 
 use crate::code::module;
-use crate::context::{contexts, device, stack};
+use crate::context::record::CONTEXTS;
+use crate::context::{device, stack};
+use crate::ffi::arguments;
 use crate::process::session::shim;
 use crate::sync::stream;
 
@@ -37,14 +39,14 @@ impl DriverFacts for Answers {
     }
 
     fn devices(&self) -> Vec<DeviceIdentity> {
-        let Ok(shim) = shim() else { return Vec::new() };
+        let Ok(devices) = device::all() else { return Vec::new() };
         let identity = |device: &device::Device| DeviceIdentity {
             uuid: device.facts.uuid,
             pci_domain: device.value(device_attribute::PCI_DOMAIN_ID).unsigned_abs(),
             pci_bus: device.value(device_attribute::PCI_BUS_ID).unsigned_abs(),
             pci_device: device.value(device_attribute::PCI_DEVICE_ID).unsigned_abs(),
         };
-        shim.devices.iter().map(identity).collect()
+        devices.iter().map(identity).collect()
     }
 
     fn alive(&self) -> Result<(), Status> {
@@ -61,7 +63,7 @@ impl DriverFacts for Answers {
     }
 
     fn context_state(&self, context: Handle) -> ContextState {
-        match shim().ok().and_then(|shim| shim.contexts.get(context)) {
+        match CONTEXTS.get().ok().and_then(|contexts| contexts.get(context)) {
             Some(context) if context.is_active() => ContextState::Active,
             Some(_) => ContextState::Inactive,
             None => ContextState::Unknown,
@@ -73,16 +75,16 @@ impl DriverFacts for Answers {
     }
 
     fn context_device(&self, context: Handle) -> Result<i32, Status> {
-        contexts::or_current(context).map(|context| context.device as i32).map_err(|code| code.0)
+        stack::or_current(context).map(|context| context.device as i32).map_err(|code| code.0)
     }
 
     fn context_id(&self, context: Handle) -> Result<u64, Status> {
-        contexts::or_current(context).and_then(|context| context.id()).map_err(|code| code.0)
+        stack::or_current(context).and_then(|context| context.id()).map_err(|code| code.0)
     }
 
     fn stream_object(&self, _context: Handle, handle: Handle, per_thread: bool) -> Result<Handle, Status> {
         let handle = if handle == 0 && per_thread { 2 } else { handle };
-        stream::object_address(CUstream(device::handle(handle))).map_err(|code| code.0)
+        stream::object_address(CUstream(arguments::handle(handle))).map_err(|code| code.0)
     }
 
     fn stream_id(&self, _context: Handle, object: Handle) -> Result<u64, Status> {
@@ -95,7 +97,7 @@ impl DriverFacts for Answers {
     }
 
     fn module_functions(&self, module: Handle) -> Result<Vec<(Handle, CString)>, Status> {
-        module::functions_of(katydid_cuda_sys::CUmodule(device::handle(module))).map_err(|code| code.0)
+        module::functions_of(katydid_cuda_sys::CUmodule(arguments::handle(module))).map_err(|code| code.0)
     }
 
     fn multiprocessor_places(&self) -> Result<(Vec<u8>, Vec<u8>), Status> {
@@ -106,6 +108,6 @@ impl DriverFacts for Answers {
     }
 
     fn unload_module(&self, module: Handle) -> Result<(), Status> {
-        module::unload(katydid_cuda_sys::CUmodule(device::handle(module))).map_err(|code| code.0)
+        module::unload(katydid_cuda_sys::CUmodule(arguments::handle(module))).map_err(|code| code.0)
     }
 }

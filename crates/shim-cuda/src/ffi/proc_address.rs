@@ -11,7 +11,7 @@ use katydid_cuda_sys::proc_address_result::{SUCCESS, SYMBOL_NOT_FOUND, VERSION_N
 use katydid_cuda_sys::{CUresult, Lookup, proc_address};
 
 use crate::context::device::DRIVER_VERSION;
-use crate::ffi::guard::{out, text, write_if_given};
+use crate::ffi::arguments::{out, text, write_if_given};
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 const PER_THREAD: u64 = 2;

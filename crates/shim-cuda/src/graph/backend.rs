@@ -1,10 +1,9 @@
 //! What the shared model of graphs needs of the shim: checks here, work in the worker.
 #![expect(unsafe_code, reason = "packs parameters of C callers, and calls functions of the program")]
 
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::iter;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use katydid_cuda_sys::{
     CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction, CUkernel,
@@ -16,53 +15,38 @@ use katydid_wire::message::{
     kdGraphLaunch, kdGraphUpload, kdImagePiece,
 };
 
-use super::describe::Describer;
-use crate::code::{kernel, library};
+use crate::code::lookup;
+use crate::context::request::{call, enqueue};
 use crate::context::{device, stack};
-use crate::copy::fill::Fill;
-use crate::copy::linear::{Claim, Side, locate};
+use crate::copy::pattern::Fill;
 use crate::copy::rows::{self, Sides};
-use crate::ffi::guard::{call, enqueue};
+use crate::copy::side::{self, Claim, Side, locate};
 use crate::ffi::handle::{object, wire};
-use crate::launch::{backpressure, submit, upcall};
-use crate::memory::{allocation, pinned};
+use crate::graph::describe::Describer;
+use crate::graph::host_work;
+use crate::graph::model::Remote;
+use crate::launch::{backpressure, registry, submit, upcall};
+use crate::memory::{allocation, block, pinned};
 use crate::process::session::shim;
-use crate::sync::stream;
+use crate::sync::{stream, wait};
 
 /// Bytes of a description in one message.
 const PIECE: usize = 1 << 20;
 
-/// The shim, as graphs see it.
-#[derive(Debug, Default)]
-pub(crate) struct Remote {
-    /// Tokens of the program's parts, by executable graph.
-    tokens: Mutex<HashMap<u32, Vec<u64>>>,
-}
-
-impl Remote {
-    fn tokens(&self) -> MutexGuard<'_, HashMap<u32, Vec<u64>>> {
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn tokens_of(&self, exec: u32) -> Vec<u64> {
-        self.tokens().get(&exec).cloned().unwrap_or_default()
-    }
-
-    /// Sends a launch, of a graph that comes to the program or not; wire ids of the context and stream.
-    fn send(&self, exec: u32, plan: &Plan, stream: CUstream, is_mixed: bool) -> Outcome<(u32, u32)> {
-        // The worker records an event behind a graph that comes to the program.
-        backpressure::take_places(stream, if is_mixed { 2 } else { 1 })?;
-        let (stream, context) = (wire(stream)?, stack::wire()?);
-        let steps = iter::once_with(|| plan.flat()).flatten();
-        let kernels = steps.filter_map(|step| match &step.params {
-            Params::Kernel(kernel) => Some(kernel.arguments.bytes()),
-            _ => None,
-        });
-        let named = pinned::push_named(kernels, context, stream)?;
-        let sent = enqueue(&kdGraphLaunch { exec, stream });
-        named.sent();
-        sent.map(|()| (context, stream))
-    }
+/// Sends a launch, of a graph that comes to the program or not; wire ids of the context and stream.
+fn send(exec: u32, plan: &Plan, stream: CUstream, is_mixed: bool) -> Outcome<(u32, u32)> {
+    // The worker records an event behind a graph that comes to the program.
+    backpressure::take_places(stream, if is_mixed { 2 } else { 1 })?;
+    let (stream, context) = (wire(stream)?, stack::wire()?);
+    let steps = iter::once_with(|| plan.flat()).flatten();
+    let kernels = steps.filter_map(|step| match &step.params {
+        Params::Kernel(kernel) => Some(kernel.arguments.bytes()),
+        _ => None,
+    });
+    let named = pinned::push_named(kernels, context, stream)?;
+    let sent = enqueue(&kdGraphLaunch { exec, stream });
+    named.sent();
+    sent.map(|()| (context, stream))
 }
 
 /// Memory that goes back when the last node and launch with it are gone.
@@ -85,13 +69,13 @@ fn keeps_its_launch(was: &Step, step: &Step) -> bool {
 
 impl Backend for Remote {
     fn is_kernel(&self, function: usize) -> bool {
-        library::kernel_behind(CUfunction(std::ptr::with_exposed_provenance_mut(function))).is_ok()
+        lookup::kernel_behind(CUfunction(std::ptr::with_exposed_provenance_mut(function))).is_ok()
     }
 
     fn function_of(&self, kernel: usize, context: usize) -> Outcome<usize> {
         let kernel = object(CUkernel(std::ptr::with_exposed_provenance_mut(kernel)))?;
         let context = object(CUcontext(std::ptr::with_exposed_provenance_mut(context)))?;
-        Ok(kernel::function_in(&kernel, &context.owner())?.handle().0.expose_provenance())
+        Ok(lookup::function_in(&kernel, &context.owner())?.handle().0.expose_provenance())
     }
 
     fn context(&self, context: CUcontext) -> Outcome<usize> {
@@ -119,7 +103,7 @@ impl Backend for Remote {
     }
 
     fn fill(&self, fill: &CUDA_MEMSET_NODE_PARAMS, _context: usize) -> Outcome {
-        Fill(*fill).side().map(drop)
+        side::of_fill(&Fill(*fill)).map(drop)
     }
 
     fn word(&self, operation: &CUstreamBatchMemOpParams, _context: usize) -> Outcome {
@@ -146,7 +130,7 @@ impl Backend for Remote {
         if params.location.id != stack::active()?.device as i32 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        let address = allocation::block(params.bytesize as u64)?;
+        let address = block::allocate(params.bytesize as u64)?;
         Ok((address, Kept(Arc::new(Memory(address)))))
     }
 
@@ -181,7 +165,7 @@ impl Backend for Remote {
         match sent {
             Ok(()) => self.tokens().insert(exec, tokens).map_or(Ok(()), |_| Ok(())),
             Err(code) => {
-                shim()?.parts.leave(tokens, 0);
+                host_work::parts().leave(tokens, 0);
                 Err(code)
             }
         }
@@ -202,19 +186,18 @@ impl Backend for Remote {
 
     fn launch(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {
         let is_mixed = !self.tokens_of(exec).is_empty();
-        let place = self.send(exec, plan, stream, is_mixed)?;
+        let place = send(exec, plan, stream, is_mixed)?;
         if is_mixed {
-            let shim = shim()?;
-            shim.upcalls.launched(place, shim.session.enqueued());
+            registry::upcalls().launched(place, shim()?.session.enqueued());
         }
-        if shim()?.launches_block { stream::synchronize(stream) } else { Ok(()) }
+        if shim()?.launches_block { wait::synchronize(stream) } else { Ok(()) }
     }
 
     fn run_once(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {
         self.instantiate(exec, exec, plan, 0)?;
         let tokens = self.tokens_of(exec);
-        shim()?.parts.expect_once(&tokens);
-        let sent = self.send(exec, plan, stream, !tokens.is_empty());
+        host_work::parts().expect_once(&tokens);
+        let sent = send(exec, plan, stream, !tokens.is_empty());
         sent.map(drop).and(self.destroy(exec))
     }
 
@@ -226,7 +209,7 @@ impl Backend for Remote {
         let tokens = self.tokens().remove(&exec).unwrap_or_default();
         let shim = shim()?;
         let sent = shim.session.enqueue(stack::wire().unwrap_or(0), &kdGraphDestroy { exec });
-        shim.parts.leave(tokens, shim.session.enqueued());
+        host_work::parts().leave(tokens, shim.session.enqueued());
         sent
     }
 

@@ -2,12 +2,12 @@
 #![expect(unsafe_code, reason = "packs parameters of C callers")]
 
 use katydid_cuda_sys::{
-    CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUresult, CUstream, CUstreamBatchMemOpParams, memory_type,
+    CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUresult, CUstream, CUstreamBatchMemOpParams,
 };
 use katydid_graph::{Batch, Host, Launch, Params, Taken};
 
-use super::of_process;
-use crate::copy::linear::Claim;
+use crate::copy::side::{self, Claim};
+use crate::graph::model::{self, of_process};
 use crate::sync::stream;
 
 /// Whether anything is captured at all: without that, most calls need no look.
@@ -42,27 +42,7 @@ pub(crate) unsafe fn launch(stream: CUstream, launch: impl FnOnce() -> Launch) -
 
 /// A copy of one row. What the program calls a side decides how the node names it.
 pub(crate) fn copy(stream: CUstream, to: (Claim, u64), from: (Claim, u64), size: usize) -> Result<bool, CUresult> {
-    rows(stream, &row(to, from, size))
-}
-
-/// A copy of one row as a node has it.
-pub(super) fn row(to: (Claim, u64), from: (Claim, u64), size: usize) -> CUDA_MEMCPY3D {
-    let kind = |claim: Claim| match claim {
-        Claim::Device => memory_type::DEVICE,
-        Claim::Host => memory_type::HOST,
-        Claim::Any => memory_type::UNIFIED,
-    };
-    let mut it = CUDA_MEMCPY3D { WidthInBytes: size, Height: 1, Depth: 1, ..CUDA_MEMCPY3D::default() };
-    (it.srcMemoryType, it.dstMemoryType) = (kind(from.0), kind(to.0));
-    match from.0 {
-        Claim::Host => it.srcHost = std::ptr::with_exposed_provenance(from.1 as usize),
-        _ => it.srcDevice = from.1,
-    }
-    match to.0 {
-        Claim::Host => it.dstHost = std::ptr::with_exposed_provenance_mut(to.1 as usize),
-        _ => it.dstDevice = to.1,
-    }
-    it
+    rows(stream, &side::row(to, from, size))
 }
 
 /// A copy of rows and slices.
@@ -100,11 +80,6 @@ pub(crate) fn words(stream: CUstream, operations: &[CUstreamBatchMemOpParams]) -
     })
 }
 
-/// Refuses what cannot be captured, in a stream that is; the legacy stream while blocking ones are.
-pub(crate) fn refuse(stream: CUstream) -> Result<(), CUresult> {
-    if is_quiet() { Ok(()) } else { of_process().refuse_captured(stream::place(stream)?) }
-}
-
 /// A stream-ordered allocation: its address, if it became a node. Outside of captures such a call is unsafe.
 pub(crate) fn allocate(stream: CUstream, size: usize) -> Result<Option<u64>, CUresult> {
     if is_quiet() {
@@ -113,7 +88,7 @@ pub(crate) fn allocate(stream: CUstream, size: usize) -> Result<Option<u64>, CUr
     let device = stream::context_of(stream)?.device as i32;
     let taken = of_process().take_alloc(stream::place(stream)?, size, device)?;
     if taken.is_none() {
-        super::forbid()?;
+        model::forbid()?;
     }
     Ok(taken)
 }
@@ -124,7 +99,7 @@ pub(crate) fn free(stream: CUstream, address: u64) -> Result<bool, CUresult> {
         if of_process().take_free(stream::place(stream)?, address)? == Taken::Yes {
             return Ok(true);
         }
-        super::forbid()?;
+        model::forbid()?;
     }
     of_process().free(address)
 }

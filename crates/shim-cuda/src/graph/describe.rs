@@ -6,15 +6,14 @@ use katydid_cuda_sys::{
 use katydid_graph::{Kernel, Params, Plan, Step};
 use katydid_wire::facts::{EdgeFacts, GraphFacts, StepFacts, Work};
 
-use super::host_work::{Part, Rows};
-use crate::copy::fill::Fill;
-use crate::copy::linear::Side;
+use crate::copy::pattern::Fill;
 use crate::copy::rows::{self, Sides};
+use crate::copy::side::{self, Side};
 use crate::ffi::handle::wire;
-use crate::launch::submit::Target;
-use crate::launch::upcall;
+use crate::graph::host_work::{self, Part, Rows};
+use crate::launch::registry;
+use crate::launch::target::Target;
 use crate::memory::pinned;
-use crate::process::session::shim;
 
 /// Describes plans, and notes the parts of the program in them.
 #[derive(Default)]
@@ -71,8 +70,8 @@ impl Describer {
 
     /// A new token for a part of the program.
     fn part(&mut self, part: Part) -> Result<u64, CUresult> {
-        let token = upcall::new_token()?;
-        shim()?.parts.add(token, part);
+        let token = registry::upcalls().mint();
+        host_work::parts().add(token, part);
         self.tokens.push(token);
         Ok(token)
     }
@@ -100,7 +99,7 @@ impl Describer {
     /// A fill: the program's where only that reaches the memory.
     fn fill(&mut self, node: &CUDA_MEMSET_NODE_PARAMS, context: u32) -> Result<Work, CUresult> {
         let fill = Fill(*node);
-        if matches!(fill.side()?, Side::Own(_)) {
+        if matches!(side::of_fill(&fill)?, Side::Own(_)) {
             self.check_place(&[node.dst])?;
             return Ok(Work::Host { token: self.part(Part::Fill(fill))? });
         }

@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdUpcallBytes, kdUpcallData};
 
-use crate::copy::fill::Fill;
+use crate::copy::pattern::Fill;
 use crate::process::session::shim;
 
 /// Bytes of one message.
@@ -62,6 +62,13 @@ struct State {
     leaving: Vec<(u64, u64)>,
     /// The same of graphs that are launched once, until they have been asked for.
     once: HashMap<u64, u64>,
+}
+
+static PARTS: LazyLock<Parts> = LazyLock::new(Parts::default);
+
+/// The program's parts of its graphs.
+pub(crate) fn parts() -> &'static Parts {
+    &PARTS
 }
 
 impl Parts {

@@ -7,20 +7,20 @@
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUresult, CUstream};
 use katydid_graph::Params;
 
-use super::{capture, of_process};
 use crate::context::stack;
-use crate::copy::fill::Fill;
-use crate::copy::linear::{Claim, Side};
+use crate::copy::pattern::Fill;
 use crate::copy::rows::{self, Sides};
+use crate::copy::side::{self, Claim, Side};
+use crate::graph::model::of_process;
 use crate::memory::pinned;
-use crate::sync::stream;
+use crate::sync::{stream, wait};
 
 /// Bytes of the largest copy that is given so: the worker has pinned memory of its own for all of it meanwhile.
 const MAX_COPY_BYTES: u64 = 256 << 20;
 
 /// A copy of one row; whether it was given to the stream so.
 pub(crate) fn copy(stream: CUstream, to: (Claim, u64), from: (Claim, u64), size: usize) -> Result<bool, CUresult> {
-    if pinned::may_be_behind_functions()? { give_rows(stream, &capture::row(to, from, size)) } else { Ok(false) }
+    if pinned::may_be_behind_functions()? { give_rows(stream, &side::row(to, from, size)) } else { Ok(false) }
 }
 
 /// The same of a copy of rows and slices.
@@ -30,7 +30,7 @@ pub(crate) fn rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUres
 
 /// The same of a fill.
 pub(crate) fn fill(stream: CUstream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<bool, CUresult> {
-    if !pinned::may_be_behind_functions()? || kind_of(Fill(*fill).side()?)? != Kind::Pinned {
+    if !pinned::may_be_behind_functions()? || kind_of(side::of_fill(&Fill(*fill))?)? != Kind::Pinned {
         return Ok(false);
     }
     give(stream, |context| of_process().fill_params(fill, context))
@@ -50,7 +50,7 @@ fn give_rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
     let is_given = give(stream, |context| of_process().copy_params(copy, context))?;
     // In its turn all the same: by waiting alone the stream is in order with no other.
     if is_given && kinds.contains(&Kind::Pageable) {
-        stream::synchronize_in(stream::asked_in(stream)?, stream::wire(stream)?)?
+        wait::synchronize_in(stream::asked_in(stream)?, stream::wire(stream)?)?
     }
     Ok(is_given)
 }

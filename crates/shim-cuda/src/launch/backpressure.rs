@@ -1,90 +1,15 @@
-//! What streams are given behind functions of the program: no more than a driver's queue holds.
+//! Waiting for a place in a stream that has functions of the program to come to.
 //!
 //! A driver has a caller wait when a stream has no place left. Here it is the worker's main loop that calls the driver, and
 //! while it waited no other thread of the program would be served; what came for it meanwhile would fill the link, behind
-//! which the function's end could not be told. So the thread that calls waits, before it sends. Functions are told apart
-//! by streams: until the first one that a stream has not come past has returned, all that the stream was given since is there.
-
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+//! which the function's end could not be told. So the thread that calls waits, before it sends.
 
 use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_wire::message::cuStreamQuery;
 
+use crate::launch::registry;
 use crate::process::session::shim;
 use crate::sync::stream;
-
-/// Pieces of work that a stream may have behind a function. NVIDIA's driver has places for a thousand and some.
-const PLACES: u64 = 1000;
-/// How often a stream is asked whether it has come past functions that will not be called, as after a fault.
-const PERIOD: Duration = Duration::from_millis(100);
-
-/// A stream that has functions to come to.
-#[derive(Default)]
-struct Behind {
-    /// Pieces of work that it was given since it has had any.
-    given: u64,
-    /// Tokens of the functions, with what had been given before each.
-    functions: VecDeque<(u64, u64)>,
-}
-
-impl Behind {
-    fn is_full(&self) -> bool {
-        self.functions.front().is_some_and(|(_, before)| self.given - before >= PLACES)
-    }
-}
-
-/// All of them, by the keys of streams.
-#[derive(Default)]
-pub(crate) struct Streams {
-    all: Mutex<HashMap<u64, Behind>>,
-    /// A function has returned.
-    ended: Condvar,
-}
-
-impl Streams {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Behind>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A stream is about to be given a function.
-    pub(crate) fn begin(&self, stream: u64, token: u64) {
-        let mut all = self.lock();
-        let behind = all.entry(stream).or_default();
-        behind.functions.push_back((token, behind.given));
-    }
-
-    /// The function has returned, or was not given.
-    pub(crate) fn end(&self, token: u64) {
-        self.lock().retain(|_, behind| {
-            behind.functions.retain(|(other, _)| *other != token);
-            !behind.functions.is_empty()
-        });
-        self.ended.notify_all();
-    }
-
-    /// Takes so many places of a stream, if there is one left; all streams without functions have.
-    fn take(&self, stream: u64, places: u64) -> bool {
-        let mut all = self.lock();
-        let Some(behind) = all.get_mut(&stream) else { return true };
-        let is_free = !behind.is_full();
-        behind.given += if is_free { places } else { 0 };
-        is_free
-    }
-
-    /// Waits a while for a place.
-    fn wait(&self, stream: u64) {
-        let is_full = |all: &mut HashMap<u64, Behind>| all.get(&stream).is_some_and(Behind::is_full);
-        drop(self.ended.wait_timeout_while(self.lock(), PERIOD, is_full));
-    }
-
-    /// The stream has nothing left to come to.
-    fn forget(&self, stream: u64) {
-        self.lock().remove(&stream);
-        self.ended.notify_all();
-    }
-}
 
 /// Before a call, outside of captures, that gives a stream something to do: waits for a place.
 ///
@@ -101,62 +26,22 @@ pub(crate) fn take_place(stream: CUstream) -> Result<(), CUresult> {
 ///
 /// As [`take_place`].
 pub(crate) fn take_places(stream: CUstream, places: u64) -> Result<(), CUresult> {
-    let shim = shim()?;
-    if !shim.upcalls.are_functions_due() {
+    let upcalls = registry::upcalls();
+    if !upcalls.are_functions_due() {
         return Ok(());
     }
-    let (streams, key) = (shim.upcalls.streams(), stream::place(stream)?.key);
+    let (streams, key) = (upcalls.streams(), stream::place(stream)?.key);
     while !streams.take(key, places) {
         streams.wait(key);
         if streams.take(key, places) {
             break;
         }
         let query = cuStreamQuery { hStream: stream::wire(stream)? };
-        match shim.session.call(stream::asked_in(stream)?, &query) {
+        match shim()?.session.call(stream::asked_in(stream)?, &query) {
             Err(CUresult::ERROR_NOT_READY) => {}
             Ok(_) => streams.forget(key),
             Err(code) => return Err(code),
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stream_is_full_behind_its_first_function() {
-        let streams = Streams::default();
-        assert!((0..2 * PLACES).all(|_| streams.take(7, 1)));
-        streams.begin(7, 1);
-        assert!((0..PLACES / 2).all(|_| streams.take(7, 1)));
-        streams.begin(7, 2);
-        assert!((0..PLACES / 2).all(|_| streams.take(7, 1)));
-        assert!(!streams.take(7, 1) && streams.take(8, 1));
-        streams.end(1);
-        assert!((0..PLACES / 2).all(|_| streams.take(7, 1)));
-        assert!(!streams.take(7, 1));
-        streams.end(2);
-        assert!(streams.take(7, 1) && streams.lock().is_empty());
-    }
-
-    #[test]
-    fn who_waits_goes_on_when_a_function_has_returned_or_will_not_be_called() {
-        let streams = Streams::default();
-        let end: [fn(&Streams); 2] = [|streams| streams.end(1), |streams| streams.forget(7)];
-        for end in end {
-            streams.begin(7, 1);
-            while streams.take(7, 1) {}
-            std::thread::scope(|scope| {
-                let waiting = scope.spawn(|| {
-                    while !streams.take(7, 1) {
-                        streams.wait(7);
-                    }
-                });
-                assert!(!waiting.is_finished());
-                end(&streams);
-            });
-        }
-    }
 }

@@ -8,9 +8,10 @@ use katydid_cuda_sys::{CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, 
 use katydid_wire::message::kdClusters;
 
 use crate::code::properties::Code;
+use crate::context::request::call;
 use crate::context::stack;
-use crate::ffi::guard::{call, out};
-use crate::launch::submit::Target;
+use crate::ffi::arguments::out;
+use crate::launch::target::Target;
 
 /// Most blocks of a cluster, and of one that is larger than what every device can run.
 const PORTABLE: u32 = 8;

@@ -7,10 +7,10 @@ use std::sync::{Arc, PoisonError};
 use katydid_cuda_sys::{CUfunction, CUresult, CUstream, CUtexref, device_attribute, launch_param};
 use katydid_driver_state::launch::OldLaunch;
 
-use crate::code::function::Function;
+use crate::code::records::Function;
+use crate::context::device;
 use crate::ffi::handle::object;
 use crate::launch::submit;
-use crate::process::session::shim;
 
 /// Changes what is set on a function.
 fn change<R>(function: CUfunction, with: impl FnOnce(&Function, &mut OldLaunch) -> R) -> Result<R, CUresult> {
@@ -21,7 +21,7 @@ fn change<R>(function: CUfunction, with: impl FnOnce(&Function, &mut OldLaunch) 
 
 /// `cuFuncSetBlockShape`.
 pub(crate) fn set_block(function: CUfunction, x: i32, y: i32, z: i32) -> Result<(), CUresult> {
-    let devices = &shim()?.devices;
+    let devices = device::all()?;
     change(function, |function, kept| {
         let device = &devices[function.context.device as usize];
         let limits = [

@@ -7,10 +7,10 @@
 use katydid_cuda_sys::{CUfunction, CUoccupancyB2DSize, CUresult, device_attribute, function_attribute};
 use katydid_wire::message::{kdAvailableSharedMemory, kdOccupancy};
 
-use crate::context::stack;
-use crate::ffi::guard::{call, out};
-use crate::launch::submit::Target;
-use crate::process::session::shim;
+use crate::context::request::call;
+use crate::context::{device, stack};
+use crate::ffi::arguments::out;
+use crate::launch::target::Target;
 
 /// `CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE` is the only flag.
 const FLAGS: u32 = 1;
@@ -90,7 +90,7 @@ pub(crate) unsafe fn max_potential_block_size_with_flags(
     let (grid, block) = unsafe { (out(grid)?, out(block)?) };
     let target = Target::of(function)?;
     let context = stack::active()?;
-    let device = &shim()?.devices[context.device as usize];
+    let device = &device::all()?[context.device as usize];
     let most = target.code_on(context.device)?.attribute(function_attribute::MAX_THREADS_PER_BLOCK)?;
     let search = Search {
         most: if limit <= 0 { most } else { most.min(limit) },

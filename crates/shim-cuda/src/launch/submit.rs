@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "reads parameters and attributes of C callers")]
 
 use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use katydid_client::params::ParamError;
@@ -15,20 +15,17 @@ use katydid_cuda_sys::{
 };
 use katydid_wire::message::kdLaunch;
 
-use crate::code::function::Function;
-use crate::code::kernel::Kernel;
-use crate::code::library;
 use crate::code::properties::Code;
-use crate::context::contexts::Home;
-use crate::context::device::Device;
+use crate::context::device::{self, Device};
 use crate::context::stack;
-use crate::ffi::guard::refuse;
+use crate::ffi::arguments::refuse;
 use crate::ffi::handle::{glance, object, wire};
 use crate::graph::capture;
+use crate::launch::target::Target;
 use crate::launch::{backpressure, clusters, occupancy};
 use crate::memory::pinned;
 use crate::process::session::shim;
-use crate::sync::stream;
+use crate::sync::{stream, wait};
 
 /// Threads of a warp, what registers are given to it in, and what warps are spread over.
 const WARP: u32 = 32;
@@ -52,59 +49,6 @@ thread_local! {
     static ATTRIBUTES: Cell<Vec<CUlaunchAttribute>> = const { Cell::new(Vec::new()) };
     /// What this thread launched lately, by the place of its handle.
     static KNOWN: RefCell<[Option<Known>; KNOWN_TARGETS]> = const { RefCell::new([const { None }; KNOWN_TARGETS]) };
-}
-
-/// What a launch runs: programs pass kernels where functions are meant.
-pub(crate) enum Target {
-    Function(Arc<Function>),
-    Kernel(Arc<Kernel>),
-}
-
-impl Target {
-    /// # Errors
-    ///
-    /// `ERROR_INVALID_HANDLE` for what is neither.
-    pub(crate) fn of(function: CUfunction) -> Result<Self, CUresult> {
-        object(function).map(Self::Function).or_else(|_| library::kernel_behind(function).map(Self::Kernel))
-    }
-
-    /// Wire ids of function and kernel, one of them 0.
-    pub(crate) fn wire(&self) -> (u32, u32) {
-        match self {
-            Self::Function(function) => (function.wire(), 0),
-            Self::Kernel(kernel) => (0, kernel.wire()),
-        }
-    }
-
-    /// Its name, as its module has it.
-    pub(crate) fn name(&self) -> &CStr {
-        match self {
-            Self::Function(function) => function.name(),
-            Self::Kernel(kernel) => kernel.name(),
-        }
-    }
-
-    /// Refuses a function in a stream of another context; kernels are at home in all of them.
-    fn check_context(&self, of_stream: Home) -> Result<(), CUresult> {
-        match self {
-            Self::Function(function) if function.context.wire() != of_stream.owner => {
-                Err(CUresult::ERROR_INVALID_HANDLE)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// What is known of it on a device, which is that of its context if it has one.
-    ///
-    /// # Errors
-    ///
-    /// As [`Kernel::code`].
-    pub(crate) fn code_on(&self, device: u32) -> Result<&Code, CUresult> {
-        match self {
-            Self::Function(function) => Ok(&function.code),
-            Self::Kernel(kernel) => kernel.code_on(device),
-        }
-    }
 }
 
 /// A target that this thread has launched, with which it is recognised: a launch of one that is known takes no share in it.
@@ -267,7 +211,7 @@ pub(crate) unsafe fn cooperative_kernels(
     flags: u32,
 ) -> Result<(), CUresult> {
     const FLAGS: u32 = 3;
-    if list.is_null() || count == 0 || count as usize > shim()?.devices.len() || flags > FLAGS {
+    if list.is_null() || count == 0 || count as usize > device::all()?.len() || flags > FLAGS {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: below `count`, by the contract.
@@ -369,7 +313,7 @@ unsafe fn launch(
     backpressure::take_place(stream)?;
     // SAFETY: handed on.
     Known::lend(function, |target| unsafe { launch_now(target, shape, stream, attributes, params) })?;
-    if shim()?.launches_block { stream::synchronize(stream) } else { Ok(()) }
+    if shim()?.launches_block { wait::synchronize(stream) } else { Ok(()) }
 }
 
 /// Outside of captures.
@@ -392,7 +336,7 @@ unsafe fn launch_now(
         _ => stack::active_home()?,
     };
     target.check_context(of_stream.unwrap_or(context))?;
-    let device = &shim()?.devices[context.device as usize];
+    let device = &device::all()?[context.device as usize];
     let code = target.code_on(context.device)?;
     if attributes.iter().any(|attribute| attribute.id == launch_attribute::COOPERATIVE && attribute.value[0] != 0) {
         // Too much shared memory is a way of being too large together.
@@ -456,7 +400,7 @@ pub(crate) unsafe fn for_node(launch: &katydid_graph::Launch) -> Result<katydid_
     let named = if launch.function == 0 { launch.kernel } else { launch.function };
     let target = Target::of(CUfunction(std::ptr::with_exposed_provenance_mut(named)))?;
     let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared };
-    let device = &shim()?.devices[context.device as usize];
+    let device = &device::all()?[context.device as usize];
     let code = target.code_on(context.device)?;
     shape.check(code, device)?;
     let cooperative = launch.attributes.get(&launch_attribute::COOPERATIVE).is_some_and(|value| value[0] != 0);
@@ -489,7 +433,7 @@ fn code_of(error: ParamError) -> CUresult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::contexts::Context;
+    use crate::context::record::Context;
     use katydid_client::memory::Arena;
     use katydid_client::slab::Slot;
     use katydid_cuda_sys::Pod as _;

@@ -8,9 +8,11 @@ use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUdeviceptr, CUresult, host_alloc_flags};
 
 use crate::context::stack;
-use crate::ffi::guard::out;
-use crate::graph;
-use crate::memory::pinned::{HostBacking, PAGE};
+use crate::ffi::arguments::out;
+use crate::graph::model;
+use crate::memory::host_backing::{self, HostBacking};
+use crate::memory::pinned;
+use crate::memory::registration::PAGE;
 use crate::process::session::shim;
 
 /// Every flag that there is.
@@ -35,7 +37,7 @@ pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, 
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let context = stack::active()?.owner();
-    graph::forbid()?;
+    model::forbid()?;
     if flags & !FLAGS != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -44,7 +46,7 @@ pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, 
         return Ok(());
     }
     let shim = shim()?;
-    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let pinned = pinned::get().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let pages = (size as u64).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
     let place = Place::Host { flags: flags | host_alloc_flags::DEVICEMAP };
@@ -60,7 +62,7 @@ pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, 
 
 /// The block is used again when the GPU is done with it; a large one goes back to the system.
 pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
-    graph::forbid()?;
+    model::forbid()?;
     if pointer.is_null() {
         return Ok(());
     }
@@ -68,10 +70,10 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
     let address = pointer.addr() as u64;
     let is_pinned = |region: &Region| matches!(region.place, Place::Host { .. });
     let region = shim.regions.remove(address, is_pinned).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let pinned = pinned::get().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     pinned.forget(&region)?;
     pinned.arena.free(address, shim.session.enqueued()).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-    if region.size >= LARGE { pinned.give_back() } else { Ok(()) }
+    if region.size >= LARGE { host_backing::give_back(pinned) } else { Ok(()) }
 }
 
 /// The region of pinned memory that holds an address.

@@ -10,11 +10,10 @@ use std::sync::atomic::Ordering;
 use katydid_client::memory::Backing;
 use katydid_client::threads;
 use katydid_cuda_sys::CUresult;
-use katydid_wire::message::{kdIdle, kdReclaimDevices, kdReclaimDone};
+use katydid_wire::message::{kdDeviceShrink, kdIdle, kdReclaimDevices, kdReclaimDone};
 
-use crate::context::contexts;
-use crate::context::device::Device;
-use crate::memory::allocation;
+use crate::context::device::{self, Device};
+use crate::context::{record, settle, stack};
 use crate::process::session::{Shim, shim};
 
 /// So much is worth a thread.
@@ -36,16 +35,33 @@ impl Backing for IdleBacking {
     }
 
     fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult> {
-        allocation::shrink(self.position, range)
+        shrink(self.position, range)
     }
 
     fn settle(&self) -> Result<u64, CUresult> {
-        contexts::settle_quietly(self.ordinal)
+        settle::settle_quietly(self.ordinal)
     }
 }
 
+/// Gives a range back. That means the same in any context, and without one.
+pub(crate) fn shrink(device: i32, range: &Range<u64>) -> Result<(), CUresult> {
+    let message = kdDeviceShrink { device, address: range.start, size: range.end - range.start };
+    shim()?.session.call(stack::wire().unwrap_or(0), &message).map(drop)
+}
+
+/// Frees a block of a device, which is used again when the GPU has passed so many messages.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE` for what is no block.
+pub(crate) fn free(device: &Device, address: u64, epoch: u64) -> Result<(), CUresult> {
+    let unused = device.memory.free(address, epoch).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    note(device, unused);
+    Ok(())
+}
+
 /// So many bytes of a device's memory are the program's and not in use.
-pub(crate) fn note(device: &Device, unused: u64) {
+fn note(device: &Device, unused: u64) {
     if unused >= MUCH && !device.is_idle.load(Ordering::Relaxed) && !device.is_idle.swap(true, Ordering::Relaxed) {
         // Without the thread the memory stays here, as if it were in use.
         let _ = announce(device);
@@ -55,17 +71,17 @@ pub(crate) fn note(device: &Device, unused: u64) {
 #[cold]
 fn announce(device: &Device) -> Result<(), CUresult> {
     static THREAD: OnceLock<bool> = OnceLock::new();
-    let shim = shim()?;
-    let is_there = *THREAD.get_or_init(|| threads::start("katydid-idle", STACK, move || serve(shim)).is_ok());
-    let context = contexts::any_on(device.position)?;
+    let (shim, devices) = (shim()?, device::all()?);
+    let is_there = *THREAD.get_or_init(|| threads::start("katydid-idle", STACK, move || serve(shim, devices)).is_ok());
+    let context = record::any_on(device.position)?;
     if is_there { shim.session.enqueue(context, &kdIdle { device: device.position as u32 }) } else { Ok(()) }
 }
 
 /// Does what the worker asks for until the session ends.
-fn serve(shim: &Shim) {
+fn serve(shim: &Shim, devices: &[Device]) {
     while let Ok(number) = shim.session.next_reclaim_request() {
         let Ok(wanted) = shim.session.ask(0, &kdReclaimDevices {}) else { return };
-        for (ordinal, device) in shim.devices.iter().enumerate() {
+        for (ordinal, device) in devices.iter().enumerate() {
             if wanted.devices & 1_u32.checked_shl(device.position as u32).unwrap_or(0) != 0 {
                 // What cannot be given back is not: the worker hears that this is all.
                 let _ = give_back(ordinal as u32);
@@ -79,6 +95,6 @@ fn serve(shim: &Shim) {
 
 /// Gives back what lies idle of a device; how many bytes.
 pub(crate) fn give_back(ordinal: u32) -> Result<u64, CUresult> {
-    let device = &shim()?.devices[ordinal as usize];
+    let device = &device::all()?[ordinal as usize];
     Ok(device.memory.give_back(&IdleBacking { ordinal, position: device.position as i32 }))
 }

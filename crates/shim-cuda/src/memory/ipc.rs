@@ -17,14 +17,14 @@ use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
 use katydid_wire::message::{kdEventBorrow, kdEventLend, kdForeignMap, kdForeignUnmap, kdMemoryLend, kdMemoryTakeBack};
 
-use crate::context::device::handle;
-use crate::context::{contexts, stack};
-use crate::ffi::guard::{call, out};
+use crate::context::request::call;
+use crate::context::{device, settle, stack};
+use crate::ffi::arguments::{handle, out};
 use crate::ffi::handle::{object, wire};
-use crate::memory::allocation::in_need;
+use crate::memory::device_backing::in_need;
 use crate::memory::virtual_memory;
 use crate::process::session::shim;
-use crate::sync::event::{Done, Event};
+use crate::sync::event::{Done, EVENTS, Event};
 use crate::sync::stream::Apart;
 
 /// First bytes of a handle of memory.
@@ -92,10 +92,12 @@ struct Open {
 }
 
 /// By the address that the program knows.
-#[derive(Debug, Default)]
-pub(crate) struct Opened {
+#[derive(Debug)]
+struct Opened {
     all: Mutex<BTreeMap<u64, Open>>,
 }
+
+static OPENED: Opened = Opened { all: Mutex::new(BTreeMap::new()) };
 
 impl Opened {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Open>> {
@@ -105,11 +107,13 @@ impl Opened {
 
 /// First addresses of this program's memory that has handles.
 #[derive(Debug, Default)]
-pub(crate) struct Given {
+struct Given {
     all: Mutex<BTreeSet<u64>>,
     /// There was ever one: most programs lend nothing, and free often.
     is_any: AtomicBool,
 }
+
+static GIVEN: Given = Given { all: Mutex::new(BTreeSet::new()), is_any: AtomicBool::new(false) };
 
 impl Given {
     fn note(&self, address: u64) {
@@ -134,11 +138,10 @@ pub(crate) fn told(name: [u8; NAME]) -> Vec<u8> {
 
 /// Memory is about to be freed: its handles lead to nothing from here on, also for a program that is told so right after this.
 pub(crate) fn freed(address: CUdeviceptr) -> Result<(), CUresult> {
-    let shim = shim()?;
-    if !shim.given.take(address) {
+    if !GIVEN.take(address) {
         return Ok(());
     }
-    shim.session.call(0, &kdMemoryTakeBack { address }).map(drop)
+    shim()?.session.call(0, &kdMemoryTakeBack { address }).map(drop)
 }
 
 /// Of memory from `cuMemAlloc` and its like.
@@ -157,10 +160,10 @@ pub(crate) unsafe fn memory_handle(target: *mut CUipcMemHandle, address: CUdevic
 /// The handle of memory in a device's arena.
 pub(crate) fn lend(region: &Region) -> Result<CUipcMemHandle, CUresult> {
     let (shim, wrong) = (shim()?, CUresult::ERROR_INVALID_VALUE);
-    let device = shim.devices.get(region.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    let device = device::all()?.get(region.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
     let reply =
         call(&kdMemoryLend { incarnation: incarnation(), memory: 0, address: region.start, length: region.size })?;
-    shim.given.note(region.start);
+    GIVEN.note(region.start);
     let name = reply.name.as_slice().try_into().map_err(|_| shim.session.broken("kdMemoryLend"))?;
     if region.size >> SIZE_BITS != 0 {
         return Err(wrong);
@@ -206,13 +209,13 @@ pub(crate) unsafe fn open_memory_once(
 
 fn is_open(handle: &CUipcMemHandle) -> Result<bool, CUresult> {
     let lent = Lent::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    Ok(shim()?.opened.lock().values().any(|open| open.lent == lent && !open.is_pooled))
+    Ok(OPENED.lock().values().any(|open| open.lent == lent && !open.is_pooled))
 }
 
 /// The address of what a handle stands for; the same one for a handle that is open already.
 pub(crate) fn open(handle: &CUipcMemHandle, is_pooled: bool) -> Result<u64, CUresult> {
     let lent = Lent::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    let mut all = shim()?.opened.lock();
+    let mut all = OPENED.lock();
     let alike = |open: &Open| open.lent == lent && open.is_pooled == is_pooled;
     if let Some((address, open)) = all.iter_mut().find(|(_, open)| alike(open)) {
         open.count += 1;
@@ -227,13 +230,13 @@ pub(crate) fn open(handle: &CUipcMemHandle, is_pooled: bool) -> Result<u64, CUre
 
 /// Whether memory of another program's pool begins here.
 pub(crate) fn is_pooled(address: CUdeviceptr) -> bool {
-    shim().is_ok_and(|shim| shim.opened.lock().get(&address).is_some_and(|open| open.is_pooled))
+    OPENED.lock().get(&address).is_some_and(|open| open.is_pooled)
 }
 
 /// Maps what is lent at addresses of this program's.
 fn map(lent: &Lent) -> Result<u64, CUresult> {
     let shim = shim()?;
-    let ordinal = shim.devices.iter().position(|device| device.position == lent.position());
+    let ordinal = device::all()?.iter().position(|device| device.position == lent.position());
     let ordinal = ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32;
     let start = virtual_memory::reserve_for(lent.whole)?;
     let name = told(lent.name);
@@ -256,7 +259,7 @@ pub(crate) fn close_memory(address: CUdeviceptr) -> Result<(), CUresult> {
 pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
     stack::active()?;
     let shim = shim()?;
-    let mut all = shim.opened.lock();
+    let mut all = OPENED.lock();
     let open = all.get_mut(&address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     open.count -= 1;
     if open.count > 0 {
@@ -264,7 +267,7 @@ pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
     }
     let Open { lent, start, .. } = *open;
     all.remove(&address);
-    contexts::settle_all()?;
+    settle::settle_all()?;
     shim.regions.remove(address, |region| region.place == Place::Mapped);
     call(&kdForeignUnmap { address: start, size: lent.whole })?;
     virtual_memory::unreserve(start, lent.whole as usize)
@@ -302,9 +305,8 @@ pub(crate) unsafe fn open_event(target: *mut CUevent, shared: CUipcEventHandle) 
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
     let context = stack::active()?.owner();
-    let shim = shim()?;
     let name = told(event_name(&shared).ok_or(CUresult::ERROR_INVALID_HANDLE)?);
-    let event = shim.events.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+    let event = EVENTS.get()?.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
         call(&kdEventBorrow { event: slot.index + 1, name: &name })?;
         let (was_recorded, is_shared) = (AtomicBool::new(true), AtomicBool::new(true));
         Ok(Event { slot, context, was_recorded, is_shared, is_private: false, done: Done::default() })

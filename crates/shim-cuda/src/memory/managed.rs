@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use katydid_client::output::say;
 use katydid_client::regions::{Place, Region};
@@ -16,11 +16,14 @@ use katydid_fatbin::Image;
 use katydid_mem_advise::{Advice, Book, Target};
 use katydid_wire::message::{kdManagedDrop, kdManagedHold};
 
-use crate::context::stack;
-use crate::ffi::guard::out;
+use crate::context::{device, stack};
+use crate::ffi::arguments::out;
 use crate::ffi::handle::object;
-use crate::memory::allocation::in_need;
-use crate::memory::pinned::{HostBacking, PAGE};
+use crate::memory::counts::MANAGED;
+use crate::memory::device_backing::in_need;
+use crate::memory::host_backing::HostBacking;
+use crate::memory::pinned;
+use crate::memory::registration::PAGE;
 use crate::process::session::shim;
 use crate::sync::stream;
 
@@ -29,8 +32,6 @@ const MAX_RANGES: usize = 1 << 20;
 
 /// What was advised.
 static BOOK: Book = Book::new();
-/// Blocks that there are: most programs have none, and their launches need not look for any.
-static BLOCKS: AtomicUsize = AtomicUsize::new(0);
 /// Some code has atomic operations of system scope, and managed memory is not for host and device at once.
 static SYSTEM_ATOMICS: AtomicBool = AtomicBool::new(false);
 /// Bytes of the largest image that is searched for them: what a compiler makes of a program is smaller, what is larger comes
@@ -39,12 +40,7 @@ const MOST_CODE: usize = 2 << 20;
 
 /// Devices that advice can name.
 fn devices() -> Result<usize, CUresult> {
-    Ok(shim()?.devices.len())
-}
-
-/// Whether there is any managed memory.
-pub(crate) fn is_used() -> bool {
-    BLOCKS.load(Ordering::Relaxed) > 0
+    Ok(device::all()?.len())
 }
 
 /// # Safety
@@ -54,12 +50,12 @@ pub(crate) unsafe fn allocate(target: *mut CUdeviceptr, size: usize, flags: u32)
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let context = stack::active()?.owner();
-    crate::graph::forbid()?;
+    crate::graph::model::forbid()?;
     if size == 0 || (flags != attach_flags::GLOBAL && flags != attach_flags::HOST) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let shim = shim()?;
-    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let pinned = pinned::get().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let pages = (size as u64).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
     hold(context.device, (address, pages), context.wire())?;
@@ -75,7 +71,7 @@ pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
     let region = shim.regions.remove(address, |region| region.place == Place::Managed);
     let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     forget(&region);
-    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let pinned = pinned::get().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     pinned.forget(&region)?;
     let_go(address)?;
     pinned.arena.free(address, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
@@ -87,7 +83,7 @@ pub(crate) fn hold(ordinal: u32, (address, size): (u64, u64), context: u32) -> R
     let shim = shim()?;
     let held = in_need(ordinal, size, || shim.session.call(context, &kdManagedHold { address, size }));
     held.map(drop).inspect_err(|_| {
-        if let Some(pinned) = &shim.pinned {
+        if let Some(pinned) = pinned::get() {
             let _ = pinned.arena.free(address, 0);
         }
     })
@@ -100,7 +96,7 @@ pub(crate) fn let_go(address: u64) -> Result<(), CUresult> {
 
 /// One block more.
 pub(crate) fn count() {
-    BLOCKS.fetch_add(1, Ordering::Relaxed);
+    MANAGED.begin();
     tell_of_atomics();
 }
 
@@ -119,13 +115,13 @@ pub(crate) fn note_code(image: &Image<'_>, architectures: &[u32]) {
 /// Whether host and device may use managed memory at once, atomic operations among it.
 fn is_concurrent() -> bool {
     let concurrent = device_attribute::CONCURRENT_MANAGED_ACCESS;
-    shim().is_ok_and(|shim| shim.devices.iter().all(|device| device.value(concurrent) != 0))
+    device::all().is_ok_and(|devices| devices.iter().all(|device| device.value(concurrent) != 0))
 }
 
 /// Says once that updates may be lost which are not natively, where nothing else would tell.
 fn tell_of_atomics() {
     static SAID: AtomicBool = AtomicBool::new(false);
-    let may_meet = SYSTEM_ATOMICS.load(Ordering::Relaxed) && is_used();
+    let may_meet = SYSTEM_ATOMICS.load(Ordering::Relaxed) && MANAGED.is_any();
     if may_meet && !SAID.swap(true, Ordering::Relaxed) {
         say(
             "the program has managed memory and atomic operations of system scope: of host and device at once these are not \
@@ -137,7 +133,7 @@ fn tell_of_atomics() {
 /// What is known of a block goes with it.
 pub(crate) fn forget(region: &Region) {
     BOOK.forget(region.start, region.size);
-    BLOCKS.fetch_sub(1, Ordering::Relaxed);
+    MANAGED.end();
 }
 
 /// Refuses ranges that are not wholly in one managed block.

@@ -16,27 +16,25 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use katydid_arena::{ReserveError, Settled};
 use katydid_client::api_code::ApiCode;
-use katydid_client::memory::{Arena, Backing};
+use katydid_client::memory::Arena;
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::CUresult;
 use katydid_transport::with_lock_held;
 use katydid_wire::message::{kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister};
 
-use crate::code::variable;
-use crate::context::{contexts, stack};
-use crate::copy::transfer::Way;
-use crate::launch::upcall;
+use crate::context::stack;
+use crate::graph::host_work;
+use crate::launch::registry;
+use crate::memory::counts::{MANAGED, REGISTERED, VARIABLES};
 use crate::memory::pinned_sync::{self, Help, Part};
-use crate::memory::{managed, registered};
+use crate::memory::registration::{self, PAGE};
 use crate::process::session::{Shim, shim};
 use crate::sync::stream;
 
-/// Blocks begin and end on pages: they are registered by pages, and programs expect it.
-pub(crate) const PAGE: u64 = 4096;
 /// Bytes of one message that pushes.
 const PIECE: usize = 512 << 10;
 /// Bytes that are compared, and pushed, at once. What kernels and programs wait for has 4 bytes, or two such words, which go
@@ -50,7 +48,7 @@ pub(crate) struct Pinned {
     pub(crate) arena: Arena,
     /// Both sides see the same pages.
     pub(crate) is_shared: bool,
-    start: u64,
+    pub(super) start: u64,
     /// Whole pages that the worker has its own of, by address: blocks on a stream link, registered memory on any.
     copies: Mutex<Copies>,
     /// Pages have come or gone.
@@ -59,6 +57,18 @@ pub(crate) struct Pinned {
     flags: Mutex<BTreeMap<u64, Region>>,
     /// How many they are: most programs have none, and their launches need not look.
     flag_count: AtomicUsize,
+}
+
+static PINNED: OnceLock<Pinned> = OnceLock::new();
+
+/// Sets the pinned arena, unless it is known.
+pub(crate) fn fill(pinned: Pinned) {
+    let _ = PINNED.set(pinned);
+}
+
+/// The pinned arena; none when the two sides found no common range for it.
+pub(crate) fn get() -> Option<&'static Pinned> {
+    PINNED.get()
 }
 
 type Copies = BTreeMap<u64, Copy>;
@@ -216,7 +226,7 @@ impl Pinned {
         for start in overlapping(&copies, &pages) {
             let Some(copy) = copies.get_mut(&start) else { continue };
             let size = copy.known.len() as u64;
-            if region.is_registered() && registered::touches(shim, &(start..start + size)) {
+            if region.is_registered() && registration::touches(shim, &(start..start + size)) {
                 continue;
             }
             if is_of_worker(region) {
@@ -245,13 +255,6 @@ impl Pinned {
         let copies = self.copies();
         overlapping(&copies, &pages(region)).iter().any(|start| copies.get(start).is_some_and(|copy| copy.is_used))
     }
-
-    /// Gives large unused pieces back to the system, once the GPU is done with them.
-    pub(crate) fn give_back(&self) -> Result<(), CUresult> {
-        self.arena.release_until(contexts::settle_all()?);
-        self.arena.trim(&HostBacking);
-        Ok(())
-    }
 }
 
 /// A core of the program would otherwise walk through 256 GiB of holes.
@@ -263,72 +266,8 @@ fn leave_out_of_dumps(range: &Range<u64>) {
     let _ = unsafe { rustix::mm::madvise(start, length, rustix::mm::Advice::LinuxDontDump) };
 }
 
-impl Backing for HostBacking {
-    type Code = CUresult;
-
-    fn grow(&self, range: &Range<u64>) -> Result<(), CUresult> {
-        let (shim, size) = (shim()?, range.end - range.start);
-        if arena(shim)?.is_shared {
-            let lengthened = shim.session.lengthen_pinned(range.end - arena(shim)?.start);
-            lengthened.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-            let message = kdHostRegister { address: range.start, size, flags: 0 };
-            return shim.session.call(stack::wire()?, &message).map(drop);
-        }
-        let offset = range.start - arena(shim)?.start;
-        let reservation = shim.arenas.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        reservation.map_private(offset, size).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)
-    }
-
-    fn shrink(&self, range: &Range<u64>) -> Result<(), CUresult> {
-        let (shim, size) = (shim()?, range.end - range.start);
-        if !arena(shim)?.is_shared {
-            let reservation = shim.arenas.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-            let offset = range.start - arena(shim)?.start;
-            return reservation.unmap(offset, size).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM);
-        }
-        shim.session.call(any_context(), &kdHostUnregister { address: range.start, size })?;
-        // SAFETY: a whole piece of the pinned arena's mapping, which no block is in and no code refers to.
-        let removed = unsafe {
-            let start = std::ptr::with_exposed_provenance_mut(range.start as usize);
-            rustix::mm::madvise(start, size as usize, rustix::mm::Advice::LinuxRemove)
-        };
-        // Pages that stay cost memory until the process ends, and nothing else.
-        removed.or(Ok(()))
-    }
-
-    fn settle(&self) -> Result<u64, CUresult> {
-        contexts::settle_all()
-    }
-}
-
-/// The pinned arena as the allocator sees it.
-pub(crate) struct HostBacking;
-
-fn arena(shim: &Shim) -> Result<&Pinned, CUresult> {
-    shim.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)
-}
-
-fn any_context() -> u32 {
+pub(super) fn any_context() -> u32 {
     stack::wire().unwrap_or(0)
-}
-
-/// A context has ended, and with it the registrations made in it: they are made again in one that is still there.
-pub(crate) fn register_again() -> Result<(), CUresult> {
-    let shim = shim()?;
-    let Some(pinned) = &shim.pinned else { return Ok(()) };
-    if !pinned.is_shared {
-        return Ok(());
-    }
-    let active = shim.contexts.live().into_iter().find(|context| context.is_active());
-    for range in pinned.arena.grown() {
-        let Some(context) = &active else { break };
-        let message = kdHostRegister { address: range.start, size: range.end - range.start, flags: 0 };
-        match shim.session.call(context.wire(), &message) {
-            Ok(_) | Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED) => {}
-            Err(code) => return Err(code),
-        }
-    }
-    Ok(())
 }
 
 /// Whether the worker's driver gave it its memory there, which no message of ours gives back.
@@ -369,10 +308,10 @@ fn gaps(copies: &BTreeMap<u64, Copy>, pages: &Range<u64>) -> Vec<Range<u64>> {
 }
 
 /// The arena, where memory has to be made equal: on a stream link, or when there is memory outside of it.
-fn unshared() -> Result<Option<(&'static Shim, &'static Pinned)>, CUresult> {
+pub(crate) fn unshared() -> Result<Option<(&'static Shim, &'static Pinned)>, CUresult> {
     let shim = shim()?;
-    let differs = |pinned: &&Pinned| !pinned.is_shared || registered::is_used() || variable::is_used();
-    let pinned = shim.pinned.as_ref().filter(differs);
+    let differs = |pinned: &&Pinned| !pinned.is_shared || REGISTERED.is_any() || VARIABLES.is_any();
+    let pinned = get().filter(differs);
     Ok(pinned.map(|pinned| (shim, pinned)))
 }
 
@@ -388,8 +327,8 @@ pub(crate) fn push_named<'a>(
     push_flags(context)?;
     // The id of a thread's own stream means another one in each thread.
     let user = (!stream::is_of_thread(stream)).then_some((context, stream));
-    let follows_blocks = managed::is_used() && !pinned.is_shared;
-    if follows_blocks || variable::is_used() {
+    let follows_blocks = MANAGED.is_any() && !pinned.is_shared;
+    if follows_blocks || VARIABLES.is_any() {
         let is_followed = |region: &Region| region.is_managed() && (follows_blocks || !region.is_managed_block());
         for region in shim.regions.all(is_followed) {
             push(shim, pinned, &region, (context, user), &mut named)?;
@@ -477,7 +416,7 @@ fn made<'a>(
 ) -> Result<MutexGuard<'a, Copies>, CUresult> {
     let pages = pages(region);
     if region.is_registered() {
-        registered::check(&pages)?;
+        registration::check(&pages)?;
     }
     loop {
         let mut copies = pinned.copies_at(&pages);
@@ -493,7 +432,7 @@ fn made<'a>(
             Some(copy) if answer.is_ok() => copy.standing = Standing::There,
             _ => drop(copies.remove(&address)),
         });
-        answer.map_err(|code| if region.is_registered() { registered::taken(code) } else { code })?;
+        answer.map_err(|code| if region.is_registered() { registration::taken(code) } else { code })?;
     }
 }
 
@@ -615,7 +554,7 @@ pub(crate) fn pull_of(stream: u32, epoch: u64) -> Result<(), CUresult> {
 fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: Help) -> Result<(), CUresult> {
     let Some((shim, pinned)) = unshared()? else { return Ok(()) };
     if let Some(stream) = done {
-        shim.upcalls.passed(stream, epoch);
+        registry::upcalls().passed(stream, epoch);
     }
     with_books(shim, || {
         let mut copies = pinned.copies();
@@ -635,8 +574,8 @@ fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: Help) -> Result<(), CU
 
 /// The GPU is done with everything sent up to `epoch`: blocks that no later launch named need no more pulls.
 pub(crate) fn settled(epoch: u64) -> Result<(), CUresult> {
-    shim()?.parts.settled(epoch);
-    shim()?.upcalls.settled(epoch);
+    host_work::parts().settled(epoch);
+    registry::upcalls().settled(epoch);
     let Some((_, pinned)) = unshared()? else { return Ok(()) };
     let is_done = |copy: &&mut Copy| copy.pending == 0 && copy.used_at <= epoch;
     pinned.copies().values_mut().filter(is_done).for_each(|copy| copy.is_used = false);
@@ -674,23 +613,12 @@ fn changed_runs(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
 
 /// Whether there is memory that only the program reaches, and streams may still come to functions of the program.
 pub(crate) fn may_be_behind_functions() -> Result<bool, CUresult> {
-    Ok(unshared()?.is_some_and(|(shim, _)| upcall::may_come(shim)))
+    Ok(unshared()?.is_some() && registry::may_come())
 }
 
 /// Whether an address is of memory that the program has pinned or registered.
 pub(crate) fn is_pinned(address: u64) -> Result<bool, CUresult> {
     Ok(shim()?.regions.find(address).is_some_and(|region| region.is_host()))
-}
-
-/// Before the program's side of a copy that does not wait for its stream as it is: what earlier work does to that memory has been
-/// done, and is there. Memory that the GPU does not reach is the program's to look after.
-pub(crate) fn prepare(address: u64, way: Way) -> Result<(), CUresult> {
-    let Some((shim, pinned)) = unshared()? else { return Ok(()) };
-    let Some(region) = shim.regions.find(address).filter(Region::is_host) else { return Ok(()) };
-    if !pinned.is_in_use(&region) && !upcall::may_come(shim) {
-        return Ok(());
-    }
-    stream::synchronize_all_before(way.context, way.stream)
 }
 
 #[cfg(test)]

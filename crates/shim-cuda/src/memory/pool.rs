@@ -12,21 +12,22 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_client::regions::{Place, Region};
-use katydid_client::slab::{Slab, Slot};
+use katydid_client::slab::Slot;
 use katydid_cuda_sys::{
     CUdevice, CUdeviceptr, CUipcMemHandle, CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemPoolPtrExportData,
     CUmemoryPool, CUresult, CUstream, access_flags, allocation_type, location_type, pool_attribute as id,
 };
 
-use crate::context::device::{device, handle};
+use crate::context::device::{self, device};
 use crate::context::stack;
-use crate::ffi::guard::out;
-use crate::ffi::handle::object;
-use crate::graph::capture;
-use crate::memory::allocation::DeviceBacking;
-use crate::memory::pinned::{HostBacking, PAGE};
-use crate::memory::{ipc, managed};
-use crate::process::session::{Shim, shim};
+use crate::ffi::arguments::{handle, out};
+use crate::ffi::handle::{Handle, Table, object};
+use crate::graph::{capture, model};
+use crate::memory::device_backing::DeviceBacking;
+use crate::memory::host_backing::HostBacking;
+use crate::memory::registration::PAGE;
+use crate::memory::{block, idle, ipc, managed, pinned};
+use crate::process::session::shim;
 use crate::sync::stream;
 
 /// The driver takes memory for pools in pieces of this many bytes.
@@ -124,8 +125,24 @@ struct State {
 }
 
 /// Pools that calls mean without naming them.
-#[derive(Default)]
-pub(crate) struct Chosen(Mutex<Vec<Choice>>);
+struct Chosen(Mutex<Vec<Choice>>);
+
+static CHOSEN: Chosen = Chosen(Mutex::new(Vec::new()));
+
+/// All pools.
+pub(crate) static POOLS: Table<Pool> = Table::new();
+
+impl Handle for CUmemoryPool {
+    type Object = Pool;
+
+    fn table() -> &'static Table<Pool> {
+        &POOLS
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
+}
 
 /// Of one home.
 struct Choice {
@@ -192,12 +209,12 @@ impl Pool {
         let mut state = self.state();
         state.take(size, self.limit)?;
         let Home::Device(device) = self.home else {
-            return allocate_pages(shim, self.home, self.slot.handle, size).inspect_err(|_| state.used -= size);
+            return allocate_pages(self.home, self.slot.handle, size).inspect_err(|_| state.used -= size);
         };
         let own = state.freed.iter().position(|freed| freed.stream == stream && freed.extent == extent);
         let found = match own {
             Some(index) => Ok(state.freed.swap_remove(index).address),
-            None => allocate_new(shim, device, &mut state, extent),
+            None => allocate_new(device, &mut state, extent),
         };
         let address = found.inspect_err(|_| {
             state.used -= size;
@@ -223,11 +240,11 @@ impl Pool {
 
     /// A synchronisation point: places whose work was before `epoch` are everybody's again.
     fn settle(&self, epoch: u64) {
-        let Ok(shim) = shim() else { return };
+        let Ok(devices) = device::all() else { return };
         let mut state = self.state();
-        if let Some(device) = self.home.device().and_then(|device| shim.devices.get(device as usize)) {
+        if let Some(device) = self.home.device().and_then(|device| devices.get(device as usize)) {
             for freed in state.freed.extract_if(.., |freed| freed.epoch <= epoch) {
-                let _ = device.free(freed.address, freed.epoch);
+                let _ = idle::free(device, freed.address, freed.epoch);
             }
         }
         let keep = state.threshold;
@@ -265,8 +282,8 @@ impl Pool {
 }
 
 /// A place out of a device's arena; what streams have freed in the pool is given up for it before memory runs out.
-fn allocate_new(shim: &Shim, device: u32, state: &mut State, extent: u64) -> Result<u64, CUresult> {
-    let memory = &shim.devices[device as usize].memory;
+fn allocate_new(device: u32, state: &mut State, extent: u64) -> Result<u64, CUresult> {
+    let memory = &device::all()?[device as usize].memory;
     let backing = DeviceBacking { ordinal: device };
     match memory.allocate(extent, GRANULE, &backing) {
         Err(CUresult::ERROR_OUT_OF_MEMORY) if !state.freed.is_empty() => {
@@ -280,8 +297,8 @@ fn allocate_new(shim: &Shim, device: u32, state: &mut State, extent: u64) -> Res
 }
 
 /// Whole pages of the pinned arena; they belong to no context.
-fn allocate_pages(shim: &Shim, home: Home, pool: usize, size: u64) -> Result<u64, CUresult> {
-    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+fn allocate_pages(home: Home, pool: usize, size: u64) -> Result<u64, CUresult> {
+    let pinned = pinned::get().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let pages = size.checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
     let device = match home {
@@ -293,7 +310,7 @@ fn allocate_pages(shim: &Shim, home: Home, pool: usize, size: u64) -> Result<u64
         }
         Home::Device(_) | Home::Host => 0,
     };
-    shim.regions.insert(address, size, home.place(pool), device, 0);
+    shim()?.regions.insert(address, size, home.place(pool), device, 0);
     Ok(address)
 }
 
@@ -304,7 +321,7 @@ fn free_pages(region: &Region) -> Result<(), CUresult> {
     if is_managed {
         managed::forget(region);
     }
-    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let pinned = pinned::get().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     pinned.forget(region)?;
     if is_managed {
         managed::let_go(region.start)?;
@@ -320,12 +337,11 @@ impl Chosen {
 
 /// Runs `body` on what was chosen for a home; its default pool is made when it is first needed.
 fn with_choice<T>(home: Home, body: impl FnOnce(&mut Choice) -> T) -> Result<T, CUresult> {
-    let shim = shim()?;
-    let mut all = shim.chosen_pools.lock();
+    let mut all = CHOSEN.lock();
     let index = match all.iter().position(|choice| choice.home == home) {
         Some(index) => index,
         None => {
-            let pool = make(&shim.pools, home, 0, Sharing::Own)?;
+            let pool = make(home, 0, Sharing::Own)?;
             all.push(Choice { home, default: Arc::clone(&pool), current: pool });
             all.len() - 1
         }
@@ -333,8 +349,8 @@ fn with_choice<T>(home: Home, body: impl FnOnce(&mut Choice) -> T) -> Result<T, 
     Ok(body(&mut all[index]))
 }
 
-fn make(pools: &Slab<Pool>, home: Home, limit: u64, sharing: Sharing) -> Result<Arc<Pool>, CUresult> {
-    pools.insert(|slot| Pool { sharing, ..Pool::new(slot, home, limit) }).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+fn make(home: Home, limit: u64, sharing: Sharing) -> Result<Arc<Pool>, CUresult> {
+    POOLS.get()?.insert(|slot| Pool { sharing, ..Pool::new(slot, home, limit) }).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
 /// The pool behind a handle; no handle gives 1.
@@ -344,8 +360,7 @@ fn resolve(pool: CUmemoryPool) -> Result<Arc<Pool>, CUresult> {
 
 /// A synchronisation has passed `epoch` on a device.
 pub(crate) fn settled(device: u32, epoch: u64) -> Result<(), CUresult> {
-    let shim = shim()?;
-    for pool in shim.pools.live().iter().filter(|pool| pool.home.device().is_none_or(|own| own == device)) {
+    for pool in POOLS.get()?.live().iter().filter(|pool| pool.home.device().is_none_or(|own| own == device)) {
         pool.settle(epoch);
     }
     Ok(())
@@ -404,7 +419,7 @@ pub(crate) fn free_async(address: CUdeviceptr, stream: CUstream) -> Result<(), C
     let wire = stream::wire(stream)?;
     match shim()?.regions.find(address).map(|region| region.place) {
         Some(Place::Pooled { .. } | Place::HostPooled { .. } | Place::ManagedPooled { .. }) => free(address, wire),
-        Some(Place::Device) => crate::memory::allocation::free_block(address),
+        Some(Place::Device) => block::free(address),
         Some(Place::Mapped) if ipc::is_pooled(address) => ipc::close(address),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
@@ -417,11 +432,11 @@ pub(crate) fn free(address: CUdeviceptr, stream: u32) -> Result<(), CUresult> {
     let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let pool = region.pool().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     ipc::freed(address)?;
-    match shim.pools.get(pool) {
+    match POOLS.get()?.get(pool) {
         Some(pool) => pool.free(&region, stream),
         None if region.is_host() => free_pages(&region),
         // The pool was destroyed: its memory goes back as any other.
-        None => shim.devices[region.device as usize].free(address, shim.session.enqueued()),
+        None => idle::free(&device::all()?[region.device as usize], address, shim.session.enqueued()),
     }
 }
 
@@ -555,7 +570,7 @@ pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemP
     }
     // SAFETY: not null, so readable by the contract.
     let properties = unsafe { properties.read_unaligned() };
-    crate::graph::forbid()?;
+    model::forbid()?;
     let home = named(&properties.location, properties.allocType)?;
     if properties.reserved.iter().any(|byte| *byte != 0) {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -566,7 +581,7 @@ pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemP
         // As attribute 119 says.
         _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
     };
-    target.write(make(&shim()?.pools, home, properties.maxSize as u64, sharing)?.handle());
+    target.write(make(home, properties.maxSize as u64, sharing)?.handle());
     Ok(())
 }
 
@@ -578,8 +593,7 @@ fn lends_pools(ordinal: u32) -> Result<bool, CUresult> {
 /// What was allocated in it stays until it is freed; a default pool gives 1.
 pub(crate) fn destroy(pool: CUmemoryPool) -> Result<(), CUresult> {
     let pool = resolve(pool)?;
-    let shim = shim()?;
-    let mut all = shim.chosen_pools.lock();
+    let mut all = CHOSEN.lock();
     if all.iter().any(|choice| Arc::ptr_eq(&choice.default, &pool)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -587,10 +601,11 @@ pub(crate) fn destroy(pool: CUmemoryPool) -> Result<(), CUresult> {
         choice.current = Arc::clone(&choice.default);
     }
     drop(all);
-    shim.pools.remove(pool.slot.handle);
-    if let Some(device) = pool.home.device().and_then(|device| shim.devices.get(device as usize)) {
+    POOLS.get()?.remove(pool.slot.handle);
+    let devices = device::all()?;
+    if let Some(device) = pool.home.device().and_then(|device| devices.get(device as usize)) {
         for freed in pool.state().freed.drain(..) {
-            let _ = device.free(freed.address, freed.epoch);
+            let _ = idle::free(device, freed.address, freed.epoch);
         }
     }
     Ok(())
@@ -727,7 +742,7 @@ pub(crate) fn exported(pool: CUmemoryPool) -> Result<u32, CUresult> {
 
 /// A pool of another program.
 pub(crate) fn imported(device: u32) -> Result<CUmemoryPool, CUresult> {
-    Ok(make(&shim()?.pools, Home::Device(device), 0, Sharing::Foreign)?.handle())
+    Ok(make(Home::Device(device), 0, Sharing::Foreign)?.handle())
 }
 
 /// Of an allocation in such a pool.
@@ -738,9 +753,9 @@ pub(crate) fn imported(device: u32) -> Result<CUmemoryPool, CUresult> {
 pub(crate) unsafe fn export_pointer(target: *mut CUmemPoolPtrExportData, address: CUdeviceptr) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    let shim = shim()?;
+    let (shim, pools) = (shim()?, POOLS.get()?);
     let is_lent = |region: &Region| match region.place {
-        Place::Pooled { pool } => shim.pools.get(pool).is_some_and(|pool| pool.sharing == Sharing::Lent),
+        Place::Pooled { pool } => pools.get(pool).is_some_and(|pool| pool.sharing == Sharing::Lent),
         _ => false,
     };
     let region = shim.regions.find(address).filter(|region| region.start == address && is_lent(region));

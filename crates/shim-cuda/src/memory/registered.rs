@@ -7,39 +7,31 @@
 //! for a stream link. Copies need none of that: they take the program's bytes as they are. What this cannot serve is a
 //! kernel that waits for the program to write while it runs, or for another process that has the memory mapped as well: what
 //! is there for that only, files that are mapped for others to see and wanted for kernels, is refused.
-#![expect(unsafe_code, reason = "asks the system about memory of the program")]
 
 use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUresult, Function, host_register_flags as id};
 
-use crate::context::{contexts, stack};
-use crate::ffi::guard::refuse;
-use crate::graph;
-use crate::launch::upcall;
-use crate::memory::pinned::PAGE;
-use crate::process::session::{Shim, shim};
+use crate::context::{settle, stack};
+use crate::ffi::arguments::refuse;
+use crate::graph::model;
+use crate::launch::registry;
+use crate::memory::counts::REGISTERED;
+use crate::memory::pinned;
+use crate::memory::registration::{self, PAGE};
+use crate::process::session::shim;
 
 /// Every flag that there is.
 const FLAGS: u32 = id::PORTABLE | id::DEVICEMAP | id::IOMEMORY | id::READ_ONLY;
 /// A program's addresses lie below.
 const ADDRESSES: u64 = 1 << 47;
 
-/// Blocks that there are: most programs have none, and their synchronisations need not look for any.
-static BLOCKS: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether any memory is registered.
-pub(crate) fn is_used() -> bool {
-    BLOCKS.load(Ordering::Relaxed) > 0
-}
-
 /// `cuMemHostRegister`.
 pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<(), CUresult> {
     let context = stack::active()?.owner();
-    graph::forbid()?;
+    model::forbid()?;
     let (start, size) = (pointer.expose_provenance() as u64, size as u64);
     let end = start.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     if start == 0 || size == 0 {
@@ -53,7 +45,7 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
     if flags & !FLAGS != 0 || flags & id::IOMEMORY != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    check(&(start / PAGE * PAGE..end.next_multiple_of(PAGE)))?;
+    registration::check(&(start / PAGE * PAGE..end.next_multiple_of(PAGE)))?;
     // What cannot be written needs the flag for that.
     if flags & id::READ_ONLY == 0 && !is_writable(&(start..end)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -65,81 +57,43 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
     }
     let place = Place::Registered { flags: flags & id::PORTABLE | id::DEVICEMAP };
     let shim = shim()?;
-    if shim.pinned.is_none() {
+    if pinned::get().is_none() {
         return Err(refuse(Function::cuMemHostRegister_v2, "needs addresses that this program has in use"));
     }
     if shim.regions.insert(start, size, place, context.device, context.slot.handle) {
-        BLOCKS.fetch_add(1, Ordering::Relaxed);
+        REGISTERED.begin();
         return Ok(());
     }
     let others = shim.regions.all(|other| other.start < end && start < other.start + other.size);
     let is_variable = |other: &Region| matches!(other.place, Place::Global { .. });
     Err(match () {
         () if others.iter().all(Region::is_registered) => CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED,
-        () if others.iter().any(is_variable) => taken(CUresult::ERROR_NOT_SUPPORTED),
+        () if others.iter().any(is_variable) => registration::taken(CUresult::ERROR_NOT_SUPPORTED),
         () => CUresult::ERROR_INVALID_VALUE,
     })
 }
 
 /// `cuMemHostUnregister`: waits for the GPU and takes back what it wrote.
 pub(crate) fn unregister(pointer: *mut c_void) -> Result<(), CUresult> {
-    graph::forbid()?;
+    model::forbid()?;
     let shim = shim()?;
     let address = pointer.addr() as u64;
     if address == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let found = shim.regions.find(address).ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
-    let pinned = shim.pinned.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let pinned = pinned::get().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     if !found.is_registered() || found.start != address {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // Copies and fills that wait in a stream behind a function of the program's name nothing.
-    if pinned.is_in_use(&found) || upcall::may_come(shim) {
-        contexts::settle_all()?;
+    if pinned.is_in_use(&found) || registry::may_come() {
+        settle::settle_all()?;
     }
     let region = shim.regions.remove(address, Region::is_registered).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let forgotten = pinned.forget(&region);
-    BLOCKS.fetch_sub(1, Ordering::Relaxed);
+    REGISTERED.end();
     forgotten
-}
-
-/// A context has ended, and this registration with it.
-pub(crate) fn ended() {
-    BLOCKS.fetch_sub(1, Ordering::Relaxed);
-}
-
-/// Whether a registered block lies in one of these pages.
-pub(crate) fn touches(shim: &Shim, pages: &Range<u64>) -> bool {
-    let inside = |region: &Region| region.start < pages.end && pages.start < region.start + region.size;
-    !shim.regions.all(|region| region.is_registered() && inside(region)).is_empty()
-}
-
-/// What the program gets when the worker has other memory at the address: its name, if that is the reason.
-pub(crate) fn taken(code: CUresult) -> CUresult {
-    if code == CUresult::ERROR_NOT_SUPPORTED {
-        return refuse(Function::cuMemHostRegister_v2, "has met an address that is in use in the worker");
-    }
-    code
-}
-
-/// Passes whole pages that the program maps: they are read when a launch names them.
-///
-/// # Errors
-///
-/// `ERROR_INVALID_VALUE`.
-pub(crate) fn check(pages: &Range<u64>) -> Result<(), CUresult> {
-    // A byte a page is written; so few pages at a time that the bytes are few.
-    const STEP: u64 = 1 << 30;
-    let mut seen = vec![0_u8; (STEP.min(pages.end - pages.start) / PAGE) as usize];
-    for start in (pages.start..pages.end).step_by(STEP as usize) {
-        let (length, first) = (STEP.min(pages.end - start), std::ptr::without_provenance_mut(start as usize));
-        // SAFETY: the vector has a byte for each page of a step; the kernel only looks at the addresses.
-        if unsafe { libc::mincore(first, length as usize, seen.as_mut_ptr()) } != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-    }
-    Ok(())
 }
 
 /// Whether the process may write everywhere in a range; also if that cannot be found out.
@@ -182,14 +136,6 @@ fn mapping_in<'a>(line: &'a str, range: &Range<u64>) -> Option<Mapping<'a>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_mapped_pages_pass() {
-        let block = vec![0_u8; 3 * PAGE as usize];
-        let start = (block.as_ptr().addr() as u64).next_multiple_of(PAGE);
-        assert_eq!(check(&(start..start + PAGE)), Ok(()));
-        assert_eq!(check(&(PAGE..2 * PAGE)), Err(CUresult::ERROR_INVALID_VALUE));
-    }
 
     #[test]
     fn a_line_speaks_of_its_own_range() {

@@ -16,8 +16,8 @@ use katydid_wire::message::{kdMemoryBorrow, kdMemoryLend};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::context::device;
-use crate::ffi::guard::out;
-use crate::memory::allocation::{UNKNOWN, in_need};
+use crate::ffi::arguments::out;
+use crate::memory::device_backing::{UNKNOWN, in_need};
 use crate::memory::ipc::{self, NAME};
 use crate::memory::{pool, virtual_memory};
 use crate::process::session::shim;
@@ -148,7 +148,7 @@ pub(crate) unsafe fn import_pool(
     }
     let name = name_in(descriptor.addr() as c_int, POOL).ok_or(wrong)?;
     let position = name.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    let found = shim()?.devices.iter().position(|device| device.position as u64 == position);
+    let found = device::all()?.iter().position(|device| device.position as u64 == position);
     target.write(pool::imported(found.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32)?);
     Ok(())
 }

@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "reads and writes memory of C callers")]
 
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use katydid_arena::{RESERVATION_UNIT, RangeMap, Reservation};
 use katydid_client::memory::retry_until_timeout;
@@ -21,10 +21,11 @@ use katydid_wire::message::{
     kdMemorySetAccess, kdMemoryUnmap,
 };
 
-use crate::code::variable;
-use crate::context::stack;
-use crate::ffi::guard::out;
-use crate::memory::allocation::in_need;
+use crate::context::{device, stack};
+use crate::ffi::arguments::out;
+use crate::ffi::handle::Table;
+use crate::memory::counts::VARIABLES;
+use crate::memory::device_backing::in_need;
 use crate::memory::{pinned, pinned_sync};
 use crate::process::session::{Shim, shim};
 
@@ -51,6 +52,9 @@ pub(crate) struct Allocation {
     size: u64,
     uses: Mutex<Uses>,
 }
+
+/// Blocks of memory without an address.
+pub(crate) static ALLOCATIONS: Table<Allocation> = Table::new();
 
 /// What keeps a block.
 struct Uses {
@@ -105,7 +109,7 @@ impl Allocation {
             return Ok(());
         }
         let sent = shim.session.enqueue(0, &kdMemoryRelease { memory: self.wire() });
-        shim.allocations.remove(self.slot.handle);
+        ALLOCATIONS.get()?.remove(self.slot.handle);
         sent
     }
 }
@@ -113,7 +117,7 @@ impl Allocation {
 /// What the program reserved and mapped. Its lock is held across every message, so that both sides see one order and an
 /// id is never given to a second block too early.
 #[derive(Default)]
-pub(crate) struct VirtualMemory {
+struct VirtualMemory {
     state: Mutex<State>,
 }
 
@@ -124,6 +128,8 @@ struct State {
     next: u64,
     mapped: RangeMap<Arc<Allocation>>,
 }
+
+static VIRTUAL_MEMORY: LazyLock<VirtualMemory> = LazyLock::new(VirtualMemory::default);
 
 impl VirtualMemory {
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -175,7 +181,7 @@ impl State {
         let found = self.mapped.find(start).map(|(.., allocation)| allocation);
         let allocation = found.filter(|allocation| is_host(allocation.location));
         let is_closed = shim.regions.find(start).is_some_and(|region| region.place == Place::Mapped);
-        let (Some(allocation), Some(pinned), true) = (allocation, &shim.pinned, is_closed) else { return Ok(()) };
+        let (Some(allocation), Some(pinned), true) = (allocation, pinned::get(), is_closed) else { return Ok(()) };
         let (first, _, reservation) = self.reservations.find(start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         reservation.map_private(start - first, size).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
         let known = pinned_sync::whole(shim, start, size)?;
@@ -187,16 +193,16 @@ impl State {
         shim.regions.remove(start, |region| region.place == Place::Mapped);
         shim.regions.insert(start, size, Place::HostMapped, allocation.device(), 0);
         pinned.adopt(start, 0, known);
-        variable::count(true);
+        VARIABLES.begin();
         Ok(())
     }
 
     /// Takes such pages away; the mapping stays, for devices.
     fn close(&self, shim: &Shim, start: u64) -> Result<(), CUresult> {
         let region = shim.regions.remove(start, |region| region.place == Place::HostMapped);
-        let (Some(region), Some(pinned)) = (region, &shim.pinned) else { return Ok(()) };
+        let (Some(region), Some(pinned)) = (region, pinned::get()) else { return Ok(()) };
         pinned.forget(&region)?;
-        variable::count(false);
+        VARIABLES.end();
         let (first, _, reservation) = self.reservations.find(start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         reservation.unmap(start - first, region.size).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
         shim.regions.insert(start, region.size, Place::Mapped, region.device, 0);
@@ -253,7 +259,7 @@ pub(crate) unsafe fn reserve(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let align = align.max(GRANULARITY);
-    let mut state = shim.virtual_memory.lock();
+    let mut state = VIRTUAL_MEMORY.lock();
     let there = wanted != 0 && wanted.is_multiple_of(align) && state.reserve_at(shim, wanted, size)?;
     target.write(if there { wanted } else { state.reserve_anywhere(shim, size, align)? });
     Ok(())
@@ -265,7 +271,7 @@ pub(crate) fn reserve_for(size: u64) -> Result<u64, CUresult> {
     if size == 0 || !size.is_multiple_of(GRANULARITY) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    shim.virtual_memory.lock().reserve_anywhere(shim, size, GRANULARITY)
+    VIRTUAL_MEMORY.lock().reserve_anywhere(shim, size, GRANULARITY)
 }
 
 /// The number that messages carry of a block that was made to be shared in this way.
@@ -274,7 +280,7 @@ pub(crate) fn reserve_for(size: u64) -> Result<u64, CUresult> {
 ///
 /// `ERROR_INVALID_VALUE` for any other.
 pub(crate) fn wire_of(handle: CUmemGenericAllocationHandle, sharing: u32) -> Result<u32, CUresult> {
-    let allocation = allocation(shim()?, handle)?;
+    let allocation = allocation(handle)?;
     let is_shareable = allocation.wishes.0 & sharing != 0;
     if is_shareable { Ok(allocation.wire()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
@@ -284,11 +290,10 @@ pub(crate) fn adopt(
     sharing: u32,
     take: impl FnOnce(u32) -> Result<(u64, i32), CUresult>,
 ) -> Result<CUmemGenericAllocationHandle, CUresult> {
-    let shim = shim()?;
-    let _order = shim.virtual_memory.lock();
-    let allocation = shim.allocations.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+    let _order = VIRTUAL_MEMORY.lock();
+    let allocation = ALLOCATIONS.get()?.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
         let (size, position) = take(slot.index + 1)?;
-        let device = shim.devices.iter().position(|device| device.position as i32 == position);
+        let device = device::all()?.iter().position(|device| device.position as i32 == position);
         let device = device.map_or(0, |ordinal| ordinal as i32);
         let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
         let location = CUmemLocation { type_: location_type::DEVICE, id: device };
@@ -300,14 +305,14 @@ pub(crate) fn adopt(
 /// Runs `body` so that both sides see one order of what it does to blocks.
 pub(crate) fn in_order<T>(body: impl FnOnce(&Shim) -> Result<T, CUresult>) -> Result<T, CUresult> {
     let shim = shim()?;
-    let _order = shim.virtual_memory.lock();
+    let _order = VIRTUAL_MEMORY.lock();
     body(shim)
 }
 
 /// A whole reservation in which nothing is mapped.
 pub(crate) fn unreserve(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let (shim, size) = (shim()?, size as u64);
-    let mut state = shim.virtual_memory.lock();
+    let mut state = VIRTUAL_MEMORY.lock();
     let known = state.reservations.find(address).filter(|(start, length, _)| (*start, *length) == (address, size));
     known.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     shim.session.call(0, &kdAddressFree { address, size })?;
@@ -326,7 +331,7 @@ fn located(location: CUmemLocation) -> Result<CUmemLocation, CUresult> {
         return Ok(location);
     }
     let ordinal = usize::try_from(location.id).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
-    let device = shim()?.devices.get(ordinal).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    let device = device::all()?.get(ordinal).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
     if location.type_ != location_type::DEVICE {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -369,8 +374,8 @@ pub(crate) unsafe fn create(
     }
     let wish = travelling(&properties)?;
     let make = || {
-        let _order = shim.virtual_memory.lock();
-        shim.allocations.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        let _order = VIRTUAL_MEMORY.lock();
+        ALLOCATIONS.get()?.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
             shim.session.call(0, &kdMemoryCreate { memory: slot.index + 1, size, properties: &wish })?;
             let CUmemAllocationProp { requestedHandleTypes: sharing, compressionType: compression, .. } = properties;
             let wishes = (sharing, compression, properties.gpuDirectRDMACapable);
@@ -392,8 +397,8 @@ pub(crate) unsafe fn create(
 }
 
 /// The block behind a handle that may still be used.
-pub(crate) fn allocation(shim: &Shim, handle: CUmemGenericAllocationHandle) -> Result<Arc<Allocation>, CUresult> {
-    let allocation = shim.allocations.get(handle as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+pub(crate) fn allocation(handle: CUmemGenericAllocationHandle) -> Result<Arc<Allocation>, CUresult> {
+    let allocation = ALLOCATIONS.get()?.get(handle as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let alive = allocation.uses.lock().unwrap_or_else(PoisonError::into_inner).handles > 0;
     if alive { Ok(allocation) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
@@ -401,8 +406,8 @@ pub(crate) fn allocation(shim: &Shim, handle: CUmemGenericAllocationHandle) -> R
 /// The memory goes when its last mapping is gone too.
 pub(crate) fn release(handle: CUmemGenericAllocationHandle) -> Result<(), CUresult> {
     let shim = shim()?;
-    let _order = shim.virtual_memory.lock();
-    allocation(shim, handle)?.change(shim, |uses| uses.handles -= 1)
+    let _order = VIRTUAL_MEMORY.lock();
+    allocation(handle)?.change(shim, |uses| uses.handles -= 1)
 }
 
 /// Without access until that is granted.
@@ -414,8 +419,8 @@ pub(crate) fn map(
     flags: u64,
 ) -> Result<(), CUresult> {
     let (shim, size, offset) = (shim()?, size as u64, offset as u64);
-    let mut state = shim.virtual_memory.lock();
-    let allocation = allocation(shim, handle)?;
+    let mut state = VIRTUAL_MEMORY.lock();
+    let allocation = allocation(handle)?;
     let inside = offset.checked_add(size).is_some_and(|end| end <= allocation.size);
     if flags != 0 || size == 0 || !inside || state.reservations.find_span(address, size).is_none() {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -432,7 +437,7 @@ pub(crate) fn map(
 /// Whole mappings, one or several side by side.
 pub(crate) fn unmap(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let (shim, size) = (shim()?, size as u64);
-    let mut state = shim.virtual_memory.lock();
+    let mut state = VIRTUAL_MEMORY.lock();
     let tiles = state.tiles(address, size)?;
     // The thread of the program's functions keeps open pages equal, also while the driver waits for the GPU.
     let unmap = || shim.session.call(stack::wire().unwrap_or(0), &kdMemoryUnmap { address, size }).map(drop);
@@ -471,7 +476,7 @@ pub(crate) unsafe fn set_access(
         }
     }
     let (shim, size) = (shim()?, size as u64);
-    let state = shim.virtual_memory.lock();
+    let state = VIRTUAL_MEMORY.lock();
     let tiles = state.tiles(address, size)?;
     let closing = if opening == Some(false) { &tiles[..] } else { &[] };
     let grant = || shim.session.call(0, &kdMemorySetAccess { address, size, grants: &bytes }).map(drop);
@@ -494,7 +499,7 @@ pub(crate) unsafe fn access(
     let (flags, location) = unsafe { (out(flags)?, location.as_ref()) };
     let location = located(*location.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
     let (shim, device) = (shim()?, location.id);
-    shim.virtual_memory.lock().mapped.find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    VIRTUAL_MEMORY.lock().mapped.find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     if is_host(location) {
         let is_open = shim.regions.find(address).is_some_and(|region| region.place == Place::HostMapped);
         flags.write(u64::from(if is_open { access_flags::READ_WRITE } else { access_flags::NONE }));
@@ -531,7 +536,7 @@ pub(crate) unsafe fn properties(
 ) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    target.write(allocation(shim()?, handle)?.properties());
+    target.write(allocation(handle)?.properties());
     Ok(())
 }
 
@@ -544,7 +549,7 @@ pub(crate) unsafe fn retain(target: *mut CUmemGenericAllocationHandle, address: 
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let shim = shim()?;
-    let state = shim.virtual_memory.lock();
+    let state = VIRTUAL_MEMORY.lock();
     let (.., allocation) = state.mapped.find(address.addr() as u64).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     allocation.change(shim, |uses| uses.handles += 1)?;
     target.write(allocation.slot.handle as u64);

@@ -53,7 +53,7 @@ fn told<T>(function: Function, outcome: Result<T, AskError>) -> Result<T, CUresu
 /// `tid` is null or writable.
 pub(crate) unsafe fn restore_thread(pid: i32, tid: *mut i32) -> Result<(), CUresult> {
     // SAFETY: by the contract.
-    let out = unsafe { crate::ffi::guard::out(tid) }?;
+    let out = unsafe { crate::ffi::arguments::out(tid) }?;
     let found = Target::find(pid).and_then(|target| {
         // A process whose session is of another API only has none.
         target.state()?;
@@ -68,7 +68,7 @@ pub(crate) unsafe fn restore_thread(pid: i32, tid: *mut i32) -> Result<(), CUres
 /// `state` is null or writable.
 pub(crate) unsafe fn state(pid: i32, state: *mut u32) -> Result<(), CUresult> {
     // SAFETY: by the contract.
-    let out = unsafe { crate::ffi::guard::out(state) }?;
+    let out = unsafe { crate::ffi::arguments::out(state) }?;
     let found = Target::find(pid).and_then(|target| target.state());
     out.write(told(Function::cuCheckpointProcessGetState, found)?);
     Ok(())

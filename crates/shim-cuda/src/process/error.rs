@@ -6,7 +6,7 @@ use std::ptr;
 
 use katydid_cuda_sys::CUresult;
 
-use crate::ffi::guard::out;
+use crate::ffi::arguments::out;
 
 /// The name of a code; null and `ERROR_INVALID_VALUE` for one that is unknown.
 ///

@@ -7,8 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use katydid_cuda_sys::{CUlogsCallback, CUlogsCallbackHandle, CUresult};
 use katydid_driver_state::log;
 
-use crate::context::device::handle;
-use crate::ffi::guard::{out, text};
+use crate::ffi::arguments::{handle, out, text};
 
 /// # Safety
 ///

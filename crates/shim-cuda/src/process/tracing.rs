@@ -13,7 +13,7 @@ use katydid_cuda_sys::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUfunction, CUlaunchConfig, CUresult, CUstream, Function, FunctionClass,
 };
 
-use crate::launch::submit::Target;
+use crate::launch::target::Target;
 use crate::sync::gpu_time;
 
 /// The environment has not been read yet.

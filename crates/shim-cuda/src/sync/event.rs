@@ -15,12 +15,12 @@ use katydid_wire::message::{
 
 use katydid_graph::Taken;
 
-use crate::context::contexts::Context;
-use crate::context::device::handle;
+use crate::context::record::Context;
+use crate::context::request::enqueue;
 use crate::context::stack;
-use crate::ffi::guard::{enqueue, out};
-use crate::ffi::handle::{glance, object, wire};
-use crate::graph;
+use crate::ffi::arguments::{handle, out};
+use crate::ffi::handle::{Handle, Table, Wire, glance, object, wire};
+use crate::graph::model;
 use crate::launch::backpressure;
 use crate::memory::pinned;
 use crate::process::session::shim;
@@ -74,6 +74,27 @@ impl Done {
     }
 }
 
+/// Events of all contexts.
+pub(crate) static EVENTS: Table<Event> = Table::new();
+
+impl Handle for CUevent {
+    type Object = Event;
+
+    fn table() -> &'static Table<Event> {
+        &EVENTS
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
+}
+
+impl Wire for CUevent {
+    fn wire(self) -> Result<u32, CUresult> {
+        object(self).map(|event| event.wire())
+    }
+}
+
 impl Event {
     /// The number that messages carry.
     pub(crate) fn wire(&self) -> u32 {
@@ -100,7 +121,7 @@ pub(crate) unsafe fn create(target: *mut CUevent, flags: u32) -> Result<(), CUre
         let (was_recorded, is_shared) = (AtomicBool::new(false), AtomicBool::new(false));
         Event { slot, context, was_recorded, is_shared, is_private, done: Done::default() }
     };
-    let event = shim()?.events.insert_with(wire, make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let event = EVENTS.get()?.insert_with(wire, make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     enqueue(&cuEventCreate { phEvent: event.wire(), Flags: flags })?;
     target.write(CUevent(handle(event.slot.handle)));
     Ok(())
@@ -108,18 +129,18 @@ pub(crate) unsafe fn create(target: *mut CUevent, flags: u32) -> Result<(), CUre
 
 /// The handle ends at once; the driver keeps the event until it has come to pass.
 pub(crate) fn destroy(event: CUevent) -> Result<(), CUresult> {
-    graph::of_process().forget_event(event);
-    let event = shim()?.events.remove(event.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    model::of_process().forget_event(event);
+    let event = EVENTS.get()?.remove(event.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     shim()?.session.enqueue(event.context.wire(), &cuEventDestroy_v2 { hEvent: event.wire() })
 }
 
 /// The event stands for a place in a graph from now on, if its stream is captured.
 fn is_captured(event: CUevent, stream: CUstream, is_external: bool) -> Result<bool, CUresult> {
-    if graph::of_process().is_quiet() {
+    if model::of_process().is_quiet() {
         return Ok(false);
     }
     object(event)?;
-    Ok(graph::of_process().record(event, stream::place(stream)?, is_external)? == Taken::Yes)
+    Ok(model::of_process().record(event, stream::place(stream)?, is_external)? == Taken::Yes)
 }
 
 /// Refuses to ask or wait for an event of a capture, and anything of the sort while a capture forbids it. The event, and
@@ -127,8 +148,8 @@ fn is_captured(event: CUevent, stream: CUstream, is_external: bool) -> Result<bo
 fn askable(event: CUevent) -> Result<(Arc<Event>, u32), CUresult> {
     let found = object(event)?;
     let context = stack::wire_or_of(&found.context)?;
-    graph::of_process().check_event(event)?;
-    graph::forbid()?;
+    model::of_process().check_event(event)?;
+    model::forbid()?;
     Ok((found, context))
 }
 
@@ -144,7 +165,7 @@ fn record_now(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
     }
     let is_private = record_first(event, stream)?;
     if is_private && context != 0 {
-        shim.events.change_brief(seen, context | PLAIN);
+        EVENTS.get()?.change_brief(seen, context | PLAIN);
     }
     Ok(())
 }

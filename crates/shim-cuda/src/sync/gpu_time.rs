@@ -16,7 +16,7 @@ use katydid_client::trace::{CallId, TraceWriter, now};
 use katydid_cuda_sys::{CUevent, CUresult, CUstream};
 
 use crate::context::stack;
-use crate::graph;
+use crate::graph::model;
 use crate::sync::{event, stream};
 
 /// Set to 0: nothing is timed on the GPU.
@@ -152,7 +152,7 @@ fn since_base(milliseconds: f32) -> i64 {
 fn is_captured(stream: CUstream) -> bool {
     let mut status = 0;
     // SAFETY: `status` is writable.
-    let asked = unsafe { graph::of_process().is_capturing(stream, &raw mut status) };
+    let asked = unsafe { model::of_process().is_capturing(stream, &raw mut status) };
     asked.is_err() || status != 0
 }
 

@@ -9,47 +9,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use katydid_client::slab::Slot;
-use katydid_cuda_sys::{CUcontext, CUdevice, CUevent, CUgreenCtx, CUresult, CUstream, stream_flags};
-use katydid_wire::message::{
-    cuStreamCreateWithPriority, cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent,
-};
+use katydid_cuda_sys::{CUcontext, CUdevice, CUgreenCtx, CUresult, CUstream, stream_flags};
+use katydid_wire::message::{cuStreamCreateWithPriority, cuStreamDestroy_v2};
 
-use katydid_graph::{Call, Place, Taken};
+use katydid_graph::Place;
 
-use crate::context::contexts::{self, Context, Home};
-use crate::context::device::handle;
-use crate::context::{green, stack};
-use crate::copy::transfer::Way;
-use crate::ffi::guard::{enqueue, out};
-use crate::ffi::handle::{glance, object};
-use crate::graph;
-use crate::launch::backpressure;
-use crate::memory::pinned;
-use crate::process::session::{Shim, shim};
+use crate::context::record::{CONTEXTS, Context, Home, are_several, next_stream_id};
+use crate::context::request::enqueue;
+use crate::context::stack;
+use crate::ffi::arguments::{handle, out};
+use crate::ffi::handle::{Handle, Table, Wire, glance, object};
+use crate::graph::model;
+use crate::process::session::shim;
 
 /// Handles and wire ids of the default streams.
-const LEGACY: usize = 1;
+pub(super) const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
-/// `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node that waits.
-const EXTERNAL: u32 = 1;
 /// Wire ids below this are the default streams'.
 const FIRST_WIRE: u32 = 3;
-/// The id that a driver's first stream, the legacy one, has.
-static NEXT_ID: AtomicU64 = AtomicU64::new(7);
 
 thread_local! {
     /// Whether the function being called means the thread's own default stream.
     static PER_THREAD_DEFAULT: Cell<bool> = const { Cell::new(false) };
-    /// The stream that this thread has found to have done everything, which speaks for one wait.
-    static EMPTY: Cell<Option<Empty>> = const { Cell::new(None) };
-}
-
-/// That a stream had nothing left to do, when so many messages had been sent. It stays so while no other is sent.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Empty {
-    /// Wire ids of context and stream.
-    place: (u32, u32),
-    sent: u64,
 }
 
 /// What there is now whose work does not come after that of a context's default stream by itself.
@@ -85,6 +66,27 @@ pub(crate) struct Stream {
     id: u64,
     /// Of a stream that does not wait for the default stream.
     _apart: Option<Apart>,
+}
+
+/// Streams of the program's own, of all contexts.
+pub(crate) static STREAMS: Table<Stream> = Table::new();
+
+impl Handle for CUstream {
+    type Object = Stream;
+
+    fn table() -> &'static Table<Stream> {
+        &STREAMS
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
+}
+
+impl Wire for CUstream {
+    fn wire(self) -> Result<u32, CUresult> {
+        wire(self)
+    }
 }
 
 impl Stream {
@@ -130,11 +132,11 @@ pub(crate) fn are_in_order(one: (u32, u32), other: (u32, u32)) -> bool {
 }
 
 /// Whether a stream that is not the legacy one of a context waits for that.
-fn waits_for_legacy((here, stream): (u32, u32), context: u32) -> bool {
+pub(super) fn waits_for_legacy((here, stream): (u32, u32), context: u32) -> bool {
     if is_of_thread(stream) {
         return here == context;
     }
-    let made = shim().ok().and_then(|shim| shim.streams.get_index(stream - FIRST_WIRE));
+    let made = STREAMS.get().ok().and_then(|streams| streams.get_index(stream - FIRST_WIRE));
     made.is_some_and(|made| made.flags & stream_flags::NON_BLOCKING == 0 && made.context.wire() == context)
 }
 
@@ -158,6 +160,11 @@ pub(crate) fn is_of_thread(wire: u32) -> bool {
     wire == PER_THREAD as u32
 }
 
+/// Whether work of other streams may overtake that of one, by its wire id, without being told to come after it.
+pub(super) fn can_be_overtaken(stream: u32) -> bool {
+    is_of_thread(stream) || APART.load(Ordering::Relaxed) > 0 || are_several()
+}
+
 /// Wire id of a stream.
 ///
 /// # Errors
@@ -165,7 +172,7 @@ pub(crate) fn is_of_thread(wire: u32) -> bool {
 /// `ERROR_INVALID_HANDLE`.
 pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
     // The caller is about to use the stream: what can be part of a graph was taken into it before.
-    graph::capture::refuse(stream)?;
+    refuse_captured(stream)?;
     match stream.0.addr() {
         0 => Ok(default_wire()),
         default @ (LEGACY | PER_THREAD) => Ok(default as u32),
@@ -194,7 +201,7 @@ pub(crate) fn wire_and_home(stream: CUstream, here: Option<Home>) -> Result<(u32
 /// Wire id of a stream of the context with wire id `context`, if that is the current one too, and active, and nothing is
 /// captured.
 pub(crate) fn wire_in_current(stream: CUstream, context: u32) -> Option<u32> {
-    if stack::wire() != Ok(context) || !graph::of_process().is_quiet() {
+    if stack::wire() != Ok(context) || !model::of_process().is_quiet() {
         return None;
     }
     let is_there = stream.0.addr() <= PER_THREAD || glance(stream).is_ok_and(|seen| seen.brief == context);
@@ -231,11 +238,6 @@ pub(crate) fn asked_in(stream: CUstream) -> Result<u32, CUresult> {
     }
 }
 
-/// A number that no stream of the process has had.
-pub(crate) fn next_id() -> u64 {
-    NEXT_ID.fetch_add(1, Ordering::Relaxed)
-}
-
 /// What stream capture knows a stream by. A thread's default streams have keys of their own, above all ids.
 pub(crate) fn place(stream: CUstream) -> Result<Place, CUresult> {
     static THREADS: AtomicU64 = AtomicU64::new(0);
@@ -263,6 +265,12 @@ pub(crate) fn context_of(stream: CUstream) -> Result<Arc<Context>, CUresult> {
         Which::Default(context, _) => context,
         Which::Made(stream) => Arc::clone(&stream.context),
     })
+}
+
+/// Refuses what cannot be captured, in a stream that is; the legacy stream while blocking ones are.
+pub(crate) fn refuse_captured(stream: CUstream) -> Result<(), CUresult> {
+    let graphs = model::of_process();
+    if graphs.is_quiet() { Ok(()) } else { graphs.refuse_captured(place(stream)?) }
 }
 
 /// # Safety
@@ -293,19 +301,19 @@ pub(crate) fn mint(context: Arc<Context>, flags: u32, priority: i32) -> Result<(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let priority = context.with_facts(|facts| priority.min(facts.least_priority).max(facts.greatest_priority))?;
-    let (id, wire) = (next_id(), context.wire());
+    let (id, wire) = (next_stream_id(), context.wire());
     let make = |slot| {
         let _apart = (flags & stream_flags::NON_BLOCKING != 0).then(Apart::begin);
         Stream { slot, context, flags, priority, id, _apart }
     };
-    let stream = shim()?.streams.insert_with(wire, make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let stream = STREAMS.get()?.insert_with(wire, make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     Ok((stream, priority))
 }
 
 /// The handle ends at once, the work in the stream goes on.
 pub(crate) fn destroy(stream: CUstream) -> Result<(), CUresult> {
-    let stream = shim()?.streams.remove(stream.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    graph::of_process().forget_stream(stream.id);
+    let stream = STREAMS.get()?.remove(stream.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    model::of_process().forget_stream(stream.id);
     shim()?.session.enqueue(stream.context.wire(), &cuStreamDestroy_v2 { hStream: stream.wire() })
 }
 
@@ -365,7 +373,7 @@ pub(crate) unsafe fn contexts(
     // SAFETY: null or writable, by the contract.
     let (target, green) = unsafe { (out(target)?, out(green)?) };
     let context = context_of(stream)?;
-    green.write(green::handle_of(&context));
+    green.write(context.green_handle());
     target.write(context.owner().handle());
     Ok(())
 }
@@ -380,101 +388,6 @@ pub(crate) unsafe fn device(stream: CUstream, target: *mut CUdevice) -> Result<(
     Ok(())
 }
 
-/// Refuses to wait for a stream, or to ask how it is, while a stream capture forbids it.
-fn forbid(stream: CUstream) -> Result<(), CUresult> {
-    let graphs = graph::of_process();
-    if graphs.is_quiet() { Ok(()) } else { graphs.forbid(Call::Stream(place(stream)?)) }
-}
-
-/// Waits for everything in the stream.
-pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
-    let context = asked_in(stream)?;
-    forbid(stream)?;
-    let (shim, stream) = (shim()?, wire(stream)?);
-    if is_empty(shim, (context, stream)) {
-        return Ok(());
-    }
-    waits_in(stream, || shim.session.call(context, &cuStreamSynchronize { hStream: stream })).map(drop)
-}
-
-/// Whether the thread's last copy out has waited for the stream, and nothing was sent since. Told once: who waits again is to
-/// hear what other work has come to.
-fn is_empty(shim: &Shim, place: (u32, u32)) -> bool {
-    let now = Empty { place, sent: shim.session.enqueued() };
-    EMPTY.take() == Some(now) && !shim.session.is_lost()
-}
-
-/// As [`waits_in`], for a copy that waits for everything in its stream: who then waits for that need not ask again, where each
-/// question is a round trip.
-pub(crate) fn empties<T>(way: Way, copy: impl FnOnce() -> Result<T, CUresult>) -> Result<T, CUresult> {
-    let sent = shim()?.session.enqueued();
-    let got = waits_in(way.stream, copy)?;
-    // The id of a thread's own stream means another one in each thread, and is not told apart here.
-    EMPTY.set((!is_of_thread(way.stream)).then_some(Empty { place: (way.context, way.stream), sent }));
-    Ok(got)
-}
-
-/// Runs what returns when everything in the stream before it is done, so that the program may look at what that wrote.
-pub(crate) fn waits_in<T>(stream: u32, run: impl FnOnce() -> Result<T, CUresult>) -> Result<T, CUresult> {
-    let epoch = shim()?.session.enqueued();
-    let got = run()?;
-    pinned::pull_of(stream, epoch)?;
-    Ok(got)
-}
-
-/// Waits for everything in the stream of a wire id.
-pub(crate) fn synchronize_wire(stream: u32) -> Result<(), CUresult> {
-    synchronize_in(stack::wire()?, stream)
-}
-
-/// The same, asked in a context of a wire id.
-pub(crate) fn synchronize_in(context: u32, stream: u32) -> Result<(), CUresult> {
-    let shim = shim()?;
-    waits_in(stream, || shim.session.call(context, &cuStreamSynchronize { hStream: stream })).map(drop)
-}
-
-/// Waits for everything that a copy would come after if it were given to the stream now, in a context of a wire id: work of the
-/// default stream too, where the two are in order. Who only waits for the stream is not.
-pub(crate) fn synchronize_all_before(context: u32, stream: u32) -> Result<(), CUresult> {
-    if stream > LEGACY as u32 && waits_for_legacy((context, stream), context) {
-        synchronize_in(context, LEGACY as u32)?;
-    }
-    synchronize_in(context, stream)
-}
-
-/// Ends a copy from the program's memory for which the program waits. Its bytes were read, so the program may go on as soon
-/// as nothing can overtake the copy: work of the same stream, and of streams that wait for it, comes after it anyway.
-pub(crate) fn settle_copy(stream: u32) -> Result<(), CUresult> {
-    let can_be_overtaken = is_of_thread(stream) || APART.load(Ordering::Relaxed) > 0 || contexts::are_several();
-    if can_be_overtaken { synchronize_wire(stream) } else { Ok(()) }
-}
-
-/// Whether everything in the stream is done; `ERROR_NOT_READY` when it is not.
-pub(crate) fn query(stream: CUstream) -> Result<(), CUresult> {
-    let context = asked_in(stream)?;
-    forbid(stream)?;
-    let (shim, stream) = (shim()?, wire(stream)?);
-    waits_in(stream, || shim.session.call(context, &cuStreamQuery { hStream: stream })).map(drop)
-}
-
-/// The stream waits for what the event recorded.
-pub(crate) fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Result<(), CUresult> {
-    let waited = object(event)?;
-    if flags > 1 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    if !graph::of_process().is_quiet() {
-        let was_recorded = waited.was_recorded.load(Ordering::Relaxed);
-        if graph::of_process().wait(event, place(stream)?, flags == EXTERNAL, was_recorded)? == Taken::Yes {
-            return Ok(());
-        }
-    }
-    backpressure::take_place(stream)?;
-    // Outside of captures the flag means nothing.
-    let message = cuStreamWaitEvent { hStream: wire(stream)?, hEvent: waited.wire(), Flags: 0 };
-    shim()?.session.enqueue(asked_in(stream)?, &message)
-}
-
 /// What a private table calls a stream's object: an address inside its record, never the handle itself.
 pub(crate) fn object_address(stream: CUstream) -> Result<usize, CUresult> {
     Ok(match which(stream)? {
@@ -485,12 +398,11 @@ pub(crate) fn object_address(stream: CUstream) -> Result<usize, CUresult> {
 
 /// The id of the stream that an address of [`object_address`] stands for.
 pub(crate) fn id_of_object(object: usize) -> Result<u64, CUresult> {
-    let shim = shim()?;
-    if let Some(stream) = shim.streams.get(object.wrapping_sub(1)) {
+    if let Some(stream) = STREAMS.get()?.get(object.wrapping_sub(1)) {
         return Ok(stream.id);
     }
     for index in 0..2 {
-        if let Some(context) = shim.contexts.get(object.wrapping_sub(1 + index)) {
+        if let Some(context) = CONTEXTS.get()?.get(object.wrapping_sub(1 + index)) {
             return Ok(context.default_streams[index].load(Ordering::Relaxed));
         }
     }

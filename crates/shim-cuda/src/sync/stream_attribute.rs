@@ -4,7 +4,7 @@
 use katydid_cuda_sys::{CUresult, CUstream, CUstreamAttrValue, stream_attribute_bytes};
 use katydid_wire::message::{kdStreamAttribute, kdStreamSetAttribute};
 
-use crate::ffi::guard::call;
+use crate::context::request::call;
 use crate::sync::stream;
 
 /// Writes as many bytes as the attribute has, as the driver does.

@@ -6,8 +6,9 @@ use katydid_wire::message::{
     cuStreamWaitValue32_v2, cuStreamWaitValue64_v2, cuStreamWriteValue32_v2, cuStreamWriteValue64_v2,
 };
 
-use crate::copy::linear::{Claim, Side, locate};
-use crate::ffi::guard::{enqueue, refuse};
+use crate::context::request::enqueue;
+use crate::copy::side::{Claim, Side, locate};
+use crate::ffi::arguments::refuse;
 use crate::graph::capture;
 use crate::sync::stream;
 

@@ -10,12 +10,12 @@ use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray, CUresult};
 use katydid_wire::message::{kdArrayCreate, kdArrayDestroy, kdMipmapCreate, kdMipmapLevel};
 
-use crate::context::contexts::Context;
-use crate::context::device::handle;
+use crate::context::record::Context;
+use crate::context::request::call;
 use crate::context::stack;
-use crate::ffi::guard::{call, out};
-use crate::ffi::handle::object;
-use crate::memory::allocation::in_need;
+use crate::ffi::arguments::{handle, out};
+use crate::ffi::handle::{Handle, Table, object};
+use crate::memory::device_backing::in_need;
 use crate::process::session::shim;
 use crate::texture::array_map::Later;
 
@@ -44,6 +44,21 @@ pub(crate) struct Mipmap {
     pub(crate) later: Option<Arc<Later>>,
 }
 
+/// Arrays, and levels of mipmaps.
+pub(crate) static ARRAYS: Table<Array> = Table::new();
+
+impl Handle for CUarray {
+    type Object = Array;
+
+    fn table() -> &'static Table<Array> {
+        &ARRAYS
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
+}
+
 impl Array {
     /// The number that messages carry: odd, mipmaps have the even ones.
     pub(crate) fn wire(&self) -> u32 {
@@ -59,6 +74,21 @@ impl Array {
     /// Bytes of a texel.
     pub(crate) fn texel(&self) -> u64 {
         channel_bytes(self.descriptor.Format).unwrap_or(0) * u64::from(self.descriptor.NumChannels)
+    }
+}
+
+/// Mipmaps.
+pub(crate) static MIPMAPS: Table<Mipmap> = Table::new();
+
+impl Handle for CUmipmappedArray {
+    type Object = Mipmap;
+
+    fn table() -> &'static Table<Mipmap> {
+        &MIPMAPS
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
     }
 }
 
@@ -114,10 +144,10 @@ unsafe fn make(target: *mut CUarray, descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Res
     let target = unsafe { out(target) }?;
     let context = stack::active()?.owner();
     check_format(&descriptor)?;
-    let shim = shim()?;
     let later = Later::of(descriptor.Flags);
     let new = |slot| Array { slot, context, descriptor, level: false, later };
-    let array = shim.arrays.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let arrays = ARRAYS.get()?;
+    let array = arrays.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let message = kdArrayCreate {
         array: array.wire(),
         width: descriptor.Width as u64,
@@ -128,7 +158,7 @@ unsafe fn make(target: *mut CUarray, descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Res
         flags: descriptor.Flags,
     };
     let created = in_need(array.context.device, size(&descriptor), || call(&message));
-    created.inspect_err(|_| drop(shim.arrays.remove(array.slot.handle)))?;
+    created.inspect_err(|_| drop(arrays.remove(array.slot.handle)))?;
     target.write(CUarray(handle(array.slot.handle)));
     Ok(())
 }
@@ -185,7 +215,7 @@ pub(crate) fn destroy(array: CUarray) -> Result<(), CUresult> {
     let shim = shim()?;
     shim.session.call(array.context.wire(), &kdArrayDestroy { array: array.wire() })?;
     // Only now: a new array must not have the id before the worker has let go of it.
-    shim.arrays.remove(array.slot.handle);
+    ARRAYS.get()?.remove(array.slot.handle);
     array.later.as_ref().map_or(Ok(()), |later| later.end())
 }
 
@@ -201,11 +231,11 @@ pub(crate) unsafe fn create_mipmap(
     let (target, descriptor) = unsafe { (out(target)?, read(descriptor)?) };
     let context = stack::active()?.owner();
     check_format(&descriptor)?;
-    let shim = shim()?;
     let levels = levels.clamp(1, most_levels(&descriptor));
     let later = Later::of(descriptor.Flags);
     let new = |slot| Mipmap { slot, context, descriptor, levels: Mutex::new(vec![None; levels as usize]), later };
-    let mipmap = shim.mipmaps.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let mipmaps = MIPMAPS.get()?;
+    let mipmap = mipmaps.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let message = kdMipmapCreate {
         mipmap: mipmap.wire(),
         levels,
@@ -217,7 +247,7 @@ pub(crate) unsafe fn create_mipmap(
         flags: descriptor.Flags,
     };
     let created = in_need(mipmap.context.device, size(&descriptor), || call(&message));
-    created.inspect_err(|_| drop(shim.mipmaps.remove(mipmap.slot.handle)))?;
+    created.inspect_err(|_| drop(mipmaps.remove(mipmap.slot.handle)))?;
     target.write(CUmipmappedArray(handle(mipmap.slot.handle)));
     Ok(())
 }
@@ -265,10 +295,11 @@ fn make_level(mipmap: &Mipmap, number: u32) -> Result<Arc<Array>, CUresult> {
     let shim = shim()?;
     let (context, descriptor) = (Arc::clone(&mipmap.context), level_of(&mipmap.descriptor, number));
     let new = |slot| Array { slot, context, descriptor, level: true, later: None };
-    let array = shim.arrays.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let arrays = ARRAYS.get()?;
+    let array = arrays.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let message = kdMipmapLevel { array: array.wire(), mipmap: mipmap.wire(), level: number };
     let created = shim.session.call(mipmap.context.wire(), &message);
-    created.inspect_err(|_| drop(shim.arrays.remove(array.slot.handle)))?;
+    created.inspect_err(|_| drop(arrays.remove(array.slot.handle)))?;
     Ok(array)
 }
 
@@ -277,10 +308,10 @@ pub(crate) fn destroy_mipmap(mipmap: CUmipmappedArray) -> Result<(), CUresult> {
     let mipmap = object(mipmap)?;
     let shim = shim()?;
     shim.session.call(mipmap.context.wire(), &kdArrayDestroy { array: mipmap.wire() })?;
-    shim.mipmaps.remove(mipmap.slot.handle);
+    MIPMAPS.get()?.remove(mipmap.slot.handle);
     let levels = std::mem::take(&mut *mipmap.levels.lock().unwrap_or_else(PoisonError::into_inner));
     for level in levels.into_iter().flatten() {
-        shim.arrays.remove(level.slot.handle);
+        ARRAYS.get()?.remove(level.slot.handle);
     }
     mipmap.later.as_ref().map_or(Ok(()), |later| later.end())
 }

@@ -14,9 +14,10 @@ use katydid_cuda_sys::{
 use katydid_wire::array_map::Change;
 use katydid_wire::message::{kdArrayMap, kdArrayNeeds, kdArraySparse};
 
-use crate::context::device::device;
+use crate::context::device::{self, device};
+use crate::context::request::call;
 use crate::context::stack;
-use crate::ffi::guard::{call, out};
+use crate::ffi::arguments::out;
 use crate::ffi::handle::object;
 use crate::memory::virtual_memory::{self, Allocation};
 use crate::process::session::{Shim, shim};
@@ -141,25 +142,26 @@ fn named(info: &CUarrayMapInfo) -> Result<Named, CUresult> {
 }
 
 /// The program's bits of devices as the worker's; one that names none stays wrong.
-fn devices(shim: &Shim, mask: u32) -> u32 {
-    let bit = |ordinal: u32| shim.devices.get(ordinal as usize).map_or(1 << 31, |device| 1 << device.position);
-    (0..u32::BITS).filter(|ordinal| mask & (1 << ordinal) != 0).fold(0, |all, ordinal| all | bit(ordinal))
+fn devices(mask: u32) -> Result<u32, CUresult> {
+    let devices = device::all()?;
+    let bit = |ordinal: u32| devices.get(ordinal as usize).map_or(1 << 31, |device| 1 << device.position);
+    Ok((0..u32::BITS).filter(|ordinal| mask & (1 << ordinal) != 0).fold(0, |all, ordinal| all | bit(ordinal)))
 }
 
 /// An entry as it travels.
-fn travelling(shim: &Shim, info: &CUarrayMapInfo, array: u32, memory: u32) -> Change {
-    Change {
+fn travelling(info: &CUarrayMapInfo, array: u32, memory: u32) -> Result<Change, CUresult> {
+    Ok(Change {
         kind: info.resourceType,
         array,
         part: info.subresourceType,
         operation: info.memOperationType,
         handle_kind: info.memHandleType,
         memory,
-        devices: devices(shim, info.deviceBitMask),
+        devices: devices(info.deviceBitMask)?,
         unused: [info.flags, info.reserved[0], info.reserved[1]],
         place: info.subresource,
         offset: info.offset,
-    }
+    })
 }
 
 /// `cuMemMapArrayAsync`: the driver checks all entries, then changes all of them when the stream gets there.
@@ -181,10 +183,10 @@ pub(crate) unsafe fn change(infos: *mut CUarrayMapInfo, count: u32, stream: CUst
             let named = named(info)?;
             let block = match info.memHandle {
                 0 => None,
-                handle => Some(virtual_memory::allocation(shim, handle)?),
+                handle => Some(virtual_memory::allocation(handle)?),
             };
             let memory = block.as_ref().map_or(0, |block| block.wire());
-            changes.extend(travelling(shim, info, named.array, memory).encode());
+            changes.extend(travelling(info, named.array, memory)?.encode());
             notes.push((named, block.filter(|_| info.memOperationType == id::MAP)));
         }
         call(&kdArrayMap { stream, changes: &changes })?;

@@ -4,7 +4,7 @@
 #![expect(unsafe_code, reason = "reads and writes memory of C callers")]
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{
     CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray, CUarray_format, CUdevice,
@@ -15,8 +15,9 @@ use katydid_wire::message::{
 };
 use katydid_wire::texture::TextureArguments;
 
+use crate::context::request::{call, enqueue};
 use crate::context::{device, stack};
-use crate::ffi::guard::{call, enqueue, out};
+use crate::ffi::arguments::out;
 use crate::ffi::handle::object;
 use crate::process::session::shim;
 
@@ -36,9 +37,11 @@ struct Record {
 
 /// Objects by the wire id of their context and their number.
 #[derive(Default)]
-pub(crate) struct Objects {
+struct Objects {
     records: Mutex<HashMap<(u32, u64), Record>>,
 }
+
+static OBJECTS: LazyLock<Objects> = LazyLock::new(Objects::default);
 
 impl Objects {
     fn lock(&self) -> MutexGuard<'_, HashMap<(u32, u64), Record>> {
@@ -49,7 +52,7 @@ impl Objects {
 /// What a number of the current context was made from.
 fn record(number: u64) -> Result<Record, CUresult> {
     let key = (stack::wire()?, number);
-    shim()?.textures.lock().get(&key).copied().ok_or(CUresult::ERROR_INVALID_VALUE)
+    OBJECTS.lock().get(&key).copied().ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// What a caller's descriptor says.
@@ -128,7 +131,7 @@ pub(crate) unsafe fn create(
         TextureArguments { sampler: sampler(&texture), view: view.as_ref().map(view_words), ..arguments(&resource)? };
     let number = call(&kdTextureCreate { arguments: &arguments.encode() })?.texture;
     let record = Record { resource, texture, view: view.unwrap_or_default() };
-    shim()?.textures.lock().insert((context, number), record);
+    OBJECTS.lock().insert((context, number), record);
     target.write(number);
     Ok(())
 }
@@ -137,7 +140,7 @@ pub(crate) unsafe fn create(
 pub(crate) fn destroy(texture: CUtexObject) -> Result<(), CUresult> {
     let context = stack::wire()?;
     // Forgotten first: the driver may give the number to the next object.
-    shim()?.textures.lock().remove(&(context, texture));
+    OBJECTS.lock().remove(&(context, texture));
     enqueue(&kdTextureDestroy { texture })
 }
 
@@ -189,7 +192,7 @@ pub(crate) unsafe fn create_surface(
     let array = arguments(&resource)?.array;
     let number = call(&kdSurfaceCreate { array })?.surface;
     let record = Record { resource, texture: CUDA_TEXTURE_DESC::default(), view: CUDA_RESOURCE_VIEW_DESC::default() };
-    shim()?.textures.lock().insert((context, number), record);
+    OBJECTS.lock().insert((context, number), record);
     target.write(number);
     Ok(())
 }
@@ -197,7 +200,7 @@ pub(crate) unsafe fn create_surface(
 /// A number without an object is no error.
 pub(crate) fn destroy_surface(surface: CUsurfObject) -> Result<(), CUresult> {
     let context = stack::wire()?;
-    shim()?.textures.lock().remove(&(context, surface));
+    OBJECTS.lock().remove(&(context, surface));
     enqueue(&kdSurfaceDestroy { surface })
 }
 

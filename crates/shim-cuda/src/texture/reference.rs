@@ -18,12 +18,11 @@ use katydid_wire::message::{kdReferenceEnd, kdTextureReference, kdTextureReferen
 use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, given, place};
 use katydid_wire::texture::TextureArguments;
 
-use crate::context::contexts::Context;
-use crate::context::device::handle;
-use crate::context::stack;
-use crate::ffi::guard::{Out, out, text, write_if_given};
-use crate::ffi::handle::object;
-use crate::process::session::{Shim, shim};
+use crate::context::record::Context;
+use crate::context::{device, stack};
+use crate::ffi::arguments::{Out, handle, out, text, write_if_given};
+use crate::ffi::handle::{Handle, Table, object};
+use crate::process::session::shim;
 use crate::texture::array::{Array, Mipmap};
 
 /// `CUresourcetype`.
@@ -58,6 +57,21 @@ struct State {
 struct Bound {
     handle: usize,
     object: Weak<dyn Any + Send + Sync>,
+}
+
+/// Texture references of all modules, and those of the program.
+pub(crate) static TEXTURE_REFERENCES: Table<TextureReference> = Table::new();
+
+impl Handle for CUtexref {
+    type Object = TextureReference;
+
+    fn table() -> &'static Table<TextureReference> {
+        &TEXTURE_REFERENCES
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
 }
 
 impl TextureReference {
@@ -120,7 +134,7 @@ fn make(module: Option<(CUmodule, &[u8])>) -> Result<Arc<TextureReference>, CUre
         }
         None => (stack::active()?.owner(), 0, 0, &[][..]),
     };
-    shim.texture_references.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+    TEXTURE_REFERENCES.get()?.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
         let message = kdTextureReference { reference: slot.index * 2 + 1, module: wire, name };
         let facts = shim.session.call(context.wire(), &message)?.facts;
         let mut state = State::default();
@@ -139,7 +153,7 @@ pub(crate) unsafe fn of_module(target: *mut CUtexref, module: CUmodule, name: *c
     let (target, name) = unsafe { (out(target)?, text(name)?) };
     stack::active()?;
     let owner = object(module)?.slot.handle;
-    let known = shim()?.texture_references.live().into_iter().find(|it| it.module == owner && it.name == name);
+    let known = TEXTURE_REFERENCES.get()?.live().into_iter().find(|it| it.module == owner && it.name == name);
     let reference = known.map_or_else(|| make(Some((module, name))), Ok)?;
     target.write(reference.handle());
     Ok(())
@@ -163,15 +177,17 @@ pub(crate) fn destroy(reference: CUtexref) -> Result<(), CUresult> {
     if found.module != 0 {
         return Err(WRONG);
     }
-    shim.texture_references.remove(found.slot.handle);
+    TEXTURE_REFERENCES.get()?.remove(found.slot.handle);
     shim.session.enqueue(found.context.wire(), &kdReferenceEnd { reference: found.wire() })
 }
 
 /// What was found in a module has gone with it.
-pub(crate) fn forget_module(shim: &Shim, module: usize) {
-    for reference in shim.texture_references.live().iter().filter(|it| it.module == module) {
-        shim.texture_references.remove(reference.slot.handle);
+pub(crate) fn forget_module(module: usize) -> Result<(), CUresult> {
+    let references = TEXTURE_REFERENCES.get()?;
+    for reference in references.live().iter().filter(|it| it.module == module) {
+        references.remove(reference.slot.handle);
     }
+    Ok(())
 }
 
 /// Sends a changed state, and keeps it if the driver takes it; the offset that the driver answers, in bytes.
@@ -258,7 +274,7 @@ pub(crate) unsafe fn set_address(
 /// What addresses of textures are multiples of, in bytes, on the device of a reference.
 fn alignment(reference: CUtexref) -> Result<u64, CUresult> {
     let reference = object(reference)?;
-    let device = shim()?.devices.get(reference.context.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    let device = device::all()?.get(reference.context.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
     let alignment = device.value(katydid_cuda_sys::device_attribute::TEXTURE_ALIGNMENT);
     Ok(u64::from(alignment.unsigned_abs()).max(1))
 }

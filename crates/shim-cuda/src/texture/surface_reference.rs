@@ -8,12 +8,11 @@ use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUarray, CUmodule, CUresult, CUsurfref};
 use katydid_wire::message::{kdSurfaceReference, kdSurfaceReferenceSet};
 
-use crate::context::contexts::Context;
-use crate::context::device::handle;
+use crate::context::record::Context;
 use crate::context::stack;
-use crate::ffi::guard::{out, text};
-use crate::ffi::handle::object;
-use crate::process::session::{Shim, shim};
+use crate::ffi::arguments::{handle, out, text};
+use crate::ffi::handle::{Handle, Table, object};
+use crate::process::session::shim;
 
 /// A reference.
 pub(crate) struct SurfaceReference {
@@ -24,6 +23,21 @@ pub(crate) struct SurfaceReference {
     name: Vec<u8>,
     /// The program's handle of the array; 0 for none.
     bound: Mutex<usize>,
+}
+
+/// Surface references of all modules.
+pub(crate) static SURFACE_REFERENCES: Table<SurfaceReference> = Table::new();
+
+impl Handle for CUsurfref {
+    type Object = SurfaceReference;
+
+    fn table() -> &'static Table<SurfaceReference> {
+        &SURFACE_REFERENCES
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
 }
 
 impl SurfaceReference {
@@ -42,14 +56,14 @@ pub(crate) unsafe fn of_module(target: *mut CUsurfref, module: CUmodule, name: *
     // SAFETY: by the contract.
     let (target, name) = unsafe { (out(target)?, text(name)?) };
     stack::active()?;
-    let (shim, module) = (shim()?, object(module)?);
+    let (session, references, module) = (&shim()?.session, SURFACE_REFERENCES.get()?, object(module)?);
     let owner = module.slot.handle;
-    let known = shim.surface_references.live().into_iter().find(|it| it.module == owner && it.name == name);
+    let known = references.live().into_iter().find(|it| it.module == owner && it.name == name);
     let make = || {
-        shim.surface_references.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        references.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
             let message = kdSurfaceReference { reference: slot.index * 2 + 2, module: module.wire(), name };
             let context = Arc::clone(&module.context);
-            shim.session.call(context.wire(), &message)?;
+            session.call(context.wire(), &message)?;
             Ok(SurfaceReference { slot, context, module: owner, name: name.to_vec(), bound: Mutex::new(0) })
         })
     };
@@ -59,10 +73,12 @@ pub(crate) unsafe fn of_module(target: *mut CUsurfref, module: CUmodule, name: *
 }
 
 /// What was found in a module has gone with it.
-pub(crate) fn forget_module(shim: &Shim, module: usize) {
-    for reference in shim.surface_references.live().iter().filter(|it| it.module == module) {
-        shim.surface_references.remove(reference.slot.handle);
+pub(crate) fn forget_module(module: usize) -> Result<(), CUresult> {
+    let references = SURFACE_REFERENCES.get()?;
+    for reference in references.live().iter().filter(|it| it.module == module) {
+        references.remove(reference.slot.handle);
     }
+    Ok(())
 }
 
 /// Flags have no meaning yet.

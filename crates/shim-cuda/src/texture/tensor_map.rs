@@ -6,13 +6,13 @@
 #![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use katydid_cuda_sys::{CUresult, CUtensorMap, Function, void};
 use katydid_wire::message::kdTensorMap;
 use katydid_wire::tensor_map::{MAX_PIXEL_RANK, MAX_RANK, TensorMap, TensorMapKind};
 
-use crate::ffi::guard::refuse;
+use crate::ffi::arguments::refuse;
 use crate::process::session::shim;
 
 /// Maps lie at multiples of this, in bytes.
@@ -50,7 +50,9 @@ type Shape = (TensorMap, u64);
 
 /// Maps that a driver has encoded.
 #[derive(Debug, Default)]
-pub(crate) struct Encoded(Mutex<(u64, HashMap<Shape, Words>)>);
+struct Encoded(Mutex<(u64, HashMap<Shape, Words>)>);
+
+static ENCODED: LazyLock<Encoded> = LazyLock::new(Encoded::default);
 
 impl Encoded {
     /// The map of a shape for an address, if this driver has encoded one: `moves` counts drivers. What it says of a null
@@ -113,13 +115,13 @@ unsafe fn encode(
     }
     let (shim, address) = (shim()?, address.addr() as u64);
     let (moves, shape) = (shim.session.moves(), (*map, address % REMAINDER));
-    let words = match shim.tensor_maps.of(moves, &shape, address) {
+    let words = match ENCODED.of(moves, &shape, address) {
         Some(words) => words,
         None => {
             let words = ask(function, address, map)?;
             // Another driver may have answered than the one that was there before.
             if shim.session.moves() == moves {
-                shim.tensor_maps.note(moves, shape, address, words);
+                ENCODED.note(moves, shape, address, words);
             }
             words
         }

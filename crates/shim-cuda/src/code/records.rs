@@ -1,0 +1,291 @@
+//! The records of code: libraries and modules, kernels and functions, which refer to each other.
+//!
+//! A library is a module in each context, and a kernel of it a function. A record holds all that can be asked about it, so
+//! that a launch looks nothing up.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::{CUfunction, CUkernel, CUlibrary, CUmodule, CUresult};
+use katydid_driver_state::launch::OldLaunch;
+use katydid_wire::message::kdFunctionFacts;
+
+use crate::code::properties::Code;
+use crate::context::record::Context;
+use crate::context::{device, stack};
+use crate::ffi::arguments::handle;
+use crate::ffi::handle::{Handle, Table, Wire, object};
+use crate::process::session::shim;
+
+/// Libraries that are loaded.
+pub(crate) static LIBRARIES: Table<Library> = Table::new();
+
+impl Handle for CUlibrary {
+    type Object = Library;
+
+    fn table() -> &'static Table<Library> {
+        &LIBRARIES
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
+}
+
+impl Wire for CUlibrary {
+    fn wire(self) -> Result<u32, CUresult> {
+        object(self).map(|it| it.wire())
+    }
+}
+
+/// Modules of all contexts.
+pub(crate) static MODULES: Table<Module> = Table::new();
+
+impl Handle for CUmodule {
+    type Object = Module;
+
+    fn table() -> &'static Table<Module> {
+        &MODULES
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
+}
+
+impl Wire for CUmodule {
+    fn wire(self) -> Result<u32, CUresult> {
+        object(self).map(|it| it.wire())
+    }
+}
+
+/// Kernels that were asked for.
+pub(crate) static KERNELS: Table<Kernel> = Table::new();
+
+impl Handle for CUkernel {
+    type Object = Kernel;
+
+    fn table() -> &'static Table<Kernel> {
+        &KERNELS
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
+}
+
+impl Wire for CUkernel {
+    fn wire(self) -> Result<u32, CUresult> {
+        object(self).map(|it| it.wire())
+    }
+}
+
+/// Functions that were asked for, of all contexts.
+pub(crate) static FUNCTIONS: Table<Function> = Table::new();
+
+impl Handle for CUfunction {
+    type Object = Function;
+
+    fn table() -> &'static Table<Function> {
+        &FUNCTIONS
+    }
+
+    fn value(self) -> usize {
+        self.0.addr()
+    }
+}
+
+impl Wire for CUfunction {
+    fn wire(self) -> Result<u32, CUresult> {
+        object(self).map(|it| it.wire())
+    }
+}
+
+/// A library.
+pub(crate) struct Library {
+    pub(crate) slot: Slot,
+    /// Those asked for so far, by name.
+    pub(super) kernels: Mutex<HashMap<Vec<u8>, Arc<Kernel>>>,
+    /// What it is in each context, by the context's handle.
+    pub(super) modules: Mutex<Vec<(usize, Arc<Module>)>>,
+}
+
+impl Library {
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index + 1
+    }
+
+    /// Forgets what it was in a context that ended.
+    pub(crate) fn forget(&self, context: &Context) {
+        self.modules.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != context.slot.handle);
+        for kernel in self.kernels.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            kernel.forget(context);
+        }
+    }
+}
+
+/// A module in its context.
+pub(crate) struct Module {
+    pub(crate) slot: Slot,
+    pub(crate) context: Arc<Context>,
+    /// The library that this module is, when it is one.
+    pub(super) library: Option<Arc<Library>>,
+    /// Those asked for so far, by name.
+    pub(super) functions: Mutex<HashMap<Vec<u8>, Arc<Function>>>,
+}
+
+impl Module {
+    /// A library as a module of a context, or a module of its own.
+    pub(crate) fn new(slot: Slot, context: Arc<Context>, library: Option<Arc<Library>>) -> Self {
+        Self { slot, context, library, functions: Mutex::default() }
+    }
+
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index + 1
+    }
+
+    /// The program's handle.
+    pub(crate) fn handle(&self) -> CUmodule {
+        CUmodule(handle(self.slot.handle))
+    }
+
+    /// Whether this module is a library in some context.
+    pub(crate) fn is_library(&self, handle: usize) -> bool {
+        self.library.as_ref().is_some_and(|library| library.slot.handle == handle)
+    }
+}
+
+/// A kernel of a library.
+pub(crate) struct Kernel {
+    pub(crate) slot: Slot,
+    /// The library's handle.
+    pub(crate) library: usize,
+    pub(super) name: CString,
+    /// Known from the first moment on at which there is a context to ask in.
+    code: OnceLock<Code>,
+    /// The same for each device, once something was set for one of them.
+    tuned: OnceLock<Box<[Code]>>,
+    /// What it is in each context, by the context's handle.
+    pub(super) functions: Mutex<Vec<(usize, Arc<Function>)>>,
+}
+
+impl Kernel {
+    /// A kernel that its library gave, with its code if that could be told.
+    pub(crate) fn new(slot: Slot, library: usize, name: CString, code: Option<Code>) -> Self {
+        let code = code.map_or_else(OnceLock::new, OnceLock::from);
+        Self { slot, library, name, code, tuned: OnceLock::new(), functions: Mutex::default() }
+    }
+
+    /// What is known of it.
+    ///
+    /// # Errors
+    ///
+    /// `ERROR_INVALID_CONTEXT` when it was found without a context and there is none now, either.
+    pub(crate) fn code(&self) -> Result<&Code, CUresult> {
+        if let Some(code) = self.code.get() {
+            return Ok(code);
+        }
+        let session = &shim()?.session;
+        let facts = session.call(stack::wire()?, &kdFunctionFacts { function: 0, kernel: self.wire() })?.facts;
+        let code = Code::decode(&facts).ok_or_else(|| session.broken("kdFunctionFacts"))?;
+        Ok(self.code.get_or_init(|| code))
+    }
+
+    /// What is known of it on a device: attributes that were set for another one do not count there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernel::code`].
+    pub(crate) fn code_on(&self, device: u32) -> Result<&Code, CUresult> {
+        match self.tuned.get().and_then(|codes| codes.get(device as usize)) {
+            Some(code) => Ok(code),
+            None => self.code(),
+        }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn tuned_on(&self, device: u32) -> Result<&Code, CUresult> {
+        let (code, devices) = (self.code()?, device::all()?);
+        let codes = self.tuned.get_or_init(|| devices.iter().map(|_| code.copy()).collect());
+        codes.get(device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)
+    }
+
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index + 1
+    }
+
+    /// The program's handle.
+    pub(crate) fn handle(&self) -> CUkernel {
+        CUkernel(handle(self.slot.handle))
+    }
+
+    /// As the image calls it.
+    pub(crate) fn name(&self) -> &CStr {
+        &self.name
+    }
+
+    /// Forgets what it was in a context that ended.
+    pub(crate) fn forget(&self, context: &Context) {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        functions.retain(|(other, _)| *other != context.slot.handle);
+    }
+
+    /// A changed attribute holds for the kernel's functions on the device too.
+    pub(super) fn keep_on(&self, device: u32, id: u32, value: i32) {
+        let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = functions.iter().filter(|(_, function)| function.context.device == device);
+        there.for_each(|(_, function)| function.code.keep(id, value));
+    }
+}
+
+/// A function of a module, in one context.
+pub(crate) struct Function {
+    pub(crate) slot: Slot,
+    pub(crate) context: Arc<Context>,
+    pub(super) name: CString,
+    /// The module's handle; of a kernel's function it is found when first asked for.
+    pub(super) module: OnceLock<usize>,
+    /// The kernel that this is in its context.
+    pub(super) kernel: Option<Arc<Kernel>>,
+    pub(crate) code: Code,
+    /// What was set on it for launches of the old style.
+    pub(crate) old: Mutex<OldLaunch>,
+}
+
+impl Function {
+    /// A function that a module gave.
+    pub(crate) fn of_module(slot: Slot, context: Arc<Context>, name: CString, module: usize, code: Code) -> Self {
+        Self { slot, context, name, module: OnceLock::from(module), kernel: None, code, old: Mutex::default() }
+    }
+
+    /// What a kernel is in a context.
+    pub(crate) fn of_kernel(slot: Slot, context: Arc<Context>, kernel: Arc<Kernel>, code: Code) -> Self {
+        let name = kernel.name().to_owned();
+        Self { slot, context, name, module: OnceLock::new(), kernel: Some(kernel), code, old: Mutex::default() }
+    }
+
+    /// Its name, as its module has it.
+    pub(crate) fn name(&self) -> &CStr {
+        &self.name
+    }
+
+    /// The number that messages carry.
+    pub(crate) fn wire(&self) -> u32 {
+        self.slot.index + 1
+    }
+
+    /// The program's handle.
+    pub(crate) fn handle(&self) -> CUfunction {
+        CUfunction(handle(self.slot.handle))
+    }
+
+    /// Whether it is what a kernel of this library is in its context.
+    pub(crate) fn is_of_library(&self, library: usize) -> bool {
+        self.kernel.as_ref().is_some_and(|kernel| kernel.library == library)
+    }
+}

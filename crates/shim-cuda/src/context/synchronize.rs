@@ -1,0 +1,23 @@
+//! Waiting for the work of a context, after which memory that was freed before is usable again.
+
+use std::sync::atomic::Ordering;
+
+use katydid_cuda_sys::CUresult;
+
+use crate::context::record::{Context, are_several};
+use crate::context::{device, settle};
+use crate::memory::{pinned, pool};
+
+/// Waits for everything that a context was given; memory freed before is usable then.
+pub(crate) fn synchronize(context: &Context) -> Result<(), CUresult> {
+    settle::wait(context)?;
+    // The only one there is speaks for its device.
+    let epoch =
+        if are_several() { settle::settled_on(context.device)? } else { Some(context.settled.load(Ordering::Acquire)) };
+    if let Some(epoch) = epoch {
+        pool::settled(context.device, epoch)?;
+        device::all()?[context.device as usize].memory.release_until(epoch);
+        pinned::settled(epoch)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! The sides of a copy: where each lies, and what has to be done before the program's part of it.
+
+use katydid_client::regions::{Place, Region};
+use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, memory_type};
+
+use crate::copy::pattern::Fill;
+use crate::copy::transfer::Way;
+use crate::launch::registry;
+use crate::memory::pinned;
+use crate::process::session::{Shim, shim};
+use crate::sync::wait;
+
+/// What the program says of a side.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// Memory that the GPU reaches.
+    Device,
+    /// Memory that the processor reaches; unified addressing lets it be the GPU's as well.
+    Host,
+    /// Whatever the address is.
+    Any,
+}
+
+/// Where a side of a copy lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Only the worker reaches it.
+    Gpu(u64),
+    /// Both reach it: pinned memory on a shared-memory link.
+    Shared(u64),
+    /// Only the program reaches it: its own memory, registered or not; on a stream link, pinned memory too.
+    Own(u64),
+}
+
+/// An address as a pointer.
+pub(crate) fn pointer(address: u64) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+/// Finds a side and checks that all of its `size` bytes are one block's.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE`.
+pub(crate) fn locate(claim: Claim, address: u64, size: u64) -> Result<Side, CUresult> {
+    let shim = shim()?;
+    let mut region = shim.regions.find(address);
+    if let Some(mapped) = region.as_mut().filter(|region| region.place == Place::Mapped && !region.holds(address, size))
+        && shim.regions.is_mapped(address, size)
+    {
+        mapped.size = address - mapped.start + size;
+    }
+    let shared = pinned::get().is_some_and(|pinned| pinned.is_shared);
+    place(claim, address, size, region, shared, is_arena(shim, address))
+}
+
+/// Whether an address lies where only blocks of ours can be.
+fn is_arena(shim: &Shim, address: u64) -> bool {
+    shim.arenas.map.device_of(address).is_some() || shim.arenas.map.is_pinned(address)
+}
+
+fn place(
+    claim: Claim,
+    address: u64,
+    size: u64,
+    region: Option<Region>,
+    shared: bool,
+    arena: bool,
+) -> Result<Side, CUresult> {
+    // A variable's address was chosen in the worker, where the program may have memory of its own.
+    let region = region.filter(|region| claim != Claim::Host || !matches!(region.place, Place::Global { .. }));
+    match region {
+        Some(region) if !region.holds(address, size) => Err(CUresult::ERROR_INVALID_VALUE),
+        Some(region) if !region.is_host() => Ok(Side::Gpu(address)),
+        Some(region) if shared && (region.is_pinned() || region.is_managed_block()) => Ok(Side::Shared(address)),
+        Some(_) => Ok(Side::Own(address)),
+        None if claim == Claim::Device || arena || address == 0 => Err(CUresult::ERROR_INVALID_VALUE),
+        None => Ok(Side::Own(address)),
+    }
+}
+
+/// Where all that a fill writes lies.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE`.
+pub(crate) fn of_fill(fill: &Fill) -> Result<Side, CUresult> {
+    locate(Claim::Device, fill.0.dst, fill.span().ok_or(CUresult::ERROR_INVALID_VALUE)?)
+}
+
+/// A copy of one row as a node has it.
+pub(crate) fn row(to: (Claim, u64), from: (Claim, u64), size: usize) -> CUDA_MEMCPY3D {
+    let kind = |claim: Claim| match claim {
+        Claim::Device => memory_type::DEVICE,
+        Claim::Host => memory_type::HOST,
+        Claim::Any => memory_type::UNIFIED,
+    };
+    let mut it = CUDA_MEMCPY3D { WidthInBytes: size, Height: 1, Depth: 1, ..CUDA_MEMCPY3D::default() };
+    (it.srcMemoryType, it.dstMemoryType) = (kind(from.0), kind(to.0));
+    match from.0 {
+        Claim::Host => it.srcHost = std::ptr::with_exposed_provenance(from.1 as usize),
+        _ => it.srcDevice = from.1,
+    }
+    match to.0 {
+        Claim::Host => it.dstHost = std::ptr::with_exposed_provenance_mut(to.1 as usize),
+        _ => it.dstDevice = to.1,
+    }
+    it
+}
+
+/// Before the program's side of a copy that does not wait for its stream as it is: what earlier work does to that memory has been
+/// done, and is there. Memory that the GPU does not reach is the program's to look after.
+pub(crate) fn prepare(address: u64, way: Way) -> Result<(), CUresult> {
+    let Some((shim, pinned)) = pinned::unshared()? else { return Ok(()) };
+    let Some(region) = shim.regions.find(address).filter(Region::is_host) else { return Ok(()) };
+    if !pinned.is_in_use(&region) && !registry::may_come() {
+        return Ok(());
+    }
+    wait::synchronize_all_before(way.context, way.stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRONG: Result<Side, CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
+
+    fn region(place: Place) -> Option<Region> {
+        Some(Region { start: 0x1000, size: 1000, place, device: 0, context: 1, id: 1 })
+    }
+
+    #[test]
+    fn a_range_that_leaves_its_block_is_refused() {
+        let device = region(Place::Device);
+        assert_eq!(place(Claim::Device, 0x1000, 1000, device, true, true), Ok(Side::Gpu(0x1000)));
+        assert_eq!(place(Claim::Device, 0x1000, 1001, device, true, true), WRONG);
+        assert_eq!(place(Claim::Any, 0x1000 + 990, 11, device, true, true), WRONG);
+    }
+
+    #[test]
+    fn memory_of_the_program_is_no_device_memory() {
+        assert_eq!(place(Claim::Device, 0x5555, 4, None, true, false), WRONG);
+        assert_eq!(place(Claim::Host, 0x5555, 4, None, true, false), Ok(Side::Own(0x5555)));
+        assert_eq!(place(Claim::Any, 0x5555, 4, None, true, false), Ok(Side::Own(0x5555)));
+        assert_eq!(place(Claim::Host, 0, 4, None, true, false), WRONG);
+    }
+
+    #[test]
+    fn freed_blocks_have_no_owner() {
+        for claim in [Claim::Device, Claim::Host, Claim::Any] {
+            assert_eq!(place(claim, 0x2000_0000_0000, 4, None, true, true), WRONG);
+        }
+    }
+
+    #[test]
+    fn pinned_memory_is_shared_or_the_programs() {
+        let host = region(Place::Host { flags: 2 });
+        assert_eq!(place(Claim::Host, 0x1000, 4, host, true, true), Ok(Side::Shared(0x1000)));
+        assert_eq!(place(Claim::Device, 0x1000, 4, host, false, true), Ok(Side::Own(0x1000)));
+        let registered = region(Place::Registered { flags: 2 });
+        assert_eq!(place(Claim::Device, 0x1000, 4, registered, true, false), Ok(Side::Own(0x1000)));
+    }
+
+    #[test]
+    fn a_host_address_that_equals_a_variables_is_the_hosts() {
+        let global = region(Place::Global { owner: 1 });
+        assert_eq!(place(Claim::Host, 0x1000, 4, global, true, false), Ok(Side::Own(0x1000)));
+        assert_eq!(place(Claim::Device, 0x1000, 4, global, true, false), Ok(Side::Gpu(0x1000)));
+    }
+}

@@ -1,0 +1,45 @@
+//! The model of this process's graphs and captures; what it needs of the shim is in `backend`.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::CUresult;
+use katydid_graph::{Call, Graphs};
+
+use crate::context::stack;
+
+/// The shim, as graphs see it.
+#[derive(Debug, Default)]
+pub(crate) struct Remote {
+    /// Tokens of the program's parts, by executable graph.
+    tokens: Mutex<HashMap<u32, Vec<u64>>>,
+}
+
+impl Remote {
+    pub(super) fn tokens(&self) -> MutexGuard<'_, HashMap<u32, Vec<u64>>> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn tokens_of(&self, exec: u32) -> Vec<u64> {
+        self.tokens().get(&exec).cloned().unwrap_or_default()
+    }
+}
+
+/// The graphs of this process.
+pub(crate) fn of_process() -> &'static Graphs<Remote> {
+    static GRAPHS: LazyLock<Graphs<Remote>> = LazyLock::new(|| Graphs::new(Remote::default()));
+    &GRAPHS
+}
+
+/// Refuses what might wait, or change what others rely on, while a stream capture forbids it.
+pub(crate) fn forbid() -> Result<(), CUresult> {
+    of_process().forbid(Call::Unsafe)
+}
+
+/// The same for waiting for the current context.
+pub(crate) fn forbid_context() -> Result<(), CUresult> {
+    match of_process().is_quiet() {
+        true => Ok(()),
+        false => of_process().forbid(Call::Context(stack::active()?.slot.handle)),
+    }
+}

@@ -1,0 +1,158 @@
+//! Functions of the program that were registered to be called, and have not returned yet.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use katydid_cuda_sys::{CUresult, CUstream};
+
+use crate::graph::host_work;
+use crate::launch::stream_queues::Streams;
+
+/// A function that is to run once.
+#[derive(Clone, Copy)]
+pub(crate) enum Due {
+    /// Of `cuLaunchHostFunc`, with its data.
+    Host(unsafe extern "C" fn(*mut c_void), usize),
+    /// Of `cuStreamAddCallback`, with its stream and data.
+    Stream(unsafe extern "C" fn(CUstream, CUresult, *mut c_void), usize, usize),
+}
+
+#[derive(Default)]
+struct State {
+    last_token: u64,
+    /// Functions by token, and the wire ids of their streams' contexts.
+    functions: HashMap<u64, (u32, Due)>,
+}
+
+/// What was registered and has not run yet.
+#[derive(Default)]
+pub(crate) struct Registry {
+    due: Mutex<State>,
+    /// Functions that were registered and have not returned yet.
+    pending: AtomicUsize,
+    /// The streams that will come to them.
+    streams: Streams,
+    /// Contexts and streams in which a graph was launched that comes to the program, and the count of messages after the last one.
+    graphs: Mutex<HashMap<(u32, u32), u64>>,
+    /// How many they are: calls look at that first.
+    graph_count: AtomicUsize,
+}
+
+static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::default);
+
+/// What was registered in this process and has not run yet.
+pub(crate) fn upcalls() -> &'static Registry {
+    &REGISTRY
+}
+
+impl Registry {
+    fn due(&self) -> MutexGuard<'_, State> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a function that a stream is about to be given, by the stream's key, and its context's wire id.
+    pub(crate) fn add(&self, due: Due, stream: u64, context: u32) -> u64 {
+        let token = self.mint();
+        self.streams.begin(stream, token);
+        self.due().functions.insert(token, (context, due));
+        self.pending.fetch_add(1, Ordering::AcqRel);
+        token
+    }
+
+    /// A token that nothing else has.
+    pub(crate) fn mint(&self) -> u64 {
+        let mut state = self.due();
+        state.last_token += 1;
+        state.last_token
+    }
+
+    /// A context has ended, whose wire id is given: functions that its streams have not come to are not called any more, as after a
+    /// fault.
+    pub(crate) fn context_ended(&self, context: u32) {
+        let left: Vec<u64> =
+            self.due().functions.extract_if(|_, (of, _)| *of == context).map(|(token, _)| token).collect();
+        left.into_iter().for_each(|token| self.ended(token));
+    }
+
+    /// A function has returned, or will not be called.
+    pub(crate) fn ended(&self, token: u64) {
+        self.streams.end(token);
+        self.pending.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// A graph that comes to the program has been launched in a stream by the last of so many messages.
+    pub(crate) fn launched(&self, stream: (u32, u32), epoch: u64) {
+        self.change_graphs(|graphs| {
+            graphs.insert(stream, epoch);
+        });
+    }
+
+    /// Everything sent up to `epoch` is done.
+    pub(crate) fn settled(&self, epoch: u64) {
+        if self.graph_count.load(Ordering::Acquire) > 0 {
+            self.change_graphs(|graphs| graphs.retain(|_, last| *last > epoch));
+        }
+    }
+
+    /// The same of what was sent to a stream.
+    pub(crate) fn passed(&self, stream: (u32, u32), epoch: u64) {
+        if self.graph_count.load(Ordering::Acquire) > 0 {
+            self.change_graphs(|graphs| graphs.retain(|of, last| *of != stream || *last > epoch));
+        }
+    }
+
+    fn change_graphs(&self, change: impl FnOnce(&mut HashMap<(u32, u32), u64>)) {
+        let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut graphs);
+        self.graph_count.store(graphs.len(), Ordering::Release);
+    }
+
+    /// Whether functions were registered that have not returned yet; those of graphs not counted.
+    pub(crate) fn are_functions_due(&self) -> bool {
+        self.pending.load(Ordering::Acquire) > 0
+    }
+
+    /// The streams that will come to them.
+    pub(crate) fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    pub(crate) fn take(&self, token: u64) -> Option<Due> {
+        self.due().functions.remove(&token).map(|(_, due)| due)
+    }
+}
+
+/// Whether a stream may still come to the program: to a function, or to its part of a graph.
+pub(crate) fn may_come() -> bool {
+    let upcalls = upcalls();
+    let of_graphs = || upcalls.graph_count.load(Ordering::Acquire) > 0 || host_work::parts().are_expected();
+    upcalls.are_functions_due() || of_graphs()
+}
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "functions of the program are unsafe to call")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_a_context_end_with_it() {
+        unsafe extern "C" fn nothing(_: *mut c_void) {}
+        let registry = Registry::default();
+        let tokens = [1, 2, 1].map(|context| registry.add(Due::Host(nothing, 0), 7, context));
+        assert!(registry.take(tokens[2]).is_some(), "it runs");
+        registry.context_ended(1);
+        assert!(registry.take(tokens[0]).is_none() && registry.are_functions_due());
+        registry.ended(tokens[2]);
+        registry.context_ended(2);
+        assert!(registry.take(tokens[1]).is_none() && !registry.are_functions_due());
+    }
+
+    #[test]
+    fn tokens_are_never_zero() {
+        let registry = Registry::default();
+        unsafe extern "C" fn nothing(_: *mut c_void) {}
+        assert_eq!(registry.add(Due::Host(nothing, 0), 1, 1), 1);
+    }
+}

@@ -1,0 +1,39 @@
+//! Blocks of device memory, out of the arenas.
+
+use katydid_client::regions::{Place, Region};
+use katydid_cuda_sys::CUresult;
+
+use crate::context::{device, stack};
+use crate::memory::device_backing::DeviceBacking;
+use crate::memory::{idle, ipc};
+use crate::process::session::shim;
+
+/// Blocks start at multiples of this many bytes, as the driver's do: textures need it.
+const ALIGN: u64 = 512;
+
+/// A block of the current device, in the map of addresses.
+pub(crate) fn allocate(size: u64) -> Result<u64, CUresult> {
+    let context = stack::active()?.owner();
+    if size == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let shim = shim()?;
+    let backing = DeviceBacking { ordinal: context.device };
+    let address = device::all()?[context.device as usize].memory.allocate(size, ALIGN, &backing)?;
+    shim.regions.insert(address, size, Place::Device, context.device, context.slot.handle);
+    Ok(address)
+}
+
+/// Frees what starts at exactly this address: it is out of use at once, and given out again when the GPU is done with what was
+/// sent before.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE` for what is no such block.
+pub(crate) fn free(address: u64) -> Result<(), CUresult> {
+    let shim = shim()?;
+    let is_block = |region: &Region| region.place == Place::Device;
+    let region = shim.regions.remove(address, is_block).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    ipc::freed(address)?;
+    idle::free(&device::all()?[region.device as usize], address, shim.session.enqueued())
+}

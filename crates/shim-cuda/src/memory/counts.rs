@@ -1,0 +1,35 @@
+//! How many blocks there are of the kinds that both sides keep equal: most programs have none, and their launches and
+//! synchronisations need not look for any.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Number of blocks of one kind.
+pub(crate) struct Count(AtomicUsize);
+
+/// Memory of the program's own that it registered.
+pub(crate) static REGISTERED: Count = Count::new();
+/// Blocks of managed memory.
+pub(crate) static MANAGED: Count = Count::new();
+/// Managed variables, and memory of the host that the program mapped and opened for itself.
+pub(crate) static VARIABLES: Count = Count::new();
+
+impl Count {
+    const fn new() -> Self {
+        Self(AtomicUsize::new(0))
+    }
+
+    /// One block more.
+    pub(crate) fn begin(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One block less.
+    pub(crate) fn end(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether there are blocks.
+    pub(crate) fn is_any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}

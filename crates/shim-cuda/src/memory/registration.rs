@@ -1,0 +1,59 @@
+//! What the books of pinned memory ask about memory that the program registered.
+#![expect(unsafe_code, reason = "asks the system about memory of the program")]
+
+use std::ops::Range;
+
+use katydid_client::regions::Region;
+use katydid_cuda_sys::{CUresult, Function};
+
+use crate::ffi::arguments::refuse;
+use crate::process::session::Shim;
+
+/// Bytes of a page of memory.
+pub(crate) const PAGE: u64 = 4096;
+
+/// Whether a registered block lies in one of these pages.
+pub(crate) fn touches(shim: &Shim, pages: &Range<u64>) -> bool {
+    let inside = |region: &Region| region.start < pages.end && pages.start < region.start + region.size;
+    !shim.regions.all(|region| region.is_registered() && inside(region)).is_empty()
+}
+
+/// What the program gets when the worker has other memory at the address: its name, if that is the reason.
+pub(crate) fn taken(code: CUresult) -> CUresult {
+    if code == CUresult::ERROR_NOT_SUPPORTED {
+        return refuse(Function::cuMemHostRegister_v2, "has met an address that is in use in the worker");
+    }
+    code
+}
+
+/// Passes whole pages that the program maps: they are read when a launch names them.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE`.
+pub(crate) fn check(pages: &Range<u64>) -> Result<(), CUresult> {
+    // A byte a page is written; so few pages at a time that the bytes are few.
+    const STEP: u64 = 1 << 30;
+    let mut seen = vec![0_u8; (STEP.min(pages.end - pages.start) / PAGE) as usize];
+    for start in (pages.start..pages.end).step_by(STEP as usize) {
+        let (length, first) = (STEP.min(pages.end - start), std::ptr::without_provenance_mut(start as usize));
+        // SAFETY: the vector has a byte for each page of a step; the kernel only looks at the addresses.
+        if unsafe { libc::mincore(first, length as usize, seen.as_mut_ptr()) } != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_mapped_pages_pass() {
+        let block = vec![0_u8; 3 * PAGE as usize];
+        let start = (block.as_ptr().addr() as u64).next_multiple_of(PAGE);
+        assert_eq!(check(&(start..start + PAGE)), Ok(()));
+        assert_eq!(check(&(PAGE..2 * PAGE)), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+}

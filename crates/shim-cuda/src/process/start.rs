@@ -1,0 +1,219 @@
+//! The start of the session: what `cuInit` sets up, and what happens to it at forks and at the exit.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use katydid_arena::Settled;
+use katydid_client::connect;
+use katydid_client::environment::{OpenError, variable};
+use katydid_client::fork::{self, NoFork};
+use katydid_client::job::{self, Job};
+use katydid_client::output::say;
+use katydid_client::regions::Regions;
+use katydid_client::session::Session;
+use katydid_client::slab::Slab;
+use katydid_client::{life, threads, visible};
+use katydid_cuda_sys::CUresult;
+use katydid_driver_state::environment::launches_block;
+use katydid_transport::Address;
+use katydid_wire::facts::Facts;
+use katydid_wire::handshake::LinkKind;
+use katydid_wire::message::kdFacts;
+
+use crate::code::link::LINKS;
+use crate::code::records::{FUNCTIONS, KERNELS, LIBRARIES, MODULES};
+use crate::context::device::{self, DRIVER_VERSION, Device};
+use crate::context::green::DESCRIPTIONS;
+use crate::context::record::{self, Context};
+use crate::ffi::export_table;
+use crate::memory::pinned::{self, Pinned};
+use crate::memory::pool::POOLS;
+use crate::memory::virtual_memory::ALLOCATIONS;
+use crate::process::session::{self, Shim, shim};
+use crate::process::{environment, tracing};
+use crate::sync::event::EVENTS;
+use crate::sync::stream::STREAMS;
+use crate::texture::array::{ARRAYS, MIPMAPS};
+use crate::texture::reference::TEXTURE_REFERENCES;
+use crate::texture::surface_reference::SURFACE_REFERENCES;
+
+/// Handles of one kind at a time. The worker takes ids below 2^24.
+const HANDLES: u32 = 1 << 22;
+/// Arrays and mipmaps at a time: the worker takes as many of both together.
+const MAX_ARRAYS: u32 = 1 << 19;
+/// References of one kind at a time: the worker takes as many of both together.
+const REFERENCES: u32 = 1 << 15;
+/// Contexts are few, and each costs the worker's GPU memory.
+const CONTEXTS: u32 = 1 << 12;
+
+/// `cuInit`: connects. A failure is said in one line, once, and may be tried again.
+pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
+    static STARTING: Mutex<Option<String>> = Mutex::new(None);
+    if flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut said = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if shim().is_ok() {
+        return Ok(());
+    }
+    let (started, job, _forks) = start().map_err(|failure| {
+        if said.as_ref() != Some(&failure.text) {
+            say(&failure.text);
+            *said = Some(failure.text);
+        }
+        failure.code
+    })?;
+    let shim = started.ok_or(CUresult::ERROR_NO_DEVICE)?;
+    export_table::install();
+    life::start(after_fork, at_exit);
+    threads::enable_fast_path(|| shim.session.enable_fast_path());
+    if let Some((kept, address, kind)) = job {
+        job::keep(&shim.session, kept, &address, kind);
+    }
+    Ok(())
+}
+
+/// In the child of a fork: the connection is the parent's.
+fn after_fork() {
+    if let Ok(shim) = shim() {
+        shim.session.abandon();
+    }
+}
+
+fn at_exit() {
+    tracing::finish();
+}
+
+/// Why there is no session: what the program gets, and what its user reads.
+struct Failure {
+    code: CUresult,
+    text: String,
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        Self { code: error.code(), text: error.to_string() }
+    }
+}
+
+impl Failure {
+    fn new(text: impl Into<String>) -> Self {
+        Self { code: CUresult::ERROR_SYSTEM_NOT_READY, text: text.into() }
+    }
+}
+
+/// A job, and the way of its session.
+type Kept = (Job, Address, LinkKind);
+
+/// Forks wait from here until it is known what a child of this process must not have.
+fn start() -> Result<(Option<&'static Shim>, Option<Kept>, NoFork), Failure> {
+    let mut job = Job::from_environment()?;
+    if let Some(job) = &mut job {
+        job.announce();
+    }
+    let forks = fork::hold();
+    let opened = connect::open(record::faulted)?;
+    let facts = fetch_facts(&opened.session)?;
+    environment::tell(&opened.session).map_err(|code| Failure::new(format!("the session has ended: {code}")))?;
+    let shim = build(opened.session, facts, opened.arenas, opened.pinned)?;
+    Ok((shim, job.map(|job| (job, opened.address, opened.link)), forks))
+}
+
+fn fetch_facts(session: &Session<CUresult>) -> Result<Facts, Failure> {
+    let reply = session.call(0, &kdFacts {}).map_err(|code| {
+        Failure::new(format!("the server's worker cannot use its GPU: {code}; see the server's log"))
+    })?;
+    let facts = Facts::decode(&reply.facts)
+        .map_err(|error| Failure::new(format!("the server described its devices wrongly: {error}")))?;
+    if let Some(notice) = older(facts.driver_version) {
+        say(notice);
+    }
+    Ok(facts)
+}
+
+/// What the program's user reads of a driver that knows less than programs of this library may ask for.
+fn older(version: i32) -> Option<String> {
+    let (major, minor) = (version / 1000, version % 1000 / 10);
+    let text = format!("the server's driver knows CUDA {major}.{minor}: what is newer will be refused there");
+    (major < DRIVER_VERSION / 1000).then_some(text)
+}
+
+/// Sets up all tables, the session last; none where the program sees no device.
+fn build(
+    session: Session<CUresult>,
+    facts: Facts,
+    arenas: Settled,
+    memory: Option<OwnedFd>,
+) -> Result<Option<&'static Shim>, Failure> {
+    let contexts = Slab::reserve(CONTEXTS).map_err(no_room)?;
+    let devices = visible_devices(&facts, &arenas, &contexts, memory.is_some())?;
+    if devices.is_empty() {
+        return Ok(None);
+    }
+    let pinned = Pinned::new(&arenas, memory).map_err(|error| Failure::new(format!("pinned memory: {error}")))?;
+    reserve_tables().map_err(no_room)?;
+    record::CONTEXTS.fill(contexts);
+    device::fill(devices);
+    pinned.into_iter().for_each(pinned::fill);
+    let (regions, launches_block) = (Regions::default(), launches_block());
+    Ok(Some(session::fill(Shim { session, facts, regions, launches_block, arenas })))
+}
+
+fn no_room(error: io::Error) -> Failure {
+    Failure::new(format!("no address space for handles: {error}"))
+}
+
+/// The devices that the program may see, with a primary context for each.
+fn visible_devices(
+    facts: &Facts,
+    arenas: &Settled,
+    contexts: &Slab<Context>,
+    shares_memory: bool,
+) -> Result<Vec<Device>, Failure> {
+    let addresses: Vec<_> = facts.devices.iter().map(|device| device.pci_bus_id.as_str()).collect();
+    let order = visible::ordered(variable("CUDA_DEVICE_ORDER").as_deref(), &addresses);
+    let uuids: Vec<_> = order.iter().map(|position| facts.devices[*position].uuid).collect();
+    let mut devices = Vec::new();
+    for chosen in visible::visible(variable_even_empty("CUDA_VISIBLE_DEVICES").as_deref(), &uuids) {
+        let position = order[chosen];
+        let device = Device::new(devices.len(), position, facts, &arenas.map, contexts, shares_memory);
+        devices
+            .push(device.ok_or_else(|| Failure::new("the server has more devices than the address map has room for"))?);
+    }
+    Ok(devices)
+}
+
+/// Makes room for the records of all kinds but contexts.
+fn reserve_tables() -> io::Result<()> {
+    STREAMS.reserve(HANDLES)?;
+    EVENTS.reserve(HANDLES)?;
+    MODULES.reserve(HANDLES)?;
+    LIBRARIES.reserve(HANDLES)?;
+    FUNCTIONS.reserve(HANDLES)?;
+    KERNELS.reserve(HANDLES)?;
+    ARRAYS.reserve(MAX_ARRAYS)?;
+    MIPMAPS.reserve(MAX_ARRAYS)?;
+    TEXTURE_REFERENCES.reserve(REFERENCES)?;
+    SURFACE_REFERENCES.reserve(REFERENCES)?;
+    LINKS.reserve(HANDLES)?;
+    ALLOCATIONS.reserve(HANDLES)?;
+    POOLS.reserve(HANDLES)?;
+    DESCRIPTIONS.reserve(HANDLES)
+}
+
+/// An empty `CUDA_VISIBLE_DEVICES` hides every device, so it is not the same as none.
+fn variable_even_empty(name: &str) -> Option<String> {
+    variable(name).or_else(|| std::env::var_os(name).map(|_| String::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_of_an_older_major_version_is_told_of() {
+        assert!(older(12080).is_some_and(|text| text.contains("CUDA 12.8")));
+        assert_eq!((older(DRIVER_VERSION), older(DRIVER_VERSION + 20)), (None, None));
+    }
+}

@@ -1,0 +1,128 @@
+//! Waiting: of the program for streams, and of streams for events.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+
+use katydid_cuda_sys::{CUevent, CUresult, CUstream};
+use katydid_graph::{Call, Taken};
+use katydid_wire::message::{cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent};
+
+use crate::context::stack;
+use crate::copy::transfer::Way;
+use crate::ffi::handle::object;
+use crate::graph::model;
+use crate::launch::backpressure;
+use crate::memory::pinned;
+use crate::process::session::{Shim, shim};
+use crate::sync::stream;
+
+/// `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node that waits.
+const EXTERNAL: u32 = 1;
+
+thread_local! {
+    /// The stream that this thread has found to have done everything, which speaks for one wait.
+    static EMPTY: Cell<Option<Empty>> = const { Cell::new(None) };
+}
+
+/// That a stream had nothing left to do, when so many messages had been sent. It stays so while no other is sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Empty {
+    /// Wire ids of context and stream.
+    place: (u32, u32),
+    sent: u64,
+}
+
+/// Refuses to wait for a stream, or to ask how it is, while a stream capture forbids it.
+fn forbid(stream: CUstream) -> Result<(), CUresult> {
+    let graphs = model::of_process();
+    if graphs.is_quiet() { Ok(()) } else { graphs.forbid(Call::Stream(stream::place(stream)?)) }
+}
+
+/// Waits for everything in the stream.
+pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
+    let context = stream::asked_in(stream)?;
+    forbid(stream)?;
+    let (shim, stream) = (shim()?, stream::wire(stream)?);
+    if is_empty(shim, (context, stream)) {
+        return Ok(());
+    }
+    waits_in(stream, || shim.session.call(context, &cuStreamSynchronize { hStream: stream })).map(drop)
+}
+
+/// Whether the thread's last copy out has waited for the stream, and nothing was sent since. Told once: who waits again is to
+/// hear what other work has come to.
+fn is_empty(shim: &Shim, place: (u32, u32)) -> bool {
+    let now = Empty { place, sent: shim.session.enqueued() };
+    EMPTY.take() == Some(now) && !shim.session.is_lost()
+}
+
+/// As [`waits_in`], for a copy that waits for everything in its stream: who then waits for that need not ask again, where each
+/// question is a round trip.
+pub(crate) fn empties<T>(way: Way, copy: impl FnOnce() -> Result<T, CUresult>) -> Result<T, CUresult> {
+    let sent = shim()?.session.enqueued();
+    let got = waits_in(way.stream, copy)?;
+    // The id of a thread's own stream means another one in each thread, and is not told apart here.
+    EMPTY.set((!stream::is_of_thread(way.stream)).then_some(Empty { place: (way.context, way.stream), sent }));
+    Ok(got)
+}
+
+/// Runs what returns when everything in the stream before it is done, so that the program may look at what that wrote.
+pub(crate) fn waits_in<T>(stream: u32, run: impl FnOnce() -> Result<T, CUresult>) -> Result<T, CUresult> {
+    let epoch = shim()?.session.enqueued();
+    let got = run()?;
+    pinned::pull_of(stream, epoch)?;
+    Ok(got)
+}
+
+/// Waits for everything in the stream of a wire id.
+pub(crate) fn synchronize_wire(stream: u32) -> Result<(), CUresult> {
+    synchronize_in(stack::wire()?, stream)
+}
+
+/// The same, asked in a context of a wire id.
+pub(crate) fn synchronize_in(context: u32, stream: u32) -> Result<(), CUresult> {
+    let shim = shim()?;
+    waits_in(stream, || shim.session.call(context, &cuStreamSynchronize { hStream: stream })).map(drop)
+}
+
+/// Waits for everything that a copy would come after if it were given to the stream now, in a context of a wire id: work of the
+/// default stream too, where the two are in order. Who only waits for the stream is not.
+pub(crate) fn synchronize_all_before(context: u32, stream: u32) -> Result<(), CUresult> {
+    if stream > stream::LEGACY as u32 && stream::waits_for_legacy((context, stream), context) {
+        synchronize_in(context, stream::LEGACY as u32)?;
+    }
+    synchronize_in(context, stream)
+}
+
+/// Whether everything in the stream is done; `ERROR_NOT_READY` when it is not.
+pub(crate) fn query(stream: CUstream) -> Result<(), CUresult> {
+    let context = stream::asked_in(stream)?;
+    forbid(stream)?;
+    let (shim, stream) = (shim()?, stream::wire(stream)?);
+    waits_in(stream, || shim.session.call(context, &cuStreamQuery { hStream: stream })).map(drop)
+}
+
+/// The stream waits for what the event recorded.
+pub(crate) fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Result<(), CUresult> {
+    let waited = object(event)?;
+    if flags > 1 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if !model::of_process().is_quiet() {
+        let was_recorded = waited.was_recorded.load(Ordering::Relaxed);
+        if model::of_process().wait(event, stream::place(stream)?, flags == EXTERNAL, was_recorded)? == Taken::Yes {
+            return Ok(());
+        }
+    }
+    backpressure::take_place(stream)?;
+    // Outside of captures the flag means nothing.
+    let message = cuStreamWaitEvent { hStream: stream::wire(stream)?, hEvent: waited.wire(), Flags: 0 };
+    shim()?.session.enqueue(stream::asked_in(stream)?, &message)
+}
+
+/// Ends a copy from the program's memory for which the program waits. Its bytes were read, so the program may go on as soon
+/// as nothing can overtake the copy: work of the same stream, and of streams that wait for it, comes after it anyway.
+pub(crate) fn settle_copy(stream: u32) -> Result<(), CUresult> {
+    let can_be_overtaken = stream::can_be_overtaken(stream);
+    if can_be_overtaken { synchronize_wire(stream) } else { Ok(()) }
+}
