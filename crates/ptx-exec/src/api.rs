@@ -94,7 +94,7 @@ pub enum LoadError {
     /// `CUDA_ERROR_OUT_OF_MEMORY` (2): `GlobalMemory` had no room for a variable.
     #[error("out of memory: {size} bytes for {name}")]
     OutOfMemory {
-        /// The variable.
+        /// Name of the variable.
         name: String,
         /// Its size in bytes.
         size: u64,
@@ -104,7 +104,7 @@ pub enum LoadError {
     UnresolvedSymbol {
         /// Line of the use, from 1.
         line: u32,
-        /// The name.
+        /// The name that has no definition.
         name: String,
     },
     /// Two texts define the same name.
@@ -112,7 +112,7 @@ pub enum LoadError {
     DuplicateSymbol {
         /// Line of the second definition, from 1.
         line: u32,
-        /// The name.
+        /// The name that has two definitions.
         name: String,
     },
 }

@@ -6,7 +6,7 @@ use crate::texture::Bound;
 /// A stretch of memory that device code may touch: `start..end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressRange {
-    /// First address.
+    /// The first address.
     pub start: u64,
     /// One past the last address.
     pub end: u64,
@@ -34,7 +34,7 @@ pub enum Question {
     Attribute {
         /// Ordinal of the device.
         device: i32,
-        /// Which.
+        /// Number of the attribute (`CUdevice_attribute`).
         id: u32,
     },
     /// A limit of the context (`CUlimit`).

@@ -228,12 +228,12 @@ impl Field {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, field)| *field)
     }
 
-    /// As a number.
+    /// The number of the field, for `Inst` fields.
     pub(crate) fn encode(self) -> u64 {
         Self::ALL.iter().position(|(_, field)| *field == self).unwrap_or(0) as u64
     }
 
-    /// The reverse.
+    /// The field of a number that `encode` gave.
     pub(crate) fn decode(code: u64) -> Self {
         Self::ALL.get(code as usize).map_or(Self::Address, |(_, field)| *field)
     }

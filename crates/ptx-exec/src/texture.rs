@@ -46,9 +46,9 @@ pub enum Channel {
     S16,
     /// 32 bits with sign.
     S32,
-    /// Half precision.
+    /// A float of 16 bits (`f16`).
     F16,
-    /// Single precision.
+    /// A float of 32 bits (`f32`).
     F32,
 }
 
@@ -72,7 +72,7 @@ pub enum Shape {
     Plain(u32),
     /// Layers of 1 or 2 dimensions.
     Layered(u32),
-    /// Six faces.
+    /// The six faces of a cube.
     Cube,
     /// Layers of six faces.
     CubeLayers,
@@ -167,7 +167,7 @@ pub struct Sampler {
 /// A texture object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Texture {
-    /// The texels.
+    /// The texels that are read.
     pub image: Image,
     /// How they are read.
     pub sampler: Sampler,

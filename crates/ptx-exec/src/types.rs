@@ -168,7 +168,7 @@ impl Kind {
 pub(crate) enum Space {
     /// Any of the others, told apart by the address.
     Generic,
-    /// Device memory.
+    /// Addresses of device memory.
     Global,
     /// Offsets into the block's shared memory.
     Shared,

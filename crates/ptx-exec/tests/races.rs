@@ -53,7 +53,7 @@ fn races(body: &str) -> Vec<(u32, &'static str, u32, &'static str, bool)> {
     let found = host.found.into_inner().unwrap();
     assert!(found.iter().all(|race| race.kernel == "k"));
     // Line 7 is the first of the body.
-    found.iter().map(|it| (it.first.line - 6, it.first.deed, it.second.line - 6, it.second.deed, it.shared)).collect()
+    found.iter().map(|it| (it.first.line - 6, it.first.kind, it.second.line - 6, it.second.kind, it.shared)).collect()
 }
 
 #[test]

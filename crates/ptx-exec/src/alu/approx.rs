@@ -79,7 +79,7 @@ fn poly(x: f64, terms: [f64; 4]) -> f64 {
     terms[0].mul_add(x, terms[1]).mul_add(x, terms[2]).mul_add(x, terms[3])
 }
 
-/// Hyperbolic tangent.
+/// The hyperbolic tangent.
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
     let square = x * x;

@@ -10,7 +10,7 @@ use std::ops::{BitAnd, BitOr, BitXor, Not};
 pub(crate) trait Bits:
     Element<Lane = Self> + Raw + BitAnd<Output = Self> + BitOr<Output = Self> + BitXor<Output = Self> + Not<Output = Self>
 {
-    /// Set bits.
+    /// How many bits are set.
     fn ones(self) -> u32;
     /// Zero bits above the highest set one.
     fn leading(self) -> u32;

@@ -111,11 +111,11 @@ comparisons! {
     Eq = |a, b| a == b;
     /// Different and neither NaN.
     Ne = |a, b| (a != b) & !unordered(a, b);
-    /// Less.
+    /// Less, and neither is NaN.
     Lt = |a, b| a < b;
     /// Less or equal.
     Le = |a, b| a <= b;
-    /// Greater.
+    /// Greater, and neither is NaN.
     Gt = |a, b| a > b;
     /// Greater or equal.
     Ge = |a, b| a >= b;

@@ -19,7 +19,7 @@ pub(crate) enum From {
     Single,
     /// `f64`
     Double,
-    /// An integer.
+    /// An integer of this type.
     Integer(Kind),
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Narrowing {
     pub(crate) from: From,
     /// To `bf16`, else to `f16`.
     pub(crate) brain: bool,
-    /// The rounding.
+    /// How the result is rounded.
     pub(crate) rounding: u8,
     /// Clamps to 0..1.
     pub(crate) saturate: bool,
@@ -72,7 +72,7 @@ impl Narrowing {
         }
     }
 
-    /// One lane.
+    /// Converts the value of one lane.
     fn apply(self, raw: u64) -> u32 {
         if self.brain { self.rounded::<Bf16>(raw) } else { self.rounded::<F16>(raw) }
     }

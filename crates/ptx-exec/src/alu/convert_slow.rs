@@ -7,9 +7,9 @@ use crate::types::Kind;
 /// `Inst::imm`: the source type, above it the destination type, above it `saturate` and the two lane widths.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Conversion {
-    /// Source type.
+    /// The type of the source.
     pub(crate) from: Kind,
-    /// Destination type.
+    /// The type of the destination.
     pub(crate) to: Kind,
     /// Clamp, or wrap.
     pub(crate) saturate: bool,
@@ -36,7 +36,7 @@ impl Conversion {
         }
     }
 
-    /// One lane.
+    /// Converts the value of one lane.
     fn apply(self, raw: u64) -> u64 {
         let value = self.from.read(raw);
         let value = if self.saturate { self.to.clamp(value) } else { value };

@@ -9,9 +9,9 @@ use crate::engine::registers::Raw;
 pub(crate) trait Element: Copy {
     /// The lane it lives in.
     type Lane: Raw;
-    /// Reads it.
+    /// The value in a lane.
     fn read(lane: Self::Lane) -> Self;
-    /// Writes it.
+    /// The lane that holds the value.
     fn write(self) -> Self::Lane;
 }
 

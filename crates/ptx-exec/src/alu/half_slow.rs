@@ -107,7 +107,7 @@ impl Style {
         if self.flush && subnormal { bits & 0x8000 } else { bits & 0xffff }
     }
 
-    /// One value.
+    /// Computes one value.
     fn apply<T: Small>(self, operands: [u32; 3]) -> u32 {
         let [a, b, c] = operands.map(|operand| self.flushed::<T>(operand));
         if self.bounded && [a, b].iter().any(|factor| factor & 0x7fff == OUT_OF_BOUNDS) {

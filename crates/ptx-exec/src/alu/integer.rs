@@ -25,9 +25,9 @@ pub(crate) trait Integer: Element {
     fn div(self, b: Self) -> Self;
     /// Remainder, with the sign of the dividend.
     fn rem(self, b: Self) -> Self;
-    /// The smaller.
+    /// The smaller of two values.
     fn min(self, b: Self) -> Self;
-    /// The larger.
+    /// The larger of two values.
     fn max(self, b: Self) -> Self;
     /// Absolute value, wrapping.
     fn abs(self) -> Self;

@@ -14,7 +14,7 @@ pub(crate) trait Unary {
     type A: Element;
     /// Type of the destination.
     type D: Element;
-    /// One lane.
+    /// Computes the result of one lane.
     fn apply(a: Self::A) -> Self::D;
 }
 
@@ -26,7 +26,7 @@ pub(crate) trait Binary {
     type B: Element;
     /// Type of the destination.
     type D: Element;
-    /// One lane.
+    /// Computes the result of one lane.
     fn apply(a: Self::A, b: Self::B) -> Self::D;
 }
 
@@ -40,7 +40,7 @@ pub(crate) trait Ternary {
     type C: Element;
     /// Type of the destination.
     type D: Element;
-    /// One lane.
+    /// Computes the result of one lane.
     fn apply(a: Self::A, b: Self::B, c: Self::C) -> Self::D;
 }
 
@@ -48,7 +48,7 @@ pub(crate) trait Ternary {
 pub(crate) trait Compare {
     /// Type of both sources.
     type A: Element;
-    /// One lane.
+    /// Computes the result of one lane.
     fn apply(a: Self::A, b: Self::A) -> bool;
 }
 

@@ -156,10 +156,9 @@ fn direct<const MODE: u8>(nearest: f64, error: f64) -> f64 {
     if (error > 0.0) == towards_up { step(nearest, towards_up) } else { nearest }
 }
 
-/// An exact `f64` sum of products, as a sign and a magnitude of 160 bits and more, for rounding in any direction.
+/// The sign of `a * b + c - nearest`, computed exactly, for rounding in any direction.
 ///
-/// `fma` of `f64` needs up to 106 bits of product and any distance between product and addend: the smaller term is kept as
-/// a sticky bit once it is out of reach.
+/// The product has up to 106 bits, and product and addend may be any distance apart.
 fn fma_sign_of_error(a: f64, b: f64, c: f64, nearest: f64) -> f64 {
     let scale = |value: f64| -> (i128, i32) {
         let bits = value.to_bits();

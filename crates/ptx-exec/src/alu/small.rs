@@ -26,7 +26,7 @@ pub(crate) enum Form {
 /// All forms, in the order of their numbers.
 const FORMS: [Form; 3] = [Form::Join, Form::Narrow, Form::Widen];
 
-/// A conversion.
+/// A conversion between floats of 8 bits and wider ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Conversion {
     /// Where the values are.
@@ -74,7 +74,7 @@ impl Conversion {
         }
     }
 
-    /// One lane.
+    /// Converts the values of one lane.
     fn apply(self, a: u32, b: u32) -> u32 {
         match self.form {
             Form::Join => self.narrow(f32::from_bits(a)) << 8 | self.narrow(f32::from_bits(b)),

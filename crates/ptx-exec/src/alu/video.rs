@@ -58,7 +58,7 @@ impl Video {
         product + addend + i128::from(self.plus_one)
     }
 
-    /// One lane.
+    /// Computes the result of one lane.
     fn apply(&self, a: u32, b: u32, c: u32) -> u32 {
         if self.bits == 32 { self.scalar(a, b, c) } else { self.parts(a, b, c) }
     }

@@ -11,15 +11,15 @@ use crate::slot::NONE;
 
 /// `Inst::imm`: what a barrier instruction does besides waiting.
 pub(crate) mod kind {
-    /// Waits.
+    /// Waits for the other threads.
     pub(crate) const SYNC: u64 = 0;
     /// Counts without waiting.
     pub(crate) const ARRIVE: u64 = 1;
-    /// All predicates.
+    /// Waits, and tells whether all predicates are true.
     pub(crate) const AND: u64 = 2;
-    /// Any predicate.
+    /// Waits, and tells whether any predicate is true.
     pub(crate) const OR: u64 = 3;
-    /// How many predicates.
+    /// Waits, and counts the true predicates.
     pub(crate) const POPC: u64 = 4;
     /// Flag: the predicate is negated.
     pub(crate) const NEGATE: u64 = 8;

@@ -117,9 +117,9 @@ pub(crate) fn shuffle<const MODE: u8>(machine: &mut Machine<'_>, inst: &Inst) ->
 
 /// What `vote` asks of the predicates of its members.
 pub(crate) mod question {
-    /// All true.
+    /// Whether all are true.
     pub(crate) const ALL: u8 = 0;
-    /// Any true.
+    /// Whether any is true.
     pub(crate) const ANY: u8 = 1;
     /// All the same.
     pub(crate) const UNIFORM: u8 = 2;
@@ -359,7 +359,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Runs the operation if everybody it needs has come.
+    /// Runs the operation if all lanes that it needs have come.
     fn run_meeting(&mut self, rows: &mut [Row; MEETING_ROWS], model: &Inst, all: u32) -> bool {
         let place = |slot: Slot, row: u32| if slot == NONE { NONE } else { row * LANES as u32 };
         let mut inst = *model;

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 /// What a name stands for inside a function.
 #[derive(Debug, Clone)]
 pub(crate) enum Binding {
-    /// A register.
+    /// A register that is declared alone.
     Register(Ref),
     /// A variable in the frame's local memory.
     Local(u32),
@@ -73,11 +73,11 @@ impl Signature {
 /// A register and the area that stands for it in calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Carried {
-    /// The register.
+    /// The virtual register.
     pub(crate) register: Ref,
-    /// Its width.
+    /// Width of the register.
     pub(crate) width: Width,
-    /// Its area.
+    /// The area of local memory that stands for it.
     pub(crate) area: LocalArea,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct FunctionDecoder<'p, 'a> {
     pub(crate) ranges: Vec<RegisterRange<'a>>,
     /// Declared ranges of `.b128` registers: prefix, length and depth, innermost last.
     pub(crate) wide_ranges: Vec<(&'a str, u32, usize)>,
-    /// Virtual registers.
+    /// The virtual registers so far.
     pub(crate) registers: Registers,
     /// Code so far.
     pub(crate) drafts: Vec<Draft>,

@@ -13,9 +13,9 @@ use crate::slot::{NEGATED, NONE};
 /// From first to last position, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Interval {
-    /// First position.
+    /// The first position.
     pub(crate) start: u32,
-    /// Last position.
+    /// The last position.
     pub(crate) end: u32,
 }
 
@@ -37,7 +37,7 @@ impl Interval {
 /// A stretch of code without branches in the middle.
 #[derive(Debug, Clone)]
 pub(crate) struct Block {
-    /// First draft.
+    /// Index of the first draft.
     pub(crate) start: usize,
     /// One past the last.
     pub(crate) end: usize,

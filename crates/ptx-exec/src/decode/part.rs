@@ -7,7 +7,7 @@ use katydid_ptx::ast::Instruction;
 /// The part that an instruction can have in a contraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// A product.
+    /// It computes a product.
     Product(Kind),
     /// A sum, or a difference.
     Sum {
@@ -27,7 +27,7 @@ pub(crate) enum Part {
 /// What product and sum have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kind {
-    /// The type.
+    /// The type of operands and result.
     pub(crate) ty: Ty,
     /// Whether subnormal numbers are zero.
     pub(crate) flushes: bool,

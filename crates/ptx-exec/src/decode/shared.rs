@@ -40,7 +40,7 @@ impl Constants {
 
 /// What all functions of a program share while they are decoded.
 pub(crate) struct Shared<'a> {
-    /// Names.
+    /// What each name stands for.
     pub(crate) linked: &'a Linked<'a, 'a>,
     /// Addresses of variables.
     pub(crate) globals: &'a Globals,

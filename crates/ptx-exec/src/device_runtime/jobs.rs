@@ -8,20 +8,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub(crate) enum Job {
     /// Run another kernel of the program.
     Launch(Child),
-    /// Copy memory.
+    /// Copy memory between two areas.
     Copy {
-        /// Where to.
+        /// The area that is written.
         to: Area,
-        /// Where from.
+        /// The area that is read.
         from: Area,
         /// Bytes of a row, rows of a slice, slices.
         extent: [u64; 3],
     },
     /// Fill memory with a byte.
     Fill {
-        /// Where.
+        /// The area that is filled.
         to: Area,
-        /// What with.
+        /// The value of each byte.
         byte: u8,
         /// Bytes of a row, rows of a slice, slices.
         extent: [u64; 3],
@@ -83,7 +83,7 @@ pub(crate) struct Child {
     pub(crate) block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub(crate) dynamic_shared: u32,
-    /// Its parameters.
+    /// The bytes of its parameter buffer.
     pub(crate) params: Vec<u8>,
 }
 

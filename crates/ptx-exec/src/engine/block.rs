@@ -6,7 +6,7 @@ use crate::memory::shared::Shared;
 /// Barriers of a block.
 pub(crate) const BARRIERS: usize = 16;
 
-/// One barrier.
+/// The state of one of the barriers of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Barrier {
     /// Threads that have arrived.
@@ -22,11 +22,11 @@ pub(crate) struct Barrier {
 pub(crate) struct Block {
     /// Its index in the grid.
     pub(crate) index: [u32; 3],
-    /// Its warps.
+    /// The warps of the block, in order.
     pub(crate) warps: Vec<Warp>,
     /// Its shared memory.
     pub(crate) shared: Shared,
-    /// Its barriers.
+    /// The barriers, by their numbers.
     pub(crate) barriers: [Barrier; BARRIERS],
     /// The warp whose turn it is.
     pub(crate) turn: usize,

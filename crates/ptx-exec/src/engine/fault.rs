@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("kernel {kernel}, line {line} of its PTX, block {block:?}, thread {thread:?}: {kind}")]
 pub struct Fault {
-    /// What happened.
+    /// What the code did wrong.
     pub kind: FaultKind,
     /// Name of the kernel that was launched.
     pub kernel: String,

@@ -42,20 +42,20 @@ pub(crate) enum Flow {
 /// pointers, and it picks what the CPU has.
 pub(crate) type Exec = unsafe fn(&mut Machine<'_>, &Inst) -> Flow;
 
-/// One instruction.
+/// A decoded instruction: what to run, and the slots of its operands.
 #[derive(Clone, Copy)]
 pub(crate) struct Inst {
-    /// The code.
+    /// The function that runs it.
     pub(crate) exec: Exec,
     /// Word slot of the guard predicate, perhaps with `NEGATED`; or `NONE`.
     pub(crate) guard: Slot,
-    /// Destination.
+    /// Slot of the destination.
     pub(crate) d: Slot,
-    /// First source.
+    /// Slot of the first source.
     pub(crate) a: Slot,
-    /// Second source.
+    /// Slot of the second source.
     pub(crate) b: Slot,
-    /// Third source.
+    /// Slot of the third source.
     pub(crate) c: Slot,
     /// Second destination, index into `Code::lists`, branch target: as `exec` reads it.
     pub(crate) x: u32,
@@ -123,7 +123,7 @@ pub(crate) const WORKSPACE_BYTES: u64 = 256;
 
 /// A launch as its threads see it.
 pub(crate) struct Env<'a> {
-    /// The program.
+    /// The program that is launched.
     pub(crate) code: &'a Code,
     /// Memory ranges and output.
     pub(crate) host: &'a dyn Host,
@@ -206,7 +206,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) cluster_turn: usize,
     /// What is known of accesses, where races are looked for.
     pub(crate) races: Option<Box<Races>>,
-    /// The launch.
+    /// The launch that runs.
     pub(crate) env: &'a Env<'a>,
     /// The warp that runs; its place in `block` is empty meanwhile.
     pub(crate) warp: Warp,

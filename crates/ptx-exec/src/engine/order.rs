@@ -3,7 +3,7 @@
 /// Blocks in a grid and in each of its clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// Blocks.
+    /// Blocks along each axis of the grid.
     pub(crate) grid: [u32; 3],
     /// Blocks of a cluster, by which those of the grid can be divided; 1 each in a launch without clusters.
     pub(crate) cluster: [u32; 3],

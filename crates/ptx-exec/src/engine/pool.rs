@@ -1,7 +1,7 @@
 //! Threads that help with launches: made once, asleep on a condition variable while there is nothing to do.
 //!
 //! The thread that runs a launch invites helpers and starts at once; it never waits for a helper that has not begun, only
-//! for those that have. So a launch that is over before anybody woke up costs no more than the invitation, and launches of
+//! for those that have. So a launch that is over before any thread woke up costs no more than the invitation, and launches of
 //! several streams share the same helpers instead of bringing threads of their own.
 
 #![expect(unsafe_code, reason = "lends borrowed work to threads that outlive it, and waits until they have let go")]

@@ -64,8 +64,8 @@ impl Machine<'_> {
             let next = (at / 4 * 4 + 4).min(end);
             let bytes = (at..next).fold(0, |bytes, byte| bytes | 1 << (byte % 4));
             let epochs = (self.block.epoch, self.warp.epoch);
-            let (deed, strong, time) = (access.deed, access.strong, races.time);
-            let mark = Mark { pc: self.pc, deed, strong, bytes, block, warp, lane: lane as u32, epochs, time };
+            let (kind, strong, time) = (access.kind, access.strong, races.time);
+            let mark = Mark { pc: self.pc, kind, strong, bytes, block, warp, lane: lane as u32, epochs, time };
             if let Some(first) = races.touch((space, at / 4), mark) {
                 let byte = (first.bytes & bytes).trailing_zeros();
                 self.report_race(at / 4 * 4 + u64::from(byte), space.is_some(), &first, &mark);
@@ -81,7 +81,7 @@ impl Machine<'_> {
             let [x, y, _] = self.env.block;
             RaceSide {
                 line: self.env.code.insts.get(mark.pc as usize).map_or(0, |inst| inst.line),
-                deed: mark.deed.word(),
+                kind: mark.kind.word(),
                 block: self.env.order.index(mark.block),
                 thread: [linear % x, linear / x % y, linear / x / y],
             }

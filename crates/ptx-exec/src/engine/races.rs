@@ -22,16 +22,16 @@ use std::fmt;
 
 /// What an instruction does with memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Deed {
-    /// It reads.
+pub(crate) enum AccessKind {
+    /// It only reads.
     Load,
-    /// It writes.
+    /// It only writes.
     Store,
     /// It does both at once.
     Atomic,
 }
 
-impl Deed {
+impl AccessKind {
     /// The word for it in a report.
     pub(super) fn word(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl Deed {
 /// An access as the decoder knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Access {
-    pub(super) deed: Deed,
+    pub(super) kind: AccessKind,
     /// Atomic, volatile, or ordered.
     pub(super) strong: bool,
     pub(super) space: Space,
@@ -57,8 +57,8 @@ pub(crate) struct Access {
 
 impl Access {
     /// An access of `bytes` bytes of a lane, at an address in a register of this width.
-    pub(crate) fn new(deed: Deed, strong: bool, space: Space, pointer: Width, bytes: u32) -> Self {
-        Self { deed, strong, space, narrow: pointer == Width::Word, bytes }
+    pub(crate) fn new(kind: AccessKind, strong: bool, space: Space, pointer: Width, bytes: u32) -> Self {
+        Self { kind, strong, space, narrow: pointer == Width::Word, bytes }
     }
 }
 
@@ -68,7 +68,7 @@ pub struct RaceSide {
     /// Line of the PTX text.
     pub line: u32,
     /// What the instruction does: `load`, `store` or `atomic`.
-    pub deed: &'static str,
+    pub kind: &'static str,
     /// The block, and the thread in it.
     pub block: [u32; 3],
     /// The thread in its block.
@@ -78,7 +78,7 @@ pub struct RaceSide {
 /// Two accesses that nothing orders. `Display` is one line for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Race {
-    /// The kernel.
+    /// Name of the kernel.
     pub kernel: String,
     /// Whether it is shared memory, where `address` counts from the start of the block's.
     pub shared: bool,
@@ -97,7 +97,7 @@ impl fmt::Display for Race {
         write!(f, "race in {kernel}: {space} memory at {address:#x}: ")?;
         let side = |side: &RaceSide| {
             let ([x, y, z], [a, b, c]) = (side.thread, side.block);
-            format!("{} at PTX line {} by thread ({x},{y},{z}) of block ({a},{b},{c})", side.deed, side.line)
+            format!("{} at PTX line {} by thread ({x},{y},{z}) of block ({a},{b},{c})", side.kind, side.line)
         };
         write!(f, "{} and {} are not ordered", side(first), side(second))
     }
@@ -107,7 +107,7 @@ impl fmt::Display for Race {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mark {
     pub(super) pc: u32,
-    pub(super) deed: Deed,
+    pub(super) kind: AccessKind,
     pub(super) strong: bool,
     /// A bit for each byte of the word.
     pub(super) bytes: u8,
@@ -134,7 +134,7 @@ pub(crate) struct Races {
     words: HashMap<(Option<u64>, u64), Word>,
     /// When each warp last published or looked: block and warp.
     clocks: HashMap<(u64, u32), u64>,
-    /// Counts publications.
+    /// Counts how often any warp has published.
     pub(super) time: u64,
     /// Pairs of instructions that were reported.
     reported: HashSet<(u32, u32)>,
@@ -187,12 +187,12 @@ impl Races {
     /// Notes an access of a word; the earlier one that it races with.
     pub(super) fn touch(&mut self, place: (Option<u64>, u64), mark: Mark) -> Option<Mark> {
         let word = self.words.get(&place).copied().unwrap_or_default();
-        let writes = mark.deed != Deed::Load;
+        let writes = mark.kind != AccessKind::Load;
         let loads = word.loads.iter().filter(|_| writes);
         let earlier = word.store.iter().chain(loads.flatten());
         let races = |first: &&Mark| {
             let both_strong = first.strong && mark.strong;
-            let same_store = first.pc == mark.pc && first.deed == Deed::Store;
+            let same_store = first.pc == mark.pc && first.kind == AccessKind::Store;
             first.bytes & mark.bytes != 0 && !both_strong && !same_store && !self.in_order(first, &mark)
         };
         let found = earlier.copied().find(|first| races(&first));
@@ -215,8 +215,8 @@ impl Races {
 mod tests {
     use super::*;
 
-    fn mark(pc: u32, deed: Deed, warp: u32, lane: u32) -> Mark {
-        Mark { pc, deed, strong: false, bytes: 0xf, block: 0, warp, lane, epochs: (0, 0), time: 0 }
+    fn mark(pc: u32, kind: AccessKind, warp: u32, lane: u32) -> Mark {
+        Mark { pc, kind, strong: false, bytes: 0xf, block: 0, warp, lane, epochs: (0, 0), time: 0 }
     }
 
     fn races_at(races: &mut Races, mark: Mark) -> Option<u32> {
@@ -226,27 +226,31 @@ mod tests {
     #[test]
     fn accesses_of_two_threads_race_unless_something_orders_them() {
         let mut races = Races::new(1);
-        assert_eq!(races_at(&mut races, mark(1, Deed::Store, 0, 0)), None);
-        assert_eq!(races_at(&mut races, mark(2, Deed::Load, 0, 0)), None, "its own");
-        assert_eq!(races_at(&mut races, Mark { bytes: 0, ..mark(2, Deed::Load, 1, 0) }), None, "other bytes");
-        assert_eq!(races_at(&mut races, mark(1, Deed::Store, 1, 0)), Some(2), "read by another one");
-        assert_eq!(races_at(&mut races, Mark { epochs: (1, 0), ..mark(3, Deed::Load, 2, 0) }), None, "a barrier");
-        assert_eq!(races_at(&mut races, Mark { epochs: (0, 1), ..mark(4, Deed::Load, 1, 5) }), None, "of the warp");
-        assert_eq!(races_at(&mut races, mark(4, Deed::Load, 2, 5)), Some(1));
-        assert_eq!(races_at(&mut races, mark(4, Deed::Load, 3, 5)), None, "once for each pair");
+        assert_eq!(races_at(&mut races, mark(1, AccessKind::Store, 0, 0)), None);
+        assert_eq!(races_at(&mut races, mark(2, AccessKind::Load, 0, 0)), None, "its own");
+        assert_eq!(races_at(&mut races, Mark { bytes: 0, ..mark(2, AccessKind::Load, 1, 0) }), None, "other bytes");
+        assert_eq!(races_at(&mut races, mark(1, AccessKind::Store, 1, 0)), Some(2), "read by another one");
+        assert_eq!(races_at(&mut races, Mark { epochs: (1, 0), ..mark(3, AccessKind::Load, 2, 0) }), None, "a barrier");
+        assert_eq!(
+            races_at(&mut races, Mark { epochs: (0, 1), ..mark(4, AccessKind::Load, 1, 5) }),
+            None,
+            "of the warp"
+        );
+        assert_eq!(races_at(&mut races, mark(4, AccessKind::Load, 2, 5)), Some(1));
+        assert_eq!(races_at(&mut races, mark(4, AccessKind::Load, 3, 5)), None, "once for each pair");
     }
 
     #[test]
     fn what_was_published_and_looked_at_is_in_order() {
         let mut races = Races::new(1);
-        let of = |races: &Races, block: u64, pc, deed| Mark { block, time: races.time, ..mark(pc, deed, 0, 0) };
-        let store = of(&races, 0, 1, Deed::Store);
+        let of = |races: &Races, block: u64, pc, kind| Mark { block, time: races.time, ..mark(pc, kind, 0, 0) };
+        let store = of(&races, 0, 1, AccessKind::Store);
         assert_eq!(races_at(&mut races, store), None);
         races.publish(0, 0);
         races.publish(1, 0);
-        let load = of(&races, 1, 2, Deed::Load);
+        let load = of(&races, 1, 2, AccessKind::Load);
         assert_eq!(races_at(&mut races, load), None);
-        let late = of(&races, 2, 3, Deed::Load);
+        let late = of(&races, 2, 3, AccessKind::Load);
         assert_eq!(races_at(&mut races, late), Some(1), "who has not looked");
     }
 
@@ -254,15 +258,15 @@ mod tests {
     fn strong_accesses_and_stores_of_one_instruction_do_not_race() {
         let mut races = Races::new(1);
         let strong = |mark: Mark| Mark { strong: true, ..mark };
-        assert_eq!(races_at(&mut races, strong(mark(1, Deed::Atomic, 0, 0))), None);
-        assert_eq!(races_at(&mut races, strong(mark(1, Deed::Atomic, 1, 0))), None);
-        assert_eq!(races_at(&mut races, mark(2, Deed::Store, 2, 0)), Some(1));
-        assert_eq!(races_at(&mut races, mark(2, Deed::Store, 3, 0)), None);
+        assert_eq!(races_at(&mut races, strong(mark(1, AccessKind::Atomic, 0, 0))), None);
+        assert_eq!(races_at(&mut races, strong(mark(1, AccessKind::Atomic, 1, 0))), None);
+        assert_eq!(races_at(&mut races, mark(2, AccessKind::Store, 2, 0)), Some(1));
+        assert_eq!(races_at(&mut races, mark(2, AccessKind::Store, 3, 0)), None);
     }
 
     #[test]
     fn a_report_names_everything() {
-        let side = |line, deed| RaceSide { line, deed, block: [1, 0, 0], thread: [line, 0, 0] };
+        let side = |line, kind| RaceSide { line, kind, block: [1, 0, 0], thread: [line, 0, 0] };
         let race =
             Race { kernel: "k".into(), shared: true, address: 16, first: side(3, "store"), second: side(9, "load") };
         assert_eq!(

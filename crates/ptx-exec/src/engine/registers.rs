@@ -10,7 +10,7 @@ use crate::slot::{CONSTANT, Slot};
 /// Lanes of a warp.
 pub(crate) const LANES: usize = 32;
 
-/// All lanes.
+/// The mask of all lanes.
 pub(crate) const FULL: u32 = u32::MAX;
 
 /// 32 words, aligned for the widest vector loads.
@@ -90,8 +90,7 @@ pub(crate) struct Registers {
 impl Registers {
     /// Registers of a frame: `frame` is its rows, `constants` those of the program.
     ///
-    /// The rows are used for as long as the caller keeps running code with this value; the machine makes a new one each
-    /// time it enters a frame, and after any change to the memory that frames lie in.
+    /// The value is good until the memory of the frames changes: the machine makes a new one whenever it enters a frame.
     pub(crate) fn new(frame: &mut [Row], constants: &[Row]) -> Self {
         Self { bases: [frame.as_mut_ptr().cast(), constants.as_ptr().cast_mut().cast()] }
     }

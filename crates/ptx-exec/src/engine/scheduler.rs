@@ -37,7 +37,7 @@ enum Event {
     Changed,
     /// It waits, as `Machine::wait` says.
     Wait,
-    /// It faulted.
+    /// It faulted, as `Machine::fault` says.
     Fault,
 }
 

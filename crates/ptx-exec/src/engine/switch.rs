@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// What a grid is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Request {
-    /// Go on.
+    /// Run, or go on running.
     Run,
     /// Put everything aside, so that `Grid::run` returns `Paused`.
     Pause,

@@ -12,7 +12,7 @@ use crate::memory::local_rows;
 /// Why a split does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// It does.
+    /// It can run.
     Ready,
     /// Until other lanes of the warp reach the same instruction (`*.sync`).
     Lanes,
@@ -65,7 +65,7 @@ pub(crate) struct Frame {
     pub(crate) call_site: u32,
 }
 
-/// A warp.
+/// The state of 32 threads that run together.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Warp {
     /// Its number in the block.
@@ -84,7 +84,7 @@ pub(crate) struct Warp {
     pub(crate) arrived: u32,
     /// The last error of the device runtime for each lane; empty while there was none.
     pub(crate) errors: Vec<u32>,
-    /// Counts turns.
+    /// Counts the turns that splits have had.
     pub(crate) turns: u32,
     /// Whether the split that ran last went to sleep or had its share, so that another one is due first.
     pub(crate) slept: bool,

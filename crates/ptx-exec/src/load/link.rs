@@ -27,7 +27,7 @@ pub(crate) enum Symbol {
 pub(crate) struct LinkedFunction<'m, 'a> {
     /// Which text it is from.
     pub(crate) module: usize,
-    /// The function.
+    /// The function as parsed.
     pub(crate) function: &'m Function<'a>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct LinkedFunction<'m, 'a> {
 pub(crate) struct LinkedVariable<'m, 'a> {
     /// Which text it is from.
     pub(crate) module: usize,
-    /// The variable.
+    /// The variable as parsed.
     pub(crate) variable: &'m Variable<'a>,
 }
 

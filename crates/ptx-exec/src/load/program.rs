@@ -50,7 +50,7 @@ pub enum ReferenceKind {
 /// A PTX text, and what its compilation is told besides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source<'a> {
-    /// The text.
+    /// The text of the program.
     pub text: &'a str,
     /// Most 32-bit registers of a thread, in kernels that do not say it themselves; `None` without such an option.
     pub max_registers: Option<u32>,

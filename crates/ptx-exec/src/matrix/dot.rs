@@ -71,7 +71,7 @@ impl Line {
 pub(crate) enum Sum {
     /// `value * 2^lowest`
     Finite {
-        /// The sum.
+        /// The sum, in units of its lowest bit.
         value: i64,
         /// Exponent of its lowest bit.
         lowest: i32,

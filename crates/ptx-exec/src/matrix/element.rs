@@ -121,7 +121,7 @@ pub(crate) fn e4m3_to_f16(raw: u32) -> u32 {
 pub(crate) enum Class {
     /// Neither of the others; zero too.
     Finite,
-    /// An infinity.
+    /// An infinity of either sign.
     Infinite,
     /// Not a number.
     Nan,
@@ -132,11 +132,11 @@ pub(crate) enum Class {
 /// Subnormal numbers stay as they are: the hardware does not normalise them either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Minus.
+    /// Whether the number is below zero.
     pub(crate) negative: bool,
-    /// 24 bits.
+    /// The significand, of up to 24 bits.
     pub(crate) significand: u32,
-    /// Of the significand's highest bit.
+    /// Exponent of the significand's highest bit.
     pub(crate) exponent: i32,
     /// Whether the other fields mean anything.
     pub(crate) class: Class,

@@ -33,9 +33,9 @@ pub(crate) enum Fragment {
     },
     /// The sum, or what it is added to.
     Accumulator {
-        /// Rows.
+        /// Rows of the product.
         rows: u32,
-        /// Columns.
+        /// Columns of the product.
         columns: u32,
     },
     /// An operand of `mma.m8n8k4` on `f16`: four 8x8 products, each held by two groups of four lanes.
@@ -43,7 +43,7 @@ pub(crate) enum Fragment {
         /// Whether a lane holds consecutive elements along K.
         along: bool,
     },
-    /// Its accumulator.
+    /// The accumulator of `mma.m8n8k4` on `f16`.
     QuadAccumulator {
         /// Whether registers hold single values (`f32`), not pairs.
         single: bool,

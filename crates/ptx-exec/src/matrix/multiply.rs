@@ -118,7 +118,7 @@ pub(crate) trait Rule {
     fn run(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands);
 }
 
-/// Any multiplication.
+/// Runs a multiplication by the rule of its types.
 #[inline(always)]
 fn multiply_body<R: Rule>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if !gather(machine) {
@@ -249,8 +249,8 @@ const DEEP: usize = 128;
 
 /// For each row of a sparse A, the columns of the elements that are held.
 ///
-/// The bits of a row are in one or two lanes of its group of four; 16 of them name the columns of eight units. A unit is one
-/// element, but half a `tf32` and a pair of 4-bit integers.
+/// One or two lanes of a group of four hold the bits of a row; 16 bits name the columns of eight units. A unit is one element,
+/// half a `tf32` or a pair of 4-bit integers.
 fn columns(machine: &Machine<'_>, multiply: &Multiply, list: u32, selector: u32) -> [[u8; DEEP / 2]; 16] {
     let words = machine.registers.row::<u32>(machine.env.code.list(list));
     let bits = multiply.left.bits();

@@ -13,7 +13,7 @@ pub(crate) enum Matrix {
     Transfer(Transfer),
 }
 
-/// A multiplication.
+/// A multiplication of two matrices, and what is added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Multiply {
     /// Rows, columns, and depth of the product; of the transposed one where that is how fragments are held.

@@ -35,7 +35,7 @@ pub(crate) trait Access {
 /// Global and generic addresses; `Inst::b` tells which (`Space::encode`).
 pub(crate) struct Device<T, L>(PhantomData<(T, L)>);
 
-/// Shared memory.
+/// Offsets into the shared memory of the block.
 pub(crate) struct Shared<T, L, P>(PhantomData<(T, L, P)>);
 
 impl<T: Word, L: Raw> Access for Device<T, L> {

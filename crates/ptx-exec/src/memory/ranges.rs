@@ -5,7 +5,7 @@
 
 use crate::host::{AddressRange, Host};
 
-/// Ranges remembered.
+/// How many ranges are remembered.
 const ENTRIES: usize = 16;
 
 /// Instructions that something is remembered of; those whose numbers are this far apart share a place, which costs time

@@ -99,7 +99,7 @@ const GROUP: usize = 32;
 pub(crate) struct Group([u8; GROUP]);
 
 impl Group {
-    /// All zero.
+    /// A group of zeroes.
     pub(crate) const ZERO: Self = Self([0; GROUP]);
 
     /// Reads `size` bytes: 2, 4, 8, 16 or 32.

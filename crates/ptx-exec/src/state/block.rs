@@ -2,7 +2,7 @@
 //!
 //! The interpreter trusts its own state: a program counter lies in the function of its frame, a frame has the rows that its
 //! function names, a split at a barrier stands at a barrier instruction. Each of these is established here, for bytes that
-//! anybody may have made; what lanes hold in registers and memory may be anything, as in a program that went wrong.
+//! any caller may have made; what lanes hold in registers and memory may be anything, as in a program that went wrong.
 
 use super::bytes::{Reader, Writer};
 use crate::control::{barrier, cluster};
@@ -31,7 +31,7 @@ const CLUSTER: u8 = u8::MAX;
 /// What all blocks of a launch have in common.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape<'a> {
-    /// The program.
+    /// The program that the block runs.
     pub(crate) code: &'a Code,
     /// The kernel's function.
     pub(crate) function: u32,

@@ -7,22 +7,22 @@ use crate::state::error::StateError;
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 
 impl Writer {
-    /// One byte.
+    /// Writes one byte.
     pub(crate) fn u8(&mut self, value: u8) {
         self.0.push(value);
     }
 
-    /// Four bytes.
+    /// Writes a number of four bytes.
     pub(crate) fn u32(&mut self, value: u32) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Eight bytes.
+    /// Writes a number of eight bytes.
     pub(crate) fn u64(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Three numbers.
+    /// Writes three numbers of four bytes.
     pub(crate) fn triple(&mut self, values: [u32; 3]) {
         values.into_iter().for_each(|value| self.u32(value));
     }
@@ -55,22 +55,22 @@ impl<'a> Reader<'a> {
         self.take(SIZE)?.try_into().map_err(|_| StateError::Truncated)
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub(crate) fn u8(&mut self) -> Result<u8, StateError> {
         self.array().map(|[byte]| byte)
     }
 
-    /// Four bytes.
+    /// Reads a number of four bytes.
     pub(crate) fn u32(&mut self) -> Result<u32, StateError> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Eight bytes.
+    /// Reads a number of eight bytes.
     pub(crate) fn u64(&mut self) -> Result<u64, StateError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Three numbers.
+    /// Reads three numbers of four bytes.
     pub(crate) fn triple(&mut self) -> Result<[u32; 3], StateError> {
         Ok([self.u32()?, self.u32()?, self.u32()?])
     }
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
 pub(crate) struct Hash(u64);
 
 impl Hash {
-    /// Of nothing.
+    /// The hash of no words.
     pub(crate) const NONE: Self = Self(0xcbf2_9ce4_8422_2325);
 
     /// With one more word.

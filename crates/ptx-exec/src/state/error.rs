@@ -33,13 +33,13 @@ pub enum StateError {
     /// The kernel is unknown.
     #[error("state of a grid of kernel {kernel}, which is not loaded")]
     UnknownKernel {
-        /// Its name.
+        /// Name of the kernel.
         kernel: String,
     },
     /// A kernel of that name, but of another program, or with its variables elsewhere.
     #[error("state of a grid of kernel {kernel} of another program, or of one whose variables were elsewhere")]
     OtherProgram {
-        /// Its name.
+        /// Name of the kernel.
         kernel: String,
     },
     /// The kernel cannot be launched like that.

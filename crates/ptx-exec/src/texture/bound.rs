@@ -3,7 +3,7 @@
 use super::Bound;
 use crate::host::Host;
 
-/// Handles remembered.
+/// How many handles are remembered.
 const ENTRIES: usize = 8;
 
 /// Handles of this launch.

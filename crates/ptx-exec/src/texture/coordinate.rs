@@ -42,7 +42,7 @@ impl Pair {
 /// One direction of a sampler.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Axis {
-    /// Texels.
+    /// Texels in this direction.
     pub(crate) extent: u32,
     /// What is outside.
     pub(crate) address: Address,

@@ -11,9 +11,9 @@ pub(crate) const FACES: u32 = 6;
 pub(crate) struct Place {
     /// +x, -x, +y, -y, +z, -z.
     pub(crate) face: u32,
-    /// To the right.
+    /// The coordinate that grows to the right.
     pub(crate) s: f32,
-    /// Down.
+    /// The coordinate that grows downwards.
     pub(crate) t: f32,
 }
 

@@ -57,7 +57,7 @@ impl Cell {
         self.count = self.count.next_multiple_of(filter::PLANE);
     }
 
-    /// The texels.
+    /// The texels so far, with their shares.
     fn spots(&self) -> &[(u32, Option<Spot>)] {
         &self.spots[..self.count]
     }

@@ -29,9 +29,9 @@ pub(crate) enum Kind {
     Unsigned(u32),
     /// -1 to 1, of this many bits.
     Signed(u32),
-    /// Half precision.
+    /// Floats of 16 bits.
     Half,
-    /// Single precision.
+    /// Floats of 32 bits.
     Single,
     /// 8 bits through the sRGB curve.
     Curve,

@@ -33,7 +33,7 @@ struct Operand {
 /// One use of a product.
 #[derive(Debug, Clone, Copy)]
 struct Leaf {
-    /// The draft.
+    /// Index of the draft that uses the product.
     user: usize,
     /// Which operand of the sum it is; `None` for what is no operand of a sum.
     operand: Option<usize>,

@@ -8,7 +8,7 @@ use katydid_ptx::ast::Instruction;
 /// Roundings that a pair of types may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Roundings {
-    /// None.
+    /// No rounding may be named.
     Never,
     /// One of the four of float results.
     Float,

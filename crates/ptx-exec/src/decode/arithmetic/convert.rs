@@ -267,8 +267,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// Between integers: the narrower of the two types is kept of the source, and extended to the register.
     ///
-    /// An extension by the sign of the source into an unsigned type narrower than its register, and saturation, are left to
-    /// the slow conversion, which takes any pair.
+    /// The slow conversion takes any pair: it serves saturation, and sign extension to less than a register of 64 bits.
     fn integer_to_integer(&mut self, i: &Instruction<'a>, style: Style, to: Ty, from: Ty) -> Result<(), LoadError> {
         let [destination, source] = self.operands(i)?;
         let (d, to_width) = self.any_destination(destination, to.width().unwrap_or(Width::Word))?;

@@ -7,7 +7,7 @@ use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::Draft;
 use crate::decode::modifiers::Modifiers;
 use crate::engine::machine::Exec;
-use crate::engine::races::{Access, Deed};
+use crate::engine::races::{Access, AccessKind};
 use crate::memory::atom;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
@@ -43,7 +43,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let narrow = if address.width == Width::Word { atom::NARROW_POINTER } else { 0 };
         let mut draft =
             Draft::new(exec).a(address.base).imm(address.offset).number(address.space.encode() | narrow).apart();
-        draft = draft.touches(Access::new(Deed::Atomic, true, address.space, address.width, ty.bytes()));
+        draft = draft.touches(Access::new(AccessKind::Atomic, true, address.space, address.width, ty.bytes()));
         for (index, value) in values.into_iter().enumerate() {
             draft = if index == 0 { draft.b(value) } else { draft.c(value) };
         }
@@ -85,7 +85,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             let offset = address.offset.wrapping_add(index as u64 * u64::from(ty.bytes()));
             let mut draft =
                 Draft::new(exec).a(address.base).imm(offset).number(address.space.encode()).b(value).apart();
-            draft = draft.touches(Access::new(Deed::Atomic, true, address.space, address.width, ty.bytes()));
+            draft = draft.touches(Access::new(AccessKind::Atomic, true, address.space, address.width, ty.bytes()));
             if let Some(result) = results.get(index) {
                 let between = self.temporary(Width::Word);
                 old.push((result, between));

@@ -10,7 +10,7 @@ use crate::decode::decoder::{Binding, FunctionDecoder};
 use crate::decode::draft::{Draft, Ref, Role};
 use crate::decode::modifiers::{Modifiers, Order};
 use crate::engine::machine::Exec;
-use crate::engine::races::{Access, Deed};
+use crate::engine::races::{Access, AccessKind};
 use crate::memory::load::{Device, Shared, load, load_vector};
 use crate::memory::store::{store, store_vector};
 use crate::memory::{local, param};
@@ -20,11 +20,11 @@ use katydid_ptx::ast::{Instruction, Operand};
 /// The address of an access: a register or constant plus a constant.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Address {
-    /// Base.
+    /// The register or constant that the address starts from.
     pub(crate) base: Ref,
     /// Width of the base.
     pub(crate) width: Width,
-    /// Offset.
+    /// Bytes added to the base.
     pub(crate) offset: u64,
     /// What the address means.
     pub(crate) space: Space,
@@ -34,7 +34,7 @@ pub(crate) struct Address {
 enum Target {
     /// A constant offset into the kernel's parameters.
     KernelParam(u64),
-    /// Anything else.
+    /// An address in any other space.
     Address(Address),
 }
 
@@ -173,7 +173,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             Target::Address(Address { base, width: pointer, offset, space }) => {
                 let exec = load_code(ty, width, space, pointer, count > 1).ok_or_else(|| self.unsupported(i))?;
                 let bytes = ty.bytes() * count as u32;
-                let access = Access::new(Deed::Load, order.strong, space, pointer, bytes);
+                let access = Access::new(AccessKind::Load, order.strong, space, pointer, bytes);
                 let mut draft = Draft::new(exec).a(base).imm(offset).touches(access);
                 draft.inst.b = space.encode();
                 draft
@@ -244,7 +244,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
         let exec = store_code(ty, width, space, pointer, count > 1).ok_or_else(|| self.unsupported(i))?;
         self.fence_if(order.release, Order::default());
-        let access = Access::new(Deed::Store, order.strong, space, pointer, ty.bytes() * count as u32);
+        let access = Access::new(AccessKind::Store, order.strong, space, pointer, ty.bytes() * count as u32);
         let mut draft = Draft::new(exec).a(base).imm(offset).touches(access);
         draft.inst.d = space.encode();
         let draft = match values.as_slice() {
