@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use katydid_ptx_forms::{Device, Gpu, compare, kept, suite};
+use katydid_ptx_forms::{Device, Gpu, compare, recorded, suite};
 use katydid_tests::places::Places;
 
 #[test]
@@ -17,7 +17,7 @@ fn softcuda_answers_as_the_gpu_did() -> Result<()> {
     ensure!(device.is_soft(), "{} is another driver", library.display());
     let (mut compared, mut different) = (0, Vec::new());
     for group in suite(&root)? {
-        let kept = kept(&root, &group)?.unwrap_or_default();
+        let kept = recorded(&root, &group)?.unwrap_or_default();
         for case in &group.cases {
             let Some(answer) = kept.answer(case) else { continue };
             compared += 1;

@@ -12,7 +12,7 @@ use std::{fmt, io};
 
 /// For which targets ptxas takes a form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Taken {
+pub enum Acceptance {
     /// For `sm_90`, and so for `sm_90a`.
     Both,
     /// For `sm_90a` only.
@@ -21,11 +21,11 @@ pub enum Taken {
     Neither,
 }
 
-impl Taken {
+impl Acceptance {
     const NAMES: [(Self, &'static str); 3] = [(Self::Both, "both"), (Self::ByA, "a"), (Self::Neither, "none")];
 
     fn parse(word: &str) -> Option<Self> {
-        Self::NAMES.iter().find(|(_, name)| *name == word).map(|(taken, _)| *taken)
+        Self::NAMES.iter().find(|(_, name)| *name == word).map(|(accepted, _)| *accepted)
     }
 
     /// Whether a text for that target is taken.
@@ -34,9 +34,9 @@ impl Taken {
     }
 }
 
-impl fmt::Display for Taken {
+impl fmt::Display for Acceptance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::NAMES.iter().find(|(taken, _)| taken == self).map_or("", |(_, name)| name))
+        f.write_str(Self::NAMES.iter().find(|(accepted, _)| accepted == self).map_or("", |(_, name)| name))
     }
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Taken {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Form {
     /// ptxas's verdict.
-    pub taken: Taken,
+    pub accepted: Acceptance,
     /// The instruction, registers as letters.
     pub text: String,
 }
@@ -146,18 +146,19 @@ pub fn header_forms(root: &Path) -> Result<Vec<Form>, AcceptedError> {
 /// As [`header_forms`].
 pub fn conversions(root: &Path) -> Result<Vec<Form>, AcceptedError> {
     let named = read(&root.join("data/conversions.ptxas"))?;
-    let taken: HashSet<&str> = named.iter().filter(|form| form.taken == Taken::Both).map(|form| &*form.text).collect();
-    let verdict = |text: &str| if taken.contains(text) { Taken::Both } else { Taken::Neither };
-    Ok(every_conversion().into_iter().map(|text| Form { taken: verdict(&text), text }).collect())
+    let accepted: HashSet<&str> =
+        named.iter().filter(|form| form.accepted == Acceptance::Both).map(|form| &*form.text).collect();
+    let verdict = |text: &str| if accepted.contains(text) { Acceptance::Both } else { Acceptance::Neither };
+    Ok(every_conversion().into_iter().map(|text| Form { accepted: verdict(&text), text }).collect())
 }
 
 fn read(path: &Path) -> Result<Vec<Form>, AcceptedError> {
     let text = std::fs::read_to_string(path).map_err(|error| file_error(path, error))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.starts_with('#'));
     let form = |(index, line): (usize, &str)| {
-        let parts = line.split_once(' ').and_then(|(word, text)| Some((Taken::parse(word)?, text)));
-        let (taken, text) = parts.ok_or_else(|| AcceptedError::Line { path: path.to_owned(), line: index + 1 })?;
-        Ok(Form { taken, text: text.to_owned() })
+        let parts = line.split_once(' ').and_then(|(word, text)| Some((Acceptance::parse(word)?, text)));
+        let (accepted, text) = parts.ok_or_else(|| AcceptedError::Line { path: path.to_owned(), line: index + 1 })?;
+        Ok(Form { accepted, text: text.to_owned() })
     };
     lines.map(form).collect()
 }
@@ -233,14 +234,14 @@ pub fn judge(root: &Path, ptxas: &Path) -> Result<(), AcceptedError> {
     let mut headers = verdicts(ptxas, header_forms(root)?)?;
     headers.sort();
     write(&root.join("data/headers.ptxas"), HEADERS, &headers)?;
-    let all = every_conversion().into_iter().map(|text| Form { taken: Taken::Neither, text }).collect();
+    let all = every_conversion().into_iter().map(|text| Form { accepted: Acceptance::Neither, text }).collect();
     let mut all = verdicts(ptxas, all)?;
-    all.retain(|form| form.taken == Taken::Both);
+    all.retain(|form| form.accepted == Acceptance::Both);
     write(&root.join("data/conversions.ptxas"), CONVERSIONS, &all)
 }
 
 fn write(path: &Path, head: &str, forms: &[Form]) -> Result<(), AcceptedError> {
-    let lines = forms.iter().fold(head.to_owned(), |all, form| all + &format!("{} {}\n", form.taken, form.text));
+    let lines = forms.iter().fold(head.to_owned(), |all, form| all + &format!("{} {}\n", form.accepted, form.text));
     std::fs::write(path, lines).map_err(|error| file_error(path, error))
 }
 
@@ -253,10 +254,10 @@ fn verdicts(ptxas: &Path, mut forms: Vec<Form>) -> Result<Vec<Form>, AcceptedErr
         let [plain, special] = TARGETS.map(|arch| refused(ptxas, arch, part));
         let (plain, special) = (plain?, special?);
         for (index, form) in part.iter_mut().enumerate() {
-            form.taken = match (plain.contains(&index), special.contains(&index)) {
-                (false, _) => Taken::Both,
-                (true, false) => Taken::ByA,
-                (true, true) => Taken::Neither,
+            form.accepted = match (plain.contains(&index), special.contains(&index)) {
+                (false, _) => Acceptance::Both,
+                (true, false) => Acceptance::ByA,
+                (true, true) => Acceptance::Neither,
             };
         }
     }

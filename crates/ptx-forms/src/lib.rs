@@ -36,12 +36,12 @@ mod suite;
 mod table;
 mod values;
 
-pub use accepted::{AcceptedError, Form, TARGETS, Taken, conversions, header_forms, judge};
+pub use accepted::{Acceptance, AcceptedError, Form, TARGETS, conversions, header_forms, judge};
 pub use case::{Argument, Case};
 pub use check::{Difference, Verdict, compare, written};
 pub use device::{Answer, Device, DeviceError};
 pub use gpu::Gpu;
 pub use interpreter::Interpreter;
-pub use store::{Kept, Origin, StoreError};
-pub use suite::{Group, SuiteError, kept, suite};
+pub use store::{Origin, RecordedAnswers, StoreError};
+pub use suite::{Group, SuiteError, recorded, suite};
 pub use table::{PageError, forms_page, result_page};

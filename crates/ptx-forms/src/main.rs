@@ -5,8 +5,8 @@ use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
 use katydid_ptx_forms::{
-    AcceptedError, Answer, Case, Device, DeviceError, Gpu, Group, Interpreter, Kept, Origin, StoreError, SuiteError,
-    compare, judge, kept, suite, written,
+    AcceptedError, Answer, Case, Device, DeviceError, Gpu, Group, Interpreter, Origin, RecordedAnswers, StoreError,
+    SuiteError, compare, judge, recorded, suite, written,
 };
 
 /// Instruction forms and small programs, compared with what a GPU made of them.
@@ -121,7 +121,7 @@ fn record(root: &Path, groups: &[Group], only: &str, library: Option<&Path>, out
         date: said("date", &["-u", "+%Y-%m-%d"]),
     };
     for group in groups.iter().filter(|group| group.name.starts_with(only)) {
-        let mut kept = Kept::new(origin.clone());
+        let mut kept = RecordedAnswers::new(origin.clone());
         for case in &group.cases {
             let answer = if case.fault == 0 { gpu.ask(case)? } else { apart(root, case, library) };
             if !expected(case, &answer) {
@@ -182,7 +182,7 @@ fn hold(root: &Path, groups: &[Group], pattern: &str, library: Option<&Path>, al
     };
     let (mut asked, mut differing) = (0, 0);
     for group in groups {
-        let kept = kept(root, group)?;
+        let kept = recorded(root, group)?;
         let cases = group.cases.iter().filter(|case| case.name.contains(pattern));
         for case in cases.filter(|case| library.is_some() || !case.needs_driver) {
             asked += 1;
@@ -215,7 +215,7 @@ fn show(root: &Path, groups: &[Group], name: &str, rows: bool) -> Result<bool, F
         println!("{}", case.text);
         return Ok(true);
     }
-    let kept = kept(root, group)?;
+    let kept = recorded(root, group)?;
     let got = Interpreter.ask(case)?;
     match (kept.as_ref().and_then(|kept| kept.answer(case)), &got) {
         (Some(Answer::Done(kept)), Answer::Done(got)) => {

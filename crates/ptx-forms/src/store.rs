@@ -65,13 +65,13 @@ struct Record {
 
 /// The answers to a group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Kept {
+pub struct RecordedAnswers {
     /// Whose they are.
     pub origin: Origin,
     records: HashMap<String, Record>,
 }
 
-impl Kept {
+impl RecordedAnswers {
     /// No answers yet.
     pub fn new(origin: Origin) -> Self {
         Self { origin, records: HashMap::new() }
@@ -227,8 +227,8 @@ mod tests {
         program::parse(name, "//! Nothing.\n//! output 4\n").unwrap().case
     }
 
-    fn kept() -> Kept {
-        let mut kept = Kept::new(Origin {
+    fn kept() -> RecordedAnswers {
+        let mut kept = RecordedAnswers::new(Origin {
             device: "NVIDIA H200".to_owned(),
             driver: "580.1".to_owned(),
             date: "2026-11-21".to_owned(),
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn answers_survive_being_written_and_read() {
-        assert_eq!(Kept::from_bytes(&kept().to_bytes()), Some(kept()));
+        assert_eq!(RecordedAnswers::from_bytes(&kept().to_bytes()), Some(kept()));
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
     fn a_file_cut_short_is_damaged() {
         let bytes = kept().to_bytes();
         for end in 0..bytes.len() {
-            assert_eq!(Kept::from_bytes(&bytes[..end]), None, "cut at {end}");
+            assert_eq!(RecordedAnswers::from_bytes(&bytes[..end]), None, "cut at {end}");
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::catalog::{self, CatalogError, Family};
 use crate::form::Form;
 use crate::program::{self, ProgramError};
 use crate::random;
-use crate::store::{Kept, StoreError};
+use crate::store::{RecordedAnswers, StoreError};
 use std::path::{Path, PathBuf};
 
 /// Why there are no cases.
@@ -98,6 +98,6 @@ fn no_twins(groups: &[Group]) -> Result<(), SuiteError> {
 /// # Errors
 ///
 /// When the file is damaged.
-pub fn kept(root: &Path, group: &Group) -> Result<Option<Kept>, StoreError> {
-    Kept::read(&root.join("data").join(&group.name).with_extension("kept"))
+pub fn recorded(root: &Path, group: &Group) -> Result<Option<RecordedAnswers>, StoreError> {
+    RecordedAnswers::read(&root.join("data").join(&group.name).with_extension("kept"))
 }

@@ -7,8 +7,8 @@ use crate::case::Case;
 use crate::check::{Verdict, compare};
 use crate::device::{Answer, Device, DeviceError};
 use crate::interpreter::Interpreter;
-use crate::store::{Kept, Origin, StoreError};
-use crate::suite::{Group, SuiteError, kept, suite};
+use crate::store::{Origin, RecordedAnswers, StoreError};
+use crate::suite::{Group, SuiteError, recorded, suite};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
@@ -55,14 +55,14 @@ struct Facts<'a> {
 fn facts<'a>(root: &Path, groups: &'a [Group]) -> Result<Vec<Facts<'a>>, PageError> {
     let mut out = Vec::new();
     for group in groups {
-        let kept = kept(root, group)?;
+        let kept = recorded(root, group)?;
         let cases = group.cases.iter().map(|case| fact(case, kept.as_ref())).collect::<Result<_, _>>()?;
         out.push(Facts { group, origin: kept.map(|kept| kept.origin), cases });
     }
     Ok(out)
 }
 
-fn fact<'a>(case: &'a Case, kept: Option<&Kept>) -> Result<Fact<'a>, DeviceError> {
+fn fact<'a>(case: &'a Case, kept: Option<&RecordedAnswers>) -> Result<Fact<'a>, DeviceError> {
     let answer = if case.needs_driver { None } else { Some(Interpreter.ask(case)?) };
     let known = kept.and_then(|kept| kept.answer(case));
     let verdict = known.zip(answer.as_ref());

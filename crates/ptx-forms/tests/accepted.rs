@@ -14,7 +14,7 @@ fn differing(forms: &[Form]) -> Vec<String> {
     let mut out = Vec::new();
     for form in forms {
         for arch in TARGETS {
-            match (form.load(arch), form.taken.by(arch)) {
+            match (form.load(arch), form.accepted.by(arch)) {
                 (Err(error), true) => out.push(format!("refused for {arch}: {}: {error}", form.text)),
                 (Ok(()), false) => out.push(format!("taken for {arch}: {}", form.text)),
                 _ => {}

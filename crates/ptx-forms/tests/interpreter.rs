@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use katydid_ptx_forms::{Device, Interpreter, compare, forms_page, kept, result_page, suite};
+use katydid_ptx_forms::{Device, Interpreter, compare, forms_page, recorded, result_page, suite};
 use std::path::{Path, PathBuf};
 
 fn root() -> &'static Path {
@@ -15,7 +15,7 @@ fn root() -> &'static Path {
 fn every_answer_is_that_of_the_gpu() {
     let (mut compared, mut different) = (0, Vec::new());
     for group in suite(root()).unwrap() {
-        let kept = kept(root(), &group).unwrap().unwrap_or_default();
+        let kept = recorded(root(), &group).unwrap().unwrap_or_default();
         for case in group.cases.iter().filter(|case| !case.needs_driver) {
             let Some(answer) = kept.answer(case) else { continue };
             compared += 1;
@@ -32,7 +32,7 @@ fn every_answer_is_that_of_the_gpu() {
 fn every_case_has_its_kept_answer() {
     let mut missing = Vec::new();
     for group in suite(root()).unwrap() {
-        let kept = kept(root(), &group).unwrap().unwrap_or_default();
+        let kept = recorded(root(), &group).unwrap().unwrap_or_default();
         missing.extend(group.cases.iter().filter(|case| kept.answer(case).is_none()).map(|case| case.name.clone()));
     }
     assert!(missing.is_empty(), "record these on a GPU (docs/softcuda-differential.md says how): {missing:?}");
