@@ -12,21 +12,33 @@
 mod calls;
 mod chunks;
 mod control;
-mod frame;
+mod journal;
 mod output;
 mod progress;
-mod record;
 mod snapshot;
 mod streams;
 mod uploads;
 mod window;
 
-pub use calls::Calls;
+pub use calls::api::Api;
+pub use calls::busy_poll::{BusyPoll, PendingWait, WaitStatus, WaitTarget};
+pub use calls::error::{Fault, SessionError, expect_reply};
+pub use calls::executor::{Executors, Task, next, processors, run_apart, start_thread};
+pub use calls::in_flight::Calls;
+pub use calls::main_loop::{FrameHandler, LoopEnd, MainLoop, check_calls, execute, execute_frames, execute_orders};
+pub use calls::replies::Replies;
+pub use calls::upcalls::{DueUpcalls, UpcallQueue};
+pub use calls::usage::Usage;
 pub use chunks::{CHUNK_BYTES, ChunkError, Load, put_each, read_all};
 pub use control::{Checkpointable, Control, FramePump, Orders, Pumped, QuiesceError, Restorable};
-pub use frame::Frame;
+pub use journal::format::{
+    SavedProgress, StateFormat, Unfinished, put_all, put_kept, put_uploads, take_all, take_kept, take_uploads,
+    upcall_head,
+};
+pub use journal::frame::Frame;
+pub use journal::record::{MessageTable, Messages, Record, StateError, Step};
+pub use journal::replay::{ReplayError, Replayed, execute_quietly, replay, replaying};
 pub use output::{Capture, Printed};
 pub use progress::Progress;
-pub use record::{MessageTable, Messages, Record, StateError, Step};
 pub use snapshot::{AddressMismatch, CaptureOptions, Failure, OutOfMemory, PendingSnapshot, Precopy, RestoreOptions};
 pub use uploads::{MAX_IMAGE_BYTES, UploadError, Uploads};

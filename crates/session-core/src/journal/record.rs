@@ -99,6 +99,14 @@ pub struct Messages {
     pub layout: fn(u16) -> Option<u64>,
 }
 
+impl Messages {
+    /// The name of a message, for people.
+    #[must_use]
+    pub fn name_of(&self, opcode: u16) -> &'static str {
+        (self.name)(opcode).unwrap_or("a message")
+    }
+}
+
 /// The messages that records name.
 #[derive(Debug)]
 pub struct MessageTable {

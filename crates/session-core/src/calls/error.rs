@@ -1,0 +1,119 @@
+//! What can go wrong with a message: the driver says no, or the program is no honest one.
+//!
+//! A driver's code goes back to the program as the outcome of its call. A [`SessionError`] ends the session with one
+//! line in the server's log; what the program sent is never repaired or guessed.
+
+use katydid_transport::LinkError;
+use katydid_wire::codec::CodecError;
+use katydid_wire::frame::FrameHead;
+
+use crate::journal::record::Messages;
+use crate::uploads::UploadError;
+
+/// Why a session ended before its program closed it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The opcode names no message of this build.
+    #[error("the program sent opcode {opcode}, which names no message")]
+    UnknownOpcode {
+        /// As found in the frame.
+        opcode: u16,
+    },
+    /// A message's bytes do not hold what its description says.
+    #[error("the program sent a damaged message: {0}")]
+    Damaged(#[from] CodecError),
+    /// A part of a message with a layout of its own is damaged.
+    #[error("the program sent {message} with damaged {part}: {reason}")]
+    DamagedPart {
+        /// Name of the message.
+        message: &'static str,
+        /// Which part.
+        part: &'static str,
+        /// What did not fit.
+        reason: String,
+    },
+    /// An id beyond every id that an honest program could have given.
+    #[error("the program named {kind} {id}, but only {known} are known")]
+    BadId {
+        /// Kind of handle.
+        kind: &'static str,
+        /// The id.
+        id: u32,
+        /// Ids given so far.
+        known: usize,
+    },
+    /// An id for a new object that no honest program could give, or one that is taken.
+    #[error("the program gave a new object the id {id}, which {why}")]
+    BadNewId {
+        /// The id.
+        id: u32,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A message that has an answer came without the wish for one.
+    #[error("the program sent {message} without waiting for its reply")]
+    NoReplyWanted {
+        /// Name of the message.
+        message: &'static str,
+    },
+    /// A range of memory outside what the program may name.
+    #[error("the program named {size} bytes at {address:#x} as {what}, which lie outside of it")]
+    BadRange {
+        /// What the range should have been part of.
+        what: &'static str,
+        /// First address, or offset.
+        address: u64,
+        /// Bytes.
+        size: u64,
+    },
+    /// More program threads than a program has.
+    #[error("the program uses more than {most} threads")]
+    TooManyThreads {
+        /// The bound.
+        most: usize,
+    },
+    /// A thread sent on while its blocking calls were being executed.
+    #[error("the program's thread {thread} does not wait for its replies")]
+    Impatient {
+        /// The program's thread.
+        thread: u32,
+    },
+    /// Data in pieces did not come as announced.
+    #[error("the program sent a module or data wrongly: {0}")]
+    Upload(#[from] UploadError),
+    /// The link broke or carried bytes that are no frame.
+    #[error("the link to the program failed: {0}")]
+    Link(#[from] LinkError),
+    /// The worker's own system failed it.
+    #[error("the worker cannot {what}: {reason}")]
+    System {
+        /// What it tried.
+        what: &'static str,
+        /// The system's words.
+        reason: String,
+    },
+}
+
+/// Why a message was not carried out. Each API has a type of its own, into which `?` turns its driver's codes.
+pub trait Fault<Code>: From<SessionError> {
+    /// The code that the program gets.
+    ///
+    /// # Errors
+    ///
+    /// The session ends.
+    fn into_code(self) -> Result<Code, SessionError>;
+}
+
+/// Refuses a frame that has an answer and wants none. A thread that does not wait must not be sent a reply: it would be taken for
+/// that of the next call.
+///
+/// # Errors
+///
+/// [`SessionError::NoReplyWanted`].
+pub fn expect_reply(head: &FrameHead, messages: &Messages) -> Result<(), SessionError> {
+    if head.wants_reply {
+        return Ok(());
+    }
+    Err(SessionError::NoReplyWanted { message: messages.name_of(head.opcode) })
+}

@@ -1,0 +1,183 @@
+//! Executors: one thread for each program thread that ever made a call that may wait.
+//!
+//! The main loop must never wait for a device, so what may wait is decoded there and run here. A program thread waits
+//! for its reply before it sends again; one that does not is refused, which bounds the queues.
+
+use std::collections::HashMap;
+use std::mem::ManuallyDrop;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use katydid_transport::Spin;
+
+use crate::calls::api::Api;
+use crate::calls::error::SessionError;
+
+/// Program threads of a session that may block at a time.
+const MAX_EXECUTORS: usize = 4096;
+/// Items of one thread that may be queued; an honest one has one call, and there may be a [`WorkItem::Rouse`] before that.
+const QUEUE: usize = 2;
+
+/// What an executor does: the call, and the reply. One that is never done is not dropped either: the driver may be copying to
+/// what it holds.
+pub type Task<A> = ManuallyDrop<Box<dyn FnOnce(&Arc<<A as Api>::Shared>) + Send>>;
+
+/// What an executor is given.
+enum WorkItem<A: Api> {
+    Call(A::Context, Task<A>),
+    /// Nothing to do, so that it looks for calls from now on.
+    Rouse,
+}
+
+/// An executor waits for its next item without looking.
+const STATE_ASLEEP: u8 = 0;
+/// The same, but there is an item that will wake it.
+const STATE_WAKING: u8 = 1;
+/// It works, or looks for its next item.
+const STATE_AWAKE: u8 = 2;
+
+/// The main loop's end of an executor.
+struct Executor<A: Api> {
+    items: SyncSender<WorkItem<A>>,
+    state: Arc<AtomicU8>,
+}
+
+/// The executors of a session, by program thread.
+pub struct Executors<A: Api> {
+    by_thread: HashMap<u32, Executor<A>>,
+}
+
+impl<A: Api> Default for Executors<A> {
+    fn default() -> Self {
+        Self { by_thread: HashMap::new() }
+    }
+}
+
+impl<A: Api> Executors<A> {
+    /// Has `task` run in `context` by the executor of `thread`.
+    ///
+    /// # Errors
+    ///
+    /// The program has too many threads, or one that does not wait for its replies; or the system has no thread left.
+    pub fn run(
+        &mut self,
+        shared: &Arc<A::Shared>,
+        thread: u32,
+        context: A::Context,
+        task: Task<A>,
+    ) -> Result<(), SessionError> {
+        if !self.by_thread.contains_key(&thread) {
+            self.start(shared, thread)?;
+        }
+        A::calls(shared).begin();
+        let sent = self.by_thread.get(&thread).map(|executor| executor.items.try_send(WorkItem::Call(context, task)));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err(SessionError::Impatient { thread }),
+        }
+    }
+
+    /// Whether the executor of `thread` would have a call at once. It may be about to sleep.
+    #[must_use]
+    pub fn is_awake(&self, thread: u32) -> bool {
+        self.by_thread.get(&thread).is_some_and(|executor| executor.state.load(Ordering::Relaxed) == STATE_AWAKE)
+    }
+
+    /// Has the executor of `thread` look for calls for a while.
+    ///
+    /// # Errors
+    ///
+    /// The program has too many threads; or the system has no thread left.
+    pub fn wake(&mut self, shared: &Arc<A::Shared>, thread: u32) -> Result<(), SessionError> {
+        if !self.by_thread.contains_key(&thread) {
+            self.start(shared, thread)?;
+        }
+        let Some(executor) = self.by_thread.get(&thread) else { return Ok(()) };
+        // One is enough, and leaves room for a call.
+        let state = &executor.state;
+        if state.compare_exchange(STATE_ASLEEP, STATE_WAKING, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            let _ = executor.items.try_send(WorkItem::Rouse);
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, shared: &Arc<A::Shared>, thread: u32) -> Result<(), SessionError> {
+        if self.by_thread.len() >= MAX_EXECUTORS {
+            return Err(SessionError::TooManyThreads { most: MAX_EXECUTORS });
+        }
+        let (items, queue) = sync_channel(QUEUE);
+        let state = Arc::new(AtomicU8::new(STATE_ASLEEP));
+        let (shared, own_state) = (Arc::clone(shared), Arc::clone(&state));
+        start_thread(format!("blocking {thread}"), move || work::<A>(&shared, &queue, &own_state))?;
+        self.by_thread.insert(thread, Executor { items, state });
+        Ok(())
+    }
+}
+
+/// Does what it is given until the session is dropped.
+fn work<A: Api>(shared: &Arc<A::Shared>, items: &Receiver<WorkItem<A>>, state: &AtomicU8) {
+    let (mut current, spin) = (A::NO_CONTEXT, Spin::for_word());
+    let next = || {
+        // Asleep only with an empty queue: each time that it is found so, an item to wake it is queued.
+        let soon = if A::EXECUTORS_SPIN { look(items, &spin) } else { None };
+        soon.or_else(|| items.try_recv().ok()).or_else(|| {
+            state.store(STATE_ASLEEP, Ordering::Relaxed);
+            items.recv().ok()
+        })
+    };
+    while let Some(item) = next() {
+        state.store(STATE_AWAKE, Ordering::Relaxed);
+        let WorkItem::Call(context, task) = item else { continue };
+        if context != current && context != A::NO_CONTEXT {
+            A::enter(shared, context);
+            current = context;
+        }
+        ManuallyDrop::into_inner(task)(shared);
+        A::calls(shared).end();
+    }
+}
+
+/// Runs one task in a thread of its own, which belongs to no thread of the program.
+///
+/// # Errors
+///
+/// The system has no thread left.
+pub fn run_apart<A: Api>(name: &str, shared: &Arc<A::Shared>, task: Task<A>) -> Result<(), SessionError> {
+    let shared = Arc::clone(shared);
+    A::calls(&shared).begin();
+    start_thread(name.to_owned(), move || {
+        ManuallyDrop::into_inner(task)(&shared);
+        A::calls(&shared).end();
+    })
+}
+
+/// Starts a thread of the session's.
+///
+/// # Errors
+///
+/// The system has none left.
+pub fn start_thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), SessionError> {
+    let started = thread::Builder::new().name(name).spawn(work);
+    started.map(drop).map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })
+}
+
+/// The next of a queue, looked for awake and then asleep; none once the other end is gone.
+pub fn next<T>(queue: &Receiver<T>, spin: &Spin) -> Option<T> {
+    look(queue, spin).or_else(|| queue.recv().ok())
+}
+
+/// The next of a queue, if it comes soon: waking a sleeper would cost a loop of launch and synchronise as much as the launch
+/// itself.
+fn look<T>(queue: &Receiver<T>, spin: &Spin) -> Option<T> {
+    if processors() > 2 { spin.until(|| queue.try_recv().ok()) } else { None }
+}
+
+/// With few processors, the thread that looks keeps the other from running.
+#[must_use]
+pub fn processors() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get))
+}

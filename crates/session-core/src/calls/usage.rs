@@ -1,0 +1,84 @@
+//! What a session uses, for `katydid ps`: written by the session, read by the worker's monitor.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Two counters; each is exact, the two together are of about the same moment. And the most that is allowed.
+#[derive(Debug, Default)]
+pub struct Usage {
+    memory: AtomicU64,
+    calls: AtomicU64,
+    /// Bytes; 0: no limit.
+    quota: u64,
+}
+
+impl Usage {
+    /// Nothing used yet, of at most `quota` bytes (0: no limit, or one that is kept elsewhere).
+    #[must_use]
+    pub fn new(quota: u64) -> Self {
+        Self { quota, ..Self::default() }
+    }
+
+    /// Whether `bytes` more are allowed.
+    #[must_use]
+    pub fn allows(&self, bytes: u64) -> bool {
+        self.quota == 0 || self.memory().checked_add(bytes).is_some_and(|all| all <= self.quota)
+    }
+
+    /// Bytes of devices that the program holds.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        self.memory.load(Ordering::Relaxed)
+    }
+
+    /// Frames executed.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// The most that is allowed; 0: no limit.
+    #[must_use]
+    pub fn quota(&self) -> u64 {
+        self.quota
+    }
+
+    /// Goes on counting where another worker stopped.
+    pub fn resume_calls(&self, calls: u64) {
+        self.calls.store(calls, Ordering::Relaxed);
+    }
+
+    /// A frame is executed.
+    pub fn count_call(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The program holds `bytes` in all.
+    pub fn set_memory(&self, bytes: u64) {
+        self.memory.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The program holds `bytes` more.
+    pub fn add_memory(&self, bytes: u64) {
+        self.memory.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The program holds `bytes` less.
+    pub fn sub_memory(&self, bytes: u64) {
+        self.memory.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_counts_what_is_held() {
+        let usage = Usage::new(10);
+        assert!(usage.allows(10) && !usage.allows(11) && Usage::new(0).allows(u64::MAX));
+        usage.add_memory(6);
+        assert!(usage.allows(4) && !usage.allows(5) && !usage.allows(u64::MAX));
+        usage.sub_memory(6);
+        assert!(usage.allows(10));
+    }
+}

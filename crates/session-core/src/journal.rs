@@ -1,0 +1,6 @@
+//! The frames that a checkpoint keeps: as they lie in memory, as bytes, and replayed.
+
+pub(crate) mod format;
+pub(crate) mod frame;
+pub(crate) mod record;
+pub(crate) mod replay;

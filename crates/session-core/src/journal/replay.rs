@@ -1,0 +1,97 @@
+//! Executes the frames of a journal again, in a session that is being rebuilt.
+//!
+//! Saved state is believed no more than a program is: every frame passes the dispatch and its checks, and only messages
+//! that a journal can hold are taken.
+
+use katydid_wire::frame::FrameHead;
+
+use crate::calls::api::Api;
+use crate::calls::error::{Fault as _, SessionError};
+use crate::calls::main_loop::FrameHandler;
+use crate::journal::record::{Record, StateError};
+
+/// Why a frame is not executed again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// The state cannot be read.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The state holds a message that no journal holds.
+    #[error("the state of the session is damaged: {message} cannot be part of it")]
+    NotKept {
+        /// Its name.
+        message: &'static str,
+    },
+    /// A frame breaks the protocol.
+    #[error("the state of the session is damaged: {0}")]
+    Breach(#[from] SessionError),
+}
+
+/// A session that frames can be replayed in.
+pub trait Replayed: FrameHandler {
+    /// From here on answers go nowhere, or to the program again.
+    fn set_replaying(&mut self, is_on: bool);
+
+    /// How the frame at hand came out: handlers say it here in place of an answer.
+    fn outcome(&mut self) -> &mut <Self::Api as Api>::Code;
+
+    /// Whether a journal may hold a message.
+    fn may_replay(opcode: u16) -> bool;
+}
+
+impl Record {
+    /// The frame as its program sent it, in the context that it names.
+    #[must_use]
+    pub fn head(&self) -> FrameHead {
+        let Self { order: sequence, thread, context, opcode, .. } = *self;
+        FrameHead { opcode, wants_reply: true, thread, context, sequence }
+    }
+
+    /// The number that its payload begins with; none where there is none.
+    #[must_use]
+    pub fn first_word(&self) -> Option<u32> {
+        self.payload.first_chunk().map(|word| u32::from_le_bytes(*word))
+    }
+}
+
+/// Does something while answers go nowhere.
+pub fn replaying<S: Replayed, R>(session: &mut S, work: impl FnOnce(&mut S) -> R) -> R {
+    session.set_replaying(true);
+    let outcome = work(session);
+    session.set_replaying(false);
+    outcome
+}
+
+/// Executes a record's frame with this head; how it came out.
+///
+/// # Errors
+///
+/// [`ReplayError`].
+pub fn replay<S: Replayed>(
+    session: &mut S,
+    head: &FrameHead,
+    record: &Record,
+) -> Result<<S::Api as Api>::Code, ReplayError> {
+    if !S::may_replay(record.opcode) {
+        return Err(ReplayError::NotKept { message: S::Api::MESSAGES.name_of(record.opcode) });
+    }
+    Ok(execute_quietly(session, head, &record.payload)?)
+}
+
+/// Executes a frame whose answer goes nowhere, one of a journal or of our own; how it came out.
+///
+/// # Errors
+///
+/// It breaks the protocol.
+pub fn execute_quietly<S: Replayed>(
+    session: &mut S,
+    head: &FrameHead,
+    payload: &[u8],
+) -> Result<<S::Api as Api>::Code, SessionError> {
+    *session.outcome() = S::Api::SUCCESS;
+    match session.dispatch(head, payload) {
+        Ok(()) => Ok(*session.outcome()),
+        Err(fault) => fault.into_code(),
+    }
+}
