@@ -7,5 +7,6 @@ pub(crate) mod executor;
 pub(crate) mod fault;
 pub(crate) mod quiesce;
 pub(crate) mod relay;
+pub(crate) mod serve;
 pub(crate) mod shared;
 pub(crate) mod upcalls;

@@ -32,7 +32,6 @@ pub use journal::{BenchedCall, JournalError, Opening, RebuildError, Saved, messa
 pub use memory::device_memory;
 pub use memory::host_memory::HostMemory;
 pub use memory::reclaim::{Reclaim, ReclaimPeers, ReclaimRequest};
-pub use memory::usage::Usage;
 pub use session::Setup;
 pub use snapshot::{Carrier, SnapshotError, journal_of};
 pub use state::{Session, WarmContext};

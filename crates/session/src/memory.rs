@@ -10,5 +10,4 @@ pub(crate) mod pinned_alloc;
 pub(crate) mod reclaim;
 pub(crate) mod shares;
 pub(crate) mod stand_in;
-pub(crate) mod usage;
 pub(crate) mod virtual_memory;

@@ -1,7 +1,6 @@
-//! The loop that executes a program's frames.
+//! What a session is made of, and how its calls are answered.
 //!
-//! Frames are executed in order by one thread, which never waits for the GPU. What goes wrong with a message is either
-//! a code for the program or the end of the session ([`Fault`]).
+//! What goes wrong with a message is either a code for the program or the end of the session ([`Fault`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::BorrowedFd;
@@ -10,25 +9,21 @@ use std::sync::Arc;
 use katydid_arena::{AddressMap, ReserveError};
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
-use katydid_session_core::{Capture, Pumped, Uploads};
+use katydid_session_core::{Api as _, Capture, Uploads, Usage, expect_reply};
 #[cfg(test)]
 use katydid_transport::Replier;
-use katydid_transport::{Buffers, Event, Spin, WorkerLink};
+use katydid_transport::{Buffers, WorkerLink};
 use katydid_wire::codec::Reply;
 use katydid_wire::facts::Facts;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::message::message_name;
 
-use crate::calls::busy_poll::{BusyPoll, PendingWait};
-use crate::calls::dispatch::dispatch;
-use crate::calls::executor::{self, Executors, Job, TaskContext, task};
-use crate::calls::fault::{Fault, SessionError};
-use crate::calls::relay::{self, Relay};
-use crate::calls::shared::Shared;
+use crate::calls::busy_poll::main_loop;
+use crate::calls::executor::{Job, task};
+use crate::calls::fault::Fault;
+use crate::calls::shared::{Cuda, Shared, TaskContext};
 use crate::code::images::Images;
 use crate::code::store::ImageStore;
 use crate::graphs::Graphs;
-use crate::handlers::uses_pieces;
 use crate::journal::{EventTimes, Journal, Replay};
 use crate::memory::address_check::AddressCheck;
 use crate::memory::device_memory::DeviceMemory;
@@ -36,7 +31,6 @@ use crate::memory::holdings::Holdings;
 use crate::memory::host_memory::HostMemory;
 use crate::memory::reclaim::Reclaim;
 use crate::memory::shares::Shares;
-use crate::memory::usage::Usage;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::objects::tables::{Resolve, Tables};
 use crate::snapshot::{Carrier, Snapshots};
@@ -75,7 +69,7 @@ impl Session {
 
     /// The program's link; once a session.
     pub fn connect(&mut self, link: &dyn WorkerLink) {
-        self.shared.connect(link.replier());
+        self.shared.replies.connect(link.replier());
         self.staging = link.staging().map(StagingArea::new);
         self.use_buffers(link.buffers());
     }
@@ -90,7 +84,7 @@ impl Session {
     #[cfg(test)]
     pub(crate) fn with_replier(setup: Setup, replier: Arc<dyn Replier>, staging: Option<StagingArea>) -> Self {
         let mut session = Self::without_program(setup);
-        session.shared.connect(replier);
+        session.shared.replies.connect(replier);
         session.staging = staging;
         session
     }
@@ -135,12 +129,8 @@ impl Session {
             replay: Replay::default(),
             snapshots: Snapshots::new(setup.carrier),
             is_relayed: false,
-            waiting_upcall: None,
-            frames: 0,
-            orders: None,
-            busy_poll: BusyPoll::default(),
+            main_loop: main_loop(),
             attributes: Vec::new(),
-            executors: Executors::default(),
             scratch: Vec::new(),
         }
     }
@@ -173,95 +163,6 @@ impl Session {
         self.host.as_mut().map_or(Ok(()), |host| host.join(shared))
     }
 
-    /// Executes frames until the program closes its end.
-    ///
-    /// The driver copies on from and to the session's memory, graphs run on, and a thread may still read the link: so neither
-    /// session nor link can be dropped afterwards. They end with the process.
-    ///
-    /// # Errors
-    ///
-    /// What the program did wrong, or why the worker cannot go on.
-    pub fn serve(&'static mut self, link: &'static mut dyn WorkerLink) -> Result<(), SessionError> {
-        let outcome = self.execute_all(link);
-        // A companion that waits for an order hears that the session has ended.
-        self.orders = None;
-        outcome
-    }
-
-    fn execute_all(&mut self, link: &'static mut dyn WorkerLink) -> Result<(), SessionError> {
-        if self.is_relayed || self.waiting_upcall.is_some() {
-            return self.serve_relayed(link);
-        }
-        loop {
-            let opcode = match link.next()? {
-                Event::Frame(frame) => {
-                    self.busy_poll.is_on = true;
-                    self.payload_buffer = frame.buffer;
-                    self.execute(&frame.head, frame.payload)?;
-                    self.payload_buffer = None;
-                    self.busy_poll.is_on = false;
-                    frame.head.opcode
-                }
-                Event::Interrupted => {
-                    // Without a relay there was no host function, so that nothing comes while orders are obeyed.
-                    self.execute_orders(&mut |_| Ok(Pumped::Frames(0)))?;
-                    continue;
-                }
-                Event::Closed => return Ok(()),
-            };
-            self.poll_pending_wait(|| link.has_pending())?;
-            self.spin_for_executor(|| link.has_pending());
-            if relay::begins_with(opcode) {
-                return self.serve_relayed(link);
-            }
-        }
-    }
-
-    /// The same, with a thread between link and main loop.
-    fn serve_relayed(&mut self, link: &'static mut dyn WorkerLink) -> Result<(), SessionError> {
-        self.is_relayed = true;
-        let mut relay = Relay::start(link, Arc::clone(&self.shared), self.waiting_upcall.take())?;
-        let spin = Spin::for_word();
-        while let Some(item) = executor::next(&relay.frames, &spin) {
-            if relay.take(self, item)? == Pumped::End {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Executes one frame, whose payload may be any bytes.
-    ///
-    /// # Errors
-    ///
-    /// What the program did wrong, which ends its session.
-    pub fn execute(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {
-        self.shared.usage.count_call();
-        let executed = self.enter_for(head).and_then(|()| {
-            self.busy_poll.target = self.target(head, payload);
-            dispatch(self, head, payload)
-        });
-        match executed {
-            Ok(()) => Ok(()),
-            Err(Fault::Fatal(error)) => Err(error),
-            Err(Fault::Cuda(code)) => self.refuse(head, code),
-        }
-    }
-
-    /// The program's call comes to `code`: as its reply, or for the next one.
-    fn refuse(&mut self, head: &FrameHead, code: CUresult) -> Result<(), SessionError> {
-        self.synchronised = false;
-        if uses_pieces(head.opcode) {
-            // They are of no use any more, and must not be taken for those of the thread's next call.
-            self.uploads.discard(head.thread);
-        }
-        if head.wants_reply {
-            return Ok(self.shared.answer(head, code, [&[]; 2], false)?);
-        }
-        self.shared.defer(code);
-        Ok(())
-    }
-
     /// The driver.
     pub(crate) fn driver(&self) -> &Driver {
         &self.shared.driver
@@ -288,13 +189,13 @@ impl Session {
         if self.replay.is_on {
             self.replay.outcome = status;
         } else if status != CUresult::SUCCESS {
-            self.shared.defer(status);
+            self.shared.replies.defer(status.0);
         }
     }
 
     /// A call came to `status`.
     pub(crate) fn answer(&mut self, head: &FrameHead, status: CUresult, reply: &impl Reply) -> Result<(), Fault> {
-        expect_reply(head)?;
+        expect_reply(head, &Cuda::MESSAGES)?;
         self.scratch.clear();
         reply.encode(&mut self.scratch);
         let synchronised = std::mem::take(&mut self.synchronised);
@@ -305,30 +206,20 @@ impl Session {
         Ok(self.shared.answer(head, status, [&self.scratch, reply.tail()], synchronised)?)
     }
 
-    /// Has a call that may wait executed elsewhere, and answered from there; or looked at first ([`Session::poll_pending_wait`]).
+    /// Has a call that may wait executed elsewhere, and answered from there; or looked at first.
     pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: Job<R>) -> Result<(), Fault> {
         let task = task(*head, job);
-        expect_reply(head)?;
-        let (place, thread) = (self.place()?, head.thread);
-        if let Some(target) = self.busy_poll.target.take() {
-            self.busy_poll.pending = Some(PendingWait { target, thread, place, task });
-            return Ok(());
-        }
-        Ok(self.executors.run(&self.shared, thread, place, task)?)
+        expect_reply(head, &Cuda::MESSAGES)?;
+        let place = self.place()?;
+        Ok(self.main_loop.run(&self.shared, head.thread, place, task)?)
     }
 
     /// The current context, for an executor.
     fn place(&self) -> Result<TaskContext, Fault> {
         if self.entered == 0 {
             // What needs a context is refused by the driver.
-            return Ok(TaskContext::NO_CONTEXT);
+            return Ok(Cuda::NO_CONTEXT);
         }
         Ok(TaskContext { context: self.tables.contexts.get(self.entered)?, epoch: self.epoch })
     }
-}
-
-/// No thread may be sent a reply who does not wait: it would be taken for that of the next call.
-fn expect_reply(head: &FrameHead) -> Result<(), SessionError> {
-    let message = message_name(head.opcode).unwrap_or("a message");
-    if head.wants_reply { Ok(()) } else { Err(SessionError::NoReplyWanted { message }) }
 }

@@ -4,15 +4,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUcontext, CUlaunchAttribute, CUstream};
-use katydid_session_core::{Orders, Uploads};
+use katydid_session_core::Uploads;
 use katydid_transport::Buffers;
 use katydid_transport::compression::CompressionPolicy;
 use katydid_wire::facts::Facts;
-use katydid_wire::frame::FrameHead;
 
-use crate::calls::busy_poll::BusyPoll;
+use crate::calls::busy_poll::MainLoop;
 use crate::calls::context::Green;
-use crate::calls::executor::Executors;
 use crate::calls::shared::Shared;
 use crate::code::images::Images;
 use crate::code::store::ImageStore;
@@ -72,7 +70,7 @@ pub struct Session {
     pub(crate) entered: u32,
     /// Green contexts by wire id.
     pub(crate) greens: BTreeMap<u32, Green>,
-    /// Counts changes of contexts, see [`TaskContext`].
+    /// Counts changes of contexts, see [`TaskContext`](crate::calls::shared::TaskContext).
     pub(crate) epoch: u64,
     /// Default streams of program threads, by thread and context.
     pub(crate) thread_streams: HashMap<(u32, u32), CUstream>,
@@ -86,16 +84,9 @@ pub struct Session {
     pub(crate) snapshots: Snapshots,
     /// The link is read by a thread of its own.
     pub(crate) is_relayed: bool,
-    /// After a restore: the frame for which the program's upcall thread waits.
-    pub(crate) waiting_upcall: Option<FrameHead>,
-    /// Frames executed when the session was last at rest, or in the worker before this one.
-    pub(crate) frames: u64,
-    /// What a companion wants, where there can be one.
-    pub(crate) orders: Option<Orders>,
-    pub(crate) busy_poll: BusyPoll,
+    pub(crate) main_loop: MainLoop,
     /// Attributes of the launch at hand.
     pub(crate) attributes: Vec<CUlaunchAttribute>,
-    pub(crate) executors: Executors,
     /// The payload of the last answer of the main loop.
     pub(crate) scratch: Vec<u8>,
 }

@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use katydid_image::Session as Part;
 use katydid_session::device_memory::DeviceMemory;
-use katydid_session::{Opening, Session, Setup, Usage, journal_of};
+use katydid_session::{Opening, Session, Setup, journal_of};
 use katydid_session_core::{
-    AddressMismatch, Capture, Control, Failure, OutOfMemory, Progress, Restorable, RestoreOptions,
+    AddressMismatch, Capture, Control, Failure, OutOfMemory, Progress, Restorable, RestoreOptions, Usage,
 };
 use katydid_transport::{Delivery, Pending};
 use katydid_wire::companion::{FromWorker, MovedVariable, ToWorker};
@@ -282,7 +282,7 @@ fn blank(
     let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
     let session = Box::leak(Box::new(Session::without_program(setup)));
     session.live_in(incarnations);
-    let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
+    let usage = Arc::new(move || (usage.memory(), usage.calls()));
     let concerns = ServerView { usage, neighbourhood: SessionPeers::new(session.reclaim(), devices) };
     Ok(EmptySession { session, ranges, driver: name, log: Log::kept(real), concerns })
 }

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use katydid_session::device_memory::DeviceMemory;
-use katydid_session::{Session, Setup, Usage};
-use katydid_session_core::{Capture, Checkpointable, Control, Failure};
+use katydid_session::{Session, Setup};
+use katydid_session_core::{Capture, Checkpointable, Control, Failure, Usage};
 use katydid_transport::{AcceptError, Pending, WorkerLink};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, SessionKind};
 use katydid_wire::note::Note;
@@ -95,7 +95,7 @@ fn begin(
     if let Some(store) = warm.images {
         session.use_store(store);
     }
-    let usage = Arc::new(move || (usage.device_memory(), usage.calls()));
+    let usage = Arc::new(move || (usage.memory(), usage.calls()));
     let concerns = ServerView { usage, neighbourhood: SessionPeers::new(session.reclaim(), devices) };
     accompany(session, link, ready, build, control, CompanionSlot::default(), Log::kept(real), concerns)
 }

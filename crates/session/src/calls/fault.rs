@@ -1,99 +1,29 @@
-//! What can go wrong with a message: the driver says no, or the program is no honest one.
-//!
-//! A [`Fault::Cuda`] goes back to the program as the code of its call. A [`SessionError`] ends the session with one
-//! line in the server's log; what the program sent is never repaired or guessed.
+//! Why a message was not carried out: the driver says no, or the program is no honest one ([`SessionError`]).
 
 use katydid_cuda_sys::CUresult;
+pub use katydid_session_core::SessionError;
 use katydid_session_core::UploadError;
 use katydid_transport::LinkError;
 use katydid_wire::codec::CodecError;
 
-/// Why a session ended before its program closed it.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SessionError {
-    /// The opcode names no message of this build.
-    #[error("the program sent opcode {opcode}, which names no message")]
-    UnknownOpcode {
-        /// As found in the frame.
-        opcode: u16,
-    },
-    /// A message's bytes do not hold what its description says.
-    #[error("the program sent a damaged message: {0}")]
-    Damaged(#[from] CodecError),
-    /// A part of a message with a layout of its own is damaged.
-    #[error("the program sent {message} with damaged {part}: {reason}")]
-    DamagedPart {
-        /// Name of the message.
-        message: &'static str,
-        /// Which part.
-        part: &'static str,
-        /// What did not fit.
-        reason: String,
-    },
-    /// An id beyond every id that an honest program could have given.
-    #[error("the program named {kind} {id}, but only {known} are known")]
-    BadId {
-        /// Kind of handle.
-        kind: &'static str,
-        /// The id.
-        id: u32,
-        /// Ids given so far.
-        known: usize,
-    },
-    /// A message that has an answer came without the wish for one.
-    #[error("the program sent {message} without waiting for its reply")]
-    NoReplyWanted {
-        /// Name of the message.
-        message: &'static str,
-    },
-    /// A range of memory outside what the program may name.
-    #[error("the program named {size} bytes at {address:#x} as {what}, which lie outside of it")]
-    BadRange {
-        /// What the range should have been part of.
-        what: &'static str,
-        /// First address, or offset.
-        address: u64,
-        /// Bytes.
-        size: u64,
-    },
-    /// More program threads than a program has.
-    #[error("the program uses more than {most} threads")]
-    TooManyThreads {
-        /// The bound.
-        most: usize,
-    },
-    /// A thread sent on while its blocking calls were being executed.
-    #[error("the program's thread {thread} does not wait for its replies")]
-    Impatient {
-        /// The program's thread.
-        thread: u32,
-    },
-    /// A module image did not come as announced.
-    #[error("the program sent a module wrongly: {0}")]
-    Upload(#[from] UploadError),
-    /// The link broke or carried bytes that are no frame.
-    #[error("the link to the program failed: {0}")]
-    Link(#[from] LinkError),
-    /// The worker's own system failed it.
-    #[error("the worker cannot {what}: {reason}")]
-    System {
-        /// What it tried.
-        what: &'static str,
-        /// The system's words.
-        reason: String,
-    },
-}
-
 /// Why a message was not carried out.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// The driver's answer, or one in its place; the program gets it.
     #[error("the driver returned {}", .0.0)]
     Cuda(CUresult),
     /// The session ends.
     #[error(transparent)]
     Fatal(#[from] SessionError),
+}
+
+impl katydid_session_core::Fault<CUresult> for Fault {
+    fn into_code(self) -> Result<CUresult, SessionError> {
+        match self {
+            Self::Cuda(code) => Ok(code),
+            Self::Fatal(error) => Err(error),
+        }
+    }
 }
 
 impl From<CUresult> for Fault {

@@ -11,13 +11,12 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CU_STREAM_LEGACY, CUresult, CUstream};
 use katydid_image::{Session as SessionPart, Sink, Source};
 use katydid_session_core::{
-    AddressMismatch, CaptureOptions, Checkpointable, Control, Failure, FramePump, Orders, OutOfMemory, PendingSnapshot,
-    Precopy, Progress, Pumped, QuiesceError, Restorable, RestoreOptions,
+    AddressMismatch, CaptureOptions, Checkpointable, Control, Failure, OutOfMemory, PendingSnapshot, Precopy, Progress,
+    QuiesceError, Restorable, RestoreOptions, check_calls,
 };
 use katydid_transport::{LinkControl, WorkerLink};
 use katydid_wire::companion::MovedVariable;
 
-use crate::calls::fault::SessionError;
 use crate::journal::RebuildError;
 use crate::snapshot::SnapshotError;
 use crate::state::Session;
@@ -35,11 +34,7 @@ impl Checkpointable for Session {
             }
         }
         // After the streams: a call that does not end waits for one, and that is named.
-        let waiting = u64::from(self.shared.upcalls.waiting().is_some());
-        let calls = self.shared.calls.in_flight().saturating_sub(waiting);
-        if calls > 0 {
-            return Err(QuiesceError::Calls { calls });
-        }
+        check_calls(self, 0)?;
         // A program that has announced functions asks for the next one, if not at once: that is awaited, or it would be a
         // frame on its way.
         let is_awaited = self.is_relayed && self.shared.upcalls.waiting().is_none();
@@ -61,7 +56,7 @@ impl Checkpointable for Session {
     }
 
     fn note_frames(&mut self, frames: u64) {
-        self.frames = frames;
+        self.main_loop.frames = frames;
     }
 
     fn prepare_snapshot(&mut self) {
@@ -93,9 +88,7 @@ impl Checkpointable for Session {
     }
 
     fn control(&mut self, link_control: LinkControl) -> Control {
-        let (orders, control) = Orders::new(link_control);
-        self.orders = Some(orders);
-        control
+        self.main_loop.control(link_control)
     }
 
     fn serve(&'static mut self, link: &'static mut dyn WorkerLink) -> Result<(), Failure> {
@@ -140,7 +133,7 @@ impl Restorable for Session {
     }
 
     fn frames(&self) -> u64 {
-        self.frames
+        self.main_loop.frames
     }
 
     fn begin(&'static mut self) -> &'static mut dyn Checkpointable {
@@ -163,16 +156,6 @@ impl Session {
         let is_at_rest = Checkpointable::check_idle(self).is_ok();
         self.reenter();
         if is_at_rest && self.snapshots.give_back() { Ok(true) } else { Err(CUresult::ERROR_NOT_READY) }
-    }
-
-    /// Obeys until the session may go on. The link was interrupted for an order, which may have been obeyed by now.
-    pub(crate) fn execute_orders(&mut self, pump: FramePump<'_, Self, SessionError>) -> Result<Pumped, SessionError> {
-        let Some(mut orders) = self.orders.take() else { return Ok(Pumped::Frames(0)) };
-        let outcome = orders.execute(self, pump);
-        self.orders = Some(orders);
-        // The thread that wants to borrow something waits since a snapshot was taken.
-        self.shares.go_on();
-        outcome
     }
 
     /// Every stream of every context: context, id, the driver's handle.

@@ -9,11 +9,10 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use katydid_cuda_sys::CUresult;
-use katydid_session_core::Pumped;
+use katydid_session_core::{Api as _, Pumped, execute, execute_orders, start_thread};
 use katydid_transport::{Event, LinkControl, WorkerLink};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
@@ -22,9 +21,9 @@ use katydid_wire::message::{
     kdUpcallNext, kdUpcallsBegin,
 };
 
-use crate::calls::executor::{Executors, TaskContext};
+use crate::calls::executor::Executors;
 use crate::calls::fault::{Fault, SessionError};
-use crate::calls::shared::Shared;
+use crate::calls::shared::{Cuda, Shared};
 use crate::state::Session;
 
 /// Bytes that may wait for the main loop; the frame that passes this waits in the link.
@@ -76,12 +75,9 @@ impl Relay {
         if let Some(head) = waiting {
             link.link_control().inspect(LinkControl::owe);
             let task = crate::handlers::upcall_task(&reader.shared, head, kdUpcallNext { done: 0 });
-            reader.executors.run(&reader.shared, head.thread, TaskContext::NO_CONTEXT, task)?;
+            reader.executors.run(&reader.shared, head.thread, Cuda::NO_CONTEXT, task)?;
         }
-        thread::Builder::new()
-            .name("relay".into())
-            .spawn(move || reader.run(link))
-            .map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })?;
+        start_thread("relay".into(), move || reader.run(link))?;
         Ok(Self { frames, budget })
     }
 
@@ -89,11 +85,11 @@ impl Relay {
     pub(crate) fn take(&mut self, session: &mut Session, item: Relayed) -> Result<Pumped, SessionError> {
         match item {
             Relayed::Frame(head, payload) => {
-                session.execute(&head, &payload)?;
+                execute(session, &head, &payload)?;
                 self.budget.give(payload.len());
                 Ok(Pumped::Frames(1))
             }
-            Relayed::Interrupted => session.execute_orders(&mut |session| self.pump(session)),
+            Relayed::Interrupted => execute_orders(session, &mut |session| self.pump(session)),
             Relayed::End(outcome) => outcome.map(|()| Pumped::End),
         }
     }
@@ -149,7 +145,7 @@ impl Reader {
                 self.shared.usage.count_call();
                 let status = crate::handlers::fill_stage(&self.shared, kdUpcallData::decode(payload)?);
                 if status != CUresult::SUCCESS {
-                    self.shared.defer(status);
+                    self.shared.replies.defer(status.0);
                 }
                 return Ok(true);
             }
@@ -163,7 +159,7 @@ impl Reader {
             _ => return Ok(false),
         };
         self.shared.usage.count_call();
-        self.executors.run(&self.shared, head.thread, TaskContext::NO_CONTEXT, task)?;
+        self.executors.run(&self.shared, head.thread, Cuda::NO_CONTEXT, task)?;
         Ok(true)
     }
 
@@ -227,6 +223,7 @@ impl RelayBudget {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
 
     use super::*;
 

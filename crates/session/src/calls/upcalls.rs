@@ -6,9 +6,9 @@
 //!
 //! Nothing here ends a wait when the program dies: its worker exits, and every wait with it.
 
-use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, PoisonError};
 
+use katydid_session_core::UpcallQueue;
 use katydid_wire::frame::FrameHead;
 
 /// A host function that is to be run by the program.
@@ -20,16 +20,13 @@ pub(crate) struct DueUpcall {
     pub(crate) status: u32,
 }
 
+/// Which driver threads wait, by their numbers.
 #[derive(Debug, Default)]
-struct State {
-    /// Waiting to be handed out, with the number of the waiting driver thread.
-    queue: VecDeque<(u64, DueUpcall)>,
+struct Books {
     /// Numbers given so far.
     last: u64,
     /// The number that the program is running.
     running: Option<u64>,
-    /// The frame in which the program's upcall thread waits.
-    waiting: Option<FrameHead>,
     /// Numbers that were run and whose driver threads have not noticed yet.
     finished: Vec<u64>,
 }
@@ -37,9 +34,8 @@ struct State {
 /// The meeting point of driver threads and the program's upcall thread.
 #[derive(Debug, Default)]
 pub(crate) struct Upcalls {
-    state: Mutex<State>,
-    /// Something is due.
-    due: Condvar,
+    /// Waiting to be handed out, with the number of the waiting driver thread.
+    due: UpcallQueue<(u64, DueUpcall), Books>,
     /// Something was finished.
     done: Condvar,
 }
@@ -47,51 +43,39 @@ pub(crate) struct Upcalls {
 impl Upcalls {
     /// Has the program run `token`, and returns when it did. Called by the driver's threads.
     pub(crate) fn run(&self, token: u64, status: u32) {
-        let mut state = self.lock();
-        state.last += 1;
-        let number = state.last;
-        state.queue.push_back((number, DueUpcall { token, status }));
-        self.due.notify_one();
-        while !state.finished.contains(&number) {
+        let mut state = self.due.push(|books| {
+            books.last += 1;
+            (books.last, DueUpcall { token, status })
+        });
+        let number = state.books.last;
+        while !state.books.finished.contains(&number) {
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.finished.retain(|other| *other != number);
+        state.books.finished.retain(|other| *other != number);
     }
 
     /// Acknowledges the function handed out before, when `done` names one (is not 0), and waits for the next.
     pub(crate) fn next(&self, head: &FrameHead, done: u64) -> DueUpcall {
-        let mut state = self.lock();
-        if done != 0
-            && let Some(number) = state.running.take()
-        {
-            state.finished.push(number);
-            self.done.notify_all();
-        }
-        loop {
-            if let Some((number, due)) = state.queue.pop_front() {
-                state.running = Some(number);
-                state.waiting = None;
-                return due;
+        let acknowledge = |books: &mut Books| {
+            if done != 0
+                && let Some(number) = books.running.take()
+            {
+                books.finished.push(number);
+                self.done.notify_all();
             }
-            state.waiting = Some(*head);
-            state = self.due.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        };
+        self.due.next(head, acknowledge, |books, (number, _)| books.running = Some(*number)).1
     }
 
     /// The frame that is to be answered when the next function is due, if the program has asked.
     pub(crate) fn waiting(&self) -> Option<FrameHead> {
-        self.lock().waiting
+        self.due.waiting()
     }
 
     /// Whether a function is due, or is being run.
     pub(crate) fn is_busy(&self) -> bool {
-        let state = self.lock();
-        state.running.is_some() || !state.queue.is_empty() || !state.finished.is_empty()
-    }
-
-    /// No holder of the lock panics, so a poisoned one is taken as it is.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let state = self.due.lock();
+        state.books.running.is_some() || !state.queue.is_empty() || !state.books.finished.is_empty()
     }
 }
 
@@ -126,8 +110,7 @@ mod tests {
             move || upcalls.next(&HEAD, 8)
         });
         driver.join().unwrap();
-        upcalls.state.lock().unwrap().queue.push_back((99, DueUpcall { token: 9, status: 0 }));
-        upcalls.due.notify_one();
+        drop(upcalls.due.push(|_| (99, DueUpcall { token: 9, status: 0 })));
         assert_eq!(program.join().unwrap().token, 9);
     }
 
@@ -139,7 +122,7 @@ mod tests {
             move || upcalls.run(5, 0)
         });
         assert_eq!(upcalls.next(&HEAD, 1234).token, 5);
-        upcalls.state.lock().unwrap().queue.push_back((99, DueUpcall { token: 6, status: 0 }));
+        drop(upcalls.due.push(|_| (99, DueUpcall { token: 6, status: 0 })));
         upcalls.next(&HEAD, 5);
         driver.join().unwrap();
     }

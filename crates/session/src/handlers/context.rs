@@ -15,6 +15,7 @@ use katydid_wire::message::{
     kdContextSetLimit, kdContextSetLimitReply,
 };
 
+use crate::calls::busy_poll::note_schedule_flags;
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
@@ -32,7 +33,7 @@ pub(crate) fn kdContextRetain(
     let made = set_flags(session, message.device, message.flags).and_then(|()| retain(session, message.device));
     let handle = made.inspect_err(|_| session.forget_context(message.context))?;
     let facts = begin(session, message.context, handle, Some(message.device))?;
-    session.busy_poll.note_schedule_flags(message.flags);
+    note_schedule_flags(&mut session.main_loop.busy_poll, message.flags);
     done(kdContextRetainReply { facts })
 }
 
@@ -110,7 +111,7 @@ pub(crate) fn kdContextCreate(
     // SAFETY: the output is a local; what comes off is the context just pushed.
     ask::<CUcontext>(|out| unsafe { session.driver().cuCtxPopCurrent_v2(out) })?;
     let facts = begin(session, message.context, handle, None)?;
-    session.busy_poll.note_schedule_flags(message.flags);
+    note_schedule_flags(&mut session.main_loop.busy_poll, message.flags);
     done(kdContextCreateReply { facts })
 }
 

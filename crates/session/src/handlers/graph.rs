@@ -13,8 +13,7 @@ use katydid_wire::message::{
     kdUpcallBytesReply, kdUpcallData, kdUpcallsBegin,
 };
 
-use crate::calls::executor::Task;
-use crate::calls::executor::task;
+use crate::calls::executor::{Task, task};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::shared::Shared;
 use crate::handlers::{Called, Detached, Enqueued, done};

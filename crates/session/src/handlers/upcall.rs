@@ -9,8 +9,7 @@ use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUpcallNextReply};
 
-use crate::calls::executor::Task;
-use crate::calls::executor::{Job, task};
+use crate::calls::executor::{Job, Task, task};
 use crate::calls::shared::Shared;
 use crate::handlers::{Detached, Enqueued};
 use crate::state::Session;

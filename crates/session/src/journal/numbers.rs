@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use katydid_cuda_sys::{CUcontext, CUgraph, CUresult};
-use katydid_session_core::Record;
+use katydid_session_core::{Record, StateError};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdGraphCondition, kdTextureCreate};
@@ -92,7 +92,7 @@ impl Session {
     fn use_up_conditions(&mut self, record: &Record, count: u64) -> Result<u64, RebuildError> {
         let refused = |code: CUresult| RebuildError::Refused { message: kdGraphCondition::NAME, code: code.0 };
         self.enter_context(record.context).map_err(RebuildError::from_fault)?;
-        let message = kdGraphCondition::decode(&record.payload).map_err(|error| RebuildError::State(error.into()))?;
+        let message = kdGraphCondition::decode(&record.payload).map_err(StateError::from)?;
         let head = FrameHead {
             opcode: record.opcode,
             wants_reply: false,

@@ -14,20 +14,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
-use katydid_session_core::{Record, StateError, Step, Uploads};
+use katydid_session_core::{Api as _, Record, ReplayError, Replayed, StateError, Step, Uploads, replay, replaying};
 use katydid_wire::codec::Message as _;
 use katydid_wire::facts::{FunctionFacts, GraphFacts};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdGraphCondition, kdGraphInstantiate, kdHostRegister, kdKernelFunction, kdLibraryGlobal, kdLibraryKernel,
-    kdMemorySetAccess, kdModuleFunction, kdModuleGlobal, kdSurfaceCreate, kdTextureCreate, message_name,
+    kdMemorySetAccess, kdModuleFunction, kdModuleGlobal, kdSurfaceCreate, kdTextureCreate,
 };
 
 use super::numbers::Numbers;
 use super::state::State;
 use super::{Frame, Steps, needs};
-use crate::calls::dispatch::{dispatch, is_end, is_kept};
+use crate::calls::dispatch::{is_end, is_kept};
 use crate::calls::fault::{Fault, SessionError};
+use crate::calls::shared::Cuda;
 use crate::device::ask::ask;
 use crate::memory::shares::Loans;
 use crate::state::Session;
@@ -41,9 +42,9 @@ const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RebuildError {
-    /// The state cannot be read.
+    /// The state is damaged, or of another build.
     #[error(transparent)]
-    State(#[from] StateError),
+    Replay(#[from] ReplayError),
     /// There are fewer devices than the program was told of.
     #[error("the program uses {had} devices, and there are {have} here")]
     Devices {
@@ -51,12 +52,6 @@ pub enum RebuildError {
         had: usize,
         /// What the worker has.
         have: usize,
-    },
-    /// The state holds a message that no journal holds.
-    #[error("the state of the session is damaged: {message} cannot be part of it")]
-    NotKept {
-        /// Its name.
-        message: &'static str,
     },
     /// An image is missing.
     #[error("image {number} of a module is missing")]
@@ -92,9 +87,6 @@ pub enum RebuildError {
         /// The driver's `CUresult`.
         code: u32,
     },
-    /// A frame breaks the protocol.
-    #[error("the state of the session is damaged: {0}")]
-    Breach(#[from] SessionError),
     /// The driver chose another number or address, which device memory may hold.
     #[error(
         "{what} was {was:#x} and would be {is:#x} now: memory of the program may point there, so it cannot go on here"
@@ -115,18 +107,30 @@ pub enum RebuildError {
     },
 }
 
+impl From<StateError> for RebuildError {
+    fn from(error: StateError) -> Self {
+        Self::Replay(error.into())
+    }
+}
+
+impl From<SessionError> for RebuildError {
+    fn from(error: SessionError) -> Self {
+        Self::Replay(error.into())
+    }
+}
+
 impl RebuildError {
     fn from_loan(fault: Fault) -> Self {
         match fault {
             Fault::Cuda(code) => Self::Refused { message: "lending what was lent to other programs", code: code.0 },
-            Fault::Fatal(error) => Self::Breach(error),
+            Fault::Fatal(error) => error.into(),
         }
     }
 
     pub(super) fn from_fault(fault: Fault) -> Self {
         match fault {
             Fault::Cuda(code) => Self::Refused { message: "a context", code: code.0 },
-            Fault::Fatal(error) => Self::Breach(error),
+            Fault::Fatal(error) => error.into(),
         }
     }
 }
@@ -157,6 +161,20 @@ impl Default for Replay {
     }
 }
 
+impl Replayed for Session {
+    fn set_replaying(&mut self, is_on: bool) {
+        self.replay.is_on = is_on;
+    }
+
+    fn outcome(&mut self) -> &mut CUresult {
+        &mut self.replay.outcome
+    }
+
+    fn may_replay(opcode: u16) -> bool {
+        is_kept(opcode) || is_end(opcode) || opcode == kdMemorySetAccess::OPCODE
+    }
+}
+
 impl Session {
     /// Rebuilds what needs no program into this session, in which nothing has happened. `images` gives the flat form of
     /// an image by its number.
@@ -179,12 +197,13 @@ impl Session {
         self.restore_times(times).map_err(RebuildError::from_fault)?;
         (self.replay.loans, self.replay.second) = (loans, second);
         self.facts = opening.facts;
-        self.frames = pending.frames;
-        self.shared.resume(pending.deferred, pending.calls, &pending.stdout, &pending.stderr);
+        self.main_loop.frames = pending.progress.frames;
+        self.shared.usage.resume_calls(pending.progress.calls);
+        self.shared.replies.resume(pending.progress.deferred, pending.progress.printed);
         self.uploads.resume(pending.uploads).map_err(SessionError::from)?;
         self.linked = pending.linked.into_iter().collect();
         self.is_relayed = pending.is_relayed;
-        self.waiting_upcall = pending.upcall;
+        self.main_loop.waiting_upcall = pending.upcall;
         Ok(())
     }
 
@@ -215,14 +234,14 @@ impl Session {
         records: &[Record],
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
     ) -> Result<(), RebuildError> {
-        self.replay.is_on = true;
         // Threads may be in the middle of sending something, which a record of theirs must not take the place of.
         let unfinished = std::mem::replace(&mut self.uploads, Uploads::of_images());
-        let outcome = records.iter().try_for_each(|record| self.replay_one(record, images));
-        self.uploads = unfinished;
-        self.end_fillers();
-        self.replay.is_on = false;
-        outcome
+        replaying(self, |session| {
+            let outcome = records.iter().try_for_each(|record| session.replay_one(record, images));
+            session.uploads = unfinished;
+            session.end_fillers();
+            outcome
+        })
     }
 
     fn replay_one(
@@ -276,11 +295,7 @@ impl Session {
 
     /// Executes a frame; it must succeed as it did before.
     pub(super) fn run(&mut self, record: &Record) -> Result<(), RebuildError> {
-        let message = message_name(record.opcode).unwrap_or("a message");
-        let is_known = is_kept(record.opcode) || is_end(record.opcode) || record.opcode == kdMemorySetAccess::OPCODE;
-        if !is_known {
-            return Err(RebuildError::NotKept { message });
-        }
+        let message = Cuda::MESSAGES.name_of(record.opcode);
         let (mut code, began) = (self.run_once(record)?, Instant::now());
         while code == CUresult::ERROR_OUT_OF_MEMORY && began.elapsed() < MEMORY_TIMEOUT {
             thread::sleep(MEMORY_POLL_INTERVAL);
@@ -299,22 +314,16 @@ impl Session {
     /// How it came out.
     fn run_once(&mut self, record: &Record) -> Result<CUresult, RebuildError> {
         let head = self.head_of(record);
-        self.replay.outcome = CUresult::SUCCESS;
-        match self.enter_for(&head).and_then(|()| dispatch(self, &head, &record.payload)) {
-            Ok(()) => Ok(self.replay.outcome),
-            Err(Fault::Cuda(code)) => Ok(code),
-            Err(Fault::Fatal(error)) => Err(error.into()),
-        }
+        Ok(replay(self, &head, record)?)
     }
 
     /// A frame that belongs to no context needs one nevertheless, in most drivers.
     pub(super) fn head_of(&self, record: &Record) -> FrameHead {
-        let Record { order: sequence, thread, context, opcode, .. } = *record;
-        let context = match context {
-            0 if self.current == 0 => self.tables.contexts.any(),
-            context => context,
-        };
-        FrameHead { opcode, wants_reply: true, thread, context, sequence }
+        let head = record.head();
+        match head.context {
+            0 if self.current == 0 => FrameHead { context: self.tables.contexts.any(), ..head },
+            _ => head,
+        }
     }
 
     /// What the program was told must be so again.
@@ -365,7 +374,7 @@ impl Session {
 
     /// Registers pinned memory; where no context is alive, the next one will.
     fn register_again(&mut self, record: &Record) -> Result<(), RebuildError> {
-        let message = kdHostRegister::decode(&record.payload).map_err(|error| RebuildError::State(error.into()))?;
+        let message = kdHostRegister::decode(&record.payload).map_err(StateError::from)?;
         if self.tables.contexts.any() != 0 {
             return self.run(record);
         }
@@ -388,11 +397,11 @@ fn variable(record: &Record) -> &[u8] {
 
 /// The id in a record that is no frame.
 pub(super) fn used(record: &Record) -> u32 {
-    record.payload.first_chunk().map_or(0, |id| u32::from_le_bytes(*id))
+    record.first_word().unwrap_or(0)
 }
 
 fn refused(record: &Record, code: CUresult) -> RebuildError {
-    RebuildError::Refused { message: message_name(record.opcode).unwrap_or("a message"), code: code.0 }
+    RebuildError::Refused { message: Cuda::MESSAGES.name_of(record.opcode), code: code.0 }
 }
 
 /// Launches pack parameters as the program was told once.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUmemLocation, CUresult, location_type};
 use katydid_fatbin::OwnedImage;
-use katydid_session_core::{Record, Step};
+use katydid_session_core::{Record, SavedProgress, Step};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::message::{
     kdHostRegister, kdKernelFunction, kdLibraryKernel, kdLibraryModule, kdMemoryMap, kdMemorySetAccess, kdMipmapLevel,
@@ -390,16 +390,16 @@ impl Session {
     }
 
     fn pending(&self) -> Pending {
-        let (stdout, stderr) = self.shared.unread();
         let mut linked: Vec<_> = self.linked.iter().map(|(thread, image)| (*thread, image.clone())).collect();
         linked.sort();
         Pending {
             known: self.tables.known(),
-            deferred: self.shared.deferred(),
-            calls: self.shared.usage.calls(),
-            frames: self.frames,
-            stdout,
-            stderr,
+            progress: SavedProgress {
+                deferred: self.shared.replies.deferred(),
+                calls: self.shared.usage.calls(),
+                frames: self.main_loop.frames,
+                printed: self.shared.replies.unread(),
+            },
             is_relayed: self.is_relayed,
             uploads: self.uploads.unfinished(),
             linked,

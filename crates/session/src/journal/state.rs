@@ -22,21 +22,22 @@
 use std::collections::BTreeMap;
 
 use katydid_arena::AddressMap;
-use katydid_session_core::{MessageTable, Messages, Record, StateError};
-use katydid_wire::codec::{Field as _, Reader};
+use katydid_session_core::{
+    Api as _, MessageTable, Record, SavedProgress, StateError, StateFormat, Unfinished, put_all, put_kept, put_uploads,
+    take_all, take_kept, take_uploads, upcall_head,
+};
+use katydid_wire::codec::{Field as _, Message as _, Reader};
 use katydid_wire::facts::Facts;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
-use katydid_wire::message::{kdUpcallNext, message_layout, message_name};
+use katydid_wire::message::{kdUpcallNext, message_name};
 
 use super::event_times::SavedTimes;
+use crate::calls::shared::Cuda;
 use crate::memory::shares::{Loan, Loans, SharedObject};
 
-const MAGIC: [u8; 8] = *b"kdstate\n";
-/// The version that this build writes, and the newest that it reads.
-const VERSION: u32 = 4;
-/// The messages that its records name.
-const MESSAGES: Messages = Messages { name: message_name, layout: message_layout };
+/// How it begins, and what this build writes.
+const FORMAT: StateFormat = StateFormat { magic: *b"kdstate\n", version: 4 };
 /// Arenas that a map is made of at most.
 const MAX_ARENAS: u32 = 16;
 
@@ -56,16 +57,11 @@ pub struct Opening {
 pub(crate) struct Pending {
     /// Ids seen so far, by kind of handle.
     pub(crate) known: [u32; 7],
-    pub(crate) deferred: u32,
-    pub(crate) calls: u64,
-    /// Frames executed: the next one has this number.
-    pub(crate) frames: u64,
-    pub(crate) stdout: Vec<u8>,
-    pub(crate) stderr: Vec<u8>,
+    pub(crate) progress: SavedProgress,
     /// The link is read by a thread of its own.
     pub(crate) is_relayed: bool,
     /// Images that have not come whole: thread, size, what came.
-    pub(crate) uploads: Vec<(u32, u64, Vec<u8>)>,
+    pub(crate) uploads: Unfinished,
     /// What threads have linked and not fetched.
     pub(crate) linked: Vec<(u32, Vec<u8>)>,
     /// The program's upcall thread waits for this frame's reply.
@@ -92,7 +88,7 @@ impl Opening {
     ///
     /// [`StateError`].
     pub fn read(bytes: &[u8]) -> Result<Self, StateError> {
-        Self::take(&mut begin(bytes)?.0)
+        Self::take(&mut FORMAT.open(bytes)?.0)
     }
 
     fn put(&self, out: &mut Vec<u8>) {
@@ -126,37 +122,13 @@ impl Opening {
     }
 }
 
-/// What follows the version, and that.
-fn begin(bytes: &[u8]) -> Result<(Reader<'_>, u32), StateError> {
-    let rest = bytes.strip_prefix(&MAGIC).ok_or(StateError::Magic)?;
-    let mut reader = Reader::new("the state of a session", rest);
-    match reader.take::<u32>()? {
-        version @ 1..=VERSION => Ok((reader, version)),
-        0 => Err(StateError::Damaged { what: "version 0" }),
-        found => Err(StateError::TooNew { found, newest: VERSION }),
-    }
-}
-
 impl Pending {
     fn put(&self, out: &mut Vec<u8>) {
         self.known.iter().for_each(|known| known.put(out));
-        self.deferred.put(out);
-        self.calls.put(out);
-        self.frames.put(out);
-        self.stdout.put(out);
-        self.stderr.put(out);
+        self.progress.put(out);
         u8::from(self.is_relayed).put(out);
-        (self.uploads.len() as u32).put(out);
-        for (thread, total, bytes) in &self.uploads {
-            thread.put(out);
-            total.put(out);
-            bytes.put(out);
-        }
-        (self.linked.len() as u32).put(out);
-        for (thread, bytes) in &self.linked {
-            thread.put(out);
-            bytes.put(out);
-        }
+        put_uploads(&self.uploads, out);
+        put_kept(&self.linked, out);
         u8::from(self.upcall.is_some()).put(out);
         if let Some(head) = &self.upcall {
             head.thread.put(out);
@@ -170,30 +142,15 @@ impl Pending {
         for count in &mut known {
             *count = reader.take()?;
         }
-        let (deferred, calls, frames) = (reader.take()?, reader.take()?, reader.take()?);
-        let (stdout, stderr) = (reader.take()?, reader.take()?);
+        let progress = SavedProgress::take(reader)?;
         let is_relayed = reader.take::<u8>()? != 0;
-        let (mut uploads, mut linked) = (Vec::new(), Vec::new());
-        for _ in 0..reader.take::<u32>()? {
-            uploads.push((reader.take()?, reader.take()?, reader.take()?));
-        }
-        for _ in 0..reader.take::<u32>()? {
-            linked.push((reader.take()?, reader.take()?));
-        }
+        let (uploads, linked) = (take_uploads(reader)?, take_kept(reader)?);
         let upcall = match reader.take::<u8>()? {
             0 => None,
-            _ => Some(upcall_head(reader.take()?, reader.take()?, reader.take()?)?),
+            _ => Some(upcall_head(kdUpcallNext::OPCODE, reader.take()?, reader.take()?, reader.take()?)?),
         };
-        Ok(Self { known, deferred, calls, frames, stdout, stderr, is_relayed, uploads, linked, upcall })
+        Ok(Self { known, progress, is_relayed, uploads, linked, upcall })
     }
-}
-
-/// The frame whose reply the upcall thread waits for.
-fn upcall_head(thread: u32, context: u32, sequence: u64) -> Result<FrameHead, StateError> {
-    use katydid_wire::codec::Message as _;
-    let opcode = kdUpcallNext::OPCODE;
-    let head = FrameHead { opcode, wants_reply: true, thread, context, sequence };
-    if thread == 0 { Err(StateError::Damaged { what: "thread 0" }) } else { Ok(head) }
 }
 
 impl Loans {
@@ -236,13 +193,11 @@ impl Loans {
 
 impl State {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let (mut names, mut records) = (MessageTable::new(MESSAGES), Vec::new());
+        let (mut names, mut records) = (MessageTable::new(Cuda::MESSAGES), Vec::new());
         for list in [&self.first, &self.second] {
-            (list.len() as u32).put(&mut records);
-            list.iter().for_each(|record| record.put(&mut names, &mut records));
+            put_all(&mut records, list.iter(), |record, out| record.put(&mut names, out));
         }
-        let mut out = MAGIC.to_vec();
-        VERSION.put(&mut out);
+        let mut out = FORMAT.begin();
         self.opening.put(&mut out);
         self.pending.put(&mut out);
         names.put(&mut out);
@@ -256,14 +211,11 @@ impl State {
     ///
     /// [`StateError`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StateError> {
-        let (mut reader, version) = begin(bytes)?;
+        let (mut reader, version) = FORMAT.open(bytes)?;
         let opening = Opening::take(&mut reader)?;
         let pending = Pending::take(&mut reader)?;
-        let names = MessageTable::take(MESSAGES, &mut reader)?;
-        let mut list = || -> Result<Vec<Record>, StateError> {
-            let count = reader.take::<u32>()?;
-            (0..count).map(|_| Record::take(&names, &mut reader)).collect()
-        };
+        let names = MessageTable::take(Cuda::MESSAGES, &mut reader)?;
+        let mut list = || take_all(&mut reader, |reader| Record::take(&names, reader));
         let (first, second) = (list()?, list()?);
         let times = SavedTimes::take(&mut reader)?;
         let loans = if version < 2 { Loans::default() } else { Loans::take(&mut reader)? };

@@ -136,14 +136,14 @@ impl Session {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
         self.device.charge(bytes);
-        self.shared.usage.set_device_memory(self.device.held());
+        self.shared.usage.set_memory(self.device.held());
         Ok(())
     }
 
     /// Bytes are free again.
     pub(crate) fn refund(&mut self, bytes: u64) {
         self.device.refund(bytes);
-        self.shared.usage.set_device_memory(self.device.held());
+        self.shared.usage.set_memory(self.device.held());
     }
 
     /// What an image takes on the current context's device, or the first one. What cannot be read takes nothing: a driver that

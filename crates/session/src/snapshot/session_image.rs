@@ -64,7 +64,7 @@ impl Session {
     fn part(&self, name: &str) -> SessionPart {
         let devices = self.facts.devices.iter().zip(0..).map(|(facts, index)| device(facts, index)).collect();
         let arenas = self.device.map().arenas().iter().map(arena).collect();
-        let mut notes = BTreeMap::from([(FRAMES.to_owned(), self.frames.into())]);
+        let mut notes = BTreeMap::from([(FRAMES.to_owned(), self.main_loop.frames.into())]);
         notes.extend(self.shares.lends().then(|| (LENDS.to_owned(), true.into())));
         let driver_version = u32::try_from(self.facts.driver_version).unwrap_or(0);
         let name = name.to_owned();
@@ -95,7 +95,7 @@ impl Session {
             Some(error) => return Err(error),
             None => rebuilt?,
         }
-        self.frames = part.notes.get(FRAMES).and_then(serde_json::Value::as_u64).ok_or_else(|| {
+        self.main_loop.frames = part.notes.get(FRAMES).and_then(serde_json::Value::as_u64).ok_or_else(|| {
             let reason = "the number of frames is missing".to_owned();
             SnapshotError::Damaged { what: "the session", reason }
         })?;

@@ -6,28 +6,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use katydid_cuda_sys::CUresult;
+use katydid_session_core::{Api as _, FrameHandler as _, processors};
 use katydid_wire::message::{cuCtxSynchronize, cuEventCreate, cuEventSynchronize, cuStreamCreate, kdUpcallNext};
 
 use super::fake::{self, PENDING};
 use super::stage::Stage;
-use crate::calls::executor::{Executors, Task, TaskContext, processors};
-use crate::calls::shared::Shared;
+use crate::calls::busy_poll::note_schedule_flags;
+use crate::calls::executor::{Executors, Task};
+use crate::calls::shared::{Cuda, Shared};
 
 /// A session that looks, with an event.
 fn stage() -> Stage {
     let mut stage = Stage::new();
-    stage.session.busy_poll.is_enabled = true;
-    stage.session.busy_poll.is_on = true;
+    stage.session.main_loop.busy_poll.is_enabled = true;
+    stage.session.main_loop.busy_poll.is_on = true;
     stage.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 });
     fake::calls();
     stage
+}
+
+/// Finishes the wait that was sent.
+fn finish_wait(stage: &mut Stage, has_news: impl FnMut() -> bool) {
+    let (shared, main_loop) = stage.session.parts();
+    main_loop.busy_poll.poll_pending_wait(shared, &mut main_loop.executors, has_news).unwrap();
 }
 
 /// Sends a wait for the event, finishes it, and tells the number of looks and whether the main loop made the call.
 fn wait(stage: &mut Stage, pending: (u32, CUresult), has_news: impl FnMut() -> bool) -> (usize, bool) {
     PENDING.set(pending);
     let waiting = stage.begin(&cuEventSynchronize { hEvent: 1 });
-    stage.session.poll_pending_wait(has_news).unwrap();
+    finish_wait(stage, has_news);
     assert_eq!(stage.wait(waiting).status, 0);
     let calls = fake::calls();
     (calls.iter().filter(|call| *call == "look").count(), calls.contains(&"wait".to_owned()))
@@ -60,18 +68,18 @@ fn what_a_query_refuses_is_left_to_the_call() {
 #[test]
 fn nobody_looks_for_a_program_that_waits_asleep() {
     let mut stage = stage();
-    stage.session.busy_poll.may_wake_executor = true;
-    stage.session.busy_poll.note_schedule_flags(1);
-    assert!(stage.session.busy_poll.may_wake_executor);
-    stage.session.busy_poll.note_schedule_flags(4 | 8);
-    assert!(!stage.session.busy_poll.may_wake_executor);
+    stage.session.main_loop.busy_poll.may_spin = true;
+    note_schedule_flags(&mut stage.session.main_loop.busy_poll, 1);
+    assert!(stage.session.main_loop.busy_poll.may_spin);
+    note_schedule_flags(&mut stage.session.main_loop.busy_poll, 4 | 8);
+    assert!(!stage.session.main_loop.busy_poll.may_spin);
     assert_eq!(wait(&mut stage, (0, CUresult::SUCCESS), || false), (0, false));
 }
 
 #[test]
 fn a_frame_of_another_loop_is_not_looked_at() {
     let mut stage = stage();
-    stage.session.busy_poll.is_on = false;
+    stage.session.main_loop.busy_poll.is_on = false;
     assert_eq!(wait(&mut stage, (0, CUresult::SUCCESS), || false), (0, false));
 }
 
@@ -92,7 +100,7 @@ fn all_streams_of_a_context_are_looked_at_while_they_are_few() {
         stage.enqueue(&cuStreamCreate { phStream: id, Flags: 1 });
         fake::calls();
         let waiting = stage.begin(&cuCtxSynchronize {});
-        stage.session.poll_pending_wait(|| false).unwrap();
+        finish_wait(&mut stage, || false);
         stage.wait(waiting);
         // The new one, those before it, and the legacy stream.
         assert_eq!(fake::calls().len(), id as usize - 1);
@@ -119,7 +127,7 @@ fn a_stream_that_is_busy_holds_the_look_up() {
             news += 1;
             news > 1
         };
-        stage.session.poll_pending_wait(is_new).unwrap();
+        finish_wait(&mut stage, is_new);
         stage.wait(waiting);
         (news, fake::calls().len())
     };
@@ -135,10 +143,10 @@ fn an_executor_that_is_roused_loses_no_call_and_takes_none_for_too_many() {
     for number in 1..=2000 {
         executors.wake(shared, 7).unwrap();
         let counted = Arc::clone(&done);
-        let task: Task = ManuallyDrop::new(Box::new(move |_: &Shared| {
+        let task: Task = ManuallyDrop::new(Box::new(move |_: &Arc<Shared>| {
             counted.fetch_add(1, Ordering::Relaxed);
         }));
-        executors.run(shared, 7, TaskContext::NO_CONTEXT, task).unwrap();
+        executors.run(shared, 7, Cuda::NO_CONTEXT, task).unwrap();
         // An honest program waits for its answer.
         while shared.calls.in_flight() > 0 {
             executors.wake(shared, 7).unwrap();
@@ -152,19 +160,21 @@ fn an_executor_that_is_roused_loses_no_call_and_takes_none_for_too_many() {
 #[test]
 fn the_main_loop_stays_awake_no_longer_than_an_executor_has_a_call() {
     let mut stage = stage();
-    stage.session.busy_poll.may_wake_executor = true;
-    let mut looks = 0;
-    stage.session.spin_for_executor(|| {
+    stage.session.main_loop.busy_poll.may_spin = true;
+    let (session, mut looks) = (&stage.session, 0);
+    let spin = |has_pending: &mut dyn FnMut() -> bool| {
+        session.main_loop.busy_poll.spin_for_executor(&session.shared.calls, || 0, has_pending);
+    };
+    spin(&mut || {
         looks += 1;
         false
     });
     assert_eq!(looks, 0, "no thread waits for the GPU");
-    stage.session.shared.calls.begin();
-    let calls = &stage.session.shared.calls;
-    stage.session.spin_for_executor(|| {
+    session.shared.calls.begin();
+    spin(&mut || {
         looks += 1;
         if looks == 3 {
-            calls.end();
+            session.shared.calls.end();
         }
         false
     });

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use katydid_fatbin::Image;
-use katydid_session_core::StateError;
+use katydid_session_core::{ReplayError, StateError};
 use katydid_wire::message::{
     cuEventCreate, cuEventDestroy_v2, cuModuleUnload, cuStreamCopyAttributes, cuStreamCreate, cuStreamDestroy_v2,
     cuStreamQuery, kdAddressReserve, kdArrayCreate, kdContextRelease, kdContextSetLimit, kdDeviceGrow, kdDeviceShrink,
@@ -320,7 +320,10 @@ fn other_versions_and_other_bytes_are_refused_in_words() {
     let mut renamed = saved.state.clone();
     renamed[at] = b'x';
     let refused = try_rebuild(&Saved { state: renamed, ..Saved::default() }).err().unwrap();
-    assert!(matches!(refused, RebuildError::State(StateError::UnknownMessage { .. })), "{refused}");
+    assert!(
+        matches!(refused, RebuildError::Replay(ReplayError::State(StateError::UnknownMessage { .. }))),
+        "{refused}"
+    );
     let missing = try_rebuild(&Saved { state: saved.state, ..Saved::default() }).err().unwrap();
     assert!(matches!(missing, RebuildError::Image { number: 0 }), "{missing}");
 }

@@ -21,7 +21,7 @@ fn growth_maps_new_memory_at_the_named_address() {
     let mut stage = Stage::new();
     stage.reply(&grow(DEVICE, GRANULE));
     assert_eq!(calls(), ["create 0x200000", "map 0x200000000000 0x200000", "access 1"]);
-    assert_eq!(stage.session.shared.usage.device_memory(), GRANULE);
+    assert_eq!(stage.session.shared.usage.memory(), GRANULE);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn memory_is_given_back_in_whole_growths() {
     stage.reply(&grow(DEVICE, GRANULE));
     stage.reply(&grow(DEVICE + GRANULE, 2 * GRANULE));
     stage.reply(&kdDeviceShrink { device: 0, address: DEVICE, size: 3 * GRANULE });
-    assert_eq!(stage.session.shared.usage.device_memory(), 0);
+    assert_eq!(stage.session.shared.usage.memory(), 0);
     stage.reply(&grow(DEVICE, GRANULE));
 }
 

@@ -14,7 +14,7 @@ const OUT_OF_MEMORY: u32 = CUresult::ERROR_OUT_OF_MEMORY.0;
 
 impl Stage {
     fn held(&self) -> u64 {
-        self.session.shared.usage.device_memory()
+        self.session.shared.usage.memory()
     }
 
     /// Loads code with a variable of so many bytes.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use katydid_arena::{AddressMap, Reservation};
 use katydid_driver::Driver;
-use katydid_session_core::Capture;
+use katydid_session_core::{Capture, Usage};
 use katydid_transport::{Answer, Buffer, Buffers, Event, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::facts::{DeviceFacts, Facts, PeerFacts};
@@ -17,7 +17,6 @@ use super::fake;
 use crate::calls::fault::SessionError;
 use crate::memory::device_memory::DeviceMemory;
 use crate::memory::host_memory::HostMemory;
-use crate::memory::usage::Usage;
 use crate::session::Setup;
 use crate::snapshot::Carrier;
 use crate::state::Session;

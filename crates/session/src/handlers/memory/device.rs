@@ -33,7 +33,7 @@ pub(crate) fn kdDeviceGrow(
         }
         grown => grown?,
     }
-    session.shared.usage.set_device_memory(session.device.held());
+    session.shared.usage.set_memory(session.device.held());
     done(kdDeviceGrowReply {})
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn kdDeviceShrink(
 ) -> Detached<kdDeviceShrinkReply> {
     let gone = session.device.shrink(message.device, message.address, message.size)?;
     gone.iter().for_each(|(address, size)| session.shares.end_in(*address, *size));
-    session.shared.usage.set_device_memory(session.device.held());
+    session.shared.usage.set_memory(session.device.held());
     Ok(Box::new(move |driver| (unmap(driver, &gone), kdDeviceShrinkReply {})))
 }
 

@@ -10,8 +10,7 @@ use katydid_wire::message::{
 };
 use katydid_wire::ranges;
 
-use crate::calls::executor::Task;
-use crate::calls::executor::{Job, task};
+use crate::calls::executor::{Job, Task, task};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::shared::Shared;
 use crate::handlers::{Called, Detached, Enqueued, done};

@@ -163,7 +163,7 @@ pub(crate) fn kdMemoryBorrow(
     session.virtual_memory.add(message.memory, block, size, Memory::Device);
     session.device.charge(size);
     session.shares.keep_block(message.memory, borrowed.lease);
-    session.shared.usage.set_device_memory(session.device.held());
+    session.shared.usage.set_memory(session.device.held());
     done(kdMemoryBorrowReply { size, device })
 }
 

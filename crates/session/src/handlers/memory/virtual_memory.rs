@@ -114,7 +114,7 @@ pub(crate) fn kdMemoryCreate(
     session.virtual_memory.add(message.memory, handle, message.size, memory);
     if memory != Memory::Host {
         session.device.charge(message.size);
-        session.shared.usage.set_device_memory(session.device.held());
+        session.shared.usage.set_memory(session.device.held());
     }
     done(kdMemoryCreateReply {})
 }
