@@ -14,8 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use katydid_session_core::{Capture, Checkpointable, QuiesceError};
-use katydid_session_opencl::{HostMemory, Session, SessionError, Usage};
+use katydid_session_core::{Capture, Checkpointable, QuiesceError, Usage};
+use katydid_session_opencl::{HostMemory, Session, SessionError};
 use katydid_transport::{Answer, Event, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
 use katydid_wire::codec::{Field, Message, Reply};
 use katydid_wire::frame::FrameHead;

@@ -11,6 +11,6 @@ pub(crate) mod marker;
 pub(crate) mod notify;
 pub(crate) mod pending_reads;
 pub(crate) mod quiesce;
+pub(crate) mod serve;
 pub(crate) mod shared;
 pub(crate) mod upcalls;
-pub(crate) mod usage;

@@ -24,7 +24,6 @@ mod state;
 mod tests;
 
 pub use calls::fault::SessionError;
-pub use calls::usage::Usage;
 pub use drivers::driver;
 pub use memory::host::HostMemory;
 pub use snapshot::{QUOTA, examine, host_base, is_kept_in, is_outline};

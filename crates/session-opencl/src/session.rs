@@ -1,29 +1,24 @@
-//! The loop that executes a program's frames.
+//! What a session is made of, and how its calls are answered.
 //!
-//! Frames are executed in order by one thread, which never waits for a device. What goes wrong with a message is either
-//! a code for the program or the end of the session ([`Fault`]).
+//! What goes wrong with a message is either a code for the program or the end of the session ([`Fault`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use katydid_opencl_sys::Code;
-use katydid_session_core::{Capture, Pumped, Uploads};
-use katydid_transport::{Event, Replier, WorkerLink};
+use katydid_session_core::{Api as _, Capture, Uploads, Usage, expect_reply};
+use katydid_transport::{Replier, WorkerLink};
 use katydid_wire::codec::Reply;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::message::message_name;
 use katydid_wire::opencl::{id, kind};
 
-use crate::calls::busy_poll::BusyPoll;
-use crate::calls::dispatch::dispatch;
+use crate::calls::busy_poll::main_loop;
 use crate::calls::event_poller::EventPoller;
-use crate::calls::executor::{Executors, Job, task};
+use crate::calls::executor::{Job, task};
 use crate::calls::fault::{Fault, SessionError};
-use crate::calls::shared::Shared;
-use crate::calls::usage::Usage;
+use crate::calls::shared::{OpenCl, Shared};
 use crate::drivers::devices;
 use crate::drivers::driver::Platform;
-use crate::handlers::next_upcall;
 use crate::journal::{Journal, Replay};
 use crate::memory::host::HostMemory;
 use crate::memory::staged::StagingArea;
@@ -50,7 +45,7 @@ impl Session {
         capture: Capture,
     ) -> Result<Self, SessionError> {
         let session = Self::without_program(platforms, usage, capture, String::new());
-        session.shared.connect(replier);
+        session.shared.replies.connect(replier);
         for (number, platform) in (0..).zip(&session.platforms) {
             let object = Object { handle: platform.handle, api: platform.api, size: 0 };
             session.shared.objects.set(id(kind::PLATFORM, number), object, Vec::new())?;
@@ -82,9 +77,7 @@ impl Session {
             rehearsal: None,
             told: BTreeMap::new(),
             event_times: HashMap::new(),
-            waiting_upcall: None,
-            frames: 0,
-            orders: None,
+            main_loop: main_loop(),
             markers: None,
             ending: Vec::new(),
             outlasting: Vec::new(),
@@ -102,9 +95,7 @@ impl Session {
             host_maps: HashMap::new(),
             ready: Arc::default(),
             given_pipes: HashSet::new(),
-            busy_poll: BusyPoll::default(),
             event_poller: EventPoller::default(),
-            executors: Executors::default(),
         }
     }
 
@@ -121,56 +112,6 @@ impl Session {
         self.host = host;
     }
 
-    /// Executes frames until the program closes its end.
-    ///
-    /// # Errors
-    ///
-    /// What the program did wrong, or why the worker cannot go on.
-    pub fn serve(&mut self, link: &mut dyn WorkerLink) -> Result<(), SessionError> {
-        if let Some(head) = self.waiting_upcall.take() {
-            self.executors.run(&self.shared, head.thread, task(head, next_upcall(head)))?;
-        }
-        loop {
-            match link.next()? {
-                Event::Frame(frame) => {
-                    self.busy_poll.is_on = true;
-                    self.execute(&frame.head, frame.payload)?;
-                    self.poll_pending_wait(|| link.has_pending())?;
-                    self.spin_for_executor(|| link.has_pending());
-                }
-                Event::Interrupted => self.execute_orders()?,
-                Event::Closed => return Ok(()),
-            }
-        }
-    }
-
-    /// Obeys until the session may go on. Nothing comes from the program meanwhile.
-    fn execute_orders(&mut self) -> Result<(), SessionError> {
-        let Some(mut orders) = self.orders.take() else { return Ok(()) };
-        let outcome = orders.execute(self, &mut |_| Ok(Pumped::Frames(0)));
-        self.orders = Some(orders);
-        outcome.map(drop)
-    }
-
-    /// Executes one frame.
-    pub(crate) fn execute(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {
-        self.shared.usage.count_call();
-        match dispatch(self, head, payload) {
-            Ok(()) => Ok(()),
-            Err(Fault::Fatal(error)) => Err(error),
-            Err(Fault::Cl(code)) => {
-                self.journal.forget_attachment();
-                // What came in pieces for this call is of no use any more.
-                self.uploads.discard(head.thread);
-                if head.wants_reply {
-                    return Ok(self.shared.answer(head, code, &(), false)?);
-                }
-                self.shared.defer(code);
-                Ok(())
-            }
-        }
-    }
-
     /// A call succeeded. No thread may be sent a reply who does not wait: it would be taken for that of the next call.
     pub(crate) fn answer(&mut self, head: &FrameHead, reply: &impl Reply) -> Result<(), Fault> {
         if head.wants_reply && !self.replay.is_on {
@@ -181,19 +122,15 @@ impl Session {
 
     /// Has a call that may wait executed elsewhere, and answered from there.
     pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: Job<R>) -> Result<(), Fault> {
-        if !head.wants_reply {
-            let message = message_name(head.opcode).unwrap_or("a message");
+        if let Err(error) = expect_reply(head, &OpenCl::MESSAGES) {
             // The driver may have begun to use what it holds.
             std::mem::forget(job);
-            return Err(SessionError::NoReplyWanted { message }.into());
+            return Err(error.into());
         }
         if self.replay.is_on {
             self.replay.outcome = job(&self.shared).err().unwrap_or(Code::SUCCESS);
             return Ok(());
         }
-        match self.put_off(head, task(*head, job)) {
-            Some(task) => Ok(self.executors.run(&self.shared, head.thread, task)?),
-            None => Ok(()),
-        }
+        Ok(self.main_loop.run(&self.shared, head.thread, (), task(*head, job))?)
     }
 }

@@ -117,7 +117,7 @@ impl Session {
     fn part(&self, name: &str, platforms: &[Platform]) -> SessionPart {
         let mut notes = BTreeMap::from([
             (API.to_owned(), OPENCL.into()),
-            (FRAMES.to_owned(), self.frames.into()),
+            (FRAMES.to_owned(), self.main_loop.frames.into()),
             (QUOTA.to_owned(), self.shared.usage.quota().into()),
         ]);
         notes.extend(self.host.as_ref().map(|host| (HOST.to_owned(), host.range().base.into())));

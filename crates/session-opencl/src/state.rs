@@ -3,12 +3,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use katydid_session_core::{Orders, Uploads};
-use katydid_wire::frame::FrameHead;
+use katydid_session_core::Uploads;
 
-use crate::calls::busy_poll::BusyPoll;
+use crate::calls::busy_poll::MainLoop;
 use crate::calls::event_poller::EventPoller;
-use crate::calls::executor::Executors;
 use crate::calls::marker::Marker;
 use crate::calls::notify::Listener;
 use crate::calls::shared::Shared;
@@ -48,12 +46,7 @@ pub struct Session {
     pub(crate) told: BTreeMap<(u32, u32), Vec<u8>>,
     /// When commands came to their states, by event, for those that ended before a restore.
     pub(crate) event_times: HashMap<u32, BTreeMap<u32, u64>>,
-    /// After a restore: the frame for which the program's upcall thread waits.
-    pub(crate) waiting_upcall: Option<FrameHead>,
-    /// Frames executed when the session was last at rest, or in the worker before this one.
-    pub(crate) frames: u64,
-    /// What a companion wants, where there can be one.
-    pub(crate) orders: Option<Orders>,
+    pub(crate) main_loop: MainLoop,
     /// Markers behind everything that queues have, while the session comes to rest.
     pub(crate) markers: Option<Vec<Marker>>,
     /// Markers behind everything in queues that the program has released.
@@ -88,7 +81,5 @@ pub struct Session {
     pub(crate) ready: Arc<ReadyPages>,
     /// Pipes that were arguments of kernels, and so may have something in them.
     pub(crate) given_pipes: HashSet<u32>,
-    pub(crate) busy_poll: BusyPoll,
     pub(crate) event_poller: EventPoller,
-    pub(crate) executors: Executors,
 }

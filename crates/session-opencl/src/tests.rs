@@ -9,7 +9,7 @@ use katydid_opencl_sys::{
     Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_platform_id,
     cl_program, void,
 };
-use katydid_session_core::{Capture, Checkpointable, QuiesceError};
+use katydid_session_core::{Capture, Checkpointable, QuiesceError, Usage};
 use katydid_transport::{Answer, LinkError, Replier};
 use katydid_wire::codec::Message;
 use katydid_wire::frame::FrameHead;
@@ -18,7 +18,6 @@ use katydid_wire::opencl::{IN_PIECE, id, kind, list, value};
 
 use crate::calls::fault::SessionError;
 use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadLocation};
-use crate::calls::usage::Usage;
 use crate::drivers::driver::Platform;
 use crate::journal::State;
 use crate::memory::staged::StagingArea;
@@ -133,7 +132,7 @@ fn a_failure_that_nobody_waits_for_is_told_with_the_next_reply() {
     let mut payload = Vec::new();
     message::kdclTimers { device: 5, host: 0, wanted: 3 }.encode(&mut payload);
     session.execute(&head(message::kdclTimers::OPCODE, 1, false), &payload).unwrap();
-    assert_eq!(session.shared.take_deferred(), Code::INVALID_DEVICE);
+    assert_eq!(session.shared.replies.take_deferred(), Code::INVALID_DEVICE.0.cast_unsigned());
 }
 
 /// The driver's word of the end of a memory object, and whom to give it to.

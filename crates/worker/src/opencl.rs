@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use katydid_arena::{choose_pinned, pinned_at};
 use katydid_image::Session as Part;
-use katydid_session_core::Capture;
+use katydid_session_core::{Capture, Usage};
 use katydid_session_opencl::driver::{self, DriverError, Opened, Platform};
-use katydid_session_opencl::{HostMemory, QUOTA, Session, SessionError, Usage, host_base};
+use katydid_session_opencl::{HostMemory, QUOTA, Session, SessionError, host_base};
 pub(crate) use katydid_session_opencl::{is_kept_in, is_outline};
 use katydid_transport::{AcceptError, Pending};
 use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused};

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use katydid_opencl_sys::Code;
 use katydid_opencl_sys::constant::COMPLETE;
+use katydid_session_core::start_thread;
 
-use crate::calls::executor;
 use crate::calls::fault::SessionError;
 use crate::objects::held_events::HeldEvent;
 
@@ -80,7 +80,7 @@ impl EventPoller {
 
 fn begin() -> Result<Sender<QueuedEvent>, SessionError> {
     let (sender, receiver) = channel();
-    executor::begin("lookout".to_owned(), move || look(&receiver))?;
+    start_thread("lookout".to_owned(), move || look(&receiver))?;
     Ok(sender)
 }
 

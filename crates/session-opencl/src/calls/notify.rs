@@ -209,10 +209,9 @@ pub(crate) unsafe extern "C" fn build(program: cl_program, data: *mut void) {
 
 #[cfg(test)]
 mod tests {
-    use katydid_session_core::Capture;
+    use katydid_session_core::{Capture, Usage};
 
     use super::*;
-    use crate::calls::usage::Usage;
 
     #[test]
     fn a_context_is_listened_to_until_its_end() {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use katydid_image::{Session as SessionPart, Sink, Source};
 use katydid_opencl_sys::{Code, cl_command_queue};
 use katydid_session_core::{
-    CaptureOptions, Checkpointable, Control, Failure, Orders, PendingSnapshot, Precopy, Progress, QuiesceError,
-    Restorable, RestoreOptions,
+    CaptureOptions, Checkpointable, Control, Failure, PendingSnapshot, Precopy, Progress, QuiesceError, Restorable,
+    RestoreOptions, check_calls,
 };
 use katydid_transport::{LinkControl, WorkerLink};
 use katydid_wire::opencl::KIND_SHIFT;
@@ -104,15 +104,8 @@ impl Checkpointable for Session {
         }
         // A command that has ended gives what it read back in a moment.
         let held = self.staging.as_ref().map_or(0, StagingArea::held) + self.host.as_ref().map_or(0, HostMemory::held);
-        let waiting = u64::from(self.shared.upcalls.waiting().is_some());
-        let calls = self.shared.calls.in_flight().saturating_sub(waiting) + held as u64;
-        let rests = if calls > 0 {
-            Err(QuiesceError::Calls { calls })
-        } else if self.awaits_callbacks() {
-            Err(QuiesceError::Upcall)
-        } else {
-            Ok(())
-        };
+        let rests = check_calls(self, held as u64)
+            .and_then(|()| if self.awaits_callbacks() { Err(QuiesceError::Upcall) } else { Ok(()) });
         rests.inspect_err(|_| self.event_poller.hurry())
     }
 
@@ -132,7 +125,7 @@ impl Checkpointable for Session {
     }
 
     fn note_frames(&mut self, frames: u64) {
-        self.frames = frames;
+        self.main_loop.frames = frames;
         // Of a queue that was not at rest, what the marker waits for may fail yet.
         for marker in self.markers.take().into_iter().flatten() {
             if marker.event.status().is_ok_and(|status| status > 0) {
@@ -155,15 +148,13 @@ impl Checkpointable for Session {
     }
 
     fn control(&mut self, link_control: LinkControl) -> Control {
-        let (orders, control) = Orders::new(link_control);
-        self.orders = Some(orders);
-        control
+        self.main_loop.control(link_control)
     }
 
     fn serve(&'static mut self, link: &'static mut dyn WorkerLink) -> Result<(), Failure> {
         let outcome = Self::serve(self, link);
         // A companion that waits for an order hears that the session has ended.
-        self.orders = None;
+        self.main_loop.orders = None;
         Ok(outcome?)
     }
 }
@@ -203,12 +194,12 @@ impl Restorable for Session {
     }
 
     fn connect(&mut self, link: &dyn WorkerLink) {
-        self.shared.connect(link.replier());
+        self.shared.replies.connect(link.replier());
         self.attach(link);
     }
 
     fn frames(&self) -> u64 {
-        self.frames
+        self.main_loop.frames
     }
 
     fn begin(&'static mut self) -> &'static mut dyn Checkpointable {

@@ -3,9 +3,7 @@
 //! Nothing waits for a callback to have run: OpenCL promises no more than that it will be called. Nothing here ends a
 //! wait when the program dies: its worker exits, and every wait with it.
 
-use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-
+use katydid_session_core::UpcallQueue;
 use katydid_wire::frame::FrameHead;
 
 /// A callback of the program that is to be called.
@@ -19,66 +17,41 @@ pub(crate) struct DueCallback {
     pub(crate) text: Vec<u8>,
 }
 
+/// Callbacks in the order in which they came, and those that the driver makes when it has destroyed what the program has
+/// released.
 #[derive(Debug, Default)]
-struct State {
-    queue: VecDeque<DueCallback>,
-    /// Callbacks that the driver makes when it has destroyed what the program has released.
-    awaited: Vec<u64>,
-    /// The frame in which the program's upcall thread waits.
-    waiting: Option<FrameHead>,
-}
-
-/// Callbacks in the order in which they came.
-#[derive(Debug, Default)]
-pub(crate) struct Upcalls {
-    state: Mutex<State>,
-    is_due: Condvar,
-}
+pub(crate) struct Upcalls(UpcallQueue<DueCallback, Vec<u64>>);
 
 impl Upcalls {
     /// Adds one.
     pub(crate) fn push(&self, due: DueCallback) {
-        let mut state = self.lock();
-        state.awaited.retain(|token| *token != due.token);
-        state.queue.push_back(due);
-        drop(state);
-        self.is_due.notify_one();
+        drop(self.0.push(|awaited| {
+            awaited.retain(|token| *token != due.token);
+            due
+        }));
     }
 
     /// Notes those of an object that the program has released, in the order in which they will be due. Drivers let go of a
     /// command's objects after they have said that it has ended, so a session can come to rest before.
     pub(crate) fn expect(&self, tokens: impl IntoIterator<Item = u64>) {
-        self.lock().awaited.extend(tokens);
+        self.0.lock().books.extend(tokens);
     }
 
     /// Waits for the next; `head` is the frame that is answered with it.
     pub(crate) fn next(&self, head: &FrameHead) -> DueCallback {
-        let mut state = self.lock();
-        loop {
-            if let Some(due) = state.queue.pop_front() {
-                state.waiting = None;
-                return due;
-            }
-            state.waiting = Some(*head);
-            state = self.is_due.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.0.next(head, |_| (), |_, _| ())
     }
 
     /// The frame that is to be answered when the next callback is due, if the program has asked.
     pub(crate) fn waiting(&self) -> Option<FrameHead> {
-        self.lock().waiting
+        self.0.waiting()
     }
 
     /// What is due and was not fetched yet, which stays so. Of an object that no thread will have after a restore, what is awaited is due.
     pub(crate) fn due(&self) -> Vec<DueCallback> {
-        let state = self.lock();
-        let awaited = state.awaited.iter().map(|token| DueCallback { token: *token, status: 0, text: Vec::new() });
+        let state = self.0.lock();
+        let awaited = state.books.iter().map(|token| DueCallback { token: *token, status: 0, text: Vec::new() });
         state.queue.iter().cloned().chain(awaited).collect()
-    }
-
-    /// No holder of the lock panics, so a poisoned one is taken as it is.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

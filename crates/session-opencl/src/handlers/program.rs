@@ -12,14 +12,15 @@ use std::sync::atomic::Ordering;
 
 use katydid_opencl_sys::constant::{PROGRAM_BUILD_STATUS, PROGRAM_DEVICES};
 use katydid_opencl_sys::{Code, Dispatch, cl_context, cl_device_id, cl_program, cl_program_notify, void};
+use katydid_session_core::run_apart;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{message, program as form};
 
 use crate::calls::arguments::Arguments;
-use crate::calls::executor::{Job, Task, apart};
+use crate::calls::executor::{Job, Task};
 use crate::calls::fault::Fault;
 use crate::calls::notify::{self, BuildEnd};
-use crate::calls::shared::Shared;
+use crate::calls::shared::{OpenCl, Shared};
 use crate::calls::upcalls::DueCallback;
 use crate::drivers::driver::value;
 use crate::drivers::query::ask;
@@ -239,7 +240,7 @@ pub(crate) fn kdclBuild(
             drop(held);
             shared.upcalls.push(DueCallback { token, status: 0, text: Vec::new() });
         }));
-        apart(shared, task).map_err(|_| Code::OUT_OF_RESOURCES)?;
+        run_apart::<OpenCl>("build", shared, task).map_err(|_| Code::OUT_OF_RESOURCES)?;
         Ok(message::kdclBuildReply { code: code.0, told: 0 })
     }))
 }
@@ -328,13 +329,12 @@ pub(crate) fn kdclSpecialize(
 mod tests {
     use std::sync::Mutex;
 
-    use katydid_session_core::Capture;
+    use katydid_session_core::{Capture, Usage};
     use katydid_transport::{Answer, LinkError, Replier};
     use katydid_wire::codec::{Message, Reply};
     use katydid_wire::opencl::{id, kind, list};
 
     use super::*;
-    use crate::calls::usage::Usage;
     use crate::tests::empty_table;
 
     /// What a driver was given to tell the end of a build.

@@ -9,20 +9,20 @@
 use std::ptr;
 
 use katydid_opencl_sys::{Code, cl_device_id, cl_kernel, cl_program};
-use katydid_session_core::{Frame, Record, StateError};
+use katydid_session_core::{Api as _, Record, ReplayError, Replayed, StateError, execute_quietly, replay, replaying};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{
-    kdclEventCallback, kdclKernel, kdclProgram, kdclRelease, kdclSetUserEvent, kdclSvmAlloc, kdclSvmFree,
-    kdclUserEvent, message_name,
+    kdclEventCallback, kdclKernel, kdclProgram, kdclRelease, kdclSetUserEvent, kdclSvmAlloc, kdclSvmFree, kdclUserEvent,
 };
 use katydid_wire::opencl::{id, kind, program as form};
 
 use super::notes::encoded;
 use super::rehearsal::{DeviceBasis, Rehearsal, Rest};
 use super::state::{Callback, Event, State};
-use crate::calls::dispatch::{dispatch, is_end, is_kept};
-use crate::calls::fault::{Fault, SessionError};
+use crate::calls::dispatch::{is_end, is_kept};
+use crate::calls::fault::SessionError;
+use crate::calls::shared::OpenCl;
 use crate::drivers::devices::{self, Assignment, DeviceError};
 use crate::drivers::driver::{self, value};
 use crate::drivers::query::ask;
@@ -49,18 +49,12 @@ const MAX_MISPLACED: usize = 32;
 /// Why a session could not be rebuilt. The worker is of no use afterwards; the image is as it was.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RebuildError {
-    /// The state cannot be read.
+    /// The state is damaged, or of another build.
     #[error(transparent)]
-    State(#[from] StateError),
+    Replay(#[from] ReplayError),
     /// Nothing here takes the place of a device.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The state holds a message that no journal holds.
-    #[error("the state of the session is damaged: {message} cannot be part of it")]
-    NotKept {
-        /// Its name.
-        message: &'static str,
-    },
     /// The driver does not make something again.
     #[error("the driver here answers {code} to {message}, which succeeded before")]
     Refused {
@@ -69,9 +63,6 @@ pub(crate) enum RebuildError {
         /// Its answer.
         code: Code,
     },
-    /// A frame breaks the protocol.
-    #[error("the state of the session is damaged: {0}")]
-    Breach(#[from] SessionError),
     /// A program does not build here.
     #[error("a program of the session does not build here ({code}); the driver says:\n{log}")]
     Build {
@@ -135,6 +126,32 @@ pub(crate) enum RebuildError {
     },
 }
 
+impl From<StateError> for RebuildError {
+    fn from(error: StateError) -> Self {
+        Self::Replay(error.into())
+    }
+}
+
+impl From<SessionError> for RebuildError {
+    fn from(error: SessionError) -> Self {
+        Self::Replay(error.into())
+    }
+}
+
+impl Replayed for Session {
+    fn set_replaying(&mut self, is_on: bool) {
+        self.replay.is_on = is_on;
+    }
+
+    fn outcome(&mut self) -> &mut Code {
+        &mut self.replay.outcome
+    }
+
+    fn may_replay(opcode: u16) -> bool {
+        is_kept(opcode) || is_end(opcode)
+    }
+}
+
 impl Session {
     /// Rebuilds what the state describes in this session, in which nothing has happened; contents are not part of it.
     ///
@@ -188,21 +205,22 @@ impl Session {
         if let Some(device) = ground.another() {
             refuse_binaries(rest.records, device)?;
         }
-        self.replay.is_on = true;
-        let outcome = rest.ended.iter().try_for_each(|object| self.release(*object));
-        let outcome = outcome.and_then(|()| rest.records.iter().try_for_each(|record| self.replay_one(record)));
-        let outcome = outcome.and_then(|()| self.make_events(&state.events, &state.callbacks));
-        self.replay.is_on = false;
-        outcome?;
+        replaying(self, |session| {
+            rest.ended.iter().try_for_each(|object| session.release(*object))?;
+            rest.records.iter().try_for_each(|record| session.replay_one(record))?;
+            session.make_events(&state.events, &state.callbacks)
+        })?;
         self.check_groups(&state.groups, ground)?;
         self.here = std::mem::take(&mut state.platforms);
         self.adopt_devices(ground);
         self.told = std::mem::take(&mut state.told);
-        self.frames = state.frames;
-        self.waiting_upcall = state.upcall;
+        self.main_loop.frames = state.progress.frames;
+        self.main_loop.waiting_upcall = state.upcall;
         self.blobs = std::mem::take(&mut state.blobs).into_iter().collect();
         self.uploads.resume(std::mem::take(&mut state.uploads)).map_err(SessionError::from)?;
-        self.shared.resume(state);
+        self.shared.usage.resume_calls(state.progress.calls);
+        state.due.drain(..).for_each(|due| self.shared.upcalls.push(due));
+        self.shared.replies.resume(state.progress.deferred, std::mem::take(&mut state.progress.printed));
         Ok(())
     }
 
@@ -233,7 +251,8 @@ impl Session {
     }
 
     fn release(&mut self, object: u32) -> Result<(), RebuildError> {
-        self.execute_quietly(&our_head(kdclRelease::OPCODE), &encoded(&kdclRelease { object })).map(drop)
+        execute_quietly(self, &our_head(kdclRelease::OPCODE), &encoded(&kdclRelease { object }))?;
+        Ok(())
     }
 
     fn replay_one(&mut self, record: &Record) -> Result<(), RebuildError> {
@@ -244,34 +263,15 @@ impl Session {
             self.uploads.give(record.thread, bytes.to_vec());
         }
         let was = record.told.as_deref().and_then(<[u8]>::first_chunk).map(|code| Code(i32::from_le_bytes(*code)));
-        let code = self.run(record.opcode, record)?;
+        let code = replay(self, &record.head(), record)?;
         match was {
             // A build that failed may as well succeed: no thread uses it.
             Some(was) if was != Code::SUCCESS => Ok(()),
-            Some(_) if code != Code::SUCCESS => Err(RebuildError::Build {
-                code,
-                log: self.log_of(Frame::new(&head(record), 0, &record.payload).word(0)),
-            }),
+            Some(_) if code != Code::SUCCESS => {
+                Err(RebuildError::Build { code, log: self.log_of(record.first_word().unwrap_or(0)) })
+            }
             _ if code == Code::SUCCESS || is_end(record.opcode) => Ok(()),
-            _ => Err(RebuildError::Refused { message: message_name(record.opcode).unwrap_or("a message"), code }),
-        }
-    }
-
-    /// Executes a frame; how it came out.
-    fn run(&mut self, opcode: u16, record: &Record) -> Result<Code, RebuildError> {
-        let message = message_name(opcode).unwrap_or("a message");
-        if !is_kept(opcode) && !is_end(opcode) {
-            return Err(RebuildError::NotKept { message });
-        }
-        self.execute_quietly(&head(record), &record.payload)
-    }
-
-    fn execute_quietly(&mut self, head: &FrameHead, payload: &[u8]) -> Result<Code, RebuildError> {
-        self.replay.outcome = Code::SUCCESS;
-        match dispatch(self, head, payload) {
-            Ok(()) => Ok(self.replay.outcome),
-            Err(Fault::Cl(code)) => Ok(code),
-            Err(Fault::Fatal(error)) => Err(error.into()),
+            _ => Err(RebuildError::Refused { message: OpenCl::MESSAGES.name_of(record.opcode), code }),
         }
     }
 
@@ -317,20 +317,20 @@ impl Session {
     /// Shared virtual memory, wherever the driver gives it.
     fn allocate(&mut self, record: &Record) -> Result<u64, RebuildError> {
         let before: Vec<u64> = self.svm.addresses().collect();
-        let code = self.run(record.opcode, record)?;
+        let code = replay(self, &record.head(), record)?;
         let new = self.svm.addresses().find(|address| !before.contains(address));
         new.ok_or(RebuildError::Refused { message: kdclSvmAlloc::NAME, code })
     }
 
     fn free(&mut self, record: &Record, address: u64) -> Result<(), RebuildError> {
-        let head = FrameHead { opcode: kdclSvmFree::OPCODE, ..head(record) };
-        self.execute_quietly(&head, &encoded(&kdclSvmFree { address }))?;
+        let head = FrameHead { opcode: kdclSvmFree::OPCODE, ..record.head() };
+        execute_quietly(self, &head, &encoded(&kdclSvmFree { address }))?;
         Ok(())
     }
 
     /// Events, as events of our own setting: the thread that waits for one or asks for its state gets what it had come to.
     fn make_events(&mut self, events: &[Event], callbacks: &[Callback]) -> Result<(), RebuildError> {
-        let mut run = |opcode, message, payload: Vec<u8>| match self.execute_quietly(&our_head(opcode), &payload)? {
+        let mut run = |opcode, message, payload: Vec<u8>| match execute_quietly(self, &our_head(opcode), &payload)? {
             Code::SUCCESS => Ok(()),
             code => Err(RebuildError::Refused { message, code }),
         };
@@ -418,11 +418,6 @@ impl Session {
         let logs: Vec<String> = self.shared.objects.of::<cl_device_id>().into_iter().map(log).collect();
         logs.into_iter().filter(|log| !log.is_empty()).collect::<Vec<_>>().join("\n")
     }
-}
-
-fn head(record: &Record) -> FrameHead {
-    let Record { order: sequence, thread, context, opcode, .. } = *record;
-    FrameHead { opcode, wants_reply: true, thread, context, sequence }
 }
 
 /// That of a frame of our own, which the program has not sent.

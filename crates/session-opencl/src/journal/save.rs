@@ -10,7 +10,7 @@ use std::ptr;
 
 use katydid_opencl_sys::constant::{EVENT_COMMAND_EXECUTION_STATUS, EVENT_CONTEXT, KERNEL_EXEC_INFO_SVM_PTRS};
 use katydid_opencl_sys::{Code, cl_context, cl_event};
-use katydid_session_core::{Record, Step};
+use katydid_session_core::{Record, SavedProgress, Step};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::opencl::message::{
     kdclBuild, kdclContext, kdclDefaultQueue, kdclLink, kdclRelease, kdclSetArgument, kdclSetExecInfo, kdclSubDevices,
@@ -171,15 +171,15 @@ impl Session {
     ///
     /// [`SaveError`]; the session can go on.
     pub(crate) fn state(&mut self) -> Result<State, SaveError> {
-        let (stdout, stderr) = self.shared.unread();
         let mut blobs: Vec<_> = self.blobs.iter().map(|(thread, bytes)| (*thread, bytes.clone())).collect();
         blobs.sort();
         Ok(State {
-            deferred: self.shared.deferred(),
-            calls: self.shared.usage.calls(),
-            frames: self.frames,
-            stdout,
-            stderr,
+            progress: SavedProgress {
+                deferred: self.shared.replies.deferred(),
+                calls: self.shared.usage.calls(),
+                frames: self.main_loop.frames,
+                printed: self.shared.replies.unread(),
+            },
             uploads: self.uploads.unfinished(),
             blobs,
             upcall: self.shared.upcalls.waiting(),

@@ -23,18 +23,19 @@
 
 use std::collections::BTreeMap;
 
-use katydid_session_core::{MessageTable, Messages, Record, StateError};
-use katydid_wire::codec::{Field, Reader};
+use katydid_session_core::{
+    Api as _, MessageTable, Record, SavedProgress, StateError, StateFormat, Unfinished, put_all, put_kept, put_uploads,
+    take_all, take_kept, take_uploads, upcall_head,
+};
+use katydid_wire::codec::{Field as _, Message as _, Reader};
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::message::{kdclUpcallNext, message_layout, message_name};
+use katydid_wire::opencl::message::kdclUpcallNext;
 
+use crate::calls::shared::OpenCl;
 use crate::calls::upcalls::DueCallback;
 
-const MAGIC: [u8; 8] = *b"kdclstat";
-/// The version that this build writes, and the newest that it reads.
-const VERSION: u32 = 1;
-/// The messages that its records name.
-const MESSAGES: Messages = Messages { name: message_name, layout: message_layout };
+/// How it begins, and what this build writes.
+const FORMAT: StateFormat = StateFormat { magic: *b"kdclstat", version: 1 };
 
 /// A platform as the program found it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -97,12 +98,8 @@ pub(crate) struct PendingRead {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) platforms: Vec<Platform>,
-    pub(crate) deferred: i32,
-    pub(crate) calls: u64,
-    pub(crate) frames: u64,
-    pub(crate) stdout: Vec<u8>,
-    pub(crate) stderr: Vec<u8>,
-    pub(crate) uploads: Vec<(u32, u64, Vec<u8>)>,
+    pub(crate) progress: SavedProgress,
+    pub(crate) uploads: Unfinished,
     pub(crate) blobs: Vec<(u32, Vec<u8>)>,
     /// The frame in which the program's upcall thread waits.
     pub(crate) upcall: Option<FrameHead>,
@@ -114,19 +111,6 @@ pub(crate) struct State {
     pub(crate) pending_reads: Vec<PendingRead>,
     pub(crate) told: BTreeMap<(u32, u32), Vec<u8>>,
     pub(crate) groups: Vec<(u32, u32, [u64; 4])>,
-}
-
-fn put_all<T>(out: &mut Vec<u8>, list: impl ExactSizeIterator<Item = T>, mut put: impl FnMut(T, &mut Vec<u8>)) {
-    (list.len() as u32).put(out);
-    list.for_each(|item| put(item, out));
-}
-
-fn take_all<T>(
-    reader: &mut Reader<'_>,
-    mut take: impl FnMut(&mut Reader<'_>) -> Result<T, StateError>,
-) -> Result<Vec<T>, StateError> {
-    let count = reader.take::<u32>()?;
-    (0..count).map(|_| take(reader)).collect()
 }
 
 impl Platform {
@@ -153,10 +137,9 @@ impl Platform {
 
 impl State {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let (mut names, mut records) = (MessageTable::new(MESSAGES), Vec::new());
+        let (mut names, mut records) = (MessageTable::new(OpenCl::MESSAGES), Vec::new());
         put_all(&mut records, self.records.iter(), |record, out| record.put(&mut names, out));
-        let mut out = MAGIC.to_vec();
-        VERSION.put(&mut out);
+        let mut out = FORMAT.begin();
         put_all(&mut out, self.platforms.iter(), Platform::put);
         self.put_pending(&mut out);
         names.put(&mut out);
@@ -198,19 +181,9 @@ impl State {
     }
 
     fn put_pending(&self, out: &mut Vec<u8>) {
-        self.deferred.put(out);
-        [self.calls, self.frames].iter().for_each(|number| number.put(out));
-        self.stdout.put(out);
-        self.stderr.put(out);
-        put_all(out, self.uploads.iter(), |(thread, total, bytes), out| {
-            thread.put(out);
-            total.put(out);
-            bytes.put(out);
-        });
-        put_all(out, self.blobs.iter(), |(thread, bytes), out| {
-            thread.put(out);
-            bytes.put(out);
-        });
+        self.progress.put(out);
+        put_uploads(&self.uploads, out);
+        put_kept(&self.blobs, out);
         u8::from(self.upcall.is_some()).put(out);
         if let Some(head) = &self.upcall {
             head.thread.put(out);
@@ -227,16 +200,10 @@ impl State {
     ///
     /// [`StateError`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StateError> {
-        let rest = bytes.strip_prefix(&MAGIC).ok_or(StateError::Magic)?;
-        let mut reader = Reader::new("the state of a session", rest);
-        match reader.take::<u32>()? {
-            VERSION => {}
-            0 => return Err(StateError::Damaged { what: "version 0" }),
-            found => return Err(StateError::TooNew { found, newest: VERSION }),
-        }
+        let (mut reader, _) = FORMAT.open(bytes)?;
         let mut state = Self { platforms: take_all(&mut reader, Platform::take)?, ..Self::default() };
         state.take_pending(&mut reader)?;
-        let names = MessageTable::take(MESSAGES, &mut reader)?;
+        let names = MessageTable::take(OpenCl::MESSAGES, &mut reader)?;
         state.records = take_all(&mut reader, |reader| Record::take(&names, reader))?;
         state.events = take_all(&mut reader, |reader| {
             let (id, context, status) = (reader.take()?, reader.take()?, reader.take()?);
@@ -263,13 +230,10 @@ impl State {
     }
 
     fn take_pending(&mut self, reader: &mut Reader<'_>) -> Result<(), StateError> {
-        self.deferred = reader.take()?;
-        (self.calls, self.frames) = (reader.take()?, reader.take()?);
-        (self.stdout, self.stderr) = (reader.take()?, reader.take()?);
-        self.uploads = take_all(reader, |reader| Ok((reader.take()?, reader.take()?, reader.take()?)))?;
-        self.blobs = take_all(reader, |reader| Ok((reader.take()?, reader.take()?)))?;
+        self.progress = SavedProgress::take(reader)?;
+        (self.uploads, self.blobs) = (take_uploads(reader)?, take_kept(reader)?);
         if reader.take::<u8>()? != 0 {
-            self.upcall = Some(upcall(reader.take()?, reader.take()?)?);
+            self.upcall = Some(upcall_head(kdclUpcallNext::OPCODE, reader.take()?, 0, reader.take()?)?);
         }
         self.due = take_all(reader, |reader| {
             Ok(DueCallback { token: reader.take()?, status: reader.take()?, text: reader.take()? })
@@ -278,21 +242,11 @@ impl State {
     }
 }
 
-/// The frame whose reply the upcall thread waits for.
-fn upcall(thread: u32, sequence: u64) -> Result<FrameHead, StateError> {
-    use katydid_wire::codec::Message as _;
-    if thread == 0 {
-        return Err(StateError::Damaged { what: "thread 0" });
-    }
-    Ok(FrameHead { opcode: kdclUpcallNext::OPCODE, wants_reply: true, thread, context: 0, sequence })
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use katydid_session_core::Step;
-    use katydid_wire::codec::Message as _;
+    use katydid_session_core::{Printed, Step};
     use katydid_wire::opencl::message::kdclProgram;
 
     use super::*;
@@ -312,13 +266,15 @@ mod tests {
         };
         State {
             platforms: vec![Platform { name: "PoCL".into(), devices: vec![device] }],
-            deferred: -5,
-            calls: 9,
-            frames: 12,
-            stdout: b"out".to_vec(),
+            progress: SavedProgress {
+                deferred: (-5_i32).cast_unsigned(),
+                calls: 9,
+                frames: 12,
+                printed: Printed { stdout: b"out".to_vec(), stderr: Vec::new() },
+            },
             uploads: vec![(1, 10, vec![4])],
             blobs: vec![(2, vec![5, 6])],
-            upcall: Some(upcall(3, 11).unwrap()),
+            upcall: Some(upcall_head(kdclUpcallNext::OPCODE, 3, 0, 11).unwrap()),
             due: vec![DueCallback { token: 4, status: -1, text: b"x".to_vec() }],
             records: vec![record],
             events: vec![Event { id: 1, context: 2, status: 0, times: BTreeMap::from([(0x1280, 77)]) }],

@@ -37,13 +37,13 @@ fn parts(id: u32) -> (usize, usize) {
 fn vacant<H: Handle>(entries: &mut Entries, id: u32) -> Result<&mut Option<LeakedRef>, SessionError> {
     let (kind, number) = parts(id);
     if kind != H::KIND as usize || number >= MAX_OBJECTS {
-        return Err(SessionError::BadId { id, why: "no honest program gives" });
+        return Err(SessionError::BadNewId { id, why: "no honest program gives" });
     }
-    let Some(list) = entries.get_mut(kind) else { return Err(SessionError::BadId { id, why: "is of no kind" }) };
+    let Some(list) = entries.get_mut(kind) else { return Err(SessionError::BadNewId { id, why: "is of no kind" }) };
     if list.len() <= number {
         list.resize_with(number + 1, || None);
     }
-    list.get_mut(number).filter(|entry| entry.is_none()).ok_or(SessionError::BadId { id, why: "another object has" })
+    list.get_mut(number).filter(|entry| entry.is_none()).ok_or(SessionError::BadNewId { id, why: "another object has" })
 }
 
 impl Objects {
