@@ -11,10 +11,9 @@ mod params;
 mod raw;
 mod update;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use katydid_cuda_sys::{CUevent, CUresult, CUstream};
+use katydid_cuda_sys::{CUevent, CUstream};
 
 use crate::backend::{Backend, Outcome};
 use crate::capture::{Place, StreamKey, Taken};
@@ -22,33 +21,29 @@ use crate::graph::State;
 use crate::legality::Call;
 use crate::params::Params;
 use crate::plan::Plan;
+use crate::store::Store;
 
 /// The graphs and captures of a process.
 #[derive(Debug)]
 pub struct Graphs<B> {
     pub(crate) backend: B,
-    state: Mutex<State>,
-    /// Captures under way, and events that stand for a place in one: without any, most calls need no look.
-    captures: AtomicUsize,
-    /// Blocks of memory that belong to graphs.
-    blocks: AtomicUsize,
+    store: Arc<Store>,
 }
 
 impl<B: Backend> Graphs<B> {
     /// No graphs yet.
     pub fn new(backend: B) -> Self {
-        let (state, captures, blocks) = (Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { backend, state, captures, blocks }
+        Self::with_store(backend, Arc::default())
+    }
+
+    /// The graphs of a store.
+    pub fn with_store(backend: B, store: Arc<Store>) -> Self {
+        Self { backend, store }
     }
 
     /// Runs `body` under the lock; destructors that came due run after it.
     pub(crate) fn with<T>(&self, body: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = body(&mut state);
-        self.captures.store(state.captures.load(), Ordering::Release);
-        self.blocks.store(state.memory.count(), Ordering::Release);
-        let due = state.objects.take_due();
-        drop(state);
+        let (answer, due) = self.store.with(body);
         due.into_iter().for_each(|(function, data)| self.backend.destruct(function, data));
         answer
     }
@@ -60,7 +55,7 @@ impl<B: Backend> Graphs<B> {
 
     /// Nothing is captured, and no event was last recorded in a capture.
     pub fn is_quiet(&self) -> bool {
-        self.captures.load(Ordering::Acquire) == 0
+        self.store.is_quiet()
     }
 
     /// Refuses a call that a capture forbids.
@@ -117,10 +112,9 @@ impl<B: Backend> Graphs<B> {
     ///
     /// # Errors
     ///
-    /// 900 in a capture.
+    /// As [`Store::refuse_captured`].
     pub fn refuse_captured(&self, place: Place) -> Outcome {
-        let refused = || Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
-        self.take_or_spoil(place, refused).map(drop)
+        self.store.refuse_captured(place)
     }
 
     /// An event is recorded in a stream.
@@ -182,7 +176,7 @@ impl<B: Backend> Graphs<B> {
     ///
     /// `ERROR_INVALID_VALUE` for memory of a graph that is not allocated.
     pub fn free(&self, address: u64) -> Outcome<bool> {
-        if self.blocks.load(Ordering::Acquire) == 0 {
+        if !self.store.has_blocks() {
             return Ok(false);
         }
         self.ask(|state| state.memory.free(address))

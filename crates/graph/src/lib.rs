@@ -9,6 +9,7 @@
 //! | what nodes do | `params` |
 //! | graphs, nodes, edges, clones | `graph`, `edges`, `clone` |
 //! | capture | `capture`, `legality` |
+//! | everything there is, under one lock | `store` |
 //! | executable graphs | `plan`, `exec`, `update` |
 //! | memory, user objects, drawings | `memory`, `objects`, `dot` |
 //! | the functions of the driver API | `api`, `functions` |
@@ -29,6 +30,7 @@ mod memory;
 mod objects;
 mod params;
 mod plan;
+mod store;
 mod update;
 
 pub use api::Graphs;
@@ -39,3 +41,4 @@ pub use legality::Call;
 pub use memory::Usage;
 pub use params::{Alloc, Arguments, Attributes, Batch, Conditional, Host, Kept, Kernel, Memcpy, Memset, Params};
 pub use plan::{Plan, Step};
+pub use store::Store;

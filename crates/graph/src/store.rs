@@ -1,0 +1,67 @@
+//! The graphs and captures of a process, without what runs them.
+//!
+//! A driver library's streams sit below its graphs. They ask the store whether a capture is under way; everything else
+//! goes through [`Graphs`](crate::Graphs), which joins a store with a backend.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use katydid_cuda_sys::CUresult;
+
+use crate::backend::Outcome;
+use crate::capture::Place;
+use crate::graph::State;
+
+/// Destructors that came due: address of the function, and its data.
+type Due = Vec<(usize, usize)>;
+
+/// The graphs and captures of a process.
+#[derive(Debug, Default)]
+pub struct Store {
+    state: Mutex<State>,
+    /// Captures under way, and events that stand for a place in one: without any, most calls need no look.
+    captures: AtomicUsize,
+    /// Blocks of memory that belong to graphs.
+    blocks: AtomicUsize,
+}
+
+impl Store {
+    /// Runs `body` under the lock. The caller runs the destructors that came due.
+    pub(crate) fn with<T>(&self, body: impl FnOnce(&mut State) -> T) -> (T, Due) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = body(&mut state);
+        self.captures.store(state.captures.load(), Ordering::Release);
+        self.blocks.store(state.memory.count(), Ordering::Release);
+        (answer, state.objects.take_due())
+    }
+
+    /// Nothing is captured, and no event was last recorded in a capture.
+    pub fn is_quiet(&self) -> bool {
+        self.captures.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether graphs own any memory.
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.blocks.load(Ordering::Acquire) != 0
+    }
+
+    /// Refuses what cannot be captured at all, which spoils the capture.
+    ///
+    /// # Errors
+    ///
+    /// 900 in a capture, 901 in a spoilt one, 906 for the legacy default stream.
+    pub fn refuse_captured(&self, place: Place) -> Outcome {
+        if self.is_quiet() {
+            return Ok(());
+        }
+        let refuse = |state: &mut State| {
+            if !state.captures.is_captured(place)? {
+                return Ok(());
+            }
+            state.captures.spoil(place.key);
+            Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        };
+        // Neither looking at captures nor spoiling one ends an object, so no destructor comes due.
+        self.with(refuse).0
+    }
+}
