@@ -2,6 +2,7 @@
 
 pub(crate) mod clusters;
 pub(crate) mod function;
+pub(crate) mod function_settings;
 pub(crate) mod image;
 pub(crate) mod jit;
 pub(crate) mod launch;

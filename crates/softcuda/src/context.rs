@@ -5,3 +5,5 @@ pub(crate) mod green;
 pub(crate) mod limits;
 pub(crate) mod primary;
 pub(crate) mod stack;
+pub(crate) mod state;
+pub(crate) mod teardown;

@@ -2,4 +2,5 @@
 
 pub(crate) mod linear;
 pub(crate) mod plane;
+pub(crate) mod side;
 pub(crate) mod transfer;

@@ -17,7 +17,7 @@ use katydid_cuda_sys as sys;
 use sys::CUresult;
 
 // What the generated symbols call beside `entry` and `refused`.
-pub(crate) use crate::sync::stream::with_per_thread_default;
+pub(crate) use crate::sync::default_stream::with_per_thread_default;
 
 /// What every function of the core gives.
 pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
@@ -30,7 +30,7 @@ pub(crate) fn entry(function: sys::Function, body: impl FnOnce() -> CUresult) ->
     });
     if code != CUresult::SUCCESS {
         // A listener may call any function.
-        crate::sync::stream::outside_of_call(|| katydid_driver_state::log::note(function.name(), code));
+        crate::sync::default_stream::outside_of_call(|| katydid_driver_state::log::note(function.name(), code));
     }
     code
 }

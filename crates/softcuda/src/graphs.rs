@@ -6,7 +6,9 @@
 
 mod backend;
 pub(crate) mod capture;
-mod condition;
+pub(crate) mod captures;
+pub(crate) mod condition;
+mod prepared;
 mod run;
 mod tasks;
 mod volume;
@@ -18,11 +20,10 @@ use katydid_graph::{Call, Graphs};
 use crate::ffi::Outcome;
 
 pub(crate) use backend::Soft;
-pub(crate) use condition::set as set_condition;
 
 /// The graphs of this process.
 pub(crate) fn of_process() -> &'static Graphs<Soft> {
-    static GRAPHS: LazyLock<Graphs<Soft>> = LazyLock::new(|| Graphs::new(Soft));
+    static GRAPHS: LazyLock<Graphs<Soft>> = LazyLock::new(|| Graphs::with_store(Soft, captures::store()));
     &GRAPHS
 }
 

@@ -14,6 +14,17 @@
 //! | `graphs` | graphs and stream capture |
 //! | `code` | modules, libraries, functions, launches, occupancy |
 //!
+//! Modules use each other in one direction. From the bottom up:
+//!
+//! 1. the C interface, handles, settings, the state of the process (`ffi`, `process`);
+//! 2. pages, heaps, the address space, memory of a device, devices (`memory::space`, `process::device`);
+//! 3. a context without its streams, jobs, streams, a context with them (`context::state`, `sync::stream`);
+//! 4. contexts, current ones and streams by handle (`context::contexts`, `context::stack`, `sync::streams`), events;
+//! 5. pools and the other memory of programs, arrays and textures;
+//! 6. functions, modules, libraries, launches, then graphs that run them;
+//! 7. copies, fills and waits, which streams under capture take into a graph (`graphs::capture`);
+//! 8. the end of a context (`context::teardown`), primary and green contexts, `cuInit`, `api`.
+//!
 //! The rule: nothing a program passes in may crash the process, other than host pointers that the real driver would
 //! crash on as well. Device addresses are host addresses, and every one of them is looked up before it is touched.
 

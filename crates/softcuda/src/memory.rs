@@ -2,6 +2,7 @@
 
 pub(crate) mod allocation;
 pub(crate) mod device_heap;
+pub(crate) mod device_memory;
 pub(crate) mod heap;
 pub(crate) mod host;
 pub(crate) mod ipc;
@@ -9,6 +10,7 @@ pub(crate) mod managed;
 pub(crate) mod pages;
 pub(crate) mod peer_processes;
 pub(crate) mod physical;
+pub(crate) mod physical_file;
 pub(crate) mod pointer;
 pub(crate) mod pool;
 pub(crate) mod shared_marks;

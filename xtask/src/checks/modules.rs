@@ -35,7 +35,6 @@ const EXEMPT: &[(&str, usize)] = &[
     ("session", 42),
     ("session-opencl", 2),
     ("shim-opencl", 28),
-    ("softcuda", 47),
     ("tests", 3),
     ("worker", 16),
 ];

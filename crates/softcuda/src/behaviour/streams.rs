@@ -1,7 +1,7 @@
 //! Order between streams, events, and words in memory.
 
 use super::*;
-use crate::sync::stream::with_per_thread_default;
+use crate::sync::default_stream::with_per_thread_default;
 
 #[test]
 fn a_stream_runs_in_order_while_its_owner_goes_on() {

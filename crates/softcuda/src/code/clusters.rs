@@ -3,46 +3,14 @@
 //! The code of a kernel may fix its cluster, a program may fix it for a kernel whose code does not, and a launch may ask for
 //! one; those that are given must agree. Everything that is wrong with clusters has one code, 912.
 
-use std::sync::atomic::{AtomicI32, Ordering};
-
 use katydid_cuda_sys::{CUlaunchAttribute, CUresult, launch_attribute as id};
 use katydid_ptx_exec::{Kernel, MAX_CLUSTER};
 
-use crate::code::function::Settings;
+use crate::code::function_settings::{Cluster, Settings};
 use crate::ffi::Outcome;
 
 /// Most blocks of a cluster, unless a kernel has been allowed more.
 const PORTABLE: u32 = 8;
-
-/// Blocks along each axis.
-pub(crate) type Cluster = [u32; 3];
-
-/// A cluster that a program sets on a kernel, axis by axis; it counts when all three have been set.
-#[derive(Debug, Default)]
-pub(crate) struct Fixed([AtomicI32; 3]);
-
-impl Fixed {
-    /// The value of an axis: what the code says, else what has been set.
-    pub(crate) fn axis(&self, kernel: &Kernel, axis: usize) -> i32 {
-        let of_code = kernel.required_cluster.map(|cluster| i32::try_from(cluster[axis]).unwrap_or(i32::MAX));
-        of_code.unwrap_or_else(|| self.0[axis].load(Ordering::Relaxed))
-    }
-
-    /// Sets an axis of a kernel whose code leaves it open.
-    pub(crate) fn set(&self, kernel: &Kernel, axis: usize, value: i32) -> Outcome {
-        if kernel.required_cluster.is_some() || value < 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        self.0[axis].store(value, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// The cluster of a kernel, if code or program have fixed it.
-    fn cluster(&self, kernel: &Kernel) -> Option<Cluster> {
-        let set = [0, 1, 2].map(|axis| self.axis(kernel, axis).cast_unsigned());
-        (!set.contains(&0)).then_some(set)
-    }
-}
 
 /// The cluster that launch attributes ask for; none of any size is no wish.
 pub(crate) fn asked(attributes: &[CUlaunchAttribute]) -> Option<Cluster> {

@@ -1,54 +1,19 @@
 //! Functions of modules: what they need, and what has been set on them.
 
 use std::ffi::CString;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use katydid_cuda_sys::{CUfunction, CUresult, function_attribute as id};
 use katydid_driver_state::launch::OldLaunch;
 use katydid_ptx_exec::Kernel;
 
-use crate::code::clusters::Fixed;
-use crate::code::library;
-use crate::code::module::Module;
+use crate::code::function_settings::Settings;
 use crate::code::occupancy::threads_by_registers;
-use crate::context::contexts::Context;
 use crate::ffi::Outcome;
-use crate::process::attributes::{CAPABILITY, SHARED_DEFAULT, SHARED_OPT_IN};
+use crate::process::attributes::{CAPABILITY, SHARED_OPT_IN};
 use crate::process::handles::{Registry, mint};
 use crate::process::state;
-
-/// What can be set on a function. A kernel of a library and its functions in all contexts of a device share one.
-pub(crate) struct Settings {
-    /// Most dynamic shared memory of a launch, in bytes.
-    pub(crate) most_dynamic: AtomicU32,
-    /// Preferred share of shared memory in percent, -1 for none: a hint.
-    carveout: AtomicI32,
-    /// Whether larger clusters than portable ones are allowed.
-    large_clusters: AtomicI32,
-    /// Cluster scheduling: a hint.
-    scheduling: AtomicI32,
-    /// The cluster that launches get.
-    pub(crate) cluster: Fixed,
-}
-
-impl Settings {
-    /// What a kernel starts with.
-    pub(crate) fn for_kernel(kernel: &Kernel) -> Arc<Self> {
-        Arc::new(Self {
-            most_dynamic: AtomicU32::new(SHARED_DEFAULT.saturating_sub(kernel.static_shared)),
-            carveout: AtomicI32::new(-1),
-            large_clusters: AtomicI32::new(0),
-            scheduling: AtomicI32::new(0),
-            cluster: Fixed::default(),
-        })
-    }
-
-    /// Whether clusters may be larger than what every device can run.
-    pub(crate) fn allows_large_clusters(&self) -> bool {
-        self.large_clusters.load(Ordering::Relaxed) != 0
-    }
-}
 
 /// The value of a function attribute.
 pub(crate) fn attribute(kernel: &Kernel, settings: &Settings, attribute: u32) -> Outcome<i32> {
@@ -100,7 +65,8 @@ pub(crate) struct Function {
     pub(crate) handle: usize,
     /// Handle of its module.
     pub(crate) module: usize,
-    context_id: u64,
+    /// Id of the context that its module was loaded into.
+    pub(crate) context_id: u64,
     /// Its code.
     pub(crate) kernel: Arc<Kernel>,
     /// Its name, as C wants it.
@@ -114,12 +80,11 @@ pub(crate) struct Function {
 /// Functions whose module is alive.
 static FUNCTIONS: Registry<Function> = Registry::new();
 
-/// Makes a function of a module.
-pub(crate) fn register(module: &Module, kernel: Arc<Kernel>, settings: Arc<Settings>) -> Arc<Function> {
+/// Makes a function of a module in a context.
+pub(crate) fn register(module: usize, context_id: u64, kernel: Arc<Kernel>, settings: Arc<Settings>) -> Arc<Function> {
     let name = CString::new(kernel.name.as_str()).unwrap_or_default();
-    let (handle, context_id) = (mint(), module.context_id);
-    let function =
-        Arc::new(Function { handle, module: module.handle, context_id, kernel, name, settings, old: Mutex::default() });
+    let (handle, old) = (mint(), Mutex::default());
+    let function = Arc::new(Function { handle, module, context_id, kernel, name, settings, old });
     FUNCTIONS.insert(handle, Arc::clone(&function));
     function
 }
@@ -133,19 +98,4 @@ pub(crate) fn forget(module: usize) {
 pub(crate) fn resolve(handle: CUfunction) -> Outcome<Arc<Function>> {
     state::ready()?;
     FUNCTIONS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
-}
-
-/// What a launch or an occupancy question names: a function of `context`, or a library's kernel, cast to one.
-pub(crate) fn callable(handle: CUfunction, context: &Arc<Context>) -> Outcome<(Arc<Kernel>, Arc<Settings>)> {
-    match resolve(handle) {
-        Ok(function) if function.context_id == context.id => {
-            Ok((Arc::clone(&function.kernel), Arc::clone(&function.settings)))
-        }
-        Ok(_) => Err(CUresult::ERROR_INVALID_HANDLE),
-        Err(_) => {
-            let kernel = library::resolve_kernel(handle.address() as usize)?;
-            let function = kernel.function(context)?;
-            Ok((Arc::clone(&function.kernel), Arc::clone(&function.settings)))
-        }
-    }
 }

@@ -8,23 +8,23 @@ use katydid_cuda_sys::{CUevent, CUlaunchAttribute, CUresult, launch_attribute as
 use katydid_ptx_exec::texture::Bound;
 use katydid_ptx_exec::{AddressRange, Fault, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Question, Race};
 
-use crate::code::clusters::{self, Cluster};
-use crate::code::function::Settings;
-use crate::code::module;
+use crate::code::function_settings::{Cluster, Settings};
 use crate::code::occupancy::{Needs, threads_by_registers};
-use crate::context::contexts::Context;
+use crate::code::{clusters, module};
+use crate::context::state::Context;
 use crate::ffi::{Outcome, say};
-use crate::graphs;
+use crate::graphs::condition;
+use crate::memory::allocation;
 use crate::memory::space::{self, Access, Kind};
 use crate::process::attributes::{BLOCK, BLOCK_THREADS, GRID};
 use crate::process::device::{self, Device};
 use crate::process::settings;
 use crate::sync::event::{self, Event};
-use crate::sync::hold::{self, Place};
+use crate::sync::hold::{self, LaunchOrigin};
 use crate::sync::job::Job;
 use crate::sync::stream::Stream;
-use crate::texture::object;
-use crate::texture::reference::{self, Bindings};
+use crate::texture::object::{self, Bindings};
+use crate::texture::reference;
 
 /// What `hold` says instead of a stream for nodes of a graph.
 const NO_STREAM: usize = 0;
@@ -128,8 +128,8 @@ pub(crate) fn events(attributes: &[CUlaunchAttribute]) -> Outcome<Vec<Arc<Event>
 /// Puts a checked launch into `stream`.
 pub(crate) fn launch(stream: &Arc<Stream>, kernel: Arc<Kernel>, shape: Shape, params: Vec<u8>) -> Outcome {
     stream.context()?.output.flush();
-    let (launch, place, references) = (shape.launch(kernel, params), stream.handle, reference::bindings());
-    stream.submit(Job::new(move |context| run_grid(context, place, Grid::new(launch), references))).map(drop)
+    let (launch, handle, references) = (shape.launch(kernel, params), stream.handle, reference::bindings());
+    stream.submit(Job::new(move |context| run_grid(context, handle, Grid::new(launch), references))).map(drop)
 }
 
 /// Puts a launch that was taken down as bytes into `stream`, whose context has its module.
@@ -144,8 +144,8 @@ pub(crate) fn go_on(stream: &Arc<Stream>, state: &[u8]) -> Outcome {
         say(&error.to_string());
         CUresult::ERROR_INVALID_VALUE
     })?;
-    let (place, references) = (stream.handle, reference::bindings());
-    stream.submit(Job::new(move |context| run_grid(context, place, Ok(grid), references))).map(drop)
+    let (handle, references) = (stream.handle, reference::bindings());
+    stream.submit(Job::new(move |context| run_grid(context, handle, Ok(grid), references))).map(drop)
 }
 
 /// Runs a launch of a graph to its end, or to its fault.
@@ -157,9 +157,9 @@ pub(crate) fn run(context: &Context, launch: Launch) -> Outcome {
 fn run_grid(context: &Context, stream: usize, grid: Result<Grid, Fault>, references: Bindings) -> Outcome {
     let _working = space::working();
     let limits = Limits { threads: settings::cores(), budget: u64::MAX };
-    let place = Place { context: context.handle, stream };
+    let origin = LaunchOrigin { context: context.handle, stream };
     let host = Reach { context, device: context.device.ordinal, peers: context.peers(), references };
-    let outcome = grid.and_then(|grid| hold::run(place, grid, &host, limits, &context.switch));
+    let outcome = grid.and_then(|grid| hold::run(origin, grid, &host, limits, &context.switch));
     outcome.map_err(|fault| {
         if settings::logging() {
             say(&fault.to_string());
@@ -217,7 +217,7 @@ impl Host for Reach<'_> {
     }
 
     fn allocate(&self, pool: Pool, size: u64, align: u64) -> Option<u64> {
-        self.context.heaps.allocate(self.context, pool, size, align)
+        allocation::allocate_in_heap(self.context, pool, size, align)
     }
 
     fn answer(&self, question: Question) -> Option<u64> {
@@ -259,6 +259,6 @@ impl Host for Reach<'_> {
     }
 
     fn set_condition(&self, handle: u64, value: u32) {
-        graphs::set_condition(handle, value);
+        condition::set(handle, value);
     }
 }

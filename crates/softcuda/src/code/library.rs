@@ -7,14 +7,15 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use katydid_cuda_sys::{CUlibrary, CUresult};
+use katydid_cuda_sys::{CUfunction, CUlibrary, CUresult};
 use katydid_ptx_exec::Kernel;
 
-use crate::code::function::{Function, Settings};
+use crate::code::function::{self, Function};
+use crate::code::function_settings::Settings;
 use crate::code::image::{Code, Imagined, Refusal};
 use crate::code::module::{self, Module};
-use crate::context::contexts::Context;
 use crate::context::stack;
+use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::process::handles::{Registry, mint};
 use crate::process::state;
@@ -55,7 +56,7 @@ impl Library {
     }
 
     /// Its module in `context`, loaded if that is the first use.
-    pub(crate) fn module(&self, context: &Arc<Context>) -> Outcome<Arc<Module>> {
+    pub(crate) fn module(&self, context: &Context) -> Outcome<Arc<Module>> {
         // Held while loading, so that two threads do not both load.
         let mut modules = self.modules();
         if let Some(module) = modules.get(&context.id) {
@@ -108,7 +109,7 @@ impl LibraryKernel {
     }
 
     /// Its function in `context`.
-    pub(crate) fn function(&self, context: &Arc<Context>) -> Outcome<Arc<Function>> {
+    pub(crate) fn function(&self, context: &Context) -> Outcome<Arc<Function>> {
         let module = self.library()?.module(context)?;
         module.function_with(&self.kernel.name, |_| self.settings(context.device.ordinal))
     }
@@ -151,6 +152,21 @@ pub(crate) fn resolve(handle: CUlibrary) -> Outcome<Arc<Library>> {
 pub(crate) fn resolve_kernel(handle: usize) -> Outcome<Arc<LibraryKernel>> {
     state::ready()?;
     KERNELS.get(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// What a launch or an occupancy question names: a function of `context`, or a library's kernel, cast to one.
+pub(crate) fn callable(handle: CUfunction, context: &Context) -> Outcome<(Arc<Kernel>, Arc<Settings>)> {
+    match function::resolve(handle) {
+        Ok(function) if function.context_id == context.id => {
+            Ok((Arc::clone(&function.kernel), Arc::clone(&function.settings)))
+        }
+        Ok(_) => Err(CUresult::ERROR_INVALID_HANDLE),
+        Err(_) => {
+            let kernel = resolve_kernel(handle.address() as usize)?;
+            let function = kernel.function(context)?;
+            Ok((Arc::clone(&function.kernel), Arc::clone(&function.settings)))
+        }
+    }
 }
 
 /// Forgets the modules of an ended context.

@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use katydid_cuda_sys::{CUmodule, CUresult};
 use katydid_ptx_exec::{GlobalMemory, Kernel, KernelInfo, Program, ReferenceKind};
 
-use crate::code::function::{self, Function, Settings};
+use crate::code::function::{self, Function};
+use crate::code::function_settings::Settings;
 use crate::code::image::{Code, Refusal};
-use crate::context::contexts::{self, Context};
+use crate::context::contexts;
+use crate::context::state::Context;
 use crate::copy::transfer::{self, Span};
 use crate::ffi::Outcome;
 use crate::memory::space::{self, Access};
@@ -91,7 +93,7 @@ impl Module {
         let mut functions = self.functions();
         let function = functions.entry(name.to_owned()).or_insert_with(|| {
             let settings = settings(&kernel);
-            function::register(self, kernel, settings)
+            function::register(self.handle, self.context_id, kernel, settings)
         });
         Ok(Arc::clone(function))
     }
@@ -167,7 +169,7 @@ fn displace(context: &Context) {
 }
 
 /// Loads code into `context`.
-pub(crate) fn load(context: &Arc<Context>, code: &Code) -> Result<Arc<Module>, Refusal> {
+pub(crate) fn load(context: &Context, code: &Code) -> Result<Arc<Module>, Refusal> {
     context.output.flush();
     displace(context);
     let mut variables = Variables { context, places: Vec::new() };

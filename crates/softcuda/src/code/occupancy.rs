@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use katydid_cuda_sys::CUresult;
 use katydid_ptx_exec::Kernel;
 
-use crate::code::function::Settings;
+use crate::code::function_settings::Settings;
 use crate::ffi::Outcome;
 use crate::process::attributes::{BLOCK_THREADS, BLOCKS, REGISTERS, SHARED, SHARED_OPT_IN, SHARED_RESERVED, THREADS};
 

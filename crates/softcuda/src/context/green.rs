@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use katydid_cuda_sys::{CUdevResource, CUresult, Pod as _};
 
-use crate::context::contexts::{self, Context};
+use crate::context::{contexts, primary, stack};
 use crate::ffi::Outcome;
 use crate::process::device::{self, Device};
 use crate::process::handles::{Registry, mint};
-use crate::sync::stream;
+use crate::process::state;
+use crate::sync::stream::LiveContext;
+use crate::sync::streams;
 
 /// `CU_DEV_RESOURCE_TYPE_SM`.
 const MULTIPROCESSORS: u32 = 1;
@@ -33,7 +35,7 @@ const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// Multiprocessors of a device.
 #[derive(Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct SmResource {
     device: i32,
     /// The split that made it; 0 for all that a device or a green context has.
     split: u64,
@@ -51,9 +53,9 @@ pub(crate) struct Green {
 }
 
 static GREENS: Registry<Green> = Registry::new();
-static DESCRIPTIONS: Registry<Part> = Registry::new();
+static DESCRIPTIONS: Registry<SmResource> = Registry::new();
 
-impl Part {
+impl SmResource {
     /// All that a device has.
     pub(crate) fn of_device(device: &Device) -> Self {
         Self { device: device.ordinal, split: 0, count: device.multiprocessors() }
@@ -106,15 +108,15 @@ impl Part {
 }
 
 /// Describes a context that is to have all of `parts`: a handle, which has no end.
-pub(crate) fn describe(parts: &[Part]) -> Outcome<usize> {
+pub(crate) fn describe(parts: &[SmResource]) -> Outcome<usize> {
     let Some((first, others)) = parts.split_first() else { return Err(WRONG) };
-    let same = |other: &Part| other.device == first.device && other.split == first.split && first.split != 0;
+    let same = |other: &SmResource| other.device == first.device && other.split == first.split && first.split != 0;
     if !others.iter().all(same) {
         return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
     }
     let handle = mint();
     let count = parts.iter().map(|part| part.count).sum();
-    DESCRIPTIONS.insert(handle, Arc::new(Part { count, ..*first }));
+    DESCRIPTIONS.insert(handle, Arc::new(SmResource { count, ..*first }));
     Ok(handle)
 }
 
@@ -125,8 +127,9 @@ pub(crate) fn create(description: usize, device: &'static Device, flags: u32) ->
     if flags != DEFAULT_STREAM || part.device != device.ordinal {
         return Err(WRONG);
     }
-    device.primary.retain(device)?;
+    primary::of(device).retain(device)?;
     let (handle, id) = (mint(), NEXT.fetch_add(1, Ordering::Relaxed));
+    contexts::add_name(handle, device.primary_handle);
     GREENS.insert(handle, Arc::new(Green { handle, id, device, count: part.count }));
     Ok(handle)
 }
@@ -134,16 +137,17 @@ pub(crate) fn create(description: usize, device: &'static Device, flags: u32) ->
 /// Ends a green context and the handles of its streams.
 pub(crate) fn destroy(handle: usize) -> Outcome {
     let green = GREENS.remove(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-    if let Some(primary) = contexts::living(green.device.primary.handle) {
+    contexts::remove_name(handle);
+    if let Some(primary) = contexts::living(green.device.primary_handle) {
         primary.drain();
     }
-    stream::forget_green(handle);
-    green.device.primary.release()
+    streams::forget_green(handle);
+    primary::of(green.device).release()
 }
 
 /// The green context of a handle.
 pub(crate) fn resolve(handle: usize) -> Outcome<Arc<Green>> {
-    crate::process::state::ready()?;
+    state::ready()?;
     GREENS.get(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)
 }
 
@@ -152,29 +156,24 @@ pub(crate) fn or_none(handle: usize) -> usize {
     if GREENS.get(handle).is_some() { handle } else { 0 }
 }
 
-/// The handle of the primary context that work in a green one belongs to.
-pub(crate) fn primary(handle: usize) -> Option<usize> {
-    GREENS.get(handle).map(|green| green.device.primary.handle)
-}
-
 impl Green {
     /// What it has, which may be split.
-    pub(crate) fn part(&self) -> Part {
-        Part { device: self.device.ordinal, split: 0, count: self.count }
+    pub(crate) fn part(&self) -> SmResource {
+        SmResource { device: self.device.ordinal, split: 0, count: self.count }
     }
 
     /// Its primary context.
-    pub(crate) fn context(&self) -> Outcome<Arc<Context>> {
-        let context = contexts::living(self.device.primary.handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)?;
+    pub(crate) fn context(&self) -> Outcome<Arc<LiveContext>> {
+        let context = contexts::living(self.device.primary_handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)?;
         context.healthy().map(|()| context)
     }
 }
 
 /// The part of a context: a green one's own, else its device's.
-pub(crate) fn part_of(handle: usize) -> Outcome<Part> {
+pub(crate) fn part_of(handle: usize) -> Outcome<SmResource> {
     match GREENS.get(handle) {
         Some(green) => Ok(green.part()),
-        None => Ok(Part::of_device(device::get(crate::context::stack::device_of(handle)?.ordinal)?)),
+        None => Ok(SmResource::of_device(device::get(stack::device_of(handle)?.ordinal)?)),
     }
 }
 
@@ -184,16 +183,16 @@ mod tests {
 
     #[test]
     fn parts_are_disjoint_and_come_back_from_what_programs_keep() {
-        let all = Part { device: 0, split: 0, count: 7 };
+        let all = SmResource { device: 0, split: 0, count: 7 };
         let (parts, rest) = all.split(None, 0, 3).unwrap();
         assert_eq!((parts.len(), parts[1].count, rest.count), (2, 3, 1));
-        let read = Part::read(&parts[0].resource()).unwrap();
+        let read = SmResource::read(&parts[0].resource()).unwrap();
         assert_eq!((read.count, read.split), (3, parts[0].split));
         assert_eq!(read.split(None, 0, 1).err(), Some(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION));
         assert_eq!(all.split(None, 0, 8).err(), Some(WRONG));
         assert_eq!(all.split(None, 4, 1).err(), Some(WRONG));
         let none = all.split(None, 0, 7).unwrap().1.resource();
-        assert_eq!(Part::read(&none).err(), Some(CUresult::ERROR_INVALID_RESOURCE_TYPE));
+        assert_eq!(SmResource::read(&none).err(), Some(CUresult::ERROR_INVALID_RESOURCE_TYPE));
         assert!(describe(&parts).is_ok());
         assert_eq!(describe(&[all, all]).err(), Some(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION));
     }

@@ -1,20 +1,22 @@
 //! Primary contexts: one a device, counted, under one handle for the life of the process.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use katydid_cuda_sys::CUresult;
 
-use crate::context::contexts::{self, Context};
+use crate::context::contexts;
+use crate::context::state::{API_VERSION, check_flags};
+use crate::context::teardown;
 use crate::ffi::Outcome;
 use crate::process::device::{self, Device};
-use crate::process::handles::mint;
 use crate::process::state;
+use crate::sync::stream::LiveContext;
 
-/// The primary context of a device. Its handle is the same before the first retain and after the last release.
+/// The primary context of one device. Its handle is the same before the first retain and after the last release.
 pub(crate) struct Primary {
-    /// The handle.
-    pub(crate) handle: usize,
+    /// Its handle.
+    handle: usize,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -27,15 +29,15 @@ struct State {
     /// What the next context starts with; an active one has its own.
     flags: u32,
     /// There while it is active.
-    context: Option<Arc<Context>>,
+    context: Option<Arc<LiveContext>>,
     /// The thread that is ending the context before; a new one under the same handle waits for that.
     ending: Option<ThreadId>,
 }
 
 impl Primary {
     /// An inactive one.
-    pub(crate) fn new() -> Self {
-        Self { handle: mint(), state: Mutex::default(), ended: Condvar::new() }
+    fn new(handle: usize) -> Self {
+        Self { handle, state: Mutex::default(), ended: Condvar::new() }
     }
 
     /// The state, locked. Never held while a context ends: its destructors may ask for it.
@@ -51,7 +53,7 @@ impl Primary {
         }
         state = self.ended.wait_while(state, |state| state.ending.is_some()).unwrap_or_else(PoisonError::into_inner);
         if state.context.is_none() {
-            state.context = Some(Context::new(self.handle, device, state.flags, contexts::API_VERSION)?);
+            state.context = Some(contexts::create_as(self.handle, device, state.flags, API_VERSION)?);
         }
         state.holds += 1;
         Ok(self.handle)
@@ -79,7 +81,7 @@ impl Primary {
         let Some(context) = state.context.take() else { return };
         state.ending = Some(thread::current().id());
         drop(state);
-        contexts::destroy(&context);
+        teardown::destroy(&context);
         self.state().ending = None;
         self.ended.notify_all();
     }
@@ -92,7 +94,7 @@ impl Primary {
 
     /// `cuDevicePrimaryCtxSetFlags` as it was before CUDA 11: of a context that is not active yet.
     pub(crate) fn set_first_flags(&self, flags: u32) -> Outcome {
-        contexts::check_flags(flags)?;
+        check_flags(flags)?;
         let mut state = self.state();
         if state.context.is_some() {
             return Err(CUresult::ERROR_PRIMARY_CONTEXT_ACTIVE);
@@ -103,37 +105,42 @@ impl Primary {
 
     /// Sets the flags of the context that is, or will be.
     pub(crate) fn set_flags(&self, flags: u32) -> Outcome {
-        contexts::check_flags(flags)?;
+        check_flags(flags)?;
         let mut state = self.state();
         state.flags = flags;
         state.context.as_ref().map_or(Ok(()), |context| context.set_flags(flags))
     }
 }
 
-/// The first device's primary context, made active if it is not.
-pub(crate) fn first() -> Outcome<Arc<Context>> {
-    state::ready()?;
-    let device = device::get(0)?;
-    let handle = device.primary.handle;
-    if contexts::living(handle).is_none() {
-        device.primary.retain(device)?;
-    }
-    contexts::living(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
+/// The primary contexts of all devices, by ordinal.
+static PRIMARIES: LazyLock<Vec<Primary>> =
+    LazyLock::new(|| device::all().iter().map(|device| Primary::new(device.primary_handle)).collect());
+
+/// The primary context of a device.
+pub(crate) fn of(device: &Device) -> &'static Primary {
+    &PRIMARIES[device.ordinal as usize]
 }
 
-/// The device whose primary context has this handle.
-pub(crate) fn device_of(handle: usize) -> Option<&'static Device> {
-    device::all().iter().find(|device| device.primary.handle == handle)
+/// The first device's primary context, made active if it is not.
+pub(crate) fn first() -> Outcome<Arc<LiveContext>> {
+    state::ready()?;
+    let device = device::get(0)?;
+    let handle = device.primary_handle;
+    if contexts::living(handle).is_none() {
+        of(device).retain(device)?;
+    }
+    contexts::living(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::handles::mint;
 
     #[test]
     fn the_handle_survives_the_context_and_releases_are_counted() {
         let device = device::get(0).unwrap();
-        let primary = Primary::new();
+        let primary = Primary::new(mint());
         let handle = primary.handle;
         assert_eq!(primary.release(), Err(CUresult::ERROR_INVALID_CONTEXT));
         assert_eq!((primary.retain(device), primary.retain(device)), (Ok(handle), Ok(handle)));

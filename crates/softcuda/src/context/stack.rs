@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::CUresult;
 
-use crate::context::contexts::{self, Context};
-use crate::context::primary;
+use crate::context::contexts;
 use crate::ffi::Outcome;
-use crate::process::device::Device;
+use crate::process::device::{self, Device};
 use crate::process::state;
+use crate::sync::stream::LiveContext;
 
 thread_local! {
     /// Handles, the current one last. No context is kept alive by being current. The main thread's stack is there for
@@ -50,7 +50,7 @@ pub(crate) fn handle() -> usize {
 
 /// Refuses a handle that is neither a living context nor a primary one.
 fn known(handle: usize) -> Outcome {
-    let known = contexts::living(handle).is_some() || primary::device_of(handle).is_some();
+    let known = contexts::living(handle).is_some() || device::by_primary(handle).is_some();
     if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_CONTEXT) }
 }
 
@@ -82,14 +82,14 @@ pub(crate) fn pop() -> Outcome<usize> {
 
 /// The current context, if it can do work: `INVALID_CONTEXT` without one, `CONTEXT_IS_DESTROYED` if it is not active,
 /// and the error that sticks to it if there is one.
-pub(crate) fn usable() -> Outcome<Arc<Context>> {
+pub(crate) fn usable() -> Outcome<Arc<LiveContext>> {
     let context = active()?;
     context.healthy()?;
     Ok(context)
 }
 
 /// The current context, healthy or not.
-pub(crate) fn active() -> Outcome<Arc<Context>> {
+pub(crate) fn active() -> Outcome<Arc<LiveContext>> {
     state::ready()?;
     match handle() {
         0 => Err(CUresult::ERROR_INVALID_CONTEXT),
@@ -98,7 +98,7 @@ pub(crate) fn active() -> Outcome<Arc<Context>> {
 }
 
 /// The context a handle argument means: 0 is the current one.
-pub(crate) fn named(handle: usize) -> Outcome<Arc<Context>> {
+pub(crate) fn named(handle: usize) -> Outcome<Arc<LiveContext>> {
     state::ready()?;
     match handle {
         0 => active(),
@@ -115,7 +115,7 @@ pub(crate) fn device_of(argument: usize) -> Outcome<&'static Device> {
     if let Some(context) = contexts::living(handle) {
         return Ok(context.device);
     }
-    match primary::device_of(handle) {
+    match device::by_primary(handle) {
         Some(device) => Ok(device),
         None if handle != 0 && argument == 0 => Err(CUresult::ERROR_CONTEXT_IS_DESTROYED),
         None => Err(CUresult::ERROR_INVALID_CONTEXT),

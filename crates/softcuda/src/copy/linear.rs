@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::CUresult;
 
-use crate::context::contexts::Context;
 use crate::context::stack;
+use crate::context::state::Context;
+use crate::copy::side::Side;
 use crate::copy::transfer::{self, Span};
 use crate::ffi::Outcome;
 use crate::graphs::capture;
@@ -22,15 +23,6 @@ const SNAPSHOT: u64 = 4 << 20;
 /// Copies up to this size are done by the calling thread if the stream is idle.
 pub(crate) const SHORT: u64 = 64 << 10;
 
-/// What one side of a copy may be.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// Memory that the device reaches.
-    Device,
-    /// Any memory.
-    Any,
-}
-
 /// Whether the call returns before the copy is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
@@ -38,21 +30,6 @@ pub(crate) enum When {
     Now,
     /// It does not, as far as the memory allows that.
     Later,
-}
-
-impl Side {
-    /// A checked span of this side.
-    pub(crate) fn span(self, context: &Context, address: u64, size: u64, access: Access) -> Outcome<Span> {
-        match self {
-            Self::Device => Span::reached(context, address, size, access),
-            Self::Any => Span::anywhere(context, address, size, access),
-        }
-    }
-
-    /// The same of work whose turn has come ([`Span::due`]).
-    pub(crate) fn due(self, context: &Context, address: u64, size: u64, access: Access) -> Span {
-        Span::due(context, address, size, access, matches!(self, Self::Any))
-    }
 }
 
 /// Refuses a copy whose sides are not what they may be.

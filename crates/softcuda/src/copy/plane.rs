@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMSET_NODE_PARAMS, CUresult, memory_type};
 
-use crate::copy::linear::{self, SHORT, Side, When};
+use crate::copy::linear::{self, SHORT, When};
+use crate::copy::side::Side;
 use crate::copy::transfer::{self, Span};
 use crate::ffi::Outcome;
 use crate::graphs::capture;

@@ -9,7 +9,7 @@ use std::ptr::{self, with_exposed_provenance, with_exposed_provenance_mut};
 
 use katydid_cuda_sys::CUresult;
 
-use crate::context::contexts::Context;
+use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::memory::space::{self, ALL_PEERS, Access};
 

@@ -7,30 +7,29 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{
-    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction,
-    CUlaunchAttribute, CUresult, CUstream, CUstreamBatchMemOpParams,
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction, CUstream,
+    CUstreamBatchMemOpParams,
 };
-use katydid_graph::{Attributes, Backend, Code, GraphId, Kept, Launch, Place, Plan, Step};
+use katydid_graph::{Backend, Code, GraphId, Kept, Launch, Place, Plan, Step};
 
+use super::prepared::{Prepared, context_of, fill_span, of_launch};
 use super::tasks::Tasks;
 use super::volume::Volume;
 use super::{condition, run};
 use crate::code::clusters;
-use crate::code::function::callable;
 use crate::code::launch::{Shape, events, is_cooperative};
-use crate::code::library;
+use crate::code::library::{self, callable};
 use crate::code::params::pack;
-use crate::context::contexts::{self, Context};
 use crate::context::stack;
-use crate::copy::transfer::Span;
 use crate::ffi::{Outcome, unsupported};
-use crate::memory::allocation;
-use crate::memory::space::{self, Access};
+use crate::memory::{allocation, space};
 use crate::process::{device, settings};
 use crate::sync::event::{self, Mark};
 use crate::sync::job::Job;
-use crate::sync::stream::{Stream, resolve};
-use crate::sync::wait_value::Operation;
+use crate::sync::memory_word::Operation;
+use crate::sync::stream::Stream;
+use crate::sync::streams::resolve;
+use crate::sync::synchronise;
 
 /// Alignment of memory that graphs allocate, in bytes.
 const ALIGN: u64 = 512;
@@ -45,23 +44,6 @@ fn last() -> MutexGuard<'static, Option<HashMap<u32, Arc<Mark>>>> {
 /// This library, as graphs see it.
 #[derive(Debug)]
 pub(crate) struct Soft;
-
-/// A kernel node's code: what its launch is made of.
-pub(super) struct Prepared {
-    pub(super) kernel: Arc<katydid_ptx_exec::Kernel>,
-    pub(super) shape: Shape,
-}
-
-/// The living context behind a handle that was checked before.
-pub(super) fn context_of(handle: usize) -> Outcome<Arc<Context>> {
-    contexts::living(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
-}
-
-/// Attributes of a node as those of a launch.
-pub(super) fn of_launch(attributes: &Attributes) -> Vec<CUlaunchAttribute> {
-    let one = |(id, value): (&u32, &[u64; 8])| CUlaunchAttribute { id: *id, value: *value, ..Default::default() };
-    attributes.iter().map(one).collect()
-}
 
 /// Memory that goes back when the last node and launch with it are gone.
 struct Memory(u64);
@@ -81,7 +63,7 @@ impl Backend for Soft {
     }
 
     fn function_of(&self, kernel: usize, context: usize) -> Outcome<usize> {
-        Ok(library::resolve_kernel(kernel)?.function(&context_of(context)?)?.handle)
+        Ok(library::resolve_kernel(kernel)?.function(&*context_of(context)?)?.handle)
     }
 
     fn context(&self, context: CUcontext) -> Outcome<usize> {
@@ -177,7 +159,7 @@ impl Backend for Soft {
             outcome
         });
         stream.submit(job)?;
-        if settings::launches_block() { stream.synchronise() } else { Ok(()) }
+        if settings::launches_block() { synchronise::stream(&stream) } else { Ok(()) }
     }
 
     fn upload(&self, _exec: u32, stream: CUstream) -> Outcome {
@@ -199,21 +181,4 @@ impl Backend for Soft {
             function(std::ptr::with_exposed_provenance_mut(data));
         }
     }
-}
-
-/// The bytes of a fill, looked up.
-pub(super) fn fill_span(context: &Context, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<Span> {
-    Span::reached(context, fill.dst, fill_size(fill)?, Access::ReadWrite)
-}
-
-/// How many they are, from the first to the last.
-pub(super) fn fill_size(fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<u64> {
-    let element = u64::from(fill.elementSize);
-    let row = (fill.width as u64).checked_mul(element);
-    let skipped = (fill.height as u64).saturating_sub(1).checked_mul(fill.pitch as u64);
-    let size = row.zip(skipped).and_then(|(row, skipped)| skipped.checked_add(row));
-    if !fill.dst.is_multiple_of(element.max(1)) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    size.ok_or(CUresult::ERROR_INVALID_VALUE)
 }

@@ -8,10 +8,10 @@ use katydid_cuda_sys::{
 use katydid_graph::{Batch, Host, Launch, Params, Taken};
 
 use super::of_process;
-use crate::copy::linear::Side;
+use crate::copy::side::Side;
 use crate::ffi::Outcome;
+use crate::sync::memory_word::Operation;
 use crate::sync::stream::Stream;
-use crate::sync::wait_value::Operation;
 
 fn took(taken: Taken) -> bool {
     taken == Taken::Yes

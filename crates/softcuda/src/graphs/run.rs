@@ -13,10 +13,10 @@ use std::thread::{Builder, Scope, scope};
 use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUresult, conditional_type};
 use katydid_graph::Host;
 
-use super::backend::fill_size;
+use super::prepared::fill_size;
 use super::tasks::{Action, Task, Tasks};
 use crate::code::launch;
-use crate::context::contexts::Context;
+use crate::context::state::Context;
 use crate::copy::transfer::{self, Span};
 use crate::ffi::Outcome;
 use crate::memory::space::Access;

@@ -7,25 +7,25 @@ use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUevent, CUresult};
 use katydid_graph::{Batch, Host, Kernel, Params, Plan, Step};
 use katydid_ptx_exec::Launch;
 
-use super::backend::{Prepared, context_of, fill_span, of_launch};
 use super::condition::{self, Condition};
+use super::prepared::{Prepared, context_of, fill_span, of_launch};
 use super::volume::Volume;
 use crate::code::launch::{Shape, is_cooperative};
-use crate::context::contexts::Context;
 use crate::ffi::Outcome;
 use crate::sync::event::{self, Mark};
-use crate::sync::wait_value::Operation;
+use crate::sync::memory_word::Operation;
+use crate::sync::stream::LiveContext;
 
 /// What a task does.
 pub(super) enum Action {
-    Kernel(Arc<Context>, Box<Launch>),
-    Copy(Arc<Context>, Volume),
-    Fill(Arc<Context>, CUDA_MEMSET_NODE_PARAMS),
+    Kernel(Arc<LiveContext>, Box<Launch>),
+    Copy(Arc<LiveContext>, Volume),
+    Fill(Arc<LiveContext>, CUDA_MEMSET_NODE_PARAMS),
     Host(Host),
     Child,
     Record(Arc<Mark>),
     Wait(Option<Arc<Mark>>),
-    Batch(Arc<Context>, Vec<Operation>),
+    Batch(Arc<LiveContext>, Vec<Operation>),
     Conditional(Arc<Condition>, u32),
     /// Only order: nodes that are empty or disabled, and memory, whose address is there as long as the graph.
     Nothing,

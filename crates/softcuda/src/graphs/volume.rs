@@ -2,8 +2,8 @@
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, memory_type};
 
-use crate::context::contexts::Context;
-use crate::copy::linear::Side;
+use crate::context::state::Context;
+use crate::copy::side::Side;
 use crate::copy::transfer::{self, Span};
 use crate::ffi::{Outcome, unsupported};
 use crate::memory::space::{self, Access};

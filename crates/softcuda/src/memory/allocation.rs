@@ -1,242 +1,21 @@
-//! Device memory: the arena of a device, its budget, and `cuMemAlloc` over them.
-//!
-//! The whole arena is reserved and readable from the start, without being backed: a page costs memory once it is
-//! touched, and freeing gives pages back. So an operation that still knows a freed range meets zeroes, not a hole.
-//! The budget counts what was asked for, not what was touched: running out is exact.
+//! `cuMemAlloc` and `cuMemFree` over the memory of devices.
 
-use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 
-use katydid_cuda_sys::CUresult;
+use katydid_cuda_sys::{CUresult, limit};
+use katydid_ptx_exec::Pool;
 
-use crate::context::contexts::{self, Context};
-use crate::context::stack;
+use crate::context::state::Context;
+use crate::context::{contexts, stack};
 use crate::ffi::Outcome;
-use crate::memory::heap::Heap;
-use crate::memory::pages::{self, PAGE, Protection, Range};
-use crate::memory::peer_processes::{self, Neighbours};
-use crate::memory::physical::Physical;
-use crate::memory::shared_marks::identity;
+use crate::memory::device_heap::HeapBooks;
+use crate::memory::device_memory::DeviceMemory;
 use crate::memory::space::{self, Kind, Region};
 use crate::memory::{managed, pool};
 use crate::process::attributes::PITCH;
 use crate::process::device;
-use crate::process::settings::MOST_DEVICES;
 use crate::sync::job::Job;
 use crate::sync::stream::Stream;
-
-/// The first arena lies here, below every address that Katydid's own arenas use, the others follow; if something is
-/// in the way, an arena goes where there is room.
-const ARENAS: u64 = 0x0a00_0000_0000;
-/// Addresses of one arena: more than there is memory, so that fragments of it do not hinder large allocations.
-const ARENA: u64 = 384 << 30;
-
-/// Memory of one device.
-pub(crate) struct DeviceMemory {
-    /// Chooses the place of the arena.
-    index: usize,
-    /// The number of the device itself, whatever order the program sees them in: by this one others who have it are met.
-    physical_index: usize,
-    /// The budget, in bytes.
-    capacity: u64,
-    /// What of it has been charged.
-    used: Mutex<u64>,
-    /// Reserved at the first allocation.
-    arena: OnceLock<Option<Arena>>,
-    /// Physical memory for mappings, shares the budget.
-    pub(crate) physical: Physical,
-}
-
-/// The addresses of a device, and which of them are taken.
-struct Arena {
-    range: Range,
-    heap: Mutex<Heap>,
-    /// Locked before the heap.
-    given: Mutex<Given>,
-}
-
-/// Pages that other processes may have: those of a file as large as the arena, each at its place.
-#[derive(Default)]
-struct Given {
-    /// Made for the first of them.
-    file: Option<OwnedFd>,
-    /// Start and end of stretches that do not touch.
-    pages: BTreeMap<u64, u64>,
-}
-
-/// Where memory lies that other processes may open.
-pub(crate) struct Shared {
-    /// This process's descriptor of the file.
-    pub(crate) descriptor: u32,
-    /// What tells the file from others.
-    pub(crate) identity: u64,
-    /// Where the memory begins in it.
-    pub(crate) offset: u64,
-}
-
-impl Given {
-    /// The stretches of `start..end`, whole pages, that are not in the file yet.
-    fn missing(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
-        let (mut at, mut missing) = (start, Vec::new());
-        let before = self.pages.range(..=start).next_back().into_iter();
-        for (&first, &last) in before.chain(self.pages.range(start + 1..end)) {
-            if last > at {
-                missing.push((at, first.min(end)));
-                at = last;
-            }
-        }
-        missing.push((at, end));
-        missing.retain(|(first, last)| first < last);
-        missing
-    }
-
-    /// Notes that `start..end` is in the file.
-    fn add(&mut self, mut start: u64, mut end: u64) {
-        let touching: Vec<(u64, u64)> =
-            self.pages.range(..=end).filter(|(_, last)| **last >= start).map(|(first, last)| (*first, *last)).collect();
-        for (first, last) in touching {
-            self.pages.remove(&first);
-            (start, end) = (start.min(first), end.max(last));
-        }
-        self.pages.insert(start, end);
-    }
-}
-
-impl DeviceMemory {
-    /// Memory of `capacity` bytes for the device with this index, and this one among all that there are.
-    pub(crate) fn new(index: usize, physical_index: usize, capacity: u64) -> Self {
-        let physical = Physical::new();
-        Self { index, physical_index, capacity, used: Mutex::new(0), arena: OnceLock::new(), physical }
-    }
-
-    /// Bytes of the device.
-    pub(crate) fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
-    /// Bytes that are not in use.
-    pub(crate) fn free_bytes(&self) -> u64 {
-        let own = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = self.neighbours().map_or(0, |neighbours| neighbours.taken(self.physical_index));
-        self.capacity.saturating_sub(own.saturating_add(others))
-    }
-
-    /// Takes `bytes` out of the budget, or `OUT_OF_MEMORY`.
-    pub(crate) fn charge(&self, bytes: u64) -> Outcome {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let after = used.checked_add(bytes).filter(|after| *after <= self.capacity);
-        let after = after.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        if self.neighbours().is_some_and(|neighbours| !neighbours.take(self.physical_index, after, self.capacity)) {
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
-        *used = after;
-        Ok(())
-    }
-
-    /// Puts `bytes` back.
-    pub(crate) fn refund(&self, bytes: u64) {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        *used = used.saturating_sub(bytes);
-        if let Some(neighbours) = self.neighbours() {
-            neighbours.give(self.physical_index, *used);
-        }
-    }
-
-    /// Those who share a device; what is managed lies with the host, and every process has that by itself.
-    fn neighbours(&self) -> Option<&'static Neighbours> {
-        if self.physical_index < MOST_DEVICES { peer_processes::of_process() } else { None }
-    }
-
-    /// A place of `size` bytes of zeroes at a multiple of `align`.
-    pub(crate) fn allocate(&self, size: u64, align: u64) -> Outcome<u64> {
-        self.take(size, |heap| heap.allocate(size, align))
-    }
-
-    /// The same at the end of the arena, where it does not decide what comes to lie where at its start.
-    pub(crate) fn allocate_last(&self, size: u64) -> Outcome<u64> {
-        self.take(size, |heap| heap.allocate_last(size))
-    }
-
-    /// The same in the middle of the arena, for what no program sees the addresses of: where variables come to lie depends on
-    /// none of it.
-    pub(crate) fn allocate_amid(&self, size: u64) -> Outcome<u64> {
-        self.take(size, |heap| heap.allocate_amid(size))
-    }
-
-    /// `size` bytes of zeroes in this very place, or `OUT_OF_MEMORY`.
-    pub(crate) fn allocate_at(&self, at: u64, size: u64) -> Outcome<u64> {
-        let end = at.checked_add(size).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        self.take(size, |heap| heap.claim(at, end).then_some(at))
-    }
-
-    /// Charges `size` bytes and finds a place for them.
-    fn take(&self, size: u64, place: impl FnOnce(&mut Heap) -> Option<u64>) -> Outcome<u64> {
-        let cost = Heap::cost(size).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        self.charge(cost)?;
-        let at = self.arena().and_then(|arena| place(&mut arena.heap.lock().unwrap_or_else(PoisonError::into_inner)));
-        at.ok_or_else(|| {
-            self.refund(cost);
-            CUresult::ERROR_OUT_OF_MEMORY
-        })
-    }
-
-    /// Frees the place at `at`, whose range has left the space and which no operation uses any more.
-    pub(crate) fn release(&self, at: u64) {
-        let Some(arena) = self.arena() else { return };
-        let given = arena.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut heap = arena.heap.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(size) = heap.free(at) {
-            // Only whole pages go back; what shares a page with a neighbour keeps its old contents, as on a GPU.
-            let _ = arena.range.discard(at, at + size);
-            let (first, last) = (at.next_multiple_of(PAGE), (at + size) / PAGE * PAGE);
-            if let (Some(file), true) = (&given.file, first < last) {
-                pages::punch(file, first - arena.range.start(), last - first);
-            }
-            self.refund(size);
-        }
-    }
-
-    /// Reserved at first use; `None` for good if there is no room for it in the process.
-    fn arena(&self) -> Option<&Arena> {
-        let make = || {
-            let start = ARENAS + self.index as u64 * ARENA;
-            // A limit on address space leaves room for the memory itself at best.
-            let range = Range::at(start, ARENA, Protection::ReadWrite)
-                .or_else(|_| Range::anywhere(ARENA, 2 << 20, Protection::ReadWrite))
-                .or_else(|_| Range::anywhere(self.capacity, 2 << 20, Protection::ReadWrite))
-                .ok()?;
-            let heap = Heap::new(range.start(), range.start() + range.size());
-            Some(Arena { range, heap: Mutex::new(heap), given: Mutex::default() })
-        };
-        self.arena.get_or_init(make).as_ref()
-    }
-
-    /// Moves the pages of memory into the file that other processes may open, and says where it lies there. Waits until no
-    /// operation touches memory.
-    pub(crate) fn share(&self, at: u64, size: u64) -> Outcome<Shared> {
-        let failed = |_| CUresult::ERROR_OPERATING_SYSTEM;
-        let arena = self.arena().ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        // Before any other lock: who holds it off may be about to free something.
-        let still = space::still();
-        let mut given = arena.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let base = arena.range.start();
-        if given.file.is_none() {
-            given.file = Some(pages::memory_file(arena.range.size()).map_err(failed)?);
-        }
-        let missing = given.missing(at / PAGE * PAGE, (at + size).next_multiple_of(PAGE));
-        for (start, end) in missing {
-            let file = given.file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)?;
-            arena.range.move_into(start, end, file, start - base).map_err(failed)?;
-            given.add(start, end);
-        }
-        drop(still);
-        let file = given.file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)?;
-        let identity = identity(file).map_err(failed)?;
-        let descriptor = file.as_raw_fd().cast_unsigned();
-        Ok(Shared { descriptor, identity, offset: at - base })
-    }
-}
 
 /// `cuMemAlloc` in `context`.
 pub(crate) fn allocate(context: &Context, size: u64) -> Outcome<u64> {
@@ -343,50 +122,15 @@ pub(crate) fn address_range(address: u64) -> Outcome<(u64, u64)> {
     Ok((region.start, region.size))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Room in a heap of `context` for device code; `None` when the heap, or the device, is full.
+pub(crate) fn allocate_in_heap(context: &Context, pool: Pool, size: u64, align: u64) -> Option<u64> {
+    let malloc_bytes = || context.limits.get(limit::MALLOC_HEAP_SIZE).ok();
+    let reserve = |bytes| place_as(context, bytes, Kind::Heap, |memory| memory.allocate_last(bytes)).ok();
+    context.heaps.allocate(pool, (size, align), malloc_bytes, reserve)
+}
 
-    #[test]
-    fn pages_are_given_once_however_they_are_asked_for() {
-        let mut given = Given::default();
-        assert_eq!(given.missing(10, 20), [(10, 20)]);
-        given.add(10, 20);
-        given.add(30, 40);
-        assert_eq!(given.missing(5, 45), [(5, 10), (20, 30), (40, 45)]);
-        assert_eq!((given.missing(12, 18), given.missing(15, 35)), (vec![], vec![(20, 30)]));
-        given.add(20, 30);
-        assert_eq!(given.pages, BTreeMap::from([(10, 40)]));
-    }
-
-    #[test]
-    fn memory_keeps_its_contents_when_it_is_given_away_and_loses_them_when_freed() {
-        let memory = DeviceMemory::new(14, 14, 1 << 20);
-        let at = memory.allocate(3 * PAGE + 100, 1).unwrap();
-        let byte = |at: u64| std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
-        #[expect(unsafe_code, reason = "looks at memory of a device")]
-        // SAFETY: inside the allocation, which no other code knows.
-        unsafe {
-            byte(at + 2 * PAGE).write_volatile(77);
-            let first = memory.share(at, 3 * PAGE + 100).unwrap();
-            let again = memory.share(at, 3 * PAGE + 100).unwrap();
-            assert_eq!((first.offset, first.identity), (again.offset, again.identity));
-            assert_eq!(byte(at + 2 * PAGE).read_volatile(), 77);
-            memory.release(at);
-            assert_eq!(byte(at + 2 * PAGE).read_volatile(), 0);
-        }
-    }
-
-    #[test]
-    fn out_of_memory_is_exact_and_freeing_makes_room() {
-        let memory = DeviceMemory::new(15, 15, 4096);
-        let first = memory.allocate(2048, 1).unwrap();
-        let second = memory.allocate(2048, 1).unwrap();
-        assert_eq!(memory.allocate(1, 1).err(), Some(CUresult::ERROR_OUT_OF_MEMORY));
-        memory.release(first);
-        assert_eq!((memory.free_bytes(), memory.allocate(2048, 1)), (2048, Ok(first)));
-        memory.release(second);
-        memory.release(second);
-        assert_eq!(memory.free_bytes(), 2048);
-    }
+/// Makes a heap of `context` again as it was.
+pub(crate) fn make_heap(context: &Context, books: &HeapBooks) -> Outcome {
+    let reserve = |start, size| place_as(context, size, Kind::Heap, |memory| memory.allocate_at(start, size));
+    context.heaps.make(books, reserve)
 }

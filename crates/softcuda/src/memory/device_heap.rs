@@ -7,14 +7,11 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use katydid_cuda_sys::{CUresult, limit};
+use katydid_cuda_sys::CUresult;
 use katydid_ptx_exec::Pool;
 
-use crate::context::contexts::Context;
 use crate::ffi::Outcome;
-use crate::memory::allocation;
 use crate::memory::heap::Heap;
-use crate::memory::space::Kind;
 
 /// Places in a heap start at multiples of this.
 const GRANULE: u64 = 16;
@@ -27,7 +24,7 @@ const RUNTIME: u64 = 16 << 20;
 
 /// The books of a heap.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct HeapBooks {
     pub(crate) pool: Pool,
     /// Its memory: start and end.
     pub(crate) range: (u64, u64),
@@ -35,7 +32,7 @@ pub(crate) struct Kept {
     pub(crate) used: Vec<(u64, u64)>,
 }
 
-impl Kept {
+impl HeapBooks {
     /// Bytes: number of the heap, start and end, then start and end of each place, as little-endian u64.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let head = [u64::from(self.pool == Pool::Runtime), self.range.0, self.range.1];
@@ -72,16 +69,23 @@ impl DeviceHeaps {
         heap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for device code of `context`; `None` when the heap, or the device, is full.
-    pub(crate) fn allocate(&self, context: &Context, pool: Pool, size: u64, align: u64) -> Option<u64> {
+    /// Room for device code; `None` when the heap, or the device, is full. A heap that is not there yet gets memory from
+    /// `reserve`, which takes a number of bytes and gives their start. `malloc_bytes` is the size of the heap of `malloc`.
+    pub(crate) fn allocate(
+        &self,
+        pool: Pool,
+        (size, align): (u64, u64),
+        malloc_bytes: impl FnOnce() -> Option<u64>,
+        reserve: impl FnOnce(u64) -> Option<u64>,
+    ) -> Option<u64> {
         let mut heap = self.lock(pool);
         if heap.is_none() {
             let bytes = match pool {
-                Pool::Malloc => context.limits.get(limit::MALLOC_HEAP_SIZE).ok()?,
+                Pool::Malloc => malloc_bytes()?,
                 Pool::Runtime => RUNTIME,
             };
             let bytes = bytes.max(1).checked_next_multiple_of(PAGE)?;
-            let start = allocation::place_as(context, bytes, Kind::Heap, |memory| memory.allocate_last(bytes)).ok()?;
+            let start = reserve(bytes)?;
             *heap = Some(Heap::with_granule(start, start + bytes, GRANULE));
         }
         heap.as_mut()?.allocate(size, align)
@@ -95,15 +99,16 @@ impl DeviceHeaps {
     }
 
     /// Both heaps as they are, where they were made.
-    pub(crate) fn kept(&self) -> Vec<Kept> {
-        let keep =
-            |pool| self.lock(pool).as_ref().map(|heap| Kept { pool, range: heap.range(), used: heap.used().collect() });
+    pub(crate) fn kept(&self) -> Vec<HeapBooks> {
+        let keep = |pool| {
+            self.lock(pool).as_ref().map(|heap| HeapBooks { pool, range: heap.range(), used: heap.used().collect() })
+        };
         [Pool::Malloc, Pool::Runtime].into_iter().filter_map(keep).collect()
     }
 
     /// Makes a heap again as it was, its memory zeroes; `OUT_OF_MEMORY` when its place is not free, `INVALID_VALUE` for
-    /// books that are no heap's, or when there is one already.
-    pub(crate) fn make(&self, context: &Context, kept: &Kept) -> Outcome {
+    /// books that are no heap's, or when there is one already. `reserve` takes the memory: its start and its bytes.
+    pub(crate) fn make(&self, kept: &HeapBooks, reserve: impl FnOnce(u64, u64) -> Outcome<u64>) -> Outcome {
         let mut heap = self.lock(kept.pool);
         let (start, end) = kept.range;
         let is_whole = start < end && start.is_multiple_of(PAGE) && end.is_multiple_of(PAGE);
@@ -114,8 +119,7 @@ impl DeviceHeaps {
         if !kept.used.iter().all(|(start, end)| made.claim(*start, *end)) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let size = end - start;
-        allocation::place_as(context, size, Kind::Heap, |memory| memory.allocate_at(start, size))?;
+        reserve(start, end - start)?;
         *heap = Some(made);
         Ok(())
     }
@@ -132,12 +136,12 @@ mod tests {
 
     #[test]
     fn books_survive_as_bytes_and_damaged_ones_are_noticed() {
-        let kept = Kept { pool: Pool::Runtime, range: (4096, 8192), used: vec![(4096, 4112), (5000, 6000)] };
+        let kept = HeapBooks { pool: Pool::Runtime, range: (4096, 8192), used: vec![(4096, 4112), (5000, 6000)] };
         let bytes = kept.to_bytes();
-        assert_eq!(Kept::from_bytes(&bytes), Some(kept));
+        assert_eq!(HeapBooks::from_bytes(&bytes), Some(kept));
         for damaged in [&bytes[..bytes.len() - 8], &bytes[..bytes.len() - 1], &bytes[..16], &[]] {
-            assert_eq!(Kept::from_bytes(damaged), None, "{} bytes", damaged.len());
+            assert_eq!(HeapBooks::from_bytes(damaged), None, "{} bytes", damaged.len());
         }
-        assert_eq!(Kept::from_bytes(&[&[9], &bytes[1..]].concat()), None);
+        assert_eq!(HeapBooks::from_bytes(&[&[9], &bytes[1..]].concat()), None);
     }
 }

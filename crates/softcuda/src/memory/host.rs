@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUresult, host_alloc_flags, host_register_flags};
 
-use crate::context::contexts::{self, Context};
+use crate::context::contexts;
+use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::memory::pages::{self, PAGE, Protection, Range};
 use crate::memory::space::{self, Kind, Region};

@@ -1,6 +1,6 @@
 //! Memory that other processes open by handles of 64 bytes (`cuIpcGetMemHandle` and what belongs to it).
 //!
-//! Pages of a device's arena become pages of a memory file when memory in them is first given away (`memory.rs`). A handle
+//! Pages of a device's arena become pages of a memory file when memory in them is first given away (`device_memory.rs`). A handle
 //! names the process and its descriptor of that file, as handles of events do (`shared_marks.rs`), and one of a file that is
 //! open until the memory is freed. It leads nowhere once the process has ended or the memory is freed, but a process that
 //! opened it keeps the pages.
@@ -20,13 +20,14 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUipcMemHandle, CUresult};
 
-use crate::context::contexts::{self, Context};
+use crate::context::contexts;
+use crate::context::state::Context;
 use crate::ffi::Outcome;
-use crate::memory::allocation::Shared;
+use crate::memory::device_memory::SharedPlace;
 use crate::memory::pages::{PAGE, Protection, Range};
 use crate::memory::shared_marks::{self, identity};
 use crate::memory::space::{self, Kind, Region};
@@ -133,7 +134,7 @@ impl Named {
 pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
     let region = space::find(address).filter(|region| region.kind == Kind::Device).ok_or(WRONG)?;
     let device = device::get(region.device)?;
-    let Shared { descriptor, identity, offset } = device.memory.share(region.start, region.size)?;
+    let SharedPlace { descriptor, identity, offset } = device.memory.share(region.start, region.size)?;
     let witness = {
         let mut space = space::write();
         let file = space.witness(region.start)?;
@@ -145,7 +146,7 @@ pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
 }
 
 /// `cuIpcOpenMemHandle` in its form of CUDA 4.1, which opens no handle that is open already (driver 580.159.04).
-pub(crate) fn open_once(context: &Arc<Context>, handle: CUipcMemHandle, flags: u32) -> Outcome<u64> {
+pub(crate) fn open_once(context: &Context, handle: CUipcMemHandle, flags: u32) -> Outcome<u64> {
     let is_open = opened().values().any(|open| open.handle.reserved == handle.reserved);
     if flags == LAZY_PEER_ACCESS && is_open {
         return Err(CUresult::ERROR_ALREADY_MAPPED);
@@ -155,7 +156,7 @@ pub(crate) fn open_once(context: &Arc<Context>, handle: CUipcMemHandle, flags: u
 
 /// `cuIpcOpenMemHandle_v2`: the same address for a handle that is open already. As with a GPU, the process that made a handle
 /// cannot open it.
-pub(crate) fn open(context: &Arc<Context>, handle: CUipcMemHandle, flags: u32) -> Outcome<u64> {
+pub(crate) fn open(context: &Context, handle: CUipcMemHandle, flags: u32) -> Outcome<u64> {
     if flags != LAZY_PEER_ACCESS {
         return Err(WRONG);
     }

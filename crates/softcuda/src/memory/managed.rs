@@ -12,9 +12,9 @@ use katydid_cuda_sys::{CUresult, attach_flags};
 
 pub(crate) use advice::{Advice, Target, advise, attribute, check, forget, prefetch};
 
-use crate::context::contexts::Context;
+use crate::context::state::Context;
 use crate::ffi::Outcome;
-use crate::memory::allocation::DeviceMemory;
+use crate::memory::device_memory::DeviceMemory;
 use crate::memory::space::{self, Kind, Region};
 use crate::process::settings;
 

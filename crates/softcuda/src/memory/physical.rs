@@ -7,8 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_cuda_sys::{CUmemAllocationProp, CUmemLocation, CUresult, allocation_type, location_type};
 
@@ -30,35 +29,6 @@ const TILE_POOL: u16 = 1;
 const MARK: [u8; 16] = *b"katydid softblk\0";
 /// Both together.
 const TAIL: usize = 32;
-
-/// Offsets that a memory file can have in all.
-const FILE: u64 = 1 << 46;
-
-/// The memory file of a device.
-pub(crate) struct Physical {
-    file: OnceLock<Option<OwnedFd>>,
-    next: AtomicU64,
-}
-
-impl Physical {
-    /// Nothing is made before the first block.
-    pub(crate) fn new() -> Self {
-        Self { file: OnceLock::new(), next: AtomicU64::new(0) }
-    }
-
-    /// Made at first use; without it no block can be had.
-    fn file(&self) -> Outcome<&OwnedFd> {
-        let file = self.file.get_or_init(|| pages::memory_file(FILE).ok());
-        file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)
-    }
-
-    /// A place for `size` bytes in the file, behind all that were taken before; one that the file has not takes nothing.
-    fn take_place(&self, size: u64) -> Outcome<u64> {
-        let behind = |next: u64| next.checked_add(size).filter(|end| *end <= FILE);
-        let taken = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, behind);
-        taken.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)
-    }
-}
 
 /// One block; its memory goes back when the last mapping and the handle are gone.
 pub(crate) struct Block {

@@ -35,6 +35,13 @@ pub(crate) const SYNC_DOMAINS: u8 = 4;
 /// Alignment of textures and of pitched rows, in bytes.
 pub(crate) const PITCH: u64 = 512;
 
+/// 16 bytes that name a device in every process of every machine: software devices are alike.
+pub(crate) fn uuid(index: usize) -> [u8; 16] {
+    let mut uuid = *b"katydid softcud\0";
+    uuid[15] = index as u8;
+    uuid
+}
+
 /// What differs between devices.
 pub(crate) struct Variable {
     /// Multiprocessors.

@@ -26,11 +26,12 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CUcontext, CUresult, CUstream};
 
 use crate::code::launch;
-use crate::context::contexts::{self, Context};
+use crate::context::contexts;
 use crate::ffi::{Outcome, say};
-use crate::memory::device_heap::Kept;
-use crate::memory::virtual_memory;
-use crate::sync::{hold, stream};
+use crate::memory::device_heap::HeapBooks;
+use crate::memory::{allocation, virtual_memory};
+use crate::sync::stream::LiveContext;
+use crate::sync::{hold, streams};
 
 /// Called with each launch that was put aside; anything but 0 ends the visit and is returned.
 type Visit = unsafe extern "C" fn(user: *mut c_void, CUcontext, CUstream, state: *const u8, size: usize) -> CUresult;
@@ -48,7 +49,7 @@ fn handle(value: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(value)
 }
 
-fn living(context: CUcontext) -> Outcome<Arc<Context>> {
+fn living(context: CUcontext) -> Outcome<Arc<LiveContext>> {
     contexts::living(context.address() as usize).ok_or(CUresult::ERROR_INVALID_CONTEXT)
 }
 
@@ -83,8 +84,8 @@ pub extern "C" fn katydid_softcuda_cancel() -> CUresult {
 pub unsafe extern "C" fn katydid_softcuda_save(visit: Option<Visit>, user: *mut c_void) -> CUresult {
     guarded("save", || {
         let visit = visit.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        for (place, state) in hold::states() {
-            let (context, stream) = (CUcontext(handle(place.context)), CUstream(handle(place.stream)));
+        for (origin, state) in hold::states() {
+            let (context, stream) = (CUcontext(handle(origin.context)), CUstream(handle(origin.stream)));
             // SAFETY: the caller's promise; the state lives during the call.
             unsafe { visit(user, context, stream, state.as_ptr(), state.len()) }.ok()?;
         }
@@ -103,7 +104,7 @@ pub unsafe extern "C" fn katydid_softcuda_continue(into: CUstream, state: *const
         }
         // SAFETY: the caller's promise; not null.
         let state = unsafe { std::slice::from_raw_parts(state, size) };
-        launch::go_on(&stream::resolve(into)?, state)
+        launch::go_on(&streams::resolve(into)?, state)
     })
 }
 
@@ -143,9 +144,8 @@ pub unsafe extern "C" fn katydid_softcuda_heap(context: CUcontext, books: *const
         }
         // SAFETY: the caller's promise; not null.
         let books = unsafe { std::slice::from_raw_parts(books, size) };
-        let kept = Kept::from_bytes(books).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let context = living(context)?;
-        context.heaps.make(&context, &kept)
+        let books = HeapBooks::from_bytes(books).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        allocation::make_heap(&*living(context)?, &books)
     })
 }
 

@@ -1,13 +1,13 @@
-//! Devices: who they are, and what hangs on each: its memory and its primary context.
+//! Devices: who they are, their memory, and the handles of their primary contexts.
 
 use std::sync::OnceLock;
 
 use katydid_cuda_sys::{CUdevice, CUresult};
 
-use crate::context::primary::Primary;
 use crate::ffi::Outcome;
-use crate::memory::allocation::DeviceMemory;
+use crate::memory::device_memory::DeviceMemory;
 use crate::process::attributes::{self, Variable};
+use crate::process::handles::mint;
 use crate::process::settings;
 
 /// The driver version shown: that of CUDA 13.0, whose symbols are exported.
@@ -23,8 +23,8 @@ pub(crate) struct Device {
     variable: Variable,
     /// Its memory.
     pub(crate) memory: DeviceMemory,
-    /// Its primary context.
-    pub(crate) primary: Primary,
+    /// Handle of its primary context, the same before the first retain and after the last release.
+    pub(crate) primary_handle: usize,
 }
 
 impl Device {
@@ -35,7 +35,7 @@ impl Device {
             index,
             variable: Variable { multiprocessors: settings::cores() as u32, bus: index as u32 + 1 },
             memory: DeviceMemory::new(ordinal, index, bytes),
-            primary: Primary::new(),
+            primary_handle: mint(),
         }
     }
 
@@ -46,7 +46,7 @@ impl Device {
 
     /// Its UUID.
     pub(crate) fn uuid(&self) -> [u8; 16] {
-        uuid(self.index)
+        attributes::uuid(self.index)
     }
 
     /// PCI bus; domain and device are 0.
@@ -85,6 +85,11 @@ pub(crate) fn get(ordinal: CUdevice) -> Outcome<&'static Device> {
     usize::try_from(ordinal).ok().and_then(|at| all().get(at)).ok_or(CUresult::ERROR_INVALID_DEVICE)
 }
 
+/// The device whose primary context has this handle.
+pub(crate) fn by_primary(handle: usize) -> Option<&'static Device> {
+    all().iter().find(|device| device.primary_handle == handle)
+}
+
 /// The device with this PCI bus id; domain and function may be left out, as the driver accepts it.
 pub(crate) fn by_pci_bus_id(text: &str) -> Outcome<&'static Device> {
     let text = text.trim_end_matches(".0");
@@ -92,13 +97,6 @@ pub(crate) fn by_pci_bus_id(text: &str) -> Outcome<&'static Device> {
     let (device, bus, domain) = (parts.next().flatten(), parts.next().flatten(), parts.next().unwrap_or(Some(0)));
     let found = all().iter().find(|it| Some(it.pci_bus()) == bus && device == Some(0) && domain == Some(0));
     found.ok_or(CUresult::ERROR_INVALID_VALUE)
-}
-
-/// 16 bytes that name a device in every process of every machine: software devices are alike.
-pub(crate) fn uuid(index: usize) -> [u8; 16] {
-    let mut uuid = *b"katydid softcud\0";
-    uuid[15] = index as u8;
-    uuid
 }
 
 #[cfg(test)]

@@ -12,9 +12,9 @@ use katydid_ptx_exec::Kernel;
 
 use crate::code::image::Code;
 use crate::code::module;
-use crate::context::{contexts, primary, stack};
+use crate::context::{contexts, stack};
 use crate::process::{device, state};
-use crate::sync::stream;
+use crate::sync::streams;
 
 /// Added to a stream's handle to make its "object": never a handle itself.
 const OBJECT: usize = 8;
@@ -53,13 +53,13 @@ impl DriverFacts for Facts {
     fn context_state(&self, handle: Handle) -> ContextState {
         match contexts::living(handle) {
             Some(_) => ContextState::Active,
-            None if primary::device_of(handle).is_some() => ContextState::Inactive,
+            None if device::by_primary(handle).is_some() => ContextState::Inactive,
             None => ContextState::Unknown,
         }
     }
 
     fn primary_context(&self, ordinal: i32) -> Result<Handle, Status> {
-        device::get(ordinal).map(|device| device.primary.handle).map_err(|code| code.0)
+        device::get(ordinal).map(|device| device.primary_handle).map_err(|code| code.0)
     }
 
     fn context_device(&self, handle: Handle) -> Result<i32, Status> {
@@ -75,8 +75,8 @@ impl DriverFacts for Facts {
     fn stream_object(&self, handle: Handle, stream: Handle, per_thread: bool) -> Result<Handle, Status> {
         let found = match stream {
             0..=2 => stack::named(handle)
-                .map(|context| stream::default_of(&context, stream == 2 || (stream == 0 && per_thread)).handle),
-            _ => stream::created(CUstream(std::ptr::with_exposed_provenance_mut(stream))).map(|stream| stream.handle),
+                .map(|context| streams::default_of(&context, stream == 2 || (stream == 0 && per_thread)).handle),
+            _ => streams::created(CUstream(std::ptr::with_exposed_provenance_mut(stream))).map(|stream| stream.handle),
         };
         found.map(|handle| handle + OBJECT).map_err(|code| code.0)
     }
@@ -84,8 +84,8 @@ impl DriverFacts for Facts {
     fn stream_id(&self, handle: Handle, object: Handle) -> Result<u64, Status> {
         let stream = object.wrapping_sub(OBJECT);
         let found = match stream {
-            1 | 2 => stack::named(handle).map(|context| stream::default_of(&context, stream == 2)),
-            _ => stream::created(CUstream(std::ptr::with_exposed_provenance_mut(stream))),
+            1 | 2 => stack::named(handle).map(|context| streams::default_of(&context, stream == 2)),
+            _ => streams::created(CUstream(std::ptr::with_exposed_provenance_mut(stream))),
         };
         found.map(|stream| stream.id).map_err(|code| code.0)
     }

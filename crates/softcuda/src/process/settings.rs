@@ -21,7 +21,7 @@ use katydid_cuda_sys::CUuuid;
 use katydid_driver_state::environment;
 
 use crate::ffi::say;
-use crate::process::device;
+use crate::process::attributes;
 
 /// Set in workers.
 const WORKER: &str = "KATYDID_WORKER";
@@ -66,7 +66,7 @@ fn visible(count: usize, list: Option<&str>) -> Vec<usize> {
 fn named(entry: &str, count: usize) -> Option<usize> {
     match entry.strip_prefix("GPU-") {
         Some(wanted) => {
-            let uuid = |index: usize| CUuuid { bytes: device::uuid(index) }.to_string();
+            let uuid = |index: usize| CUuuid { bytes: attributes::uuid(index) }.to_string();
             (0..count).find(|index| uuid(*index) == wanted.to_ascii_lowercase())
         }
         None => entry.parse().ok().filter(|index| *index < count),

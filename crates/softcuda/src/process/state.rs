@@ -11,10 +11,6 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use katydid_cuda_sys::CUresult;
 use katydid_driver_state::wiped::WipedByte;
 
-use crate::process::device;
-use crate::process::facts;
-use crate::process::settings;
-
 /// `cuInit` has not been called, or this is a child of which no handler has heard.
 const FRESH: u8 = 0;
 /// Calls are served.
@@ -33,27 +29,30 @@ fn state() -> &'static AtomicU8 {
     STATE.get()
 }
 
-/// `cuInit`: makes the devices, and registers the handlers for fork and exit, once.
-pub(crate) fn initialise(flags: u32) -> Result<(), CUresult> {
-    if flags != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+/// Whether `cuInit` may make the process ready: not after a fork or when the process ends.
+pub(crate) fn may_begin() -> bool {
     match state().load(Ordering::Acquire) {
-        FRESH if HANDLERS.get().is_some_and(|process| *process != std::process::id()) => forked(),
-        FRESH | READY => {}
-        _ => return ready(),
+        FRESH if HANDLERS.get().is_some_and(|process| *process != std::process::id()) => {
+            forked();
+            true
+        }
+        FRESH | READY => true,
+        _ => false,
     }
-    if device::all().is_empty() {
-        return Err(CUresult::ERROR_NO_DEVICE);
-    }
+}
+
+/// Registers the handlers for fork and exit, and runs `first`, once a process.
+pub(crate) fn watch(first: impl FnOnce()) {
     HANDLERS.get_or_init(|| {
         register_handlers();
-        settings::tell_without_effect();
+        first();
         std::process::id()
     });
-    facts::install();
+}
+
+/// Has calls served from now on, unless the process has forked or is ending.
+pub(crate) fn begin() {
     let _ = state().compare_exchange(FRESH, READY, Ordering::AcqRel, Ordering::Acquire);
-    ready()
 }
 
 /// Ok while calls can be served, else the code that every call then gives.

@@ -7,13 +7,15 @@ use std::time::Instant;
 
 use katydid_cuda_sys::{CUevent, CUipcEventHandle, CUresult, CUstream, event_flags, stream_flags};
 
-use crate::context::contexts::{self, Context};
+use crate::context::contexts;
+use crate::context::state::Context;
 use crate::ffi::Outcome;
-use crate::memory::pool;
 use crate::memory::shared_marks::SharedMarks;
 use crate::process::handles::{Registry, mint};
+use crate::process::state;
 use crate::sync::job::Job;
-use crate::sync::stream::{self, Stream};
+use crate::sync::stream::{LiveContext, Stream};
+use crate::sync::streams;
 
 /// A point that will be reached once.
 #[derive(Default)]
@@ -81,8 +83,8 @@ impl Event {
     }
 
     /// The error that sticks to its context.
-    fn healthy(&self) -> Outcome {
-        contexts::living(self.context_handle).map_or(Ok(()), |context| context.healthy())
+    pub(crate) fn healthy(&self) -> Outcome {
+        self.context().map_or(Ok(()), |context| context.healthy())
     }
 
     /// Whether it was ever recorded in a stream.
@@ -113,21 +115,21 @@ impl Event {
     }
 
     /// `cuCtxRecordEvent`: reached when all streams of its context have done what they hold now.
-    pub(crate) fn record_all(&self, context: &Arc<Context>, green: usize) -> Outcome {
+    pub(crate) fn record_all(&self, context: &Arc<LiveContext>, green: usize) -> Outcome {
         if context.id != self.context {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        let tickets = context.streams.tickets(|stream| stream.is_of(green));
+        let tickets = context.tickets(|stream| stream.is_of(green));
         let mark = self.renew();
         // A stream of its own, whose handle ends here: it waits on a thread that no other stream needs.
-        let waiter = stream::create(context, 0, stream_flags::NON_BLOCKING, 0)?;
+        let waiter = streams::create(context, 0, stream_flags::NON_BLOCKING, 0)?;
         let job = Job::always(move |_| {
             tickets.iter().for_each(|(stream, ticket)| stream.wait(*ticket));
             mark.reach();
             Ok(())
         });
         waiter.submit(job)?;
-        stream::destroy(CUstream(std::ptr::without_provenance_mut(waiter.handle)))
+        streams::destroy(CUstream(std::ptr::without_provenance_mut(waiter.handle)))
     }
 
     /// `cuStreamWaitEvent`: the stream goes on once the latest record so far is reached.
@@ -147,16 +149,16 @@ impl Event {
         if reached { Ok(()) } else { Err(CUresult::ERROR_NOT_READY) }
     }
 
-    /// `cuEventSynchronize`.
-    pub(crate) fn synchronise(&self) -> Outcome {
+    /// Waits for the latest record so far.
+    pub(crate) fn wait(&self) {
         if let Some(mark) = self.mark() {
             mark.wait();
         }
-        if let Some(context) = contexts::living(self.context_handle) {
-            context.output.flush();
-            pool::settle(context.device.ordinal);
-        }
-        self.healthy()
+    }
+
+    /// Its context, if that lives.
+    pub(crate) fn context(&self) -> Option<Arc<LiveContext>> {
+        contexts::living(self.context_handle)
     }
 
     /// When it was reached; `INVALID_HANDLE` if it is not made for times or was never recorded, `NOT_READY` before.
@@ -219,7 +221,7 @@ pub(crate) fn open(context: &Context, handle: &CUipcEventHandle) -> Outcome<Arc<
 
 /// The event behind a handle.
 pub(crate) fn resolve(handle: CUevent) -> Outcome<Arc<Event>> {
-    crate::process::state::ready()?;
+    state::ready()?;
     EVENTS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 

@@ -13,80 +13,93 @@ use katydid_ptx_exec::prepare_threads;
 
 use crate::ffi::say;
 use crate::process::settings;
-use crate::sync::stream::Stream;
 
 /// How long a thread waits for another stream.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Streams that wait for a thread, and threads that wait for a stream.
-#[derive(Default)]
-struct Pool {
+/// What threads of an executor run.
+pub(crate) trait Run: Send + Sync + 'static {
+    /// Works until there is nothing to do.
+    fn work(&self);
+}
+
+/// Streams that wait for a thread, and threads that wait for a stream. The threads do not exist in a forked child, which
+/// is why nothing is served there.
+pub(crate) struct Executor<T> {
+    pool: Mutex<Pool<T>>,
+    /// Told when a stream is put in for a thread that waits.
+    arrived: Condvar,
+}
+
+struct Pool<T> {
     /// Claimed, and not yet taken by a thread.
-    streams: VecDeque<Arc<Stream>>,
-    /// Threads in [`next`], those just woken included.
+    streams: VecDeque<Arc<T>>,
+    /// Threads in [`Executor::next`], those just woken included.
     idle: usize,
 }
 
-/// The threads of this process. They do not exist in a forked child, which is why nothing is served there.
-static POOL: Mutex<Pool> = Mutex::new(Pool { streams: VecDeque::new(), idle: 0 });
-/// Told when a stream is put in for a thread that waits.
-static ARRIVED: Condvar = Condvar::new();
-
-fn pool() -> MutexGuard<'static, Pool> {
-    POOL.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Has a claimed stream run by a thread of the pool.
-pub(crate) fn run(stream: Arc<Stream>) {
-    let mut pool = pool();
-    pool.streams.push_back(stream);
-    if pool.idle >= pool.streams.len() {
-        ARRIVED.notify_one();
-        return;
+impl<T: Run> Executor<T> {
+    /// Without threads.
+    pub(crate) const fn new() -> Self {
+        Self { pool: Mutex::new(Pool { streams: VecDeque::new(), idle: 0 }), arrived: Condvar::new() }
     }
-    drop(pool);
-    // Without another thread the stream waits for one that is running; without any, this one does the work.
-    if spawn().is_err() && lend_a_hand().is_none() {
-        say("no thread to run a stream on; raise the limit of processes (ulimit -u)");
+
+    fn pool(&self) -> MutexGuard<'_, Pool<T>> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// Runs the oldest waiting stream on the calling thread.
-fn lend_a_hand() -> Option<()> {
-    let stream = pool().streams.pop_front()?;
-    stream.work();
-    Some(())
-}
+    /// Has a claimed stream run by a thread of the pool.
+    pub(crate) fn run(&'static self, stream: Arc<T>) {
+        let mut pool = self.pool();
+        pool.streams.push_back(stream);
+        if pool.idle >= pool.streams.len() {
+            self.arrived.notify_one();
+            return;
+        }
+        drop(pool);
+        // Without another thread the stream waits for one that is running; without any, this one does the work.
+        if self.spawn().is_err() && self.lend_a_hand().is_none() {
+            say("no thread to run a stream on; raise the limit of processes (ulimit -u)");
+        }
+    }
 
-/// Starts a thread that no signal of the program is delivered to, and before the first one those that help with launches.
-fn spawn() -> std::io::Result<()> {
-    // SAFETY: both sets are locals; the mask of the calling thread is put back below, whatever comes of it.
-    let before = unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        before
-    };
-    prepare_threads(settings::cores().saturating_sub(1));
-    let started = thread::Builder::new().name("softcuda".to_owned()).spawn(serve);
-    // SAFETY: `before` was filled above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
-    started.map(drop)
-}
-
-/// The life of a thread.
-fn serve() {
-    while let Some(stream) = next() {
+    /// Runs the oldest waiting stream on the calling thread.
+    fn lend_a_hand(&self) -> Option<()> {
+        let stream = self.pool().streams.pop_front()?;
         stream.work();
+        Some(())
     }
-}
 
-/// The next stream, or `None` when none came for a while.
-fn next() -> Option<Arc<Stream>> {
-    let mut pool = pool();
-    pool.idle += 1;
-    let waiting = ARRIVED.wait_timeout_while(pool, LINGER, |pool| pool.streams.is_empty());
-    pool = waiting.unwrap_or_else(PoisonError::into_inner).0;
-    pool.idle -= 1;
-    pool.streams.pop_front()
+    /// Starts a thread that no signal of the program is delivered to, and before the first one those that help with launches.
+    fn spawn(&'static self) -> std::io::Result<()> {
+        // SAFETY: both sets are locals; the mask of the calling thread is put back below, whatever comes of it.
+        let before = unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+            before
+        };
+        prepare_threads(settings::cores().saturating_sub(1));
+        let started = thread::Builder::new().name("softcuda".to_owned()).spawn(|| self.serve());
+        // SAFETY: `before` was filled above.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+        started.map(drop)
+    }
+
+    /// The life of a thread.
+    fn serve(&self) {
+        while let Some(stream) = self.next() {
+            stream.work();
+        }
+    }
+
+    /// The next stream, or `None` when none came for a while.
+    fn next(&self) -> Option<Arc<T>> {
+        let mut pool = self.pool();
+        pool.idle += 1;
+        let waiting = self.arrived.wait_timeout_while(pool, LINGER, |pool| pool.streams.is_empty());
+        pool = waiting.unwrap_or_else(PoisonError::into_inner).0;
+        pool.idle -= 1;
+        pool.streams.pop_front()
+    }
 }

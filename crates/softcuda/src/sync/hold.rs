@@ -12,7 +12,7 @@ use katydid_ptx_exec::{Fault, Grid, Host, Limits, Progress, Request, Switch};
 
 /// Where a launch belongs, by the handles of its context and stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct LaunchOrigin {
     /// Its context.
     pub(crate) context: usize,
     /// Its stream.
@@ -20,12 +20,12 @@ pub(crate) struct Place {
 }
 
 /// A grid that its launch and the shelf know; locked by the launch while it runs.
-type Shared = Arc<Mutex<Grid>>;
+type SharedGrid = Arc<Mutex<Grid>>;
 
 /// A launch that was put aside.
 struct Aside {
-    place: Place,
-    grid: Shared,
+    origin: LaunchOrigin,
+    grid: SharedGrid,
     switch: Arc<Switch>,
 }
 
@@ -52,7 +52,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Runs a grid to its end, or to its fault; puts it aside whenever everything is held.
 pub(crate) fn run(
-    place: Place,
+    origin: LaunchOrigin,
     grid: Grid,
     host: &dyn Host,
     limits: Limits,
@@ -65,14 +65,14 @@ pub(crate) fn run(
     };
     let grid = Arc::new(Mutex::new(grid));
     loop {
-        start(number, place, &grid, switch);
+        start(number, origin, &grid, switch);
         let mut running = lock(&grid);
         let before = running.executed();
         let outcome = running.run(host, limits, switch);
         EXECUTED.fetch_add(running.executed() - before, Ordering::Relaxed);
         drop(running);
         let paused = outcome == Ok(Progress::Paused);
-        stop(number, paused.then(|| Aside { place, grid: Arc::clone(&grid), switch: Arc::clone(switch) }));
+        stop(number, paused.then(|| Aside { origin, grid: Arc::clone(&grid), switch: Arc::clone(switch) }));
         if outcome? == Progress::Done {
             return Ok(());
         }
@@ -90,10 +90,10 @@ fn stop(number: u64, aside: Option<Aside>) {
 }
 
 /// Counts a launch as running; waits on the shelf before, as long as everything is held and the launch is not to end.
-fn start(number: u64, place: Place, grid: &Shared, switch: &Arc<Switch>) {
+fn start(number: u64, origin: LaunchOrigin, grid: &SharedGrid, switch: &Arc<Switch>) {
     let mut shelf = lock(&SHELF);
     if shelf.held {
-        shelf.aside.insert(number, Aside { place, grid: Arc::clone(grid), switch: Arc::clone(switch) });
+        shelf.aside.insert(number, Aside { origin, grid: Arc::clone(grid), switch: Arc::clone(switch) });
         let waits = |shelf: &mut Shelf| shelf.held && switch.request() != Request::Cancel;
         shelf = CHANGED.wait_while(shelf, waits).unwrap_or_else(PoisonError::into_inner);
     }
@@ -134,9 +134,9 @@ pub(crate) fn wake() {
 }
 
 /// The state of every launch that was put aside, in the order in which their turns came.
-pub(crate) fn states() -> Vec<(Place, Vec<u8>)> {
+pub(crate) fn states() -> Vec<(LaunchOrigin, Vec<u8>)> {
     let shelf = lock(&SHELF);
-    shelf.aside.values().map(|aside| (aside.place, lock(&aside.grid).to_bytes())).collect()
+    shelf.aside.values().map(|aside| (aside.origin, lock(&aside.grid).to_bytes())).collect()
 }
 
 /// Warp instructions that kernels of this process have run.

@@ -1,13 +1,11 @@
-//! A piece of work in a stream: what to run, and after what.
+//! A piece of work in a stream.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
 use katydid_cuda_sys::CUresult;
 
-use crate::context::contexts::Context;
+use crate::context::state::Context;
 use crate::ffi::Outcome;
-use crate::sync::stream::Stream;
 
 /// What runs when a job's turn comes. An error sticks to the context.
 type Work = Box<dyn FnOnce(&Context) -> Outcome + Send>;
@@ -19,14 +17,12 @@ pub(crate) struct Job {
     always: bool,
     /// So short that the submitting thread may run it when nothing is before it.
     pub(crate) short: bool,
-    /// Points of other streams that must be reached first.
-    pub(crate) after: Vec<(Arc<Stream>, u64)>,
 }
 
 impl Job {
     /// Work that a failed context skips: kernels, copies, fills, host functions.
     pub(crate) fn new(work: impl FnOnce(&Context) -> Outcome + Send + 'static) -> Self {
-        Self { work: Box::new(work), always: false, short: false, after: Vec::new() }
+        Self { work: Box::new(work), always: false, short: false }
     }
 
     /// Work that happens whatever came before: marks of events, status callbacks.
@@ -39,11 +35,8 @@ impl Job {
         Self { short: true, ..self }
     }
 
-    /// Waits for the points it must come after, then runs.
+    /// Runs now.
     pub(crate) fn run(self, context: &Context) {
-        for (stream, ticket) in self.after {
-            stream.wait(ticket);
-        }
         if self.always || context.healthy().is_ok() {
             // A job that panics is a defect of ours; the stream goes on behind it, and the context has failed.
             let outcome = catch_unwind(AssertUnwindSafe(|| (self.work)(context)));

@@ -5,8 +5,9 @@ use katydid_cuda_sys::{CUresult, stream_attribute as id, stream_attribute_bytes}
 
 use crate::ffi::Outcome;
 use crate::process::attributes::{LARGEST_ACCESS_WINDOW, SYNC_DOMAINS};
-use crate::sync::stream::GREATEST_PRIORITY;
 
+/// Best priority that can be asked for; 0 is the least. All are treated alike.
+pub(crate) const GREATEST_PRIORITY: i32 = -5;
 /// Longest value, in bytes.
 pub(crate) const LONGEST: usize = 32;
 /// `CU_SYNC_POLICY_BLOCKING_SYNC` and one more that the driver takes.

@@ -4,6 +4,7 @@
 //! never given out faults, one whose object is gone reads as zero. What an object's memory is now is looked up for each
 //! launch, so that an object may outlive its memory.
 
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use katydid_cuda_sys::{
@@ -13,8 +14,8 @@ use katydid_ptx_exec::texture::{Address, Bound, Channel, Image, Level, Sampler, 
 
 use crate::ffi::{Outcome, unsupported};
 use crate::memory::space;
-use crate::texture::array::{self, Array, channel, check_channels};
-use crate::texture::reference::Bindings;
+use crate::texture::array::{self, Array};
+use crate::texture::format::{channel, check_channels};
 
 /// `CUresourcetype`.
 pub(crate) mod kind {
@@ -61,6 +62,9 @@ pub(crate) struct Object {
     channel: Channel,
     channels: u32,
 }
+
+/// What texture and surface references stand for, by address.
+pub(crate) type Bindings = Arc<HashMap<u64, Arc<Object>>>;
 
 /// Objects by number, from 1.
 static OBJECTS: RwLock<Vec<Option<Arc<Object>>>> = RwLock::new(Vec::new());

@@ -11,18 +11,16 @@ use katydid_cuda_sys::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC, CUarray, CUmipmappedArray, CUresult,
 };
 
-use crate::code::module::Module;
 use crate::ffi::Outcome;
 use crate::process::handles::{Registry, mint};
-use crate::texture::array::{self, Format, channel, check_channels};
-use crate::texture::object::{Object, kind};
+use crate::process::state;
+use crate::texture::array;
+use crate::texture::format::{Format, channel, check_channels};
+use crate::texture::object::{Bindings, Object, kind};
 
 /// What the addresses of textures are multiples of.
 const ALIGN: u64 = 512;
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
-
-/// What references stand for, by address.
-pub(crate) type Bindings = Arc<HashMap<u64, Arc<Object>>>;
 
 /// Replaced as a whole: launches hold the ones before.
 static BINDINGS: RwLock<Option<Bindings>> = RwLock::new(None);
@@ -39,7 +37,7 @@ fn change_bindings(change: impl FnOnce(&mut HashMap<u64, Arc<Object>>)) {
 
 /// What a reference is set to.
 #[derive(Clone, Default)]
-pub(crate) struct State {
+pub(crate) struct ReferenceState {
     /// How it is read.
     pub(crate) description: CUDA_TEXTURE_DESC,
     /// Code and channels.
@@ -57,20 +55,17 @@ pub(crate) struct Reference {
     module: (usize, u64),
     /// Id of its context.
     context: u64,
-    state: Mutex<State>,
+    state: Mutex<ReferenceState>,
 }
 
 /// References that have been asked for.
 static REFERENCES: Registry<Reference> = Registry::new();
 
-/// The reference called `name`; always the same handle. `NOT_FOUND` for any other variable.
-pub(crate) fn of_module(module: &Module, name: &str, is_surface: bool) -> Outcome<Arc<Reference>> {
-    let address = module.reference(name, is_surface)?;
-    let known = |it: &Arc<Reference>| it.module == (module.handle, address) && it.is_surface == is_surface;
-    if let Some(reference) = REFERENCES.all().into_iter().find(known) {
-        return Ok(reference);
-    }
-    Ok(register((module.handle, address), module.context_id, is_surface))
+/// The reference at an address in a module (its handle) of a context (its id); always the same handle.
+pub(crate) fn of_module(module: usize, address: u64, context: u64, is_surface: bool) -> Arc<Reference> {
+    let known = |it: &Arc<Reference>| it.module == (module, address) && it.is_surface == is_surface;
+    let found = REFERENCES.all().into_iter().find(known);
+    found.unwrap_or_else(|| register((module, address), context, is_surface))
 }
 
 /// A texture reference that no code reads.
@@ -87,7 +82,7 @@ fn register(module: (usize, u64), context: u64, is_surface: bool) -> Arc<Referen
 
 /// The reference behind a handle.
 pub(crate) fn resolve(handle: u64, is_surface: bool) -> Outcome<Arc<Reference>> {
-    crate::process::state::ready()?;
+    state::ready()?;
     let found = REFERENCES.get(handle as usize).filter(|reference| reference.is_surface == is_surface);
     found.ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
@@ -119,12 +114,12 @@ fn end(which: impl Fn(&Reference) -> bool) {
 
 impl Reference {
     /// What it is set to.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> ReferenceState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes what it is set to, and what launches from now on find; nothing where that is refused.
-    pub(crate) fn change(&self, with: impl FnOnce(&mut State) -> Outcome) -> Outcome {
+    pub(crate) fn change(&self, with: impl FnOnce(&mut ReferenceState) -> Outcome) -> Outcome {
         let mut kept = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = kept.clone();
         with(&mut state)?;
@@ -148,7 +143,7 @@ fn resource(kind: u32, words: &[u64]) -> CUDA_RESOURCE_DESC {
     it
 }
 
-impl State {
+impl ReferenceState {
     /// Texels of an array, in its format.
     pub(crate) fn bind_array(&mut self, array: CUarray) -> Outcome {
         let format = array::resolve(array)?.format;
@@ -211,7 +206,7 @@ mod tests {
 
     #[test]
     fn an_unaligned_address_begins_below_and_says_by_how_much() {
-        let mut state = State { format: (0x20, 1), ..State::default() };
+        let mut state = ReferenceState { format: (0x20, 1), ..ReferenceState::default() };
         assert_eq!(state.bind_memory(0x1010, 64), Ok(16));
         assert_eq!(state.bound(&[kind::LINEAR]), Ok(0x1000));
         assert_eq!(state.bound(&[kind::ARRAY]), Err(WRONG));
@@ -220,7 +215,7 @@ mod tests {
 
     #[test]
     fn references_of_no_module_can_be_ended_once() {
-        crate::process::state::initialise(0).unwrap();
+        crate::process::init::initialise(0).unwrap();
         let handle = create(u64::MAX).handle as u64;
         assert!(resolve(handle, false).is_ok() && resolve(handle, true).is_err());
         assert_eq!((destroy(handle), destroy(handle)), (Ok(()), Err(CUresult::ERROR_INVALID_HANDLE)));

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUresult, memory_type};
 
-use crate::context::contexts::Context;
-use crate::copy::linear::{self, Side, When};
+use crate::context::state::Context;
+use crate::copy::linear::{self, When};
+use crate::copy::side::Side;
 use crate::copy::transfer::{self, Span};
 use crate::ffi::Outcome;
 use crate::memory::space::Access;

@@ -7,7 +7,8 @@ use std::ffi::c_char;
 use katydid_cuda_sys::{CUfunction, CUmodule, CUresult};
 use katydid_ptx_exec::Kernel;
 
-use crate::code::function::{self, callable, resolve};
+use crate::code::function::{self, resolve};
+use crate::code::library::callable;
 use crate::context::stack;
 use crate::ffi::{MaybeOut, Out, Outcome, api};
 
@@ -27,7 +28,7 @@ api! {
     fn cuFuncGetAttribute(value: Out<i32>, attribute: u32, of: CUfunction) {
         let known = function::resolve(of)?;
         if stack::handle() != 0 {
-            callable(of, &stack::usable()?)?;
+            callable(of, &*stack::usable()?)?;
         }
         value.set(function::attribute(&known.kernel, &known.settings, attribute)?);
     }
@@ -35,14 +36,14 @@ api! {
     /// Dynamic shared memory up to the opt-in limit; facts of the code cannot be set.
     fn cuFuncSetAttribute(of: CUfunction, attribute: u32, value: i32) {
         function::resolve(of)?;
-        let (kernel, settings) = callable(of, &stack::usable()?)?;
+        let (kernel, settings) = callable(of, &*stack::usable()?)?;
         function::set_attribute(&kernel, &settings, attribute, value)?;
     }
 
     /// A hint.
     fn cuFuncSetCacheConfig(of: CUfunction, config: u32) {
         function::resolve(of)?;
-        callable(of, &stack::usable()?)?;
+        callable(of, &*stack::usable()?)?;
         if config > 3 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -51,7 +52,7 @@ api! {
     /// A hint, and one of the past.
     fn cuFuncSetSharedMemConfig(of: CUfunction, config: u32) {
         function::resolve(of)?;
-        callable(of, &stack::usable()?)?;
+        callable(of, &*stack::usable()?)?;
         if config > 2 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }

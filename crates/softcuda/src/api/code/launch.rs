@@ -9,14 +9,15 @@ use katydid_cuda_sys::{
 };
 
 use crate::code::clusters;
-use crate::code::function::callable;
 use crate::code::launch::{Shape, events, is_cooperative, launch};
+use crate::code::library::callable;
 use crate::code::params::pack;
 use crate::ffi::{In, Outcome, api};
 use crate::graphs::capture;
 use crate::process::device;
 use crate::process::settings;
-use crate::sync::stream::{created, resolve};
+use crate::sync::streams::{created, resolve};
+use crate::sync::synchronise;
 
 /// The flags of a launch on several devices: not to wait for the streams' earlier work, or for each other's.
 const MOST_FLAGS: u32 = 3;
@@ -81,7 +82,7 @@ unsafe fn start(
     let params = unsafe { pack(&kernel, values, extra) }?;
     launch(&stream, kernel, shape, params)?;
     events.iter().try_for_each(|event| event.record(&stream))?;
-    if settings::launches_block() { stream.synchronise() } else { Ok(()) }
+    if settings::launches_block() { synchronise::stream(&stream) } else { Ok(()) }
 }
 
 api! {

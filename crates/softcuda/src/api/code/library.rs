@@ -95,13 +95,13 @@ api! {
     /// Its module in the current context, loaded if need be.
     fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) {
         let library = resolve(library)?;
-        module.set(module::as_handle(&*library.module(&stack::usable()?)?));
+        module.set(module::as_handle(&*library.module(&*stack::usable()?)?));
     }
 
     /// In the current context; an unknown name gives 500.
     fn cuLibraryGetGlobal(address: MaybeOut<u64>, size: MaybeOut<usize>, library: CUlibrary, name: Text<'_>) {
         let library = resolve(library)?;
-        let (start, bytes) = library.module(&stack::usable()?)?.global(name.name()?)?;
+        let (start, bytes) = library.module(&*stack::usable()?)?.global(name.name()?)?;
         address.set(start);
         size.set(bytes as usize);
     }
@@ -118,7 +118,7 @@ api! {
 
     /// In the current context, and always the same there.
     fn cuKernelGetFunction(function: Out<CUfunction>, of: CUkernel) {
-        let found = kernel(of)?.function(&stack::usable()?)?;
+        let found = kernel(of)?.function(&*stack::usable()?)?;
         function.set(CUfunction(std::ptr::without_provenance_mut(found.handle)));
     }
 

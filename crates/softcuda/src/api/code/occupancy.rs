@@ -8,7 +8,7 @@ use katydid_cuda_sys::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize, CUresult}
 
 use crate::api::code::launch::attributes_of;
 use crate::code::clusters;
-use crate::code::function::callable;
+use crate::code::library::callable;
 use crate::code::occupancy::Needs;
 use crate::context::stack;
 use crate::ffi::{In, Out, Outcome, api};
@@ -23,7 +23,7 @@ fn check(flags: u32) -> Outcome {
 
 /// Blocks that fit a multiprocessor.
 fn fitting(function: CUfunction, threads: i32, dynamic: usize) -> Outcome<i32> {
-    let (kernel, settings) = callable(function, &stack::usable()?)?;
+    let (kernel, settings) = callable(function, &*stack::usable()?)?;
     Ok(Needs::of(&kernel, &settings).blocks(threads, dynamic)? as i32)
 }
 
@@ -110,7 +110,7 @@ api! {
 
     /// In bytes, for each of that many blocks.
     fn cuOccupancyAvailableDynamicSMemPerBlock(size: Out<usize>, of: CUfunction, count: i32, threads: i32) {
-        let (kernel, settings) = callable(of, &stack::usable()?)?;
+        let (kernel, settings) = callable(of, &*stack::usable()?)?;
         size.set(Needs::of(&kernel, &settings).available_shared(count, threads)?);
     }
 

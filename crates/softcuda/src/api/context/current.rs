@@ -13,13 +13,15 @@ use katydid_cuda_sys::{CUcontext, CUctxCreateParams, CUevent, CUexecAffinityPara
 
 use katydid_graph::Call;
 
-use crate::context::contexts::{self, API_VERSION, Context, FIRST_API_VERSION};
-use crate::context::{green, stack};
+use crate::context::state::{API_VERSION, FIRST_API_VERSION};
+use crate::context::{contexts, green, stack, teardown};
 use crate::ffi::{MaybeOut, Out, Outcome, api};
 use crate::graphs;
 use crate::process::{device, state};
 use crate::sync::event::{self, Event};
-use crate::sync::stream::GREATEST_PRIORITY;
+use crate::sync::stream::LiveContext;
+use crate::sync::stream_attributes::GREATEST_PRIORITY;
+use crate::sync::synchronise;
 
 /// A number as a context handle.
 pub(crate) fn as_handle(handle: usize) -> CUcontext {
@@ -47,10 +49,10 @@ fn destroy(argument: CUcontext) -> Outcome {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let context = contexts::living(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-    if context.handle != handle || context.device.primary.handle == handle {
+    if context.handle != handle || context.device.primary_handle == handle {
         return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
-    contexts::destroy(&context);
+    teardown::destroy(&context);
     if stack::handle() == handle {
         stack::pop()?;
     }
@@ -58,7 +60,7 @@ fn destroy(argument: CUcontext) -> Outcome {
 }
 
 /// A context and an event that a call names.
-fn with_event(context: CUcontext, event: CUevent) -> Outcome<(Arc<Context>, Arc<Event>)> {
+fn with_event(context: CUcontext, event: CUevent) -> Outcome<(Arc<LiveContext>, Arc<Event>)> {
     state::ready()?;
     let context = contexts::living(number(context)).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
     let found = event::resolve(event)?;
@@ -96,7 +98,7 @@ api! {
     fn cuCtxWaitEvent(context: CUcontext, event: CUevent) {
         let green = green::or_none(number(context));
         let (context, event) = with_event(context, event)?;
-        let all = context.streams.all();
+        let all = context.streams();
         all.iter().filter(|stream| stream.is_of(green)).try_for_each(|stream| event.hold_back(stream))?;
     }
 
@@ -230,14 +232,14 @@ api! {
     fn cuCtxSynchronize() {
         let context = stack::active()?;
         graphs::of_process().forbid(Call::Context(context.handle))?;
-        context.synchronise()?;
+        synchronise::context(&context)?;
     }
 
     /// Null means the current context.
     fn cuCtxSynchronize_v2(context: CUcontext) {
         let context = stack::named(number(context))?;
         graphs::of_process().forbid(Call::Context(context.handle))?;
-        context.synchronise()?;
+        synchronise::context(&context)?;
     }
 
     /// 215 for limits that other devices have, 1 for unknown ones.

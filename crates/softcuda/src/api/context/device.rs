@@ -6,7 +6,7 @@ use std::ffi::c_char;
 
 use katydid_cuda_sys::{CUcontext, CUdevprop, CUresult, CUuuid, device_attribute as id};
 
-use crate::context::stack;
+use crate::context::{primary, stack};
 use crate::ffi::{Buffer, MaybeOut, Out, Outcome, Text, api};
 use crate::process::device::{self, Device};
 use crate::process::state;
@@ -163,43 +163,43 @@ api! {
     /// Counts; does not make the context current.
     fn cuDevicePrimaryCtxRetain(context: Out<CUcontext>, device: i32) {
         let device = ready(device)?;
-        context.set(super::current::as_handle(device.primary.retain(device)?));
+        context.set(super::current::as_handle(primary::of(device).retain(device)?));
     }
 
     /// One release too many gives 201.
     fn cuDevicePrimaryCtxRelease(device: i32) {
-        ready(device)?.primary.release()?;
+        primary::of(ready(device)?).release()?;
     }
 
     /// One release too many gives 201.
     fn cuDevicePrimaryCtxRelease_v2(device: i32) {
-        ready(device)?.primary.release()?;
+        primary::of(ready(device)?).release()?;
     }
 
     /// Ends the context however often it was retained.
     fn cuDevicePrimaryCtxReset(device: i32) {
-        ready(device)?.primary.reset();
+        primary::of(ready(device)?).reset();
     }
 
     /// Ends the context however often it was retained.
     fn cuDevicePrimaryCtxReset_v2(device: i32) {
-        ready(device)?.primary.reset();
+        primary::of(ready(device)?).reset();
     }
 
     /// Both answers are optional.
     fn cuDevicePrimaryCtxGetState(device: i32, flags: MaybeOut<u32>, active: MaybeOut<i32>) {
-        let (set, activity) = ready(device)?.primary.flags_and_activity();
+        let (set, activity) = primary::of(ready(device)?).flags_and_activity();
         flags.set(set);
         active.set(i32::from(activity));
     }
 
     /// For the next context: as before CUDA 11, the one that is keeps its own.
     fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) {
-        ready(device)?.primary.set_first_flags(flags)?;
+        primary::of(ready(device)?).set_first_flags(flags)?;
     }
 
     /// For the context that is, or the next one.
     fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) {
-        ready(device)?.primary.set_flags(flags)?;
+        primary::of(ready(device)?).set_flags(flags)?;
     }
 }

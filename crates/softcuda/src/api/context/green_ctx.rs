@@ -9,13 +9,13 @@ use katydid_cuda_sys::{CUcontext, CUdevResource, CUdevResourceDesc, CUevent, CUg
 use katydid_graph::Call;
 
 use super::current::{as_handle, number};
-use crate::context::contexts::Context;
-use crate::context::green::{self, Part};
+use crate::context::green::{self, SmResource};
 use crate::context::stack;
 use crate::ffi::{In, MaybeOut, Out, Outcome, api};
 use crate::graphs;
 use crate::process::{device, state};
-use crate::sync::{event, stream};
+use crate::sync::stream::LiveContext;
+use crate::sync::{event, streams};
 
 /// `CU_DEV_RESOURCE_TYPE_SM`, the only kind there is.
 const MULTIPROCESSORS: u32 = 1;
@@ -38,12 +38,12 @@ fn green_number(green: CUgreenCtx) -> usize {
 
 /// The green context that a stream's work belongs to: a default stream's is the current one. 0: none.
 fn green_of(stream: CUstream) -> Outcome<usize> {
-    let found = stream::resolve(stream)?;
+    let found = streams::resolve(stream)?;
     Ok(if found.is_default() { green::or_none(stack::handle()) } else { found.green() })
 }
 
 /// The green context of a call, its primary context in working order.
-fn checked(green: CUgreenCtx, event: CUevent) -> Outcome<(usize, Arc<Context>)> {
+fn checked(green: CUgreenCtx, event: CUevent) -> Outcome<(usize, Arc<LiveContext>)> {
     let green = green::resolve(green_number(green))?;
     let context = green.context()?;
     graphs::of_process().check_event(event)?;
@@ -57,7 +57,7 @@ api! {
         state::ready()?;
         let device = device::get(ordinal)?;
         check_type(kind)?;
-        resource.set(Part::of_device(device).resource());
+        resource.set(SmResource::of_device(device).resource());
     }
 
     /// A green context's own, else its device's.
@@ -92,7 +92,7 @@ api! {
         if wanted == Some(0) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let (parts, rest) = Part::read(&input.0)?.split(wanted, flags, least)?;
+        let (parts, rest) = SmResource::read(&input.0)?.split(wanted, flags, least)?;
         for (at, part) in parts.iter().enumerate().filter(|_| wanted.is_some()) {
             // SAFETY: the caller has room for as many as it said, and no more were made.
             unsafe { result.add(at).write_unaligned(part.resource()) };
@@ -109,7 +109,7 @@ api! {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // SAFETY: the caller's array has `count` entries.
-        let one = |at: u32| Part::read(&unsafe { resources.add(at as usize).read_unaligned() });
+        let one = |at: u32| SmResource::read(&unsafe { resources.add(at as usize).read_unaligned() });
         let parts = (0..count).map(one).collect::<Outcome<Vec<_>>>()?;
         description.set(CUdevResourceDesc(std::ptr::without_provenance_mut(green::describe(&parts)?)));
     }
@@ -142,7 +142,7 @@ api! {
     fn cuGreenCtxWaitEvent(context: CUgreenCtx, event: CUevent) {
         let (green, context) = checked(context, event)?;
         let event = event::resolve(event)?;
-        let all = context.streams.all();
+        let all = context.streams();
         all.iter().filter(|stream| stream.is_of(green)).try_for_each(|stream| event.hold_back(stream))?;
     }
 
@@ -153,7 +153,7 @@ api! {
 
     /// The primary context, and the green one if there is one.
     fn cuStreamGetCtx_v2(stream: CUstream, context: Out<CUcontext>, green: Out<CUgreenCtx>) {
-        let (owner, part) = (stream::resolve(stream)?.context()?, green_of(stream)?);
+        let (owner, part) = (streams::resolve(stream)?.context()?, green_of(stream)?);
         context.set(as_handle(owner.handle));
         green.set(as_green(part));
     }
@@ -164,7 +164,7 @@ api! {
         if flags != NON_BLOCKING {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let stream = stream::create(&green.context()?, green.handle, flags, priority)?;
+        let stream = streams::create(&green.context()?, green.handle, flags, priority)?;
         made.set(CUstream(std::ptr::without_provenance_mut(stream.handle)));
     }
 

@@ -7,12 +7,12 @@ use std::ffi::{c_char, c_void};
 use katydid_cuda_sys::{CUresult, CUuuid};
 
 use crate::ffi::{MaybeOut, Out, Text, api};
-use crate::process::{device, facts, proc_address, state};
+use crate::process::{device, facts, init, proc_address};
 
 api! {
     /// Makes the devices.
     fn cuInit(flags: u32) {
-        state::initialise(flags)?;
+        init::initialise(flags)?;
     }
 
     /// Works in every state.

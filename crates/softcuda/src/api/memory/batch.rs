@@ -11,9 +11,11 @@ use katydid_cuda_sys::{
     CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUarray, CUmemcpyAttributes, CUresult, CUstream, access_order,
 };
 
-use crate::copy::linear::{Side, When, check, copy};
+use crate::copy::linear::{When, check, copy};
+use crate::copy::side::Side;
 use crate::ffi::{MaybeOut, Outcome, api};
-use crate::sync::stream::{self, Stream};
+use crate::sync::stream::Stream;
+use crate::sync::streams;
 use crate::texture::{array, volume};
 
 /// More copies in one call make no sense.
@@ -143,7 +145,7 @@ fn submit_boxes(
 
 /// The same as a group's, but null, which the functions without an index refuse, also where it means the thread's own.
 fn named(handle: CUstream) -> Outcome<Arc<Stream>> {
-    if handle.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { stream::of_group(handle) }
+    if handle.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { streams::of_group(handle) }
 }
 
 api! {
@@ -160,7 +162,7 @@ api! {
         stream: CUstream,
     ) {
         wrong.set(NO_INDEX);
-        let stream = stream::of_group(stream)?;
+        let stream = streams::of_group(stream)?;
         // SAFETY: the caller's arrays have as many entries as it says.
         let entries = unsafe { Arrays { targets, sources, sizes, count, attributes, firsts, kinds }.read() }?;
         submit(&stream, &entries).map_err(|(code, at)| {
@@ -196,7 +198,7 @@ api! {
         wrong.set(NO_INDEX);
         // SAFETY: the caller's array has as many entries as it says.
         let copies = unsafe { read_boxes(operations, count) };
-        submit_boxes(stream::of_group(stream), flags, copies).map_err(|(code, at)| {
+        submit_boxes(streams::of_group(stream), flags, copies).map_err(|(code, at)| {
             wrong.set(at);
             code
         })?;

@@ -17,11 +17,12 @@ use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray
 
 use crate::api::context::number;
 use crate::context::{contexts, stack};
-use crate::copy::linear::{Side, When, copy, peer};
+use crate::copy::linear::{When, copy, peer};
 use crate::copy::plane::copy_rows;
+use crate::copy::side::Side;
 use crate::ffi::{In, Outcome, address, api};
 use crate::graphs::capture;
-use crate::sync::stream::{default_stream, resolve};
+use crate::sync::streams::{default_stream, resolve};
 use crate::texture::volume::{self, End, copy_row};
 
 use Side::{Any, Device};

@@ -9,7 +9,7 @@ use katydid_cuda_sys::CUstream;
 
 use crate::copy::plane::fill;
 use crate::ffi::api;
-use crate::sync::stream::{default_stream, resolve};
+use crate::sync::streams::{default_stream, resolve};
 
 api! {
     /// Does not wait; later work of any kind comes after it.

@@ -14,7 +14,7 @@ use crate::ffi::{Out, Outcome, api};
 use crate::graphs;
 use crate::memory::managed::{self, Advice, Target};
 use crate::process::{device, state};
-use crate::sync::stream::{self, resolve};
+use crate::sync::streams::{self, resolve};
 
 /// More ranges or attributes in one call make no sense.
 const MAX_RANGES: usize = 1 << 20;
@@ -123,7 +123,7 @@ api! {
         flags: u64,
         stream: CUstream,
     ) {
-        stream::of_group(stream)?;
+        streams::of_group(stream)?;
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -135,7 +135,7 @@ api! {
 
     /// What the memory holds afterwards is not said: it is left as it is.
     fn cuMemDiscardBatchAsync(starts: *mut u64, sizes: *mut usize, count: usize, flags: u64, stream: CUstream) {
-        stream::of_group(stream)?;
+        streams::of_group(stream)?;
         if starts.is_null() || sizes.is_null() || count == 0 || count > MAX_RANGES || flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -187,7 +187,7 @@ api! {
     /// A whole allocation, named by its start; default streams can be attached to by everybody and the host only.
     fn cuStreamAttachMemAsync(stream: CUstream, address: u64, length: usize, flags: u32) {
         resolve(stream)?;
-        if flags == attach_flags::SINGLE && stream::created(stream).is_err() {
+        if flags == attach_flags::SINGLE && streams::created(stream).is_err() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         managed::check_attachment(address, length as u64, flags)?;

@@ -17,9 +17,10 @@ use katydid_graph::Taken;
 use crate::ffi::{In, Out, Outcome, api, unsupported};
 use crate::graphs;
 use crate::memory::allocation;
-use crate::memory::pool::{self, Attribute, Place, Pool, Wanted, resolve};
+use crate::memory::pool::{self, Attribute, Pool, PoolKind, PoolPlace, resolve};
 use crate::process::{device, state};
-use crate::sync::stream::{self, Stream};
+use crate::sync::stream::Stream;
+use crate::sync::streams;
 
 /// More grants than places make no sense.
 const MOST_GRANTS: usize = 64;
@@ -31,7 +32,7 @@ fn as_handle(pool: &Pool) -> CUmemoryPool {
 
 /// The pool that allocations in a stream come from.
 fn pool_of(stream: &Stream) -> Outcome<std::sync::Arc<Pool>> {
-    pool::current(Wanted::of_device(stream.context()?.device))
+    pool::current(PoolKind::of_device(stream.context()?.device))
 }
 
 /// The device that an access description names: only devices are granted access, and only all of it.
@@ -40,7 +41,7 @@ fn granted(description: &CUmemAccessDesc, pool: &Pool) -> Outcome<(i32, bool)> {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
     let device = device::get(description.location.id)?;
-    let own = matches!(pool.place, pool::Place::Device(owner) if owner.ordinal == device.ordinal);
+    let own = matches!(pool.place, pool::PoolPlace::Device(owner) if owner.ordinal == device.ordinal);
     match description.flags {
         access_flags::READ_WRITE => Ok((device.ordinal, true)),
         access_flags::READ => Err(CUresult::ERROR_NOT_SUPPORTED),
@@ -53,31 +54,31 @@ fn granted(description: &CUmemAccessDesc, pool: &Pool) -> Outcome<(i32, bool)> {
 api! {
     /// The address may be used by work that comes after in the stream.
     fn cuMemAllocAsync(address: Out<u64>, size: usize, stream: CUstream) {
-        let stream = stream::resolve(stream)?;
+        let stream = streams::resolve(stream)?;
         let device = stream.context()?.device.ordinal;
         if let Some(captured) = graphs::of_process().take_alloc(stream.place(), size, device)? {
             address.set(captured);
             return Ok(());
         }
         graphs::forbid()?;
-        address.set(pool_of(&stream)?.allocate(size as u64, &stream)?);
+        address.set(pool::allocate(&*pool_of(&stream)?, size as u64, &stream)?);
     }
 
     /// From any pool, whatever the stream's device.
     fn cuMemAllocFromPoolAsync(address: Out<u64>, size: usize, pool: CUmemoryPool, stream: CUstream) {
-        let (pool, stream) = (resolve(pool)?, stream::resolve(stream)?);
+        let (pool, stream) = (resolve(pool)?, streams::resolve(stream)?);
         let device = stream.context()?.device.ordinal;
         if let Some(captured) = graphs::of_process().take_alloc(stream.place(), size, device)? {
             address.set(captured);
             return Ok(());
         }
         graphs::forbid()?;
-        address.set(pool.allocate(size as u64, &stream)?);
+        address.set(pool::allocate(&pool, size as u64, &stream)?);
     }
 
     /// Memory of `cuMemAlloc` can be freed in a stream as well; null is nothing to free.
     fn cuMemFreeAsync(address: u64, stream: CUstream) {
-        let stream = stream::resolve(stream)?;
+        let stream = streams::resolve(stream)?;
         if graphs::of_process().take_free(stream.place(), address)? == Taken::Yes {
             return Ok(());
         }
@@ -97,32 +98,32 @@ api! {
     /// The pool that allocations on the device come from.
     fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, device: i32) {
         state::ready()?;
-        pool.set(as_handle(&*pool::current(Wanted::of_device(device::get(device)?))?));
+        pool.set(as_handle(&*pool::current(PoolKind::of_device(device::get(device)?))?));
     }
 
     /// A pool of another device or of the host gives 1.
     fn cuDeviceSetMemPool(device: i32, pool: CUmemoryPool) {
         let pool = resolve(pool)?;
         let device = device::get(device).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        pool::select(Wanted::of_device(device), &pool)?;
+        pool::select(PoolKind::of_device(device), &pool)?;
     }
 
     /// Of a device, of the host, or managed.
     fn cuMemGetDefaultMemPool(pool: Out<CUmemoryPool>, location: In<CUmemLocation>, kind: u32) {
         state::ready()?;
-        pool.set(as_handle(&*pool::default_of(Wanted::new(location.0, kind)?)?));
+        pool.set(as_handle(&*pool::default_of(PoolKind::new(location.0, kind)?)?));
     }
 
     /// The one that was chosen last, or the default one.
     fn cuMemGetMemPool(pool: Out<CUmemoryPool>, location: In<CUmemLocation>, kind: u32) {
         state::ready()?;
-        pool.set(as_handle(&*pool::current(Wanted::new(location.0, kind)?)?));
+        pool.set(as_handle(&*pool::current(PoolKind::new(location.0, kind)?)?));
     }
 
     /// A pool of another place gives 1.
     fn cuMemSetMemPool(location: In<CUmemLocation>, kind: u32, pool: CUmemoryPool) {
         let pool = resolve(pool)?;
-        pool::select(Wanted::new(location.0, kind)?, &pool)?;
+        pool::select(PoolKind::new(location.0, kind)?, &pool)?;
     }
 
     /// The size limit is rounded up to whole blocks; pools are never shared with other processes.
@@ -130,7 +131,7 @@ api! {
         graphs::forbid()?;
         state::ready()?;
         let properties = properties.0;
-        let wanted = Wanted::new(properties.location, properties.allocType)?;
+        let wanted = PoolKind::new(properties.location, properties.allocType)?;
         if properties.reserved.iter().any(|byte| *byte != 0) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -200,7 +201,7 @@ api! {
             location_type::DEVICE => {
                 pool.grants(device::get(location.0.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?.ordinal)
             }
-            location_type::HOST => matches!(pool.place, Place::Host),
+            location_type::HOST => matches!(pool.place, PoolPlace::Host),
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
         flags.set(if grants { access_flags::READ_WRITE } else { access_flags::NONE });

@@ -13,8 +13,8 @@ use crate::ffi::{MaybeOut, Out, Outcome, api};
 use crate::graphs;
 use crate::memory::ipc;
 use crate::process::state;
-use crate::sync::event;
-use crate::sync::stream::resolve;
+use crate::sync::streams::resolve;
+use crate::sync::{event, synchronise};
 
 /// `CU_EVENT_RECORD_EXTERNAL`: in a capture, a node that records; it means nothing elsewhere.
 const EXTERNAL: u32 = 1;
@@ -89,7 +89,7 @@ api! {
         let found = event::resolve(event)?;
         graphs::of_process().check_event(event)?;
         graphs::forbid()?;
-        found.synchronise()?;
+        synchronise::event(&found)?;
     }
 
     /// 400 for events without a time, 600 for those not reached.
@@ -115,12 +115,12 @@ api! {
 
     /// Memory of another process, which is not open here.
     fn cuIpcOpenMemHandle(address: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) {
-        address.set(ipc::open_once(&stack::usable()?, handle, flags)?);
+        address.set(ipc::open_once(&*stack::usable()?, handle, flags)?);
     }
 
     /// Memory of another process.
     fn cuIpcOpenMemHandle_v2(address: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) {
-        address.set(ipc::open(&stack::usable()?, handle, flags)?);
+        address.set(ipc::open(&*stack::usable()?, handle, flags)?);
     }
 
     /// As often as it was opened.

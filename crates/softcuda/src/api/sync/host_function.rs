@@ -9,7 +9,7 @@ use katydid_cuda_sys::{CUhostFn, CUresult, CUstream, CUstreamCallback};
 use crate::ffi::api;
 use crate::graphs::capture;
 use crate::sync::job::Job;
-use crate::sync::stream::resolve;
+use crate::sync::streams::resolve;
 
 /// Data of the program, which it wants back from another thread.
 struct Data(*mut c_void);

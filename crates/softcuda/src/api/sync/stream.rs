@@ -15,9 +15,9 @@ use crate::context::{green, stack};
 use crate::ffi::{Out, Outcome, api};
 use crate::graphs;
 use crate::process::state;
-use crate::sync::event;
-use crate::sync::stream::{self, create, resolve};
-use crate::sync::wait_value::{self, Width};
+use crate::sync::memory_word::Width;
+use crate::sync::streams::{self, create, resolve};
+use crate::sync::{event, synchronise, wait_value};
 
 /// A stream handle for a number.
 fn handle(number: usize) -> CUstream {
@@ -30,10 +30,10 @@ const EXTERNAL: u32 = 1;
 /// Ends a stream's handle; the default streams have none.
 fn destroy(stream: CUstream) -> Outcome {
     state::ready()?;
-    if let Ok(stream) = stream::created(stream) {
+    if let Ok(stream) = streams::created(stream) {
         graphs::of_process().forget_stream(stream.place().key);
     }
-    stream::destroy(stream)
+    streams::destroy(stream)
 }
 
 api! {
@@ -88,7 +88,7 @@ api! {
     fn cuStreamSynchronize(stream: CUstream) {
         let stream = resolve(stream)?;
         graphs::of_process().forbid(Call::Stream(stream.place()))?;
-        stream.synchronise()?;
+        synchronise::stream(&stream)?;
     }
 
     /// 600 while anything is pending.

@@ -7,8 +7,8 @@ use katydid_cuda_sys::{CUexecAffinityParam, CUresult, CUstream, CUstreamAttrValu
 use crate::context::stack;
 use crate::ffi::{Out, api};
 use crate::process::{device, state};
-use crate::sync::stream::resolve;
 use crate::sync::stream_attributes::LONGEST;
+use crate::sync::streams::resolve;
 
 /// `CU_EXEC_AFFINITY_TYPE_SM_COUNT`, the only kind.
 const SM_COUNT: u32 = 0;

@@ -12,8 +12,9 @@ use katydid_cuda_sys::{
 use crate::context::stack;
 use crate::ffi::{In, Out, api};
 use crate::process::device;
-use crate::sync::stream;
-use crate::texture::array::{self, Format};
+use crate::sync::streams;
+use crate::texture::array;
+use crate::texture::format::Format;
 use crate::texture::sparse;
 
 /// More changes in one call make no sense.
@@ -25,7 +26,7 @@ api! {
         let CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels } = description.0;
         let whole = CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Depth: 0, Format, NumChannels, Flags: 0 };
         let context = stack::usable()?;
-        array.set(array::create(&context, array::Format::new(&whole)?)?.handle());
+        array.set(array::create(&context, Format::new(&whole)?)?.handle());
     }
 
     /// Any array.
@@ -96,7 +97,7 @@ api! {
 
     /// Nothing changes unless all entries are right; the changes are work of the stream.
     fn cuMemMapArrayAsync(infos: *const CUarrayMapInfo, count: u32, handle: CUstream) {
-        let stream = stream::resolve(handle)?;
+        let stream = streams::resolve(handle)?;
         if infos.is_null() || count == 0 || count > MOST_CHANGES {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }

@@ -7,7 +7,7 @@ use katydid_cuda_sys::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE
 use crate::context::stack;
 use crate::ffi::{In, Out, api};
 use crate::process::device;
-use crate::texture::array::{channel, check_channels};
+use crate::texture::format::{channel, check_channels};
 use crate::texture::object;
 
 /// Most texels of linear memory, and most bytes that they may take.

@@ -2,24 +2,33 @@
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
+use std::sync::Arc;
+
 use katydid_cuda_sys::{CUDA_ARRAY_DESCRIPTOR, CUarray, CUmipmappedArray, CUmodule, CUresult, CUsurfref, CUtexref};
 
 use crate::code::module;
 use crate::context::stack;
 use crate::ffi::{In, MaybeOut, Out, Outcome, Text, api};
 use crate::texture::object::kind;
-use crate::texture::reference::{self, State};
+use crate::texture::reference::{self, Reference, ReferenceState};
 
 /// `CU_TRSA_OVERRIDE_FORMAT`: without it no array is taken.
 const OVERRIDE_FORMAT: u32 = 1;
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
-fn change(handle: CUtexref, with: impl FnOnce(&mut State) -> Outcome) -> Outcome {
+fn change(handle: CUtexref, with: impl FnOnce(&mut ReferenceState) -> Outcome) -> Outcome {
     reference::resolve(handle.address(), false)?.change(with)
 }
 
-fn state(handle: CUtexref) -> Outcome<State> {
+fn state(handle: CUtexref) -> Outcome<ReferenceState> {
     Ok(reference::resolve(handle.address(), false)?.state())
+}
+
+/// The reference called `name`; `NOT_FOUND` for any other variable.
+fn of_module(module: CUmodule, name: &str, is_surface: bool) -> Outcome<Arc<Reference>> {
+    let module = module::resolve(module)?;
+    let address = module.reference(name, is_surface)?;
+    Ok(reference::of_module(module.handle, address, module.context_id, is_surface))
 }
 
 /// The documentation demands the flag; drivers (580) take an array without it as well.
@@ -35,13 +44,13 @@ fn dimension(number: i32) -> Outcome<usize> {
 api! {
     /// The same handle each time.
     fn cuModuleGetTexRef(found: Out<CUtexref>, module: CUmodule, name: Text<'_>) {
-        let reference = reference::of_module(&*module::resolve(module)?, name.name()?, false)?;
+        let reference = of_module(module, name.name()?, false)?;
         found.set(CUtexref(std::ptr::without_provenance_mut(reference.handle)));
     }
 
     /// The same handle each time.
     fn cuModuleGetSurfRef(found: Out<CUsurfref>, module: CUmodule, name: Text<'_>) {
-        let reference = reference::of_module(&*module::resolve(module)?, name.name()?, true)?;
+        let reference = of_module(module, name.name()?, true)?;
         found.set(CUsurfref(std::ptr::without_provenance_mut(reference.handle)));
     }
 

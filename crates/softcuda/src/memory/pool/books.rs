@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use katydid_cuda_sys::{CUresult, pool_attribute as id};
 
 use crate::ffi::Outcome;
-use crate::memory::allocation::DeviceMemory;
+use crate::memory::device_memory::DeviceMemory;
 use crate::memory::heap::Heap;
 use crate::memory::pages::{Protection, Range};
 use crate::sync::stream::Stream;
@@ -46,7 +46,7 @@ pub(super) struct Freed {
 }
 
 /// What a pool knows.
-pub(super) struct State {
+pub(super) struct PoolBooks {
     budget: &'static DeviceMemory,
     /// Most bytes to take, whole blocks; 0 for no limit.
     limit: u64,
@@ -94,7 +94,7 @@ impl Addresses {
     }
 }
 
-impl State {
+impl PoolBooks {
     /// Nothing is reserved yet.
     pub(super) fn new(budget: &'static DeviceMemory, limit: u64, granted: u32) -> Self {
         Self {
@@ -251,7 +251,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for PoolBooks {
     fn drop(&mut self) {
         self.budget.refund(self.reserved());
         if let Some(addresses) = self.addresses.take() {

@@ -1,24 +1,23 @@
 //! Which pool a call means: the default one of a place, and the one that a program made current for it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUmemLocation, CUresult, allocation_type, location_type};
 
-use super::{POOLS, Place, Pool};
+use super::object::{POOLS, Pool, PoolPlace, may_be_any};
 use crate::ffi::Outcome;
 use crate::process::device::{self, Device};
 
 /// A place and a kind of memory that pools are chosen for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct PoolKind {
     /// Ordinal of the device; `None` for the host.
     device: Option<i32>,
     /// Shared by host and devices.
     managed: bool,
 }
 
-impl Wanted {
+impl PoolKind {
     /// Of a device.
     pub(crate) fn of_device(device: &Device) -> Self {
         Self { device: Some(device.ordinal), managed: false }
@@ -43,20 +42,20 @@ impl Wanted {
     }
 
     /// Where memory of such a pool lives.
-    pub(crate) fn place(self) -> Outcome<Place> {
+    pub(crate) fn place(self) -> Outcome<PoolPlace> {
         Ok(match (self.device, self.managed) {
-            (Some(ordinal), false) => Place::Device(device::get(ordinal)?),
-            (ordinal, true) => Place::Managed(device::get(ordinal.unwrap_or(0))?),
-            (None, false) => Place::Host,
+            (Some(ordinal), false) => PoolPlace::Device(device::get(ordinal)?),
+            (ordinal, true) => PoolPlace::Managed(device::get(ordinal.unwrap_or(0))?),
+            (None, false) => PoolPlace::Host,
         })
     }
 
     /// Whether a pool is of this kind.
     fn suits(self, pool: &Pool) -> bool {
         match pool.place {
-            Place::Device(device) => self == Self::of_device(device),
-            Place::Host => self == Self { device: None, managed: false },
-            Place::Managed(_) => self.managed,
+            PoolPlace::Device(device) => self == Self::of_device(device),
+            PoolPlace::Host => self == Self { device: None, managed: false },
+            PoolPlace::Managed(_) => self.managed,
         }
     }
 }
@@ -64,28 +63,26 @@ impl Wanted {
 /// What is known about pools besides themselves.
 struct Choice {
     /// Default pools that a caller has asked for.
-    defaults: Vec<(Wanted, Arc<Pool>)>,
+    defaults: Vec<(PoolKind, Arc<Pool>)>,
     /// Pools that were made current in the place of default ones.
-    current: Vec<(Wanted, Arc<Pool>)>,
+    current: Vec<(PoolKind, Arc<Pool>)>,
     /// Pools without a handle that still hold places.
     ended: Vec<Arc<Pool>>,
 }
 
 static CHOICE: Mutex<Choice> = Mutex::new(Choice { defaults: Vec::new(), current: Vec::new(), ended: Vec::new() });
-/// Whether there is any pool: most programs have none, and their synchronisations need not look.
-static ANY: AtomicBool = AtomicBool::new(false);
 
 fn choice() -> MutexGuard<'static, Choice> {
     CHOICE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The pool of `list` for a place.
-fn listed(list: &[(Wanted, Arc<Pool>)], wanted: Wanted) -> Option<Arc<Pool>> {
+fn listed(list: &[(PoolKind, Arc<Pool>)], wanted: PoolKind) -> Option<Arc<Pool>> {
     list.iter().find(|(known, _)| *known == wanted).map(|(_, pool)| Arc::clone(pool))
 }
 
 /// The default pool of a place, made when it is first asked for.
-pub(crate) fn default_of(wanted: Wanted) -> Outcome<Arc<Pool>> {
+pub(crate) fn default_of(wanted: PoolKind) -> Outcome<Arc<Pool>> {
     let mut choice = choice();
     if let Some(pool) = listed(&choice.defaults, wanted) {
         return Ok(pool);
@@ -97,17 +94,17 @@ pub(crate) fn default_of(wanted: Wanted) -> Outcome<Arc<Pool>> {
 
 /// The default pool of a device.
 pub(crate) fn default_of_device(device: &Device) -> Outcome<Arc<Pool>> {
-    default_of(Wanted::of_device(device))
+    default_of(PoolKind::of_device(device))
 }
 
 /// The pool that allocations for a place come from.
-pub(crate) fn current(wanted: Wanted) -> Outcome<Arc<Pool>> {
+pub(crate) fn current(wanted: PoolKind) -> Outcome<Arc<Pool>> {
     let chosen = listed(&choice().current, wanted);
     chosen.map_or_else(|| default_of(wanted), Ok)
 }
 
 /// Makes `pool` the current one of a place that it suits.
-pub(crate) fn select(wanted: Wanted, pool: &Arc<Pool>) -> Outcome {
+pub(crate) fn select(wanted: PoolKind, pool: &Arc<Pool>) -> Outcome {
     if !wanted.suits(pool) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -139,13 +136,13 @@ pub(super) fn kept(handle: usize) -> Option<Arc<Pool>> {
 
 /// A synchronisation point of `device`: its pools give back what they need not keep.
 pub(crate) fn settle(device: i32) {
-    if !ANY.load(Ordering::Acquire) {
+    if !may_be_any() {
         return;
     }
     for pool in of_device(device) {
         pool.settle();
     }
-    let ended: Vec<_> = choice().ended.extract_if(.., |pool| !pool.state().holds_places()).collect();
+    let ended: Vec<_> = choice().ended.extract_if(.., |pool| !pool.books().holds_places()).collect();
     drop(ended);
 }
 
@@ -158,14 +155,9 @@ pub(super) fn trim(device: i32, keep: u64) {
 
 /// Gives back the unused memory of all pools of a device: another allocation needs it.
 pub(crate) fn trim_device(device: i32) {
-    if ANY.load(Ordering::Acquire) {
+    if may_be_any() {
         trim(device, 0);
     }
-}
-
-/// Notes that there is a pool.
-pub(super) fn noted() {
-    ANY.store(true, Ordering::Release);
 }
 
 /// All pools whose memory counts for a device.

@@ -1,0 +1,72 @@
+//! What a program can set on a function.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use katydid_cuda_sys::CUresult;
+use katydid_ptx_exec::Kernel;
+
+use crate::ffi::Outcome;
+use crate::process::attributes::SHARED_DEFAULT;
+
+/// Blocks along each axis.
+pub(crate) type Cluster = [u32; 3];
+
+/// A cluster that a program sets on a kernel, axis by axis; it counts when all three have been set.
+#[derive(Debug, Default)]
+pub(crate) struct Fixed([AtomicI32; 3]);
+
+impl Fixed {
+    /// The value of an axis: what the code says, else what has been set.
+    pub(crate) fn axis(&self, kernel: &Kernel, axis: usize) -> i32 {
+        let of_code = kernel.required_cluster.map(|cluster| i32::try_from(cluster[axis]).unwrap_or(i32::MAX));
+        of_code.unwrap_or_else(|| self.0[axis].load(Ordering::Relaxed))
+    }
+
+    /// Sets an axis of a kernel whose code leaves it open.
+    pub(crate) fn set(&self, kernel: &Kernel, axis: usize, value: i32) -> Outcome {
+        if kernel.required_cluster.is_some() || value < 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.0[axis].store(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The cluster of a kernel, if code or program have fixed it.
+    pub(super) fn cluster(&self, kernel: &Kernel) -> Option<Cluster> {
+        let set = [0, 1, 2].map(|axis| self.axis(kernel, axis).cast_unsigned());
+        (!set.contains(&0)).then_some(set)
+    }
+}
+
+/// What can be set on a function. A kernel of a library and its functions in all contexts of a device share one.
+pub(crate) struct Settings {
+    /// Most dynamic shared memory of a launch, in bytes.
+    pub(crate) most_dynamic: AtomicU32,
+    /// Preferred share of shared memory in percent, -1 for none: a hint.
+    pub(super) carveout: AtomicI32,
+    /// Whether larger clusters than portable ones are allowed.
+    pub(super) large_clusters: AtomicI32,
+    /// Cluster scheduling: a hint.
+    pub(super) scheduling: AtomicI32,
+    /// The cluster that launches get.
+    pub(crate) cluster: Fixed,
+}
+
+impl Settings {
+    /// What a kernel starts with.
+    pub(crate) fn for_kernel(kernel: &Kernel) -> Arc<Self> {
+        Arc::new(Self {
+            most_dynamic: AtomicU32::new(SHARED_DEFAULT.saturating_sub(kernel.static_shared)),
+            carveout: AtomicI32::new(-1),
+            large_clusters: AtomicI32::new(0),
+            scheduling: AtomicI32::new(0),
+            cluster: Fixed::default(),
+        })
+    }
+
+    /// Whether clusters may be larger than what every device can run.
+    pub(crate) fn allows_large_clusters(&self) -> bool {
+        self.large_clusters.load(Ordering::Relaxed) != 0
+    }
+}

@@ -1,0 +1,141 @@
+//! A context, apart from its streams: what it is called, what is set on it, and the error that sticks to it.
+//!
+//! The first error of a kernel sticks: every later call in the context gives it, until the context dies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use katydid_cuda_sys::CUresult;
+use katydid_ptx_exec::Switch;
+
+use crate::code::output::Output;
+use crate::context::limits::Limits;
+use crate::ffi::Outcome;
+use crate::memory::device_heap::DeviceHeaps;
+use crate::process::device::Device;
+use crate::sync::hold;
+
+/// Flags that `cuCtxCreate` and the primary context accept: scheduling, host mapping, local memory, dumps, memory
+/// operations. None of them changes what a software device does.
+const FLAGS: u32 = 0xff;
+
+/// What `cuCtxGetApiVersion` says of every context but those of the first form of `cuCtxCreate`.
+pub(crate) const API_VERSION: u32 = 3020;
+/// What it says of those.
+pub(crate) const FIRST_API_VERSION: u32 = 3010;
+
+/// A context, apart from its streams.
+pub(crate) struct Context {
+    /// Its handle.
+    pub(crate) handle: usize,
+    /// What `cuCtxGetId` says: never used twice, unlike the handle of a primary context.
+    pub(crate) id: u64,
+    /// Its device.
+    pub(crate) device: &'static Device,
+    /// What `cuCtxGetApiVersion` says of it.
+    pub(crate) api_version: u32,
+    /// Its limits.
+    pub(crate) limits: Limits,
+    /// What device code allocates from.
+    pub(crate) heaps: DeviceHeaps,
+    /// What kernels print.
+    pub(crate) output: Output,
+    /// Preferred cache configuration: kept and reported.
+    pub(crate) cache_config: AtomicU32,
+    /// Stops running kernels: thrown by the first fault.
+    pub(crate) switch: Arc<Switch>,
+    flags: AtomicU32,
+    /// The code that sticks, 0 for none.
+    failure: AtomicU32,
+    /// How often the program attached to it.
+    pub(crate) attached: AtomicU32,
+    /// A thread is destroying it.
+    closing: AtomicBool,
+    /// A bit for each device whose memory it may use.
+    peers: AtomicU32,
+}
+
+impl Context {
+    /// A context that is to be called `handle`.
+    pub(crate) fn new(handle: usize, device: &'static Device, flags: u32, api_version: u32) -> Outcome<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        check_flags(flags)?;
+        Ok(Self {
+            handle,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            device,
+            api_version,
+            limits: Limits::new(),
+            heaps: DeviceHeaps::default(),
+            output: Output::new(),
+            cache_config: AtomicU32::new(0),
+            switch: Arc::default(),
+            flags: AtomicU32::new(flags),
+            failure: AtomicU32::new(0),
+            attached: AtomicU32::new(0),
+            closing: AtomicBool::new(false),
+            peers: AtomicU32::new(0),
+        })
+    }
+
+    /// Ok, or the error that sticks to the context.
+    pub(crate) fn healthy(&self) -> Outcome {
+        CUresult(self.failure.load(Ordering::Acquire)).ok()
+    }
+
+    /// Makes `code` stick, unless another came first, and stops kernels that run.
+    pub(crate) fn fail(&self, code: CUresult) {
+        let _ = self.failure.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
+        self.switch.cancel();
+        hold::wake();
+    }
+
+    /// Whether waits for a value should give up: the context ends or has failed.
+    pub(crate) fn gives_up(&self) -> bool {
+        self.closing.load(Ordering::Acquire) || self.failure.load(Ordering::Acquire) != 0
+    }
+
+    /// Marks that a thread is destroying the context; false if one was already.
+    pub(crate) fn close(&self) -> bool {
+        !self.closing.swap(true, Ordering::AcqRel)
+    }
+
+    /// Flags as set at creation or since.
+    pub(crate) fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the flags.
+    pub(crate) fn set_flags(&self, flags: u32) -> Outcome {
+        check_flags(flags)?;
+        self.flags.store(flags, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A bit for each device whose memory this context may use besides its own.
+    pub(crate) fn peers(&self) -> u32 {
+        self.peers.load(Ordering::Acquire)
+    }
+
+    /// `cuCtxEnablePeerAccess`.
+    pub(crate) fn enable_peer(&self, peer: &Self) -> Outcome {
+        if peer.device.ordinal == self.device.ordinal {
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
+        let bit = 1 << peer.device.ordinal;
+        let before = self.peers.fetch_or(bit, Ordering::AcqRel);
+        if before & bit == 0 { Ok(()) } else { Err(CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED) }
+    }
+
+    /// `cuCtxDisablePeerAccess`.
+    pub(crate) fn disable_peer(&self, peer: &Self) -> Outcome {
+        let bit = 1 << peer.device.ordinal;
+        let before = self.peers.fetch_and(!bit, Ordering::AcqRel);
+        if before & bit != 0 { Ok(()) } else { Err(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED) }
+    }
+}
+
+/// Refuses flags that no context has.
+pub(crate) fn check_flags(flags: u32) -> Outcome {
+    if flags & !FLAGS == 0 { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}

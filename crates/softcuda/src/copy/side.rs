@@ -1,0 +1,30 @@
+//! The sides of a copy, which may or may not be memory that only the program knows.
+
+use crate::context::state::Context;
+use crate::copy::transfer::Span;
+use crate::ffi::Outcome;
+use crate::memory::space::Access;
+
+/// What one side of a copy may be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Memory that the device reaches.
+    Device,
+    /// Any memory.
+    Any,
+}
+
+impl Side {
+    /// A checked span of this side.
+    pub(crate) fn span(self, context: &Context, address: u64, size: u64, access: Access) -> Outcome<Span> {
+        match self {
+            Self::Device => Span::reached(context, address, size, access),
+            Self::Any => Span::anywhere(context, address, size, access),
+        }
+    }
+
+    /// The same of work whose turn has come ([`Span::due`]).
+    pub(crate) fn due(self, context: &Context, address: u64, size: u64, access: Access) -> Span {
+        Span::due(context, address, size, access, matches!(self, Self::Any))
+    }
+}

@@ -1,0 +1,19 @@
+//! Graphs and captures of this process, as streams know them: without what runs graphs.
+
+use std::sync::{Arc, LazyLock};
+
+use katydid_graph::{Place, Store};
+
+use crate::ffi::Outcome;
+
+static STORE: LazyLock<Arc<Store>> = LazyLock::new(Arc::default);
+
+/// All that there are.
+pub(crate) fn store() -> Arc<Store> {
+    Arc::clone(&STORE)
+}
+
+/// Refuses what cannot be captured at all, which spoils a capture that the stream is in.
+pub(crate) fn refuse_captured(stream: Place) -> Outcome {
+    STORE.refuse_captured(stream)
+}

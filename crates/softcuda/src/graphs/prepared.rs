@@ -1,0 +1,48 @@
+//! What nodes name, looked up.
+
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUlaunchAttribute, CUresult};
+use katydid_graph::Attributes;
+
+use crate::code::launch::Shape;
+use crate::context::contexts;
+use crate::context::state::Context;
+use crate::copy::transfer::Span;
+use crate::ffi::Outcome;
+use crate::memory::space::Access;
+use crate::sync::stream::LiveContext;
+
+/// A kernel node's code: what its launch is made of.
+pub(super) struct Prepared {
+    pub(super) kernel: Arc<katydid_ptx_exec::Kernel>,
+    pub(super) shape: Shape,
+}
+
+/// The living context behind a handle that was checked before.
+pub(super) fn context_of(handle: usize) -> Outcome<Arc<LiveContext>> {
+    contexts::living(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
+}
+
+/// Attributes of a node as those of a launch.
+pub(super) fn of_launch(attributes: &Attributes) -> Vec<CUlaunchAttribute> {
+    let one = |(id, value): (&u32, &[u64; 8])| CUlaunchAttribute { id: *id, value: *value, ..Default::default() };
+    attributes.iter().map(one).collect()
+}
+
+/// The bytes of a fill, looked up.
+pub(super) fn fill_span(context: &Context, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<Span> {
+    Span::reached(context, fill.dst, fill_size(fill)?, Access::ReadWrite)
+}
+
+/// How many they are, from the first to the last.
+pub(super) fn fill_size(fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<u64> {
+    let element = u64::from(fill.elementSize);
+    let row = (fill.width as u64).checked_mul(element);
+    let skipped = (fill.height as u64).saturating_sub(1).checked_mul(fill.pitch as u64);
+    let size = row.zip(skipped).and_then(|(row, skipped)| skipped.checked_add(row));
+    if !fill.dst.is_multiple_of(element.max(1)) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    size.ok_or(CUresult::ERROR_INVALID_VALUE)
+}

@@ -1,0 +1,162 @@
+//! A pool: its books ordered with streams, and the address space.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::books::{Attribute, Freed, PoolBooks};
+use crate::ffi::Outcome;
+use crate::memory::device_memory::DeviceMemory;
+use crate::memory::managed;
+use crate::memory::space::{self, Kind, Region};
+use crate::process::device::Device;
+use crate::process::handles::{Registry, mint};
+use crate::sync::job::Job;
+use crate::sync::stream::Stream;
+
+/// Where the memory of a pool lives.
+#[derive(Clone, Copy)]
+pub(crate) enum PoolPlace {
+    /// On a device.
+    Device(&'static Device),
+    /// In the host's memory; devices use it once that was granted.
+    Host,
+    /// Shared by the host and a device.
+    Managed(&'static Device),
+}
+
+impl PoolPlace {
+    /// Whose budget pays.
+    fn budget(self) -> &'static DeviceMemory {
+        match self {
+            Self::Device(device) => &device.memory,
+            Self::Host | Self::Managed(_) => managed::memory(),
+        }
+    }
+
+    /// The device that pointers are said to belong to.
+    pub(super) fn ordinal(self) -> i32 {
+        match self {
+            Self::Device(device) | Self::Managed(device) => device.ordinal,
+            Self::Host => 0,
+        }
+    }
+}
+
+/// One pool.
+pub(crate) struct Pool {
+    /// Its handle.
+    pub(crate) handle: usize,
+    /// Where its memory lives.
+    pub(crate) place: PoolPlace,
+    books: Mutex<PoolBooks>,
+}
+
+/// Pools whose handle is alive.
+pub(super) static POOLS: Registry<Pool> = Registry::new();
+/// Whether there was ever a pool: most programs have none, and their synchronisations need not look.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Whether there may be a pool.
+pub(super) fn may_be_any() -> bool {
+    ANY.load(Ordering::Acquire)
+}
+
+impl Pool {
+    /// A pool of at most `limit` bytes (0: as much as there is), alive until its handle ends.
+    pub(super) fn new(place: PoolPlace, limit: u64) -> Arc<Self> {
+        let granted = match place {
+            PoolPlace::Device(device) => 1 << device.ordinal,
+            PoolPlace::Host => 0,
+            PoolPlace::Managed(_) => u32::MAX,
+        };
+        let books = Mutex::new(PoolBooks::new(place.budget(), limit, granted));
+        let pool = Arc::new(Self { handle: mint(), place, books });
+        POOLS.insert(pool.handle, Arc::clone(&pool));
+        ANY.store(true, Ordering::Release);
+        pool
+    }
+
+    pub(super) fn books(&self) -> MutexGuard<'_, PoolBooks> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for work of a stream, and the region over it.
+    pub(super) fn find_place(&self, size: u64, stream: u64) -> Outcome<u64> {
+        let mut books = self.books();
+        let at = books.take(size, stream)?;
+        let managed = matches!(self.place, PoolPlace::Managed(_));
+        let kind = Kind::Pooled { pool: self.handle, devices: books.granted, managed };
+        space::write().replace(Region::new(at, size, kind, self.place.ordinal(), 0));
+        Ok(at)
+    }
+
+    /// Frees a place when `stream` gets there.
+    pub(super) fn free_in(self: &Arc<Self>, region: &Region, stream: &Arc<Stream>) -> Outcome {
+        let (at, id, pool) = (region.start, region.id, Arc::clone(self));
+        if region.is_managed() {
+            managed::forget(at, region.size);
+        }
+        space::write().leave(at);
+        self.books().leave(Freed { at, size: region.size, id, stream: Arc::clone(stream), reached: false });
+        // In a failed context too: the memory outlives it.
+        let job = Job::always(move |_| {
+            pool.reached(at, id);
+            Ok(())
+        });
+        stream.submit(job.short()).map(drop)
+    }
+
+    /// The stream has come to where it freed a place, unless the place was given out again in between. Nothing is waited
+    /// for: the pages stay mapped as long as the pool, so that a late access of another stream meets old bytes at worst.
+    fn reached(&self, at: u64, id: u64) {
+        space::write().remove_same(at, id);
+        self.books().reached(at, id);
+    }
+
+    /// Waits until every stream has passed what it freed here.
+    pub(super) fn wait_for_freed(&self) {
+        let streams = self.books().streams();
+        for stream in streams {
+            stream.finish();
+        }
+        self.books().merge();
+    }
+
+    /// `cuMemPoolTrimTo`: gives unused blocks back as long as `keep` bytes stay.
+    pub(crate) fn trim(&self, keep: u64) {
+        let mut books = self.books();
+        books.merge();
+        books.trim(keep);
+    }
+
+    /// A synchronisation point: what was freed before it can be had by all, and unused blocks go.
+    pub(super) fn settle(&self) {
+        let mut books = self.books();
+        books.merge();
+        let keep = books.threshold;
+        books.trim(keep);
+    }
+
+    /// The value of an attribute.
+    pub(crate) fn attribute(&self, attribute: Attribute) -> u64 {
+        self.books().attribute(attribute)
+    }
+
+    /// Changes an attribute; those that are counters can only be set back to 0.
+    pub(crate) fn set_attribute(&self, attribute: Attribute, value: u64) -> Outcome {
+        self.books().set_attribute(attribute, value)
+    }
+
+    /// Whether `device` may use the pool's memory.
+    pub(crate) fn grants(&self, device: i32) -> bool {
+        self.books().granted & (1 << device) != 0
+    }
+
+    /// `cuMemPoolSetAccess`: for memory that was given out before as well.
+    pub(crate) fn grant(&self, device: i32, allowed: bool) {
+        let mut books = self.books();
+        let bit = 1 << device;
+        books.granted = if allowed { books.granted | bit } else { books.granted & !bit };
+        space::write().set_pool_access(self.handle, books.granted);
+    }
+}

@@ -1,0 +1,32 @@
+//! What a null stream handle means in the call that the thread is in: the legacy default stream, or the thread's own.
+
+use std::cell::Cell;
+
+use katydid_cuda_sys::CUresult;
+
+thread_local! {
+    /// Whether a null handle means the thread's own default stream.
+    static PER_THREAD_DEFAULT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a null handle means the calling thread's own default stream.
+pub(crate) fn is_per_thread() -> bool {
+    PER_THREAD_DEFAULT.get()
+}
+
+/// Runs one of the `_ptsz` and `_ptds` functions: a null stream is the calling thread's.
+pub(crate) fn with_per_thread_default(body: impl FnOnce() -> CUresult) -> CUresult {
+    with_default(true, body)
+}
+
+/// Runs a function of the program's in the middle of a call: what it calls is no part of that call.
+pub(crate) fn outside_of_call(body: impl FnOnce()) {
+    with_default(false, body);
+}
+
+fn with_default<T>(is_per_thread: bool, body: impl FnOnce() -> T) -> T {
+    let before = PER_THREAD_DEFAULT.replace(is_per_thread);
+    let result = body();
+    PER_THREAD_DEFAULT.set(before);
+    result
+}

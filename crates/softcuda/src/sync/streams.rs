@@ -1,0 +1,94 @@
+//! Streams by handle, and which stream a handle means in the call that the thread is in.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream, stream_flags};
+
+use crate::context::stack;
+use crate::ffi::Outcome;
+use crate::process::handles::Registry;
+use crate::process::state;
+use crate::sync::default_stream::is_per_thread;
+use crate::sync::stream::{LiveContext, Role, Stream};
+use crate::sync::stream_attributes::GREATEST_PRIORITY;
+
+/// Streams whose handle is alive.
+static STREAMS: Registry<Stream> = Registry::new();
+
+/// `cuStreamCreate`, in a green context if that is not 0.
+pub(crate) fn create(context: &Arc<LiveContext>, green: usize, flags: u32, priority: i32) -> Outcome<Arc<Stream>> {
+    if flags & !stream_flags::NON_BLOCKING != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let priority = priority.clamp(GREATEST_PRIORITY, 0);
+    let stream = context.add_stream(green, Role::Created, flags, priority);
+    STREAMS.insert(stream.handle, Arc::clone(&stream));
+    Ok(stream)
+}
+
+/// `cuStreamDestroy`: the handle ends, pending work goes on.
+pub(crate) fn destroy(handle: CUstream) -> Outcome {
+    STREAMS.remove(handle.address() as usize).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// Ends the handles of a context's streams.
+pub(crate) fn forget(context: u64) {
+    STREAMS.remove_if(|stream| stream.context().map_or(true, |owner| owner.id == context));
+}
+
+/// Ends the handles of a green context's streams.
+pub(crate) fn forget_green(green: usize) {
+    STREAMS.remove_if(|stream| stream.green() == green);
+}
+
+thread_local! {
+    /// This thread's default streams, by the id of their context.
+    static OWN: RefCell<HashMap<u64, Arc<Stream>>> = RefCell::default();
+}
+
+/// The stream behind a handle, and its context in working order. Null means a default stream of the current context.
+pub(crate) fn resolve(handle: CUstream) -> Outcome<Arc<Stream>> {
+    if handle.is_null() || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD {
+        let context = stack::usable()?;
+        let own = handle == CU_STREAM_PER_THREAD || (handle.is_null() && is_per_thread());
+        return Ok(default_of(&context, own));
+    }
+    let stream = created(handle)?;
+    stream.context()?.healthy()?;
+    Ok(stream)
+}
+
+/// The default stream that a function without a stream argument uses.
+pub(crate) fn default_stream() -> Outcome<Arc<Stream>> {
+    resolve(CUstream::NULL)
+}
+
+/// The stream that a non-special handle names.
+pub(crate) fn created(handle: CUstream) -> Outcome<Arc<Stream>> {
+    state::ready()?;
+    STREAMS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// The stream that work in groups is given to: any but the legacy default stream, which gives 1 as on driver 580.
+pub(crate) fn of_group(handle: CUstream) -> Outcome<Arc<Stream>> {
+    let is_legacy = handle == CU_STREAM_LEGACY || (handle.is_null() && !is_per_thread());
+    let is_wrong = is_legacy || (!handle.is_null() && handle != CU_STREAM_PER_THREAD && created(handle).is_err());
+    if is_wrong { Err(CUresult::ERROR_INVALID_VALUE) } else { resolve(handle) }
+}
+
+/// A default stream of `context`: the legacy one, or the calling thread's own.
+pub(crate) fn default_of(context: &Arc<LiveContext>, own: bool) -> Arc<Stream> {
+    if !own {
+        return Arc::clone(context.legacy());
+    }
+    let make = || context.add_stream(0, Role::PerThread, 0, 0);
+    let kept = OWN.try_with(|own| {
+        let mut own = own.borrow_mut();
+        own.retain(|_, stream| stream.has_context());
+        Arc::clone(own.entry(context.id).or_insert_with(make))
+    });
+    // A thread that is ending keeps nothing: its call gets a stream of its own.
+    kept.unwrap_or_else(|_| make())
+}

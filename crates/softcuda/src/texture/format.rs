@@ -1,0 +1,264 @@
+//! Extents and formats of arrays, and what a descriptor of one may say, as it was asked of an H200.
+
+use katydid_cuda_sys::{CUDA_ARRAY3D_DESCRIPTOR, CUresult};
+use katydid_ptx_exec::texture::{Channel, Level, Shape};
+
+use crate::ffi::{Outcome, unsupported};
+
+/// Flags of a descriptor.
+mod flag {
+    pub(super) const LAYERED: u32 = 1;
+    pub(super) const SURFACE: u32 = 2;
+    pub(super) const CUBE: u32 = 4;
+    pub(super) const GATHER: u32 = 8;
+    /// Depth buffers and colour attachments belong to graphics.
+    pub(super) const GRAPHICS: u32 = 0x30;
+    /// Memory that is mapped later, tile by tile.
+    pub(super) const SPARSE: u32 = 0x40;
+    /// Memory that is mapped later, as a whole.
+    pub(super) const DEFERRED: u32 = 0x80;
+}
+
+/// Faces of a cube.
+const FACES: usize = 6;
+/// Longest one-dimensional array; as a surface; largest extents in two and three dimensions, of layers, and of a mipmap.
+const LINE: usize = 131_072;
+pub(super) const EDGE: usize = 32_768;
+const ROWS: usize = 65_536;
+const CUBIC: usize = 16_384;
+/// Most layers; of cubes, counted in faces.
+const LAYERS: usize = 2048;
+const FACE_LAYERS: usize = 2046;
+
+/// Formats that exist on a GPU, but not here: block compression, video, and normalised formats by name.
+const FOREIGN: [std::ops::RangeInclusive<u32>; 3] = [0x91..=0x9e, 0xa0..=0xbf, 0xc0..=0xcb];
+
+/// Extent and format, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Format {
+    /// Texels: width, height (0 in one dimension), depth or layers (0 in neither).
+    pub(crate) extent: [usize; 3],
+    /// What a channel is.
+    pub(crate) channel: Channel,
+    /// Its number in a descriptor.
+    code: u32,
+    /// Channels of a texel.
+    pub(crate) channels: u32,
+    /// As the descriptor had them.
+    pub(crate) flags: u32,
+}
+
+/// What a channel of format `code` is.
+pub(crate) fn channel(code: u32) -> Outcome<Channel> {
+    Ok(match code {
+        0x01 => Channel::U8,
+        0x02 => Channel::U16,
+        0x03 => Channel::U32,
+        0x08 => Channel::S8,
+        0x09 => Channel::S16,
+        0x0a => Channel::S32,
+        0x10 => Channel::F16,
+        0x20 => Channel::F32,
+        _ if FOREIGN.iter().any(|range| range.contains(&code)) => {
+            return Err(unsupported(&format!("array format {code:#x}")));
+        }
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    })
+}
+
+/// Refuses numbers of channels that no texel has.
+pub(crate) fn check_channels(channels: u32) -> Outcome {
+    if matches!(channels, 1 | 2 | 4) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+impl Format {
+    /// Checks a descriptor.
+    pub(crate) fn new(it: &CUDA_ARRAY3D_DESCRIPTOR) -> Outcome<Self> {
+        check_channels(it.NumChannels)?;
+        let extent = [it.Width, it.Height, it.Depth];
+        let format =
+            Self { extent, channel: channel(it.Format)?, code: it.Format, channels: it.NumChannels, flags: it.Flags };
+        if !format.is_possible() || it.Flags & flag::GRAPHICS != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        Ok(format)
+    }
+
+    /// As a descriptor.
+    pub(crate) fn descriptor(&self) -> CUDA_ARRAY3D_DESCRIPTOR {
+        let [Width, Height, Depth] = self.extent;
+        CUDA_ARRAY3D_DESCRIPTOR {
+            Width,
+            Height,
+            Depth,
+            Format: self.code,
+            NumChannels: self.channels,
+            Flags: self.flags,
+        }
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Whether its memory is mapped later, tile by tile.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.has(flag::SPARSE)
+    }
+
+    /// Whether its memory is mapped later, tile by tile or as a whole.
+    pub(super) fn is_mapped_later(&self) -> bool {
+        self.has(flag::SPARSE | flag::DEFERRED)
+    }
+
+    /// Whether such an array exists: which extents go together, and how large they are.
+    fn is_possible(&self) -> bool {
+        let [width, height, depth] = self.extent;
+        let (layered, cube, gather) = (self.has(flag::LAYERED), self.has(flag::CUBE), self.has(flag::GATHER));
+        let flat = height > 0 && depth == 0;
+        // Tiles are flat or solid, and an array has either tiles or memory for the whole of it.
+        let tiled = !self.is_sparse() || (height > 0 && !cube && !self.has(flag::DEFERRED));
+        if width == 0 || !tiled || (gather && (!flat || width.max(height) > EDGE)) {
+            return false;
+        }
+        match (cube, layered) {
+            (true, _) => {
+                let faces = if layered { depth > 0 && depth.is_multiple_of(FACES) } else { depth == FACES };
+                faces && width == height && width <= EDGE && depth <= FACE_LAYERS
+            }
+            (false, true) => depth > 0 && depth <= LAYERS && width.max(height) <= EDGE,
+            (false, false) if depth > 0 => height > 0 && width.max(height) <= CUBIC && depth <= EDGE,
+            (false, false) if height > 0 => width <= LINE && height <= ROWS,
+            (false, false) => width <= if self.has(flag::SURFACE) { EDGE } else { LINE },
+        }
+    }
+
+    /// What indices of it mean.
+    pub(crate) fn shape(&self) -> Shape {
+        let [_, height, depth] = self.extent;
+        match (self.has(flag::CUBE), self.has(flag::LAYERED)) {
+            (true, true) => Shape::CubeLayers,
+            (true, false) => Shape::Cube,
+            (false, true) => Shape::Layered(if height == 0 { 1 } else { 2 }),
+            (false, false) => Shape::Plain(if depth > 0 { 3 } else { 1 + u32::from(height > 0) }),
+        }
+    }
+
+    /// Whether its third extent counts layers or faces.
+    pub(super) fn slices_are_layers(&self) -> bool {
+        self.has(flag::CUBE | flag::LAYERED)
+    }
+
+    /// Level `number` of a mipmap of it.
+    pub(super) fn level(&self, number: u32) -> Self {
+        let half = |size: usize| if size == 0 { 0 } else { (size >> number).max(1) };
+        let [width, height, depth] = self.extent;
+        let depth = if self.slices_are_layers() { depth } else { half(depth) };
+        Self { extent: [half(width), half(height), depth], ..*self }
+    }
+
+    /// Bytes of a texel.
+    pub(crate) fn texel_bytes(&self) -> u64 {
+        u64::from(self.channel.bytes() * self.channels)
+    }
+
+    /// Where its texels are, when the first is at `address`; `None` beyond all bounds.
+    pub(crate) fn place(&self, address: u64) -> Option<Level> {
+        let [width, height, depth] = self.extent.map(|size| u32::try_from(size.max(1)).ok());
+        let (width, height, depth) = (width?, height?, depth?);
+        let pitch = u64::from(width) * self.texel_bytes();
+        let slice = pitch.checked_mul(u64::from(height))?;
+        slice.checked_mul(u64::from(depth))?;
+        let (depth, layers) = if self.slices_are_layers() { (1, depth) } else { (depth, 1) };
+        Some(Level { address, extent: [width, height, depth], pitch, slice, layers })
+    }
+
+    /// What a texture says of its extent.
+    pub(crate) fn queried(&self) -> [u32; 3] {
+        let [width, height, depth] = self.extent.map(|size| size as u32);
+        match self.shape() {
+            Shape::Plain(1) => [width, 1, 0],
+            Shape::Layered(1) => [width, depth, 0],
+            Shape::Cube => [width, height, 0],
+            Shape::CubeLayers => [width, height, depth / FACES as u32],
+            _ => [width, height, depth],
+        }
+    }
+
+    /// What a surface says of its extent.
+    pub(crate) fn queried_surface(&self) -> [u32; 3] {
+        let [width, height, depth] = self.extent.map(|size| size as u32);
+        if self.shape() == Shape::Layered(1) { [width, depth, 0] } else { [width, height, depth] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn format(width: usize, height: usize, depth: usize, flags: u32) -> Outcome<Format> {
+        let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
+            Width: width,
+            Height: height,
+            Depth: depth,
+            Format: 1,
+            NumChannels: 1,
+            Flags: flags,
+        };
+        Format::new(&descriptor)
+    }
+
+    #[test]
+    fn extents_that_an_h200_takes_are_taken() {
+        for (width, height, depth, flags) in [
+            (131_072, 0, 0, 0),
+            (131_072, 65536, 0, 2),
+            (4, 0, 4, 1),
+            (4, 4, 6, 4),
+            (4, 4, 12, 5),
+            (4, 4, 2046, 5),
+            (32768, 4, 2048, 1),
+            (4, 4, 32768, 0),
+            (4, 4, 0, 8),
+        ] {
+            assert!(format(width, height, depth, flags).is_ok(), "{width} {height} {depth} {flags}");
+        }
+    }
+
+    #[test]
+    fn extents_that_an_h200_refuses_are_refused() {
+        for (width, height, depth, flags) in [
+            (0, 0, 0, 0),
+            (4, 0, 4, 0),
+            (4, 4, 0, 1),
+            (4, 5, 6, 4),
+            (4, 4, 7, 4),
+            (4, 4, 13, 5),
+            (4, 4, 2052, 5),
+            (4, 0, 0, 8),
+            (4, 4, 3, 9),
+            (32769, 4, 0, 8),
+            (131_073, 0, 0, 0),
+            (4, 65537, 0, 0),
+            (16385, 4, 4, 0),
+            (32769, 0, 0, 2),
+            (4, 4, 2049, 1),
+            (4, 4, 0, 0x10),
+        ] {
+            assert_eq!(
+                format(width, height, depth, flags),
+                Err(CUresult::ERROR_INVALID_VALUE),
+                "{width} {height} {depth}"
+            );
+        }
+    }
+
+    #[test]
+    fn levels_halve_what_is_no_layer() {
+        let cube = format(4, 4, 6, 4).unwrap();
+        assert_eq!((cube.level(1).extent, cube.level(2).extent), ([2, 2, 6], [1, 1, 6]));
+        let block = format(7, 5, 3, 0).unwrap();
+        assert_eq!((block.level(1).extent, block.level(2).extent), ([3, 2, 1], [1, 1, 1]));
+        assert_eq!(format(8, 0, 0, 0).unwrap().level(1).extent, [4, 0, 0]);
+    }
+}
