@@ -61,13 +61,13 @@ pub(crate) fn set_attribute(kernel: &Kernel, settings: &Settings, attribute: u32
 
 /// A kernel in a context.
 pub(crate) struct Function {
-    /// Its handle.
+    /// Handle that programs know the function by.
     pub(crate) handle: usize,
     /// Handle of its module.
     pub(crate) module: usize,
     /// Id of the context that its module was loaded into.
     pub(crate) context_id: u64,
-    /// Its code.
+    /// Decoded code of the kernel.
     pub(crate) kernel: Arc<Kernel>,
     /// Its name, as C wants it.
     pub(crate) name: CString,

@@ -32,9 +32,9 @@ const NO_STREAM: usize = 0;
 /// Geometry of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// Blocks.
+    /// Blocks of the grid, along each axis.
     pub(crate) grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads of a block, along each axis.
     pub(crate) block: [u32; 3],
     /// Dynamic shared memory in bytes.
     pub(crate) shared: u32,

@@ -20,9 +20,9 @@ use crate::ffi::Outcome;
 use crate::process::handles::{Registry, mint};
 use crate::process::state;
 
-/// One library.
+/// A library: code that each context loads at first use.
 pub(crate) struct Library {
-    /// Its handle.
+    /// Handle that programs know the library by.
     pub(crate) handle: usize,
     code: Code,
     /// Its kernels in the order of the text, once they have been asked for.
@@ -33,7 +33,7 @@ pub(crate) struct Library {
 
 /// A kernel of a library: the same in all contexts.
 pub(crate) struct LibraryKernel {
-    /// Its handle.
+    /// Handle that programs know the kernel by.
     pub(crate) handle: usize,
     library: Weak<Library>,
     /// Its name, as C wants it.

@@ -19,7 +19,7 @@ use crate::process::handles::{Registry, mint};
 
 /// One linking in progress.
 pub(crate) struct Linker {
-    /// Its handle.
+    /// Handle that `cuLinkCreate` gave.
     pub(crate) handle: usize,
     state: Mutex<State>,
 }
@@ -49,10 +49,10 @@ fn unrecognised(name: &str) -> Refusal {
     Refusal { code: CUresult::ERROR_INVALID_IMAGE, log: format!("error: '{name}' has a form that is not recognised") }
 }
 
-/// One input.
+/// Code that a program adds to a link.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a> {
-    /// Its bytes.
+    /// Bytes of the image or text.
     pub(crate) data: &'a [u8],
     /// Its name for messages.
     pub(crate) name: &'a str,

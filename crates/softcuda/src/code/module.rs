@@ -19,9 +19,9 @@ use crate::process::handles::{Registry, mint};
 use crate::process::{settings, state};
 use crate::texture::reference;
 
-/// One module.
+/// A module, loaded into a context.
 pub(crate) struct Module {
-    /// Its handle.
+    /// Handle that programs know the module by.
     pub(crate) handle: usize,
     /// Handle of the context it was loaded into.
     context: usize,
@@ -147,7 +147,7 @@ impl Module {
     }
 }
 
-/// Frees variables.
+/// Frees variables, by their first addresses.
 fn release(places: &[u64]) {
     let regions: Vec<_> = places.iter().filter_map(|&at| space::write().remove(at)).collect();
     space::quiet();

@@ -15,7 +15,7 @@ use crate::sync::stream::LiveContext;
 
 /// The primary context of one device. Its handle is the same before the first retain and after the last release.
 pub(crate) struct Primary {
-    /// Its handle.
+    /// Handle of the context, which outlives it.
     handle: usize,
     state: Mutex<State>,
     ended: Condvar,

@@ -26,15 +26,15 @@ pub(crate) const FIRST_API_VERSION: u32 = 3010;
 
 /// A context, apart from its streams.
 pub(crate) struct Context {
-    /// Its handle.
+    /// Handle that programs know the context by.
     pub(crate) handle: usize,
     /// What `cuCtxGetId` says: never used twice, unlike the handle of a primary context.
     pub(crate) id: u64,
-    /// Its device.
+    /// Device that its work runs on.
     pub(crate) device: &'static Device,
     /// What `cuCtxGetApiVersion` says of it.
     pub(crate) api_version: u32,
-    /// Its limits.
+    /// Limits of `cuCtxSetLimit`.
     pub(crate) limits: Limits,
     /// What device code allocates from.
     pub(crate) heaps: DeviceHeaps,

@@ -26,9 +26,9 @@ pub(crate) const SHORT: u64 = 64 << 10;
 /// Whether the call returns before the copy is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
-    /// It waits.
+    /// The call waits for the copy.
     Now,
-    /// It does not, as far as the memory allows that.
+    /// The call returns before, as far as the memory allows that.
     Later,
 }
 

@@ -10,7 +10,7 @@ use crate::memory::space::Access;
 pub(crate) enum Side {
     /// Memory that the device reaches.
     Device,
-    /// Any memory.
+    /// Memory that the device reaches, or the program's own.
     Any,
 }
 

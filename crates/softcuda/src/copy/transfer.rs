@@ -19,9 +19,9 @@ const LOWEST: u64 = 4096;
 /// Bytes that an operation will touch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
-    /// First address.
+    /// Address of the first byte.
     pub(crate) address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
     access: Access,
     /// In memory that nothing here knows: the program answers for it.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One value.
+/// The value that a conditional node goes by.
 pub(super) struct Condition {
     value: AtomicU32,
     /// What each launch of the graph begins with, if that was said.

@@ -31,7 +31,7 @@ pub(super) enum Action {
     Nothing,
 }
 
-/// One task.
+/// One node of a launch, ready to run.
 pub(super) struct Task {
     pub(super) action: Action,
     /// How many tasks it comes after.

@@ -8,7 +8,7 @@ use katydid_ptx_exec::Pool;
 use crate::context::state::Context;
 use crate::context::{contexts, stack};
 use crate::ffi::Outcome;
-use crate::memory::device_heap::HeapBooks;
+use crate::memory::device_heap::HeapState;
 use crate::memory::device_memory::DeviceMemory;
 use crate::memory::space::{self, Kind, Region};
 use crate::memory::{managed, pool};
@@ -130,7 +130,7 @@ pub(crate) fn allocate_in_heap(context: &Context, pool: Pool, size: u64, align: 
 }
 
 /// Makes a heap of `context` again as it was.
-pub(crate) fn make_heap(context: &Context, books: &HeapBooks) -> Outcome {
+pub(crate) fn make_heap(context: &Context, state: &HeapState) -> Outcome {
     let reserve = |start, size| place_as(context, size, Kind::Heap, |memory| memory.allocate_at(start, size));
-    context.heaps.make(books, reserve)
+    context.heaps.make(state, reserve)
 }

@@ -3,7 +3,7 @@
 //! A heap is one range of device memory, made when device code first asks for some of it, and gone with its context.
 //! Kernels reach all of it, as on a GPU; the host API reaches none of it. Which places are taken is kept here, so no
 //! program can damage the heap by writing where it should not. It lies at the end of the device's memory, so that its
-//! making does not decide where variables of later modules lie: with the books, a checkpoint can make it again.
+//! making does not decide where variables of later modules lie: a checkpoint takes its state along, and makes it again.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,9 +22,9 @@ const PAGE: u64 = 4096;
 /// Bytes of the device runtime's heap: parameters of all launches that may be pending, and its strings.
 const RUNTIME: u64 = 16 << 20;
 
-/// The books of a heap.
+/// A heap as a checkpoint takes it along.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HeapBooks {
+pub(crate) struct HeapState {
     pub(crate) pool: Pool,
     /// Its memory: start and end.
     pub(crate) range: (u64, u64),
@@ -32,7 +32,7 @@ pub(crate) struct HeapBooks {
     pub(crate) used: Vec<(u64, u64)>,
 }
 
-impl HeapBooks {
+impl HeapState {
     /// Bytes: number of the heap, start and end, then start and end of each place, as little-endian u64.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let head = [u64::from(self.pool == Pool::Runtime), self.range.0, self.range.1];
@@ -99,24 +99,24 @@ impl DeviceHeaps {
     }
 
     /// Both heaps as they are, where they were made.
-    pub(crate) fn kept(&self) -> Vec<HeapBooks> {
+    pub(crate) fn states(&self) -> Vec<HeapState> {
         let keep = |pool| {
-            self.lock(pool).as_ref().map(|heap| HeapBooks { pool, range: heap.range(), used: heap.used().collect() })
+            self.lock(pool).as_ref().map(|heap| HeapState { pool, range: heap.range(), used: heap.used().collect() })
         };
         [Pool::Malloc, Pool::Runtime].into_iter().filter_map(keep).collect()
     }
 
     /// Makes a heap again as it was, its memory zeroes; `OUT_OF_MEMORY` when its place is not free, `INVALID_VALUE` for
-    /// books that are no heap's, or when there is one already. `reserve` takes the memory: its start and its bytes.
-    pub(crate) fn make(&self, kept: &HeapBooks, reserve: impl FnOnce(u64, u64) -> Outcome<u64>) -> Outcome {
-        let mut heap = self.lock(kept.pool);
-        let (start, end) = kept.range;
+    /// a state that is no heap's, or when there is one already. `reserve` takes the memory: its start and its bytes.
+    pub(crate) fn make(&self, state: &HeapState, reserve: impl FnOnce(u64, u64) -> Outcome<u64>) -> Outcome {
+        let mut heap = self.lock(state.pool);
+        let (start, end) = state.range;
         let is_whole = start < end && start.is_multiple_of(PAGE) && end.is_multiple_of(PAGE);
         if heap.is_some() || !is_whole {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let mut made = Heap::with_granule(start, end, GRANULE);
-        if !kept.used.iter().all(|(start, end)| made.claim(*start, *end)) {
+        if !state.used.iter().all(|(start, end)| made.claim(*start, *end)) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         reserve(start, end - start)?;
@@ -135,13 +135,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn books_survive_as_bytes_and_damaged_ones_are_noticed() {
-        let kept = HeapBooks { pool: Pool::Runtime, range: (4096, 8192), used: vec![(4096, 4112), (5000, 6000)] };
-        let bytes = kept.to_bytes();
-        assert_eq!(HeapBooks::from_bytes(&bytes), Some(kept));
+    fn states_survive_as_bytes_and_damaged_ones_are_noticed() {
+        let state = HeapState { pool: Pool::Runtime, range: (4096, 8192), used: vec![(4096, 4112), (5000, 6000)] };
+        let bytes = state.to_bytes();
+        assert_eq!(HeapState::from_bytes(&bytes), Some(state));
         for damaged in [&bytes[..bytes.len() - 8], &bytes[..bytes.len() - 1], &bytes[..16], &[]] {
-            assert_eq!(HeapBooks::from_bytes(damaged), None, "{} bytes", damaged.len());
+            assert_eq!(HeapState::from_bytes(damaged), None, "{} bytes", damaged.len());
         }
-        assert_eq!(HeapBooks::from_bytes(&[&[9], &bytes[1..]].concat()), None);
+        assert_eq!(HeapState::from_bytes(&[&[9], &bytes[1..]].concat()), None);
     }
 }

@@ -13,7 +13,7 @@ use katydid_cuda_sys::CUresult;
 use crate::ffi::Outcome;
 use crate::memory::heap::Heap;
 use crate::memory::pages::{self, PAGE, Protection, Range};
-use crate::memory::peer_processes::{self, Neighbours};
+use crate::memory::peer_processes::{self, PeerProcesses};
 use crate::memory::physical_file::PhysicalFile;
 use crate::memory::shared_marks::identity;
 use crate::memory::space;
@@ -46,12 +46,12 @@ struct Arena {
     range: Range,
     heap: Mutex<Heap>,
     /// Locked before the heap.
-    given: Mutex<Given>,
+    shared: Mutex<SharedPages>,
 }
 
 /// Pages that other processes may have: those of a file as large as the arena, each at its place.
 #[derive(Default)]
-struct Given {
+struct SharedPages {
     /// Made for the first of them.
     file: Option<OwnedFd>,
     /// Start and end of stretches that do not touch.
@@ -59,7 +59,7 @@ struct Given {
 }
 
 /// Where memory lies that other processes may open.
-pub(crate) struct SharedPlace {
+pub(crate) struct SharedExtent {
     /// This process's descriptor of the file.
     pub(crate) descriptor: u32,
     /// What tells the file from others.
@@ -68,7 +68,7 @@ pub(crate) struct SharedPlace {
     pub(crate) offset: u64,
 }
 
-impl Given {
+impl SharedPages {
     /// The stretches of `start..end`, whole pages, that are not in the file yet.
     fn missing(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let (mut at, mut missing) = (start, Vec::new());
@@ -111,7 +111,7 @@ impl DeviceMemory {
     /// Bytes that are not in use.
     pub(crate) fn free_bytes(&self) -> u64 {
         let own = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = self.neighbours().map_or(0, |neighbours| neighbours.taken(self.physical_index));
+        let others = self.peers().map_or(0, |peers| peers.taken(self.physical_index));
         self.capacity.saturating_sub(own.saturating_add(others))
     }
 
@@ -120,7 +120,7 @@ impl DeviceMemory {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let after = used.checked_add(bytes).filter(|after| *after <= self.capacity);
         let after = after.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        if self.neighbours().is_some_and(|neighbours| !neighbours.take(self.physical_index, after, self.capacity)) {
+        if self.peers().is_some_and(|peers| !peers.take(self.physical_index, after, self.capacity)) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         *used = after;
@@ -131,13 +131,13 @@ impl DeviceMemory {
     pub(crate) fn refund(&self, bytes: u64) {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         *used = used.saturating_sub(bytes);
-        if let Some(neighbours) = self.neighbours() {
-            neighbours.give(self.physical_index, *used);
+        if let Some(peers) = self.peers() {
+            peers.give(self.physical_index, *used);
         }
     }
 
     /// Those who share a device; what is managed lies with the host, and every process has that by itself.
-    fn neighbours(&self) -> Option<&'static Neighbours> {
+    fn peers(&self) -> Option<&'static PeerProcesses> {
         if self.physical_index < MOST_DEVICES { peer_processes::of_process() } else { None }
     }
 
@@ -177,13 +177,13 @@ impl DeviceMemory {
     /// Frees the place at `at`, whose range has left the space and which no operation uses any more.
     pub(crate) fn release(&self, at: u64) {
         let Some(arena) = self.arena() else { return };
-        let given = arena.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = arena.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let mut heap = arena.heap.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(size) = heap.free(at) {
             // Only whole pages go back; what shares a page with a neighbour keeps its old contents, as on a GPU.
             let _ = arena.range.discard(at, at + size);
             let (first, last) = (at.next_multiple_of(PAGE), (at + size) / PAGE * PAGE);
-            if let (Some(file), true) = (&given.file, first < last) {
+            if let (Some(file), true) = (&shared.file, first < last) {
                 pages::punch(file, first - arena.range.start(), last - first);
             }
             self.refund(size);
@@ -200,34 +200,34 @@ impl DeviceMemory {
                 .or_else(|_| Range::anywhere(self.capacity, 2 << 20, Protection::ReadWrite))
                 .ok()?;
             let heap = Heap::new(range.start(), range.start() + range.size());
-            Some(Arena { range, heap: Mutex::new(heap), given: Mutex::default() })
+            Some(Arena { range, heap: Mutex::new(heap), shared: Mutex::default() })
         };
         self.arena.get_or_init(make).as_ref()
     }
 
     /// Moves the pages of memory into the file that other processes may open, and says where it lies there. Waits until no
     /// operation touches memory.
-    pub(crate) fn share(&self, at: u64, size: u64) -> Outcome<SharedPlace> {
+    pub(crate) fn share(&self, at: u64, size: u64) -> Outcome<SharedExtent> {
         let failed = |_| CUresult::ERROR_OPERATING_SYSTEM;
         let arena = self.arena().ok_or(CUresult::ERROR_INVALID_VALUE)?;
         // Before any other lock: who holds it off may be about to free something.
         let still = space::still();
-        let mut given = arena.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = arena.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let base = arena.range.start();
-        if given.file.is_none() {
-            given.file = Some(pages::memory_file(arena.range.size()).map_err(failed)?);
+        if shared.file.is_none() {
+            shared.file = Some(pages::memory_file(arena.range.size()).map_err(failed)?);
         }
-        let missing = given.missing(at / PAGE * PAGE, (at + size).next_multiple_of(PAGE));
+        let missing = shared.missing(at / PAGE * PAGE, (at + size).next_multiple_of(PAGE));
         for (start, end) in missing {
-            let file = given.file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)?;
+            let file = shared.file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)?;
             arena.range.move_into(start, end, file, start - base).map_err(failed)?;
-            given.add(start, end);
+            shared.add(start, end);
         }
         drop(still);
-        let file = given.file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)?;
+        let file = shared.file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)?;
         let identity = identity(file).map_err(failed)?;
         let descriptor = file.as_raw_fd().cast_unsigned();
-        Ok(SharedPlace { descriptor, identity, offset: at - base })
+        Ok(SharedExtent { descriptor, identity, offset: at - base })
     }
 }
 
@@ -237,14 +237,14 @@ mod tests {
 
     #[test]
     fn pages_are_given_once_however_they_are_asked_for() {
-        let mut given = Given::default();
-        assert_eq!(given.missing(10, 20), [(10, 20)]);
-        given.add(10, 20);
-        given.add(30, 40);
-        assert_eq!(given.missing(5, 45), [(5, 10), (20, 30), (40, 45)]);
-        assert_eq!((given.missing(12, 18), given.missing(15, 35)), (vec![], vec![(20, 30)]));
-        given.add(20, 30);
-        assert_eq!(given.pages, BTreeMap::from([(10, 40)]));
+        let mut shared = SharedPages::default();
+        assert_eq!(shared.missing(10, 20), [(10, 20)]);
+        shared.add(10, 20);
+        shared.add(30, 40);
+        assert_eq!(shared.missing(5, 45), [(5, 10), (20, 30), (40, 45)]);
+        assert_eq!((shared.missing(12, 18), shared.missing(15, 35)), (vec![], vec![(20, 30)]));
+        shared.add(20, 30);
+        assert_eq!(shared.pages, BTreeMap::from([(10, 40)]));
     }
 
     #[test]

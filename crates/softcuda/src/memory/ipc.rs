@@ -27,7 +27,7 @@ use katydid_cuda_sys::{CUipcMemHandle, CUresult};
 use crate::context::contexts;
 use crate::context::state::Context;
 use crate::ffi::Outcome;
-use crate::memory::device_memory::SharedPlace;
+use crate::memory::device_memory::SharedExtent;
 use crate::memory::pages::{PAGE, Protection, Range};
 use crate::memory::shared_marks::{self, identity};
 use crate::memory::space::{self, Kind, Region};
@@ -134,7 +134,7 @@ impl Named {
 pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
     let region = space::find(address).filter(|region| region.kind == Kind::Device).ok_or(WRONG)?;
     let device = device::get(region.device)?;
-    let SharedPlace { descriptor, identity, offset } = device.memory.share(region.start, region.size)?;
+    let SharedExtent { descriptor, identity, offset } = device.memory.share(region.start, region.size)?;
     let witness = {
         let mut space = space::write();
         let file = space.witness(region.start)?;

@@ -15,9 +15,9 @@ pub(crate) const PAGE: u64 = 4096;
 /// What may be done with mapped pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
-    /// Addresses only.
+    /// No access: the addresses are taken, no more.
     None,
-    /// Loads only.
+    /// Loads, no stores.
     Read,
     /// Loads and stores.
     ReadWrite,
@@ -63,7 +63,7 @@ impl Range {
         Ok(Self { start, size })
     }
 
-    /// First address.
+    /// Address of the first byte.
     pub(crate) fn start(&self) -> u64 {
         self.start
     }

@@ -19,23 +19,23 @@ const TURN: &str = "turn";
 const NUMBER: usize = 8;
 
 /// The folder, as one process sees it.
-pub(crate) struct Neighbours {
+pub(crate) struct PeerProcesses {
     folder: PathBuf,
     turn: File,
     own: File,
 }
 
 /// Those of this process; none if it has its devices to itself.
-pub(crate) fn of_process() -> Option<&'static Neighbours> {
-    static OWN: LazyLock<Option<Neighbours>> = LazyLock::new(|| {
+pub(crate) fn of_process() -> Option<&'static PeerProcesses> {
+    static OWN: LazyLock<Option<PeerProcesses>> = LazyLock::new(|| {
         let folder = settings::shared_folder()?;
-        let opened = Neighbours::open(&folder);
+        let opened = PeerProcesses::open(&folder);
         opened.inspect_err(|error| say(&format!("{}: {error}: devices are not shared", folder.display()))).ok()
     });
     OWN.as_ref()
 }
 
-impl Neighbours {
+impl PeerProcesses {
     /// Joins those in `folder` under a name that no living process has.
     fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn what_others_have_is_not_to_be_had_until_they_give_it_back_or_end() {
-        let folder = std::env::temp_dir().join(format!("katydid-neighbours-{}", std::process::id()));
-        let [one, other] = [(); 2].map(|()| Neighbours::open(&folder).unwrap());
+        let folder = std::env::temp_dir().join(format!("katydid-peers-{}", std::process::id()));
+        let [one, other] = [(); 2].map(|()| PeerProcesses::open(&folder).unwrap());
         assert!(one.take(0, 60, 100) && !other.take(0, 41, 100) && other.take(0, 40, 100));
         assert_eq!((one.taken(0), other.taken(0), other.taken(1)), (40, 60, 0));
         one.give(0, 10);

@@ -27,16 +27,16 @@ const TILE_POOL: u16 = 1;
 
 /// What stands behind the bytes of a block's own file, before the UUID of its device.
 const MARK: [u8; 16] = *b"katydid softblk\0";
-/// Both together.
+/// Bytes of the mark and the UUID.
 const TAIL: usize = 32;
 
 /// One block; its memory goes back when the last mapping and the handle are gone.
 pub(crate) struct Block {
-    /// Its handle.
+    /// Handle that programs know the block by.
     pub(crate) handle: usize,
     /// Whose memory it is.
     pub(crate) device: &'static Device,
-    /// Bytes.
+    /// Size in bytes, a multiple of [`GRANULARITY`].
     pub(crate) size: u64,
     /// Where it lies in the file.
     offset: u64,

@@ -13,9 +13,9 @@ const NO_DEVICE: i32 = -2;
 /// A value with its width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// 4 bytes.
+    /// A value of 4 bytes.
     Four(u32),
-    /// 8 bytes.
+    /// A value of 8 bytes.
     Eight(u64),
 }
 

@@ -5,15 +5,15 @@
 //! work comes before the new, and by everybody else when the stream has got there. Blocks without a place go back at
 //! synchronisation points, down to the pool's release threshold.
 //!
-//! `books` says what is taken and freed, `object` orders that with streams, `choice` says which pool a call means, and
+//! `state` says what is taken and freed, `object` orders that with streams, `choice` says which pool a call means, and
 //! `operations` holds what calls do.
 
-mod books;
 mod choice;
 mod object;
 mod operations;
+mod state;
 
-pub(crate) use books::Attribute;
 pub(crate) use choice::{PoolKind, current, default_of, default_of_device, select, settle, trim_device};
-pub(crate) use object::{Pool, PoolPlace};
+pub(crate) use object::{Pool, PoolLocation};
 pub(crate) use operations::{allocate, create, destroy, free_async, free_now, resolve};
+pub(crate) use state::Attribute;

@@ -27,7 +27,7 @@ const OWN: u64 = 0;
 /// How often a waiting thread looks: other processes cannot wake it.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// The counters.
+/// Counters that the processes of an event share.
 #[repr(C)]
 struct Counters {
     /// Numbers that records have taken.

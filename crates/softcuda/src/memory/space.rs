@@ -25,7 +25,7 @@ pub(crate) const ALL_PEERS: u32 = u32::MAX;
 pub(crate) enum Access {
     /// Nothing: it is mapped, but access has not been granted.
     None,
-    /// Loads.
+    /// Loads only.
     Read,
     /// Loads and stores.
     ReadWrite,
@@ -61,10 +61,10 @@ pub(crate) enum Kind {
     },
 }
 
-/// One range.
+/// A range of addresses that devices may touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
-    /// First address.
+    /// Address of the first byte.
     pub(crate) start: u64,
     /// Size in bytes, as asked for.
     pub(crate) size: u64,

@@ -16,7 +16,7 @@ use crate::process::settings::MOST_DEVICES;
 
 /// A reservation and the blocks mapped into it, by address.
 struct Reservation {
-    /// The addresses.
+    /// Addresses that the reservation holds.
     range: Range,
     /// What keeps the physical memory of each mapping, and the byte of it that lies first there.
     mapped: BTreeMap<u64, (Arc<Block>, u64)>,

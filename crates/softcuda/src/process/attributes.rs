@@ -44,7 +44,7 @@ pub(crate) fn uuid(index: usize) -> [u8; 16] {
 
 /// What differs between devices.
 pub(crate) struct Variable {
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub(crate) multiprocessors: u32,
     /// PCI bus; domain and device are 0.
     pub(crate) bus: u32,

@@ -28,7 +28,7 @@ use katydid_cuda_sys::{CUcontext, CUresult, CUstream};
 use crate::code::launch;
 use crate::context::contexts;
 use crate::ffi::{Outcome, say};
-use crate::memory::device_heap::HeapBooks;
+use crate::memory::device_heap::HeapState;
 use crate::memory::{allocation, virtual_memory};
 use crate::sync::stream::LiveContext;
 use crate::sync::{hold, streams};
@@ -123,8 +123,8 @@ pub unsafe extern "C" fn katydid_softcuda_heaps(
 ) -> CUresult {
     guarded("heaps", || {
         let visit = visit.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        for kept in living(context)?.heaps.kept() {
-            let (books, (start, end)) = (kept.to_bytes(), kept.range);
+        for state in living(context)?.heaps.states() {
+            let (books, (start, end)) = (state.to_bytes(), state.range);
             let memory = std::ptr::with_exposed_provenance_mut(start as usize);
             // SAFETY: the caller's promise; the books live during the call.
             unsafe { visit(user, books.as_ptr(), books.len(), memory, (end - start) as usize) }.ok()?;
@@ -144,8 +144,8 @@ pub unsafe extern "C" fn katydid_softcuda_heap(context: CUcontext, books: *const
         }
         // SAFETY: the caller's promise; not null.
         let books = unsafe { std::slice::from_raw_parts(books, size) };
-        let books = HeapBooks::from_bytes(books).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        allocation::make_heap(&*living(context)?, &books)
+        let state = HeapState::from_bytes(books).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        allocation::make_heap(&*living(context)?, &state)
     })
 }
 

@@ -13,7 +13,7 @@ use crate::process::settings;
 /// The driver version shown: that of CUDA 13.0, whose symbols are exported.
 pub(crate) const DRIVER_VERSION: u32 = 13000;
 
-/// One device.
+/// A device that the program sees.
 pub(crate) struct Device {
     /// Position in the program's order.
     pub(crate) ordinal: i32,
@@ -21,7 +21,7 @@ pub(crate) struct Device {
     index: usize,
     /// What its attributes vary in.
     variable: Variable,
-    /// Its memory.
+    /// Arena and budget of its memory.
     pub(crate) memory: DeviceMemory,
     /// Handle of its primary context, the same before the first retain and after the last release.
     pub(crate) primary_handle: usize,
@@ -39,12 +39,12 @@ impl Device {
         }
     }
 
-    /// Its name.
+    /// What `cuDeviceGetName` says.
     pub(crate) fn name(&self) -> &'static str {
         "Katydid softcuda"
     }
 
-    /// Its UUID.
+    /// UUID of the device, the same in every process.
     pub(crate) fn uuid(&self) -> [u8; 16] {
         attributes::uuid(self.index)
     }

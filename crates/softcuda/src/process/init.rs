@@ -1,4 +1,4 @@
-//! `cuInit`.
+//! `cuInit`: makes the process ready.
 
 use katydid_cuda_sys::CUresult;
 

@@ -54,9 +54,9 @@ impl Mark {
     }
 }
 
-/// One event.
+/// An event, which stands for the mark of its latest record.
 pub(crate) struct Event {
-    /// Its handle.
+    /// Handle that programs know the event by.
     pub(crate) handle: usize,
     flags: u32,
     /// Handle of that context, to ask how it is.

@@ -39,7 +39,7 @@ struct Pool<T> {
 }
 
 impl<T: Run> Executor<T> {
-    /// Without threads.
+    /// An executor that has no threads yet.
     pub(crate) const fn new() -> Self {
         Self { pool: Mutex::new(Pool { streams: VecDeque::new(), idle: 0 }), arrived: Condvar::new() }
     }

@@ -13,9 +13,9 @@ use katydid_ptx_exec::{Fault, Grid, Host, Limits, Progress, Request, Switch};
 /// Where a launch belongs, by the handles of its context and stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaunchOrigin {
-    /// Its context.
+    /// Handle of its context.
     pub(crate) context: usize,
-    /// Its stream.
+    /// Handle of its stream, 0 for a node of a graph.
     pub(crate) stream: usize,
 }
 

@@ -10,7 +10,7 @@ use crate::ffi::Outcome;
 /// What runs when a job's turn comes. An error sticks to the context.
 type Work = Box<dyn FnOnce(&Context) -> Outcome + Send>;
 
-/// One job.
+/// A job of a stream.
 pub(crate) struct Job {
     work: Work,
     /// Runs in a failed context too: others wait for it.
@@ -35,7 +35,7 @@ impl Job {
         Self { short: true, ..self }
     }
 
-    /// Runs now.
+    /// Runs the work, unless the context has failed.
     pub(crate) fn run(self, context: &Context) {
         if self.always || context.healthy().is_ok() {
             // A job that panics is a defect of ours; the stream goes on behind it, and the context has failed.

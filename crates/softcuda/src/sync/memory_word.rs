@@ -27,14 +27,14 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// A word's width.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Width {
-    /// 4 bytes.
+    /// 32 bits, 4 bytes.
     Four,
-    /// 8 bytes.
+    /// 64 bits, 8 bytes.
     Eight,
 }
 
 impl Width {
-    /// As a number.
+    /// Bytes of the word.
     fn bytes(self) -> u64 {
         if self == Self::Four { 4 } else { 8 }
     }

@@ -34,13 +34,13 @@ pub(crate) enum Role {
     Legacy,
     /// A thread's default stream.
     PerThread,
-    /// `cuStreamCreate`.
+    /// One that `cuStreamCreate` made.
     Created,
 }
 
-/// One stream.
+/// A stream: a queue of jobs that run in order.
 pub(crate) struct Stream {
-    /// Its handle.
+    /// Handle that programs know the stream by.
     pub(crate) handle: usize,
     /// A number that no other stream has.
     pub(crate) id: u64,

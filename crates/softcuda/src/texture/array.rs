@@ -20,7 +20,7 @@ use crate::texture::format::{EDGE, Format};
 
 /// An array, or one level of a mipmap.
 pub(crate) struct Array {
-    /// Its handle.
+    /// Handle that programs know the array by.
     handle: usize,
     /// Extent and format.
     pub(crate) format: Format,
@@ -46,7 +46,7 @@ impl Array {
         self.backing.clone()
     }
 
-    /// Its handle.
+    /// Handle of the array, as C has it.
     pub(crate) fn handle(&self) -> CUarray {
         CUarray(std::ptr::without_provenance_mut(self.handle))
     }
@@ -64,7 +64,7 @@ pub(crate) struct Mipmap {
 }
 
 impl Mipmap {
-    /// Its handle.
+    /// Handle of the mipmap, as C has it.
     pub(crate) fn handle(&self) -> CUmipmappedArray {
         CUmipmappedArray(std::ptr::without_provenance_mut(self.handle))
     }

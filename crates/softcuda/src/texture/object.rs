@@ -17,7 +17,7 @@ use crate::memory::space;
 use crate::texture::array::{self, Array};
 use crate::texture::format::{channel, check_channels};
 
-/// `CUresourcetype`.
+/// Values of `CUresourcetype`.
 pub(crate) mod kind {
     pub(crate) const ARRAY: u32 = 0;
     pub(crate) const MIPMAP: u32 = 1;
@@ -53,7 +53,7 @@ enum Source {
     Pitched(u64, [u32; 2], u64),
 }
 
-/// One object.
+/// A texture or surface, checked.
 pub(crate) struct Object {
     resource: CUDA_RESOURCE_DESC,
     texture: Option<(CUDA_TEXTURE_DESC, Sampler)>,

@@ -46,9 +46,9 @@ pub(crate) struct ReferenceState {
     pub(crate) resource: Option<CUDA_RESOURCE_DESC>,
 }
 
-/// One reference.
+/// A texture or surface reference of a module.
 pub(crate) struct Reference {
-    /// Its handle.
+    /// Handle that programs know the reference by.
     pub(crate) handle: usize,
     is_surface: bool,
     /// Handle of its module, 0 for none, and where it lies.

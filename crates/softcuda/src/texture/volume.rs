@@ -152,11 +152,11 @@ pub(crate) fn copy_plane(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, when: When) -
 
 /// One end of a copy of one row: an array with an offset into its first row, or memory.
 pub(crate) enum End {
-    /// An array.
+    /// An array, from a byte of its first row on.
     Array(CUarray, usize),
     /// Memory of the device.
     Device(u64),
-    /// Any memory.
+    /// Memory of the device or of the program.
     Any(u64),
 }
 

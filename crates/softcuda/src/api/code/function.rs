@@ -40,7 +40,7 @@ api! {
         function::set_attribute(&kernel, &settings, attribute, value)?;
     }
 
-    /// A hint.
+    /// Checks the function; the configuration is a hint without effect.
     fn cuFuncSetCacheConfig(of: CUfunction, config: u32) {
         function::resolve(of)?;
         callable(of, &*stack::usable()?)?;

@@ -1,4 +1,4 @@
-//! Launches.
+//! Launches of kernels.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 

@@ -64,17 +64,17 @@ api! {
         change(function, |kept| kept.set_size(bytes))??;
     }
 
-    /// Four bytes.
+    /// Puts 4 bytes at a byte offset of the parameters.
     fn cuParamSeti(function: CUfunction, offset: i32, value: u32) {
         change(function, |kept| kept.set(offset, &value.to_le_bytes()))??;
     }
 
-    /// Four bytes.
+    /// Puts 4 bytes at a byte offset of the parameters.
     fn cuParamSetf(function: CUfunction, offset: i32, value: f32) {
         change(function, |kept| kept.set(offset, &value.to_le_bytes()))??;
     }
 
-    /// Any bytes.
+    /// Puts `count` bytes at a byte offset of the parameters.
     fn cuParamSetv(function: CUfunction, offset: i32, pointer: *mut c_void, count: u32) {
         if pointer.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -90,7 +90,7 @@ api! {
         reference::resolve(handle.address(), false)?;
     }
 
-    /// One block.
+    /// Launches a grid of one block.
     fn cuLaunch(function: CUfunction) {
         launch(function, 1, 1, CUstream::NULL)?;
     }

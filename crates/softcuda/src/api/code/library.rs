@@ -146,7 +146,7 @@ api! {
         function::set_attribute(&kernel.kernel, &kernel.settings(device), attribute, value)?;
     }
 
-    /// A hint.
+    /// Checks the kernel; the configuration is a hint without effect.
     fn cuKernelSetCacheConfig(of: CUkernel, config: u32, device: i32) {
         kernel(of)?;
         device::get(device)?;

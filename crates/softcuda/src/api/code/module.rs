@@ -116,7 +116,7 @@ api! {
         size.set(bytes as usize);
     }
 
-    /// Kernels only.
+    /// Number of kernels; device functions do not count.
     fn cuModuleGetFunctionCount(count: Out<u32>, module: CUmodule) {
         count.set(module::resolve(module)?.kernels().len() as u32);
     }

@@ -1,4 +1,4 @@
-//! Contexts.
+//! Contexts that programs create, and which of them is current.
 //!
 //! Handles that are no context give 201; a context that has ended but is still current somewhere gives 709 to a thread that
 //! wants to work in it, and so does a primary context that is not retained.
@@ -262,7 +262,7 @@ api! {
         config.set(stack::usable()?.cache_config.load(Ordering::Relaxed));
     }
 
-    /// A hint.
+    /// Kept for `cuCtxGetCacheConfig`; a hint without effect.
     fn cuCtxSetCacheConfig(config: u32) {
         if config > 3 {
             return Err(CUresult::ERROR_INVALID_VALUE);

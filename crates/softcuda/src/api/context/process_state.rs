@@ -32,7 +32,7 @@ unsafe fn get(context: usize, attribute: u32, value: *mut c_void, size: *mut usi
 
 /// # Safety
 ///
-/// As [`get`].
+/// The contract of [`get`] holds.
 unsafe fn set(context: usize, attribute: u32, value: *mut c_void, size: *mut usize) -> Outcome {
     if value.is_null() || size.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);

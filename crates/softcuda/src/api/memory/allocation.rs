@@ -1,4 +1,4 @@
-//! Device memory.
+//! Allocation of device memory.
 //!
 //! Allocation and freeing are not ordered with streams: freeing waits for the context's work instead, as the real driver
 //! does. Everything but the question about a range needs a current context in working order.

@@ -24,7 +24,7 @@ const MAX_COPIES: usize = 1 << 20;
 /// What a batch gives in the place of the index of a wrong copy when the fault is in no single one.
 const NO_INDEX: usize = usize::MAX;
 
-/// One copy.
+/// One copy of a batch.
 struct Entry {
     to: u64,
     from: u64,

@@ -99,7 +99,7 @@ api! {
         copy(&resolve(stream)?, (Any, address(to)), (Device, from), size, When::Later)?;
     }
 
-    /// Never waits.
+    /// Returns before the copy is done.
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, stream: CUstream) {
         copy(&resolve(stream)?, (Device, to), (Device, from), size, When::Later)?;
     }

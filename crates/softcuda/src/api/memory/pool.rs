@@ -17,7 +17,7 @@ use katydid_graph::Taken;
 use crate::ffi::{In, Out, Outcome, api, unsupported};
 use crate::graphs;
 use crate::memory::allocation;
-use crate::memory::pool::{self, Attribute, Pool, PoolKind, PoolPlace, resolve};
+use crate::memory::pool::{self, Attribute, Pool, PoolKind, PoolLocation, resolve};
 use crate::process::{device, state};
 use crate::sync::stream::Stream;
 use crate::sync::streams;
@@ -41,7 +41,7 @@ fn granted(description: &CUmemAccessDesc, pool: &Pool) -> Outcome<(i32, bool)> {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
     let device = device::get(description.location.id)?;
-    let own = matches!(pool.place, pool::PoolPlace::Device(owner) if owner.ordinal == device.ordinal);
+    let own = matches!(pool.location, pool::PoolLocation::Device(owner) if owner.ordinal == device.ordinal);
     match description.flags {
         access_flags::READ_WRITE => Ok((device.ordinal, true)),
         access_flags::READ => Err(CUresult::ERROR_NOT_SUPPORTED),
@@ -138,7 +138,7 @@ api! {
         if properties.handleTypes != 0 {
             return Err(unsupported("a memory pool shared with other processes"));
         }
-        pool.set(as_handle(&pool::create(wanted.place()?, properties.maxSize as u64)));
+        pool.set(as_handle(&pool::create(wanted.location()?, properties.maxSize as u64)));
     }
 
     /// What was allocated in it stays until it is freed. A default pool gives 1.
@@ -201,7 +201,7 @@ api! {
             location_type::DEVICE => {
                 pool.grants(device::get(location.0.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?.ordinal)
             }
-            location_type::HOST => matches!(pool.place, PoolPlace::Host),
+            location_type::HOST => matches!(pool.location, PoolLocation::Host),
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
         flags.set(if grants { access_flags::READ_WRITE } else { access_flags::NONE });

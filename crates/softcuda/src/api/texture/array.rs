@@ -29,7 +29,7 @@ api! {
         array.set(array::create(&context, Format::new(&whole)?)?.handle());
     }
 
-    /// Any array.
+    /// An array of one to three dimensions.
     fn cuArray3DCreate_v2(array: Out<CUarray>, description: In<CUDA_ARRAY3D_DESCRIPTOR>) {
         let context = stack::usable()?;
         array.set(array::create(&context, Format::new(&description.0)?)?.handle());

@@ -95,7 +95,7 @@ api! {
         })?;
     }
 
-    /// The same.
+    /// As the second version.
     fn cuTexRefSetAddress2D_v3(handle: CUtexref, it: In<CUDA_ARRAY_DESCRIPTOR>, address: u64, pitch: usize) {
         change(handle, |state| {
             state.bind_rows(&it.0, address, pitch as u64);
@@ -120,7 +120,7 @@ api! {
         })?;
     }
 
-    /// Of texels.
+    /// Sets the filter between texels, 0 (point) or 1 (linear).
     fn cuTexRefSetFilterMode(handle: CUtexref, mode: u32) {
         if mode > 1 {
             return Err(WRONG);
@@ -131,7 +131,7 @@ api! {
         })?;
     }
 
-    /// Of levels.
+    /// Sets the filter between mipmap levels, 0 (point) or 1 (linear).
     fn cuTexRefSetMipmapFilterMode(handle: CUtexref, mode: u32) {
         if mode > 1 {
             return Err(WRONG);
@@ -142,7 +142,7 @@ api! {
         })?;
     }
 
-    /// Of levels.
+    /// Sets the number that is added to mipmap levels.
     fn cuTexRefSetMipmapLevelBias(handle: CUtexref, bias: f32) {
         change(handle, |state| {
             state.description.mipmapLevelBias = bias;
@@ -166,7 +166,7 @@ api! {
         })?;
     }
 
-    /// Four channels.
+    /// Sets the color outside of a texture, four channels.
     fn cuTexRefSetBorderColor(handle: CUtexref, colour: *mut f32) {
         if colour.is_null() {
             return Err(WRONG);
@@ -209,7 +209,7 @@ api! {
         mode.set(state(handle)?.description.addressMode[dimension(number)?]);
     }
 
-    /// Of texels.
+    /// Gives the filter between texels, 0 (point) or 1 (linear).
     fn cuTexRefGetFilterMode(mode: Out<u32>, handle: CUtexref) {
         mode.set(state(handle)?.description.filterMode);
     }
@@ -221,12 +221,12 @@ api! {
         channels.set(count.cast_signed());
     }
 
-    /// Of levels.
+    /// Gives the filter between mipmap levels, 0 (point) or 1 (linear).
     fn cuTexRefGetMipmapFilterMode(mode: Out<u32>, handle: CUtexref) {
         mode.set(state(handle)?.description.mipmapFilterMode);
     }
 
-    /// Of levels.
+    /// Gives the number that is added to mipmap levels.
     fn cuTexRefGetMipmapLevelBias(bias: Out<f32>, handle: CUtexref) {
         bias.set(state(handle)?.description.mipmapLevelBias);
     }
@@ -243,7 +243,7 @@ api! {
         most.set(state(handle)?.description.maxAnisotropy.cast_signed());
     }
 
-    /// Four channels.
+    /// Gives the color outside of a texture, four channels.
     fn cuTexRefGetBorderColor(colour: *mut f32, handle: CUtexref) {
         if colour.is_null() {
             return Err(WRONG);

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUmemLocation, CUresult, allocation_type, location_type};
 
-use super::object::{POOLS, Pool, PoolPlace, may_be_any};
+use super::object::{POOLS, Pool, PoolLocation, may_be_any};
 use crate::ffi::Outcome;
 use crate::process::device::{self, Device};
 
@@ -42,20 +42,20 @@ impl PoolKind {
     }
 
     /// Where memory of such a pool lives.
-    pub(crate) fn place(self) -> Outcome<PoolPlace> {
+    pub(crate) fn location(self) -> Outcome<PoolLocation> {
         Ok(match (self.device, self.managed) {
-            (Some(ordinal), false) => PoolPlace::Device(device::get(ordinal)?),
-            (ordinal, true) => PoolPlace::Managed(device::get(ordinal.unwrap_or(0))?),
-            (None, false) => PoolPlace::Host,
+            (Some(ordinal), false) => PoolLocation::Device(device::get(ordinal)?),
+            (ordinal, true) => PoolLocation::Managed(device::get(ordinal.unwrap_or(0))?),
+            (None, false) => PoolLocation::Host,
         })
     }
 
     /// Whether a pool is of this kind.
     fn suits(self, pool: &Pool) -> bool {
-        match pool.place {
-            PoolPlace::Device(device) => self == Self::of_device(device),
-            PoolPlace::Host => self == Self { device: None, managed: false },
-            PoolPlace::Managed(_) => self.managed,
+        match pool.location {
+            PoolLocation::Device(device) => self == Self::of_device(device),
+            PoolLocation::Host => self == Self { device: None, managed: false },
+            PoolLocation::Managed(_) => self.managed,
         }
     }
 }
@@ -87,7 +87,7 @@ pub(crate) fn default_of(wanted: PoolKind) -> Outcome<Arc<Pool>> {
     if let Some(pool) = listed(&choice.defaults, wanted) {
         return Ok(pool);
     }
-    let pool = Pool::new(wanted.place()?, 0);
+    let pool = Pool::new(wanted.location()?, 0);
     choice.defaults.push((wanted, Arc::clone(&pool)));
     Ok(pool)
 }
@@ -142,7 +142,7 @@ pub(crate) fn settle(device: i32) {
     for pool in of_device(device) {
         pool.settle();
     }
-    let ended: Vec<_> = choice().ended.extract_if(.., |pool| !pool.books().holds_places()).collect();
+    let ended: Vec<_> = choice().ended.extract_if(.., |pool| !pool.state().holds_places()).collect();
     drop(ended);
 }
 
@@ -164,6 +164,6 @@ pub(crate) fn trim_device(device: i32) {
 fn of_device(ordinal: i32) -> Vec<Arc<Pool>> {
     let mut pools = POOLS.all();
     pools.extend(choice().ended.iter().cloned());
-    pools.retain(|pool| pool.place.ordinal() == ordinal);
+    pools.retain(|pool| pool.location.ordinal() == ordinal);
     pools
 }

@@ -1,9 +1,9 @@
-//! A pool: its books ordered with streams, and the address space.
+//! A pool: its state ordered with streams, and the address space.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::books::{Attribute, Freed, PoolBooks};
+use super::state::{Attribute, Freed, PoolState};
 use crate::ffi::Outcome;
 use crate::memory::device_memory::DeviceMemory;
 use crate::memory::managed;
@@ -15,7 +15,7 @@ use crate::sync::stream::Stream;
 
 /// Where the memory of a pool lives.
 #[derive(Clone, Copy)]
-pub(crate) enum PoolPlace {
+pub(crate) enum PoolLocation {
     /// On a device.
     Device(&'static Device),
     /// In the host's memory; devices use it once that was granted.
@@ -24,7 +24,7 @@ pub(crate) enum PoolPlace {
     Managed(&'static Device),
 }
 
-impl PoolPlace {
+impl PoolLocation {
     /// Whose budget pays.
     fn budget(self) -> &'static DeviceMemory {
         match self {
@@ -42,13 +42,13 @@ impl PoolPlace {
     }
 }
 
-/// One pool.
+/// A memory pool.
 pub(crate) struct Pool {
-    /// Its handle.
+    /// Handle that programs know the pool by.
     pub(crate) handle: usize,
     /// Where its memory lives.
-    pub(crate) place: PoolPlace,
-    books: Mutex<PoolBooks>,
+    pub(crate) location: PoolLocation,
+    state: Mutex<PoolState>,
 }
 
 /// Pools whose handle is alive.
@@ -63,30 +63,30 @@ pub(super) fn may_be_any() -> bool {
 
 impl Pool {
     /// A pool of at most `limit` bytes (0: as much as there is), alive until its handle ends.
-    pub(super) fn new(place: PoolPlace, limit: u64) -> Arc<Self> {
-        let granted = match place {
-            PoolPlace::Device(device) => 1 << device.ordinal,
-            PoolPlace::Host => 0,
-            PoolPlace::Managed(_) => u32::MAX,
+    pub(super) fn new(location: PoolLocation, limit: u64) -> Arc<Self> {
+        let granted = match location {
+            PoolLocation::Device(device) => 1 << device.ordinal,
+            PoolLocation::Host => 0,
+            PoolLocation::Managed(_) => u32::MAX,
         };
-        let books = Mutex::new(PoolBooks::new(place.budget(), limit, granted));
-        let pool = Arc::new(Self { handle: mint(), place, books });
+        let state = Mutex::new(PoolState::new(location.budget(), limit, granted));
+        let pool = Arc::new(Self { handle: mint(), location, state });
         POOLS.insert(pool.handle, Arc::clone(&pool));
         ANY.store(true, Ordering::Release);
         pool
     }
 
-    pub(super) fn books(&self) -> MutexGuard<'_, PoolBooks> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn state(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place for work of a stream, and the region over it.
     pub(super) fn find_place(&self, size: u64, stream: u64) -> Outcome<u64> {
-        let mut books = self.books();
-        let at = books.take(size, stream)?;
-        let managed = matches!(self.place, PoolPlace::Managed(_));
-        let kind = Kind::Pooled { pool: self.handle, devices: books.granted, managed };
-        space::write().replace(Region::new(at, size, kind, self.place.ordinal(), 0));
+        let mut state = self.state();
+        let at = state.take(size, stream)?;
+        let managed = matches!(self.location, PoolLocation::Managed(_));
+        let kind = Kind::Pooled { pool: self.handle, devices: state.granted, managed };
+        space::write().replace(Region::new(at, size, kind, self.location.ordinal(), 0));
         Ok(at)
     }
 
@@ -97,7 +97,7 @@ impl Pool {
             managed::forget(at, region.size);
         }
         space::write().leave(at);
-        self.books().leave(Freed { at, size: region.size, id, stream: Arc::clone(stream), reached: false });
+        self.state().leave(Freed { at, size: region.size, id, stream: Arc::clone(stream), reached: false });
         // In a failed context too: the memory outlives it.
         let job = Job::always(move |_| {
             pool.reached(at, id);
@@ -110,53 +110,53 @@ impl Pool {
     /// for: the pages stay mapped as long as the pool, so that a late access of another stream meets old bytes at worst.
     fn reached(&self, at: u64, id: u64) {
         space::write().remove_same(at, id);
-        self.books().reached(at, id);
+        self.state().reached(at, id);
     }
 
     /// Waits until every stream has passed what it freed here.
     pub(super) fn wait_for_freed(&self) {
-        let streams = self.books().streams();
+        let streams = self.state().streams();
         for stream in streams {
             stream.finish();
         }
-        self.books().merge();
+        self.state().merge();
     }
 
     /// `cuMemPoolTrimTo`: gives unused blocks back as long as `keep` bytes stay.
     pub(crate) fn trim(&self, keep: u64) {
-        let mut books = self.books();
-        books.merge();
-        books.trim(keep);
+        let mut state = self.state();
+        state.merge();
+        state.trim(keep);
     }
 
     /// A synchronisation point: what was freed before it can be had by all, and unused blocks go.
     pub(super) fn settle(&self) {
-        let mut books = self.books();
-        books.merge();
-        let keep = books.threshold;
-        books.trim(keep);
+        let mut state = self.state();
+        state.merge();
+        let keep = state.threshold;
+        state.trim(keep);
     }
 
     /// The value of an attribute.
     pub(crate) fn attribute(&self, attribute: Attribute) -> u64 {
-        self.books().attribute(attribute)
+        self.state().attribute(attribute)
     }
 
     /// Changes an attribute; those that are counters can only be set back to 0.
     pub(crate) fn set_attribute(&self, attribute: Attribute, value: u64) -> Outcome {
-        self.books().set_attribute(attribute, value)
+        self.state().set_attribute(attribute, value)
     }
 
     /// Whether `device` may use the pool's memory.
     pub(crate) fn grants(&self, device: i32) -> bool {
-        self.books().granted & (1 << device) != 0
+        self.state().granted & (1 << device) != 0
     }
 
     /// `cuMemPoolSetAccess`: for memory that was given out before as well.
     pub(crate) fn grant(&self, device: i32, allowed: bool) {
-        let mut books = self.books();
+        let mut state = self.state();
         let bit = 1 << device;
-        books.granted = if allowed { books.granted | bit } else { books.granted & !bit };
-        space::write().set_pool_access(self.handle, books.granted);
+        state.granted = if allowed { state.granted | bit } else { state.granted & !bit };
+        space::write().set_pool_access(self.handle, state.granted);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CUmemoryPool, CUresult};
 
 use super::choice;
-use super::object::{POOLS, Pool, PoolPlace};
+use super::object::{POOLS, Pool, PoolLocation};
 use crate::ffi::Outcome;
 use crate::memory::space::{self, Kind, Region};
 use crate::process::state;
@@ -18,8 +18,8 @@ pub(crate) fn resolve(handle: CUmemoryPool) -> Outcome<Arc<Pool>> {
 }
 
 /// `cuMemPoolCreate`.
-pub(crate) fn create(place: PoolPlace, limit: u64) -> Arc<Pool> {
-    Pool::new(place, limit)
+pub(crate) fn create(location: PoolLocation, limit: u64) -> Arc<Pool> {
+    Pool::new(location, limit)
 }
 
 /// `cuMemPoolDestroy`: the handle ends, and the memory once everything in it is freed. Default pools cannot end.
@@ -30,7 +30,7 @@ pub(crate) fn destroy(handle: CUmemoryPool) -> Outcome {
     }
     choice::forget(&pool);
     POOLS.remove(pool.handle);
-    if pool.books().holds_places() {
+    if pool.state().holds_places() {
         choice::keep_until_empty(pool);
     }
     Ok(())
@@ -47,7 +47,7 @@ pub(crate) fn allocate(pool: &Pool, size: u64, stream: &Stream) -> Outcome<u64> 
     }
     pool.find_place(size, stream.id).or_else(|_| {
         pool.wait_for_freed();
-        choice::trim(pool.place.ordinal(), 0);
+        choice::trim(pool.location.ordinal(), 0);
         pool.find_place(size, stream.id)
     })
 }
@@ -68,6 +68,6 @@ pub(crate) fn free_async(region: &Region, stream: &Arc<Stream>) -> Outcome {
 pub(crate) fn free_now(region: &Region) -> Outcome {
     let pool = owner(region)?;
     space::write().remove_same(region.start, region.id).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    pool.books().free(region.start, region.size);
+    pool.state().free(region.start, region.size);
     Ok(())
 }

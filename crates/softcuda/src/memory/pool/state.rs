@@ -46,7 +46,7 @@ pub(super) struct Freed {
 }
 
 /// What a pool knows.
-pub(super) struct PoolBooks {
+pub(super) struct PoolState {
     budget: &'static DeviceMemory,
     /// Most bytes to take, whole blocks; 0 for no limit.
     limit: u64,
@@ -94,7 +94,7 @@ impl Addresses {
     }
 }
 
-impl PoolBooks {
+impl PoolState {
     /// Nothing is reserved yet.
     pub(super) fn new(budget: &'static DeviceMemory, limit: u64, granted: u32) -> Self {
         Self {
@@ -251,7 +251,7 @@ impl PoolBooks {
     }
 }
 
-impl Drop for PoolBooks {
+impl Drop for PoolState {
     fn drop(&mut self) {
         self.budget.refund(self.reserved());
         if let Some(addresses) = self.addresses.take() {
