@@ -112,8 +112,9 @@ fn exchange(path: &Path, resource: &str, limit: Duration) -> io::Result<Vec<u8>>
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
-    // HTTP/1.0 makes the server close afterwards and leave the body in one piece.
-    write!(stream, "GET {resource} HTTP/1.0\r\nHost: katydid\r\n\r\n")?;
+    // HTTP/1.0 makes the server close afterwards and leave the body in one piece. The request is one write: a server that answers after
+    // its first part and closes would reset the connection, and the answer would be lost.
+    stream.write_all(format!("GET {resource} HTTP/1.0\r\nHost: katydid\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
     Ok(answer)
@@ -145,7 +146,7 @@ mod tests {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
                 let _ = stream.read(&mut [0; 1024]);
-                let _ = write!(stream, "HTTP/1.0 200 OK\r\n\r\n{body}");
+                let _ = stream.write_all(format!("HTTP/1.0 200 OK\r\n\r\n{body}").as_bytes());
             }
         });
     }
