@@ -1,4 +1,4 @@
-//! Images in object stores: in memory, in files, and behind the protocol of S3.
+//! Images in object stores: in memory, and behind the protocol of S3.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -13,13 +13,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use common::{CHUNK, commit, contents, folder, noise, put_session, save};
+use common::{CHUNK, commit, contents, noise, put_session, save};
 use failing::{Failing, How};
 use katydid_image::{
     CheckpointNumber, Compression, Image, ImageError, Keep, Manifest, Options, Region, Session, Sink, Terms, Which,
 };
 use object_store::ObjectStore;
-use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 
 fn memory(version: u64) -> Vec<u8> {
@@ -53,13 +52,6 @@ fn used(open: &dyn Fn() -> Image) {
 #[test]
 fn a_store_in_memory_holds_images() {
     let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    used(&|| Image::in_object_store(Arc::clone(&objects), "jobs/train").unwrap());
-}
-
-#[test]
-fn a_store_of_files_holds_images() {
-    let folder = folder();
-    let objects: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap());
     used(&|| Image::in_object_store(Arc::clone(&objects), "jobs/train").unwrap());
 }
 
