@@ -6,6 +6,8 @@ use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::places::{PACK_VARIABLE, Places};
 
@@ -150,20 +152,34 @@ pub fn with_first(first: &Path, folders: &OsStr) -> OsString {
     env::join_paths(folders).unwrap_or_default()
 }
 
-/// What makes a process find the driver, and no other that the machine's environment names, and compile for itself alone: PoCL's cache does not stand several processes that
-/// build the same program at the same time, such as ranks of MPI (<https://github.com/pocl/pocl/issues/1480>). What is
-/// compiled lies below the target folder until its process ends.
+/// For processes that build programs at the same time, such as ranks of MPI: PoCL's cache does not stand them
+/// (<https://github.com/pocl/pocl/issues/1480>).
+pub const WITHOUT_CACHE: (&str, &str) = ("POCL_KERNEL_CACHE", "0");
+
+/// What makes a process find the driver, and no other that the machine's environment names.
+///
+/// Each call gives a cache of its own below the target folder: a program is built once for a server and the workers that come after
+/// its first one.
 #[must_use]
 pub fn driver(places: &Places) -> Vec<(&'static str, OsString)> {
     vec![
         ("OCL_ICD_VENDORS", vendors(places).into()),
         ("OCL_ICD_FILENAMES", OsString::new()),
         ("LD_LIBRARY_PATH", search(places)),
-        ("POCL_CACHE_DIR", places.opencl().join("cache").into()),
-        ("POCL_KERNEL_CACHE", "0".into()),
+        ("POCL_CACHE_DIR", own_cache(places).into()),
         // What NVIDIA's driver finds compiled has no log.
         ("CUDA_CACHE_DISABLE", "1".into()),
     ]
+}
+
+/// A folder that no other caller has. `cargo xtask test` removes what earlier runs left there.
+fn own_cache(places: &Places) -> PathBuf {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let number = CALLS.fetch_add(1, Ordering::Relaxed);
+    let folder = places.opencl().join("cache").join(format!("{}-{number}", process::id()));
+    // A worker's sandbox opens what exists. Where it cannot be made the driver says so when it builds.
+    let _ = fs::create_dir_all(&folder);
+    folder
 }
 
 /// Where the driver's libraries are sought: those of a machine's own driver where the caller seeks them.

@@ -19,8 +19,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use katydid_tests::opencl::{
-    self, Intel, OF_INTEL, RANDOM, driver, has_driver, is_pocl, khronos, libraries, library, memory_driver, program,
-    programs, with_first,
+    self, Intel, OF_INTEL, RANDOM, WITHOUT_CACHE, driver, has_driver, is_pocl, khronos, libraries, library,
+    memory_driver, program, programs, with_first,
 };
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
@@ -78,7 +78,9 @@ fn main() -> ExitCode {
         println!("not tested: no OpenCL driver in {}; `cargo xtask setup` fetches one", places.opencl().display());
         return ExitCode::SUCCESS;
     }
-    let started = Server::start_with(&places, &driver_under_test(), &[], &driver(&places));
+    // Each program runs on several ways at the same time.
+    let variables = [&driver(&places)[..], &[(WITHOUT_CACHE.0, WITHOUT_CACHE.1.into())]].concat();
+    let started = Server::start_with(&places, &driver_under_test(), &[], &variables);
     let (server, programs) = match (started, programs(&places)) {
         (Ok(server), Ok(programs)) => (server, programs),
         (Err(error), _) => return failed(&error),

@@ -206,7 +206,11 @@ struct Field {
 impl Field {
     fn new(places: &Places, way: &str, has_opencl: bool) -> Result<Self> {
         let named = if way == "private" { "shm" } else { way };
-        let mut stage = if has_opencl { Stage::with_opencl(places, named, &[])? } else { Stage::new(places, named)? };
+        let mut stage = if has_opencl {
+            Stage::with_opencl(places, named, &[opencl::WITHOUT_CACHE])?
+        } else {
+            Stage::new(places, named)?
+        };
         let other = server(places, has_opencl)?;
         let gate = (way == "tcp").then(|| Gate::to(stage.server.tcp(), |_| {})).transpose()?;
         if let Some(gate) = &gate {
@@ -517,7 +521,11 @@ impl Field {
 }
 
 fn server(places: &Places, has_opencl: bool) -> Result<Server> {
-    if has_opencl { opencl_server(places, &[]) } else { Ok(Server::start(places, &driver_under_test(), &[])?) }
+    if has_opencl {
+        opencl_server(places, &[opencl::WITHOUT_CACHE])
+    } else {
+        Ok(Server::start(places, &driver_under_test(), &[])?)
+    }
 }
 
 /// Whether a process says why.

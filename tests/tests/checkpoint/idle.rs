@@ -66,9 +66,9 @@ fn late(places: &Places, way: &str) -> Result<()> {
     let restored = stage.restore("idle", "image", &[])?;
     thread::sleep(A_WHILE);
     fs::write(&enough, "")?;
-    ended_well(holder)?;
+    ended_well(holder).context("the program that had the memory")?;
     fs::write(&farewell, "")?;
-    ended_well(restored)?;
+    ended_well(restored).context("the restored program")?;
     stage.is_clean()
 }
 
@@ -92,6 +92,6 @@ fn restored(places: &Places, way: &str) -> Result<()> {
         program::run(taker.args(["takes", "block", MORE]), LIMIT).is_ok_and(|outcome| outcome.text() == "had\n")
     })?;
     fs::write(&farewell, "")?;
-    ended_well(restored)?;
+    ended_well(restored).context("the restored program")?;
     stage.is_clean()
 }

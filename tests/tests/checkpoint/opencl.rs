@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan};
 use katydid_tests::opencl::{
-    Intel, OF_INTEL, has_driver, intel, is_pocl, libraries, memory_driver, program, programs, seeds,
+    Intel, OF_INTEL, WITHOUT_CACHE, has_driver, intel, is_pocl, libraries, memory_driver, program, programs, seeds,
 };
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
@@ -355,7 +355,8 @@ fn not_built_again(places: &Places, way: &str) -> Result<()> {
     // The folder of the driver's cache, which workers of a server for tenants can read.
     let cache = places.opencl().join("cache");
     fs::create_dir_all(&cache)?;
-    let (stage, folder) = (Stage::with_opencl(places, way, &[])?, tempfile::tempdir_in(&cache)?);
+    let of_driver = [("POCL_CACHE_DIR", cache.to_str().context("a folder with an odd name")?), WITHOUT_CACHE];
+    let (stage, folder) = (Stage::with_opencl(places, way, &of_driver)?, tempfile::tempdir_in(&cache)?);
     let (header, path) = (folder.path().join("turn.h"), program(places, "own_header"));
     fs::write(&header, "#define TURN(x) ((x) * 3 + 1)\n")?;
     let arguments = [folder.path().to_str().context("a folder with an odd name")?];
@@ -376,20 +377,20 @@ fn not_built_again(places: &Places, way: &str) -> Result<()> {
 
 /// `mpirun` and its four ranks, each with a session: killed at once after a checkpoint, and restored.
 fn ranks(places: &Places, way: &str) -> Result<()> {
-    let (stage, launcher) = (Stage::with_opencl(places, way, &[])?, program(places, "mpi_ring"));
+    let (stage, launcher) = (Stage::with_opencl(places, way, &[WITHOUT_CACHE])?, program(places, "mpi_ring"));
     come_back(&stage, stage.start_opencl_at("ring", &launcher, &AT_WORK)?)
 }
 
 /// The same with `katydid run mpirun -n 4 katydid run`.
 fn ranks_within(places: &Places, way: &str) -> Result<()> {
-    let (stage, launcher) = (Stage::with_opencl(places, way, &[])?, program(places, "mpi_ring"));
+    let (stage, launcher) = (Stage::with_opencl(places, way, &[WITHOUT_CACHE])?, program(places, "mpi_ring"));
     let launcher = Job::ranks_begin(&stage.places, &stage.way, &[], &launcher, &stage.image(""))?;
     come_back(&stage, stage.start_opencl_at("ring", &launcher, &AT_WORK)?)
 }
 
 /// The same with `mpirun -n 4 katydid run` alone.
 fn ranks_by_katydid(places: &Places, way: &str) -> Result<()> {
-    let (stage, launcher) = (Stage::with_opencl(places, way, &[])?, program(places, "mpi_ring"));
+    let (stage, launcher) = (Stage::with_opencl(places, way, &[WITHOUT_CACHE])?, program(places, "mpi_ring"));
     let libraries = libraries(&stage.places).display().to_string();
     let plan = Plan { variables: &[("LD_LIBRARY_PATH", libraries.as_str())], ..AT_WORK };
     come_back(&stage, stage.start_ranks("ring", &launcher, &plan)?)

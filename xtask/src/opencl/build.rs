@@ -19,12 +19,16 @@ pub(crate) const RANKED: &str = "mpi_";
 const PROGRAM: [&str; 2] = ["-l:libOpenCL.so.1", "-lpthread"];
 const LIBRARY: [&str; 3] = ["-shared", "-fPIC", "-fvisibility=hidden"];
 
-/// Builds the programs that changed.
+/// Builds the programs that changed, and removes what drivers compiled in earlier runs.
 pub(crate) fn apps(tree: &Tree) -> Result<()> {
     fetch(tree)?;
     let root = root(tree);
     if !root.exists() {
         return Ok(());
+    }
+    let caches = root.join("cache");
+    if caches.exists() {
+        fs::remove_dir_all(&caches).with_context(|| format!("cannot remove {}", caches.display()))?;
     }
     let (sources, programs) = (tree.root.join("tests/apps-opencl"), tree.target.join("apps/opencl"));
     fs::create_dir_all(&programs).with_context(|| format!("cannot make {}", programs.display()))?;
