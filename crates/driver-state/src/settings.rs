@@ -142,7 +142,12 @@ pub const ALL: &[Setting] = &[
         Value::Silence,
         "how long a server may take to give a session; 20s unless set",
     ),
-    setting("KATYDID_LANES", Reader::Program, Value::Number(0, 16), "connections for large copies, as `--lanes`"),
+    setting(
+        "KATYDID_LANES",
+        Reader::Program,
+        Value::Number(0, 16),
+        "connections for large copies, as `--lanes`; unless set, as many as half the processors, 4 to 8",
+    ),
     setting(
         "KATYDID_PACKING",
         Reader::Program,
