@@ -103,7 +103,7 @@ impl Wire for CUfunction {
     }
 }
 
-/// A library.
+/// An image that was loaded without a context.
 pub(crate) struct Library {
     pub(crate) slot: Slot,
     /// Those asked for so far, by name.
@@ -159,7 +159,7 @@ impl Module {
     }
 }
 
-/// A kernel of a library.
+/// A kernel of a library, the same in every context.
 pub(crate) struct Kernel {
     pub(crate) slot: Slot,
     /// The library's handle.

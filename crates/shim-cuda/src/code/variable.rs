@@ -30,7 +30,7 @@ fn pages() -> MutexGuard<'static, BTreeSet<u64>> {
 /// A variable as the worker tells of it.
 pub(crate) struct Variable {
     pub(crate) address: u64,
-    /// In bytes.
+    /// Size of the variable, in bytes.
     pub(crate) size: u64,
     pub(crate) is_managed: bool,
 }

@@ -257,7 +257,7 @@ pub(crate) unsafe fn get_current(target: *mut CUcontext) -> Result<(), CUresult>
     Ok(())
 }
 
-/// `cuCtxPushCurrent`.
+/// Makes a context current on top of the others (`cuCtxPushCurrent`).
 pub(crate) fn push_current(handle: CUcontext) -> Result<(), CUresult> {
     if handle.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -326,7 +326,7 @@ pub(crate) unsafe fn id(handle: CUcontext, target: *mut u64) -> Result<(), CUres
     Ok(())
 }
 
-/// `cuCtxSynchronize`.
+/// Waits for all work of the current context (`cuCtxSynchronize`).
 pub(crate) fn synchronize() -> Result<(), CUresult> {
     model::forbid_context()?;
     synchronize::synchronize(&*stack::active()?)

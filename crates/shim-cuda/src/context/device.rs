@@ -24,12 +24,12 @@ const CUTTABLE: u64 = 128;
 
 /// One device that the program sees.
 pub(crate) struct Device {
-    /// Ordinal in the worker.
+    /// Ordinal of the device in the worker, from 0.
     pub(crate) position: usize,
     pub(crate) facts: DeviceFacts,
     /// The primary context: its handle exists from the start, active or not.
     pub(crate) primary: Arc<Context>,
-    /// Its memory.
+    /// The arena that its memory is handed out from.
     pub(crate) memory: Arena,
     /// The worker knows that much of it lies idle.
     pub(crate) is_idle: AtomicBool,

@@ -81,7 +81,7 @@ pub(crate) struct Green {
 
 /// What most calls need of a context, without a share in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Home {
+pub(crate) struct ContextIds {
     /// The number that messages carry.
     pub(crate) wire: u32,
     /// The program's ordinal of its device.
@@ -133,9 +133,9 @@ impl Context {
     }
 
     /// What most calls need.
-    pub(crate) fn home(&self) -> Home {
+    pub(crate) fn ids(&self) -> ContextIds {
         let wire = self.wire();
-        Home { wire, device: self.device, owner: self.green().map_or(wire, |green| green.primary.wire()) }
+        ContextIds { wire, device: self.device, owner: self.green().map_or(wire, |green| green.primary.wire()) }
     }
 
     /// The program's handle.

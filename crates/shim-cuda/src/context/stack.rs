@@ -10,7 +10,7 @@ use std::sync::Arc;
 use katydid_client::stack::ContextStack;
 use katydid_cuda_sys::{CUcontext, CUresult};
 
-use crate::context::record::{Context, Home};
+use crate::context::record::{Context, ContextIds};
 use crate::ffi::arguments;
 use crate::ffi::handle::object;
 
@@ -18,12 +18,12 @@ thread_local! {
     static STACK: ManuallyDrop<RefCell<ContextStack<Arc<Context>>>> =
         const { ManuallyDrop::new(RefCell::new(ContextStack::new())) };
     /// Empties the stack of a thread that ends while the process goes on.
-    static END: End = const { End };
+    static END: StackEnd = const { StackEnd };
 }
 
-struct End;
+struct StackEnd;
 
-impl Drop for End {
+impl Drop for StackEnd {
     fn drop(&mut self) {
         let is_main = rustix::thread::gettid() == rustix::process::getpid();
         if !is_main {
@@ -38,8 +38,8 @@ fn look<R>(read: impl FnOnce(&Context) -> R) -> Option<R> {
 }
 
 /// What most calls need of the current context, active or not.
-pub(crate) fn home() -> Option<Home> {
-    look(Context::home)
+pub(crate) fn ids() -> Option<ContextIds> {
+    look(Context::ids)
 }
 
 /// The same of one that must be there and active: unlike [`active`], it takes no share in the context.
@@ -47,8 +47,8 @@ pub(crate) fn home() -> Option<Home> {
 /// # Errors
 ///
 /// As [`active`].
-pub(crate) fn active_home() -> Result<Home, CUresult> {
-    look(|context| context.check_active().map(|()| context.home())).unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
+pub(crate) fn active_ids() -> Result<ContextIds, CUresult> {
+    look(|context| context.check_active().map(|()| context.ids())).unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
 }
 
 /// The current context, active or not.
@@ -123,13 +123,13 @@ pub(crate) fn pop() -> Option<Arc<Context>> {
 
 /// Does what goes by the current context in another one.
 pub(crate) fn within<T>(context: Arc<Context>, work: impl FnOnce() -> T) -> T {
-    struct Pushed;
-    impl Drop for Pushed {
+    struct PushGuard;
+    impl Drop for PushGuard {
         fn drop(&mut self) {
             pop();
         }
     }
     push(context);
-    let _pushed = Pushed;
+    let _pushed = PushGuard;
     work()
 }

@@ -11,8 +11,8 @@ use katydid_wire::message::kdArrayCopy;
 
 use crate::context::stack;
 use crate::copy::linear::{Wait, run};
-use crate::copy::packed::{self, Far};
-use crate::copy::rows::{Described, Extent, Rows, described};
+use crate::copy::packed::{self, FarEnd};
+use crate::copy::rows::{DescribedSide, Extent, Rows, described};
 use crate::copy::side::Side;
 use crate::copy::transfer::Way;
 use crate::ffi::handle::object;
@@ -30,7 +30,7 @@ enum End {
 
 impl End {
     /// Finds a side; one that is an array must hold all of the copy.
-    fn find(kind: u32, array: CUarray, described: &Described, extent: Extent) -> Result<Self, CUresult> {
+    fn find(kind: u32, array: CUarray, described: &DescribedSide, extent: Extent) -> Result<Self, CUresult> {
         let wrong = CUresult::ERROR_INVALID_VALUE;
         if kind != memory_type::ARRAY {
             return Ok(Self::Memory(described.find(extent)?));
@@ -56,10 +56,10 @@ impl End {
     }
 
     /// As the end of a copy that only the worker reaches.
-    fn far(&self) -> Far {
+    fn far(&self) -> FarEnd {
         match self {
-            Self::Array(array, first) => Far::Array(array.wire(), *first),
-            Self::Memory(rows) => Far::Memory(*rows),
+            Self::Array(array, first) => FarEnd::Array(array.wire(), *first),
+            Self::Memory(rows) => FarEnd::Memory(*rows),
         }
     }
 

@@ -27,7 +27,7 @@ impl Extent {
 }
 
 /// A side as a descriptor gives it.
-pub(crate) struct Described {
+pub(crate) struct DescribedSide {
     kind: u32,
     host: u64,
     device: u64,
@@ -55,8 +55,8 @@ pub(crate) struct Sides {
 }
 
 /// Both sides of a copy as its descriptor gives them, and how much is copied.
-pub(crate) fn described(copy: &CUDA_MEMCPY3D) -> (Described, Described, Extent) {
-    let source = Described {
+pub(crate) fn described(copy: &CUDA_MEMCPY3D) -> (DescribedSide, DescribedSide, Extent) {
+    let source = DescribedSide {
         kind: copy.srcMemoryType,
         host: copy.srcHost.expose_provenance() as u64,
         device: copy.srcDevice,
@@ -64,7 +64,7 @@ pub(crate) fn described(copy: &CUDA_MEMCPY3D) -> (Described, Described, Extent) 
         rows: copy.srcHeight,
         first: [copy.srcXInBytes, copy.srcY, copy.srcZ],
     };
-    let target = Described {
+    let target = DescribedSide {
         kind: copy.dstMemoryType,
         host: copy.dstHost.expose_provenance() as u64,
         device: copy.dstDevice,
@@ -117,7 +117,7 @@ impl Rows {
     }
 }
 
-impl Described {
+impl DescribedSide {
     /// Checks that all rows lie in one block, and finds it.
     pub(crate) fn find(&self, extent: Extent) -> Result<Rows, CUresult> {
         let (claim, base) = match self.kind {
@@ -135,7 +135,7 @@ impl Described {
     }
 
     /// Distances that count, and where the bytes are. None when rows or slices overlap, or numbers pass all bounds.
-    fn layout(&self, extent: Extent) -> Option<Layout> {
+    fn layout(&self, extent: Extent) -> Option<SideLayout> {
         let [x, y, z] = self.first.map(|first| first as u64);
         let (row, rows) = (x.checked_add(extent.width)?, y.checked_add(extent.height)?);
         let pitch = if self.pitch == 0 { row } else { self.pitch as u64 };
@@ -147,13 +147,13 @@ impl Described {
         }
         let start = z.checked_mul(slice)?.checked_add(y.checked_mul(pitch)?)?.checked_add(x)?;
         let last_row = (extent.depth - 1).checked_mul(slice)?.checked_add((extent.height - 1).checked_mul(pitch)?)?;
-        Some(Layout { pitch, slice, start, span: last_row.checked_add(extent.width)? })
+        Some(SideLayout { pitch, slice, start, span: last_row.checked_add(extent.width)? })
     }
 }
 
 /// Where the bytes of a side are, relative to its base.
 #[derive(Debug, PartialEq, Eq)]
-struct Layout {
+struct SideLayout {
     pitch: u64,
     slice: u64,
     /// Offset of the first byte.
@@ -166,11 +166,11 @@ struct Layout {
 mod tests {
     use super::*;
 
-    fn described(pitch: usize, rows: usize, first: [usize; 3]) -> Described {
-        Described { kind: memory_type::HOST, host: 0, device: 0, pitch, rows, first }
+    fn described(pitch: usize, rows: usize, first: [usize; 3]) -> DescribedSide {
+        DescribedSide { kind: memory_type::HOST, host: 0, device: 0, pitch, rows, first }
     }
 
-    fn layout(described: &Described, width: u64, height: u64, depth: u64) -> Option<(u64, u64, u64, u64)> {
+    fn layout(described: &DescribedSide, width: u64, height: u64, depth: u64) -> Option<(u64, u64, u64, u64)> {
         let layout = described.layout(Extent { width, height, depth })?;
         Some((layout.pitch, layout.slice, layout.start, layout.span))
     }

@@ -40,14 +40,14 @@ pub(crate) struct Way {
 }
 
 /// How a copy travels.
-pub(crate) enum Road {
+pub(crate) enum TransferPath {
     /// Through pieces of the staging area.
     Staged(&'static Staging),
-    /// Inside frames.
+    /// Inside the frames of messages.
     Frames,
 }
 
-impl Road {
+impl TransferPath {
     /// The one for `size` bytes into the GPU, and the most threads that may copy: more than there are processors are no help but
     /// on a network.
     pub(crate) fn inwards(shim: &'static Shim, size: u64) -> (Self, usize) {
@@ -114,7 +114,7 @@ pub(crate) fn drain(
 ) -> Result<(), CUresult> {
     let failed = |error| shim.session.fail("a copy", &error);
     let piece = staging.take(size as usize).map_err(failed)?;
-    let _given_back = GivenBack { staging, piece };
+    let _given_back = PieceGuard { staging, piece };
     call(u64::from(piece.number()) * PIECE as u64)?;
     staging.with(piece, copy).map_err(failed)
 }
@@ -125,11 +125,11 @@ pub(crate) fn drain(
 ///
 /// `source` is valid for reading `size` bytes.
 pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64) -> Result<(), CUresult> {
-    let (shim, source) = (shim()?, Own(source));
-    let (road, threads) = Road::inwards(shim, size);
+    let (shim, source) = (shim()?, ProgramMemory(source));
+    let (road, threads) = TransferPath::inwards(shim, size);
     shared_out(shim, way, (Direction::In, size), (road.most(), threads), &|at, length| {
         let (destination, stream) = (target + at, way.stream);
-        if let Road::Staged(staging) = road {
+        if let TransferPath::Staged(staging) = road {
             // SAFETY: inside the source, by the contract; the piece was taken, so no other thread writes it, and has room
             // for `length` bytes, which are at most its size.
             let copy = |start: *mut u8| unsafe { start.copy_from_nonoverlapping(source.at(at), length as usize) };
@@ -174,12 +174,12 @@ fn may_pack(shim: &Shim, bytes: usize) -> bool {
 ///
 /// `target` is valid for writing `size` bytes.
 pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64) -> Result<(), CUresult> {
-    let (shim, target) = (shim()?, Own(target));
-    let (road, threads) = Road::outwards(shim, size);
+    let (shim, target) = (shim()?, ProgramMemory(target));
+    let (road, threads) = TransferPath::outwards(shim, size);
     shared_out(shim, way, (Direction::Out, size), (road.most(), threads), &|at, length| {
         let (source, size, stream) = (source + at, length as u32, way.stream);
         let to = target.at(at).cast_mut();
-        if let Road::Staged(staging) = road {
+        if let TransferPath::Staged(staging) = road {
             let message = |offset| kdCopyOutStaged { source, size, stream, offset };
             let call = |offset| shim.session.call(way.context, &message(offset)).map(drop);
             // SAFETY: inside the target, by the contract; the worker has written `length` bytes of our piece.
@@ -251,12 +251,12 @@ unsafe fn copy_out_packed(shim: &Shim, way: Way, target: *mut u8, message: &kdCo
 }
 
 /// Gives a staging piece back however the copy ends.
-struct GivenBack<'a> {
+struct PieceGuard<'a> {
     staging: &'a Staging,
     piece: Piece,
 }
 
-impl Drop for GivenBack<'_> {
+impl Drop for PieceGuard<'_> {
     fn drop(&mut self) {
         self.staging.release(self.piece);
     }
@@ -264,12 +264,12 @@ impl Drop for GivenBack<'_> {
 
 /// Memory of the program, of which several threads copy different parts.
 #[derive(Clone, Copy)]
-pub(crate) struct Own(pub(crate) *const u8);
+pub(crate) struct ProgramMemory(pub(crate) *const u8);
 
 // SAFETY: it is an address; the code that reads through it says why that is sound.
-unsafe impl Sync for Own {}
+unsafe impl Sync for ProgramMemory {}
 
-impl Own {
+impl ProgramMemory {
     /// The address `offset` bytes further on.
     pub(crate) fn at(self, offset: u64) -> *const u8 {
         self.0.wrapping_add(offset as usize)

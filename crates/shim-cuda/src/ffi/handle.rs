@@ -35,7 +35,7 @@ impl<T> Table<T> {
         let _ = self.0.set(records);
     }
 
-    /// The records.
+    /// The slab with the records of this kind.
     ///
     /// # Errors
     ///

@@ -50,9 +50,9 @@ fn send(exec: u32, plan: &Plan, stream: CUstream, is_mixed: bool) -> Outcome<(u3
 }
 
 /// Memory that goes back when the last node and launch with it are gone.
-struct Memory(u64);
+struct GraphMemory(u64);
 
-impl Drop for Memory {
+impl Drop for GraphMemory {
     fn drop(&mut self) {
         // After the end of the session there is nothing to give back to.
         let _ = allocation::free_block(self.0);
@@ -131,7 +131,7 @@ impl Backend for Remote {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         let address = block::allocate(params.bytesize as u64)?;
-        Ok((address, Kept(Arc::new(Memory(address)))))
+        Ok((address, Kept(Arc::new(GraphMemory(address)))))
     }
 
     fn device(&self, device: i32) -> Outcome {
@@ -165,7 +165,7 @@ impl Backend for Remote {
         match sent {
             Ok(()) => self.tokens().insert(exec, tokens).map_or(Ok(()), |_| Ok(())),
             Err(code) => {
-                host_work::parts().leave(tokens, 0);
+                host_work::operations().leave(tokens, 0);
                 Err(code)
             }
         }
@@ -196,7 +196,7 @@ impl Backend for Remote {
     fn run_once(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {
         self.instantiate(exec, exec, plan, 0)?;
         let tokens = self.tokens_of(exec);
-        host_work::parts().expect_once(&tokens);
+        host_work::operations().expect_once(&tokens);
         let sent = send(exec, plan, stream, !tokens.is_empty());
         sent.map(drop).and(self.destroy(exec))
     }
@@ -209,7 +209,7 @@ impl Backend for Remote {
         let tokens = self.tokens().remove(&exec).unwrap_or_default();
         let shim = shim()?;
         let sent = shim.session.enqueue(stack::wire().unwrap_or(0), &kdGraphDestroy { exec });
-        host_work::parts().leave(tokens, shim.session.enqueued());
+        host_work::operations().leave(tokens, shim.session.enqueued());
         sent
     }
 

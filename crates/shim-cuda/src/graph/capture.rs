@@ -45,12 +45,12 @@ pub(crate) fn copy(stream: CUstream, to: (Claim, u64), from: (Claim, u64), size:
     rows(stream, &side::row(to, from, size))
 }
 
-/// A copy of rows and slices.
+/// A copy of rows and slices; whether it became a node.
 pub(crate) fn rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
     if is_quiet() { Ok(false) } else { take(stream, |context| of_process().copy_params(copy, context)) }
 }
 
-/// A fill.
+/// A fill; whether it became a node.
 pub(crate) fn fill(stream: CUstream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<bool, CUresult> {
     if is_quiet() { Ok(false) } else { take(stream, |context| of_process().fill_params(fill, context)) }
 }

@@ -10,12 +10,12 @@ use crate::copy::pattern::Fill;
 use crate::copy::rows::{self, Sides};
 use crate::copy::side::{self, Side};
 use crate::ffi::handle::wire;
-use crate::graph::host_work::{self, Part, Rows};
+use crate::graph::host_work::{self, HostOperation, Rows};
 use crate::launch::registry;
 use crate::launch::target::Target;
 use crate::memory::pinned;
 
-/// Describes plans, and notes the parts of the program in them.
+/// Describes plans, and notes what the program does in them.
 #[derive(Default)]
 pub(super) struct Describer {
     /// Tokens that were given out.
@@ -68,10 +68,10 @@ impl Describer {
         Err(if is_of_link { CUresult::ERROR_NOT_SUPPORTED } else { CUresult::ERROR_INVALID_VALUE })
     }
 
-    /// A new token for a part of the program.
-    fn part(&mut self, part: Part) -> Result<u64, CUresult> {
+    /// A new token for something that the program does.
+    fn operation(&mut self, operation: HostOperation) -> Result<u64, CUresult> {
         let token = registry::upcalls().mint();
-        host_work::parts().add(token, part);
+        host_work::operations().add(token, operation);
         self.tokens.push(token);
         Ok(token)
     }
@@ -81,7 +81,7 @@ impl Describer {
             Params::Kernel(kernel) => launch(kernel)?,
             Params::Memcpy(it) => self.copy(&it.copy, context_wire(it.context)?)?,
             Params::Memset(it) => self.fill(&it.fill, context_wire(it.context)?)?,
-            Params::Host(host) => Work::Host { token: self.part(Part::Call(host.function, host.data))? },
+            Params::Host(host) => Work::Host { token: self.operation(HostOperation::Call(host.function, host.data))? },
             Params::Child(_) => Work::Child,
             Params::WaitEvent(event) => Work::Wait(event_wire(*event)?),
             Params::RecordEvent(event) => Work::Record(event_wire(*event)?),
@@ -101,7 +101,7 @@ impl Describer {
         let fill = Fill(*node);
         if matches!(side::of_fill(&fill)?, Side::Own(_)) {
             self.check_place(&[node.dst])?;
-            return Ok(Work::Host { token: self.part(Part::Fill(fill))? });
+            return Ok(Work::Host { token: self.operation(HostOperation::Fill(fill))? });
         }
         Ok(Work::Fill {
             context,
@@ -134,9 +134,11 @@ impl Describer {
         let staged = |token, is_source| Work::Staged { context, token, is_source, copy: described.to_bytes() };
         Ok(match (is_own(&target), is_own(&source)) {
             (false, false) => Work::Copy { context, copy: described.to_bytes() },
-            (false, true) => staged(self.part(Part::Gather(rows(source), extent))?, true),
-            (true, false) => staged(self.part(Part::Scatter(rows(target), extent))?, false),
-            (true, true) => Work::Host { token: self.part(Part::Move(rows(target), rows(source), extent))? },
+            (false, true) => staged(self.operation(HostOperation::Gather(rows(source), extent))?, true),
+            (true, false) => staged(self.operation(HostOperation::Scatter(rows(target), extent))?, false),
+            (true, true) => {
+                Work::Host { token: self.operation(HostOperation::Move(rows(target), rows(source), extent))? }
+            }
         })
     }
 }

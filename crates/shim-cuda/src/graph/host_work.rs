@@ -1,4 +1,4 @@
-//! The program's part of a graph: rows of its own memory, gathered for the worker or scattered from it, moved or filled.
+//! What the program does in its graphs: rows of its own memory, gathered for the worker or scattered from it, moved or filled.
 //!
 //! It runs on the upcall thread when the graph gets there, so that memory is read and written as the driver would read
 //! and write it: at each launch, in the graph's order.
@@ -23,9 +23,9 @@ const PIECE: u64 = 512 << 10;
 pub(crate) struct Rows {
     /// Address of the first byte.
     pub(crate) start: u64,
-    /// From row to row, and from slice to slice.
+    /// Bytes from the start of a row to that of the next.
     pub(crate) pitch: u64,
-    /// See `pitch`.
+    /// Bytes from the start of a slice to that of the next.
     pub(crate) slice: u64,
 }
 
@@ -34,7 +34,7 @@ pub(crate) type Extent = [u64; 3];
 
 /// What the program does when a graph asks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Part {
+pub(crate) enum HostOperation {
     /// Calls a function with its data.
     Call(usize, usize),
     /// Sends rows to the worker.
@@ -49,7 +49,7 @@ pub(crate) enum Part {
 
 /// Parts by token; they stay until their graph is gone and the worker is done with it.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct HostOperations {
     state: Mutex<State>,
     /// How many are expected once: calls look at that first.
     once_count: AtomicUsize,
@@ -57,31 +57,31 @@ pub(crate) struct Parts {
 
 #[derive(Debug, Default)]
 struct State {
-    all: HashMap<u64, Part>,
+    all: HashMap<u64, HostOperation>,
     /// Tokens of graphs that are gone, and the count of messages after which they are not asked for.
     leaving: Vec<(u64, u64)>,
     /// The same of graphs that are launched once, until they have been asked for.
     once: HashMap<u64, u64>,
 }
 
-static PARTS: LazyLock<Parts> = LazyLock::new(Parts::default);
+static OPERATIONS: LazyLock<HostOperations> = LazyLock::new(HostOperations::default);
 
-/// The program's parts of its graphs.
-pub(crate) fn parts() -> &'static Parts {
-    &PARTS
+/// What the program does in its graphs, by token.
+pub(crate) fn operations() -> &'static HostOperations {
+    &OPERATIONS
 }
 
-impl Parts {
+impl HostOperations {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a part under a token that nothing else has.
-    pub(crate) fn add(&self, token: u64, part: Part) {
-        self.state().all.insert(token, part);
+    /// Notes an operation under a token that nothing else has.
+    pub(crate) fn add(&self, token: u64, operation: HostOperation) {
+        self.state().all.insert(token, operation);
     }
 
-    pub(crate) fn get(&self, token: u64) -> Option<Part> {
+    pub(crate) fn get(&self, token: u64) -> Option<HostOperation> {
         self.state().all.get(&token).copied()
     }
 
@@ -90,7 +90,7 @@ impl Parts {
         self.change_once(|state| state.once.extend(tokens.iter().map(|token| (*token, u64::MAX))));
     }
 
-    /// A part has been done: one that was expected once is gone.
+    /// An operation has been done: one that was expected once is gone.
     pub(crate) fn done(&self, token: u64) {
         if self.are_expected() {
             self.change_once(|state| {
@@ -134,7 +134,7 @@ impl Parts {
     }
 }
 
-impl Part {
+impl HostOperation {
     /// Does it. What cannot be sent any more means that the session has ended.
     ///
     /// # Safety
@@ -226,30 +226,30 @@ mod tests {
     }
 
     #[test]
-    fn parts_stay_until_the_worker_is_done_with_their_graph() {
-        let parts = Parts::default();
-        parts.add(7, Part::Call(1, 2));
-        parts.leave([7], 10);
-        parts.settled(9);
-        assert!(parts.get(7).is_some());
-        parts.settled(10);
-        assert!(parts.get(7).is_none());
+    fn operations_stay_until_the_worker_is_done_with_their_graph() {
+        let operations = HostOperations::default();
+        operations.add(7, HostOperation::Call(1, 2));
+        operations.leave([7], 10);
+        operations.settled(9);
+        assert!(operations.get(7).is_some());
+        operations.settled(10);
+        assert!(operations.get(7).is_none());
     }
 
     #[test]
-    fn a_part_that_is_expected_once_goes_when_it_is_done_or_will_not_be() {
-        let parts = Parts::default();
-        (7..10).for_each(|token| parts.add(token, Part::Call(1, 2)));
-        parts.expect_once(&[7, 8]);
-        parts.done(7);
-        parts.done(9);
-        parts.leave([7, 8, 9], 10);
-        assert!(parts.get(7).is_none() && parts.get(8).is_some() && parts.get(9).is_some());
-        assert!(parts.are_expected() && parts.state().leaving == [(9, 10)]);
-        parts.settled(9);
-        assert!(parts.are_expected());
-        parts.settled(10);
-        assert!(!parts.are_expected() && parts.state().all.is_empty());
+    fn an_operation_that_is_expected_once_goes_when_it_is_done_or_will_not_be() {
+        let operations = HostOperations::default();
+        (7..10).for_each(|token| operations.add(token, HostOperation::Call(1, 2)));
+        operations.expect_once(&[7, 8]);
+        operations.done(7);
+        operations.done(9);
+        operations.leave([7, 8, 9], 10);
+        assert!(operations.get(7).is_none() && operations.get(8).is_some() && operations.get(9).is_some());
+        assert!(operations.are_expected() && operations.state().leaving == [(9, 10)]);
+        operations.settled(9);
+        assert!(operations.are_expected());
+        operations.settled(10);
+        assert!(!operations.are_expected() && operations.state().all.is_empty());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::context::stack;
 /// The shim, as graphs see it.
 #[derive(Debug, Default)]
 pub(crate) struct Remote {
-    /// Tokens of the program's parts, by executable graph.
+    /// Tokens of what the program does, by executable graph.
     tokens: Mutex<HashMap<u32, Vec<u64>>>,
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUres
 
 /// The same of a fill.
 pub(crate) fn fill(stream: CUstream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<bool, CUresult> {
-    if !pinned::may_be_behind_functions()? || kind_of(side::of_fill(&Fill(*fill))?)? != Kind::Pinned {
+    if !pinned::may_be_behind_functions()? || kind_of(side::of_fill(&Fill(*fill))?)? != SideKind::Pinned {
         return Ok(false);
     }
     give(stream, |context| of_process().fill_params(fill, context))
@@ -44,12 +44,12 @@ fn give_rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
     let Sides { target, source, .. } = rows::sides(copy)?;
     let kinds = [kind_of(target.side)?, kind_of(source.side)?];
     let size = copy.WidthInBytes as u64 * copy.Height as u64 * copy.Depth as u64;
-    if !kinds.contains(&Kind::Pinned) || size > MAX_COPY_BYTES {
+    if !kinds.contains(&SideKind::Pinned) || size > MAX_COPY_BYTES {
         return Ok(false);
     }
     let is_given = give(stream, |context| of_process().copy_params(copy, context))?;
     // In its turn all the same: by waiting alone the stream is in order with no other.
-    if is_given && kinds.contains(&Kind::Pageable) {
+    if is_given && kinds.contains(&SideKind::Pageable) {
         wait::synchronize_in(stream::asked_in(stream)?, stream::wire(stream)?)?
     }
     Ok(is_given)
@@ -57,7 +57,7 @@ fn give_rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
 
 /// What a side is to such work.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum SideKind {
     /// Pinned, and only the program reaches it.
     Pinned,
     /// The program's own: the driver does not return before it has been read or written, whatever the other side is. The program
@@ -67,11 +67,11 @@ enum Kind {
     Far,
 }
 
-fn kind_of(side: Side) -> Result<Kind, CUresult> {
+fn kind_of(side: Side) -> Result<SideKind, CUresult> {
     match side {
-        Side::Own(address) if pinned::is_pinned(address)? => Ok(Kind::Pinned),
-        Side::Own(_) => Ok(Kind::Pageable),
-        Side::Gpu(_) | Side::Shared(_) => Ok(Kind::Far),
+        Side::Own(address) if pinned::is_pinned(address)? => Ok(SideKind::Pinned),
+        Side::Own(_) => Ok(SideKind::Pageable),
+        Side::Gpu(_) | Side::Shared(_) => Ok(SideKind::Far),
     }
 }
 

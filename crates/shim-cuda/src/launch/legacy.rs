@@ -19,7 +19,7 @@ fn change<R>(function: CUfunction, with: impl FnOnce(&Function, &mut OldLaunch) 
     Ok(with(&function, &mut kept))
 }
 
-/// `cuFuncSetBlockShape`.
+/// Sets the threads of a block in each direction (`cuFuncSetBlockShape`).
 pub(crate) fn set_block(function: CUfunction, x: i32, y: i32, z: i32) -> Result<(), CUresult> {
     let devices = device::all()?;
     change(function, |function, kept| {
@@ -34,27 +34,27 @@ pub(crate) fn set_block(function: CUfunction, x: i32, y: i32, z: i32) -> Result<
     })?
 }
 
-/// `cuFuncSetSharedSize`.
+/// Sets the bytes of dynamic shared memory (`cuFuncSetSharedSize`).
 pub(crate) fn set_shared(function: CUfunction, bytes: u32) -> Result<(), CUresult> {
     change(function, |_, kept| kept.shared = bytes)
 }
 
-/// `cuParamSetSize`.
+/// Sets the bytes of all parameters together (`cuParamSetSize`).
 pub(crate) fn set_size(function: CUfunction, bytes: u32) -> Result<(), CUresult> {
     change(function, |_, kept| kept.set_size(bytes))?
 }
 
-/// `cuParamSeti`.
+/// Sets 4 bytes of the parameters at an offset (`cuParamSeti`).
 pub(crate) fn set_integer(function: CUfunction, offset: i32, value: u32) -> Result<(), CUresult> {
     change(function, |_, kept| kept.set(offset, &value.to_le_bytes()))?
 }
 
-/// `cuParamSetf`.
+/// Sets 4 bytes of the parameters at an offset (`cuParamSetf`).
 pub(crate) fn set_float(function: CUfunction, offset: i32, value: f32) -> Result<(), CUresult> {
     change(function, |_, kept| kept.set(offset, &value.to_le_bytes()))?
 }
 
-/// `cuParamSetv`.
+/// Sets bytes of the parameters at an offset (`cuParamSetv`).
 ///
 /// # Safety
 ///
@@ -84,12 +84,12 @@ pub(crate) fn one(function: CUfunction) -> Result<(), CUresult> {
     grid_async(function, 1, 1, CUstream::NULL)
 }
 
-/// `cuLaunchGrid`.
+/// Launches a grid in the default stream (`cuLaunchGrid`).
 pub(crate) fn grid(function: CUfunction, width: i32, height: i32) -> Result<(), CUresult> {
     grid_async(function, width, height, CUstream::NULL)
 }
 
-/// `cuLaunchGridAsync`.
+/// Launches a grid in a stream (`cuLaunchGridAsync`).
 pub(crate) fn grid_async(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Result<(), CUresult> {
     let (Ok(width), Ok(height)) = (u32::try_from(width), u32::try_from(height)) else {
         return Err(CUresult::ERROR_INVALID_VALUE);

@@ -22,7 +22,7 @@ pub(crate) fn blocks(target: &Target, block_size: i32, dynamic: u64, flags: u32)
     }
     let (function, kernel) = target.wire();
     // The question goes to the current context.
-    let device = stack::home().map_or(0, |home| home.device);
+    let device = stack::ids().map_or(0, |home| home.device);
     target.code_on(device)?.occupancy((block_size, dynamic, flags), || {
         let message = kdOccupancy { function, kernel, blockSize: block_size, dynamicSize: dynamic, flags };
         call(&message).map(|reply| reply.blocks)

@@ -8,11 +8,11 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use katydid_cuda_sys::{CUresult, CUstream};
 
 use crate::graph::host_work;
-use crate::launch::stream_queues::Streams;
+use crate::launch::stream_queues::StreamQueues;
 
 /// A function that is to run once.
 #[derive(Clone, Copy)]
-pub(crate) enum Due {
+pub(crate) enum DueFunction {
     /// Of `cuLaunchHostFunc`, with its data.
     Host(unsafe extern "C" fn(*mut c_void), usize),
     /// Of `cuStreamAddCallback`, with its stream and data.
@@ -23,7 +23,7 @@ pub(crate) enum Due {
 struct State {
     last_token: u64,
     /// Functions by token, and the wire ids of their streams' contexts.
-    functions: HashMap<u64, (u32, Due)>,
+    functions: HashMap<u64, (u32, DueFunction)>,
 }
 
 /// What was registered and has not run yet.
@@ -33,7 +33,7 @@ pub(crate) struct Registry {
     /// Functions that were registered and have not returned yet.
     pending: AtomicUsize,
     /// The streams that will come to them.
-    streams: Streams,
+    streams: StreamQueues,
     /// Contexts and streams in which a graph was launched that comes to the program, and the count of messages after the last one.
     graphs: Mutex<HashMap<(u32, u32), u64>>,
     /// How many they are: calls look at that first.
@@ -53,7 +53,7 @@ impl Registry {
     }
 
     /// Notes a function that a stream is about to be given, by the stream's key, and its context's wire id.
-    pub(crate) fn add(&self, due: Due, stream: u64, context: u32) -> u64 {
+    pub(crate) fn add(&self, due: DueFunction, stream: u64, context: u32) -> u64 {
         let token = self.mint();
         self.streams.begin(stream, token);
         self.due().functions.insert(token, (context, due));
@@ -115,11 +115,11 @@ impl Registry {
     }
 
     /// The streams that will come to them.
-    pub(crate) fn streams(&self) -> &Streams {
+    pub(crate) fn streams(&self) -> &StreamQueues {
         &self.streams
     }
 
-    pub(crate) fn take(&self, token: u64) -> Option<Due> {
+    pub(crate) fn take(&self, token: u64) -> Option<DueFunction> {
         self.due().functions.remove(&token).map(|(_, due)| due)
     }
 }
@@ -127,7 +127,7 @@ impl Registry {
 /// Whether a stream may still come to the program: to a function, or to its part of a graph.
 pub(crate) fn may_come() -> bool {
     let upcalls = upcalls();
-    let of_graphs = || upcalls.graph_count.load(Ordering::Acquire) > 0 || host_work::parts().are_expected();
+    let of_graphs = || upcalls.graph_count.load(Ordering::Acquire) > 0 || host_work::operations().are_expected();
     upcalls.are_functions_due() || of_graphs()
 }
 
@@ -140,7 +140,7 @@ mod tests {
     fn functions_of_a_context_end_with_it() {
         unsafe extern "C" fn nothing(_: *mut c_void) {}
         let registry = Registry::default();
-        let tokens = [1, 2, 1].map(|context| registry.add(Due::Host(nothing, 0), 7, context));
+        let tokens = [1, 2, 1].map(|context| registry.add(DueFunction::Host(nothing, 0), 7, context));
         assert!(registry.take(tokens[2]).is_some(), "it runs");
         registry.context_ended(1);
         assert!(registry.take(tokens[0]).is_none() && registry.are_functions_due());
@@ -153,6 +153,6 @@ mod tests {
     fn tokens_are_never_zero() {
         let registry = Registry::default();
         unsafe extern "C" fn nothing(_: *mut c_void) {}
-        assert_eq!(registry.add(Due::Host(nothing, 0), 1, 1), 1);
+        assert_eq!(registry.add(DueFunction::Host(nothing, 0), 1, 1), 1);
     }
 }

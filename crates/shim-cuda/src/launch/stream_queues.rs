@@ -14,14 +14,14 @@ const PERIOD: Duration = Duration::from_millis(100);
 
 /// A stream that has functions to come to.
 #[derive(Default)]
-struct Behind {
+struct QueuedWork {
     /// Pieces of work that it was given since it has had any.
     given: u64,
     /// Tokens of the functions, with what had been given before each.
     functions: VecDeque<(u64, u64)>,
 }
 
-impl Behind {
+impl QueuedWork {
     fn is_full(&self) -> bool {
         self.functions.front().is_some_and(|(_, before)| self.given - before >= PLACES)
     }
@@ -29,14 +29,14 @@ impl Behind {
 
 /// All of them, by the keys of streams.
 #[derive(Default)]
-pub(crate) struct Streams {
-    all: Mutex<HashMap<u64, Behind>>,
+pub(crate) struct StreamQueues {
+    all: Mutex<HashMap<u64, QueuedWork>>,
     /// A function has returned.
     ended: Condvar,
 }
 
-impl Streams {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Behind>> {
+impl StreamQueues {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, QueuedWork>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -67,7 +67,7 @@ impl Streams {
 
     /// Waits a while for a place.
     pub(crate) fn wait(&self, stream: u64) {
-        let is_full = |all: &mut HashMap<u64, Behind>| all.get(&stream).is_some_and(Behind::is_full);
+        let is_full = |all: &mut HashMap<u64, QueuedWork>| all.get(&stream).is_some_and(QueuedWork::is_full);
         drop(self.ended.wait_timeout_while(self.lock(), PERIOD, is_full));
     }
 
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_stream_is_full_behind_its_first_function() {
-        let streams = Streams::default();
+        let streams = StreamQueues::default();
         assert!((0..2 * PLACES).all(|_| streams.take(7, 1)));
         streams.begin(7, 1);
         assert!((0..PLACES / 2).all(|_| streams.take(7, 1)));
@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn who_waits_goes_on_when_a_function_has_returned_or_will_not_be_called() {
-        let streams = Streams::default();
-        let end: [fn(&Streams); 2] = [|streams| streams.end(1), |streams| streams.forget(7)];
+        let streams = StreamQueues::default();
+        let end: [fn(&StreamQueues); 2] = [|streams| streams.end(1), |streams| streams.forget(7)];
         for end in end {
             streams.begin(7, 1);
             while streams.take(7, 1) {}

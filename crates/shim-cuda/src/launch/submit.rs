@@ -36,42 +36,42 @@ const SCHEDULERS: u32 = 4;
 const MOST_ATTRIBUTES: u32 = 64;
 
 /// Targets that a thread keeps: programs launch the same few again and again.
-const KNOWN_TARGETS: usize = 64;
+const TARGET_CACHE_SIZE: usize = 64;
 
 /// Bytes of a launch.
 #[derive(Default)]
-struct Block(Vec<u8>);
+struct LaunchBuffer(Vec<u8>);
 
 thread_local! {
     /// Attributes and packed parameters of the launch in progress, kept for its memory; boxed, so that one word is moved.
-    static BLOCK: Cell<Option<Box<Block>>> = const { Cell::new(None) };
+    static LAUNCH_BUFFER: Cell<Option<Box<LaunchBuffer>>> = const { Cell::new(None) };
     /// The same for attributes as the program gives them.
     static ATTRIBUTES: Cell<Vec<CUlaunchAttribute>> = const { Cell::new(Vec::new()) };
     /// What this thread launched lately, by the place of its handle.
-    static KNOWN: RefCell<[Option<Known>; KNOWN_TARGETS]> = const { RefCell::new([const { None }; KNOWN_TARGETS]) };
+    static TARGET_CACHE: RefCell<[Option<CachedTarget>; TARGET_CACHE_SIZE]> = const { RefCell::new([const { None }; TARGET_CACHE_SIZE]) };
 }
 
 /// A target that this thread has launched, with which it is recognised: a launch of one that is known takes no share in it.
-struct Known {
+struct CachedTarget {
     handle: usize,
     /// Another one may have had the same handle.
     generation: u32,
     target: Target,
 }
 
-impl Known {
+impl CachedTarget {
     /// Lends the target to `launch`, from the calling thread's own share if it has one.
     ///
     /// # Errors
     ///
     /// As [`Target::of`], and as `launch`.
-    fn lend(function: CUfunction, launch: impl Fn(&Target) -> Result<(), CUresult>) -> Result<(), CUresult> {
+    fn with_target(function: CUfunction, launch: impl Fn(&Target) -> Result<(), CUresult>) -> Result<(), CUresult> {
         let handle = function.0.addr();
         let generation = glance(function).or_else(|_| glance(CUkernel(function.0)))?.generation;
-        let lent = KNOWN.try_with(|known| {
+        let lent = TARGET_CACHE.try_with(|known| {
             // Records are a cache line apart.
             let mut known = known.try_borrow_mut().ok()?;
-            let place = &mut known[handle / 64 % KNOWN_TARGETS];
+            let place = &mut known[handle / 64 % TARGET_CACHE_SIZE];
             if !place.as_ref().is_some_and(|known| known.handle == handle && known.generation == generation) {
                 *place = Some(Self { handle, generation, target: Target::of(function).ok()? });
             }
@@ -312,7 +312,7 @@ unsafe fn launch(
     }
     backpressure::take_place(stream)?;
     // SAFETY: handed on.
-    Known::lend(function, |target| unsafe { launch_now(target, shape, stream, attributes, params) })?;
+    CachedTarget::with_target(function, |target| unsafe { launch_now(target, shape, stream, attributes, params) })?;
     if shim()?.launches_block { wait::synchronize(stream) } else { Ok(()) }
 }
 
@@ -328,12 +328,12 @@ unsafe fn launch_now(
     attributes: &[CUlaunchAttribute],
     params: Params,
 ) -> Result<(), CUresult> {
-    let here = stack::home();
-    let (stream, of_stream) = stream::wire_and_home(stream, here)?;
+    let here = stack::ids();
+    let (stream, of_stream) = stream::wire_and_ids(stream, here)?;
     // On a thread without a context the stream says which one is meant.
     let context = match (of_stream, here) {
         (Some(of_stream), None) => of_stream,
-        _ => stack::active_home()?,
+        _ => stack::active_ids()?,
     };
     target.check_context(of_stream.unwrap_or(context))?;
     let device = &device::all()?[context.device as usize];
@@ -345,8 +345,8 @@ unsafe fn launch_now(
     }
     shape.check(code, device)?;
     clusters::check(code, shape.grid, attributes)?;
-    let mut kept = BLOCK.try_with(Cell::take).ok().flatten().unwrap_or_default();
-    let Block(block) = &mut *kept;
+    let mut kept = LAUNCH_BUFFER.try_with(Cell::take).ok().flatten().unwrap_or_default();
+    let LaunchBuffer(block) = &mut *kept;
     block.clear();
     attributes.iter().for_each(|attribute| add(block, attribute));
     let start = block.len();
@@ -372,7 +372,7 @@ unsafe fn launch_now(
         },
     );
     named.sent();
-    let _ = BLOCK.try_with(|place| place.set(Some(kept)));
+    let _ = LAUNCH_BUFFER.try_with(|place| place.set(Some(kept)));
     sent
 }
 

@@ -8,7 +8,7 @@ use katydid_cuda_sys::{CUfunction, CUresult};
 use crate::code::lookup;
 use crate::code::properties::Code;
 use crate::code::records::{Function, Kernel};
-use crate::context::record::Home;
+use crate::context::record::ContextIds;
 use crate::ffi::handle::object;
 
 /// What a launch runs: programs pass kernels where functions are meant.
@@ -42,7 +42,7 @@ impl Target {
     }
 
     /// Refuses a function in a stream of another context; kernels are at home in all of them.
-    pub(crate) fn check_context(&self, of_stream: Home) -> Result<(), CUresult> {
+    pub(crate) fn check_context(&self, of_stream: ContextIds) -> Result<(), CUresult> {
         match self {
             Self::Function(function) if function.context.wire() != of_stream.owner => {
                 Err(CUresult::ERROR_INVALID_HANDLE)

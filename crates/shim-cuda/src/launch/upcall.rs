@@ -17,7 +17,7 @@ use crate::context::stack;
 use crate::ffi::arguments;
 use crate::graph::{capture, host_work};
 use crate::launch::backpressure;
-use crate::launch::registry::{self, Due};
+use crate::launch::registry::{self, DueFunction};
 use crate::memory::pinned;
 use crate::process::session::{Shim, shim};
 use crate::sync::stream;
@@ -40,9 +40,9 @@ pub(crate) unsafe fn launch_host_function(
     }
     backpressure::take_place(stream)?;
     let wire = stream::wire(stream)?;
-    let token = register(Due::Host(function, data.expose_provenance()), stream)?;
+    let token = register(DueFunction::Host(function, data.expose_provenance()), stream)?;
     enqueue(&kdHostFunction { stream: wire, token }).inspect_err(|_| unregister(token))?;
-    SENT.tell();
+    UPCALL_GATE.tell();
     Ok(())
 }
 
@@ -59,10 +59,10 @@ pub(crate) unsafe fn add_stream_callback(
     let callback = callback.filter(|_| flags == 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     stack::wire()?;
     backpressure::take_place(stream)?;
-    let due = Due::Stream(callback, stream.0.expose_provenance(), data.expose_provenance());
+    let due = DueFunction::Stream(callback, stream.0.expose_provenance(), data.expose_provenance());
     let token = register(due, stream)?;
     enqueue(&kdStreamCallback { stream: wire, token }).inspect_err(|_| unregister(token))?;
-    SENT.tell();
+    UPCALL_GATE.tell();
     Ok(())
 }
 
@@ -78,12 +78,12 @@ fn unregister(token: u64) {
 pub(crate) fn begin() -> Result<(), CUresult> {
     run_thread()?;
     enqueue(&kdUpcallsBegin {})?;
-    SENT.tell();
+    UPCALL_GATE.tell();
     Ok(())
 }
 
 /// Notes a function, and sees to it that the thread runs.
-fn register(due: Due, stream: CUstream) -> Result<u64, CUresult> {
+fn register(due: DueFunction, stream: CUstream) -> Result<u64, CUresult> {
     run_thread()?;
     let (place, context) = (stream::place(stream)?, stream::context_of(stream)?.owner());
     Ok(registry::upcalls().add(due, place.key, context.wire()))
@@ -98,11 +98,11 @@ fn run_thread() -> Result<(), CUresult> {
 
 /// Whether the worker knows of a function. Only then may this side's thread speak: what it sends passes a hold, because the
 /// GPU may be waiting for the function, and nothing may pass a hold that the worker does not wait for.
-struct Sent(Mutex<bool>, Condvar);
+struct UpcallGate(Mutex<bool>, Condvar);
 
-static SENT: Sent = Sent(Mutex::new(false), Condvar::new());
+static UPCALL_GATE: UpcallGate = UpcallGate(Mutex::new(false), Condvar::new());
 
-impl Sent {
+impl UpcallGate {
     fn tell(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.1.notify_all();
@@ -118,17 +118,17 @@ impl Sent {
 
 /// Asks for what is due until the session ends.
 fn serve(shim: &Shim) {
-    SENT.wait();
+    UPCALL_GATE.wait();
     bypass_gate();
-    let (upcalls, parts) = (registry::upcalls(), host_work::parts());
+    let (upcalls, operations) = (registry::upcalls(), host_work::operations());
     let mut done = 0;
     while let Ok(next) = shim.session.ask(0, &kdUpcallNext { done }) {
         // On stream links, what the GPU wrote before this point has to be in the program's memory.
         let _ = pinned::pull_for_function();
-        if let Some(part) = parts.get(next.token) {
-            // SAFETY: the program promised it for every launch of the graph that the part is of.
-            let _ = unsafe { part.run(next.token) };
-            parts.done(next.token);
+        if let Some(operation) = operations.get(next.token) {
+            // SAFETY: the program promised it for every launch of the graph that the operation is of.
+            let _ = unsafe { operation.run(next.token) };
+            operations.done(next.token);
         } else if let Some(due) = upcalls.take(next.token) {
             // SAFETY: registered for this call, and taken out of the registry, so called once.
             unsafe { run(due, CUresult(next.status)) };
@@ -143,11 +143,11 @@ fn serve(shim: &Shim) {
 /// # Safety
 ///
 /// The program's function may be called, by the contract of its registration.
-unsafe fn run(due: Due, status: CUresult) {
+unsafe fn run(due: DueFunction, status: CUresult) {
     match due {
         // SAFETY: by the contract.
-        Due::Host(function, data) => unsafe { function(std::ptr::with_exposed_provenance_mut(data)) },
-        Due::Stream(callback, stream, data) => {
+        DueFunction::Host(function, data) => unsafe { function(std::ptr::with_exposed_provenance_mut(data)) },
+        DueFunction::Stream(callback, stream, data) => {
             let data = std::ptr::with_exposed_provenance_mut(data);
             // SAFETY: by the contract.
             unsafe { callback(CUstream(arguments::handle(stream)), status, data) }
@@ -168,7 +168,7 @@ mod tests {
         }
         let mut count = 0u32;
         let registry = Registry::default();
-        let token = registry.add(Due::Host(note, (&raw mut count).expose_provenance()), 1, 1);
+        let token = registry.add(DueFunction::Host(note, (&raw mut count).expose_provenance()), 1, 1);
         assert!(registry.take(token + 1).is_none());
         let due = registry.take(token).unwrap();
         assert!(registry.take(token).is_none());

@@ -24,8 +24,8 @@ use crate::ffi::handle::{object, wire};
 use crate::memory::device_backing::in_need;
 use crate::memory::virtual_memory;
 use crate::process::session::shim;
-use crate::sync::event::{Done, EVENTS, Event};
-use crate::sync::stream::Apart;
+use crate::sync::event::{CompletionRecord, EVENTS, Event};
+use crate::sync::stream::UnorderedWork;
 
 /// First bytes of a handle of memory.
 const MAGIC: [u8; 8] = *b"KATYDIDM";
@@ -38,7 +38,7 @@ const LAZY_PEER_ACCESS: u32 = 1;
 
 /// What a handle of memory says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Lent {
+struct MemoryName {
     name: [u8; NAME],
     /// Bytes that are lent.
     whole: u64,
@@ -51,7 +51,7 @@ struct Lent {
 /// Bits of a size beside which there is room for a device.
 const SIZE_BITS: u32 = 48;
 
-impl Lent {
+impl MemoryName {
     fn encode(&self) -> CUipcMemHandle {
         let numbers = [self.whole, self.offset, self.size_and_device].map(u64::to_le_bytes);
         let mut reserved = [0; 64];
@@ -81,8 +81,8 @@ impl Lent {
 
 /// Memory of another program that is open here.
 #[derive(Debug, Clone, Copy)]
-struct Open {
-    lent: Lent,
+struct OpenMemory {
+    lent: MemoryName,
     /// First address of all that is lent, and the bytes reserved for it.
     start: u64,
     /// How often it may still be closed.
@@ -93,29 +93,29 @@ struct Open {
 
 /// By the address that the program knows.
 #[derive(Debug)]
-struct Opened {
-    all: Mutex<BTreeMap<u64, Open>>,
+struct OpenMemories {
+    all: Mutex<BTreeMap<u64, OpenMemory>>,
 }
 
-static OPENED: Opened = Opened { all: Mutex::new(BTreeMap::new()) };
+static OPEN_MEMORIES: OpenMemories = OpenMemories { all: Mutex::new(BTreeMap::new()) };
 
-impl Opened {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Open>> {
+impl OpenMemories {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, OpenMemory>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// First addresses of this program's memory that has handles.
 #[derive(Debug, Default)]
-struct Given {
+struct LentBlocks {
     all: Mutex<BTreeSet<u64>>,
     /// There was ever one: most programs lend nothing, and free often.
     is_any: AtomicBool,
 }
 
-static GIVEN: Given = Given { all: Mutex::new(BTreeSet::new()), is_any: AtomicBool::new(false) };
+static LENT_BLOCKS: LentBlocks = LentBlocks { all: Mutex::new(BTreeSet::new()), is_any: AtomicBool::new(false) };
 
-impl Given {
+impl LentBlocks {
     fn note(&self, address: u64) {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).insert(address);
         self.is_any.store(true, Ordering::Release);
@@ -138,7 +138,7 @@ pub(crate) fn told(name: [u8; NAME]) -> Vec<u8> {
 
 /// Memory is about to be freed: its handles lead to nothing from here on, also for a program that is told so right after this.
 pub(crate) fn freed(address: CUdeviceptr) -> Result<(), CUresult> {
-    if !GIVEN.take(address) {
+    if !LENT_BLOCKS.take(address) {
         return Ok(());
     }
     shim()?.session.call(0, &kdMemoryTakeBack { address }).map(drop)
@@ -163,14 +163,14 @@ pub(crate) fn lend(region: &Region) -> Result<CUipcMemHandle, CUresult> {
     let device = device::all()?.get(region.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
     let reply =
         call(&kdMemoryLend { incarnation: incarnation(), memory: 0, address: region.start, length: region.size })?;
-    GIVEN.note(region.start);
+    LENT_BLOCKS.note(region.start);
     let name = reply.name.as_slice().try_into().map_err(|_| shim.session.broken("kdMemoryLend"))?;
     if region.size >> SIZE_BITS != 0 {
         return Err(wrong);
     }
     let size_and_device = region.size | (device.position as u64) << SIZE_BITS;
-    Apart::begin_for_good();
-    Ok(Lent { name, whole: reply.size, offset: reply.offset, size_and_device }.encode())
+    UnorderedWork::begin_for_good();
+    Ok(MemoryName { name, whole: reply.size, offset: reply.offset, size_and_device }.encode())
 }
 
 /// The same address for a handle that is open already.
@@ -208,33 +208,33 @@ pub(crate) unsafe fn open_memory_once(
 }
 
 fn is_open(handle: &CUipcMemHandle) -> Result<bool, CUresult> {
-    let lent = Lent::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    Ok(OPENED.lock().values().any(|open| open.lent == lent && !open.is_pooled))
+    let lent = MemoryName::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    Ok(OPEN_MEMORIES.lock().values().any(|open| open.lent == lent && !open.is_pooled))
 }
 
 /// The address of what a handle stands for; the same one for a handle that is open already.
 pub(crate) fn open(handle: &CUipcMemHandle, is_pooled: bool) -> Result<u64, CUresult> {
-    let lent = Lent::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    let mut all = OPENED.lock();
-    let alike = |open: &Open| open.lent == lent && open.is_pooled == is_pooled;
+    let lent = MemoryName::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let mut all = OPEN_MEMORIES.lock();
+    let alike = |open: &OpenMemory| open.lent == lent && open.is_pooled == is_pooled;
     if let Some((address, open)) = all.iter_mut().find(|(_, open)| alike(open)) {
         open.count += 1;
         return Ok(*address);
     }
     let start = map(&lent)?;
-    Apart::begin_for_good();
+    UnorderedWork::begin_for_good();
     let address = start + lent.offset;
-    all.insert(address, Open { lent, start, count: 1, is_pooled });
+    all.insert(address, OpenMemory { lent, start, count: 1, is_pooled });
     Ok(address)
 }
 
 /// Whether memory of another program's pool begins here.
 pub(crate) fn is_pooled(address: CUdeviceptr) -> bool {
-    OPENED.lock().get(&address).is_some_and(|open| open.is_pooled)
+    OPEN_MEMORIES.lock().get(&address).is_some_and(|open| open.is_pooled)
 }
 
 /// Maps what is lent at addresses of this program's.
-fn map(lent: &Lent) -> Result<u64, CUresult> {
+fn map(lent: &MemoryName) -> Result<u64, CUresult> {
     let shim = shim()?;
     let ordinal = device::all()?.iter().position(|device| device.position == lent.position());
     let ordinal = ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32;
@@ -259,13 +259,13 @@ pub(crate) fn close_memory(address: CUdeviceptr) -> Result<(), CUresult> {
 pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
     stack::active()?;
     let shim = shim()?;
-    let mut all = OPENED.lock();
+    let mut all = OPEN_MEMORIES.lock();
     let open = all.get_mut(&address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     open.count -= 1;
     if open.count > 0 {
         return Ok(());
     }
-    let Open { lent, start, .. } = *open;
+    let OpenMemory { lent, start, .. } = *open;
     all.remove(&address);
     settle::settle_all()?;
     shim.regions.remove(address, |region| region.place == Place::Mapped);
@@ -309,7 +309,7 @@ pub(crate) unsafe fn open_event(target: *mut CUevent, shared: CUipcEventHandle) 
     let event = EVENTS.get()?.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
         call(&kdEventBorrow { event: slot.index + 1, name: &name })?;
         let (was_recorded, is_shared) = (AtomicBool::new(true), AtomicBool::new(true));
-        Ok(Event { slot, context, was_recorded, is_shared, is_private: false, done: Done::default() })
+        Ok(Event { slot, context, was_recorded, is_shared, is_private: false, done: CompletionRecord::default() })
     })?;
     target.write(CUevent(handle(event.slot.handle)));
     Ok(())
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn memory_has_handles_until_it_is_freed() {
-        let given = Given::default();
+        let given = LentBlocks::default();
         assert!(!given.take(16));
         given.note(16);
         assert!(!given.take(32) && given.take(16) && !given.take(16));
@@ -329,15 +329,15 @@ mod tests {
 
     #[test]
     fn handles_say_what_they_were_made_from_and_no_other_bytes_are_handles() {
-        let lent = Lent { name: [7; NAME], whole: 4 << 20, offset: 4096, size_and_device: 3 << SIZE_BITS | 100 };
+        let lent = MemoryName { name: [7; NAME], whole: 4 << 20, offset: 4096, size_and_device: 3 << SIZE_BITS | 100 };
         let handle = lent.encode();
-        assert_eq!(Lent::decode(&handle), Some(lent));
+        assert_eq!(MemoryName::decode(&handle), Some(lent));
         assert_eq!((lent.size(), lent.position()), (100, 3));
         let mut damaged = handle;
         damaged.reserved[0] = 0;
-        assert_eq!(Lent::decode(&damaged), None);
-        let beyond = Lent { offset: (4 << 20) - 99, ..lent };
-        assert_eq!(Lent::decode(&beyond.encode()), None);
-        assert_eq!(Lent::decode(&CUipcMemHandle { reserved: [0; 64] }), None);
+        assert_eq!(MemoryName::decode(&damaged), None);
+        let beyond = MemoryName { offset: (4 << 20) - 99, ..lent };
+        assert_eq!(MemoryName::decode(&beyond.encode()), None);
+        assert_eq!(MemoryName::decode(&CUipcMemHandle { reserved: [0; 64] }), None);
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! A function of the program's that a stream comes to reads what the GPU wrote before, and the GPU what it has written: the
 //! upcall thread takes back and pushes too. The GPU waits for it, so it waits for no thread that may wait for the GPU: pages are
-//! made and given back with the books open ([`Standing`]), and the worker answers for their contents at once.
+//! made and given back with the books open ([`PageState`]), and the worker answers for their contents at once.
 //! Where a checkpoint holds frames, the thread with the books lets go of them until frames flow again ([`with_books`]).
 #![expect(unsafe_code, reason = "reads and writes memory that the program uses meanwhile")]
 
@@ -30,7 +30,7 @@ use crate::context::stack;
 use crate::graph::host_work;
 use crate::launch::registry;
 use crate::memory::counts::{MANAGED, REGISTERED, VARIABLES};
-use crate::memory::pinned_sync::{self, Help, Part};
+use crate::memory::pinned_sync::{self, Help, PulledRange};
 use crate::memory::registration::{self, PAGE};
 use crate::process::session::{Shim, shim};
 use crate::sync::stream;
@@ -50,7 +50,7 @@ pub(crate) struct Pinned {
     pub(crate) is_shared: bool,
     pub(super) start: u64,
     /// Whole pages that the worker has its own of, by address: blocks on a stream link, registered memory on any.
-    copies: Mutex<Copies>,
+    copies: Mutex<PageCopies>,
     /// Pages have come or gone.
     moved: Condvar,
     /// Blocks that kernels reach without being told by a launch, by address; locked before `copies`.
@@ -71,19 +71,19 @@ pub(crate) fn get() -> Option<&'static Pinned> {
     PINNED.get()
 }
 
-type Copies = BTreeMap<u64, Copy>;
+type PageCopies = BTreeMap<u64, PageCopy>;
 
 /// Whether the worker has pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum PageState {
     There,
     /// A thread is having them made, or given back.
     Moving,
 }
 
 /// Pages in the worker, as far as this side knows them.
-struct Copy {
-    standing: Standing,
+struct PageCopy {
+    standing: PageState,
     /// Wire id of the context that it was made in, and goes with.
     context: u32,
     /// What the worker's pages held when last seen; as long as they.
@@ -98,15 +98,15 @@ struct Copy {
     pending: u32,
 }
 
-impl Copy {
+impl PageCopy {
     /// Pages that no launch has named.
     fn new(context: u32, known: Vec<u8>) -> Self {
-        Self { standing: Standing::There, context, known, used_at: 0, is_used: false, user: None, pending: 0 }
+        Self { standing: PageState::There, context, known, used_at: 0, is_used: false, user: None, pending: 0 }
     }
 
     /// The GPU may be at work with the pages.
     fn is_at_work(&self) -> bool {
-        self.is_used && self.standing == Standing::There
+        self.is_used && self.standing == PageState::There
     }
 
     /// A launch in a stream is about to be sent that names it.
@@ -118,9 +118,9 @@ impl Copy {
 }
 
 /// What a launch has named; it must be told when that was sent, or could not be.
-pub(crate) struct Named(Vec<u64>);
+pub(crate) struct NamedBlocks(Vec<u64>);
 
-impl Named {
+impl NamedBlocks {
     /// The launch is on its way.
     pub(crate) fn sent(self) {
         let Self(starts) = self;
@@ -181,22 +181,22 @@ impl Pinned {
     }
 
     /// The books, which no thread holds while it waits for the GPU.
-    fn copies(&self) -> MutexGuard<'_, Copies> {
+    fn copies(&self) -> MutexGuard<'_, PageCopies> {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same once no thread moves any of these pages. Not for the upcall thread.
-    fn copies_at(&self, pages: &Range<u64>) -> MutexGuard<'_, Copies> {
-        let is_moving = |copies: &mut Copies| {
+    fn copies_at(&self, pages: &Range<u64>) -> MutexGuard<'_, PageCopies> {
+        let is_moving = |copies: &mut PageCopies| {
             overlapping(copies, pages)
                 .iter()
-                .any(|start| copies.get(start).is_some_and(|it| it.standing == Standing::Moving))
+                .any(|start| copies.get(start).is_some_and(|it| it.standing == PageState::Moving))
         };
         self.moved.wait_while(self.copies(), is_moving).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The thread that moved pages has done so.
-    fn tell_moved(&self, change: impl FnOnce(&mut Copies)) {
+    fn tell_moved(&self, change: impl FnOnce(&mut PageCopies)) {
         change(&mut self.copies());
         self.moved.notify_all();
     }
@@ -233,7 +233,7 @@ impl Pinned {
                 copies.remove(&start);
                 continue;
             }
-            copy.standing = Standing::Moving;
+            copy.standing = PageState::Moving;
             leaving.push((start, size));
         }
         drop(copies);
@@ -247,7 +247,7 @@ impl Pinned {
 
     /// A variable in memory that both use, whose bytes in the worker are `known`.
     pub(crate) fn adopt(&self, start: u64, context: u32, known: Vec<u8>) {
-        self.copies().insert(start, Copy::new(context, known));
+        self.copies().insert(start, PageCopy::new(context, known));
     }
 
     /// Whether a launch has named the block since the GPU was last known to be done with it.
@@ -284,14 +284,14 @@ fn pages(region: &Region) -> Range<u64> {
 }
 
 /// First addresses of the copies that share a page with `pages`.
-fn overlapping(copies: &BTreeMap<u64, Copy>, pages: &Range<u64>) -> Vec<u64> {
+fn overlapping(copies: &BTreeMap<u64, PageCopy>, pages: &Range<u64>) -> Vec<u64> {
     let below = copies.range(..pages.end).rev();
     let touching = below.take_while(|(start, copy)| **start + copy.known.len() as u64 > pages.start);
     touching.map(|(start, _)| *start).collect()
 }
 
 /// What of `pages` no copy has yet.
-fn gaps(copies: &BTreeMap<u64, Copy>, pages: &Range<u64>) -> Vec<Range<u64>> {
+fn gaps(copies: &BTreeMap<u64, PageCopy>, pages: &Range<u64>) -> Vec<Range<u64>> {
     let (mut gaps, mut end) = (Vec::new(), pages.end);
     // From the last to the first.
     for start in overlapping(copies, pages) {
@@ -321,8 +321,8 @@ pub(crate) fn push_named<'a>(
     kernels: impl IntoIterator<Item = &'a [u8]>,
     context: u32,
     stream: u32,
-) -> Result<Named, CUresult> {
-    let mut named = Named(Vec::new());
+) -> Result<NamedBlocks, CUresult> {
+    let mut named = NamedBlocks(Vec::new());
     let Some((shim, pinned)) = unshared()? else { return Ok(named) };
     push_flags(context)?;
     // The id of a thread's own stream means another one in each thread.
@@ -349,7 +349,7 @@ fn push(
     pinned: &Pinned,
     region: &Region,
     (context, user): (u32, Option<(u32, u32)>),
-    named: &mut Named,
+    named: &mut NamedBlocks,
 ) -> Result<(), CUresult> {
     with_books(shim, || {
         let mut copies = made(shim, pinned, region, context)?;
@@ -413,7 +413,7 @@ fn made<'a>(
     pinned: &'a Pinned,
     region: &Region,
     context: u32,
-) -> Result<MutexGuard<'a, Copies>, CUresult> {
+) -> Result<MutexGuard<'a, PageCopies>, CUresult> {
     let pages = pages(region);
     if region.is_registered() {
         registration::check(&pages)?;
@@ -424,12 +424,12 @@ fn made<'a>(
         let Some(gap) = gaps(&copies, &pages).pop().filter(|_| is_there()) else { return Ok(copies) };
         let (address, size) = (gap.start, gap.end - gap.start);
         // The worker's pages are fresh: zeros.
-        let coming = Copy { standing: Standing::Moving, ..Copy::new(context, vec![0; size as usize]) };
+        let coming = PageCopy { standing: PageState::Moving, ..PageCopy::new(context, vec![0; size as usize]) };
         copies.insert(address, coming);
         drop(copies);
         let answer = shim.session.call(context, &kdHostRegister { address, size, flags: 0 });
         pinned.tell_moved(|copies| match copies.get_mut(&address) {
-            Some(copy) if answer.is_ok() => copy.standing = Standing::There,
+            Some(copy) if answer.is_ok() => copy.standing = PageState::There,
             _ => drop(copies.remove(&address)),
         });
         answer.map_err(|code| if region.is_registered() { registration::taken(code) } else { code })?;
@@ -437,16 +437,16 @@ fn made<'a>(
 }
 
 /// Pushes what the program has changed of pages.
-fn push_changes(shim: &Shim, context: u32, start: u64, copy: &mut Copy) -> Result<(), CUresult> {
+fn push_changes(shim: &Shim, context: u32, start: u64, copy: &mut PageCopy) -> Result<(), CUresult> {
     let now = snapshot(start, copy.known.len());
     for change in changes(&copy.known, &now) {
         let address = start + change.start() as u64;
         let pushed = match change {
-            Change::Whole(range) => {
+            PageChange::Whole(range) => {
                 shim.session.enqueue(context, &kdHostPush { address, data: &now[range.clone()] })?;
                 range
             }
-            Change::Words(at, words) => {
+            PageChange::Words(at, words) => {
                 shim.session.enqueue(context, &kdHostPushWords { address, words: &words })?;
                 at..at + PAGE as usize
             }
@@ -469,14 +469,14 @@ fn snapshot(address: u64, size: usize) -> Vec<u8> {
 
 /// Something that is to be pushed of two blocks that differ, by offsets in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Change {
+enum PageChange {
     /// All of a range.
     Whole(Range<usize>),
     /// Words of a page that begins there, as they travel: see `kdHostPushWords`.
     Words(usize, Vec<u8>),
 }
 
-impl Change {
+impl PageChange {
     fn start(&self) -> usize {
         match self {
             Self::Whole(range) => range.start,
@@ -487,13 +487,13 @@ impl Change {
 
 /// Where two blocks differ: only changed words, since what lies beside them may be another one's to write, a kernel's that
 /// runs or a program's that has the memory too, and would be set back. Neighbours are joined to pieces of at most [`PIECE`] bytes.
-fn changes(before: &[u8], now: &[u8]) -> Vec<Change> {
-    let mut changes: Vec<Change> = Vec::new();
+fn changes(before: &[u8], now: &[u8]) -> Vec<PageChange> {
+    let mut changes: Vec<PageChange> = Vec::new();
     let mut add = |piece: Range<usize>| match changes.last_mut() {
-        Some(Change::Whole(last)) if last.end == piece.start && last.len() + piece.len() <= PIECE => {
+        Some(PageChange::Whole(last)) if last.end == piece.start && last.len() + piece.len() <= PIECE => {
             last.end = piece.end
         }
-        _ => changes.push(Change::Whole(piece)),
+        _ => changes.push(PageChange::Whole(piece)),
     };
     let pages = before.chunks(PAGE as usize).zip(now.chunks(PAGE as usize));
     let mut torn = Vec::new();
@@ -503,7 +503,7 @@ fn changes(before: &[u8], now: &[u8]) -> Vec<Change> {
         if runs.len() <= FEW || now.len() < PAGE as usize {
             runs.iter().for_each(|run| add(start + run.start..start + run.end));
         } else {
-            torn.push(Change::Words(start, words(&runs, now)));
+            torn.push(PageChange::Words(start, words(&runs, now)));
         }
     }
     changes.extend(torn);
@@ -559,7 +559,7 @@ fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: Help) -> Result<(), CU
     with_books(shim, || {
         let mut copies = pinned.copies();
         let at_work = copies.iter_mut().filter(|(_, copy)| copy.is_at_work());
-        let parts: Vec<_> = at_work.flat_map(|(start, copy)| Part::all(*start, &mut copy.known)).collect();
+        let parts: Vec<_> = at_work.flat_map(|(start, copy)| PulledRange::all(*start, &mut copy.known)).collect();
         if parts.is_empty() {
             return Ok(());
         }
@@ -574,16 +574,16 @@ fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: Help) -> Result<(), CU
 
 /// The GPU is done with everything sent up to `epoch`: blocks that no later launch named need no more pulls.
 pub(crate) fn settled(epoch: u64) -> Result<(), CUresult> {
-    host_work::parts().settled(epoch);
+    host_work::operations().settled(epoch);
     registry::upcalls().settled(epoch);
     let Some((_, pinned)) = unshared()? else { return Ok(()) };
-    let is_done = |copy: &&mut Copy| copy.pending == 0 && copy.used_at <= epoch;
+    let is_done = |copy: &&mut PageCopy| copy.pending == 0 && copy.used_at <= epoch;
     pinned.copies().values_mut().filter(is_done).for_each(|copy| copy.is_used = false);
     Ok(())
 }
 
 /// Writes what the GPU has changed of pages of a copy since they were known.
-fn take_in(known: &mut Part<'_>, data: &[u8]) {
+fn take_in(known: &mut PulledRange<'_>, data: &[u8]) {
     for run in changed_runs(known.bytes, data) {
         // SAFETY: inside the block, which is mapped, or memory that the program registered for the GPU to write and
         // must keep until it has; only bytes that the GPU has written are touched.
@@ -632,7 +632,7 @@ mod tests {
         for at in [0, 9, 4096 + 7, 4 * 4096 + 4095] {
             now[at] = 1;
         }
-        let whole = |ranges: &[Range<usize>]| ranges.iter().cloned().map(Change::Whole).collect::<Vec<_>>();
+        let whole = |ranges: &[Range<usize>]| ranges.iter().cloned().map(PageChange::Whole).collect::<Vec<_>>();
         let last = 5 * 4096 - 4..5 * 4096;
         assert_eq!(changes(&before, &now), whole(&[0..4, 8..12, 4100..4104, last.clone()]));
         now[2 * 4096..3 * 4096].fill(3);
@@ -643,15 +643,15 @@ mod tests {
         words[0] = 3;
         words.extend_from_slice(&now[4096..4104]);
         (1..64).for_each(|word| words.extend_from_slice(&now[4096 + word * 64..][..4]));
-        let torn = Change::Words(4096, words);
+        let torn = PageChange::Words(4096, words);
         assert_eq!(changes(&before, &now), [whole(&[0..4, 8..12, 2 * 4096..3 * 4096, last]), vec![torn]].concat());
         assert!(changes(&before, &before).is_empty());
-        assert_eq!(changes(&[0; 13], &[[0; 8].as_slice(), &[1; 5]].concat()), [Change::Whole(8..13)]);
+        assert_eq!(changes(&[0; 13], &[[0; 8].as_slice(), &[1; 5]].concat()), [PageChange::Whole(8..13)]);
     }
 
     #[test]
     fn blocks_that_share_a_page_share_its_copy() {
-        let copy = |pages: usize| Copy::new(1, vec![0; pages * PAGE as usize]);
+        let copy = |pages: usize| PageCopy::new(1, vec![0; pages * PAGE as usize]);
         let mut copies = BTreeMap::from([(0x2000, copy(1)), (0x5000, copy(2))]);
         assert_eq!(gaps(&copies, &(0x1000..0x8000)), [0x7000..0x8000, 0x3000..0x5000, 0x1000..0x2000]);
         assert_eq!(gaps(&copies, &(0x5000..0x7000)), []);
@@ -662,7 +662,7 @@ mod tests {
 
     #[test]
     fn a_block_has_one_user_until_another_stream_names_it_too() {
-        let mut copy = Copy::new(1, Vec::new());
+        let mut copy = PageCopy::new(1, Vec::new());
         copy.name(Some((1, 5)));
         copy.name(Some((1, 5)));
         assert_eq!((copy.user, copy.pending), (Some((1, 5)), 2));
@@ -678,7 +678,7 @@ mod tests {
     #[test]
     fn a_large_change_is_pushed_in_pieces() {
         let (before, now) = (vec![0u8; 3 * PIECE / 2], vec![1u8; 3 * PIECE / 2]);
-        assert_eq!(changes(&before, &now), [Change::Whole(0..PIECE), Change::Whole(PIECE..3 * PIECE / 2)]);
+        assert_eq!(changes(&before, &now), [PageChange::Whole(0..PIECE), PageChange::Whole(PIECE..3 * PIECE / 2)]);
     }
 
     #[test]

@@ -15,13 +15,13 @@ use crate::copy::transfer::{FRAME, askers};
 use crate::process::session::Shim;
 
 /// A range, and bytes of this side's that belong to it.
-pub(crate) struct Part<'a> {
+pub(crate) struct PulledRange<'a> {
     pub(crate) address: u64,
     pub(crate) bytes: &'a mut [u8],
 }
 
-impl<'a> Part<'a> {
-    /// The parts of a range, none larger than a reply.
+impl<'a> PulledRange<'a> {
+    /// The pieces of a range, none larger than a reply.
     pub(crate) fn all(start: u64, bytes: &'a mut [u8]) -> impl Iterator<Item = Self> {
         let step = move |(index, bytes)| Self { address: start + index as u64 * FRAME, bytes };
         bytes.chunks_mut(FRAME as usize).enumerate().map(step)
@@ -36,12 +36,12 @@ pub(crate) enum Help {
     Forbidden,
 }
 
-/// Runs `step` with each part and what the worker has of it now, of the same length. Their order does not matter to anybody.
+/// Runs `step` with each range and what the worker has of it now, of the same length. Their order does not matter.
 pub(crate) fn each(
     shim: &Shim,
-    parts: Vec<Part<'_>>,
+    parts: Vec<PulledRange<'_>>,
     help: Help,
-    step: &(dyn Fn(&mut Part<'_>, &[u8]) + Sync),
+    step: &(dyn Fn(&mut PulledRange<'_>, &[u8]) + Sync),
 ) -> Result<(), CUresult> {
     let size = parts.iter().map(|part| part.bytes.len() as u64).sum();
     let helpers = if help == Help::Welcome { Helpers::worth(size, askers(shim, size)) } else { 0 };
@@ -58,17 +58,17 @@ pub(crate) fn each(
 /// All that the worker has of a range.
 pub(crate) fn whole(shim: &Shim, start: u64, size: u64) -> Result<Vec<u8>, CUresult> {
     let mut bytes = vec![0; size as usize];
-    let parts = Part::all(start, &mut bytes).collect();
+    let parts = PulledRange::all(start, &mut bytes).collect();
     each(shim, parts, Help::Welcome, &|part, data| part.bytes.copy_from_slice(data))?;
     Ok(bytes)
 }
 
 /// Parts that travel together.
-type Group<'a> = Vec<Part<'a>>;
+type PullGroup<'a> = Vec<PulledRange<'a>>;
 
-/// Groups of parts, none of more bytes than a reply has room for.
-fn grouped(parts: Vec<Part<'_>>) -> Vec<Mutex<Group<'_>>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
+/// Groups of ranges, none of more bytes than a reply has room for.
+fn grouped(parts: Vec<PulledRange<'_>>) -> Vec<Mutex<PullGroup<'_>>> {
+    let mut groups: Vec<PullGroup<'_>> = Vec::new();
     let mut room = 0;
     for part in parts {
         let size = part.bytes.len();
@@ -87,8 +87,8 @@ fn grouped(parts: Vec<Part<'_>>) -> Vec<Mutex<Group<'_>>> {
 fn fetch(
     shim: &Shim,
     context: u32,
-    group: &mut [Part<'_>],
-    step: &(dyn Fn(&mut Part<'_>, &[u8]) + Sync),
+    group: &mut [PulledRange<'_>],
+    step: &(dyn Fn(&mut PulledRange<'_>, &[u8]) + Sync),
 ) -> Result<(), CUresult> {
     let wanted: Vec<_> = group.iter().map(|part| (part.address, part.bytes.len() as u32)).collect();
     let data = shim.session.ask(context, &kdHostPull { ranges: &ranges::encode(&wanted) })?.data;
@@ -106,9 +106,9 @@ fn fetch(
 mod tests {
     use super::*;
 
-    /// Addresses of the parts of each group.
-    fn addresses(parts: Vec<Part<'_>>) -> Vec<Vec<u64>> {
-        let of = |group: Mutex<Group<'_>>| group.into_inner().unwrap().iter().map(|part| part.address).collect();
+    /// Addresses of the ranges of each group.
+    fn addresses(parts: Vec<PulledRange<'_>>) -> Vec<Vec<u64>> {
+        let of = |group: Mutex<PullGroup<'_>>| group.into_inner().unwrap().iter().map(|part| part.address).collect();
         grouped(parts).into_iter().map(of).collect()
     }
 
@@ -117,7 +117,7 @@ mod tests {
         let most = FRAME as usize;
         let blocks = [(1, 4096), (2, most - 4096), (3, 1), (4, 2 * most + 9), (1 << 40, most)];
         let mut memory = blocks.map(|(_, size)| vec![0; size]);
-        let parts = blocks.iter().zip(&mut memory).flat_map(|((at, _), bytes)| Part::all(*at, bytes)).collect();
+        let parts = blocks.iter().zip(&mut memory).flat_map(|((at, _), bytes)| PulledRange::all(*at, bytes)).collect();
         let last = 4 + 2 * FRAME;
         assert_eq!(addresses(parts), [vec![1, 2], vec![3], vec![4], vec![4 + FRAME], vec![last], vec![1 << 40]]);
         assert!(addresses(Vec::new()).is_empty());

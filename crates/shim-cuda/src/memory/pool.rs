@@ -45,7 +45,7 @@ const MOST_NODES: i32 = 64;
 
 /// Where memory of a pool lies; devices by the program's ordinals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Home {
+enum PoolLocation {
     /// On a device.
     Device(u32),
     /// On the host, pinned.
@@ -54,7 +54,7 @@ enum Home {
     Managed(Option<u32>),
 }
 
-impl Home {
+impl PoolLocation {
     fn device(self) -> Option<u32> {
         match self {
             Self::Device(ordinal) => Some(ordinal),
@@ -80,17 +80,17 @@ impl Home {
 /// One pool of memory of a device, of the host, or of both.
 pub(crate) struct Pool {
     pub(crate) slot: Slot,
-    home: Home,
+    home: PoolLocation,
     /// Most bytes, whole blocks; 0 for no limit.
     limit: u64,
-    sharing: Sharing,
-    state: Mutex<State>,
+    sharing: PoolSharing,
+    state: Mutex<PoolState>,
 }
 
 /// Which programs have to do with a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sharing {
-    /// This one.
+enum PoolSharing {
+    /// This program alone.
     Own,
     /// This one, and others whom it hands allocations.
     Lent,
@@ -99,7 +99,7 @@ enum Sharing {
 }
 
 /// A place that a stream has freed and no other stream has got yet.
-struct Freed {
+struct FreedBlock {
     address: u64,
     /// As given out: whole granules.
     extent: u64,
@@ -110,8 +110,8 @@ struct Freed {
 }
 
 /// What a pool counts.
-struct State {
-    freed: Vec<Freed>,
+struct PoolState {
+    freed: Vec<FreedBlock>,
     /// Whether places are reused along events, when they happen to be free, and by waiting: kept and told back, as
     /// other streams get places after a synchronisation only.
     reuse: [bool; 3],
@@ -125,11 +125,11 @@ struct State {
 }
 
 /// Pools that calls mean without naming them.
-struct Chosen(Mutex<Vec<Choice>>);
+struct PoolChoices(Mutex<Vec<PoolChoice>>);
 
-static CHOSEN: Chosen = Chosen(Mutex::new(Vec::new()));
+static POOL_CHOICES: PoolChoices = PoolChoices(Mutex::new(Vec::new()));
 
-/// All pools.
+/// Pools of all devices and of the host.
 pub(crate) static POOLS: Table<Pool> = Table::new();
 
 impl Handle for CUmemoryPool {
@@ -145,13 +145,13 @@ impl Handle for CUmemoryPool {
 }
 
 /// Of one home.
-struct Choice {
-    home: Home,
+struct PoolChoice {
+    home: PoolLocation,
     default: Arc<Pool>,
     current: Arc<Pool>,
 }
 
-impl State {
+impl PoolState {
     /// Notes `size` more bytes in use.
     fn take(&mut self, size: u64, limit: u64) -> Result<(), CUresult> {
         let used = self.used.saturating_add(size);
@@ -174,8 +174,8 @@ impl State {
 }
 
 impl Pool {
-    fn new(slot: Slot, home: Home, limit: u64) -> Self {
-        let state = State {
+    fn new(slot: Slot, home: PoolLocation, limit: u64) -> Self {
+        let state = PoolState {
             freed: Vec::new(),
             reuse: [true; 3],
             threshold: 0,
@@ -185,20 +185,20 @@ impl Pool {
             used_high: 0,
             granted: 0,
         };
-        Self { slot, home, limit: limit.next_multiple_of(BLOCK), sharing: Sharing::Own, state: Mutex::new(state) }
+        Self { slot, home, limit: limit.next_multiple_of(BLOCK), sharing: PoolSharing::Own, state: Mutex::new(state) }
     }
 
     pub(crate) fn handle(&self) -> CUmemoryPool {
         CUmemoryPool(handle(self.slot.handle))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place for work in a stream; 0 bytes are nowhere.
     fn allocate(&self, size: u64, stream: u32) -> Result<u64, CUresult> {
-        if self.sharing == Sharing::Foreign {
+        if self.sharing == PoolSharing::Foreign {
             return Err(CUresult::ERROR_NOT_PERMITTED);
         }
         if size == 0 {
@@ -208,7 +208,7 @@ impl Pool {
         let shim = shim()?;
         let mut state = self.state();
         state.take(size, self.limit)?;
-        let Home::Device(device) = self.home else {
+        let PoolLocation::Device(device) = self.home else {
             return allocate_pages(self.home, self.slot.handle, size).inspect_err(|_| state.used -= size);
         };
         let own = state.freed.iter().position(|freed| freed.stream == stream && freed.extent == extent);
@@ -234,7 +234,7 @@ impl Pool {
             return free_pages(region);
         }
         let extent = region.size.next_multiple_of(GRANULE);
-        state.freed.push(Freed { address: region.start, extent, stream, epoch });
+        state.freed.push(FreedBlock { address: region.start, extent, stream, epoch });
         Ok(())
     }
 
@@ -282,7 +282,7 @@ impl Pool {
 }
 
 /// A place out of a device's arena; what streams have freed in the pool is given up for it before memory runs out.
-fn allocate_new(device: u32, state: &mut State, extent: u64) -> Result<u64, CUresult> {
+fn allocate_new(device: u32, state: &mut PoolState, extent: u64) -> Result<u64, CUresult> {
     let memory = &device::all()?[device as usize].memory;
     let backing = DeviceBacking { ordinal: device };
     match memory.allocate(extent, GRANULE, &backing) {
@@ -297,18 +297,18 @@ fn allocate_new(device: u32, state: &mut State, extent: u64) -> Result<u64, CUre
 }
 
 /// Whole pages of the pinned arena; they belong to no context.
-fn allocate_pages(home: Home, pool: usize, size: u64) -> Result<u64, CUresult> {
+fn allocate_pages(home: PoolLocation, pool: usize, size: u64) -> Result<u64, CUresult> {
     let pinned = pinned::get().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let pages = size.checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
     let device = match home {
-        Home::Managed(device) => {
+        PoolLocation::Managed(device) => {
             let device = device.unwrap_or(0);
             managed::hold(device, (address, pages), 0)?;
             managed::count();
             device
         }
-        Home::Device(_) | Home::Host => 0,
+        PoolLocation::Device(_) | PoolLocation::Host => 0,
     };
     shim()?.regions.insert(address, size, home.place(pool), device, 0);
     Ok(address)
@@ -329,27 +329,27 @@ fn free_pages(region: &Region) -> Result<(), CUresult> {
     pinned.arena.free(region.start, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }
 
-impl Chosen {
-    fn lock(&self) -> MutexGuard<'_, Vec<Choice>> {
+impl PoolChoices {
+    fn lock(&self) -> MutexGuard<'_, Vec<PoolChoice>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Runs `body` on what was chosen for a home; its default pool is made when it is first needed.
-fn with_choice<T>(home: Home, body: impl FnOnce(&mut Choice) -> T) -> Result<T, CUresult> {
-    let mut all = CHOSEN.lock();
+fn with_choice<T>(home: PoolLocation, body: impl FnOnce(&mut PoolChoice) -> T) -> Result<T, CUresult> {
+    let mut all = POOL_CHOICES.lock();
     let index = match all.iter().position(|choice| choice.home == home) {
         Some(index) => index,
         None => {
-            let pool = make(home, 0, Sharing::Own)?;
-            all.push(Choice { home, default: Arc::clone(&pool), current: pool });
+            let pool = make(home, 0, PoolSharing::Own)?;
+            all.push(PoolChoice { home, default: Arc::clone(&pool), current: pool });
             all.len() - 1
         }
     };
     Ok(body(&mut all[index]))
 }
 
-fn make(home: Home, limit: u64, sharing: Sharing) -> Result<Arc<Pool>, CUresult> {
+fn make(home: PoolLocation, limit: u64, sharing: PoolSharing) -> Result<Arc<Pool>, CUresult> {
     POOLS.get()?.insert(|slot| Pool { sharing, ..Pool::new(slot, home, limit) }).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
@@ -383,7 +383,7 @@ pub(crate) unsafe fn allocate_async(target: *mut CUdeviceptr, size: usize, strea
         return Ok(());
     }
     let (device, wire) = (device_of(stream)?, stream::wire(stream)?);
-    let pool = with_choice(Home::Device(device), |choice| Arc::clone(&choice.current))?;
+    let pool = with_choice(PoolLocation::Device(device), |choice| Arc::clone(&choice.current))?;
     target.write(pool.allocate(size as u64, wire)?);
     Ok(())
 }
@@ -447,7 +447,7 @@ pub(crate) unsafe fn default_of_device(target: *mut CUmemoryPool, ordinal: CUdev
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     device(ordinal)?;
-    target.write(with_choice(Home::Device(ordinal.unsigned_abs()), |choice| choice.default.handle())?);
+    target.write(with_choice(PoolLocation::Device(ordinal.unsigned_abs()), |choice| choice.default.handle())?);
     Ok(())
 }
 
@@ -458,7 +458,7 @@ pub(crate) unsafe fn of_device(target: *mut CUmemoryPool, ordinal: CUdevice) -> 
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     device(ordinal)?;
-    target.write(with_choice(Home::Device(ordinal.unsigned_abs()), |choice| choice.current.handle())?);
+    target.write(with_choice(PoolLocation::Device(ordinal.unsigned_abs()), |choice| choice.current.handle())?);
     Ok(())
 }
 
@@ -466,16 +466,16 @@ pub(crate) unsafe fn of_device(target: *mut CUmemoryPool, ordinal: CUdevice) -> 
 pub(crate) fn set_of_device(ordinal: CUdevice, pool: CUmemoryPool) -> Result<(), CUresult> {
     let pool = resolve(pool)?;
     device(ordinal).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-    select(Home::Device(ordinal.unsigned_abs()), &pool)
+    select(PoolLocation::Device(ordinal.unsigned_abs()), &pool)
 }
 
 /// Makes a pool the current one of a home, if it is of there; any pool of managed memory can be that of every such home.
-fn select(home: Home, pool: &Arc<Pool>) -> Result<(), CUresult> {
+fn select(home: PoolLocation, pool: &Arc<Pool>) -> Result<(), CUresult> {
     let suits = match (pool.home, home) {
-        (Home::Managed(_), Home::Managed(_)) => true,
+        (PoolLocation::Managed(_), PoolLocation::Managed(_)) => true,
         (own, wanted) => own == wanted,
     };
-    if !suits || pool.sharing == Sharing::Foreign {
+    if !suits || pool.sharing == PoolSharing::Foreign {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     with_choice(home, |choice| choice.current = Arc::clone(pool))
@@ -483,7 +483,7 @@ fn select(home: Home, pool: &Arc<Pool>) -> Result<(), CUresult> {
 
 /// What a location and an allocation type name. The host's nodes are one: where pages of the pinned arena lie, the system
 /// chooses.
-fn named(location: &CUmemLocation, kind: u32) -> Result<Home, CUresult> {
+fn named(location: &CUmemLocation, kind: u32) -> Result<PoolLocation, CUresult> {
     let is_managed = match kind {
         allocation_type::PINNED => false,
         allocation_type::MANAGED => true,
@@ -493,12 +493,14 @@ fn named(location: &CUmemLocation, kind: u32) -> Result<Home, CUresult> {
         location_type::DEVICE => {
             device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
             let ordinal = location.id.unsigned_abs();
-            Ok(if is_managed { Home::Managed(Some(ordinal)) } else { Home::Device(ordinal) })
+            Ok(if is_managed { PoolLocation::Managed(Some(ordinal)) } else { PoolLocation::Device(ordinal) })
         }
         // Managed memory may be wanted nowhere in particular.
-        location_type::NONE if is_managed => Ok(Home::Managed(None)),
+        location_type::NONE if is_managed => Ok(PoolLocation::Managed(None)),
         location_type::HOST_NUMA if !(0..MOST_NODES).contains(&location.id) => Err(CUresult::ERROR_INVALID_VALUE),
-        location_type::HOST | location_type::HOST_NUMA => Ok(if is_managed { Home::Managed(None) } else { Home::Host }),
+        location_type::HOST | location_type::HOST_NUMA => {
+            Ok(if is_managed { PoolLocation::Managed(None) } else { PoolLocation::Host })
+        }
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
@@ -576,8 +578,8 @@ pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemP
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let sharing = match properties.handleTypes {
-        0 => Sharing::Own,
-        FILE_DESCRIPTOR if home.device().map(lends_pools).transpose()? == Some(true) => Sharing::Lent,
+        0 => PoolSharing::Own,
+        FILE_DESCRIPTOR if home.device().map(lends_pools).transpose()? == Some(true) => PoolSharing::Lent,
         // As attribute 119 says.
         _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
     };
@@ -593,7 +595,7 @@ fn lends_pools(ordinal: u32) -> Result<bool, CUresult> {
 /// What was allocated in it stays until it is freed; a default pool gives 1.
 pub(crate) fn destroy(pool: CUmemoryPool) -> Result<(), CUresult> {
     let pool = resolve(pool)?;
-    let mut all = CHOSEN.lock();
+    let mut all = POOL_CHOICES.lock();
     if all.iter().any(|choice| Arc::ptr_eq(&choice.default, &pool)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -682,7 +684,7 @@ pub(crate) unsafe fn set_access(
     Ok(())
 }
 
-fn check_grant(grant: &CUmemAccessDesc, home: Home) -> Result<(), CUresult> {
+fn check_grant(grant: &CUmemAccessDesc, home: PoolLocation) -> Result<(), CUresult> {
     let is_own = home.is_shared() && matches!(grant.location.type_, location_type::HOST | location_type::HOST_NUMA);
     if is_own && grant.flags == access_flags::READ_WRITE {
         return Ok(());
@@ -722,9 +724,9 @@ pub(crate) unsafe fn access(
             device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
             let bit = 1_u32.checked_shl(location.id.unsigned_abs()).unwrap_or(0);
             match pool.home {
-                Home::Device(own) if location.id.unsigned_abs() == own => true,
-                Home::Device(_) | Home::Host => pool.state().granted & bit != 0,
-                Home::Managed(_) => true,
+                PoolLocation::Device(own) if location.id.unsigned_abs() == own => true,
+                PoolLocation::Device(_) | PoolLocation::Host => pool.state().granted & bit != 0,
+                PoolLocation::Managed(_) => true,
             }
         }
         location_type::HOST | location_type::HOST_NUMA => pool.home.is_shared(),
@@ -737,12 +739,12 @@ pub(crate) unsafe fn access(
 /// The device of a pool whose allocations other programs may be handed.
 pub(crate) fn exported(pool: CUmemoryPool) -> Result<u32, CUresult> {
     let pool = resolve(pool)?;
-    pool.home.device().filter(|_| pool.sharing == Sharing::Lent).ok_or(CUresult::ERROR_INVALID_VALUE)
+    pool.home.device().filter(|_| pool.sharing == PoolSharing::Lent).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// A pool of another program.
 pub(crate) fn imported(device: u32) -> Result<CUmemoryPool, CUresult> {
-    Ok(make(Home::Device(device), 0, Sharing::Foreign)?.handle())
+    Ok(make(PoolLocation::Device(device), 0, PoolSharing::Foreign)?.handle())
 }
 
 /// Of an allocation in such a pool.
@@ -755,7 +757,7 @@ pub(crate) unsafe fn export_pointer(target: *mut CUmemPoolPtrExportData, address
     let target = unsafe { out(target) }?;
     let (shim, pools) = (shim()?, POOLS.get()?);
     let is_lent = |region: &Region| match region.place {
-        Place::Pooled { pool } => pools.get(pool).is_some_and(|pool| pool.sharing == Sharing::Lent),
+        Place::Pooled { pool } => pools.get(pool).is_some_and(|pool| pool.sharing == PoolSharing::Lent),
         _ => false,
     };
     let region = shim.regions.find(address).filter(|region| region.start == address && is_lent(region));
@@ -776,7 +778,7 @@ pub(crate) unsafe fn import_pointer(
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     stack::wire()?;
-    if data.is_null() || resolve(pool)?.sharing != Sharing::Foreign {
+    if data.is_null() || resolve(pool)?.sharing != PoolSharing::Foreign {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: not null, so readable by the contract.
@@ -790,7 +792,7 @@ mod tests {
     use super::*;
 
     fn pool() -> Pool {
-        Pool::new(Slot { handle: 0x1000, index: 0 }, Home::Device(0), 0)
+        Pool::new(Slot { handle: 0x1000, index: 0 }, PoolLocation::Device(0), 0)
     }
 
     #[test]
@@ -810,7 +812,7 @@ mod tests {
 
     #[test]
     fn a_limit_is_kept_in_blocks() {
-        let pool = Pool::new(Slot { handle: 0x1000, index: 0 }, Home::Device(0), 1);
+        let pool = Pool::new(Slot { handle: 0x1000, index: 0 }, PoolLocation::Device(0), 1);
         assert!(pool.state().take(BLOCK, pool.limit).is_ok());
         assert_eq!(pool.state().take(1, pool.limit), Err(CUresult::ERROR_OUT_OF_MEMORY));
     }
@@ -829,11 +831,11 @@ mod tests {
     #[test]
     fn grants_are_for_devices_and_whole() {
         let grant = |type_, id, flags| {
-            check_grant(&CUmemAccessDesc { location: CUmemLocation { type_, id }, flags }, Home::Device(0))
+            check_grant(&CUmemAccessDesc { location: CUmemLocation { type_, id }, flags }, PoolLocation::Device(0))
         };
         assert_eq!(grant(location_type::HOST, 0, 3), Err(CUresult::ERROR_NOT_SUPPORTED));
         let host = CUmemLocation { type_: location_type::HOST, id: 0 };
-        let of_host = |flags| check_grant(&CUmemAccessDesc { location: host, flags }, Home::Host);
+        let of_host = |flags| check_grant(&CUmemAccessDesc { location: host, flags }, PoolLocation::Host);
         assert_eq!((of_host(3), of_host(0)), (Ok(()), Err(CUresult::ERROR_NOT_SUPPORTED)));
         // Without a session no device is known.
         assert!(grant(location_type::DEVICE, 0, 3).is_err());

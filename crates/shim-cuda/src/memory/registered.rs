@@ -28,7 +28,7 @@ const FLAGS: u32 = id::PORTABLE | id::DEVICEMAP | id::IOMEMORY | id::READ_ONLY;
 /// A program's addresses lie below.
 const ADDRESSES: u64 = 1 << 47;
 
-/// `cuMemHostRegister`.
+/// Registers memory of the program for the GPU (`cuMemHostRegister`).
 pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<(), CUresult> {
     let context = stack::active()?.owner();
     model::forbid()?;

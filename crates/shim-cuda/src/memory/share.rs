@@ -21,7 +21,7 @@ use crate::memory::device_backing::{UNKNOWN, in_need};
 use crate::memory::ipc::{self, NAME};
 use crate::memory::{pool, virtual_memory};
 use crate::process::session::shim;
-use crate::sync::stream::Apart;
+use crate::sync::stream::UnorderedWork;
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
 const FILE_DESCRIPTOR: u32 = 1;
@@ -71,7 +71,7 @@ pub(crate) unsafe fn export(
     let incarnation = ipc::incarnation();
     let reply = shim()?.session.call(0, &kdMemoryLend { incarnation, memory, address: 0, length: 0 })?;
     let file = token(BLOCK, &reply.name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-    Apart::begin_for_good();
+    UnorderedWork::begin_for_good();
     target.write(file.into_raw_fd());
     Ok(())
 }
@@ -94,7 +94,7 @@ pub(crate) unsafe fn import(
     }
     // The descriptor is the pointer's value, of which the upper half means nothing.
     let name = ipc::told(name_in(descriptor.addr() as c_int, BLOCK).ok_or(wrong)?);
-    Apart::begin_for_good();
+    UnorderedWork::begin_for_good();
     let borrow = || {
         virtual_memory::adopt(FILE_DESCRIPTOR, |memory| {
             let reply = shim()?.session.call(0, &kdMemoryBorrow { memory, name: &name })?;

@@ -2,12 +2,12 @@
 
 use katydid_cuda_sys::CUresult;
 
-/// `cuProfilerStart`.
+/// Answers `cuProfilerStart`.
 pub(crate) fn start() -> Result<(), CUresult> {
     Ok(())
 }
 
-/// `cuProfilerStop`.
+/// Answers `cuProfilerStop`.
 pub(crate) fn stop() -> Result<(), CUresult> {
     Ok(())
 }

@@ -23,7 +23,7 @@ pub(crate) struct Shim {
 
 static SHIM: OnceLock<Shim> = OnceLock::new();
 
-/// The session.
+/// The session of this process, and what came with it.
 ///
 /// # Errors
 ///

@@ -68,8 +68,8 @@ pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
     export_table::install();
     life::start(after_fork, at_exit);
     threads::enable_fast_path(|| shim.session.enable_fast_path());
-    if let Some((kept, address, kind)) = job {
-        job::keep(&shim.session, kept, &address, kind);
+    if let Some((kept_job, address, kind)) = job {
+        job::keep(&shim.session, kept_job, &address, kind);
     }
     Ok(())
 }
@@ -104,10 +104,10 @@ impl Failure {
 }
 
 /// A job, and the way of its session.
-type Kept = (Job, Address, LinkKind);
+type JobConnection = (Job, Address, LinkKind);
 
 /// Forks wait from here until it is known what a child of this process must not have.
-fn start() -> Result<(Option<&'static Shim>, Option<Kept>, NoFork), Failure> {
+fn start() -> Result<(Option<&'static Shim>, Option<JobConnection>, NoFork), Failure> {
     let mut job = Job::from_environment()?;
     if let Some(job) = &mut job {
         job.announce();

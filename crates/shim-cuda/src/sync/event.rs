@@ -34,7 +34,7 @@ const PLAIN: u32 = 1 << 31;
 /// that asks for nothing but an event that is done must hear of that: so much later than natively at most.
 const REPEATED_FOR: Duration = Duration::from_millis(1);
 
-/// An event.
+/// An event of the program, with what is known of its completion.
 pub(crate) struct Event {
     pub(crate) slot: Slot,
     pub(crate) context: Arc<Context>,
@@ -45,20 +45,20 @@ pub(crate) struct Event {
     /// No other program can ever have it.
     pub(crate) is_private: bool,
     /// When it was last found to have come to pass.
-    pub(crate) done: Done,
+    pub(crate) done: CompletionRecord,
 }
 
 /// That an event had come to pass when so many messages had been sent. It stays so while no other is sent, since recording it
 /// takes one: by a call, a graph that is launched, a function of the program's.
 #[derive(Default)]
-pub(crate) struct Done {
+pub(crate) struct CompletionRecord {
     /// One more than the messages that had been sent before the worker was asked; 0: it has not come to pass, as far as is known.
     sent: AtomicU64,
     /// Nanoseconds of [`trace::now`] at which the worker had answered.
     at: AtomicU64,
 }
 
-impl Done {
+impl CompletionRecord {
     /// The worker, asked when `sent` messages had been sent, has said that the event has come to pass.
     fn note(&self, sent: u64, now: u64) {
         self.at.store(now, Ordering::Relaxed);
@@ -119,7 +119,7 @@ pub(crate) unsafe fn create(target: *mut CUevent, flags: u32) -> Result<(), CUre
     let (wire, is_private) = (context.wire(), flags & event_flags::INTERPROCESS == 0);
     let make = |slot| {
         let (was_recorded, is_shared) = (AtomicBool::new(false), AtomicBool::new(false));
-        Event { slot, context, was_recorded, is_shared, is_private, done: Done::default() }
+        Event { slot, context, was_recorded, is_shared, is_private, done: CompletionRecord::default() }
     };
     let event = EVENTS.get()?.insert_with(wire, make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     enqueue(&cuEventCreate { phEvent: event.wire(), Flags: flags })?;
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn what_has_come_to_pass_is_known_until_anything_is_sent_or_time_has_passed() {
-        let done = Done::default();
+        let done = CompletionRecord::default();
         assert!(!done.is_known(0, || 0), "not asked yet");
         done.note(7, 500);
         let last = 500 + REPEATED_FOR.as_nanos() as u64;

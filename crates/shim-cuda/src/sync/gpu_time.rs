@@ -37,7 +37,7 @@ struct Span {
 
 /// What is timed in one context.
 #[derive(Default)]
-struct Context {
+struct TimedContext {
     /// An event, and when it came to pass, in nanoseconds of the monotonic clock.
     base: Option<(CUevent, u64)>,
     spare: Vec<CUevent>,
@@ -45,26 +45,26 @@ struct Context {
 }
 
 // Handles are addresses of records that live as long as the process.
-struct All(HashMap<u32, Context>);
+struct TimedContexts(HashMap<u32, TimedContext>);
 
 // SAFETY: the handles in it are names, which any thread may use.
-unsafe impl Send for All {}
+unsafe impl Send for TimedContexts {}
 
-static ALL: LazyLock<Mutex<All>> = LazyLock::new(|| Mutex::new(All(HashMap::new())));
+static ALL: LazyLock<Mutex<TimedContexts>> = LazyLock::new(|| Mutex::new(TimedContexts(HashMap::new())));
 static PENDING: AtomicUsize = AtomicUsize::new(0);
 
-fn all() -> MutexGuard<'static, All> {
+fn all() -> MutexGuard<'static, TimedContexts> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Work whose beginning is marked.
-pub(crate) struct Begun {
+pub(crate) struct BegunSpan {
     context: u32,
     event: CUevent,
 }
 
 /// Marks the beginning of work in a stream; none where it cannot be timed.
-pub(crate) fn begin(stream: CUstream) -> Option<Begun> {
+pub(crate) fn begin(stream: CUstream) -> Option<BegunSpan> {
     static IS_WANTED: LazyLock<bool> = LazyLock::new(|| variable(VARIABLE).is_none_or(|value| value != "0"));
     if !*IS_WANTED || is_captured(stream) {
         return None;
@@ -76,11 +76,11 @@ pub(crate) fn begin(stream: CUstream) -> Option<Begun> {
         of.base = Some(base(context)?);
     }
     let event = mark(of, stream)?;
-    Some(Begun { context, event })
+    Some(BegunSpan { context, event })
 }
 
 /// Marks the end of work that began so; nothing is kept of a call that failed.
-pub(crate) fn end(begun: Begun, stream: CUstream, of: CallId, has_succeeded: bool) {
+pub(crate) fn end(begun: BegunSpan, stream: CUstream, of: CallId, has_succeeded: bool) {
     let mut all = all();
     let context = all.0.entry(begun.context).or_default();
     match if has_succeeded { mark(context, stream) } else { None } {
@@ -125,7 +125,7 @@ pub(crate) fn collect(writer: &TraceWriter) {
 }
 
 /// Start by the monotonic clock, and duration, in nanoseconds; the events are used again.
-fn times(number: u32, context: &mut Context, span: &Span) -> Result<(u64, u64), CUresult> {
+fn times(number: u32, context: &mut TimedContext, span: &Span) -> Result<(u64, u64), CUresult> {
     let (base, moment) = context.base.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let duration = nanoseconds(event::ask_elapsed(number, span.begin, span.end)?);
     let since = event::ask_elapsed(number, base, span.begin)?;
@@ -169,7 +169,7 @@ fn base(context: u32) -> Option<(CUevent, u64)> {
 }
 
 /// An event that is recorded in the stream.
-fn mark(context: &mut Context, stream: CUstream) -> Option<CUevent> {
+fn mark(context: &mut TimedContext, stream: CUstream) -> Option<CUevent> {
     let event = match context.spare.pop() {
         Some(event) => event,
         None => {

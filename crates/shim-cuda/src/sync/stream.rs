@@ -14,7 +14,7 @@ use katydid_wire::message::{cuStreamCreateWithPriority, cuStreamDestroy_v2};
 
 use katydid_graph::Place;
 
-use crate::context::record::{CONTEXTS, Context, Home, are_several, next_stream_id};
+use crate::context::record::{CONTEXTS, Context, ContextIds, are_several, next_stream_id};
 use crate::context::request::enqueue;
 use crate::context::stack;
 use crate::ffi::arguments::{handle, out};
@@ -34,14 +34,14 @@ thread_local! {
 }
 
 /// What there is now whose work does not come after that of a context's default stream by itself.
-static APART: AtomicUsize = AtomicUsize::new(0);
+static UNORDERED_WORK: AtomicUsize = AtomicUsize::new(0);
 
 /// One such thing, as long as it lives.
-pub(crate) struct Apart(());
+pub(crate) struct UnorderedWork(());
 
-impl Apart {
+impl UnorderedWork {
     fn begin() -> Self {
-        APART.fetch_add(1, Ordering::Relaxed);
+        UNORDERED_WORK.fetch_add(1, Ordering::Relaxed);
         Self(())
     }
 
@@ -51,9 +51,9 @@ impl Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for UnorderedWork {
     fn drop(&mut self) {
-        APART.fetch_sub(1, Ordering::Relaxed);
+        UNORDERED_WORK.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Stream {
     priority: i32,
     id: u64,
     /// Of a stream that does not wait for the default stream.
-    _apart: Option<Apart>,
+    _apart: Option<UnorderedWork>,
 }
 
 /// Streams of the program's own, of all contexts.
@@ -162,7 +162,7 @@ pub(crate) fn is_of_thread(wire: u32) -> bool {
 
 /// Whether work of other streams may overtake that of one, by its wire id, without being told to come after it.
 pub(super) fn can_be_overtaken(stream: u32) -> bool {
-    is_of_thread(stream) || APART.load(Ordering::Relaxed) > 0 || are_several()
+    is_of_thread(stream) || UNORDERED_WORK.load(Ordering::Relaxed) > 0 || are_several()
 }
 
 /// Wire id of a stream.
@@ -185,7 +185,7 @@ pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
 /// # Errors
 ///
 /// As [`wire`].
-pub(crate) fn wire_and_home(stream: CUstream, here: Option<Home>) -> Result<(u32, Option<Home>), CUresult> {
+pub(crate) fn wire_and_ids(stream: CUstream, here: Option<ContextIds>) -> Result<(u32, Option<ContextIds>), CUresult> {
     let wire = wire(stream)?;
     if wire < FIRST_WIRE {
         return Ok((wire, None));
@@ -193,7 +193,7 @@ pub(crate) fn wire_and_home(stream: CUstream, here: Option<Home>) -> Result<(u32
     let context = glance(stream)?.brief;
     let home = match here.filter(|here| here.wire == context) {
         Some(here) => here,
-        None => object(stream)?.context.home(),
+        None => object(stream)?.context.ids(),
     };
     Ok((wire, Some(home)))
 }
@@ -209,32 +209,32 @@ pub(crate) fn wire_in_current(stream: CUstream, context: u32) -> Option<u32> {
 }
 
 /// A stream of either sort.
-enum Which {
+enum ResolvedStream {
     /// A default stream of a context: 0 the legacy one, 1 the thread's own.
     Default(Arc<Context>, usize),
     Made(Arc<Stream>),
 }
 
-fn which(stream: CUstream) -> Result<Which, CUresult> {
-    let default = |index| stack::active().map(|context| Which::Default(context, index));
+fn resolve(stream: CUstream) -> Result<ResolvedStream, CUresult> {
+    let default = |index| stack::active().map(|context| ResolvedStream::Default(context, index));
     match stream.0.addr() {
         0 => default(usize::from(default_wire() != 0)),
         LEGACY => default(0),
         PER_THREAD => default(1),
         _ if stack::get().is_some() => {
             stack::active()?;
-            object(stream).map(Which::Made)
+            object(stream).map(ResolvedStream::Made)
         }
         // A handle says which context is meant.
-        _ => object(stream).map(Which::Made),
+        _ => object(stream).map(ResolvedStream::Made),
     }
 }
 
 /// The context in which to send what is about a stream.
 pub(crate) fn asked_in(stream: CUstream) -> Result<u32, CUresult> {
-    match which(stream)? {
-        Which::Default(..) => stack::wire(),
-        Which::Made(stream) => stack::wire_or_of(&stream.context),
+    match resolve(stream)? {
+        ResolvedStream::Default(..) => stack::wire(),
+        ResolvedStream::Made(stream) => stack::wire_or_of(&stream.context),
     }
 }
 
@@ -244,14 +244,14 @@ pub(crate) fn place(stream: CUstream) -> Result<Place, CUresult> {
     thread_local! {
         static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
     }
-    Ok(match which(stream)? {
-        Which::Made(stream) => Place {
+    Ok(match resolve(stream)? {
+        ResolvedStream::Made(stream) => Place {
             key: stream.id,
             is_legacy: false,
             is_blocking: stream.flags & stream_flags::NON_BLOCKING == 0,
             context: stream.context.slot.handle,
         },
-        Which::Default(context, index) => {
+        ResolvedStream::Default(context, index) => {
             let thread = if index == 0 { 0 } else { THREAD.try_with(|thread| *thread + 1).unwrap_or(0) };
             let key = 1 << 63 | thread << 24 | u64::from(context.slot.index) << 1 | index as u64;
             Place { key, is_legacy: index == 0, is_blocking: index == 1, context: context.slot.handle }
@@ -261,9 +261,9 @@ pub(crate) fn place(stream: CUstream) -> Result<Place, CUresult> {
 
 /// The context whose work a stream takes.
 pub(crate) fn context_of(stream: CUstream) -> Result<Arc<Context>, CUresult> {
-    Ok(match which(stream)? {
-        Which::Default(context, _) => context,
-        Which::Made(stream) => Arc::clone(&stream.context),
+    Ok(match resolve(stream)? {
+        ResolvedStream::Default(context, _) => context,
+        ResolvedStream::Made(stream) => Arc::clone(&stream.context),
     })
 }
 
@@ -303,7 +303,7 @@ pub(crate) fn mint(context: Arc<Context>, flags: u32, priority: i32) -> Result<(
     let priority = context.with_facts(|facts| priority.min(facts.least_priority).max(facts.greatest_priority))?;
     let (id, wire) = (next_stream_id(), context.wire());
     let make = |slot| {
-        let _apart = (flags & stream_flags::NON_BLOCKING != 0).then(Apart::begin);
+        let _apart = (flags & stream_flags::NON_BLOCKING != 0).then(UnorderedWork::begin);
         Stream { slot, context, flags, priority, id, _apart }
     };
     let stream = STREAMS.get()?.insert_with(wire, make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -323,7 +323,7 @@ pub(crate) fn destroy(stream: CUstream) -> Result<(), CUresult> {
 pub(crate) unsafe fn priority(stream: CUstream, target: *mut i32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    target.write(if let Which::Made(stream) = which(stream)? { stream.priority } else { 0 });
+    target.write(if let ResolvedStream::Made(stream) = resolve(stream)? { stream.priority } else { 0 });
     Ok(())
 }
 
@@ -333,7 +333,7 @@ pub(crate) unsafe fn priority(stream: CUstream, target: *mut i32) -> Result<(), 
 pub(crate) unsafe fn flags(stream: CUstream, target: *mut u32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    target.write(if let Which::Made(stream) = which(stream)? { stream.flags } else { 0 });
+    target.write(if let ResolvedStream::Made(stream) = resolve(stream)? { stream.flags } else { 0 });
     Ok(())
 }
 
@@ -343,9 +343,9 @@ pub(crate) unsafe fn flags(stream: CUstream, target: *mut u32) -> Result<(), CUr
 pub(crate) unsafe fn id(stream: CUstream, target: *mut u64) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    target.write(match which(stream)? {
-        Which::Default(context, index) => context.default_streams[index].load(Ordering::Relaxed),
-        Which::Made(stream) => stream.id,
+    target.write(match resolve(stream)? {
+        ResolvedStream::Default(context, index) => context.default_streams[index].load(Ordering::Relaxed),
+        ResolvedStream::Made(stream) => stream.id,
     });
     Ok(())
 }
@@ -390,9 +390,9 @@ pub(crate) unsafe fn device(stream: CUstream, target: *mut CUdevice) -> Result<(
 
 /// What a private table calls a stream's object: an address inside its record, never the handle itself.
 pub(crate) fn object_address(stream: CUstream) -> Result<usize, CUresult> {
-    Ok(match which(stream)? {
-        Which::Default(context, index) => context.slot.handle + 1 + index,
-        Which::Made(stream) => stream.slot.handle + 1,
+    Ok(match resolve(stream)? {
+        ResolvedStream::Default(context, index) => context.slot.handle + 1 + index,
+        ResolvedStream::Made(stream) => stream.slot.handle + 1,
     })
 }
 

@@ -48,7 +48,7 @@ fn word(operation: u32, address: u64, value: u64, flags: u32) -> CUstreamBatchMe
     CUstreamBatchMemOpParams { operation, address, value, flags, rest: [0; 2] }
 }
 
-/// `cuStreamWriteValue32`.
+/// Writes a word of 4 bytes in the turn of a stream.
 pub(crate) fn write_32(stream: CUstream, addr: CUdeviceptr, value: u32, flags: u32) -> Result<(), CUresult> {
     check_write(addr, 4, flags)?;
     if capture::word(stream, word(id::WRITE_VALUE_32, addr, u64::from(value), flags))? {
@@ -58,7 +58,7 @@ pub(crate) fn write_32(stream: CUstream, addr: CUdeviceptr, value: u32, flags: u
     enqueue(&cuStreamWriteValue32_v2 { stream, addr, value, flags })
 }
 
-/// `cuStreamWriteValue64`.
+/// Writes a word of 8 bytes in the turn of a stream.
 pub(crate) fn write_64(stream: CUstream, addr: CUdeviceptr, value: u64, flags: u32) -> Result<(), CUresult> {
     check_write(addr, 8, flags)?;
     if capture::word(stream, word(id::WRITE_VALUE_64, addr, value, flags))? {

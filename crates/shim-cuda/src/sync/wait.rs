@@ -21,12 +21,12 @@ const EXTERNAL: u32 = 1;
 
 thread_local! {
     /// The stream that this thread has found to have done everything, which speaks for one wait.
-    static EMPTY: Cell<Option<Empty>> = const { Cell::new(None) };
+    static DRAINED_STREAM: Cell<Option<DrainedStream>> = const { Cell::new(None) };
 }
 
 /// That a stream had nothing left to do, when so many messages had been sent. It stays so while no other is sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Empty {
+struct DrainedStream {
     /// Wire ids of context and stream.
     place: (u32, u32),
     sent: u64,
@@ -52,8 +52,8 @@ pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
 /// Whether the thread's last copy out has waited for the stream, and nothing was sent since. Told once: who waits again is to
 /// hear what other work has come to.
 fn is_empty(shim: &Shim, place: (u32, u32)) -> bool {
-    let now = Empty { place, sent: shim.session.enqueued() };
-    EMPTY.take() == Some(now) && !shim.session.is_lost()
+    let now = DrainedStream { place, sent: shim.session.enqueued() };
+    DRAINED_STREAM.take() == Some(now) && !shim.session.is_lost()
 }
 
 /// As [`waits_in`], for a copy that waits for everything in its stream: who then waits for that need not ask again, where each
@@ -62,7 +62,8 @@ pub(crate) fn empties<T>(way: Way, copy: impl FnOnce() -> Result<T, CUresult>) -
     let sent = shim()?.session.enqueued();
     let got = waits_in(way.stream, copy)?;
     // The id of a thread's own stream means another one in each thread, and is not told apart here.
-    EMPTY.set((!stream::is_of_thread(way.stream)).then_some(Empty { place: (way.context, way.stream), sent }));
+    DRAINED_STREAM
+        .set((!stream::is_of_thread(way.stream)).then_some(DrainedStream { place: (way.context, way.stream), sent }));
     Ok(got)
 }
 

@@ -17,7 +17,7 @@ use crate::ffi::arguments::{handle, out};
 use crate::ffi::handle::{Handle, Table, object};
 use crate::memory::device_backing::in_need;
 use crate::process::session::shim;
-use crate::texture::array_map::Later;
+use crate::texture::array_map::DeferredMemory;
 
 /// Flags of arrays whose third extent counts layers or faces.
 const LAYERED: u32 = 1 | 4;
@@ -30,10 +30,10 @@ pub(crate) struct Array {
     /// Whether it is a level, which only its mipmap destroys.
     level: bool,
     /// Its memory, where that is mapped later; a level's is its mipmap's.
-    pub(crate) later: Option<Arc<Later>>,
+    pub(crate) later: Option<Arc<DeferredMemory>>,
 }
 
-/// A mipmap.
+/// An array with levels, each of half the extent of the one before.
 pub(crate) struct Mipmap {
     pub(crate) slot: Slot,
     pub(crate) context: Arc<Context>,
@@ -41,7 +41,7 @@ pub(crate) struct Mipmap {
     /// Levels that were asked for.
     levels: Mutex<Vec<Option<Arc<Array>>>>,
     /// Its memory, where that is mapped later.
-    pub(crate) later: Option<Arc<Later>>,
+    pub(crate) later: Option<Arc<DeferredMemory>>,
 }
 
 /// Arrays, and levels of mipmaps.
@@ -77,7 +77,7 @@ impl Array {
     }
 }
 
-/// Mipmaps.
+/// Mipmaps of all contexts.
 pub(crate) static MIPMAPS: Table<Mipmap> = Table::new();
 
 impl Handle for CUmipmappedArray {
@@ -144,7 +144,7 @@ unsafe fn make(target: *mut CUarray, descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Res
     let target = unsafe { out(target) }?;
     let context = stack::active()?.owner();
     check_format(&descriptor)?;
-    let later = Later::of(descriptor.Flags);
+    let later = DeferredMemory::of(descriptor.Flags);
     let new = |slot| Array { slot, context, descriptor, level: false, later };
     let arrays = ARRAYS.get()?;
     let array = arrays.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -232,7 +232,7 @@ pub(crate) unsafe fn create_mipmap(
     let context = stack::active()?.owner();
     check_format(&descriptor)?;
     let levels = levels.clamp(1, most_levels(&descriptor));
-    let later = Later::of(descriptor.Flags);
+    let later = DeferredMemory::of(descriptor.Flags);
     let new = |slot| Mipmap { slot, context, descriptor, levels: Mutex::new(vec![None; levels as usize]), later };
     let mipmaps = MIPMAPS.get()?;
     let mipmap = mipmaps.insert(new).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;

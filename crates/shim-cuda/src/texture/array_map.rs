@@ -32,15 +32,15 @@ const TILE: u64 = 65536;
 const MAX_ENTRIES: u32 = 4096;
 
 /// What an array or mipmap whose memory is mapped later has of it.
-pub(crate) struct Later {
+pub(crate) struct DeferredMemory {
     is_sparse: bool,
     properties: OnceLock<CUDA_ARRAY_SPARSE_PROPERTIES>,
-    mapped: Mutex<HashMap<Piece, Arc<Allocation>>>,
+    mapped: Mutex<HashMap<ArrayPiece, Arc<Allocation>>>,
 }
 
 /// What can be mapped by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Piece {
+enum ArrayPiece {
     /// All of a deferred array.
     Whole,
     /// A tile: level, layer, and which one in each direction.
@@ -50,11 +50,13 @@ enum Piece {
 }
 
 /// The pieces that an entry names, which the driver has found to be right.
-fn pieces(info: &CUarrayMapInfo, tile: Option<[u32; 3]>) -> Vec<Piece> {
-    let Some(tile) = tile else { return vec![Piece::Whole] };
+fn pieces(info: &CUarrayMapInfo, tile: Option<[u32; 3]>) -> Vec<ArrayPiece> {
+    let Some(tile) = tile else { return vec![ArrayPiece::Whole] };
     if info.subresourceType == id::MIPTAIL {
         let (layer, offset, size) = info.tail();
-        return (offset / TILE..offset.saturating_add(size).div_ceil(TILE)).map(|at| Piece::Tail(layer, at)).collect();
+        return (offset / TILE..offset.saturating_add(size).div_ceil(TILE))
+            .map(|at| ArrayPiece::Tail(layer, at))
+            .collect();
     }
     let [level, layer, x, y, z, width, height, depth] = info.sparse_level();
     let range = |axis: usize, first: u32, count: u32| {
@@ -64,13 +66,13 @@ fn pieces(info: &CUarrayMapInfo, tile: Option<[u32; 3]>) -> Vec<Piece> {
     let mut all = Vec::new();
     for z in range(2, z, depth) {
         for y in range(1, y, height) {
-            all.extend(range(0, x, width).map(|x| Piece::Tile([level, layer, x, y, z])));
+            all.extend(range(0, x, width).map(|x| ArrayPiece::Tile([level, layer, x, y, z])));
         }
     }
     all
 }
 
-impl Later {
+impl DeferredMemory {
     /// For arrays with these flags.
     pub(crate) fn of(flags: u32) -> Option<Arc<Self>> {
         let later = || Self { is_sparse: flags & SPARSE != 0, properties: OnceLock::new(), mapped: Mutex::default() };
@@ -126,19 +128,19 @@ impl Later {
 }
 
 /// What an entry means: the number of the array or mipmap, and what is known of its memory.
-struct Named {
+struct NamedArray {
     array: u32,
-    later: Arc<Later>,
+    later: Arc<DeferredMemory>,
 }
 
-fn named(info: &CUarrayMapInfo) -> Result<Named, CUresult> {
+fn named(info: &CUarrayMapInfo) -> Result<NamedArray, CUresult> {
     let handle = std::ptr::with_exposed_provenance_mut(info.resource as usize);
     let (array, later) = match info.resourceType {
         id::ARRAY => object(CUarray(handle)).map(|array| (array.wire(), array.later.clone()))?,
         id::MIPMAPPED_ARRAY => object(CUmipmappedArray(handle)).map(|mipmap| (mipmap.wire(), mipmap.later.clone()))?,
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     };
-    Ok(Named { array, later: later.ok_or(CUresult::ERROR_INVALID_VALUE)? })
+    Ok(NamedArray { array, later: later.ok_or(CUresult::ERROR_INVALID_VALUE)? })
 }
 
 /// The program's bits of devices as the worker's; one that names none stays wrong.
@@ -225,7 +227,7 @@ pub(crate) unsafe fn mipmap_properties(
 /// What the driver asks for an array that is mapped as a whole.
 fn needs(
     array: u32,
-    later: Option<&Arc<Later>>,
+    later: Option<&Arc<DeferredMemory>>,
     ordinal: CUdevice,
 ) -> Result<CUDA_ARRAY_MEMORY_REQUIREMENTS, CUresult> {
     let position = device(ordinal)?.position as i32;
@@ -273,10 +275,10 @@ mod tests {
     fn a_part_is_all_the_tiles_that_it_touches() {
         let subresource = [1 << 32, 128 << 32 | 128, 256 << 32, 1 << 32 | 100];
         let info = CUarrayMapInfo { subresource, ..CUarrayMapInfo::default() };
-        let tile = |x, y| Piece::Tile([0, 1, x, y, 0]);
+        let tile = |x, y| ArrayPiece::Tile([0, 1, x, y, 0]);
         assert_eq!(pieces(&info, Some([128, 128, 1])), [tile(1, 1), tile(2, 1)]);
-        assert_eq!(pieces(&info, None), [Piece::Whole]);
+        assert_eq!(pieces(&info, None), [ArrayPiece::Whole]);
         let tail = CUarrayMapInfo { subresourceType: id::MIPTAIL, subresource: [2, TILE, 2 * TILE, 0], ..info };
-        assert_eq!(pieces(&tail, Some([128, 128, 1])), [Piece::Tail(2, 1), Piece::Tail(2, 2)]);
+        assert_eq!(pieces(&tail, Some([128, 128, 1])), [ArrayPiece::Tail(2, 1), ArrayPiece::Tail(2, 2)]);
     }
 }

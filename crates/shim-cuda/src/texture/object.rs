@@ -21,7 +21,7 @@ use crate::ffi::arguments::out;
 use crate::ffi::handle::object;
 use crate::process::session::shim;
 
-/// `CUresourcetype`.
+/// Values of `CUresourcetype`: what a texture reads.
 const ARRAY: u32 = 0;
 const MIPMAP: u32 = 1;
 const LINEAR: u32 = 2;

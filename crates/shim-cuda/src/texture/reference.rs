@@ -34,7 +34,7 @@ const PITCHED: u32 = 3;
 const OVERRIDE_FORMAT: u32 = 1;
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
-/// A reference.
+/// A texture reference of a module, or of the program.
 pub(crate) struct TextureReference {
     pub(crate) slot: Slot,
     pub(crate) context: Arc<Context>,
@@ -49,12 +49,12 @@ pub(crate) struct TextureReference {
 struct State {
     arguments: ReferenceArguments,
     /// The array or mipmap, with the program's handle.
-    bound: Option<Bound>,
+    bound: Option<BoundArray>,
 }
 
 /// What a reference does not keep alive.
 #[derive(Clone)]
-struct Bound {
+struct BoundArray {
     handle: usize,
     object: Weak<dyn Any + Send + Sync>,
 }
@@ -109,7 +109,7 @@ impl State {
     }
 
     /// The same to an array or mipmap, which brings its own format.
-    fn bind_array(&mut self, resource: TextureArguments, bound: Bound) {
+    fn bind_array(&mut self, resource: TextureArguments, bound: BoundArray) {
         self.bind(resource);
         self.arguments.given &= !given::FORMAT;
         self.bound = Some(bound);
@@ -229,7 +229,7 @@ pub(crate) fn set_array(reference: CUtexref, array: CUarray, flags: u32) -> Resu
     let resource = TextureArguments { kind: ARRAY, array: bound.wire(), ..TextureArguments::default() };
     let handle = bound.slot.handle;
     let object: Weak<dyn Any + Send + Sync> = Arc::<Array>::downgrade(&bound);
-    change(reference, |state| state.bind_array(resource, Bound { handle, object })).map(drop)
+    change(reference, |state| state.bind_array(resource, BoundArray { handle, object })).map(drop)
 }
 
 /// Texels of a mipmap, in its format.
@@ -241,7 +241,7 @@ pub(crate) fn set_mipmap(reference: CUtexref, mipmap: CUmipmappedArray, flags: u
     let resource = TextureArguments { kind: MIPMAP, array: bound.wire(), ..TextureArguments::default() };
     let handle = bound.slot.handle;
     let object: Weak<dyn Any + Send + Sync> = Arc::<Mipmap>::downgrade(&bound);
-    change(reference, |state| state.bind_array(resource, Bound { handle, object })).map(drop)
+    change(reference, |state| state.bind_array(resource, BoundArray { handle, object })).map(drop)
 }
 
 /// Memory in a line, in the format that the reference has. Where its address is not aligned, texels begin at the aligned

@@ -14,7 +14,7 @@ use crate::ffi::arguments::{handle, out, text};
 use crate::ffi::handle::{Handle, Table, object};
 use crate::process::session::shim;
 
-/// A reference.
+/// A surface reference of a module.
 pub(crate) struct SurfaceReference {
     pub(crate) slot: Slot,
     pub(crate) context: Arc<Context>,

@@ -50,11 +50,11 @@ type Shape = (TensorMap, u64);
 
 /// Maps that a driver has encoded.
 #[derive(Debug, Default)]
-struct Encoded(Mutex<(u64, HashMap<Shape, Words>)>);
+struct EncodedMaps(Mutex<(u64, HashMap<Shape, Words>)>);
 
-static ENCODED: LazyLock<Encoded> = LazyLock::new(Encoded::default);
+static ENCODED_MAPS: LazyLock<EncodedMaps> = LazyLock::new(EncodedMaps::default);
 
-impl Encoded {
+impl EncodedMaps {
     /// The map of a shape for an address, if this driver has encoded one: `moves` counts drivers. What it says of a null
     /// address is its own affair.
     fn of(&self, moves: u64, shape: &Shape, address: u64) -> Option<Words> {
@@ -115,13 +115,13 @@ unsafe fn encode(
     }
     let (shim, address) = (shim()?, address.addr() as u64);
     let (moves, shape) = (shim.session.moves(), (*map, address % REMAINDER));
-    let words = match ENCODED.of(moves, &shape, address) {
+    let words = match ENCODED_MAPS.of(moves, &shape, address) {
         Some(words) => words,
         None => {
             let words = ask(function, address, map)?;
             // Another driver may have answered than the one that was there before.
             if shim.session.moves() == moves {
-                ENCODED.note(moves, shape, address, words);
+                ENCODED_MAPS.note(moves, shape, address, words);
             }
             words
         }
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_shape_is_encoded_once_for_addresses_alike() {
-        let encoded = Encoded::default();
+        let encoded = EncodedMaps::default();
         encoded.note(0, shape(2, 0x7000), 0x7000, MAP);
         let moved = encoded.of(0, &shape(2, 0x9100), 0x9100).unwrap();
         assert_eq!((moved[0], &moved[1..]), (0x9100, &MAP[1..]));
@@ -315,14 +315,14 @@ mod tests {
 
     #[test]
     fn a_null_address_is_the_drivers_to_judge() {
-        let encoded = Encoded::default();
+        let encoded = EncodedMaps::default();
         encoded.note(0, shape(2, 0x7000), 0x7000, MAP);
         assert!(encoded.of(0, &shape(2, 0), 0).is_none() && encoded.of(0, &shape(2, 0x7000), 0x7000).is_some());
     }
 
     #[test]
     fn another_driver_encodes_for_itself() {
-        let encoded = Encoded::default();
+        let encoded = EncodedMaps::default();
         encoded.note(0, shape(2, 0x7000), 0x7000, MAP);
         assert!(encoded.of(1, &shape(2, 0x7000), 0x7000).is_none());
         encoded.note(1, shape(3, 0x7000), 0x7000, MAP);
@@ -333,14 +333,14 @@ mod tests {
 
     #[test]
     fn a_map_that_does_not_begin_with_its_address_is_asked_for_again() {
-        let encoded = Encoded::default();
+        let encoded = EncodedMaps::default();
         encoded.note(0, shape(2, 0x7000), 0x8000, MAP);
         assert!(encoded.of(0, &shape(2, 0x7000), 0x7000).is_none());
     }
 
     #[test]
     fn what_is_remembered_has_a_bound() {
-        let encoded = Encoded::default();
+        let encoded = EncodedMaps::default();
         (0..2 * MOST_SHAPES as u32).for_each(|rank| encoded.note(0, shape(rank, 0x7000), 0x7000, MAP));
         assert!(encoded.0.lock().unwrap().1.len() <= MOST_SHAPES);
     }
