@@ -83,7 +83,7 @@ pub(crate) unsafe fn param_info(
 ///
 /// As [`attribute`].
 pub(crate) unsafe fn is_loaded(state: *mut u32, function: CUfunction) -> Result<(), CUresult> {
-    /// `CU_FUNCTION_LOADING_STATE_LOADED`.
+    /// `CU_FUNCTION_LOADING_STATE_LOADED`: the code is on the device.
     const LOADED: u32 = 1;
     // SAFETY: null or writable, by the contract.
     let state = unsafe { out(state) }?;
@@ -92,7 +92,7 @@ pub(crate) unsafe fn is_loaded(state: *mut u32, function: CUfunction) -> Result<
     Ok(())
 }
 
-/// See [`is_loaded`].
+/// Only checked: code is loaded by the time its facts are here.
 pub(crate) fn load(function: CUfunction) -> Result<(), CUresult> {
     object(function).map(drop)
 }

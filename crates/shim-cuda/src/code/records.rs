@@ -148,7 +148,7 @@ impl Module {
         self.slot.index + 1
     }
 
-    /// The program's handle.
+    /// Its handle as the program has it.
     pub(crate) fn handle(&self) -> CUmodule {
         CUmodule(handle(self.slot.handle))
     }
@@ -162,7 +162,7 @@ impl Module {
 /// A kernel of a library, the same in every context.
 pub(crate) struct Kernel {
     pub(crate) slot: Slot,
-    /// The library's handle.
+    /// The handle of the library that it is in.
     pub(crate) library: usize,
     pub(super) name: CString,
     /// Known from the first moment on at which there is a context to ask in.
@@ -219,7 +219,7 @@ impl Kernel {
         self.slot.index + 1
     }
 
-    /// The program's handle.
+    /// Its handle as the program has it.
     pub(crate) fn handle(&self) -> CUkernel {
         CUkernel(handle(self.slot.handle))
     }
@@ -279,7 +279,7 @@ impl Function {
         self.slot.index + 1
     }
 
-    /// The program's handle.
+    /// Its handle as the program has it.
     pub(crate) fn handle(&self) -> CUfunction {
         CUfunction(handle(self.slot.handle))
     }

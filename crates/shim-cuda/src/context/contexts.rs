@@ -27,7 +27,7 @@ use crate::process::session::shim;
 const FLAGS: u32 = 0xff;
 /// `CU_CTX_MAP_HOST`: set on every context by today's drivers.
 const MAP_HOST: u32 = 8;
-/// What those answer.
+/// The version that contexts of the first form of `cuCtxCreate` answer.
 const FIRST_API_VERSION: u32 = 3010;
 
 fn check_flags(flags: u32) -> Result<(), CUresult> {

@@ -15,7 +15,7 @@ use crate::process::session::shim;
 
 /// `CU_EXEC_AFFINITY_TYPE_SM_COUNT`, the only kind.
 const SM_COUNT: u32 = 0;
-/// Kinds of `CUatomicOperation`.
+/// How many kinds of `CUatomicOperation` there are.
 const OPERATIONS: u32 = 13;
 
 /// Who asked for notifications: numbers, ascending, and devices.

@@ -33,7 +33,7 @@ const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 /// Where a resource comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Origin {
-    /// The program's ordinal.
+    /// The program's ordinal of the device.
     device: u32,
     /// Wire id and number of a green context; 0 for the device itself.
     green: u32,
@@ -129,7 +129,7 @@ impl Origin {
         if same { context.check_active() } else { Err(WRONG) }
     }
 
-    /// The worker's ordinal.
+    /// The worker's ordinal of the device.
     fn position(&self) -> Result<i32, CUresult> {
         Ok(device::device(self.device as CUdevice)?.position as i32)
     }

@@ -12,7 +12,7 @@ use crate::process::session::shim;
 
 /// How the processor waits: spin, yield or block.
 pub(super) const SCHEDULING: u32 = 7;
-/// `CU_CTX_SCHED_BLOCKING_SYNC`, of these.
+/// `CU_CTX_SCHED_BLOCKING_SYNC`: the processor waits asleep.
 const BLOCKING: u32 = 4;
 
 /// Retains a primary context, which begins it if it is not active; `wanted` is told whether it is.

@@ -48,7 +48,7 @@ pub(crate) struct Context {
     pub(crate) slot: Slot,
     /// The program's ordinal of its device.
     pub(crate) device: u32,
-    /// The worker's ordinal.
+    /// The worker's ordinal of its device.
     pub(super) position: u32,
     pub(super) is_primary: bool,
     /// What `cuCtxGetApiVersion` says of it.
@@ -138,7 +138,7 @@ impl Context {
         ContextIds { wire, device: self.device, owner: self.green().map_or(wire, |green| green.primary.wire()) }
     }
 
-    /// The program's handle.
+    /// Its handle as the program has it.
     pub(crate) fn handle(&self) -> CUcontext {
         CUcontext(handle(self.slot.handle))
     }

@@ -20,11 +20,11 @@ use crate::process::session::shim;
 use crate::sync::wait;
 use crate::texture::array::Array;
 
-/// One side, checked.
+/// One side of a copy, after all checks.
 enum End {
     /// An array, from a byte, row and slice on.
     Array(Arc<Array>, [u64; 3]),
-    /// Rows in memory.
+    /// Rows in memory, at a distance of bytes.
     Memory(Rows),
 }
 

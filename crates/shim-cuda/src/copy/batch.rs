@@ -178,7 +178,7 @@ pub(crate) unsafe fn boxes(
     }
 }
 
-/// Without an index.
+/// The form that names no wrong copy.
 ///
 /// # Safety
 ///
@@ -221,7 +221,7 @@ pub(crate) unsafe fn first(
     }
 }
 
-/// Without an index.
+/// The form that names no wrong copy.
 ///
 /// # Safety
 ///

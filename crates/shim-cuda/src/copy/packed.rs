@@ -17,7 +17,7 @@ use crate::process::session::{Shim, shim};
 pub(crate) enum FarEnd {
     /// An array, by its wire id, from a byte, row and slice on.
     Array(u32, [u64; 3]),
-    /// Rows in memory.
+    /// Rows in memory, at a distance of bytes.
     Memory(Rows),
 }
 

@@ -87,7 +87,7 @@ pub(crate) fn askers(shim: &Shim, size: u64) -> usize {
 ///
 /// # Errors
 ///
-/// The session's end.
+/// The code of a session that has ended.
 pub(crate) fn fill(
     shim: &Shim,
     staging: &Staging,

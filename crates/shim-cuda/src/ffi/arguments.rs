@@ -11,7 +11,7 @@ use katydid_cuda_sys::{CUresult, Function};
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Stores the result.
+    /// Stores the result where the caller wants it.
     pub(crate) fn write(self, value: T) {
         // SAFETY: `out` refused null, and its caller promised that anything else is writable for the whole call.
         unsafe { self.0.write_unaligned(value) }

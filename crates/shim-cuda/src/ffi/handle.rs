@@ -46,7 +46,7 @@ impl<T> Table<T> {
     }
 }
 
-/// A handle type.
+/// A type of handles, with the table of its objects.
 pub(crate) trait Handle: Copy {
     /// What the handle stands for.
     type Object: 'static;
@@ -81,7 +81,7 @@ pub(crate) fn glance<H: Handle>(handle: H) -> Result<Glance, CUresult> {
 
 /// A handle that a message carries.
 pub(crate) trait Wire {
-    /// Its wire id.
+    /// The number that messages carry for it.
     ///
     /// # Errors
     ///

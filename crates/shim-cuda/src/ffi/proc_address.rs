@@ -13,7 +13,7 @@ use katydid_cuda_sys::{CUresult, Lookup, proc_address};
 use crate::context::device::DRIVER_VERSION;
 use crate::ffi::arguments::{out, text, write_if_given};
 
-/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+/// The flag `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 const PER_THREAD: u64 = 2;
 /// The largest value of the flags.
 const ALL_FLAGS: u64 = 3;

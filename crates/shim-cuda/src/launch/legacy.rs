@@ -79,7 +79,7 @@ pub(crate) fn set_texture(function: CUfunction, _unit: i32, reference: CUtexref)
     object(reference).map(drop)
 }
 
-/// `cuLaunch`: one block.
+/// Launches one block in the default stream (`cuLaunch`).
 pub(crate) fn one(function: CUfunction) -> Result<(), CUresult> {
     grid_async(function, 1, 1, CUstream::NULL)
 }

@@ -316,7 +316,7 @@ unsafe fn launch(
     if shim()?.launches_block { wait::synchronize(stream) } else { Ok(()) }
 }
 
-/// Outside of captures.
+/// Launches a target in a stream that is not captured.
 ///
 /// # Safety
 ///

@@ -18,12 +18,12 @@ impl Count {
         Self(AtomicUsize::new(0))
     }
 
-    /// One block more.
+    /// Counts one block more.
     pub(crate) fn begin(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One block less.
+    /// Counts one block less.
     pub(crate) fn end(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -30,7 +30,7 @@ use crate::sync::stream;
 /// More ranges or bytes of answers in one call make no sense.
 const MAX_RANGES: usize = 1 << 20;
 
-/// What was advised.
+/// What the program has advised of ranges.
 static BOOK: Book = Book::new();
 /// Some code has atomic operations of system scope, and managed memory is not for host and device at once.
 static SYSTEM_ATOMICS: AtomicBool = AtomicBool::new(false);
@@ -94,7 +94,7 @@ pub(crate) fn let_go(address: u64) -> Result<(), CUresult> {
     shim()?.session.enqueue(stack::wire().unwrap_or(0), &kdManagedDrop { address })
 }
 
-/// One block more.
+/// Counts one managed block more.
 pub(crate) fn count() {
     MANAGED.begin();
     tell_of_atomics();

@@ -43,7 +43,7 @@ const WORD: usize = 4;
 /// So many runs of changed words of a page are pushed by themselves.
 const FEW: usize = 16;
 
-/// The pinned arena.
+/// The pinned arena, and what the worker has of it.
 pub(crate) struct Pinned {
     pub(crate) arena: Arena,
     /// Both sides see the same pages.

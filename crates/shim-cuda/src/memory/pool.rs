@@ -46,7 +46,7 @@ const MOST_NODES: i32 = 64;
 /// Where memory of a pool lies; devices by the program's ordinals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PoolLocation {
-    /// On a device.
+    /// On a device, by its ordinal.
     Device(u32),
     /// On the host, pinned.
     Host,
@@ -100,8 +100,9 @@ enum PoolSharing {
 
 /// A place that a stream has freed and no other stream has got yet.
 struct FreedBlock {
+    /// Address of its first byte.
     address: u64,
-    /// As given out: whole granules.
+    /// Bytes as given out: whole granules.
     extent: u64,
     /// Wire id of the stream.
     stream: u32,
@@ -115,10 +116,15 @@ struct PoolState {
     /// Whether places are reused along events, when they happen to be free, and by waiting: kept and told back, as
     /// other streams get places after a synchronisation only.
     reuse: [bool; 3],
+    /// Bytes that stay reserved over synchronisations.
     threshold: u64,
+    /// Bytes that the driver would have taken for the pool, whole blocks.
     reserved: u64,
+    /// The most of them since the last reset.
     reserved_high: u64,
+    /// Bytes of allocations that were not freed.
     used: u64,
+    /// The most of them since the last reset.
     used_high: u64,
     /// A bit for each other device that was granted access, to a pool of the host each device: told back, nothing more.
     granted: u32,
@@ -144,10 +150,12 @@ impl Handle for CUmemoryPool {
     }
 }
 
-/// Of one home.
+/// The pools that calls mean for one location.
 struct PoolChoice {
     home: PoolLocation,
+    /// The one that exists without being made by the program.
     default: Arc<Pool>,
+    /// The one that allocations come from.
     current: Arc<Pool>,
 }
 

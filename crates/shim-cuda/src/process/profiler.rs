@@ -2,12 +2,12 @@
 
 use katydid_cuda_sys::CUresult;
 
-/// Answers `cuProfilerStart`.
+/// Accepts the start of a profile, which is none (`cuProfilerStart`).
 pub(crate) fn start() -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Answers `cuProfilerStop`.
+/// Accepts the end of a profile, which is none (`cuProfilerStop`).
 pub(crate) fn stop() -> Result<(), CUresult> {
     Ok(())
 }

@@ -134,7 +134,7 @@ fn check_format(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
     channel_bytes(descriptor.Format).map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// Makes an array.
+/// Makes an array in the current context.
 ///
 /// # Safety
 ///

@@ -174,7 +174,7 @@ pub(crate) unsafe fn view(target: *mut CUDA_RESOURCE_VIEW_DESC, texture: CUtexOb
     Ok(())
 }
 
-/// Of arrays only.
+/// Makes a surface object of an array; nothing else can be one.
 ///
 /// # Safety
 ///

@@ -25,7 +25,7 @@ use crate::ffi::handle::{Handle, Table, object};
 use crate::process::session::shim;
 use crate::texture::array::{Array, Mipmap};
 
-/// `CUresourcetype`.
+/// Values of `CUresourcetype`: what a reference reads.
 const ARRAY: u32 = 0;
 const MIPMAP: u32 = 1;
 const LINEAR: u32 = 2;
@@ -279,7 +279,7 @@ fn alignment(reference: CUtexref) -> Result<u64, CUresult> {
     Ok(u64::from(alignment.unsigned_abs()).max(1))
 }
 
-/// Memory in rows.
+/// Binds the reference to memory in rows, `pitch` bytes apart.
 ///
 /// # Safety
 ///
@@ -324,22 +324,22 @@ pub(crate) fn set_address_mode(reference: CUtexref, dimension: i32, mode: CUaddr
     set(reference, given::ADDRESS_MODE << dimension, place::ADDRESS_MODE + dimension, mode)
 }
 
-/// Of texels.
+/// Sets how texels are filtered.
 pub(crate) fn set_filter(reference: CUtexref, mode: CUfilter_mode) -> Result<(), CUresult> {
     set(reference, given::FILTER, place::FILTER, mode)
 }
 
-/// Of levels.
+/// Sets how levels of a mipmap are filtered.
 pub(crate) fn set_level_filter(reference: CUtexref, mode: CUfilter_mode) -> Result<(), CUresult> {
     set(reference, given::LEVEL_FILTER, place::LEVEL_FILTER, mode)
 }
 
-/// Of levels.
+/// Sets what is added to the level that is chosen.
 pub(crate) fn set_level_bias(reference: CUtexref, bias: f32) -> Result<(), CUresult> {
     set(reference, given::LEVEL_BIAS, place::LEVEL_BIAS, bias.to_bits())
 }
 
-/// First and last level.
+/// Sets the first and the last level that may be chosen.
 pub(crate) fn set_level_clamp(reference: CUtexref, first: f32, last: f32) -> Result<(), CUresult> {
     set_some(reference, given::LEVEL_CLAMP, place::LEVEL_CLAMP, &[first.to_bits(), last.to_bits()])
 }
@@ -349,7 +349,7 @@ pub(crate) fn set_anisotropy(reference: CUtexref, most: u32) -> Result<(), CUres
     set(reference, given::ANISOTROPY, place::ANISOTROPY, most)
 }
 
-/// Four channels.
+/// Sets the colour outside of the image, four channels from red to alpha.
 ///
 /// # Safety
 ///
