@@ -254,12 +254,14 @@ impl<'a> Machine<'a> {
     }
 
     /// Points the registers at the running frame; needed after any change of frames.
+    #[inline]
     pub(crate) fn map_frame(&mut self) {
         let code = self.env.code;
         self.registers = Registers::new(self.warp.rows_of(self.frame, &code.functions), &code.constants);
     }
 
     /// Looks where the running split meets another one.
+    #[inline]
     pub(crate) fn find_join(&mut self) {
         self.join_at = if self.warp.splits.is_empty() { u32::MAX } else { self.warp.next_join(self.frame, self.pc) };
     }
