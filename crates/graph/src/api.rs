@@ -15,10 +15,11 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUevent, CUstream};
 
-use crate::backend::{Backend, Outcome};
-use crate::capture::{Place, StreamKey, Taken};
+use crate::backend::Backend;
+use crate::captures::{Place, StreamKey, Taken};
 use crate::graph::State;
 use crate::legality::Call;
+use crate::outcome::Outcome;
 use crate::params::Params;
 use crate::plan::Plan;
 use crate::store::Store;

@@ -6,17 +6,15 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{
-    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUresult, CUstream,
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUstream,
     CUstreamBatchMemOpParams,
 };
 
-use crate::capture::Place;
-use crate::graph::GraphId;
+use crate::captures::Place;
+use crate::handles::GraphId;
+use crate::outcome::Outcome;
 use crate::params::{Attributes, Kept};
 use crate::plan::{Plan, Step};
-
-/// What every function here gives.
-pub type Outcome<T = ()> = Result<T, CUresult>;
 
 /// A launch as a program describes it for a node.
 #[derive(Clone, Debug)]

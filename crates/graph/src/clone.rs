@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use katydid_cuda_sys::CUresult;
 
-use crate::backend::Outcome;
 use crate::edges::is_memory;
-use crate::graph::{GraphId, Node, NodeId, Owner, State};
+use crate::graph::{Node, Owner, State};
+use crate::handles::{GraphId, NodeId};
+use crate::outcome::Outcome;
 use crate::params::Params;
 
 impl State {

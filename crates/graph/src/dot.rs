@@ -9,8 +9,9 @@ use std::fmt::Write;
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, dot_flags as flag, launch_attribute, memory_type};
 
-use crate::backend::Outcome;
-use crate::graph::{GraphId, NodeId, State, node_handle};
+use crate::graph::State;
+use crate::handles::{GraphId, NodeId, node_handle};
+use crate::outcome::Outcome;
 use crate::params::{Kernel, Memcpy, Memset, Params};
 
 /// What is asked for.

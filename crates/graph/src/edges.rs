@@ -2,49 +2,22 @@
 
 use std::collections::HashSet;
 
-use katydid_cuda_sys::{CUgraphEdgeData, CUresult, node_type};
+use katydid_cuda_sys::{CUgraphEdgeData, CUresult};
 
-use crate::backend::Outcome;
-use crate::graph::{GraphId, NodeId, State};
+use crate::graph::{State, check_data};
+use crate::handles::{GraphId, NodeId};
+use crate::outcome::Outcome;
 use crate::params::Params;
 
 /// An edge with what it leads from and to.
 pub(crate) type Edge = (NodeId, NodeId, CUgraphEdgeData);
-
-/// `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`: only between kernels, from one of a kernel's own ports.
-const PROGRAMMATIC: u8 = 1;
-/// The last port that a kernel has.
-const LAST_PORT: u8 = 2;
 
 /// Two edges that say the same.
 pub(crate) fn same(one: &CUgraphEdgeData, other: &CUgraphEdgeData) -> bool {
     (one.from_port, one.to_port, one.type_) == (other.from_port, other.to_port, other.type_)
 }
 
-/// Refuses data that the nodes at its ends do not allow.
-fn check_data(data: &CUgraphEdgeData, from: u32, to: u32) -> Outcome {
-    let plain = data.from_port == 0 && data.type_ == 0;
-    let kernels = from == node_type::KERNEL && to == node_type::KERNEL;
-    let ports = kernels && data.from_port <= LAST_PORT && data.type_ <= PROGRAMMATIC;
-    let programmatic = data.type_ != PROGRAMMATIC || data.from_port != 0;
-    let clean = data.to_port == 0 && data.reserved == [0; 5];
-    if clean && (plain || (ports && programmatic)) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
-}
-
 impl State {
-    /// Refuses dependencies that are not of `graph`, or named twice, or of a kind that the ends do not have.
-    pub(crate) fn check_before(&self, graph: GraphId, before: &[(NodeId, CUgraphEdgeData)], to: u32) -> Outcome {
-        let mut seen = HashSet::new();
-        for (node, data) in before {
-            let other = self.node(*node)?;
-            if other.graph != graph || !seen.insert(*node) {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
-            check_data(data, other.params.type_number(), to)?;
-        }
-        Ok(())
-    }
-
     /// Adds edges, all or none.
     pub(crate) fn connect(&mut self, graph: GraphId, edges: &[Edge]) -> Outcome {
         for (from, to, data) in edges {
@@ -154,14 +127,5 @@ mod tests {
         assert_eq!(state.disconnect(graph, &[(one, two, PLAIN)], true), Ok(()));
         assert_eq!(state.disconnect(graph, &[(one, two, PLAIN)], true), WRONG);
         assert_eq!(state.graph(graph).unwrap().roots, [two, one]);
-    }
-
-    #[test]
-    fn only_kernels_have_ports() {
-        let programmatic = CUgraphEdgeData { from_port: 1, type_: 1, ..PLAIN };
-        assert_eq!(check_data(&programmatic, node_type::KERNEL, node_type::KERNEL), Ok(()));
-        assert_eq!(check_data(&programmatic, node_type::KERNEL, node_type::EMPTY), WRONG);
-        assert_eq!(check_data(&CUgraphEdgeData { from_port: 9, ..PLAIN }, 0, 0), WRONG);
-        assert_eq!(check_data(&CUgraphEdgeData { to_port: 1, ..PLAIN }, 0, 0), WRONG);
     }
 }

@@ -1,50 +1,23 @@
 //! Graphs and their nodes: who is there, in which order they came, and whom they belong to.
 //!
-//! Handles are numbers that are never used twice, so a stale one is recognised. The driver's code for a graph or node
-//! that does not exist is 1, not 400.
+//! The driver's code for a graph or node that does not exist is 1, not 400.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use katydid_cuda_sys::{CUgraph, CUgraphEdgeData, CUgraphNode, CUresult};
+use katydid_cuda_sys::{CUgraph, CUgraphEdgeData, CUgraphNode, CUresult, node_type};
 
-use crate::backend::Outcome;
-use crate::capture::Captures;
+use crate::captures::Captures;
 use crate::exec::Exec;
+use crate::handles::{GraphId, NodeId, graph_number, node_number};
 use crate::memory::Memory;
 use crate::objects::Objects;
+use crate::outcome::Outcome;
 use crate::params::{Kept, Params};
 
-/// Number of a graph.
-pub type GraphId = u32;
-/// Number of a node, in whichever graph.
-pub type NodeId = u32;
-
-/// Handles of one kind begin here; they are even numbers far from every address.
-const GRAPHS: usize = 0x0047_0000_0000_0000;
-const NODES: usize = 0x004e_0000_0000_0000;
-/// Handles are this far apart.
-const STEP: usize = 16;
-
-/// The number behind a handle of the kind that begins at `base`.
-pub(crate) fn number(handle: usize, base: usize) -> Option<u32> {
-    let offset = handle.checked_sub(base)?;
-    if offset.is_multiple_of(STEP) { u32::try_from(offset / STEP).ok() } else { None }
-}
-
-/// The handle of a number.
-pub(crate) fn handle(number: u32, base: usize) -> *mut std::ffi::c_void {
-    std::ptr::without_provenance_mut(base + number as usize * STEP)
-}
-
-/// The handle of a graph.
-pub(crate) fn graph_handle(id: GraphId) -> CUgraph {
-    CUgraph(handle(id, GRAPHS))
-}
-
-/// The handle of a node.
-pub(crate) fn node_handle(id: NodeId) -> CUgraphNode {
-    CUgraphNode(handle(id, NODES))
-}
+/// `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`: only between kernels, from one of a kernel's own ports.
+const PROGRAMMATIC: u8 = 1;
+/// The last port that a kernel has.
+const LAST_PORT: u8 = 2;
 
 /// Whom a graph belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +82,16 @@ pub struct State {
     last: u32,
 }
 
+/// Refuses data that the nodes at its ends do not allow.
+pub(crate) fn check_data(data: &CUgraphEdgeData, from: u32, to: u32) -> Outcome {
+    let plain = data.from_port == 0 && data.type_ == 0;
+    let kernels = from == node_type::KERNEL && to == node_type::KERNEL;
+    let ports = kernels && data.from_port <= LAST_PORT && data.type_ <= PROGRAMMATIC;
+    let programmatic = data.type_ != PROGRAMMATIC || data.from_port != 0;
+    let clean = data.to_port == 0 && data.reserved == [0; 5];
+    if clean && (plain || (ports && programmatic)) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
 impl State {
     /// A number that no graph, node or executable graph has had.
     pub(crate) fn mint(&mut self) -> Outcome<u32> {
@@ -135,19 +118,14 @@ impl State {
 
     /// The number of a living graph.
     pub(crate) fn graph_id(&self, graph: CUgraph) -> Outcome<GraphId> {
-        let id = number(graph.0.addr(), GRAPHS).filter(|id| self.graphs.contains_key(id));
+        let id = graph_number(graph).filter(|id| self.graphs.contains_key(id));
         id.ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
     /// The number of a living node.
     pub(crate) fn node_id(&self, node: CUgraphNode) -> Outcome<NodeId> {
-        let id = Self::any_node_id(node).filter(|id| self.nodes.contains_key(id));
+        let id = node_number(node).filter(|id| self.nodes.contains_key(id));
         id.ok_or(CUresult::ERROR_INVALID_VALUE)
-    }
-
-    /// The number of a node that may be gone from its graph while executable graphs still have it.
-    pub(crate) fn any_node_id(node: CUgraphNode) -> Option<NodeId> {
-        number(node.0.addr(), NODES)
     }
 
     pub(crate) fn graph(&self, id: GraphId) -> Outcome<&Graph> {
@@ -164,6 +142,19 @@ impl State {
 
     pub(crate) fn node_mut(&mut self, id: NodeId) -> Outcome<&mut Node> {
         self.nodes.get_mut(&id).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// Refuses dependencies that are not of `graph`, or named twice, or of a kind that the ends do not have.
+    pub(crate) fn check_before(&self, graph: GraphId, before: &[(NodeId, CUgraphEdgeData)], to: u32) -> Outcome {
+        let mut seen = HashSet::new();
+        for (node, data) in before {
+            let other = self.node(*node)?;
+            if other.graph != graph || !seen.insert(*node) {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+            check_data(data, other.params.type_number(), to)?;
+        }
+        Ok(())
     }
 
     /// Adds a node behind others of the same graph.
@@ -292,6 +283,10 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handles::{graph_handle, node_handle};
+
+    const PLAIN: CUgraphEdgeData = CUgraphEdgeData { from_port: 0, to_port: 0, type_: 0, reserved: [0; 5] };
+    const WRONG: Outcome = Err(CUresult::ERROR_INVALID_VALUE);
 
     fn edge(node: NodeId) -> (NodeId, CUgraphEdgeData) {
         (node, CUgraphEdgeData::default())
@@ -334,5 +329,14 @@ mod tests {
         assert!(state.graph_id(CUgraph::NULL).is_err());
         state.destroy(graph).unwrap();
         assert!(state.graph_id(graph_handle(graph)).is_err() && state.node_id(node_handle(node)).is_err());
+    }
+
+    #[test]
+    fn only_kernels_have_ports() {
+        let programmatic = CUgraphEdgeData { from_port: 1, type_: 1, ..PLAIN };
+        assert_eq!(check_data(&programmatic, node_type::KERNEL, node_type::KERNEL), Ok(()));
+        assert_eq!(check_data(&programmatic, node_type::KERNEL, node_type::EMPTY), WRONG);
+        assert_eq!(check_data(&CUgraphEdgeData { from_port: 9, ..PLAIN }, 0, 0), WRONG);
+        assert_eq!(check_data(&CUgraphEdgeData { to_port: 1, ..PLAIN }, 0, 0), WRONG);
     }
 }

@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use katydid_cuda_sys::{CUresult, capture_mode};
 
-use crate::backend::Outcome;
-use crate::capture::{Capture, Captures, Place, this_thread};
+use crate::captures::{Capture, Captures, Place, this_thread};
+use crate::outcome::Outcome;
 
 /// What a call that is not captured would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

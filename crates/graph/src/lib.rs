@@ -7,10 +7,10 @@
 //! | part | files |
 //! |---|---|
 //! | what nodes do | `params` |
-//! | graphs, nodes, edges, clones | `graph`, `edges`, `clone` |
-//! | capture | `capture`, `legality` |
+//! | graphs, nodes, edges, clones | `handles`, `graph`, `edges`, `clone` |
+//! | capture | `captures`, `capture`, `legality` |
 //! | everything there is, under one lock | `store` |
-//! | executable graphs | `plan`, `exec`, `update` |
+//! | executable graphs | `plan`, `exec`, `instantiate`, `update` |
 //! | memory, user objects, drawings | `memory`, `objects`, `dot` |
 //! | the functions of the driver API | `api`, `functions` |
 
@@ -19,26 +19,32 @@
 mod api;
 mod backend;
 mod capture;
+mod captures;
 mod clone;
 mod dot;
 mod edges;
 mod exec;
 mod functions;
 mod graph;
+mod handles;
+mod instantiate;
 mod legality;
 mod memory;
 mod objects;
+mod outcome;
 mod params;
 mod plan;
 mod store;
 mod update;
 
 pub use api::Graphs;
-pub use backend::{Backend, Code, Launch, Outcome};
-pub use capture::{Place, StreamKey, Taken};
-pub use graph::{GraphId, NodeId, State};
+pub use backend::{Backend, Code, Launch};
+pub use captures::{Place, StreamKey, Taken};
+pub use graph::State;
+pub use handles::{GraphId, NodeId};
 pub use legality::Call;
 pub use memory::Usage;
+pub use outcome::Outcome;
 pub use params::{Alloc, Arguments, Attributes, Batch, Conditional, Host, Kept, Kernel, Memcpy, Memset, Params};
 pub use plan::{Plan, Step};
 pub use store::Store;

@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 
 use katydid_cuda_sys::{CUresult, graph_memory, instantiate_flags};
 
-use crate::backend::Outcome;
-use crate::capture::StreamKey;
+use crate::captures::StreamKey;
+use crate::outcome::Outcome;
 use crate::params::{Kept, Params};
 use crate::plan::Plan;
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use katydid_cuda_sys::{CUresult, CUuserObject};
 
-use crate::backend::Outcome;
-use crate::graph::{handle, number};
+use crate::handles::{handle, number};
+use crate::outcome::Outcome;
 
 /// Their handles begin here.
 const OBJECTS: usize = 0x0055_0000_0000_0000;

@@ -15,7 +15,7 @@ use katydid_cuda_sys::{
     launch_param, node_type,
 };
 
-use crate::graph::GraphId;
+use crate::handles::GraphId;
 
 /// Parameters of a node, by its type.
 #[derive(Clone, Debug)]

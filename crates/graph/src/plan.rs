@@ -1,11 +1,9 @@
 //! What an executable graph does: the steps of a graph as it was when it was instantiated.
 
-use std::collections::HashMap;
-
 use katydid_cuda_sys::{CUgraphEdgeData, CUresult};
 
-use crate::backend::Outcome;
-use crate::graph::{GraphId, NodeId, State};
+use crate::handles::NodeId;
+use crate::outcome::Outcome;
 use crate::params::Params;
 
 /// One step.
@@ -108,57 +106,4 @@ fn sorted(steps: &[Step]) -> Option<Vec<usize>> {
         }
     }
     (order.len() == steps.len()).then_some(order)
-}
-
-impl State {
-    /// The plan of a graph as it is now.
-    pub(crate) fn plan(&self, graph: GraphId) -> Outcome<Plan> {
-        let nodes = &self.graph(graph)?.nodes;
-        let position: HashMap<NodeId, usize> = nodes.iter().enumerate().map(|(at, node)| (*node, at)).collect();
-        let mut steps = Vec::with_capacity(nodes.len());
-        for id in nodes {
-            let node = self.node(*id)?;
-            let at = |(other, data): &(NodeId, CUgraphEdgeData)| {
-                position.get(other).map(|at| (*at, *data)).ok_or(CUresult::ERROR_INVALID_VALUE)
-            };
-            let before = node.before.iter().map(at).collect::<Outcome<_>>()?;
-            let inner = node.params.graphs().iter().map(|inner| self.plan(*inner)).collect::<Outcome<_>>()?;
-            steps.push(Step { node: *id, params: node.params.clone(), before, is_enabled: true, inner });
-        }
-        Plan::new(steps)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::graph::Owner;
-
-    #[test]
-    fn steps_come_in_the_order_of_their_nodes_and_run_in_one_that_keeps_dependencies() {
-        let mut state = State::default();
-        let graph = state.create(Owner::Program).unwrap();
-        let nodes: Vec<_> = (0..4).map(|_| state.add(graph, &[], Params::Empty).unwrap()).collect();
-        let plain = CUgraphEdgeData::default();
-        state.connect(graph, &[(nodes[3], nodes[0], plain), (nodes[0], nodes[2], plain)]).unwrap();
-        let plan = state.plan(graph).unwrap();
-        assert_eq!(plan.steps.iter().map(|step| step.node).collect::<Vec<_>>(), nodes);
-        assert_eq!(plan.order, [1, 3, 0, 2]);
-        state.connect(graph, &[(nodes[2], nodes[3], plain)]).unwrap();
-        assert_eq!(state.plan(graph).err(), Some(CUresult::ERROR_INVALID_VALUE));
-    }
-
-    #[test]
-    fn steps_inside_steps_are_numbered_with_them() {
-        let mut state = State::default();
-        let (graph, inner) = (state.create(Owner::Program).unwrap(), state.create(Owner::Program).unwrap());
-        let nested = state.add(inner, &[], Params::Empty).unwrap();
-        state.add(graph, &[], Params::Child(inner)).unwrap();
-        let last = state.add(graph, &[], Params::Empty).unwrap();
-        let mut plan = state.plan(graph).unwrap();
-        assert_eq!((plan.number(nested), plan.number(last)), (Ok(1), Ok(2)));
-        plan.find_mut(nested).unwrap().is_enabled = false;
-        assert!(!plan.find(nested).unwrap().is_enabled);
-        assert!(plan.find_mut(99).is_none() && plan.find(99).is_err());
-    }
 }

@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use katydid_cuda_sys::CUresult;
 
-use crate::backend::Outcome;
-use crate::capture::Place;
+use crate::outcome::Outcome;
+use crate::captures::Place;
 use crate::graph::State;
 
 /// Destructors that came due: address of the function, and its data.

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, update_result as result};
 
-use crate::backend::Outcome;
-use crate::graph::NodeId;
+use crate::handles::NodeId;
+use crate::outcome::Outcome;
 use crate::params::Params;
 use crate::plan::{Plan, Step};
 

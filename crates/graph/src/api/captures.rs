@@ -6,9 +6,10 @@ use katydid_cuda_sys::{CUgraph, CUgraphEdgeData, CUgraphNode, CUresult, CUstream
 
 use super::Graphs;
 use super::raw::{dependencies, wanted, write};
-use crate::backend::{Backend, Outcome};
-use crate::graph::{graph_handle, node_handle};
+use crate::backend::Backend;
+use crate::handles::{graph_handle, node_handle};
 use crate::legality::exchange_mode;
+use crate::outcome::Outcome;
 
 /// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`: replace, not add.
 const REPLACE: u32 = 1;

@@ -12,11 +12,13 @@ use katydid_cuda_sys::{
 
 use super::Graphs;
 use super::raw::{read, wanted, write};
-use crate::backend::{Backend, Outcome};
-use crate::exec::{Unfit, exec_handle};
-use crate::graph::node_handle;
+use crate::backend::Backend;
+use crate::exec::exec_handle;
+use crate::handles::{node_handle, node_number};
+use crate::instantiate::Unfit;
 use crate::legality::Call;
 use crate::memory::Before;
+use crate::outcome::Outcome;
 use crate::params::Params;
 
 /// Every function: pointers are null or as the driver API documents them.
@@ -172,7 +174,7 @@ impl<B: Backend> Graphs<B> {
     pub unsafe fn enabled(&self, exec: CUgraphExec, node: CUgraphNode, out: *mut u32) -> Outcome {
         wanted(out)?;
         let is_enabled = self.ask(|state| {
-            let node = crate::graph::State::any_node_id(node).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+            let node = node_number(node).ok_or(CUresult::ERROR_INVALID_VALUE)?;
             let step = state.exec(state.exec_id(exec)?)?.plan.find(node)?;
             may_be_disabled(&step.params)?;
             Ok(step.is_enabled)

@@ -9,9 +9,11 @@ use katydid_cuda_sys::{CUgraph, CUgraphEdgeData, CUgraphNode, CUhostFn, CUresult
 
 use super::Graphs;
 use super::raw::{dependencies, list, wanted, write};
-use crate::backend::{Backend, Outcome};
+use crate::backend::Backend;
 use crate::edges::Edge;
-use crate::graph::{NodeId, Owner, graph_handle, node_handle};
+use crate::graph::Owner;
+use crate::handles::{NodeId, graph_handle, node_handle, node_number};
+use crate::outcome::Outcome;
 
 /// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`: the only flag, and it must be given.
 const NO_DESTRUCTOR_SYNC: u32 = 1;
@@ -68,7 +70,7 @@ impl<B: Backend> Graphs<B> {
         wanted(out)?;
         let found = self.ask(|state| {
             let copy = state.graph_id(clone)?;
-            let node = crate::graph::State::any_node_id(node).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+            let node = node_number(node).ok_or(CUresult::ERROR_INVALID_VALUE)?;
             state.find_in_copy(node, copy)
         })?;
         // SAFETY: the contract of all functions here.

@@ -14,10 +14,12 @@ use super::Graphs;
 use super::nodes::{Spot, attributes_of};
 use super::params::{GenericAlloc, GenericConditional, generic, payload, store};
 use super::raw::{dependencies, read, wanted, write};
-use crate::backend::{Backend, Outcome};
-use crate::capture::{Place, Taken};
-use crate::exec::check_conditional;
-use crate::graph::{Condition, GraphId, NodeId, Owner, State, graph_handle};
+use crate::backend::Backend;
+use crate::captures::{Place, Taken};
+use crate::graph::{Condition, Owner, State};
+use crate::handles::{GraphId, NodeId, graph_handle};
+use crate::instantiate::check_conditional;
+use crate::outcome::Outcome;
 use crate::params::{Alloc, Attributes, Conditional, Params};
 
 /// `CU_GRAPH_COND_ASSIGN_DEFAULT`: each launch begins with the default value.

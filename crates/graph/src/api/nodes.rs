@@ -13,8 +13,10 @@ use katydid_cuda_sys::{
 use super::Graphs;
 use super::params::{ancient, described, modern};
 use super::raw::{dependencies, list, read, wanted, write};
-use crate::backend::{Backend, Outcome};
-use crate::graph::{Owner, State, graph_handle, node_handle};
+use crate::backend::Backend;
+use crate::graph::{Owner, State};
+use crate::handles::{graph_handle, node_handle};
+use crate::outcome::Outcome;
 use crate::params::{Attributes, Params};
 
 /// Where a node is to be added.

@@ -12,7 +12,8 @@ use katydid_cuda_sys::{
 
 use super::Graphs;
 use super::raw::{read, values};
-use crate::backend::{Backend, Launch, Outcome};
+use crate::backend::{Backend, Launch};
+use crate::outcome::Outcome;
 use crate::params::{Arguments, Attributes, Batch, Host, Kernel, Memcpy, Memset, Params};
 
 /// Operations that one batch may hold.

@@ -4,8 +4,9 @@
 
 use katydid_cuda_sys::{CUgraphEdgeData, CUgraphNode, CUresult, Pod};
 
-use crate::backend::Outcome;
-use crate::graph::{NodeId, State};
+use crate::graph::State;
+use crate::handles::NodeId;
+use crate::outcome::Outcome;
 
 /// More elements than a list can have are a caller's mistake.
 const MAX_LIST_ELEMENTS: usize = 1 << 24;

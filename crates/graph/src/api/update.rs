@@ -14,8 +14,10 @@ use super::Graphs;
 use super::nodes::attributes_of;
 use super::params::{generic, modern};
 use super::raw::{read, wanted, write};
-use crate::backend::{Backend, Outcome};
-use crate::graph::{NodeId, State, node_handle};
+use crate::backend::Backend;
+use crate::graph::State;
+use crate::handles::{NodeId, node_handle, node_number};
+use crate::outcome::Outcome;
 use crate::params::Params;
 use crate::plan::{Plan, Step};
 use crate::update::{Refusal, apply, replace, tell};
@@ -35,7 +37,7 @@ impl<B: Backend> Graphs<B> {
         node: CUgraphNode,
         change: impl FnOnce(&mut Step) -> Outcome,
     ) -> Outcome {
-        let node = State::any_node_id(node).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let node = node_number(node).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         self.ask(|state| {
             let id = state.exec_id(exec)?;
             let plan = &mut state.exec_mut(id)?.plan;
@@ -135,7 +137,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn exec_child(&self, exec: CUgraphExec, node: CUgraphNode, child: CUgraph) -> Outcome {
-        let node = State::any_node_id(node).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let node = node_number(node).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         self.ask(|state| {
             let (id, child) = (state.exec_id(exec)?, state.graph_id(child)?);
             let new = state.plan(child)?;

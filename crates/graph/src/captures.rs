@@ -1,0 +1,254 @@
+//! Stream capture: which streams are in which capture, and behind what each of them stands.
+//!
+//! A capture begins in one stream. Others join when they wait for an event that was recorded in it, and must have been
+//! joined again before it ends. What goes wrong on the way invalidates the capture: every later call in it gives 901,
+//! and so does its end, after which the streams are free again.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use katydid_cuda_sys::{CUgraphEdgeData, CUresult, capture_status};
+
+use crate::handles::{GraphId, NodeId};
+use crate::outcome::Outcome;
+
+/// A number that no other stream of the process has.
+pub type StreamKey = u64;
+
+/// A stream, as far as capture tells them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which stream.
+    pub key: StreamKey,
+    /// It is the legacy default stream, which cannot be captured.
+    pub is_legacy: bool,
+    /// The legacy default stream waits for it.
+    pub is_blocking: bool,
+    /// Handle of its context.
+    pub context: usize,
+}
+
+/// Whether an operation went into a graph instead of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is to be carried out.
+    No,
+    /// It is part of a graph now.
+    Yes,
+}
+
+/// Nodes that the next one comes after.
+pub(crate) type Frontier = Vec<(NodeId, CUgraphEdgeData)>;
+
+/// One capture.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    pub(crate) id: u64,
+    pub(crate) graph: GraphId,
+    /// The graph was there before, and stays whatever comes of the capture.
+    pub(crate) to_graph: bool,
+    /// The stream it began in, which must end it.
+    pub(crate) origin: StreamKey,
+    pub(crate) mode: u32,
+    pub(crate) thread: u64,
+    pub(crate) is_valid: bool,
+    /// Its streams: the place, and where it stands.
+    pub(crate) streams: HashMap<StreamKey, (Place, Frontier)>,
+}
+
+/// All captures that are under way, and events last recorded in one.
+#[derive(Debug, Default)]
+pub(crate) struct Captures {
+    pub(crate) all: HashMap<u64, Capture>,
+    pub(crate) by_stream: HashMap<StreamKey, u64>,
+    /// By handle: the capture, which may have ended, and where it stood.
+    events: HashMap<usize, (u64, Frontier)>,
+    pub(crate) last: u64,
+}
+
+/// A number for the calling thread.
+pub(crate) fn this_thread() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static NUMBER: Cell<u64> = const { Cell::new(0) };
+    }
+    let number = NUMBER.try_with(|number| {
+        if number.get() == 0 {
+            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        number.get()
+    });
+    // A thread that is ending has no captures of its own.
+    number.unwrap_or(0)
+}
+
+impl Capture {
+    /// Whether one of its streams is of a context.
+    pub(crate) fn is_in(&self, context: usize) -> bool {
+        self.streams.values().any(|(place, _)| place.context == context)
+    }
+}
+
+impl Captures {
+    /// Whether anything here concerns anybody.
+    pub(crate) fn load(&self) -> usize {
+        self.all.len() + self.events.len()
+    }
+
+    /// The capture that a stream is in.
+    pub(crate) fn of(&self, key: StreamKey) -> Option<&Capture> {
+        self.all.get(self.by_stream.get(&key)?)
+    }
+
+    pub(crate) fn of_mut(&mut self, key: StreamKey) -> Option<&mut Capture> {
+        self.all.get_mut(self.by_stream.get(&key)?)
+    }
+
+    /// Where a stream in a capture stands.
+    pub(crate) fn frontier_mut(&mut self, key: StreamKey) -> Option<&mut Frontier> {
+        self.of_mut(key)?.streams.get_mut(&key).map(|(_, frontier)| frontier)
+    }
+
+    pub(crate) fn frontier(&self, key: StreamKey) -> Option<&Frontier> {
+        self.of(key)?.streams.get(&key).map(|(_, frontier)| frontier)
+    }
+
+    /// Spoils every capture that `which` picks; answers whether there was one.
+    pub(crate) fn invalidate(&mut self, which: impl Fn(&Capture) -> bool) -> bool {
+        let mut any = false;
+        for capture in self.all.values_mut().filter(|capture| which(capture)) {
+            capture.is_valid = false;
+            any = true;
+        }
+        any
+    }
+
+    /// Whether a capture holds a stream that the legacy default stream of `context` would wait for.
+    fn is_implicit(capture: &Capture, context: usize) -> bool {
+        capture.streams.values().any(|(place, _)| place.is_blocking && place.context == context)
+    }
+
+    /// The legacy default stream cannot be used while a blocking stream of its context is captured.
+    pub(crate) fn check_legacy(&mut self, place: Place, spoils: bool) -> Outcome {
+        let implicit = |capture: &Capture| Self::is_implicit(capture, place.context);
+        let found = place.is_legacy && self.all.values().any(implicit);
+        if found && spoils {
+            self.invalidate(implicit);
+        }
+        if found { Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
+    }
+
+    /// Status of a stream's capture as the driver API numbers it.
+    pub(crate) fn status(&self, key: StreamKey) -> u32 {
+        match self.of(key) {
+            None => capture_status::NONE,
+            Some(capture) if capture.is_valid => capture_status::ACTIVE,
+            Some(_) => capture_status::INVALIDATED,
+        }
+    }
+
+    /// Whether an operation in this stream is captured.
+    pub(crate) fn is_captured(&mut self, place: Place) -> Outcome<bool> {
+        self.check_legacy(place, true)?;
+        match self.status(place.key) {
+            capture_status::NONE => Ok(false),
+            capture_status::ACTIVE => Ok(true),
+            _ => Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED),
+        }
+    }
+
+    /// A captured operation that cannot be: the capture is spoilt.
+    pub(crate) fn spoil(&mut self, key: StreamKey) {
+        if let Some(capture) = self.of_mut(key) {
+            capture.is_valid = false;
+        }
+    }
+
+    /// The capture that an event was last recorded in: `Some(None)` when it has ended.
+    fn of_event(&self, event: usize) -> Option<Option<&Capture>> {
+        self.events.get(&event).map(|(capture, _)| self.all.get(capture))
+    }
+
+    /// Refuses to ask or wait for an event that was last recorded in a capture, which is spoilt by it.
+    pub(crate) fn check_event(&mut self, event: usize) -> Outcome {
+        match self.of_event(event).map(|capture| capture.map(|capture| capture.id)) {
+            None => Ok(()),
+            Some(None) => Err(CUresult::ERROR_INVALID_VALUE),
+            Some(Some(id)) => {
+                self.invalidate(|capture| capture.id == id);
+                Err(CUresult::ERROR_CAPTURED_EVENT)
+            }
+        }
+    }
+
+    /// An event is recorded in a stream: it stands for a place in a capture, or for none any more.
+    pub(crate) fn record(&mut self, event: usize, place: Place) -> Outcome<Taken> {
+        if !self.is_captured(place)? {
+            self.events.remove(&event);
+            return Ok(Taken::No);
+        }
+        let capture = self.by_stream.get(&place.key).copied().unwrap_or_default();
+        let frontier = self.frontier(place.key).cloned().unwrap_or_default();
+        self.events.insert(event, (capture, frontier));
+        Ok(Taken::Yes)
+    }
+
+    /// A stream waits for an event. `was_recorded`: outside of captures, whenever.
+    pub(crate) fn wait(&mut self, event: usize, place: Place, was_recorded: bool) -> Outcome<Taken> {
+        let Some((id, frontier)) = self.events.get(&event).cloned() else {
+            if !self.is_captured(place)? {
+                return Ok(Taken::No);
+            }
+            if was_recorded {
+                self.spoil(place.key);
+                return Err(CUresult::ERROR_STREAM_CAPTURE_ISOLATION);
+            }
+            return Ok(Taken::Yes);
+        };
+        if place.is_legacy {
+            self.invalidate(|capture| capture.id == id);
+            return Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
+        }
+        let Some(capture) = self.all.get(&id) else {
+            self.spoil(place.key);
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        };
+        if !capture.is_valid {
+            return Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED);
+        }
+        match self.by_stream.get(&place.key).copied() {
+            Some(own) if own != id => {
+                self.invalidate(|capture| capture.id == id || capture.id == own);
+                Err(CUresult::ERROR_STREAM_CAPTURE_MERGE)
+            }
+            _ => {
+                self.join(id, place, &frontier);
+                Ok(Taken::Yes)
+            }
+        }
+    }
+
+    /// The stream stands behind `frontier` as well from now on.
+    fn join(&mut self, id: u64, place: Place, frontier: &Frontier) {
+        self.by_stream.insert(place.key, id);
+        let Some(capture) = self.all.get_mut(&id) else { return };
+        let (_, own) = capture.streams.entry(place.key).or_insert_with(|| (place, Vec::new()));
+        for edge in frontier {
+            if !own.iter().any(|(node, _)| *node == edge.0) {
+                own.push(*edge);
+            }
+        }
+    }
+
+    /// An event's handle has ended, or stands for something else.
+    pub(crate) fn forget_event(&mut self, event: usize) {
+        self.events.remove(&event);
+    }
+
+    /// Takes a capture out of the books, and sets its streams free.
+    pub(crate) fn close(&mut self, id: u64) -> Option<Capture> {
+        self.by_stream.retain(|_, capture| *capture != id);
+        self.all.remove(&id)
+    }
+}
