@@ -14,6 +14,7 @@
 //! Output is text with one rule: it is written for readers of compiler errors, so each function stands in
 //! lines of its own under the vendor's names. Golden tests hold every product to kept output.
 
+mod build_script;
 pub mod coverage;
 pub mod dispatch;
 pub mod driver;
@@ -26,4 +27,5 @@ pub mod source;
 pub mod stub;
 mod text;
 
-pub use source::{Source, SourceError, build_script};
+pub use build_script::build_script;
+pub use source::{Source, SourceError};

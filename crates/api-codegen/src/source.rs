@@ -1,7 +1,7 @@
-//! The spec files as the generator takes them, and the glue for build scripts.
+//! The spec files as the generator takes them.
 
 use std::path::{Path, PathBuf};
-use std::{env, fs, io};
+use std::{fs, io};
 
 use katydid_api_spec::{Api, SpecError, parse};
 
@@ -91,53 +91,6 @@ impl Source {
     }
 }
 
-/// Body of a build script: writes the named products to `OUT_DIR` and tells cargo what they depend on. A fault
-/// is printed where cargo shows it, and ends the build.
-pub fn build_script(products: &[&str]) {
-    if let Err(error) = run(products) {
-        println!("cargo::error={error}");
-    }
-}
-
-fn run(products: &[&str]) -> Result<(), SourceError> {
-    let manifest = directory("CARGO_MANIFEST_DIR")?;
-    let spec = manifest.join("../../spec");
-    println!("cargo::rerun-if-changed={}", spec.display());
-    let source = Source::read(&spec)?;
-    let out = directory("OUT_DIR")?;
-    for &product in products {
-        let path = out.join(product);
-        let text = generate(&source, product, &manifest)?;
-        fs::write(&path, text).map_err(|source| SourceError::File { path, source })?;
-    }
-    Ok(())
-}
-
-fn generate(source: &Source, product: &str, manifest: &Path) -> Result<String, SourceError> {
-    Ok(match product {
-        "opencl_function.rs" => crate::function::generate_plain(&source.opencl),
-        "opencl_message.rs" => crate::message::generate_messages(source.opencl_messages()),
-        "opencl_entry.rs" => crate::opencl::entries(&source.opencl),
-        "opencl_dispatch.rs" => crate::opencl::dispatch(source),
-        "opencl_table.rs" => crate::opencl::table(&source.opencl),
-        "function.rs" => crate::function::generate(&source.cuda),
-        "message.rs" => crate::message::generate(source),
-        "entry.rs" => crate::stub::generate(&source.cuda),
-        "dispatch.rs" => crate::dispatch::generate(source),
-        "functions.rs" => crate::driver::generate(&source.cuda),
-        "soft_entry.rs" => {
-            let list = manifest.join("implemented.txt");
-            println!("cargo::rerun-if-changed={}", list.display());
-            crate::soft::generate(&source.cuda, &read(&list)?)
-        }
-        other => return Err(SourceError::Product(other.to_owned())),
-    })
-}
-
-fn directory(variable: &'static str) -> Result<PathBuf, SourceError> {
-    env::var_os(variable).map(PathBuf::from).ok_or(SourceError::Environment(variable))
-}
-
-fn read(path: &Path) -> Result<String, SourceError> {
+pub(crate) fn read(path: &Path) -> Result<String, SourceError> {
     fs::read_to_string(path).map_err(|source| SourceError::File { path: path.to_owned(), source })
 }
