@@ -2,11 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::commands::katydid;
 use crate::places::Places;
 use crate::program::{self, Outcome};
-use crate::server::ServerError;
 use crate::watch::PATIENCE;
-use crate::way::katydid;
+
+/// `katydid certs` failed.
+#[derive(Debug, thiserror::Error)]
+#[error("katydid certs fails; it said:\n{log}")]
+pub struct CertsError {
+    /// Its standard error.
+    log: String,
+}
 
 /// Folders of certificates.
 #[derive(Debug)]
@@ -19,8 +26,8 @@ impl Certs {
     ///
     /// # Errors
     ///
-    /// [`ServerError`], with what `katydid certs` said.
-    pub fn make(places: &Places, folder: &Path) -> Result<Self, ServerError> {
+    /// [`CertsError`], with what `katydid certs` said.
+    pub fn make(places: &Places, folder: &Path) -> Result<Self, CertsError> {
         let certs = Self { folder: folder.to_owned() };
         let authority = folder.join("authority").display().to_string();
         let issue = |purpose, name| {
@@ -44,8 +51,8 @@ impl Certs {
     }
 }
 
-fn run(places: &Places, arguments: &[&str]) -> Result<Outcome, ServerError> {
-    let failed = |log: String| ServerError::Silent { log };
+fn run(places: &Places, arguments: &[&str]) -> Result<Outcome, CertsError> {
+    let failed = |log: String| CertsError { log };
     let outcome = program::run(&mut katydid(places, arguments), PATIENCE).map_err(|error| failed(error.to_string()))?;
     if outcome.status.success() { Ok(outcome) } else { Err(failed(outcome.errors())) }
 }

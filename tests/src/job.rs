@@ -16,12 +16,13 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::commands::{bare, katydid};
 use crate::deadline::Deadline;
 use crate::places::Places;
 use crate::program::{self, Outcome, ProgramError, Running};
 use crate::server::{Server, ask};
 use crate::watch::{self, PATIENCE, runs};
-use crate::way::{Way, bare, katydid};
+use crate::way::Way;
 
 /// Tells a program the frames at which it holds itself.
 const POINTS_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";

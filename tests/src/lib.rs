@@ -6,6 +6,7 @@
 
 pub mod catalog;
 pub mod certs;
+pub mod commands;
 pub mod deadline;
 pub mod frameworks;
 pub mod gate;

@@ -137,7 +137,7 @@ impl Ground {
     /// See [`NotMeasured`].
     pub fn calls(&self, server: &str, program: Program) -> Result<u64, NotMeasured> {
         let file = NamedTempFile::new().map_err(|error| NotMeasured::Unclear(error.to_string()))?;
-        let mut command = crate::way::katydid(&self.places, &["trace", "--no-gpu", "--server", server, "--json"]);
+        let mut command = crate::commands::katydid(&self.places, &["trace", "--no-gpu", "--server", server, "--json"]);
         command.arg(file.path()).arg("--");
         let outcome = self.outcome(command.arg(self.binary(program)), program)?;
         let trace = std::fs::read(file.path()).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());

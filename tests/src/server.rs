@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::certs::Certs;
+use crate::certs::{Certs, CertsError};
 use crate::deadline::Deadline;
 use crate::gate::lasting_port;
 use crate::places::Places;
@@ -37,6 +37,9 @@ pub enum ServerError {
         /// Its standard error.
         log: String,
     },
+    /// There are no certificates for it.
+    #[error(transparent)]
+    Certs(#[from] CertsError),
     /// The admin API said something that is no answer.
     #[error("the admin API answered {request} with: {answer}")]
     Nonsense {

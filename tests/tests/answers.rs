@@ -7,11 +7,12 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use katydid_tests::catalog::Variant;
+use katydid_tests::commands::katydid;
 use katydid_tests::places::Places;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
 use katydid_tests::watch::PATIENCE;
-use katydid_tests::way::{Way, katydid};
+use katydid_tests::way::Way;
 
 /// A driver of a GPU that does not start.
 const BROKEN: &str = "

@@ -7,11 +7,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
+use katydid_tests::commands::katydid;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::watch::{PATIENCE, until};
-use katydid_tests::way::{Way, katydid};
+use katydid_tests::way::Way;
 use serde_json::Value;
 
 /// What CuPy needs to be told of softcuda, as a shell prints it.

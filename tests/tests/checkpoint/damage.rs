@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use katydid_tests::commands::katydid;
 use katydid_tests::places::Places;
 use katydid_tests::program;
 use katydid_tests::watch::PATIENCE;
-use katydid_tests::way::katydid;
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
 use crate::stage::{LIMIT, Stage, continues, said};

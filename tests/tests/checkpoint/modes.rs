@@ -13,11 +13,12 @@ use std::thread::{scope, sleep};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use katydid_tests::commands::katydid;
 use katydid_tests::job::Plan;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::watch::PATIENCE;
-use katydid_tests::way::{Way, katydid};
+use katydid_tests::way::Way;
 
 use crate::scenarios::{LOOP, Scenario, was_stopped};
 use crate::stage::{LIMIT, Stage, said};

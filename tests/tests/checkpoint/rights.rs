@@ -8,12 +8,13 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use katydid_tests::commands::katydid;
 use katydid_tests::job::{Home, Job, Plan};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::trial;
 use katydid_tests::watch::{PATIENCE, until};
-use katydid_tests::way::{Way, katydid};
+use katydid_tests::way::Way;
 use libtest_mimic::{Completion, Trial};
 use rustix::fs::{XattrFlags, setxattr};
 use serde_json::Value;

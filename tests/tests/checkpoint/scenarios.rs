@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
+use katydid_tests::commands::katydid;
 use katydid_tests::job::{Job, Plan, STOPPED};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
@@ -14,7 +15,7 @@ use katydid_tests::server::Server;
 use katydid_tests::trial;
 use katydid_tests::verdict::kept_path;
 use katydid_tests::watch::{PATIENCE, runs, tree, until};
-use katydid_tests::way::{Way, katydid};
+use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};

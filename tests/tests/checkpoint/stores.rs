@@ -8,12 +8,12 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use katydid_tests::commands::katydid;
 use katydid_tests::gate::Silence;
 use katydid_tests::job::Plan;
 use katydid_tests::places::Places;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::watch::{PATIENCE, descriptors, resident_kib, threads, tree, until};
-use katydid_tests::way::katydid;
 use serde_json::json;
 
 use crate::programs::number;

@@ -18,10 +18,10 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::Variant;
+use katydid_tests::commands::katydid;
 use katydid_tests::job::STOPPED;
 use katydid_tests::places::Places;
 use katydid_tests::watch::until;
-use katydid_tests::way::katydid;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::scenarios::Scenario;

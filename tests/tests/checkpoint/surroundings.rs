@@ -7,11 +7,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
+use katydid_tests::commands::katydid;
 use katydid_tests::job::{Job, Plan, STOPPED};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Running};
 use katydid_tests::watch::{PATIENCE, until};
-use katydid_tests::way::{Way, katydid};
+use katydid_tests::way::Way;
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
 use crate::stage::{LIMIT, Stage, continues, said};

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App, Kind};
+use katydid_tests::commands;
 use katydid_tests::places::Places;
 use katydid_tests::program;
-use katydid_tests::way;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
@@ -88,7 +88,7 @@ fn calls(places: &Places, app: &App) -> Result<Vec<Called>> {
         bail!("{why}");
     }
     let file = NamedTempFile::new().context("cannot make a file for the trace")?;
-    let mut command = way::katydid(places, &["trace", "--no-gpu", "--driver", "soft", "--json"]);
+    let mut command = commands::katydid(places, &["trace", "--no-gpu", "--driver", "soft", "--json"]);
     command.arg(file.path()).arg("--");
     if app.name == OF_SEVERAL {
         command.env(DEVICES.0, DEVICES.1);
