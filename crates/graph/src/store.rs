@@ -8,9 +8,9 @@ use std::sync::{Mutex, PoisonError};
 
 use katydid_cuda_sys::CUresult;
 
-use crate::outcome::Outcome;
 use crate::captures::Place;
 use crate::graph::State;
+use crate::outcome::Outcome;
 
 /// Destructors that came due: address of the function, and its data.
 type Due = Vec<(usize, usize)>;

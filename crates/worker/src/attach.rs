@@ -13,7 +13,7 @@ use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, Role};
 
 use crate::companion::{self, CompanionSlot};
 use crate::control;
-use crate::monitor::leave;
+use crate::os::exit::leave;
 use crate::os::log::Log;
 use crate::peers::SessionPeers;
 

@@ -4,6 +4,11 @@
 //! The rule: a session is never left standing. When a companion goes away, a session that is paused goes on, and one
 //! whose program has left ends, since no other process could bring it back.
 
+pub(crate) mod preparation;
+pub(crate) mod snapshot;
+pub(crate) mod store;
+pub(crate) mod writer;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +17,16 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_session_core::{CaptureOptions, Control};
-use katydid_transport::{Connection, ControlChannel, ControlError, ControlMessage, Pending};
-use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
+use katydid_transport::Pending;
+use katydid_wire::companion::{FromWorker, ToWorker};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
 
-use crate::monitor::leave;
+use self::preparation::Preparation;
+use self::snapshot::{CurrentSnapshot, PendingSnapshots, SnapshotOrder};
+use self::store::{ImageClient, Output};
+use self::writer::{CompanionWriter, failed};
+use crate::os::exit::leave;
 use crate::os::log::Log;
-use crate::preparation::Preparation;
-use crate::snapshot::{self, CurrentSnapshot, PendingSnapshots, SnapshotOrder};
-use crate::store::{ImageClient, Output};
 
 /// Where a session's companion is, while there is one.
 #[derive(Clone, Default)]
@@ -48,40 +54,6 @@ impl CompanionSlot {
     fn lock(&self) -> MutexGuard<'_, Option<Arc<CompanionWriter>>> {
         self.voice.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A connection whose words several threads may say; one listens.
-pub(crate) struct CompanionWriter {
-    talk: ControlChannel,
-    speaking: Mutex<()>,
-}
-
-impl CompanionWriter {
-    /// Over a connection that was let in.
-    pub(crate) fn new(line: Connection) -> io::Result<Self> {
-        Ok(Self { talk: ControlChannel::over(line, MAX_MESSAGE)?, speaking: Mutex::new(()) })
-    }
-
-    /// Says one thing.
-    pub(crate) fn say(&self, word: &FromWorker) -> Result<(), ControlError> {
-        let bytes = word.encode()?;
-        let _turn = self.speaking.lock().unwrap_or_else(PoisonError::into_inner);
-        self.talk.send(&bytes, &[])
-    }
-
-    /// The next order, with the descriptor that came with it.
-    pub(crate) fn hear(&self) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
-        decode(self.talk.listen()?)
-    }
-
-    /// The same, if it comes in time.
-    pub(crate) fn hear_within(&self, patience: Duration) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
-        decode(self.talk.receive(patience)?)
-    }
-}
-
-fn decode(mut word: ControlMessage) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
-    Ok((ToWorker::decode(&word.bytes)?, word.fds.pop()))
 }
 
 /// Lets a companion in, unless there is one.
@@ -291,7 +263,7 @@ impl CompanionSession {
         self.at_hand.cancel();
         *self.companion.seat.lock() = None;
         // A supervisor that parts waits for this: from here on there is room for its next companion.
-        self.companion.voice.talk.close();
+        self.companion.voice.close();
         // A session that was rebuilt and has no program yet is no process's now.
         let Some(control) = self.companion.session.get().cloned() else {
             if self.companion.seat.is_taken_up.load(Ordering::Acquire) {
@@ -306,8 +278,4 @@ impl CompanionSession {
         self.go_on(&control);
         self.tidy(&control);
     }
-}
-
-pub(crate) fn failed(why: impl std::fmt::Display) -> FromWorker {
-    FromWorker::Failed { text: why.to_string() }
 }

@@ -15,27 +15,25 @@ mod memory;
 mod monitor;
 mod nvml_service;
 mod opencl;
+mod options;
 mod os;
 mod peers;
-mod preparation;
 mod reexec;
 mod restore;
+mod running;
 mod serve;
-mod snapshot;
-mod store;
 mod warm;
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
-use katydid_driver::DriverChoice;
 use katydid_transport::Pending;
 use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::{Build, RefusalCode, Refused, Role};
+use katydid_wire::handshake::{Build, RefusalCode, Refused, Role, SessionKind};
 use katydid_wire::note::Note;
 
 pub use katydid_session::{BenchedCall, ImageStore};
+pub use options::WorkerOptions;
 pub use os::layout::STACKS_KEPT;
 pub use os::sandbox::{Sandbox, missing as missing_from_sandbox};
 
@@ -44,29 +42,6 @@ pub use crate::opencl::opencl_drivers;
 
 use crate::os::log::Log;
 use crate::warm::WarmDriver;
-
-/// What a worker is told on its command line.
-#[derive(Debug)]
-pub struct WorkerOptions {
-    /// The socket pair to the daemon, of type `SOCK_SEQPACKET`.
-    pub control: OwnedFd,
-    /// Which driver to open.
-    pub driver: DriverChoice,
-    /// Where softcuda is installed, when that is known.
-    pub soft: Option<PathBuf>,
-    /// Softcuda is no driver to open.
-    pub requires_gpu: bool,
-    /// Images that programs have sent, where the server keeps them.
-    pub images: Option<ImageStore>,
-    /// Most bytes of the machine's own memory that it may hold; none: what is usual.
-    pub host_memory: Option<u64>,
-    /// Only to answer questions about the devices.
-    pub watches: bool,
-    /// Sessions keep a journal, without which they cannot be saved: what keeping one costs can be measured so.
-    pub has_journal: bool,
-    /// What it may use once it has given up the rest; none: it gives up nothing.
-    pub sandbox: Option<Sandbox>,
-}
 
 /// Runs a worker to its end: a failure to start its driver, the daemon's end, or the program's.
 pub fn run(options: WorkerOptions) -> ExitCode {
@@ -108,6 +83,9 @@ pub fn run(options: WorkerOptions) -> ExitCode {
             let (note, control) = (before.unwrap_or_else(|| Note::decode(&note)), options.control);
             match peer.hello().claim.role {
                 Role::COMPANION => restore::serve(warm, peer, &note, &build, control),
+                Role::PROGRAM if peer.hello().session == SessionKind::OPENCL => {
+                    opencl::serve(warm, peer, &note, &build, control)
+                }
                 Role::PROGRAM => serve::serve(warm, peer, &note, &build, control),
                 _ => {
                     peer.refuse(&build, &Refused::new(RefusalCode::BAD_HELLO, "no session begins in that role"));

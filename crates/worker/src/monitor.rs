@@ -4,9 +4,8 @@
 //! The main loop and the driver's threads may be anywhere then, in the middle of a kernel too, so no process is asked:
 //! the process exits without unwinding, and the system takes back device memory, registrations and mappings.
 
-#![expect(unsafe_code, reason = "leaving the process without running exit handlers has no safe interface")]
-
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -14,19 +13,16 @@ use katydid_transport::LinkControl;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control;
+use crate::os::exit::leave;
 use crate::os::host_memory;
-use crate::serve::UsageOf;
 
 /// How often usage is told, when it changed.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks whether a program that has left is back.
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Leaves at once. Exit handlers are not run: the driver's would wait for kernels that no process wants any more.
-pub(crate) fn leave(code: i32) -> ! {
-    // SAFETY: `_exit` ends the process; no code of it runs afterwards.
-    unsafe { libc::_exit(code) }
-}
+/// Tells bytes of device memory that a session holds, and its calls so far.
+pub(crate) type UsageOf = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
 
 /// Tells the daemon what the session uses.
 pub(crate) struct UsageReporter {
@@ -122,8 +118,6 @@ fn hung_up(control: BorrowedFd<'_>, program: Option<BorrowedFd<'_>>) -> [bool; 2
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 
     use super::*;

@@ -9,6 +9,7 @@ mod arguments;
 mod idle;
 mod library;
 mod soft;
+mod source;
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -23,20 +24,12 @@ use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, SessionKind};
 use katydid_wire::key::SessionKey;
 use katydid_wire::nvml::{Function, code, function};
 
+use crate::control;
+use crate::options::WorkerOptions;
 use crate::os::log::Log;
-use crate::{WorkerOptions, control};
-use arguments::Argument;
 use library::Library;
 use soft::Soft;
-
-/// What answers.
-trait Source {
-    /// Calls a function with what was given: NVML's code, and the bytes of each thing that it wrote, in order.
-    fn call(&mut self, function: &'static Function, given: &[Argument]) -> (u32, Vec<Vec<u8>>);
-}
-
-/// A process that uses the device as far as the server knows, and the bytes that it holds.
-type Processes = Vec<(u32, u64)>;
+use source::{Processes, Source};
 
 /// Runs a watcher to its end.
 pub(crate) fn run(options: &WorkerOptions) -> ExitCode {

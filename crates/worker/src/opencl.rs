@@ -24,8 +24,7 @@ use crate::control;
 use crate::os::layout;
 use crate::os::log::Log;
 use crate::peers::SessionPeers;
-use crate::restore::EmptySession;
-use crate::serve::{self, RunningSession, ServeError, ServerView, lower};
+use crate::running::{self, EmptySession, RunningSession, ServeError, ServerView, lower};
 use crate::warm::WarmDriver;
 
 /// Why a program was turned away.
@@ -62,7 +61,7 @@ pub(crate) fn serve(warm: WarmDriver, program: Pending, note: &Note, build: &Bui
         }
     };
     match begin(platforms, program, note, build, &control) {
-        Ok(begun) => serve::run(begun, &name),
+        Ok(begun) => running::run(begun, &name),
         Err(error) => {
             control::refused(control.as_fd(), &error);
             ExitCode::FAILURE
@@ -162,7 +161,7 @@ fn begin(
     session.attach(&*link);
     session.share(host);
     let (log, concerns) = (Log::kept(real), concerns_of(usage));
-    Ok(serve::accompany(session, link, ready, build, control, CompanionSlot::default(), log, concerns)?)
+    Ok(running::accompany(session, link, ready, build, control, CompanionSlot::default(), log, concerns)?)
 }
 
 /// A session that is to become the one of an image. `devices` are those to use in place of its own.

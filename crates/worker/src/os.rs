@@ -1,5 +1,6 @@
 //! What the process asks of the system: its limits, its address layout, its sandbox, its log.
 
+pub(crate) mod exit;
 pub(crate) mod host_memory;
 pub(crate) mod layout;
 pub(crate) mod log;

@@ -28,16 +28,17 @@ use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused, Ro
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::companion::{Companion, CompanionSlot, CompanionWriter, failed};
+use crate::companion::store::{ImageClient, Input};
+use crate::companion::writer::{CompanionWriter, failed};
+use crate::companion::{Companion, CompanionSlot};
 use crate::control::{self, DaemonMessage};
 use crate::memory::{self, Arenas};
-use crate::monitor::leave;
 use crate::opencl;
+use crate::os::exit::leave;
 use crate::os::log::Log;
 use crate::peers::SessionPeers;
 use crate::reexec;
-use crate::serve::{self, RunningSession, ServerView, lower};
-use crate::store::{ImageClient, Input};
+use crate::running::{self, EmptySession, RunningSession, ServerView, lower};
 use crate::warm::WarmDriver;
 
 /// How often the companion hears how far it is, and how often the process that waits for an order looks who is at the door.
@@ -97,7 +98,7 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
     let _ = next.send(companion);
     let name = rebuilt.name.clone();
     match take_up(rebuilt, build, &ready, &control, &seat, &slot) {
-        Ok(begun) => serve::run(begun, &name),
+        Ok(begun) => running::run(begun, &name),
         Err(reason) => {
             log.line(format_args!("the session {name} could not be taken up: {reason}"));
             leave(1)
@@ -187,17 +188,6 @@ struct RebuiltSession {
     driver: String,
     log: Log,
     concerns: ServerView,
-}
-
-/// A session in which nothing has happened, and what comes with it. As any it is never dropped: of one that cannot be rebuilt the
-/// driver may be copying contents yet.
-pub(crate) struct EmptySession {
-    pub(crate) session: &'static mut dyn Restorable,
-    pub(crate) ranges: Vec<ArenaRange>,
-    /// What its driver calls itself.
-    pub(crate) driver: String,
-    pub(crate) log: Log,
-    pub(crate) concerns: ServerView,
 }
 
 /// Rebuilds what lies on devices; what the companion is told where that fails.
@@ -351,7 +341,7 @@ fn take_up(
     seat.take_up();
     let link = program.open(build, ready, frames).map_err(|error| error.to_string())?;
     session.connect(&*link);
-    let begun = serve::accompany(session.begin(), link, ready.clone(), build, control, seat.clone(), log, concerns);
+    let begun = running::accompany(session.begin(), link, ready.clone(), build, control, seat.clone(), log, concerns);
     let begun = begun.map_err(|error| error.to_string())?;
     if let Some(control) = &begun.session_control {
         let _ = slot.set(control.clone());

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::monitor::leave;
+use crate::os::exit::leave;
 
 /// How long nothing may be asked. The library of programs hangs up much earlier.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -8,8 +8,8 @@
 use katydid_wire::nvml::{Function, code};
 use libloading::os::unix::{Library as Opened, RTLD_LOCAL, RTLD_NOW};
 
-use super::Source;
 use super::arguments::Argument;
+use super::source::Source;
 
 /// Exported by our own library of that name alone.
 const OWN: &[u8] = b"katydid_nvml_marker";

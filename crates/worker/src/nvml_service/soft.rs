@@ -14,7 +14,7 @@ use katydid_wire::facts::{DeviceFacts, Facts};
 use katydid_wire::nvml::{Function, code};
 
 use super::arguments::{Argument, list, text};
-use super::{Processes, Source};
+use super::source::{Processes, Source};
 
 /// Attributes that only NVML's words need.
 const MEMORY_CLOCK: u32 = 36;

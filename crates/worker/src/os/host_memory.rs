@@ -14,8 +14,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::system::sysinfo;
 
 use crate::control;
-use crate::monitor::leave;
-use crate::serve::BROKEN;
+use crate::os::exit::{BROKEN, leave};
 
 /// How much rather than others the kernel ends a worker; 1000 is the most.
 const OOM_SCORE_ADJ: &str = "500";

@@ -6,7 +6,7 @@ use std::panic::{PanicHookInfo, set_hook};
 
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 
-use crate::monitor::leave;
+use crate::os::exit::leave;
 use crate::os::log::Log;
 
 /// Exit status after a fault in our own code.

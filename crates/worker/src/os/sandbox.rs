@@ -63,7 +63,7 @@ pub(crate) enum SandboxError {
 impl Sandbox {
     /// Gives everything else up, in a process of one thread.
     pub(crate) fn enter(&self) -> Result<(), SandboxError> {
-        let allowed = Allowed::by(self);
+        let allowed = self.allowed();
         // Neither the folder nor these calls have been tried with NVIDIA's driver, which has no native code of programs to hold.
         let is_strict = matches!(self, Self::Tenants { .. }) && !files::has_nvidia();
         if is_strict {
@@ -73,6 +73,13 @@ impl Sandbox {
         self.require(give_up_capabilities().map_err(SandboxError::Capabilities))?;
         self.require(calls::restrict(children_only, is_strict))?;
         Ok(())
+    }
+
+    fn allowed(&self) -> Allowed {
+        match self {
+            Self::OwnUser => Allowed::everything(),
+            Self::Tenants { writable, readable } => Allowed::with(readable, writable),
+        }
     }
 
     /// What a layer gives; `None` where it failed and need not hold.

@@ -17,8 +17,6 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope, path_beneath_rules,
 };
 
-use super::Sandbox;
-
 /// What this is written for; a kernel with less holds less.
 const WANTED: ABI = ABI::V6;
 /// `LANDLOCK_CREATE_RULESET_VERSION`
@@ -127,14 +125,15 @@ pub(super) struct Allowed {
 }
 
 impl Allowed {
-    /// Those of a sandbox, as the environment names them. Folders that drivers would make themselves are made.
-    pub(super) fn by(sandbox: &Sandbox) -> Self {
-        match sandbox {
-            Sandbox::OwnUser => Self { readable: Vec::new(), writable: vec![PathBuf::from("/")] },
-            Sandbox::Tenants { writable, readable } => {
-                Self { readable: self::readable(readable), writable: self::writable(writable) }
-            }
-        }
+    /// All that there is to write.
+    pub(super) fn everything() -> Self {
+        Self { readable: Vec::new(), writable: vec![PathBuf::from("/")] }
+    }
+
+    /// What drivers need, as the environment names it, and further files and folders. Folders that drivers would make themselves
+    /// are made.
+    pub(super) fn with(readable: &[PathBuf], writable: &[PathBuf]) -> Self {
+        Self { readable: self::readable(readable), writable: self::writable(writable) }
     }
 
     /// All of them; the folders of settings and devices whole, of which Landlock holds back what is not allowed.

@@ -12,8 +12,8 @@ use katydid_image::Result;
 use katydid_session_core::{Failure, Precopy};
 use katydid_wire::companion::FromWorker;
 
-use crate::companion::{CompanionWriter, failed};
-use crate::store::Output;
+use crate::companion::store::Output;
+use crate::companion::writer::{CompanionWriter, failed};
 
 /// An image that is taken at hand.
 pub(crate) struct Preparation {
@@ -75,7 +75,7 @@ mod tests {
     use katydid_wire::companion::{MAX_MESSAGE, Store, ToWorker};
 
     use super::*;
-    use crate::store::ImageClient;
+    use crate::companion::store::ImageClient;
 
     const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 

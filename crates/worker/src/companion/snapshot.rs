@@ -12,8 +12,8 @@ use katydid_image::Session as Part;
 use katydid_session_core::{CaptureOptions, Checkpointable, Control, Failure, PendingSnapshot, Progress};
 use katydid_wire::companion::FromWorker;
 
-use crate::companion::CompanionWriter;
-use crate::store::Output;
+use crate::companion::store::Output;
+use crate::companion::writer::CompanionWriter;
 
 /// How often the companion hears how far it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);

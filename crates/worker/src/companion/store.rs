@@ -17,7 +17,7 @@ use katydid_wire::companion::{FromWorker, STATE_PIECE, Store, ToWorker};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use crate::companion::CompanionWriter;
+use crate::companion::writer::CompanionWriter;
 
 /// Name of the state with the session's part of the manifest, for an image that is asked for over a connection.
 const PART: &str = "part";

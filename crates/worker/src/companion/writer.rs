@@ -1,0 +1,53 @@
+//! The words of a companion connection: said by several threads, heard by one.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use katydid_transport::{Connection, ControlChannel, ControlError, ControlMessage};
+use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
+
+/// A connection whose words several threads may say; one listens.
+pub(crate) struct CompanionWriter {
+    talk: ControlChannel,
+    speaking: Mutex<()>,
+}
+
+impl CompanionWriter {
+    /// Over a connection that was let in.
+    pub(crate) fn new(line: Connection) -> io::Result<Self> {
+        Ok(Self { talk: ControlChannel::over(line, MAX_MESSAGE)?, speaking: Mutex::new(()) })
+    }
+
+    /// Says one thing.
+    pub(crate) fn say(&self, word: &FromWorker) -> Result<(), ControlError> {
+        let bytes = word.encode()?;
+        let _turn = self.speaking.lock().unwrap_or_else(PoisonError::into_inner);
+        self.talk.send(&bytes, &[])
+    }
+
+    /// The next order, with the descriptor that came with it.
+    pub(crate) fn hear(&self) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
+        decode(self.talk.listen()?)
+    }
+
+    /// The same, if it comes in time.
+    pub(crate) fn hear_within(&self, patience: Duration) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
+        decode(self.talk.receive(patience)?)
+    }
+
+    /// Closes the connection.
+    pub(crate) fn close(&self) {
+        self.talk.close();
+    }
+}
+
+fn decode(mut word: ControlMessage) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
+    Ok((ToWorker::decode(&word.bytes)?, word.fds.pop()))
+}
+
+/// The answer to an order that cannot be carried out.
+pub(crate) fn failed(why: impl std::fmt::Display) -> FromWorker {
+    FromWorker::Failed { text: why.to_string() }
+}

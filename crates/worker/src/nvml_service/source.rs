@@ -1,0 +1,14 @@
+//! What a source of answers is, and what the server tells it.
+
+use katydid_wire::nvml::Function;
+
+use super::arguments::Argument;
+
+/// What answers.
+pub(super) trait Source {
+    /// Calls a function with what was given: NVML's code, and the bytes of each thing that it wrote, in order.
+    fn call(&mut self, function: &'static Function, given: &[Argument]) -> (u32, Vec<Vec<u8>>);
+}
+
+/// A process that uses the device as far as the server knows, and the bytes that it holds.
+pub(super) type Processes = Vec<(u32, u64)>;

@@ -1,0 +1,32 @@
+//! What a worker is told on its command line.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use katydid_driver::DriverChoice;
+use katydid_session::ImageStore;
+
+use crate::os::sandbox::Sandbox;
+
+/// The options of a worker.
+#[derive(Debug)]
+pub struct WorkerOptions {
+    /// The socket pair to the daemon, of type `SOCK_SEQPACKET`.
+    pub control: OwnedFd,
+    /// Which driver to open.
+    pub driver: DriverChoice,
+    /// Where softcuda is installed, when that is known.
+    pub soft: Option<PathBuf>,
+    /// Softcuda is no driver to open.
+    pub requires_gpu: bool,
+    /// Images that programs have sent, where the server keeps them.
+    pub images: Option<ImageStore>,
+    /// Most bytes of the machine's own memory that it may hold; none: what is usual.
+    pub host_memory: Option<u64>,
+    /// Only to answer questions about the devices.
+    pub watches: bool,
+    /// Sessions keep a journal, without which they cannot be saved: what keeping one costs can be measured so.
+    pub has_journal: bool,
+    /// What it may use once it has given up the rest; none: it gives up nothing.
+    pub sandbox: Option<Sandbox>,
+}

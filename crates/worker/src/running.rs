@@ -1,0 +1,134 @@
+//! A session with its program: what accompanies it, and how it ends.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use katydid_session_core::{Checkpointable, Control, Failure, Restorable};
+use katydid_transport::{AcceptError, WorkerLink};
+use katydid_wire::handshake::{ArenaRange, Build, Ready};
+
+use crate::attach::AttachPoint;
+use crate::companion::CompanionSlot;
+use crate::companion::snapshot::PendingSnapshots;
+use crate::monitor::{self, UsageOf, UsageReporter};
+use crate::os::exit::{BROKEN, leave};
+use crate::os::log::Log;
+use crate::peers::SessionPeers;
+
+/// Why a program was turned away.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServeError {
+    /// The system does not let the worker prepare.
+    #[error("the worker cannot {what}: {source}")]
+    System {
+        /// What it tried.
+        what: &'static str,
+        /// The system's words.
+        source: std::io::Error,
+    },
+    /// The handshake failed; the program was told.
+    #[error(transparent)]
+    Accept(#[from] AcceptError),
+}
+
+/// What of a session concerns the server.
+pub(crate) struct ServerView {
+    pub(crate) usage: UsageOf,
+    pub(crate) neighbourhood: SessionPeers,
+}
+
+/// A session with its program, and what accompanies it. It is never dropped: the driver may use its memory until the process ends.
+pub(crate) struct RunningSession {
+    session: &'static mut dyn Checkpointable,
+    link: Box<dyn WorkerLink>,
+    log: Arc<Log>,
+    under_way: PendingSnapshots,
+    meter: UsageReporter,
+    /// For companions; none where there can be none.
+    pub(crate) session_control: Option<Control>,
+}
+
+/// A session in which nothing has happened, and what comes with it. As any it is never dropped: of one that cannot be rebuilt the
+/// driver may be copying contents yet.
+pub(crate) struct EmptySession {
+    pub(crate) session: &'static mut dyn Restorable,
+    pub(crate) ranges: Vec<ArenaRange>,
+    /// What its driver calls itself.
+    pub(crate) driver: String,
+    pub(crate) log: Log,
+    pub(crate) concerns: ServerView,
+}
+
+/// Starts the monitor and opens the door to visitors.
+///
+/// # Errors
+///
+/// What the system refuses.
+#[expect(clippy::too_many_arguments, reason = "the parts of a worker come together here")]
+pub(crate) fn accompany(
+    session: &'static mut dyn Checkpointable,
+    link: Box<dyn WorkerLink>,
+    ready: Ready,
+    build: &Build,
+    control: &OwnedFd,
+    seat: CompanionSlot,
+    log: Log,
+    concerns: ServerView,
+) -> Result<RunningSession, ServeError> {
+    let failed = |what| move |source| ServeError::System { what, source };
+    let ServerView { usage, neighbourhood } = concerns;
+    let log = Arc::new(log);
+    let under_way = seat.under_way.clone();
+    let mut session_control = None;
+    if let Some(link_control) = link.link_control() {
+        let again = || control.try_clone().map_err(failed("watch the server"));
+        let settle = under_way.clone();
+        let meter = UsageReporter::new(again()?, Arc::clone(&usage));
+        monitor::start(link_control.clone(), meter, move || settle.settle()).map_err(failed("start a thread"))?;
+        let (control, build, controlled) = (again()?, build.clone(), session.control(link_control));
+        session_control = Some(controlled.clone());
+        neighbourhood.connect(again()?);
+        let door =
+            AttachPoint { control, build, ready, session: controlled, seat, neighbourhood, log: Arc::clone(&log) };
+        door.open().map_err(failed("start a thread"))?;
+    }
+    let meter = UsageReporter::new(control.try_clone().map_err(failed("watch the server"))?, usage);
+    Ok(RunningSession { session, link, log, under_way, meter, session_control })
+}
+
+/// Serves to the end, and leaves the process with it; snapshots that are being written are finished first.
+pub(crate) fn run(begun: RunningSession, name: &str) -> ! {
+    let outcome = begun.session.serve(Box::leak(begun.link));
+    begun.under_way.settle();
+    begun.meter.tell_end();
+    end(&begun.log, name, outcome)
+}
+
+/// Says how it ended, and leaves without waiting for anything.
+fn end(log: &Log, name: &str, outcome: Result<(), Failure>) -> ! {
+    match outcome {
+        Ok(()) => leave(0),
+        Err(error) => {
+            log.line(format_args!("the session of {name} was ended: {error}"));
+            leave(BROKEN)
+        }
+    }
+}
+
+/// The lower of two limits, of which 0 is none.
+pub(crate) fn lower(program: u64, daemon: u64) -> u64 {
+    match (program, daemon) {
+        (0, other) | (other, 0) => other,
+        (program, daemon) => program.min(daemon),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lower_limit_counts() {
+        assert_eq!([lower(0, 0), lower(5, 0), lower(0, 7), lower(5, 7), lower(9, 7)], [0, 5, 7, 5, 7]);
+    }
+}
