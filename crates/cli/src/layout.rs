@@ -16,7 +16,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use crate::opencl;
+use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 
 /// The variable that overrides the place of the libraries.
 pub(crate) const VARIABLE: &str = "KATYDID_LIB";
@@ -108,7 +108,7 @@ impl Layout {
     /// of OpenCL, our library under its name.
     pub(crate) fn program_search(&self) -> OsString {
         let search = first(&self.shim_folder(), env::var_os(SEARCH).as_deref());
-        match opencl::has_loader() || !self.loader_folder().is_dir() {
+        match has_loader() || !self.loader_folder().is_dir() {
             true => search,
             false => joined(env::split_paths(&search).chain([self.loader_folder()])),
         }
@@ -124,6 +124,13 @@ impl Layout {
         let path = self.shim();
         if path.is_file() { Ok(()) } else { Err(LayoutError::Missing { path }) }
     }
+}
+
+/// Whether a program that is linked with a loader of OpenCL finds one.
+#[expect(unsafe_code, reason = "opens the loader's library to see whether there is one")]
+pub(crate) fn has_loader() -> bool {
+    // SAFETY: a loader does nothing before its first call; what it would do is what it does in every OpenCL program.
+    unsafe { Library::open(Some(LOADER), RTLD_LAZY | RTLD_LOCAL) }.is_ok()
 }
 
 /// A search path with `folder` first, and not again further on.

@@ -24,6 +24,7 @@ mod doctor;
 mod layout;
 mod opencl;
 mod output;
+mod rank_job;
 mod server;
 mod supervise;
 mod trace;
@@ -36,13 +37,14 @@ use clap::error::ErrorKind;
 use crate::args::flags::{Command, Flags};
 use crate::output::document::JsonDestination;
 use crate::output::failure::{Failure, Outcome};
+use crate::output::report::report;
 
 fn main() -> ExitCode {
     let flags = match Flags::try_parse() {
         Ok(flags) => flags,
         Err(error) => return usage(&error),
     };
-    run(flags.command).unwrap_or_else(|failure| failure.report())
+    run(flags.command).unwrap_or_else(|failure| report(&failure))
 }
 
 /// Sees to what is common to all commands, and does one.
@@ -79,7 +81,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     {
         let _ = output::document::want(&JsonDestination::Output);
     }
-    Failure::usage(args::mistake::one_line(&error.to_string(), &arguments)).report()
+    report(&Failure::usage(args::mistake::one_line(&error.to_string(), &arguments)))
 }
 
 fn dispatch(command: Command) -> Outcome {

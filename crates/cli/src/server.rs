@@ -6,5 +6,6 @@ pub(crate) mod isolation;
 pub(crate) mod module_cache;
 pub(crate) mod mps;
 pub(crate) mod private_server;
+pub(crate) mod start;
 pub(crate) mod worker_env;
 pub(crate) mod worker_user;

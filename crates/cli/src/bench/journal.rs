@@ -18,12 +18,12 @@ use std::{fs, thread};
 use katydid_worker::BenchedCall;
 use serde::Serialize;
 
-use super::body::BATCH;
 use super::cuda::{Cuda, CudaError};
+use super::empty_kernel::{KERNEL, PTX};
 use super::figures::median;
-use super::parts::{KERNEL, PTX};
+use super::sampling::BATCH;
 use super::sessions::Program;
-use super::{Setup, Way};
+use super::setup::{Setup, Way};
 use crate::args::flags::BenchFlags;
 use crate::layout::Layout;
 use crate::output::document;

@@ -10,6 +10,7 @@
 mod body;
 mod checkpoint;
 mod cuda;
+mod empty_kernel;
 mod figures;
 mod journal;
 mod network;
@@ -18,14 +19,13 @@ mod opencl;
 mod opencl_calls;
 mod parts;
 mod report;
+mod sampling;
 mod sessions;
+mod setup;
 mod soft;
 
-use std::ffi::OsString;
 use std::io;
-use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
-use std::thread;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use katydid_transport::Address;
@@ -35,15 +35,16 @@ use crate::args::flags::{
 };
 use crate::commands::certs::{self, Loopback};
 use crate::commands::probe::{DriverFacts, Probe, probe_apart};
-use crate::layout::{self, Layout};
+use crate::layout::Layout;
 use crate::output::document;
 use crate::output::failure::{Failure, Outcome};
 use crate::output::terminal::Progress;
-use crate::server::address;
 use crate::server::mps::Mps;
 use crate::server::private_server::PrivateServer;
-use body::Report;
-use report::{Comparison, Way};
+use network::PLAIN;
+use report::Comparison;
+use sampling::Report;
+use setup::{Setup, Way, native_search, prepared, wait_until_warm};
 
 /// Rounds, if time allows; each figure is the median over them.
 const ROUNDS: u32 = 4;
@@ -58,15 +59,8 @@ const COLD_STARTS: u32 = 3;
 const SESSIONS: [(usize, &str); 3] = [(1, "sessions_1"), (8, "sessions_8"), (64, "sessions_64")];
 /// More of them are many: left out of quick runs, and measured last, since making 64 contexts can take half a minute.
 const FEW_SESSIONS: usize = 8;
-/// Connections of a plain copy, and the key.
-const PLAIN: [(usize, &str); 3] = [(1, "plain_64m_1"), (4, "plain_64m_4"), (8, "plain_64m_8")];
 /// The number that stands for a machine itself in addresses of vsock.
 const THIS_MACHINE: u32 = 1;
-/// The variable that chooses between shared memory and the socket.
-const LINK: &str = "KATYDID_LINK";
-/// How long a worker may take to become ready.
-const WORKER_READY_TIMEOUT: Duration = Duration::from_secs(120);
-
 /// The measuring program.
 pub(crate) fn body(flags: &BenchBodyFlags) -> Outcome {
     body::main(flags)
@@ -132,17 +126,6 @@ pub(crate) fn main(flags: &BenchFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A way with what its measuring program needs.
-struct Setup {
-    way: Way,
-    /// The loader's search path; `None` unsets it.
-    search: Option<OsString>,
-    /// The server, except for the native way.
-    server: Option<Address>,
-    /// Frames go over the socket, even where there could be shared memory.
-    stream: bool,
-}
-
 /// Native first, then one server's two addresses: the shim makes shared memory of the unix socket unless it is told not to.
 fn ways(flags: &BenchFlags, layout: &Layout, driver: &DriverFacts, server: &PrivateServer) -> Vec<Setup> {
     let search = native_search(layout, &driver.path);
@@ -175,15 +158,6 @@ fn sealed(layout: &Layout, server: &PrivateServer, certs: &Loopback) -> Option<S
 fn between_machines(layout: &Layout, server: &PrivateServer) -> Option<Setup> {
     let address = server.addresses().iter().find(|address| matches!(address, Address::Vsock { .. }))?.clone();
     Some(Setup { way: Way::Vsock, search: Some(layout.program_search()), server: Some(address), stream: true })
-}
-
-/// Where the loader finds the very driver that the workers opened.
-fn native_search(layout: &Layout, driver: &Path) -> Option<OsString> {
-    let rest = layout.driver_search();
-    match driver.parent().filter(|folder| folder.is_absolute()) {
-        Some(folder) => Some(layout::first(folder, rest.as_deref())),
-        None => rest,
-    }
 }
 
 /// When nothing more is begun; never, where a number of rounds is asked for and no time.
@@ -232,21 +206,6 @@ fn measure_round(
         comparison.add(setup.way, run(setup.way, command)?);
     }
     comparison.end_round();
-    Ok(())
-}
-
-/// A program that meets no ready worker would measure the driver's start.
-fn wait_until_warm(server: &PrivateServer) -> Result<(), Failure> {
-    let deadline = Instant::now() + WORKER_READY_TIMEOUT;
-    while server.workers().ready == 0 {
-        if let Some(reason) = server.workers().last_failure {
-            return Err(Failure::server(format!("cannot measure: no worker starts: {reason}")));
-        }
-        if Instant::now() > deadline {
-            return Err(Failure::server("cannot measure: no worker became ready: see `katydid doctor`"));
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
     Ok(())
 }
 
@@ -322,26 +281,10 @@ fn measure_cold(flags: &BenchFlags, ways: &[Setup], comparison: &mut Comparison)
     Ok(())
 }
 
-/// The measuring program, ready to be started on a way.
-fn prepared(setup: &Setup) -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg("bench-body");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    match &setup.search {
-        Some(search) => command.env(layout::SEARCH, search),
-        None => command.env_remove(layout::SEARCH),
-    };
-    if let Some(server) = &setup.server {
-        command.env(address::VARIABLE, server.to_string());
-        command.env(LINK, if setup.stream { "stream" } else { "shm" });
-    }
-    command
-}
-
 /// One run of the measuring program. Its start is stamped as late as possible, so that first calls compare.
 fn run(way: Way, mut command: Command) -> Result<Report, Failure> {
     let fail = |reason: String| Failure::work(format!("cannot measure {}: {reason}", way.title()));
-    command.args(["--started", &body::now().to_string()]);
+    command.args(["--started", &sampling::now().to_string()]);
     let output = command.output().map_err(|error| fail(error.to_string()))?;
     if !output.status.success() {
         return Err(fail(format!("the measuring program ended with {} (its message stands above)", output.status)));

@@ -5,6 +5,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Instant;
 
+/// Connections of a plain copy, and the key.
+pub(super) const PLAIN: [(usize, &str); 3] = [(1, "plain_64m_1"), (4, "plain_64m_4"), (8, "plain_64m_8")];
 /// Bytes of one copy, all connections together.
 pub(super) const BYTES: usize = 64 << 20;
 /// What is written at a time.

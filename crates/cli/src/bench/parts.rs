@@ -10,15 +10,8 @@ mod modules;
 mod objects;
 mod threads;
 
-use std::ffi::CStr;
-
-use super::body::Body;
-
-/// An empty kernel; every GPU that CUDA 13 knows takes it.
-pub(super) const PTX: &CStr =
-    c".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry nothing()\n{\n    ret;\n}\n";
-/// Its name.
-pub(super) const KERNEL: &CStr = c"nothing";
+use super::empty_kernel::{KERNEL, PTX};
+use super::sampling::Body;
 
 /// Every part; what takes seconds comes last.
 pub(super) fn measure(body: &mut Body) {

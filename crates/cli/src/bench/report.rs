@@ -5,51 +5,17 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::PLAIN;
-use super::body::{Outcomes, Report};
 use super::figures::{FIGURES, Figure, Idle, Timing, duration, median};
 use super::journal::{self, Costs};
+use super::network::PLAIN;
+use super::sampling::{Outcomes, Report};
+use super::setup::Way;
 use crate::args::size::Size;
 use crate::commands::probe::DriverFacts;
 use crate::output::table::{Align, Table};
 
 /// Copies that are held against plain ones of as many bytes.
 const BULK: [&str; 4] = ["htod_64m_pageable", "htod_64m_pinned", "dtoh_64m_pageable", "dtoh_64m_pinned"];
-
-/// A way from the measuring program to the driver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Way {
-    /// The driver itself.
-    Native,
-    /// Katydid over shared memory.
-    Shm,
-    /// Katydid over a unix socket.
-    Unix,
-    /// Katydid over TCP on loopback.
-    Tcp,
-    /// The same behind TLS.
-    Tls,
-    /// Katydid over vsock of this machine.
-    Vsock,
-    /// Katydid over shared memory, kernels of several sessions beside each other.
-    Mps,
-}
-
-impl Way {
-    /// For people.
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Shm => "katydid shm",
-            Self::Unix => "katydid unix",
-            Self::Tcp => "katydid tcp",
-            Self::Tls => "katydid tls",
-            Self::Vsock => "katydid vsock",
-            Self::Mps => "katydid mps",
-        }
-    }
-}
 
 /// The runs of all ways.
 #[derive(Debug)]

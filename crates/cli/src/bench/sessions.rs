@@ -6,8 +6,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use super::cuda::Cuda;
-use super::parts::{KERNEL, PTX};
-use super::{Setup, prepared};
+use super::empty_kernel::{KERNEL, PTX};
+use super::setup::{Setup, prepared};
 use crate::output::failure::{Failure, Outcome};
 
 /// How long they work.

@@ -1,5 +1,5 @@
-//! Ranks of MPI that begin by `katydid run` below a launcher that did not (`katydid_job::supervisor::ranks`): how one comes into the job of
-//! all, and the hidden command that supervises that.
+//! The hidden command that supervises ranks of MPI that begin by `katydid run` below a launcher that did not
+//! (`katydid_job::supervisor::ranks`, `rank_job.rs`).
 //!
 //! `katydid job-ranks` is run twice: by the rank that comes first, and by that process, which ends at once, so that the
 //! supervisor is no process's descendant. It says `ready` to the rank, or why it cannot be that.
@@ -7,70 +7,26 @@
 use std::cell::Cell;
 use std::env;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
 use katydid_job::process::inherited_fds;
 use katydid_job::process::tree;
-use katydid_job::supervisor::folder::FolderError;
-use katydid_job::supervisor::ranks::{Launcher, RankPlace};
+use katydid_job::supervisor::ranks::Launcher;
 use rustix::process::setsid;
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 use crate::args::flags::RanksFlags;
 use crate::commands::guard::drop_signals;
 use crate::commands::run::Launch;
-use crate::output::failure::{Failure, Outcome, say};
+use crate::output::failure::{Failure, Outcome};
+use crate::rank_job::{COMMAND, READY};
 
-const READY: &str = "ready";
-const COMMAND: &str = "job-ranks";
 /// Between two looks whether our parent has ended.
 const PARENT_POLL_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Why ranks are no job together.
-#[derive(Debug, thiserror::Error)]
-enum JoinError {
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    #[error("cannot start a supervisor: {0}")]
-    Start(#[from] io::Error),
-    #[error("{0}")]
-    Said(String),
-}
-
-/// The place of the job of this rank's launcher. Without one the rank is a job of its own.
-pub(crate) fn join() -> Option<RankPlace> {
-    let Some(launcher) = Launcher::ours() else {
-        // Others have none either.
-        if env::var_os("OMPI_COMM_WORLD_RANK").is_some_and(|rank| rank == "0") {
-            say(
-                "each rank is a job of its own, and no checkpoint can bring it back: what launches them is not known; begin it by `katydid run` too",
-            );
-        }
-        return None;
-    };
-    let place = launcher.job(|| start(launcher));
-    let place = place.and_then(|place| place.ok_or_else(|| JoinError::Said("its supervisor is gone".to_owned())));
-    let said = |error: &JoinError| {
-        let launcher = launcher.name();
-        say(format_args!("this rank of {launcher} is a job of its own, and no checkpoint can bring it back: {error}"));
-    };
-    place.inspect_err(said).ok()
-}
-
-/// Starts the supervisor with the flags of this rank, and waits until it is ready.
-fn start(launcher: Launcher) -> Result<(), JoinError> {
-    let mut command = Command::new(env::current_exe()?);
-    command.args([COMMAND, "--launcher", &launcher.pid().to_string()]).args(env::args_os().skip(2));
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let mut said = String::new();
-    child.stdout.take().map(|mut stdout| stdout.read_to_string(&mut said)).transpose()?;
-    child.wait()?;
-    if said == READY { Ok(()) } else { Err(JoinError::Said(said)) }
-}
 
 /// Runs the command: the first time as a rank's child, then as no process's.
 pub(crate) fn main(flags: &RanksFlags) -> Outcome {

@@ -25,12 +25,12 @@ use crate::args::flags::{Link, RunFlags, SessionFlags};
 use crate::args::periodic::Periodic;
 use crate::args::variables;
 use crate::commands::checkpoint;
-use crate::commands::ranks;
-use crate::commands::serve::REQUIRE_GPU;
 use crate::layout::{self, Layout};
-use crate::output::failure::{Failure, Outcome, say};
+use crate::output::failure::{Failure, Outcome, RunError, say};
+use crate::rank_job;
 use crate::server::address::{self, NamedServer};
 use crate::server::private_server::PrivateServer;
+use crate::server::start::REQUIRE_GPU;
 use crate::supervise;
 
 /// Exit code of a program that was ended because it is in an image: sysexits' "try again".
@@ -53,23 +53,6 @@ const FOR_SOFTCUDA: [(&str, &str); 2] = [("CUPY_COMPILE_WITH_PTX", "1"), ("CUPY_
 
 /// Devices of NVIDIA's kernel module, and of Windows' one below WSL.
 const GPU_DEVICES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
-
-/// The program could not be executed.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot run the program: {}: {source}: check its name, PATH and permissions", program.display())]
-pub(crate) struct RunError {
-    /// As given, before the search in PATH.
-    program: PathBuf,
-    /// What the system said.
-    source: io::Error,
-}
-
-impl RunError {
-    /// As a shell: 127 when there is no such program, 126 when it is none.
-    pub(crate) fn exit_code(&self) -> u8 {
-        if self.source.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
-    }
-}
 
 /// A program that is ready to be started under Katydid.
 #[derive(Debug)]
@@ -151,7 +134,7 @@ impl Launch {
         if let Some(known) = &self.known {
             reach(known, self.requires_gpu, &mut self.command)?;
         }
-        Ok(ranks::join())
+        Ok(rank_job::join())
     }
 
     /// Supervises ranks of MPI until their launcher has ended; `ready` is called once they may begin.
@@ -446,12 +429,5 @@ mod tests {
         let known = NamedServer { address: "tcp://h:1".parse().unwrap(), origin: address::Origin::Flag };
         assert!(matches!(check_link(Some(Link::Shm), Some(&known)), Err(Failure::Usage(_))));
         assert!(check_link(None, Some(&known)).is_ok() && check_link(Some(Link::Shm), None).is_ok());
-    }
-
-    #[test]
-    fn exit_codes_are_those_of_a_shell() {
-        let error = |kind| RunError { program: "x".into(), source: io::Error::from(kind) };
-        assert_eq!(error(io::ErrorKind::NotFound).exit_code(), 127);
-        assert_eq!(error(io::ErrorKind::PermissionDenied).exit_code(), 126);
     }
 }

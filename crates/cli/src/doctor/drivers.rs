@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::args::size::Size;
 use crate::commands::probe::{DriverFacts, Probe, opencl_apart, probe_apart};
 use crate::doctor::finding::Finding;
-use crate::layout::{LOADER, Layout};
-use crate::opencl::{Drivers, has_loader};
+use crate::layout::{LOADER, Layout, has_loader};
+use crate::opencl::Drivers;
 
 /// Where the kernel module says its version.
 const NVIDIA_VERSION: &str = "/sys/module/nvidia/version";

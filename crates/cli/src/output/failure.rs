@@ -5,13 +5,28 @@
 
 use std::fmt::Display;
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
-
-use crate::commands::run::RunError;
-use crate::output::document;
 
 /// What the shell learns from a command that did its work.
 pub(crate) type Outcome = Result<ExitCode, Failure>;
+
+/// The program could not be executed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot run the program: {}: {source}: check its name, PATH and permissions", program.display())]
+pub(crate) struct RunError {
+    /// As given, before the search in PATH.
+    pub(crate) program: PathBuf,
+    /// What the system said.
+    pub(crate) source: io::Error,
+}
+
+impl RunError {
+    /// As a shell: 127 when there is no such program, 126 when it is none.
+    pub(crate) fn exit_code(&self) -> u8 {
+        if self.source.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+    }
+}
 
 /// Why a command did not do its work; the codes are those of `katydid --help`.
 #[derive(Debug, thiserror::Error)]
@@ -49,22 +64,8 @@ impl Failure {
         Self::Server(error.to_string())
     }
 
-    /// Writes the line, completes the document that `--json` owes, and gives the code. A reader that has read enough is no
-    /// failure.
-    pub(crate) fn report(&self) -> ExitCode {
-        if let Self::Output(error) = self
-            && error.kind() == io::ErrorKind::BrokenPipe
-        {
-            return ExitCode::SUCCESS;
-        }
-        let line = in_one_line(&self.to_string());
-        say(&line);
-        document::close(Some(&line), self.status());
-        ExitCode::from(self.status())
-    }
-
     /// The exit status.
-    fn status(&self) -> u8 {
+    pub(crate) fn status(&self) -> u8 {
         match self {
             Self::CommandWork(_) | Self::Output(_) => 1,
             Self::Usage(_) => 2,
@@ -72,12 +73,6 @@ impl Failure {
             Self::Program(error) => error.exit_code(),
         }
     }
-}
-
-/// A text of several lines, such as a library's or one with a name that has them, in one.
-fn in_one_line(text: &str) -> String {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.collect::<Vec<_>>().join(" ")
 }
 
 /// Writes one line for the user; a closed standard error loses it. Names in it come from elsewhere: what a terminal would obey
@@ -95,7 +90,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_one_line() {
-        assert_eq!(in_one_line("cannot open a\nb:\n\n  no such file\n"), "cannot open a b: no such file");
+    fn exit_codes_are_those_of_a_shell() {
+        let error = |kind| RunError { program: "x".into(), source: io::Error::from(kind) };
+        assert_eq!(error(io::ErrorKind::NotFound).exit_code(), 127);
+        assert_eq!(error(io::ErrorKind::PermissionDenied).exit_code(), 126);
     }
 }

@@ -16,7 +16,6 @@ use katydid_daemon::WorkerUser;
 use katydid_scratch::Scratch;
 
 use crate::args::config::{self, Config};
-use crate::args::flags::ServeFlags;
 use crate::args::size::Size;
 use crate::output::failure::{Failure, say};
 
@@ -51,10 +50,15 @@ impl ModuleCache {
     /// # Errors
     ///
     /// The config file is wrong, or a folder that the user named cannot be used.
-    pub(crate) fn prepare(flags: &ServeFlags, user: Option<&WorkerUser>) -> Result<Option<Self>, Failure> {
+    pub(crate) fn prepare(
+        named: Option<PathBuf>,
+        wanted: Option<Size>,
+        quiet: bool,
+        user: Option<&WorkerUser>,
+    ) -> Result<Option<Self>, Failure> {
         let (config, file) = read_config()?;
-        let size = size(flags.module_cache_size, &config, &file)?;
-        if let Some(named) = flags.module_cache.clone().or(config.module_cache) {
+        let size = size(wanted, &config, &file)?;
+        if let Some(named) = named.or(config.module_cache) {
             let folder = std::path::absolute(&named).unwrap_or(named);
             make_private(&folder, user).map_err(Failure::usage)?;
             return Ok(Some(Self { folder, size, _scratch: None }));
@@ -63,7 +67,7 @@ impl ModuleCache {
         let lasting = if user.is_none() { default_folder(|name| env::var_os(name)) } else { None };
         match lasting.map(|folder| make_private(&folder, user).map(|()| folder)) {
             Some(Ok(folder)) => return Ok(Some(Self { folder, size, _scratch: None })),
-            Some(Err(error)) if !flags.quiet => say(format_args!("{error}; it goes with this server")),
+            Some(Err(error)) if !quiet => say(format_args!("{error}; it goes with this server")),
             _ => {}
         }
         let scratch = Scratch::new("modules").ok().filter(|scratch| give(scratch.path(), user).is_ok());

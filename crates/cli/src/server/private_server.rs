@@ -9,10 +9,10 @@ use katydid_job::supervisor::registry::Registered;
 use katydid_scratch::Scratch;
 use katydid_transport::Address;
 
-use crate::commands::serve;
 use crate::output::failure::Failure;
 use crate::server::isolation::confine_to_user;
 use crate::server::mps::Mps;
+use crate::server::start;
 
 /// What chooses among devices: on a server of its own, a program is the only one who does.
 const CHOICES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
@@ -42,7 +42,7 @@ impl PrivateServer {
     /// The same, for a driver that the command line names: a library that cannot be opened is told of before a program starts.
     pub(crate) fn start_named(driver: &str) -> Result<Self, Failure> {
         let server = Self::start(driver)?;
-        serve::check_named(&server.server, driver)?;
+        start::check_named(&server.server, driver)?;
         Ok(server)
     }
 
@@ -81,7 +81,7 @@ impl PrivateServer {
             Failure::server(format!("cannot make a private folder: {error}; set TMPDIR to one with room"))
         })?;
         let listen = [Address::Unix(folder.path().join(SOCKET))].into_iter().chain(further.iter().cloned()).collect();
-        let mut config = serve::config(listen, folder.path().join(ADMIN_SOCKET), driver)?;
+        let mut config = start::config(listen, folder.path().join(ADMIN_SOCKET), driver)?;
         // What goes wrong is told to the program, which says it.
         config.verbosity = Verbosity::Private;
         config.hello_patience = HELLO_TIMEOUT;
@@ -89,7 +89,7 @@ impl PrivateServer {
         config.worker.unset.extend(CHOICES.map(OsString::from));
         confine_to_user(&mut config.worker);
         change(&mut config);
-        let server = serve::start(config, requires_gpu)?;
+        let server = start::start(config, requires_gpu)?;
         let registered = Registered::new(server.admin()).ok();
         Ok(Self { server, _registered: registered, _folder: folder })
     }

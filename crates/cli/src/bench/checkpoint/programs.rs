@@ -4,8 +4,9 @@
 //! The program computes freely when the checkpoint comes, ends with it, and goes on once it is restored. Where it then
 //! is, and with what, must be what the same program finds that no process disturbed.
 
+use super::bench::{Bench, job_name};
 use super::report::{CheckpointFigures, Measured, ProgramRow};
-use super::{Bench, job_name};
+
 use crate::args::flags::Computation;
 
 /// Checkpoints and restores of each program; the medians count.

@@ -5,12 +5,14 @@ use std::process::Command;
 
 use katydid_driver::DriverChoice;
 
+use super::bench::{Bench, job_name, katydid};
+use super::native;
 use super::report::{CheckpointFigures, Measured, SizeRow};
 use super::subject::Subject;
-use super::{Bench, job_name, katydid, native};
+
 use crate::args::flags::Against;
 use crate::args::size::Size;
-use crate::bench::native_search;
+use crate::bench::setup::native_search;
 use crate::layout;
 
 /// Sizes where a GPU is, in bytes, and where none is.

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use self::body::Report;
 use crate::args::flags::{Against, BenchFlags, BenchOpenclBodyFlags};
+use crate::bench::setup::wait_until_warm;
 use crate::layout::{self, Layout};
 use crate::output::document;
 use crate::output::failure::{Failure, Outcome};
@@ -88,7 +89,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     for round in 1..=if flags.quick { QUICK_ROUNDS } else { ROUNDS } {
         for way in &ways {
             progress.show(&format!("round {round}: {}", way.name));
-            super::wait_until_warm(&server)?;
+            wait_until_warm(&server)?;
             best.keep(way.name, run(&layout, way, flags.quick)?);
         }
     }

@@ -4,10 +4,10 @@
 use std::io::Write;
 use std::net::TcpStream;
 
-use crate::bench::body::{Body, Samples};
 use crate::bench::cuda::objects::Event;
 use crate::bench::cuda::{Cuda, CudaError, Pinned};
 use crate::bench::network::{self, BYTES, PIECE_BYTES};
+use crate::bench::sampling::{Body, Samples};
 
 const CONNECTIONS: usize = 8;
 /// What one of them sends.

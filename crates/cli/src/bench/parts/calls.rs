@@ -1,7 +1,7 @@
 //! Calls that carry nothing: round trips, launches, events, streams.
 
-use crate::bench::body::{BATCH, Body, batches, each};
 use crate::bench::cuda::{Cuda, CudaError};
+use crate::bench::sampling::{BATCH, Body, batches, each};
 
 pub(super) fn measure(body: &mut Body) {
     let often = body.plan.repetitions;

@@ -2,10 +2,10 @@
 
 use std::thread;
 
-use crate::bench::body::{BATCH, Body, Samples, batches, each};
 use crate::bench::cuda::rows::Shape;
 use crate::bench::cuda::{Cuda, CudaError, Pinned};
 use crate::bench::noise::noise;
+use crate::bench::sampling::{BATCH, Body, Samples, batches, each};
 
 const MIB: usize = 1 << 20;
 /// Source of the small asynchronous copy.

@@ -1,7 +1,7 @@
 //! Launches of graphs: chains of empty kernels, waited for.
 
-use crate::bench::body::{Body, Samples, each};
 use crate::bench::cuda::Cuda;
+use crate::bench::sampling::{Body, Samples, each};
 
 /// Nodes of a chain, and the key.
 const CHAINS: [(u32, &str); 3] = [(1, "graph_1"), (100, "graph_100"), (10_000, "graph_10000")];

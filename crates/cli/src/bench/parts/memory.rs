@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use crate::bench::body::{BATCH, Body, Samples, batches, each};
 use crate::bench::cuda::{Cuda, CudaError};
+use crate::bench::sampling::{BATCH, Body, Samples, batches, each};
 
 const MIB: usize = 1 << 20;
 /// What the caching allocator of PyTorch asks a driver for while a model grows: small pools, large ones, and blocks of

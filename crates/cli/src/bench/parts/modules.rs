@@ -3,8 +3,8 @@
 
 use std::ffi::{CStr, CString};
 
-use super::PTX;
-use crate::bench::body::{Body, each};
+use crate::bench::empty_kernel::PTX;
+use crate::bench::sampling::{Body, each};
 
 /// Kernels of the larger one.
 const KERNELS: usize = 200;

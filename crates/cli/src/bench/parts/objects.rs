@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use crate::bench::body::{BATCH, Body, Samples, batches};
 use crate::bench::cuda::objects::Event;
 use crate::bench::cuda::{Cuda, CudaError};
+use crate::bench::sampling::{BATCH, Body, Samples, batches};
 
 pub(super) fn measure(body: &mut Body) {
     if !body.has_time() {

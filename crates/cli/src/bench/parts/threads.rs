@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use crate::bench::body::{Body, Samples, each};
 use crate::bench::cuda::{Cuda, CudaError};
+use crate::bench::sampling::{Body, Samples, each};
 
 /// Samples of each rate.
 const SAMPLES: u32 = 5;

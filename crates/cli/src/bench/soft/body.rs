@@ -9,6 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 use super::cuda::Soft;
+use super::device::Device;
 use super::opencl::OpenCl;
 use super::work::{WORKS, Work};
 use crate::args::flags::{BenchSoftBodyFlags, SoftDevice};
@@ -18,20 +19,6 @@ use crate::output::failure::{Failure, Outcome};
 /// How long a kernel is measured: the best launch of that time counts, since everything that disturbs makes it slower.
 const TIME: Duration = Duration::from_millis(700);
 const QUICK_TIME: Duration = Duration::from_millis(150);
-
-/// A device under test.
-pub(super) trait Device {
-    /// Makes the kernel and the buffers of `work` the current ones, with their first content.
-    fn prepare(&mut self, work: &Work) -> Result<(), String>;
-    /// One launch, to its end.
-    fn run(&mut self, work: &Work) -> Result<(), String>;
-    /// The buffer with the result.
-    fn result(&mut self, work: &Work) -> Result<Vec<u32>, String>;
-    /// Warp instructions so far, if it counts them.
-    fn executed(&self) -> Option<u64>;
-    /// What it is.
-    fn name(&self) -> String;
-}
 
 /// What one run prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use std::ptr;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use super::body::Device;
+use super::device::Device;
 use super::work::{Argument, Work};
 
 type Handle = *mut c_void;

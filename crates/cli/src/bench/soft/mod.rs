@@ -6,6 +6,7 @@
 
 mod body;
 pub(super) mod cuda;
+mod device;
 mod opencl;
 mod work;
 

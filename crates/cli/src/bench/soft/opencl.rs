@@ -7,7 +7,7 @@ use std::ptr;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use super::body::Device;
+use super::device::Device;
 use super::work::{Argument, Work};
 use crate::bench::opencl_calls::{call, functions, make};
 

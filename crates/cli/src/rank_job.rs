@@ -1,0 +1,58 @@
+//! The job of a rank of MPI below a launcher that `katydid run` did not begin: joined, and supervised by a process of its own
+//! (`commands/ranks.rs`).
+
+use std::env;
+use std::io::{self, Read};
+use std::process::{Command, Stdio};
+
+use katydid_job::supervisor::folder::FolderError;
+use katydid_job::supervisor::ranks::{Launcher, RankPlace};
+
+use crate::output::failure::say;
+
+/// What the supervisor says once it is ready.
+pub(crate) const READY: &str = "ready";
+/// The hidden command of the supervisor.
+pub(crate) const COMMAND: &str = "job-ranks";
+
+/// Why ranks are no job together.
+#[derive(Debug, thiserror::Error)]
+enum JoinError {
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error("cannot start a supervisor: {0}")]
+    Start(#[from] io::Error),
+    #[error("{0}")]
+    Said(String),
+}
+
+/// The place of the job of this rank's launcher. Without one the rank is a job of its own.
+pub(crate) fn join() -> Option<RankPlace> {
+    let Some(launcher) = Launcher::ours() else {
+        // Others have none either.
+        if env::var_os("OMPI_COMM_WORLD_RANK").is_some_and(|rank| rank == "0") {
+            say(
+                "each rank is a job of its own, and no checkpoint can bring it back: what launches them is not known; begin it by `katydid run` too",
+            );
+        }
+        return None;
+    };
+    let place = launcher.job(|| start(launcher));
+    let place = place.and_then(|place| place.ok_or_else(|| JoinError::Said("its supervisor is gone".to_owned())));
+    let said = |error: &JoinError| {
+        let launcher = launcher.name();
+        say(format_args!("this rank of {launcher} is a job of its own, and no checkpoint can bring it back: {error}"));
+    };
+    place.inspect_err(said).ok()
+}
+
+/// Starts the supervisor with the flags of this rank, and waits until it is ready.
+fn start(launcher: Launcher) -> Result<(), JoinError> {
+    let mut command = Command::new(env::current_exe()?);
+    command.args([COMMAND, "--launcher", &launcher.pid().to_string()]).args(env::args_os().skip(2));
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut said = String::new();
+    child.stdout.take().map(|mut stdout| stdout.read_to_string(&mut said)).transpose()?;
+    child.wait()?;
+    if said == READY { Ok(()) } else { Err(JoinError::Said(said)) }
+}
