@@ -21,8 +21,8 @@ mod modifiers;
 mod operand;
 mod part;
 mod program;
+mod program_context;
 mod registers;
-mod shared;
 mod slots;
 
 pub(crate) use program::{Needs, TextOptions, decode};

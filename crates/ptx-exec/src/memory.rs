@@ -28,7 +28,7 @@ pub(crate) mod place;
 pub(crate) mod pointer;
 pub(crate) mod ranges;
 pub(crate) mod raw;
-pub(crate) mod shared;
+pub(crate) mod shared_memory;
 pub(crate) mod store;
 pub(crate) mod stretch;
 pub(crate) mod tensor_copy;

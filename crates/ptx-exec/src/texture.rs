@@ -17,10 +17,10 @@
 //! | mipmap level from gradients | length of the longer gradient | within 0.6 of a level |
 //! | anisotropic filtering | not done: one footprint | no |
 
-pub(crate) mod bound;
 pub(crate) mod coordinate;
 pub(crate) mod cube;
 pub(crate) mod filter;
+pub(crate) mod handle_cache;
 pub(crate) mod lookup;
 pub(crate) mod query;
 pub(crate) mod run;

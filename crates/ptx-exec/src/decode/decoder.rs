@@ -3,7 +3,7 @@
 
 use super::draft::{Draft, Ref, Registers, Role};
 use super::part::Part;
-use super::shared::Shared;
+use super::program_context::ProgramContext;
 use crate::api::LoadError;
 use crate::code::LocalArea;
 use crate::engine::machine::Exec;
@@ -84,7 +84,7 @@ pub(crate) struct Carried {
 /// Where decoding a function stands.
 pub(crate) struct FunctionDecoder<'p, 'a> {
     /// What all functions of the program share.
-    pub(crate) shared: &'p mut Shared<'a>,
+    pub(crate) shared: &'p mut ProgramContext<'a>,
     /// The text it is from.
     pub(crate) module: usize,
     /// Whether it is a kernel.
@@ -132,7 +132,7 @@ const MAX_FRAME: u32 = 512 * 1024;
 
 impl<'p, 'a> FunctionDecoder<'p, 'a> {
     /// A decoder for a function of text `module`, with static shared memory starting at `shared_start`.
-    pub(crate) fn new(shared: &'p mut Shared<'a>, module: usize, entry: bool, shared_start: u32) -> Self {
+    pub(crate) fn new(shared: &'p mut ProgramContext<'a>, module: usize, entry: bool, shared_start: u32) -> Self {
         Self {
             shared,
             module,

@@ -6,7 +6,7 @@ use crate::api::LoadError;
 use crate::code::FunctionCode;
 use crate::decode::arithmetic::contract::contract;
 use crate::decode::decoder::FunctionDecoder;
-use crate::decode::shared::{Constants, Shared};
+use crate::decode::program_context::{Constants, ProgramContext};
 use crate::decode::{liveness, slots};
 use crate::engine::machine::Code;
 use crate::load::globals::Globals;
@@ -59,7 +59,7 @@ pub(crate) fn decode<'a>(
     options: &[TextOptions],
 ) -> Result<Decoded, LoadError> {
     let (common_shared, common_bytes) = common_shared(linked)?;
-    let mut shared = Shared {
+    let mut shared = ProgramContext {
         linked,
         globals,
         constants: Constants::default(),
@@ -186,7 +186,7 @@ fn has_call(body: &[Statement<'_>]) -> bool {
 }
 
 /// Whether a body names a shared variable that functions use too: a function that was inlined here still exists.
-fn names_common(body: &[Statement<'_>], module: usize, shared: &Shared<'_>) -> bool {
+fn names_common(body: &[Statement<'_>], module: usize, shared: &ProgramContext<'_>) -> bool {
     let mut names = Vec::new();
     names_in(body, &mut names);
     names.iter().any(|name| match shared.linked.find(module, name) {

@@ -1,7 +1,7 @@
 //! The state of a block: its warps, its shared memory and its barriers.
 
 use crate::engine::warp::Warp;
-use crate::memory::shared::Shared;
+use crate::memory::shared_memory::SharedMemory;
 
 /// Barriers of a block.
 pub(crate) const BARRIERS: usize = 16;
@@ -25,7 +25,7 @@ pub(crate) struct Block {
     /// The warps of the block, in order.
     pub(crate) warps: Vec<Warp>,
     /// Its shared memory.
-    pub(crate) shared: Shared,
+    pub(crate) shared: SharedMemory,
     /// The barriers, by their numbers.
     pub(crate) barriers: [Barrier; BARRIERS],
     /// The warp whose turn it is.

@@ -10,14 +10,14 @@ use crate::device_runtime::jobs::Runtime;
 use crate::engine::block::Block;
 use crate::engine::fault::FaultKind;
 use crate::engine::order::Order;
-use crate::engine::races::{Access, Races};
+use crate::engine::races::{Access, RaceDetector};
 use crate::engine::registers::{Registers, Row};
 use crate::engine::warp::{Split, Wait, Warp};
 use crate::host::Host;
 use crate::matrix::operation::Matrix;
 use crate::memory::ranges::Ranges;
 use crate::slot::Slot;
-use crate::texture::bound::Known;
+use crate::texture::handle_cache::HandleCache;
 use crate::window;
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -205,7 +205,7 @@ pub(crate) struct Machine<'a> {
     /// The block of a cluster whose turn it is.
     pub(crate) cluster_turn: usize,
     /// What is known of accesses, where races are looked for.
-    pub(crate) races: Option<Box<Races>>,
+    pub(crate) races: Option<Box<RaceDetector>>,
     /// The launch that runs.
     pub(crate) env: &'a Env<'a>,
     /// The warp that runs; its place in `block` is empty meanwhile.
@@ -217,7 +217,7 @@ pub(crate) struct Machine<'a> {
     /// Memory that was touched before.
     pub(crate) ranges: Ranges,
     /// Textures and surfaces that were met before.
-    pub(crate) bound: Known,
+    pub(crate) handles: HandleCache,
     /// What happened, and to which lane, when an instruction returned `Flow::Fault`.
     pub(crate) fault: Option<(FaultKind, usize)>,
 }
@@ -236,13 +236,13 @@ impl<'a> Machine<'a> {
             spinning: false,
             waited: false,
             cluster_turn: 0,
-            races: env.host.race_seed().map(|seed| Box::new(Races::new(seed))),
+            races: env.host.race_seed().map(|seed| Box::new(RaceDetector::new(seed))),
             env,
             warp: Warp::default(),
             block: Block::default(),
             cluster: Vec::new(),
             ranges: Ranges::new(),
-            bound: Known::default(),
+            handles: HandleCache::default(),
             fault: None,
         }
     }

@@ -3,7 +3,7 @@
 use crate::control::cluster;
 use crate::engine::machine::{Exec, Inst, Machine};
 use crate::engine::order::RANK_SHIFT;
-use crate::engine::races::{Access, Mark, Race, RaceSide, Races};
+use crate::engine::races::{Access, Mark, Race, RaceDetector, RaceSide};
 use crate::engine::registers::lanes_of;
 use crate::types::Space;
 use crate::window;
@@ -42,7 +42,13 @@ impl Machine<'_> {
     }
 
     /// The same for one lane.
-    fn watch_lane(&self, races: &mut Races, inst: &Inst, access: Access, (block, warp, lane): (u64, u32, usize)) {
+    fn watch_lane(
+        &self,
+        races: &mut RaceDetector,
+        inst: &Inst,
+        access: Access,
+        (block, warp, lane): (u64, u32, usize),
+    ) {
         let address = match access.narrow {
             true => u64::from(self.registers.row::<u32>(inst.a)[lane].wrapping_add(inst.imm as u32)),
             false => self.registers.row::<u64>(inst.a)[lane].wrapping_add(inst.imm),

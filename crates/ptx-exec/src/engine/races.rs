@@ -129,7 +129,7 @@ struct Word {
 
 /// What is known of the accesses of a launch.
 #[derive(Debug)]
-pub(crate) struct Races {
+pub(crate) struct RaceDetector {
     /// By space (shared memory of which block or cluster, or none) and address, divided by 4.
     words: HashMap<(Option<u64>, u64), Word>,
     /// When each warp last published or looked: block and warp.
@@ -145,7 +145,7 @@ pub(crate) struct Races {
 /// Most instructions of a warp's turn.
 const TURN: u64 = 24;
 
-impl Races {
+impl RaceDetector {
     /// Nothing has been seen; `seed` decides the order of turns.
     pub(crate) fn new(seed: u64) -> Self {
         Self {
@@ -219,13 +219,13 @@ mod tests {
         Mark { pc, kind, strong: false, bytes: 0xf, block: 0, warp, lane, epochs: (0, 0), time: 0 }
     }
 
-    fn races_at(races: &mut Races, mark: Mark) -> Option<u32> {
+    fn races_at(races: &mut RaceDetector, mark: Mark) -> Option<u32> {
         races.touch((None, 1), mark).map(|first| first.pc)
     }
 
     #[test]
     fn accesses_of_two_threads_race_unless_something_orders_them() {
-        let mut races = Races::new(1);
+        let mut races = RaceDetector::new(1);
         assert_eq!(races_at(&mut races, mark(1, AccessKind::Store, 0, 0)), None);
         assert_eq!(races_at(&mut races, mark(2, AccessKind::Load, 0, 0)), None, "its own");
         assert_eq!(races_at(&mut races, Mark { bytes: 0, ..mark(2, AccessKind::Load, 1, 0) }), None, "other bytes");
@@ -242,8 +242,8 @@ mod tests {
 
     #[test]
     fn what_was_published_and_looked_at_is_in_order() {
-        let mut races = Races::new(1);
-        let of = |races: &Races, block: u64, pc, kind| Mark { block, time: races.time, ..mark(pc, kind, 0, 0) };
+        let mut races = RaceDetector::new(1);
+        let of = |races: &RaceDetector, block: u64, pc, kind| Mark { block, time: races.time, ..mark(pc, kind, 0, 0) };
         let store = of(&races, 0, 1, AccessKind::Store);
         assert_eq!(races_at(&mut races, store), None);
         races.publish(0, 0);
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn strong_accesses_and_stores_of_one_instruction_do_not_race() {
-        let mut races = Races::new(1);
+        let mut races = RaceDetector::new(1);
         let strong = |mark: Mark| Mark { strong: true, ..mark };
         assert_eq!(races_at(&mut races, strong(mark(1, AccessKind::Atomic, 0, 0))), None);
         assert_eq!(races_at(&mut races, strong(mark(1, AccessKind::Atomic, 1, 0))), None);

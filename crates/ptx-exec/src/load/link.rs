@@ -55,7 +55,7 @@ pub(crate) struct Linked<'m, 'a> {
 }
 
 /// What becomes of a definition.
-enum Place {
+enum Precedence {
     /// It is the first of its name, or of its text.
     New,
     /// It counts instead of another.
@@ -112,10 +112,10 @@ impl<'m, 'a> Linked<'m, 'a> {
         let symbol = Symbol::Function(self.functions.len());
         let known = LinkedFunction { module, function };
         match self.define(module, function.name, function.linkage, symbol, function.line)? {
-            Place::None => return Ok(()),
-            Place::New => self.functions.push(known),
-            Place::Instead(Symbol::Function(index)) => self.functions[index] = known,
-            Place::Instead(_) => return Err(disagreement(function.name, function.line, "kind")),
+            Precedence::None => return Ok(()),
+            Precedence::New => self.functions.push(known),
+            Precedence::Instead(Symbol::Function(index)) => self.functions[index] = known,
+            Precedence::Instead(_) => return Err(disagreement(function.name, function.line, "kind")),
         }
         self.add_static_variables(module, body, function.entry);
         Ok(())
@@ -153,10 +153,10 @@ impl<'m, 'a> Linked<'m, 'a> {
         }
         let known = LinkedVariable { module, variable };
         match (self.define(module, variable.name, linkage, symbol, variable.line)?, before) {
-            (Place::New, _) => self.variables.push(known),
-            (Place::Instead(Symbol::Variable(index)), _) => self.variables[index] = known,
+            (Precedence::New, _) => self.variables.push(known),
+            (Precedence::Instead(Symbol::Variable(index)), _) => self.variables[index] = known,
             // A common variable takes the largest of its definitions.
-            (Place::None, Some(Symbol::Variable(index)))
+            (Precedence::None, Some(Symbol::Variable(index)))
                 if linkage == Linkage::Common
                     && size_of_all(variable)? > size_of_all(self.variables[index].variable)? =>
             {
@@ -199,10 +199,10 @@ impl<'m, 'a> Linked<'m, 'a> {
         linkage: Linkage,
         symbol: Symbol,
         line: u32,
-    ) -> Result<Place, LoadError> {
+    ) -> Result<Precedence, LoadError> {
         if linkage == Linkage::Private {
             self.define_private(module, name, symbol);
-            return Ok(Place::New);
+            return Ok(Precedence::New);
         }
         let before = self.public.get(name).copied().zip(self.linkages.get(name).copied());
         match before {
@@ -211,14 +211,14 @@ impl<'m, 'a> Linked<'m, 'a> {
             }
             Some((symbol, _)) if linkage == Linkage::Visible => {
                 self.linkages.insert(name, linkage);
-                return Ok(Place::Instead(symbol));
+                return Ok(Precedence::Instead(symbol));
             }
-            Some(_) => return Ok(Place::None),
+            Some(_) => return Ok(Precedence::None),
             None => {}
         }
         self.public.insert(name, symbol);
         self.linkages.insert(name, linkage);
-        Ok(Place::New)
+        Ok(Precedence::New)
     }
 }
 

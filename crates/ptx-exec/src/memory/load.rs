@@ -33,19 +33,19 @@ pub(crate) trait Access {
 }
 
 /// Global and generic addresses; `Inst::b` tells which (`Space::encode`).
-pub(crate) struct Device<T, L>(PhantomData<(T, L)>);
+pub(crate) struct DeviceAccess<T, L>(PhantomData<(T, L)>);
 
 /// Offsets into the shared memory of the block.
-pub(crate) struct Shared<T, L, P>(PhantomData<(T, L, P)>);
+pub(crate) struct SharedAccess<T, L, P>(PhantomData<(T, L, P)>);
 
-impl<T: Word, L: Raw> Access for Device<T, L> {
+impl<T: Word, L: Raw> Access for DeviceAccess<T, L> {
     type Word = T;
     type Lane = L;
     type Pointer = u64;
     const SHARED: bool = false;
 }
 
-impl<T: Word, L: Raw, P: Pointer> Access for Shared<T, L, P> {
+impl<T: Word, L: Raw, P: Pointer> Access for SharedAccess<T, L, P> {
     type Word = T;
     type Lane = L;
     type Pointer = P;

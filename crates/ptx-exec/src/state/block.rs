@@ -11,7 +11,7 @@ use crate::engine::machine::Code;
 use crate::engine::order::{Order, RANK_SHIFT};
 use crate::engine::registers::{FULL, LANES, Row};
 use crate::engine::warp::{Frame, Split, Wait, Warp};
-use crate::memory::shared::Shared;
+use crate::memory::shared_memory::SharedMemory;
 use crate::state::bytes::sound;
 use crate::state::error::StateError;
 
@@ -78,9 +78,9 @@ pub(crate) fn read_block(reader: &mut Reader<'_>, shape: &Shape<'_>) -> Result<B
         let [arrived, expected, votes] = reader.triple()?;
         *barrier = Barrier { arrived, expected, votes };
     }
-    let mut shared = Shared::default();
+    let mut shared = SharedMemory::default();
     // The size is known from the launch: make no room before the bytes are there.
-    let rows = reader.take(Shared::rows_for(shape.shared_bytes) * ROW)?;
+    let rows = reader.take(SharedMemory::rows_for(shape.shared_bytes) * ROW)?;
     shared.resize(shape.shared_bytes);
     let rank = if shape.code.ranked { shape.order.rank(index) } else { 0 };
     shared.begin_at(u64::from(rank) << RANK_SHIFT);

@@ -8,7 +8,7 @@ pub(crate) const FACES: u32 = 6;
 
 /// A place on a face: face, and two coordinates from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Place {
+pub(crate) struct FacePoint {
     /// +x, -x, +y, -y, +z, -z.
     pub(crate) face: u32,
     /// The coordinate that grows to the right.
@@ -18,7 +18,7 @@ pub(crate) struct Place {
 }
 
 /// Where a direction meets the cube. Of equally long components z counts before y, and y before x.
-pub(crate) fn place([x, y, z]: [f32; 3]) -> Place {
+pub(crate) fn place([x, y, z]: [f32; 3]) -> FacePoint {
     let (ax, ay, az) = (x.abs(), y.abs(), z.abs());
     let (face, s, t, major) = if az >= ax && az >= ay {
         if z >= 0.0 { (4, x, -y, az) } else { (5, -x, -y, az) }
@@ -31,7 +31,7 @@ pub(crate) fn place([x, y, z]: [f32; 3]) -> Place {
     };
     // No direction at all is the middle of a face.
     let unit = |component: f32| if major > 0.0 { (component / major + 1.0) / 2.0 } else { 0.5 };
-    Place { face, s: unit(s), t: unit(t) }
+    FacePoint { face, s: unit(s), t: unit(t) }
 }
 
 /// The direction of a point of a face, whose coordinates may lie beyond its edges.
@@ -75,13 +75,13 @@ mod tests {
     fn of_equal_components_the_last_one_counts() {
         let face = |direction: [f32; 3]| place(direction).face;
         assert_eq!([[-1.0, -1.0, -1.0], [-1.0, -1.0, 0.0], [-1.0, 0.0, 0.5]].map(face), [5, 3, 1]);
-        assert_eq!(place([0.0; 3]), Place { face: 4, s: 0.5, t: 0.5 });
+        assert_eq!(place([0.0; 3]), FacePoint { face: 4, s: 0.5, t: 0.5 });
     }
 
     #[test]
     fn a_direction_leads_back_to_its_place() {
         for face in 0..FACES {
-            assert_eq!(place(direction(face, 0.25, 0.75)), Place { face, s: 0.25, t: 0.75 });
+            assert_eq!(place(direction(face, 0.25, 0.75)), FacePoint { face, s: 0.25, t: 0.75 });
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 impl Machine<'_> {
     /// The texture of a handle; `None` where every texel is zero, which is also what a surface reads as.
     pub(crate) fn texture(&mut self, handle: u64) -> Result<Option<Arc<Texture>>, FaultKind> {
-        match self.bound.get(self.env.host, handle) {
+        match self.handles.get(self.env.host, handle) {
             Some(Bound::Texture(texture)) => Ok(Some(Arc::clone(texture))),
             Some(Bound::Surface(_) | Bound::Nothing) => Ok(None),
             None => Err(FaultKind::IllegalAddress(handle)),
@@ -17,7 +17,7 @@ impl Machine<'_> {
 
     /// The image of a surface; `None` where every byte is zero and nothing can be written.
     pub(crate) fn surface(&mut self, handle: u64) -> Result<Option<Arc<Image>>, FaultKind> {
-        match self.bound.get(self.env.host, handle) {
+        match self.handles.get(self.env.host, handle) {
             Some(Bound::Surface(image)) => Ok(Some(Arc::clone(image))),
             Some(Bound::Texture(_) | Bound::Nothing) => Ok(None),
             None => Err(FaultKind::IllegalAddress(handle)),

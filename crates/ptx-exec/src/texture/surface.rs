@@ -66,7 +66,7 @@ impl Form {
 }
 
 /// An access of one lane, resolved.
-struct Place {
+struct ResolvedAccess {
     image: Arc<Image>,
     address: u64,
 }
@@ -92,7 +92,13 @@ fn within(index: i64, end: u64, outside: Outside) -> Result<Option<u64>, FaultKi
 }
 
 /// Finds the `bytes` bytes that an access of one lane means.
-fn find(image: &Arc<Image>, form: Form, bytes: u64, layer: u32, indices: [u32; 3]) -> Result<Option<Place>, FaultKind> {
+fn find(
+    image: &Arc<Image>,
+    form: Form,
+    bytes: u64,
+    layer: u32,
+    indices: [u32; 3],
+) -> Result<Option<ResolvedAccess>, FaultKind> {
     let Some(level) = image.levels.first() else { return Ok(None) };
     let x = i64::from(indices[0].cast_signed()) * if form.formatted { image.texel_bytes().cast_signed() } else { 1 };
     if x.rem_euclid(bytes.cast_signed()) != 0 {
@@ -112,12 +118,17 @@ fn find(image: &Arc<Image>, form: Form, bytes: u64, layer: u32, indices: [u32; 3
     let layer = within(i64::from(layer & 0xffff), u64::from(layers(image, level)), form.outside)?;
     let (Some(x), Some(y), Some(z), Some(layer)) = (first, deeper(1)?, deeper(2)?, layer) else { return Ok(None) };
     let address = level.address + (z + layer) * level.slice + y * level.pitch + x;
-    Ok(Some(Place { image: Arc::clone(image), address }))
+    Ok(Some(ResolvedAccess { image: Arc::clone(image), address }))
 }
 
 impl Machine<'_> {
     /// The place that an access of `lane` means, with the entry of the operand list that comes after the indices.
-    fn surface_place(&mut self, inst: &Inst, form: Form, lane: usize) -> Result<(Option<Place>, u32), FaultKind> {
+    fn surface_place(
+        &mut self,
+        inst: &Inst,
+        form: Form,
+        lane: usize,
+    ) -> Result<(Option<ResolvedAccess>, u32), FaultKind> {
         let code = self.env.code;
         let handle = self.registers.row::<u64>(code.list(inst.x + 1))[lane];
         let mut next = inst.x + 2;
@@ -189,7 +200,7 @@ pub(crate) fn store_bytes<L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flo
             Ok(found) => found,
             Err(kind) => return machine.fail(kind, lane),
         };
-        let Some(Place { image, address }) = place else { continue };
+        let Some(ResolvedAccess { image, address }) = place else { continue };
         let (count, bytes) = if form.formatted {
             (image.channels.min(form.count), image.channel.bytes())
         } else {
@@ -266,7 +277,7 @@ pub(crate) fn reduce<R: Reduction>(machine: &mut Machine<'_>, inst: &Inst) -> Fl
             Err(kind) => return machine.fail(kind, lane),
         };
         let value = machine.registers.row::<R::Word>(code.list(values))[lane];
-        let Some(Place { address, .. }) = place else { continue };
+        let Some(ResolvedAccess { address, .. }) = place else { continue };
         if address % size_of::<R::Word>() as u64 != 0 {
             return machine.fail(FaultKind::MisalignedAddress(address), lane);
         }

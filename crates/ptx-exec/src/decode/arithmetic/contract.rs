@@ -51,7 +51,7 @@ struct Fusion {
 }
 
 /// The drafts of a function, and who reads and writes which register.
-struct Flow<'a> {
+struct DataFlow<'a> {
     drafts: &'a [Draft],
     blocks: Vec<Block>,
     /// Drafts that read a register, in order.
@@ -60,7 +60,7 @@ struct Flow<'a> {
     writers: Vec<Vec<usize>>,
 }
 
-impl<'a> Flow<'a> {
+impl<'a> DataFlow<'a> {
     fn new(drafts: &'a [Draft], lists: &[Ref], labels: &[Option<u32>], count: usize) -> Self {
         let (mut readers, mut writers) = (vec![Vec::new(); count], vec![Vec::new(); count]);
         for (index, draft) in drafts.iter().enumerate() {
@@ -148,7 +148,7 @@ const LONGEST_CHAIN: u32 = 16;
 
 /// What is known of products and sums while sums choose.
 struct Choice<'a> {
-    flow: &'a Flow<'a>,
+    flow: &'a DataFlow<'a>,
     /// Uses of each product that can be contracted.
     leaves: HashMap<usize, Vec<Leaf>>,
     /// Products among the operands of a sum.
@@ -157,7 +157,7 @@ struct Choice<'a> {
 }
 
 impl<'a> Choice<'a> {
-    fn new(flow: &'a Flow<'a>) -> Self {
+    fn new(flow: &'a DataFlow<'a>) -> Self {
         let (mut leaves, mut operands) = (HashMap::new(), HashMap::<usize, [Option<Operand>; 2]>::new());
         for (product, draft) in flow.drafts.iter().enumerate() {
             let Some(Part::Product(kind)) = draft.part else { continue };
@@ -220,7 +220,7 @@ pub(crate) fn contract(
     if !has(|part| matches!(part, Part::Product(_))) || !has(|part| matches!(part, Part::Sum { .. })) {
         return;
     }
-    let flow = Flow::new(drafts, lists, labels, registers.widths.len());
+    let flow = DataFlow::new(drafts, lists, labels, registers.widths.len());
     let mut choice = Choice::new(&flow);
     choice.round(true);
     choice.round(false);
@@ -261,7 +261,7 @@ pub(crate) fn contract(
 
 /// Makes the fused instructions.
 struct Rewrite<'a> {
-    flow: &'a Flow<'a>,
+    flow: &'a DataFlow<'a>,
     registers: &'a mut Registers,
     /// Drafts that go before another one.
     before: HashMap<usize, Vec<Draft>>,

@@ -11,7 +11,7 @@ use crate::decode::draft::{Draft, Ref, Role};
 use crate::decode::modifiers::{Modifiers, Order};
 use crate::engine::machine::Exec;
 use crate::engine::races::{Access, AccessKind};
-use crate::memory::load::{Device, Shared, load, load_vector};
+use crate::memory::load::{DeviceAccess, SharedAccess, load, load_vector};
 use crate::memory::store::{store, store_vector};
 use crate::memory::{local, param};
 use crate::types::{Space, Ty, Width};
@@ -67,12 +67,16 @@ macro_rules! by_access {
 /// Code for a load.
 pub(crate) fn load_code(ty: Ty, register: Width, space: Space, pointer: Width, vector: bool) -> Option<Exec> {
     match (space, pointer, vector) {
-        (Space::Generic | Space::Global, _, false) => by_access!(ty, register, |T, L| load::<Device<T, L>>()),
-        (Space::Generic | Space::Global, _, true) => by_access!(ty, register, |T, L| load_vector::<Device<T, L>>()),
-        (Space::Shared, Width::Double, false) => by_access!(ty, register, |T, L| load::<Shared<T, L, u64>>()),
-        (Space::Shared, Width::Double, true) => by_access!(ty, register, |T, L| load_vector::<Shared<T, L, u64>>()),
-        (Space::Shared, _, false) => by_access!(ty, register, |T, L| load::<Shared<T, L, u32>>()),
-        (Space::Shared, _, true) => by_access!(ty, register, |T, L| load_vector::<Shared<T, L, u32>>()),
+        (Space::Generic | Space::Global, _, false) => by_access!(ty, register, |T, L| load::<DeviceAccess<T, L>>()),
+        (Space::Generic | Space::Global, _, true) => {
+            by_access!(ty, register, |T, L| load_vector::<DeviceAccess<T, L>>())
+        }
+        (Space::Shared, Width::Double, false) => by_access!(ty, register, |T, L| load::<SharedAccess<T, L, u64>>()),
+        (Space::Shared, Width::Double, true) => {
+            by_access!(ty, register, |T, L| load_vector::<SharedAccess<T, L, u64>>())
+        }
+        (Space::Shared, _, false) => by_access!(ty, register, |T, L| load::<SharedAccess<T, L, u32>>()),
+        (Space::Shared, _, true) => by_access!(ty, register, |T, L| load_vector::<SharedAccess<T, L, u32>>()),
         (Space::Local, Width::Double, false) => by_access!(ty, register, |T, L| local::load::<T, L, u64>),
         (Space::Local, Width::Double, true) => by_access!(ty, register, |T, L| local::load_vector::<T, L, u64>),
         (Space::Local, _, false) => by_access!(ty, register, |T, L| local::load::<T, L, u32>),
@@ -83,12 +87,16 @@ pub(crate) fn load_code(ty: Ty, register: Width, space: Space, pointer: Width, v
 /// Code for a store.
 pub(crate) fn store_code(ty: Ty, register: Width, space: Space, pointer: Width, vector: bool) -> Option<Exec> {
     match (space, pointer, vector) {
-        (Space::Generic | Space::Global, _, false) => by_access!(ty, register, |T, L| store::<Device<T, L>>()),
-        (Space::Generic | Space::Global, _, true) => by_access!(ty, register, |T, L| store_vector::<Device<T, L>>()),
-        (Space::Shared, Width::Double, false) => by_access!(ty, register, |T, L| store::<Shared<T, L, u64>>()),
-        (Space::Shared, Width::Double, true) => by_access!(ty, register, |T, L| store_vector::<Shared<T, L, u64>>()),
-        (Space::Shared, _, false) => by_access!(ty, register, |T, L| store::<Shared<T, L, u32>>()),
-        (Space::Shared, _, true) => by_access!(ty, register, |T, L| store_vector::<Shared<T, L, u32>>()),
+        (Space::Generic | Space::Global, _, false) => by_access!(ty, register, |T, L| store::<DeviceAccess<T, L>>()),
+        (Space::Generic | Space::Global, _, true) => {
+            by_access!(ty, register, |T, L| store_vector::<DeviceAccess<T, L>>())
+        }
+        (Space::Shared, Width::Double, false) => by_access!(ty, register, |T, L| store::<SharedAccess<T, L, u64>>()),
+        (Space::Shared, Width::Double, true) => {
+            by_access!(ty, register, |T, L| store_vector::<SharedAccess<T, L, u64>>())
+        }
+        (Space::Shared, _, false) => by_access!(ty, register, |T, L| store::<SharedAccess<T, L, u32>>()),
+        (Space::Shared, _, true) => by_access!(ty, register, |T, L| store_vector::<SharedAccess<T, L, u32>>()),
         (Space::Local, Width::Double, false) => by_access!(ty, register, |T, L| local::store::<T, L, u64>),
         (Space::Local, Width::Double, true) => by_access!(ty, register, |T, L| local::store_vector::<T, L, u64>),
         (Space::Local, _, false) => by_access!(ty, register, |T, L| local::store::<T, L, u32>),

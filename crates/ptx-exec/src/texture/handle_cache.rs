@@ -8,13 +8,13 @@ const ENTRIES: usize = 8;
 
 /// Handles of this launch.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct HandleCache {
     entries: Vec<(u64, Bound)>,
     /// The entry to replace next.
     next: usize,
 }
 
-impl Known {
+impl HandleCache {
     /// What `handle` stands for; `None` for what is no handle.
     pub(super) fn get(&mut self, host: &dyn Host, handle: u64) -> Option<&Bound> {
         let index = match self.entries.iter().position(|(known, _)| *known == handle) {

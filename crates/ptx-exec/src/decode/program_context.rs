@@ -39,7 +39,7 @@ impl Constants {
 }
 
 /// What all functions of a program share while they are decoded.
-pub(crate) struct Shared<'a> {
+pub(crate) struct ProgramContext<'a> {
     /// What each name stands for.
     pub(crate) linked: &'a Linked<'a, 'a>,
     /// Addresses of variables.
@@ -62,7 +62,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) reserved: bool,
 }
 
-impl Shared<'_> {
+impl ProgramContext<'_> {
     /// The index of a matrix instruction's description.
     pub(crate) fn matrix(&mut self, matrix: Matrix) -> u64 {
         index_of(&mut self.matrices, matrix)

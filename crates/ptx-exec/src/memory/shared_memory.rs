@@ -7,7 +7,7 @@ use crate::engine::registers::Row;
 
 /// The bytes, in rows so that they are aligned for any access.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Shared {
+pub(crate) struct SharedMemory {
     rows: Vec<Row>,
     bytes: u32,
     /// Address of the first byte in this process.
@@ -16,7 +16,7 @@ pub(crate) struct Shared {
     first: u64,
 }
 
-impl Shared {
+impl SharedMemory {
     /// Makes it `bytes` large. The content is left from the last block, as on the GPU.
     pub(crate) fn resize(&mut self, bytes: u32) {
         self.rows.resize(Self::rows_for(bytes), Row::ZERO);
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn spans_end_with_the_memory() {
-        let mut shared = Shared::default();
+        let mut shared = SharedMemory::default();
         shared.resize(100);
         assert!(shared.span(0, 100).is_some() && shared.span(96, 4).is_some());
         shared.begin_at(1 << 24);
