@@ -24,4 +24,4 @@ pub(crate) use rebuild::RebuildError;
 pub(crate) use rehearsal::Rehearsal;
 pub(crate) use replay::Replay;
 pub(crate) use save::{devices_of, times};
-pub(crate) use state::{Callback, Device, Mapped, PendingRead, Platform, State};
+pub(crate) use state::{Device, Mapped, PendingRead, Platform, State};

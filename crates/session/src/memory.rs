@@ -1,7 +1,10 @@
 //! Memory that a session holds or names: device memory, pinned memory, virtual memory, and what is shared with others.
 
+pub(crate) mod address;
 pub(crate) mod address_check;
+pub(crate) mod charges;
 pub(crate) mod chunks;
+pub(crate) mod device_block;
 pub mod device_memory;
 pub(crate) mod holdings;
 pub(crate) mod host_memory;

@@ -10,7 +10,6 @@ use katydid_transport::compression::CompressionPolicy;
 use katydid_wire::facts::Facts;
 
 use crate::calls::busy_poll::MainLoop;
-use crate::calls::context::Green;
 use crate::calls::shared::Shared;
 use crate::code::images::Images;
 use crate::code::store::ImageStore;
@@ -22,6 +21,7 @@ use crate::memory::holdings::Holdings;
 use crate::memory::host_memory::HostMemory;
 use crate::memory::shares::Shares;
 use crate::memory::virtual_memory::VirtualMemory;
+use crate::objects::green_context::Green;
 use crate::objects::tables::Tables;
 use crate::snapshot::Snapshots;
 use crate::transfer::staged::StagingArea;

@@ -3,7 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::journal::Callback;
+/// A callback that waits for an event.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Callback {
+    /// The id of the event.
+    pub(crate) event: u32,
+    /// The state that the event has to come to: 3 queued to 0 complete.
+    pub(crate) state: i32,
+    /// What the program registered the callback as.
+    pub(crate) token: u64,
+}
 
 /// Callbacks of events that have not come: by token, which event and which state.
 #[derive(Debug, Default)]

@@ -19,7 +19,8 @@ use katydid_wire::opencl::{id, kind, program as form};
 
 use super::notes::encoded;
 use super::rehearsal::{DeviceBasis, Rehearsal, Rest};
-use super::state::{Callback, Event, State};
+use super::state::{Event, State};
+use crate::calls::callbacks::Callback;
 use crate::calls::dispatch::{is_end, is_kept};
 use crate::calls::fault::SessionError;
 use crate::calls::shared::OpenCl;

@@ -31,6 +31,7 @@ use katydid_wire::codec::{Field as _, Message as _, Reader};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::kdclUpcallNext;
 
+use crate::calls::callbacks::Callback;
 use crate::calls::shared::OpenCl;
 use crate::calls::upcalls::DueCallback;
 
@@ -66,14 +67,6 @@ pub(crate) struct Event {
     pub(crate) status: i32,
     /// By `CL_PROFILING_COMMAND_…`.
     pub(crate) times: BTreeMap<u32, u64>,
-}
-
-/// A callback that waits for an event.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Callback {
-    pub(crate) event: u32,
-    pub(crate) state: i32,
-    pub(crate) token: u64,
 }
 
 /// Shared virtual memory that is mapped for the host.

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use katydid_cuda_sys::{CUcontext, CUgreenCtx, CUresult, CUstream, stream_flags};
+use katydid_cuda_sys::{CUcontext, CUresult, CUstream, stream_flags};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
@@ -57,14 +57,6 @@ fn needs_context(opcode: u16) -> bool {
             | cuCtxDestroy_v2::OPCODE
             | cuLibraryUnload::OPCODE
     )
-}
-
-/// A context with a part of its device.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Green {
-    pub(crate) handle: CUgreenCtx,
-    /// Wire id of the primary context, to which belongs what is made in this one, streams apart.
-    pub(crate) owner: u32,
 }
 
 impl Session {

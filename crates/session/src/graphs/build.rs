@@ -21,7 +21,7 @@ use katydid_driver::Driver;
 use katydid_wire::facts::{GraphFacts, ParameterFacts, StepFacts, Work};
 use katydid_wire::frame::FrameHead;
 
-use super::{Built, Exec, GraphMemory, run};
+use super::exec::{Built, Exec, GraphMemory, run};
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;

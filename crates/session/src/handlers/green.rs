@@ -14,11 +14,11 @@ use katydid_wire::message::{
 };
 use katydid_wire::resource::{MAX_PARTS, Part, VISIBLE_AT};
 
-use crate::calls::context::Green;
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
 use crate::handlers::{Called, Enqueued, done};
+use crate::objects::green_context::Green;
 use crate::state::Session;
 
 /// `CU_DEV_RESOURCE_TYPE_SM`.

@@ -6,9 +6,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use katydid_session_core::Frame;
 use katydid_wire::frame::FrameHead;
 
-use super::{Entry, Frame};
+use super::entry::Entry;
 
 /// All entries of a kind, by id from 1: each has its words, or a whole entry, or nothing.
 #[derive(Debug, Default)]
@@ -153,7 +154,7 @@ impl CompactEntries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::RareFields;
+    use crate::journal::entry::RareFields;
 
     fn head(sequence: u64) -> FrameHead {
         FrameHead { opcode: 7, wants_reply: true, thread: 2, context: 3, sequence }

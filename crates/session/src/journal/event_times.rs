@@ -9,23 +9,11 @@
 //! A driver answers in `f32`, so sums are made of the shortest gaps; pairs are kept as they were answered while there are
 //! few.
 
-#![expect(unsafe_code, reason = "calls the driver")]
+use std::collections::HashMap;
 
-use std::collections::{HashMap, HashSet};
-
-use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags};
-use katydid_driver::Driver;
+use katydid_cuda_sys::CUevent;
 use katydid_session_core::StateError;
-use katydid_wire::codec::{Field as _, Message as _, Reader};
-use katydid_wire::message::cuEventCreate;
-
-use super::Kind;
-use crate::calls::fault::Fault;
-use crate::device::ask::ask;
-use crate::state::Session;
-
-/// With so many events in a context, the time between each two is kept as well.
-const MAX_PAIRWISE_EVENTS: usize = 32;
+use katydid_wire::codec::{Field as _, Reader};
 
 /// The times of one context, as they are saved.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -83,7 +71,7 @@ impl SavedTimes {
 /// Times of restored events that were not recorded since.
 #[derive(Debug, Default)]
 pub(crate) struct EventTimes {
-    contexts: Vec<(ContextTimes, CUevent)>,
+    pub(super) contexts: Vec<(ContextTimes, CUevent)>,
 }
 
 impl EventTimes {
@@ -101,125 +89,5 @@ impl EventTimes {
     /// A context is gone, and its anchor with it.
     pub(crate) fn end_context(&mut self, context: u32) {
         self.contexts.retain(|(times, _)| times.context != context);
-    }
-}
-
-/// Milliseconds between two events of the driver's.
-fn elapsed(driver: &Driver, start: CUevent, end: CUevent) -> Result<f32, CUresult> {
-    // SAFETY: the output is a local, the handles are the driver's own.
-    ask(|out| unsafe { driver.cuEventElapsedTime(out, start, end) })
-}
-
-/// An event that stands for this moment in the current context, in which nothing runs.
-fn anchor(driver: &Driver) -> Result<CUevent, CUresult> {
-    // SAFETY: the output is a local.
-    let event = ask(|out| unsafe { driver.cuEventCreate(out, event_flags::DEFAULT) })?;
-    // SAFETY: handles are the driver's own.
-    unsafe { driver.cuEventRecord(event, CUstream::NULL) }.ok()?;
-    // SAFETY: as above.
-    unsafe { driver.cuEventSynchronize(event) }.ok()?;
-    Ok(event)
-}
-
-impl Session {
-    /// Answers for events of which at least one was restored and not recorded since; the driver's answer to what it
-    /// knows, otherwise.
-    pub(crate) fn elapsed_since_restore(
-        &self,
-        (start, end): (u32, u32),
-        handles: (CUevent, CUevent),
-    ) -> Result<f32, CUresult> {
-        let driver = self.driver();
-        let known = |(times, _): &&(ContextTimes, CUevent)| {
-            times.stamps.contains_key(&start) || times.stamps.contains_key(&end)
-        };
-        let Some((times, anchor)) = self.event_times.contexts.iter().find(known) else {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        };
-        // An event that was recorded since the restore has the driver's time, whatever was kept.
-        let place = |event: u32, handle| match elapsed(driver, *anchor, handle) {
-            Ok(time) => Ok((f64::from(time), false)),
-            Err(CUresult::ERROR_INVALID_HANDLE) => {
-                times.stamps.get(&event).map(|stamp| (*stamp, true)).ok_or(CUresult::ERROR_INVALID_HANDLE)
-            }
-            Err(code) => Err(code),
-        };
-        let (from, to) = (place(start, handles.0)?, place(end, handles.1)?);
-        let pair = times.pairs.get(&(start, end)).filter(|_| from.1 && to.1);
-        Ok(pair.copied().unwrap_or((to.0 - from.0) as f32))
-    }
-
-    /// The times of all events that have one. Nothing runs in any context.
-    pub(super) fn event_times(&mut self) -> Result<SavedTimes, Fault> {
-        let mut contexts: HashMap<u32, Vec<u32>> = HashMap::new();
-        for (id, entry) in self.journal.of(Kind::Event) {
-            let flags = cuEventCreate::decode(entry.made.payload()).map_or(0, |message| message.Flags);
-            if flags & event_flags::DISABLE_TIMING == 0 && entry.made.opcode == cuEventCreate::OPCODE {
-                contexts.entry(entry.made.context).or_default().push(id as u32);
-            }
-        }
-        let mut all = Vec::new();
-        for (context, events) in contexts {
-            self.enter_context(context)?;
-            all.push(self.context_times(context, &events)?);
-        }
-        all.retain(|times| !times.stamps.is_empty());
-        all.sort_by_key(|times| times.context);
-        Ok(SavedTimes(all))
-    }
-
-    fn context_times(&self, context: u32, events: &[u32]) -> Result<ContextTimes, Fault> {
-        let driver = self.driver();
-        let now = anchor(driver)?;
-        let handle = |event: u32| self.tables.events.get(event);
-        let mut recorded = Vec::new();
-        for event in events {
-            match elapsed(driver, handle(*event)?, now) {
-                Ok(before) => recorded.push((*event, before)),
-                Err(CUresult::ERROR_INVALID_HANDLE) => {}
-                Err(code) => return Err(code.into()),
-            }
-        }
-        // The latest first: each stands before the one that was placed before it.
-        recorded.sort_by(|one, other| one.1.total_cmp(&other.1));
-        let mut times = ContextTimes { context, ..ContextTimes::default() };
-        let (mut at, mut behind) = (0.0, now);
-        for (event, _) in &recorded {
-            at -= f64::from(elapsed(driver, handle(*event)?, behind)?);
-            behind = handle(*event)?;
-            times.stamps.insert(*event, at);
-        }
-        if recorded.len() <= MAX_PAIRWISE_EVENTS {
-            for (start, end) in recorded.iter().flat_map(|one| recorded.iter().map(move |other| (one.0, other.0))) {
-                times.pairs.insert((start, end), elapsed(driver, handle(start)?, handle(end)?)?);
-            }
-        }
-        self.carry_over(&mut times, now)?;
-        // SAFETY: ours, and named by no other code.
-        let _ = unsafe { driver.cuEventDestroy_v2(now) };
-        Ok(times)
-    }
-
-    /// Adds events that an earlier restore left unrecorded.
-    fn carry_over(&self, times: &mut ContextTimes, now: CUevent) -> Result<(), Fault> {
-        let before = self.event_times.contexts.iter().find(|(before, _)| before.context == times.context);
-        let Some((before, anchor)) = before else { return Ok(()) };
-        let since = f64::from(elapsed(self.driver(), *anchor, now)?);
-        let recorded: HashSet<u32> = times.stamps.keys().copied().collect();
-        let kept = |event: &u32| !recorded.contains(event);
-        times.stamps.extend(before.stamps.iter().filter(|it| kept(it.0)).map(|(event, stamp)| (*event, stamp - since)));
-        let pairs = before.pairs.iter().filter(|((start, end), _)| kept(start) && kept(end));
-        times.pairs.extend(pairs.map(|(pair, time)| (*pair, *time)));
-        Ok(())
-    }
-
-    /// Takes the times of restored events over: this is the moment in which their time goes on.
-    pub(super) fn restore_times(&mut self, saved: SavedTimes) -> Result<(), Fault> {
-        for times in saved.0 {
-            self.enter_context(times.context)?;
-            let anchor = anchor(self.driver())?;
-            self.event_times.contexts.push((times, anchor));
-        }
-        Ok(())
     }
 }

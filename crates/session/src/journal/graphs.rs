@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::mem::{discriminant, take};
 use std::sync::Arc;
 
+use katydid_session_core::Frame;
 use katydid_wire::facts::{GraphFacts, StepFacts, Work};
 use katydid_wire::message::kdGraphChange;
 
-use super::{Entry, Frame, Kind, PropertySet, RareFields, Steps};
+use super::entry::{Entry, Kind, PropertySet, RareFields, Steps};
 
 /// A graph to replay.
 pub(super) struct CurrentGraph<'a> {
@@ -133,7 +134,7 @@ mod tests {
 
     use katydid_wire::message::kdGraphArguments;
 
-    use super::super::Selector;
+    use super::super::entry::Selector;
     use super::*;
 
     fn step(work: Work, inner: Vec<GraphFacts>) -> StepFacts {

@@ -8,20 +8,15 @@
 
 use std::collections::BTreeMap;
 
-use katydid_wire::codec::Message as _;
-use katydid_wire::message::{kdKernelFunction, kdLibraryKernel, kdLibraryModule};
-
-use super::{Frame, Journal, Kind};
-
 /// All uses.
 #[derive(Debug, Default)]
 pub(crate) struct LibraryUse {
     /// Number of the first frame that used a library in a context.
-    first: BTreeMap<(u32, u32), u64>,
+    pub(super) first: BTreeMap<(u32, u32), u64>,
     /// The context in which each kernel was launched last, by its id: what a launch looks at.
-    launched: Vec<u32>,
+    pub(super) launched: Vec<u32>,
     /// The first launch of each kernel in each context.
-    launches: BTreeMap<(u32, u32), u64>,
+    pub(super) launches: BTreeMap<(u32, u32), u64>,
 }
 
 impl LibraryUse {
@@ -53,62 +48,12 @@ impl LibraryUse {
     }
 
     /// A new kernel has the id.
-    fn forget_kernel(&mut self, kernel: u32) {
+    pub(super) fn forget_kernel(&mut self, kernel: u32) {
         if let Some(context) = self.launched.get_mut(kernel as usize) {
             *context = 0;
         }
         while let Some((&known, _)) = self.launches.range((kernel, 0)..=(kernel, u32::MAX)).next() {
             self.launches.remove(&known);
         }
-    }
-}
-
-impl Journal {
-    /// What was just made uses a library.
-    pub(super) fn note_use(&mut self, kind: Kind, made: &Frame) {
-        let library = match (kind, made.opcode) {
-            (Kind::Module, kdLibraryModule::OPCODE) => made.word(4),
-            (Kind::Function, kdKernelFunction::OPCODE) => self.library_of(made.word(4)),
-            (Kind::Kernel, _) => return self.uses.forget_kernel(made.word(0)),
-            _ => return,
-        };
-        self.uses.note(library, made.context, made.order);
-    }
-
-    /// The library of a kernel; 0 for none.
-    fn library_of(&self, kernel: u32) -> u32 {
-        let entry = self.get(Kind::Kernel, u64::from(kernel));
-        entry.and_then(|entry| Some(kdLibraryKernel::decode(entry.made.payload()).ok()?.library)).unwrap_or(0)
-    }
-
-    /// Whether the library of a kernel is in use in a context.
-    pub(crate) fn is_used(&self, kernel: u32, context: u32) -> bool {
-        self.uses.first.contains_key(&(self.library_of(kernel), context))
-    }
-
-    /// The driver is asked about a kernel in a context, which loads its library there.
-    pub(crate) fn used(&mut self, kernel: u32, context: u32, order: u64) {
-        let library = if self.is_off { 0 } else { self.library_of(kernel) };
-        if library != 0 {
-            self.uses.note(library, context, order);
-        }
-    }
-
-    /// A kernel is launched in a context. All but the first launch cost one look.
-    pub(crate) fn launched(&mut self, kernel: u32, context: u32, order: u64) {
-        let index = kernel as usize;
-        if kernel == 0 || self.is_off || self.uses.launched.get(index) == Some(&context) {
-            return;
-        }
-        let library = self.library_of(kernel);
-        if library == 0 {
-            return;
-        }
-        if index >= self.uses.launched.len() {
-            self.uses.launched.resize(index + 1, 0);
-        }
-        self.uses.launched[index] = context;
-        self.uses.launches.entry((kernel, context)).or_insert(order);
-        self.uses.note(library, context, order);
     }
 }

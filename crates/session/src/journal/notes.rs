@@ -6,13 +6,15 @@
 
 use std::ops::Range;
 
+use katydid_session_core::Frame;
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     cuStreamCopyAttributes, kdGraphCondition, kdGraphForget, kdGraphInstantiate, kdMemoryMap, kdStreamSetAttribute,
 };
 
-use super::{Attachment, Entry, Frame, Journal, Kind, NUMBER, Place, PropertySet, Selector, in_context};
+use super::entries::Journal;
+use super::entry::{Attachment, Entry, Kind, NUMBER, Place, PropertySet, Selector, in_context};
 use crate::state::Session;
 
 /// Streams up to this id are the default ones: null, legacy, the thread's own.
@@ -21,6 +23,11 @@ const LAST_DEFAULT_STREAM: u32 = 2;
 const DEVICE: usize = 8;
 
 impl Session {
+    /// Keeps nothing from here on, so that what a journal costs can be measured. The session cannot be saved then.
+    pub fn keep_no_journal(&mut self) {
+        self.journal.is_off = true;
+    }
+
     /// A message made an object.
     pub(crate) fn made(&mut self, head: &FrameHead, (kind, id): (Kind, u64), payload: &[u8]) {
         if self.journal.is_off {

@@ -12,23 +12,14 @@ use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdGraphCondition, kdTextureCreate};
 
-use super::rebuild::RebuildError;
+use super::entry::{Kind, in_context};
+use super::error::RebuildError;
 use super::save::number_told;
-use super::{Kind, in_context};
 use crate::device::ask::ask;
 use crate::state::Session;
 
 /// Fillers of one replay.
 const MAX_FILLERS: usize = 1 << 20;
-
-/// What a replay uses up.
-#[derive(Debug, Default)]
-pub(super) struct Numbers {
-    /// Textures and surfaces (whether it is one) to be destroyed, with their context.
-    fillers: Vec<(u32, bool, u64)>,
-    /// The last conditional handle of this process, as far as is known.
-    last_condition: u64,
-}
 
 impl Session {
     /// Makes a texture or surface again under its number.

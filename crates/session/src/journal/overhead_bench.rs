@@ -9,7 +9,8 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{cuEventCreate, cuStreamCreate, kdLaunch};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Journal, Kind, only};
+use super::entries::Journal;
+use super::entry::{Kind, only};
 
 /// A context of a program that has one.
 const CONTEXT: u32 = 1;

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
-use katydid_session_core::{Api as _, Record, ReplayError, Replayed, StateError, Step, Uploads, replay, replaying};
+use katydid_session_core::{Api as _, Frame, Record, Replayed, StateError, Step, Uploads, replay, replaying};
 use katydid_wire::codec::Message as _;
 use katydid_wire::facts::{FunctionFacts, GraphFacts};
 use katydid_wire::frame::FrameHead;
@@ -23,143 +23,18 @@ use katydid_wire::message::{
     kdMemorySetAccess, kdModuleFunction, kdModuleGlobal, kdSurfaceCreate, kdTextureCreate,
 };
 
-use super::numbers::Numbers;
+use super::entry::Steps;
+use super::error::{MEMORY_TIMEOUT, RebuildError};
+use super::graphs::needs;
 use super::state::State;
-use super::{Frame, Steps, needs};
 use crate::calls::dispatch::{is_end, is_kept};
-use crate::calls::fault::{Fault, SessionError};
+use crate::calls::fault::SessionError;
 use crate::calls::shared::Cuda;
 use crate::device::ask::ask;
-use crate::memory::shares::Loans;
 use crate::state::Session;
 
-/// How long it is waited for memory of a device. Who ends gives his back a moment later, as the worker does that the session had
-/// before.
-const MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two tries.
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Why a session could not be rebuilt. The worker is of no use afterwards; the image is as it was.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RebuildError {
-    /// The state is damaged, or of another build.
-    #[error(transparent)]
-    Replay(#[from] ReplayError),
-    /// There are fewer devices than the program was told of.
-    #[error("the program uses {had} devices, and there are {have} here")]
-    Devices {
-        /// What the program was told.
-        had: usize,
-        /// What the worker has.
-        have: usize,
-    },
-    /// An image is missing.
-    #[error("image {number} of a module is missing")]
-    Image {
-        /// Its number.
-        number: u32,
-    },
-    /// The driver does not make something again.
-    #[error("the driver here answers {code} to {message}, which succeeded before")]
-    Refused {
-        /// The message.
-        message: &'static str,
-        /// The driver's `CUresult`.
-        code: u32,
-    },
-    /// There is not as much memory as there was.
-    #[error(
-        "the device has no memory for {message}, and had none in {} s: others use it, or it has less than the one before",
-        MEMORY_TIMEOUT.as_secs()
-    )]
-    NoMemory {
-        /// The message.
-        message: &'static str,
-    },
-    /// The driver does not take code that another took.
-    #[error(
-        "the driver here does not take the code of a module (it answers {code} to {message}), as it takes none of another \
-         kind of GPU that comes without its text: restore with the driver and GPU that the image was made with"
-    )]
-    Code {
-        /// The message.
-        message: &'static str,
-        /// The driver's `CUresult`.
-        code: u32,
-    },
-    /// The driver chose another number or address, which device memory may hold.
-    #[error(
-        "{what} was {was:#x} and would be {is:#x} now: memory of the program may point there, so it cannot go on here"
-    )]
-    Moved {
-        /// What.
-        what: String,
-        /// Before.
-        was: u64,
-        /// Now.
-        is: u64,
-    },
-    /// A function takes other parameters.
-    #[error("the function {function} has other parameters here than before")]
-    Parameters {
-        /// Its name.
-        function: String,
-    },
-}
-
-impl From<StateError> for RebuildError {
-    fn from(error: StateError) -> Self {
-        Self::Replay(error.into())
-    }
-}
-
-impl From<SessionError> for RebuildError {
-    fn from(error: SessionError) -> Self {
-        Self::Replay(error.into())
-    }
-}
-
-impl RebuildError {
-    fn from_loan(fault: Fault) -> Self {
-        match fault {
-            Fault::Cuda(code) => Self::Refused { message: "lending what was lent to other programs", code: code.0 },
-            Fault::Fatal(error) => error.into(),
-        }
-    }
-
-    pub(super) fn from_fault(fault: Fault) -> Self {
-        match fault {
-            Fault::Cuda(code) => Self::Refused { message: "a context", code: code.0 },
-            Fault::Fatal(error) => error.into(),
-        }
-    }
-}
-
-/// What a session knows while it is rebuilt.
-#[derive(Debug)]
-pub(crate) struct Replay {
-    /// Answers go nowhere.
-    pub(crate) is_on: bool,
-    /// How the frame at hand came out.
-    pub(crate) outcome: CUresult,
-    pub(super) numbers: Numbers,
-    /// What waits for the program.
-    second: Vec<Record>,
-    /// What waits for the contents.
-    loans: Loans,
-}
-
-impl Default for Replay {
-    fn default() -> Self {
-        Self {
-            is_on: false,
-            outcome: CUresult::SUCCESS,
-            numbers: Numbers::default(),
-            second: Vec::new(),
-            loans: Loans::default(),
-        }
-    }
-}
 
 impl Replayed for Session {
     fn set_replaying(&mut self, is_on: bool) {

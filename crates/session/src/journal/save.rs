@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUmemLocation, CUresult, location_type};
 use katydid_fatbin::OwnedImage;
-use katydid_session_core::{Record, SavedProgress, Step};
+use katydid_session_core::{Frame, Record, SavedProgress, Step};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::message::{
     kdHostRegister, kdKernelFunction, kdLibraryKernel, kdLibraryModule, kdMemoryMap, kdMemorySetAccess, kdMipmapLevel,
@@ -21,46 +21,14 @@ use katydid_wire::reference::{ReferenceArguments, given};
 use katydid_wire::sharing::Sharing;
 use katydid_wire::texture::TextureArguments;
 
+use super::entries::Journal;
+use super::entry::{Entry, Kind, Steps};
+use super::error::JournalError;
+use super::graphs;
 use super::state::{Opening, Pending, State};
-use super::{Entry, Frame, Journal, Kind, Steps, graphs};
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::state::Session;
-
-/// Why the state of a session cannot be saved. The session is as it was.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum JournalError {
-    /// There is nothing to save from.
-    #[error("this worker keeps no journal, to measure what one costs: its sessions cannot be saved")]
-    Off,
-    /// A kernel failed in a context, which is of no use from then on.
-    #[error("context {context} of the program is in error {code}: what it held is lost, so it cannot be saved")]
-    Faulted {
-        /// Wire id.
-        context: u32,
-        /// The driver's `CUresult`.
-        code: u32,
-    },
-    /// A graph that can still be launched names an event that is gone.
-    #[error(
-        "the executable graph {exec} of the program uses the event {event}, which was destroyed; destroy the graph too"
-    )]
-    GraphEvent {
-        /// The program's number.
-        exec: u32,
-        /// Wire id.
-        event: u32,
-    },
-    /// The driver does not answer what must be known.
-    #[error("the driver answers {code} when asked about {what}")]
-    Driver {
-        /// What.
-        what: &'static str,
-        /// Its `CUresult`.
-        code: u32,
-    },
-}
 
 /// The state of a session, and the images that it names by number.
 #[derive(Debug, Default)]

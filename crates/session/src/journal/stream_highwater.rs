@@ -5,23 +5,13 @@
 //! there were 32 lies elsewhere than where there was one, also when all of them are gone. A replay has as many at once as there
 //! were, before it loads code.
 
-#![expect(unsafe_code, reason = "calls the driver")]
-
-use katydid_cuda_sys::{CUresult, CUstream, stream_flags};
-use katydid_session_core::{Record, StateError};
-
-use super::rebuild::{RebuildError, used};
-use super::{Journal, Kind};
-use crate::device::ask::ask;
-use crate::state::Session;
-
 /// Streams of a context that a replay makes at once.
-const MAX_STREAMS: u32 = 1 << 16;
+pub(super) const MAX_STREAMS: u32 = 1 << 16;
 
 /// Those of a context.
 #[derive(Debug, Default)]
-struct ContextHighwater {
-    alive: u32,
+pub(super) struct ContextHighwater {
+    pub(super) alive: u32,
     /// Numbers of the frames at which there were more than ever before: one, two, and so on.
     raised: Vec<u64>,
 }
@@ -44,7 +34,7 @@ impl StreamHighwater {
     }
 
     #[inline]
-    fn of(&mut self, context: u32) -> &mut ContextHighwater {
+    pub(super) fn of(&mut self, context: u32) -> &mut ContextHighwater {
         let context = context as usize;
         if context >= self.all.len() {
             self.grow(context);
@@ -73,7 +63,7 @@ impl StreamHighwater {
     }
 
     /// There were so many by then.
-    fn raise(&mut self, context: u32, count: u32, order: u64) {
+    pub(super) fn raise(&mut self, context: u32, count: u32, order: u64) {
         let raised = &mut self.of(context).raised;
         raised.resize(raised.len().max(count as usize), order);
     }
@@ -97,38 +87,6 @@ impl StreamHighwater {
             }
         }
         beyond
-    }
-}
-
-impl Session {
-    /// Has as many streams at once in a context as the program had by then.
-    pub(super) fn pool_streams(&mut self, record: &Record) -> Result<(), RebuildError> {
-        let count = used(record);
-        if count > MAX_STREAMS {
-            return Err(StateError::Damaged { what: "the number of streams" }.into());
-        }
-        self.enter_for(&self.head_of(record)).map_err(RebuildError::from_fault)?;
-        let alive = self.journal.pools.of(self.current).alive;
-        // Where the driver makes no more, the addresses that are compared say whether that matters.
-        // SAFETY: the output is a local.
-        let make = |_| ask(|out| unsafe { self.driver().cuStreamCreate(out, stream_flags::NON_BLOCKING) }).ok();
-        let further: Vec<CUstream> = (alive..count).map_while(make).collect();
-        for stream in further {
-            // SAFETY: made here, and no other code knows it.
-            let _: CUresult = unsafe { self.driver().cuStreamDestroy_v2(stream) };
-        }
-        self.journal.pools.raise(self.current, count, record.order);
-        Ok(())
-    }
-}
-
-impl Journal {
-    /// A stream with this id has ended.
-    #[inline]
-    pub(super) fn end_stream(&mut self, id: u64) {
-        if let Some(context) = self.brief[Kind::Stream as usize].context(id) {
-            self.pools.ended(context);
-        }
     }
 }
 

@@ -10,9 +10,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use katydid_wire::frame::FrameHead;
+use katydid_session_core::Frame;
 
-use super::{Entry, Frame, Journal, Kind};
+use super::entry::Entry;
 
 /// Ghosts that are kept at most.
 const MAX_TOMBSTONES: usize = 64;
@@ -35,7 +35,7 @@ impl Tombstone {
     }
 
     /// It was there when something was made that had this number.
-    fn was_there(&self, order: u64) -> bool {
+    pub(super) fn was_there(&self, order: u64) -> bool {
         self.entry.made.order < order && order < self.ended.order
     }
 }
@@ -44,9 +44,9 @@ impl Tombstone {
 #[derive(Debug, Default)]
 pub(super) struct Tombstones {
     /// In the order in which they ended.
-    all: VecDeque<Tombstone>,
+    pub(super) all: VecDeque<Tombstone>,
     /// By their contexts.
-    first_graphs: BTreeMap<u32, Tombstone>,
+    pub(super) first_graphs: BTreeMap<u32, Tombstone>,
 }
 
 impl Tombstones {
@@ -54,7 +54,7 @@ impl Tombstones {
         self.all.iter().chain(self.first_graphs.values())
     }
 
-    fn add(&mut self, tombstone: Tombstone) {
+    pub(super) fn add(&mut self, tombstone: Tombstone) {
         self.all.push_back(tombstone);
         while self.all.len() > MAX_TOMBSTONES
             || self.all.iter().map(Tombstone::bytes).sum::<usize>() > MAX_TOMBSTONE_BYTES
@@ -69,44 +69,5 @@ impl Tombstones {
         self.all.retain(|tombstone| {
             tombstone.entry.more().is_none_or(|more| more.steps.is_none()) || tombstone.entry.made.context != context
         });
-    }
-}
-
-impl Journal {
-    /// A context, module or library was ended by a frame.
-    pub(super) fn end_code(&mut self, kind: Kind, id: u64, head: &FrameHead, payload: &[u8]) {
-        let Some(entry) = self.take(kind, id) else { return };
-        if kind == Kind::Library {
-            self.uses.end_library(id as u32);
-        }
-        let tombstone = Tombstone { entry, ended: Frame::new(head, 0, payload) };
-        let alive = self.placed();
-        if alive.iter().any(|order| tombstone.was_there(*order)) {
-            self.tombstones.add(tombstone);
-        }
-        let others: Vec<u64> = self.tombstones.all.iter().map(|tombstone| tombstone.entry.made.order).collect();
-        self.tombstones.all.retain(|tombstone| alive.iter().chain(&others).any(|order| tombstone.was_there(*order)));
-    }
-
-    /// An executable graph was ended by a frame.
-    pub(super) fn end_graph(&mut self, mut entry: Entry, head: &FrameHead, payload: &[u8]) {
-        let Frame { context, order, .. } = entry.made;
-        entry.more_mut().sets.clear();
-        let is_older = |other: &Entry| other.made.context == context && other.made.order < order;
-        let is_first = !self.tombstones.first_graphs.contains_key(&context)
-            && !self.sketches.values().any(is_older)
-            && !self.of(Kind::Exec).any(|(_, other)| is_older(&other));
-        let tombstone = Tombstone { entry, ended: Frame::new(head, 0, payload) };
-        if is_first {
-            self.tombstones.first_graphs.insert(context, tombstone);
-        } else if self.last_placed > order && self.placed().iter().any(|order| tombstone.was_there(*order)) {
-            self.tombstones.add(tombstone);
-        }
-    }
-
-    /// The numbers of what lives and was put somewhere by the driver.
-    fn placed(&self) -> Vec<u64> {
-        let kinds = [Kind::Context, Kind::Module, Kind::Library].into_iter();
-        kinds.flat_map(|kind| self.of(kind)).map(|(_, entry)| entry.made.order).collect()
     }
 }

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::calls::fault::{Fault, SessionError};
+use crate::memory::address::pointer;
 use crate::memory::chunks::Chunks;
 use crate::memory::large_pages;
 
@@ -481,11 +482,6 @@ unsafe fn pull(data: &mut Vec<u8>, address: u64, size: usize) {
     data.resize(before + size, 0);
     // SAFETY: readable by the caller's promise; there are `size` bytes behind those from before, which lie elsewhere.
     unsafe { std::ptr::copy_nonoverlapping(pointer(address).cast_const(), data[before..].as_mut_ptr(), size) };
-}
-
-/// An address of an arena, which was mapped outside of Rust's knowledge.
-pub(crate) fn pointer(address: u64) -> *mut u8 {
-    std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
 pub(crate) fn out_of_range(address: u64, size: u64) -> Fault {

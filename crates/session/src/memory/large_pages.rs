@@ -10,7 +10,7 @@
 use katydid_arena::GRANULARITY;
 use rustix::mm::{Advice, madvise};
 
-use crate::memory::host_memory::pointer;
+use crate::memory::address::pointer;
 
 /// Fewest bytes that are worth it: small copies cost what they cost before the first byte moves, and pages that a program
 /// does not touch would be there all the same, in its dumps as well.

@@ -25,14 +25,14 @@ use serde::{Deserialize, Serialize};
 
 use super::area::{Area, AreaLocation, CHUNK_BYTES, Texels};
 use super::code::{self, FoundVariable, LoadedCode};
-use super::contexts::{Contexts, architecture};
+use super::contexts::{Contexts, Entered, architecture};
 use super::declared::Named;
 use super::error::{SnapshotError, refused};
 use super::scratch::Scratch;
 use super::soft;
 use crate::device::ask::ask;
 use crate::journal::Kind;
-use crate::memory::device_memory::access;
+use crate::memory::device_block::access;
 use crate::memory::virtual_memory::Memory;
 use crate::objects::arrays::ArrayObject;
 use crate::state::Session;
@@ -316,18 +316,6 @@ impl Session {
         if let Ok(sm) = architecture(self.driver(), 0) {
             self.snapshots.declared().prepare(images, sm, self.driver().is_soft());
         }
-    }
-}
-
-/// A context that can be made current.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Entered(pub(super) CUcontext);
-
-impl Entered {
-    /// Makes it current on this thread.
-    pub(super) fn enter(self, driver: &Driver) -> Result<(), SnapshotError> {
-        // SAFETY: a living context of the session.
-        unsafe { driver.cuCtxSetCurrent(self.0) }.ok().map_err(refused("enter a context"))
     }
 }
 

@@ -17,17 +17,18 @@ use katydid_image::{ChunkId, FileEntry, Region, Sink};
 use katydid_session_core::{CaptureOptions, Progress};
 
 use super::area::{Area, AreaLocation, Direction, WorkerMemory};
-use super::areas::{AreaFilter, Areas, Entered, areas};
+use super::areas::{AreaFilter, Areas, areas};
 use super::carrier::{Carrier, Streams};
 use super::contexts::Contexts;
+use super::contexts::Entered;
 use super::error::{SnapshotError, refused};
-use super::hash::{GRAIN_BYTES, Hash, RECORD, hashes, list};
-use super::precopy::{Precopied, PrecopyState};
+use super::hash::{GRAIN_BYTES, Hash, Known, RECORD, hashes, list};
+use super::history::PendingWrite;
+use super::precopy_state::{Precopied, PrecopyState};
 use super::scratch::Scratch;
 use super::soft;
 use super::transfer::{ChunkLoad, Transfer};
 use super::zeros::Zeros;
-use super::{Known, PendingWrite};
 use crate::state::Session;
 
 /// Memory of the device that is left to others.

@@ -17,6 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::error::SnapshotError;
 use crate::device::ask::ask;
 
+/// Kind of the regions with code.
+pub(super) const CODE: &str = "code";
+
 /// Code in a context.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LoadedCode {

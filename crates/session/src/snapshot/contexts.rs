@@ -8,11 +8,22 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CUcontext, CUresult, device_attribute};
 use katydid_driver::Driver;
 
-use super::areas::Entered;
 use super::error::{SnapshotError, refused};
 use crate::device::ask::ask;
 use crate::device::gather::current_device;
 use crate::state::Session;
+
+/// A context that can be made current.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entered(pub(super) CUcontext);
+
+impl Entered {
+    /// Makes it current on this thread.
+    pub(super) fn enter(self, driver: &Driver) -> Result<(), SnapshotError> {
+        // SAFETY: a living context of the session.
+        unsafe { driver.cuCtxSetCurrent(self.0) }.ok().map_err(refused("enter a context"))
+    }
+}
 
 /// The contexts of a session.
 pub(super) struct Contexts {

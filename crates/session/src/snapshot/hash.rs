@@ -7,10 +7,13 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
+use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUfunction, CUmodule, CUresult, CUstream};
 use katydid_driver::Driver;
+use katydid_image::ChunkId;
 
 use crate::device::ask::ask;
 
@@ -168,6 +171,19 @@ fn stir(state: &mut [Row; 4]) {
         state[at] = state[at].map(|word| word ^ word >> shift);
         let (row, other) = (state[at], &mut state[next]);
         other.iter_mut().zip(row).for_each(|(word, by)| *word = by.wrapping_mul(factor).wrapping_add(*word));
+    }
+}
+
+/// Names of chunks by the device's hash and their lengths.
+pub(super) type Names = HashMap<(Hash, u64), ChunkId>;
+
+/// Names of contents that an image has.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Known(Arc<Mutex<Names>>);
+
+impl Known {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Names> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -18,9 +18,9 @@ use katydid_wire::companion::MovedVariable;
 use katydid_wire::message::{kdForeignMap, kdMemoryBorrow, message_name};
 
 use super::areas::CodeRecord;
+use super::code::CODE;
 use super::code::FoundVariable;
 use super::error::SnapshotError;
-use super::session_image::CODE;
 use super::zeros::Zeros;
 use crate::journal::records_of;
 

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::slice;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,10 +25,11 @@ use super::areas::Retained;
 use super::capture::{free, hash_pieces, room_to_hash};
 use super::carrier::Carrier;
 use super::error::{SnapshotError, refused};
-use super::hash::Hash;
+use super::hash::{Hash, Known};
+use super::history::PendingWrite;
+use super::precopy_state::PrecopyState;
 use super::scratch::Scratch;
-use super::transfer::{Buffers, ChunkLoad, Transfer};
-use super::{Known, Names, PendingWrite};
+use super::transfer::{ChunkLoad, Transfer};
 use crate::state::Session;
 
 /// What has not changed for so long may stay as it is; steps of trainings take less.
@@ -37,72 +38,6 @@ const BATCH_TIME: Duration = Duration::from_millis(100);
 const MAX_PRECOPY_TIME: Duration = Duration::from_secs(300);
 /// Chunks between two looks at the clock.
 const CHUNKS_PER_CLOCK_CHECK: usize = 512;
-
-/// What lies ready for the next snapshot.
-#[derive(Debug, Clone, Default)]
-pub(super) struct PrecopyState(Arc<Mutex<Precopied>>);
-
-/// Memory to copy to, and what is in the image ahead of time.
-#[derive(Debug, Default)]
-pub(super) struct Precopied {
-    /// By device.
-    pub(super) spare: BTreeMap<i32, Scratch>,
-    pub(super) names: Names,
-    /// What was used to bring it there: the program's memory at addresses of ours, and where hashes were computed.
-    used: Vec<Scratch>,
-    /// Host memory that is registered, not in use.
-    buffers: Vec<Buffers>,
-}
-
-impl PrecopyState {
-    fn lock(&self) -> MutexGuard<'_, Precopied> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Bytes of devices that it holds.
-    pub(super) fn size(&self) -> u64 {
-        self.lock().spare.values().map(Scratch::size).sum()
-    }
-
-    /// Gives memory back; false when it holds none. The GPU had better be at rest.
-    pub(super) fn clear(&self) -> bool {
-        let ready = std::mem::take(&mut *self.lock());
-        !ready.spare.is_empty() || !ready.used.is_empty()
-    }
-
-    /// Takes memory of a device that a snapshot has used.
-    pub(super) fn keep(&self, device: i32, spare: Scratch) {
-        let mut ready = self.lock();
-        let before = ready.spare.insert(device, spare);
-        ready.used.extend(before);
-    }
-
-    /// Registered memory of so many chunks, if there is some.
-    pub(super) fn lend(&self, count: usize) -> Option<Buffers> {
-        let mut ready = self.lock();
-        let fitting = ready.buffers.iter().position(|buffers| buffers.count() >= count)?;
-        Some(ready.buffers.swap_remove(fitting))
-    }
-
-    /// Takes registered memory, for the thread that wants some next.
-    pub(super) fn keep_buffers(&self, buffers: Buffers) {
-        self.lock().buffers.push(buffers);
-    }
-
-    /// Whether there is nothing to give back.
-    pub(super) fn is_empty(&self) -> bool {
-        let ready = self.lock();
-        ready.spare.is_empty() && ready.used.is_empty()
-    }
-
-    /// Hands everything to a snapshot, which is taken while the GPU is at rest.
-    pub(super) fn take(&self) -> Precopied {
-        let mut ready = self.lock();
-        // The snapshot wants it too, and gives it back.
-        let buffers = std::mem::take(&mut ready.buffers);
-        std::mem::replace(&mut *ready, Precopied { buffers, ..Precopied::default() })
-    }
-}
 
 /// What is to be done ahead of a snapshot.
 pub(crate) struct PrecopyJob {

@@ -15,13 +15,14 @@ use katydid_image::{ChunkId, FileEntry, Region, Session as SessionPart, Source};
 use katydid_session_core::{Progress, RestoreOptions};
 
 use super::area::{Area, AreaLocation};
-use super::areas::{AreaFilter, Areas, Entered, PINNED, Records, areas, code_areas, code_of};
+use super::areas::{AreaFilter, Areas, PINNED, Records, areas, code_areas, code_of};
 use super::capture::{RECORDS, hash_pieces};
+use super::code::CODE;
 use super::code::same_functions;
 use super::contexts::Contexts;
+use super::contexts::Entered;
 use super::error::{SnapshotError, refused};
 use super::moved::{DisplacedVariable, displaced, packed, search};
-use super::session_image::CODE;
 use super::soft;
 use super::transfer::{ChunkLoad, Transfer};
 use super::zeros::Zeros;

@@ -12,7 +12,8 @@ use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 use katydid_driver::Driver;
 
 use crate::device::ask::ask;
-use crate::memory::device_memory::{access, create};
+use crate::memory::device_block::access;
+use crate::memory::device_block::create;
 
 /// Where addresses are asked for: between the last place of the pinned arena and that of managed memory.
 const ADDRESS_HINT: u64 = 0x4800_0000_0000;

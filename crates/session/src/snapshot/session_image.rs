@@ -20,13 +20,12 @@ use katydid_wire::sharing::{LENDS, Sharing};
 
 use super::area::CHUNK_BYTES;
 use super::capture::Captured;
+use super::code::CODE;
 use super::error::SnapshotError;
 use super::restore::{Image, Share};
 use crate::journal::Saved;
 use crate::state::Session;
 
-/// Kind of the regions with code.
-pub(super) const CODE: &str = "code";
 /// Note of the number of frames that the session had executed.
 const FRAMES: &str = "frames";
 /// Key of the file with the journal.

@@ -14,7 +14,7 @@ use katydid_driver::{Driver, open};
 
 use super::stage::GRANULE;
 use crate::device::ask::ask;
-use crate::memory::device_memory;
+use crate::memory::device_block;
 
 static DRIVER_TURN: Mutex<()> = Mutex::new(());
 
@@ -65,7 +65,7 @@ impl Rest {
     pub(super) fn take(driver: &Arc<Driver>) -> Self {
         let (mut blocks, mut size) = (Vec::new(), 1 << 40);
         while size >= GRANULE {
-            match device_memory::create(driver, 0, size) {
+            match device_block::create(driver, 0, size) {
                 Ok(block) => blocks.push(block),
                 Err(_) => size /= 2,
             }

@@ -9,7 +9,7 @@ use katydid_wire::frame::FrameHead;
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::handlers::{Detached, Enqueued};
-use crate::memory::host_memory::pointer;
+use crate::memory::address::pointer;
 use crate::state::Session;
 use crate::transfer::bulk::CopyEnd;
 use crate::transfer::staged::StagingArea;

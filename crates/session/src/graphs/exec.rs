@@ -1,0 +1,137 @@
+//! Executable graphs as a session keeps them, and what the driver reads while they run.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use katydid_cuda_sys::{CUevent, CUgraph, CUgraphExec, CUgraphNode, CUresult};
+use katydid_driver::Driver;
+
+use crate::calls::fault::Fault;
+use crate::calls::shared::Shared;
+
+/// The driver's nodes for one step.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Built {
+    /// One node does it.
+    One(CUgraphNode),
+    /// The copy, and the function in which the program does its part.
+    Staged { copy: CUgraphNode, host: CUgraphNode },
+    /// Nothing that could be changed.
+    Fixed,
+}
+
+/// What the driver hands back whenever a step's host function is due.
+pub(super) struct RepeatedUpcall {
+    shared: Arc<Shared>,
+    /// 0: the step is disabled.
+    token: u64,
+}
+
+/// Called by the driver's thread; the graph's branch stalls until the program has run the function.
+pub(super) extern "C" fn run(data: *mut c_void) {
+    // SAFETY: `GraphMemory` holds the box until the driver is done with every launch of the graph.
+    let repeated = unsafe { &*data.cast::<RepeatedUpcall>() };
+    if repeated.token != 0 {
+        repeated.shared.upcalls.run(repeated.token, 0);
+    }
+}
+
+/// What the driver reads while a graph runs, and how it is known that it does no more.
+#[derive(Default)]
+pub(super) struct GraphMemory {
+    #[expect(clippy::vec_box, reason = "the driver has their addresses")]
+    functions: Vec<Box<RepeatedUpcall>>,
+    /// Tokens of stages, which are the session's to free.
+    pub(super) stages: Vec<u64>,
+    /// One for each context that the graph was launched in.
+    pub(super) ends: Vec<LaunchEnd>,
+    /// A launch was not followed by its event, so that no thread knows when it is over.
+    pub(super) is_endless: bool,
+}
+
+/// What is recorded behind each launch in a context.
+pub(super) struct LaunchEnd {
+    pub(super) event: CUevent,
+    /// Wire id.
+    pub(super) context: u32,
+}
+
+impl GraphMemory {
+    /// A host function for the driver: its data.
+    pub(super) fn function(&mut self, shared: &Arc<Shared>, token: u64) -> *mut c_void {
+        let boxed = Box::new(RepeatedUpcall { shared: Arc::clone(shared), token });
+        let data = (&raw const *boxed).cast_mut().cast();
+        self.functions.push(boxed);
+        data
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.functions.is_empty() && self.stages.is_empty()
+    }
+
+    /// Whether a launch may still run. An event that was reached is not asked again.
+    pub(super) fn is_needed(&mut self, driver: &Driver) -> bool {
+        self.ends.retain(|end| {
+            // SAFETY: the event is the worker's own, and its context lives.
+            let is_over = unsafe { driver.cuEventQuery(end.event) } == CUresult::SUCCESS;
+            if is_over {
+                // SAFETY: as above; it is forgotten here.
+                let _ = unsafe { driver.cuEventDestroy_v2(end.event) };
+            }
+            !is_over
+        });
+        self.is_endless || !self.ends.is_empty()
+    }
+}
+
+/// One executable graph.
+pub(crate) struct Exec {
+    pub(crate) handle: CUgraphExec,
+    /// The graph it was made of; null where a draft has it.
+    pub(super) template: CUgraph,
+    /// For each step, by its number.
+    pub(super) steps: Vec<(Built, bool)>,
+    /// Wire ids of those that its steps run in.
+    pub(super) contexts: BTreeSet<u32>,
+    /// One of them has ended: NVIDIA's driver does not come back from a call with such a graph (H200, driver 580.159.04).
+    pub(super) is_orphan: bool,
+    pub(super) keep: GraphMemory,
+}
+
+/// All of a session.
+#[derive(Default)]
+pub(crate) struct Graphs {
+    pub(super) execs: HashMap<u32, Exec>,
+    /// In a session that is rebuilt, what takes the room of those that are made later than the program made them, or that it
+    /// could not launch any more.
+    pub(super) sketches: HashMap<u32, Exec>,
+    /// Driver graphs with conditional handles, by the number of the program's graph.
+    pub(super) drafts: HashMap<u32, CUgraph>,
+    /// What launches that may still run need, of graphs that are gone.
+    pub(super) retired: Vec<GraphMemory>,
+}
+
+impl Graphs {
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_INVALID_VALUE` for one that is not there, `CUDA_ERROR_CONTEXT_IS_DESTROYED` for one that may only be destroyed.
+    pub(crate) fn exec(&self, id: u32) -> Result<&Exec, Fault> {
+        let exec = self.execs.get(&id).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if exec.is_orphan { Err(CUresult::ERROR_CONTEXT_IS_DESTROYED.into()) } else { Ok(exec) }
+    }
+
+    pub(super) fn exec_mut(&mut self, id: u32) -> Result<&mut Exec, Fault> {
+        self.execs.get_mut(&id).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
+    }
+
+    /// A context is gone: what was launched there is over, and the events that would tell so are gone as well.
+    pub(crate) fn end_context(&mut self, context: u32) {
+        let all = self.execs.values_mut().chain(self.sketches.values_mut());
+        all.for_each(|exec| exec.is_orphan |= exec.contexts.contains(&context));
+        let kept = self.execs.values_mut().map(|exec| &mut exec.keep).chain(&mut self.retired);
+        kept.for_each(|keep| keep.ends.retain(|end| end.context != context));
+    }
+}

@@ -1,0 +1,143 @@
+//! Why the state of a session cannot be saved, or rebuilt.
+
+use std::time::Duration;
+
+use katydid_session_core::{ReplayError, StateError};
+
+use crate::calls::fault::{Fault, SessionError};
+
+/// How long it is waited for memory of a device. Who ends gives his back a moment later, as the worker does that the session had
+/// before.
+pub(super) const MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why the state of a session cannot be saved. The session is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// There is nothing to save from.
+    #[error("this worker keeps no journal, to measure what one costs: its sessions cannot be saved")]
+    Off,
+    /// A kernel failed in a context, which is of no use from then on.
+    #[error("context {context} of the program is in error {code}: what it held is lost, so it cannot be saved")]
+    Faulted {
+        /// Wire id.
+        context: u32,
+        /// The driver's `CUresult`.
+        code: u32,
+    },
+    /// A graph that can still be launched names an event that is gone.
+    #[error(
+        "the executable graph {exec} of the program uses the event {event}, which was destroyed; destroy the graph too"
+    )]
+    GraphEvent {
+        /// The program's number.
+        exec: u32,
+        /// Wire id.
+        event: u32,
+    },
+    /// The driver does not answer what must be known.
+    #[error("the driver answers {code} when asked about {what}")]
+    Driver {
+        /// What.
+        what: &'static str,
+        /// Its `CUresult`.
+        code: u32,
+    },
+}
+
+/// Why a session could not be rebuilt. The worker is of no use afterwards; the image is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RebuildError {
+    /// The state is damaged, or of another build.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// There are fewer devices than the program was told of.
+    #[error("the program uses {had} devices, and there are {have} here")]
+    Devices {
+        /// What the program was told.
+        had: usize,
+        /// What the worker has.
+        have: usize,
+    },
+    /// An image is missing.
+    #[error("image {number} of a module is missing")]
+    Image {
+        /// Its number.
+        number: u32,
+    },
+    /// The driver does not make something again.
+    #[error("the driver here answers {code} to {message}, which succeeded before")]
+    Refused {
+        /// The message.
+        message: &'static str,
+        /// The driver's `CUresult`.
+        code: u32,
+    },
+    /// There is not as much memory as there was.
+    #[error(
+        "the device has no memory for {message}, and had none in {} s: others use it, or it has less than the one before",
+        MEMORY_TIMEOUT.as_secs()
+    )]
+    NoMemory {
+        /// The message.
+        message: &'static str,
+    },
+    /// The driver does not take code that another took.
+    #[error(
+        "the driver here does not take the code of a module (it answers {code} to {message}), as it takes none of another \
+         kind of GPU that comes without its text: restore with the driver and GPU that the image was made with"
+    )]
+    Code {
+        /// The message.
+        message: &'static str,
+        /// The driver's `CUresult`.
+        code: u32,
+    },
+    /// The driver chose another number or address, which device memory may hold.
+    #[error(
+        "{what} was {was:#x} and would be {is:#x} now: memory of the program may point there, so it cannot go on here"
+    )]
+    Moved {
+        /// What.
+        what: String,
+        /// Before.
+        was: u64,
+        /// Now.
+        is: u64,
+    },
+    /// A function takes other parameters.
+    #[error("the function {function} has other parameters here than before")]
+    Parameters {
+        /// Its name.
+        function: String,
+    },
+}
+
+impl From<StateError> for RebuildError {
+    fn from(error: StateError) -> Self {
+        Self::Replay(error.into())
+    }
+}
+
+impl From<SessionError> for RebuildError {
+    fn from(error: SessionError) -> Self {
+        Self::Replay(error.into())
+    }
+}
+
+impl RebuildError {
+    pub(super) fn from_loan(fault: Fault) -> Self {
+        match fault {
+            Fault::Cuda(code) => Self::Refused { message: "lending what was lent to other programs", code: code.0 },
+            Fault::Fatal(error) => error.into(),
+        }
+    }
+
+    pub(super) fn from_fault(fault: Fault) -> Self {
+        match fault {
+            Fault::Cuda(code) => Self::Refused { message: "a context", code: code.0 },
+            Fault::Fatal(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What a session knows while it is rebuilt.
+
+use katydid_cuda_sys::CUresult;
+use katydid_session_core::Record;
+
+use crate::memory::shares::Loans;
+
+/// What a replay uses up.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    /// Textures and surfaces (whether it is one) to be destroyed, with their context.
+    pub(super) fillers: Vec<(u32, bool, u64)>,
+    /// The last conditional handle of this process, as far as is known.
+    pub(super) last_condition: u64,
+}
+
+/// What a session knows while it is rebuilt.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    /// Answers go nowhere.
+    pub(crate) is_on: bool,
+    /// How the frame at hand came out.
+    pub(crate) outcome: CUresult,
+    pub(super) numbers: Numbers,
+    /// What waits for the program.
+    pub(super) second: Vec<Record>,
+    /// What waits for the contents.
+    pub(super) loans: Loans,
+}
+
+impl Default for Replay {
+    fn default() -> Self {
+        Self {
+            is_on: false,
+            outcome: CUresult::SUCCESS,
+            numbers: Numbers::default(),
+            second: Vec::new(),
+            loans: Loans::default(),
+        }
+    }
+}
