@@ -45,7 +45,7 @@ const MAX_ARRAYS: u32 = 1 << 19;
 /// References of one kind at a time: the worker takes as many of both together.
 const REFERENCES: u32 = 1 << 15;
 /// Contexts are few, and each costs the worker's GPU memory.
-const CONTEXTS: u32 = 1 << 12;
+const MAX_CONTEXTS: u32 = 1 << 12;
 
 /// `cuInit`: connects. A failure is said in one line, once, and may be tried again.
 pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
@@ -146,7 +146,7 @@ fn build(
     arenas: Settled,
     memory: Option<OwnedFd>,
 ) -> Result<Option<&'static Shim>, Failure> {
-    let contexts = Slab::reserve(CONTEXTS).map_err(no_room)?;
+    let contexts = Slab::reserve(MAX_CONTEXTS).map_err(no_room)?;
     let devices = visible_devices(&facts, &arenas, &contexts, memory.is_some())?;
     if devices.is_empty() {
         return Ok(None);
