@@ -1,6 +1,6 @@
 //! Contexts as programs ask for them: the worker is asked when one begins, ends, or must be waited for.
 //!
-//! A primary context has its handle from the start and may be made current before anybody retained it; calls that need
+//! A primary context has its handle from the start and may be made current before the program has retained it; calls that need
 //! the GPU then answer 709, as NVIDIA's driver does. What a context held is forgotten with it.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 

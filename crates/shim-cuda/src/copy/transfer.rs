@@ -312,7 +312,7 @@ pub(crate) fn in_one_piece<T>(
 }
 
 /// Runs `step` for each part of a copy, none larger than `most`: by this thread and as many others as pay, up to `threads` in
-/// all. Their order does not matter to anybody.
+/// all. Their order does not matter.
 fn shared_out(
     shim: &Shim,
     way: Way,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use katydid_client::output::say;
 use katydid_cuda_sys::{CUresult, Function};
 
-/// Where a function writes a result. Plain stores: an output may be unaligned for Rust's taste, never for C's.
+/// Where a function writes a result. Stores are unaligned: C callers may pass outputs that Rust would call misaligned.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {

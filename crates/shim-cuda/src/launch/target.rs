@@ -41,7 +41,7 @@ impl Target {
         }
     }
 
-    /// Refuses a function in a stream of another context; kernels are at home in all of them.
+    /// Refuses a function in a stream of another context; kernels run in all of them.
     pub(crate) fn check_context(&self, of_stream: ContextIds) -> Result<(), CUresult> {
         match self {
             Self::Function(function) if function.context.wire() != of_stream.owner => {

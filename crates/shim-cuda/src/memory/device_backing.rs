@@ -45,7 +45,7 @@ impl Backing for DeviceBacking {
     }
 }
 
-/// More than anybody could give back: no other program is asked.
+/// More bytes than other programs could give back: none is asked.
 pub(crate) const UNKNOWN: u64 = u64::MAX;
 
 /// Has the driver make something of so many bytes on a device; where it finds no memory, once more when what lies idle has gone

@@ -249,7 +249,7 @@ pub(crate) unsafe fn range_attributes(
     Ok(())
 }
 
-/// Only checked: everybody may use the memory at any time that the link allows.
+/// Only checked: host and devices may use the memory at any time that the link allows.
 pub(crate) fn attach(stream: CUstream, address: CUdeviceptr, length: usize, flags: u32) -> Result<(), CUresult> {
     stack::active()?;
     stream::wire(stream)?;

@@ -1,7 +1,7 @@
 //! Memory pools and stream-ordered allocation.
 //!
 //! Pools are books over the device's arena: no message is sent but for growth. An address is given at the call. A place
-//! that a stream freed serves that stream again at once, because its old work comes before the new; everybody else gets
+//! that a stream freed serves that stream again at once, because its old work comes before the new; other streams get
 //! it as any freed memory, once a synchronisation has passed. What a pool has reserved is counted as the driver counts
 //! it, in blocks of 32 MiB, of which a synchronisation leaves what is in use, or the release threshold.
 //! Pools of the host, and of managed memory, are the same books over the pinned arena, whose memory every device and the
@@ -92,7 +92,7 @@ pub(crate) struct Pool {
 enum PoolSharing {
     /// This program alone.
     Own,
-    /// This one, and others whom it hands allocations.
+    /// This one, and others that it hands allocations to.
     Lent,
     /// Another one, which hands allocations to this one.
     Foreign,
@@ -246,7 +246,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A synchronisation point: places whose work was before `epoch` are everybody's again.
+    /// A synchronisation point: places whose work was before `epoch` are free for all streams again.
     fn settle(&self, epoch: u64) {
         let Ok(devices) = device::all() else { return };
         let mut state = self.state();
@@ -712,7 +712,7 @@ fn check_grant(grant: &CUmemAccessDesc, home: PoolLocation) -> Result<(), CUresu
     }
 }
 
-/// The pool's own device has access, or the host; other devices where that was granted. To managed memory everybody has.
+/// The pool's own device has access, or the host; other devices where that was granted. All have access to managed memory.
 ///
 /// # Safety
 ///

@@ -55,8 +55,8 @@ struct EncodedMaps(Mutex<(u64, HashMap<Shape, Words>)>);
 static ENCODED_MAPS: LazyLock<EncodedMaps> = LazyLock::new(EncodedMaps::default);
 
 impl EncodedMaps {
-    /// The map of a shape for an address, if this driver has encoded one: `moves` counts drivers. What it says of a null
-    /// address is its own affair.
+    /// The map of a shape for an address, if this driver has encoded one: `moves` counts drivers. A null
+    /// address has a map that is never repeated.
     fn of(&self, moves: u64, shape: &Shape, address: u64) -> Option<Words> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut words = *known.1.get(shape).filter(|_| known.0 == moves && address != 0)?;
