@@ -200,6 +200,7 @@ impl Kernel {
     /// # Errors
     ///
     /// As [`Kernel::code`].
+    #[inline]
     pub(crate) fn code_on(&self, device: u32) -> Result<&Code, CUresult> {
         match self.tuned.get().and_then(|codes| codes.get(device as usize)) {
             Some(code) => Ok(code),

@@ -73,6 +73,7 @@ pub(crate) fn fill(devices: Vec<Device>) {
 /// # Errors
 ///
 /// `ERROR_NOT_INITIALIZED` before `cuInit`.
+#[inline]
 pub(crate) fn all() -> Result<&'static [Device], CUresult> {
     DEVICES.get().map(Vec::as_slice).ok_or(CUresult::ERROR_NOT_INITIALIZED)
 }

@@ -26,6 +26,7 @@ impl Remote {
 }
 
 /// The graphs of this process.
+#[inline]
 pub(crate) fn of_process() -> &'static Graphs<Remote> {
     static GRAPHS: LazyLock<Graphs<Remote>> = LazyLock::new(|| Graphs::new(Remote::default()));
     &GRAPHS

@@ -43,6 +43,7 @@ pub(crate) struct Registry {
 static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::default);
 
 /// What was registered in this process and has not run yet.
+#[inline]
 pub(crate) fn upcalls() -> &'static Registry {
     &REGISTRY
 }
@@ -110,6 +111,7 @@ impl Registry {
     }
 
     /// Whether functions were registered that have not returned yet; those of graphs not counted.
+    #[inline]
     pub(crate) fn are_functions_due(&self) -> bool {
         self.pending.load(Ordering::Acquire) > 0
     }

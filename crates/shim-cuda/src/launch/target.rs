@@ -26,6 +26,7 @@ impl Target {
     }
 
     /// Wire ids of function and kernel, one of them 0.
+    #[inline]
     pub(crate) fn wire(&self) -> (u32, u32) {
         match self {
             Self::Function(function) => (function.wire(), 0),
@@ -42,6 +43,7 @@ impl Target {
     }
 
     /// Refuses a function in a stream of another context; kernels run in all of them.
+    #[inline]
     pub(crate) fn check_context(&self, of_stream: ContextIds) -> Result<(), CUresult> {
         match self {
             Self::Function(function) if function.context.wire() != of_stream.owner => {
@@ -56,6 +58,7 @@ impl Target {
     /// # Errors
     ///
     /// As [`Kernel::code`].
+    #[inline]
     pub(crate) fn code_on(&self, device: u32) -> Result<&Code, CUresult> {
         match self {
             Self::Function(function) => Ok(&function.code),

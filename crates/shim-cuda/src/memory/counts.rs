@@ -29,6 +29,7 @@ impl Count {
     }
 
     /// Whether there are blocks.
+    #[inline]
     pub(crate) fn is_any(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }

@@ -67,6 +67,7 @@ pub(crate) fn fill(pinned: Pinned) {
 }
 
 /// The pinned arena; none when the two sides found no common range for it.
+#[inline]
 pub(crate) fn get() -> Option<&'static Pinned> {
     PINNED.get()
 }

@@ -28,6 +28,7 @@ static SHIM: OnceLock<Shim> = OnceLock::new();
 /// # Errors
 ///
 /// `ERROR_NOT_INITIALIZED` before `cuInit`.
+#[inline]
 pub(crate) fn shim() -> Result<&'static Shim, CUresult> {
     SHIM.get().ok_or(CUresult::ERROR_NOT_INITIALIZED)
 }
