@@ -1,13 +1,34 @@
-//! What keeping a session is, whatever API it speaks: coming to rest, orders for its main loop, frames of a journal and
-//! their bytes; and what sessions of every API have: data in pieces, text that devices print.
+//! What sessions of every API have in common, once: how frames run and are answered, how a session comes to rest and is
+//! kept, and how the frames of a journal lie in an image and are executed again.
 //!
 //! ```text
-//! worker ── Control ── orders ──▶ main loop ── Orders::obey ──▶ dyn Kept ─┬─ session of CUDA
-//!                                                                         └─ session of OpenCL
+//!             ┌ Checkpointable, Restorable    control.rs          coming to rest, orders of a companion
+//! worker ─────┤
+//!             └ execute_frames                calls/main_loop.rs  link ─▶ FrameHandler::dispatch ─▶ Api::refuse
+//!                                                                    │
+//!     MainLoop<A, T>  ◀── a session has one ─────────────────────────┤
+//!       BusyPoll<A, T>                        calls/busy_poll.rs     ├─ a call that waits for a WaitTarget: polled
+//!       Executors<A>                          calls/executor.rs      └─ or run by the executor of its thread
+//!       Orders                                control.rs
+//!
+//!     Replies, Calls, Usage, UpcallQueue      calls/              what all threads of a session share
+//!     Record, StateFormat, replay             journal/            frames as bytes, and executed again (Replayed)
 //! ```
 //!
-//! The rule: nothing here knows an object, a message or a code of any API. A worker speaks to a session through [`Checkpointable`]
-//! and [`Restorable`] alone.
+//! | trait | what an API says with it |
+//! |---|---|
+//! | [`Api`] | its codes, its context, what its threads share, its messages |
+//! | [`FrameHandler`] | how its sessions execute a frame, and what is to be discarded when one is refused |
+//! | [`WaitTarget`] | how its driver is asked whether a wait is over |
+//! | [`Fault`] | which of its faults are codes for the program, and which end the session |
+//! | [`Replayed`] | which messages a journal holds, and where handlers say how a frame came out |
+//! | [`Checkpointable`], [`Restorable`] | what is in flight, how a session is kept and rebuilt: the only ones that a worker calls, by `dyn` |
+//!
+//! The rule: nothing here knows an object, a message or a code of any API. All that a frame passes is generic over [`Api`]
+//! and compiled for each API apart, so that a frame costs no indirect call more than it would in a crate of its own.
+//!
+//! Each API has its own enum of faults, because `?` in a handler turns a driver's code into it, and Rust lets only the crate
+//! of the enum say how.
 
 mod calls;
 mod chunks;
@@ -40,5 +61,8 @@ pub use journal::record::{MessageTable, Messages, Record, StateError, Step};
 pub use journal::replay::{ReplayError, Replayed, execute_quietly, replay, replaying};
 pub use output::{Capture, Printed};
 pub use progress::Progress;
-pub use snapshot::{AddressMismatch, CaptureOptions, Failure, OutOfMemory, PendingSnapshot, Precopy, RestoreOptions};
+pub use snapshot::{
+    AddressMismatch, CaptureOptions, FRAMES, Failure, OutOfMemory, PendingSnapshot, Precopy, RestoreOptions,
+    read_journal, write_journal,
+};
 pub use uploads::{MAX_IMAGE_BYTES, UploadError, Uploads};

@@ -2,8 +2,33 @@
 
 use std::error::Error;
 
-use katydid_image::{Session as SessionPart, Sink};
+use katydid_image::{ImageError, Session as SessionPart, Sink, Source};
 use katydid_wire::sharing::Sharing;
+
+/// Note of the number of frames that a session had executed.
+pub const FRAMES: &str = "frames";
+/// Key of the file with a session's journal, and the end of its name.
+const JOURNAL: &str = "journal";
+
+/// The journal of a session in an image; none where it has none.
+///
+/// # Errors
+///
+/// The image.
+pub fn read_journal(part: &SessionPart, source: &dyn Source) -> Result<Option<Vec<u8>>, ImageError> {
+    part.states.get(JOURNAL).map(|entry| source.state(entry)).transpose()
+}
+
+/// Puts the journal of a session into an image.
+///
+/// # Errors
+///
+/// The image.
+pub fn write_journal(part: &mut SessionPart, state: &[u8], sink: &dyn Sink) -> Result<(), ImageError> {
+    let journal = sink.session_state(&format!("{}.{JOURNAL}", part.name), state)?;
+    part.states.insert(JOURNAL.to_owned(), journal);
+    Ok(())
+}
 
 /// Why a session could not do what it was asked for, in its own words.
 pub type Failure = Box<dyn Error + Send + Sync>;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use katydid_image::{Device, Session as SessionPart, Sink, Source};
-use katydid_session_core::{AddressMismatch, Failure, Progress, StateError};
+use katydid_session_core::{AddressMismatch, FRAMES, Failure, Progress, StateError, read_journal, write_journal};
 use katydid_wire::handshake::PROTOCOL;
 
 use crate::contents::Captured;
@@ -23,16 +23,12 @@ use crate::state::Session;
 const API: &str = "api";
 /// Ours.
 const OPENCL: &str = "opencl";
-/// Note of the number of frames that the session had executed.
-const FRAMES: &str = "frames";
 /// Note of the memory that the session may hold, in bytes; 0: no limit.
 pub const QUOTA: &str = "quota";
 /// Note of the address at which the session has memory that its program has too; absent where it has none.
 const HOST: &str = "host";
 /// Note of an outline.
 const OUTLINE: &str = "outline";
-/// Key of the file with the journal.
-const JOURNAL: &str = "journal";
 
 /// Whether what an image has is a session of OpenCL.
 #[must_use]
@@ -171,8 +167,8 @@ impl Session {
 
 /// The journal of a session in an image.
 fn state_of(part: &SessionPart, source: &dyn Source) -> Result<State, Failure> {
-    let entry = part.states.get(JOURNAL).ok_or(StateError::Damaged { what: "a session without a journal" })?;
-    Ok(State::decode(&source.state(entry)?)?)
+    let journal = read_journal(part, source)?;
+    Ok(State::decode(&journal.ok_or(StateError::Damaged { what: "a session without a journal" })?)?)
 }
 
 /// The ids of the buffers whose contents an image has.
@@ -202,8 +198,7 @@ impl katydid_session_core::PendingSnapshot for Snapshot {
     fn write(&mut self, sink: &dyn Sink) -> Result<SessionPart, Failure> {
         let mut part = std::mem::take(&mut self.part);
         part.regions = self.captured.write(sink)?;
-        let journal = sink.session_state(&format!("{}.{JOURNAL}", part.name), &self.state)?;
-        part.states.insert(JOURNAL.to_owned(), journal);
+        write_journal(&mut part, &self.state, sink)?;
         Ok(part)
     }
 }

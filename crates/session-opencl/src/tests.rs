@@ -192,7 +192,7 @@ fn a_piece_that_comes_with_a_refused_write_is_given_back() {
     assert_eq!(busy.load(Ordering::Acquire), 0);
     assert!(matches!(
         session.execute(&head(opcode, 4, true), &write(IN_PIECE + 1)),
-        Err(SessionError::DamagedPart { part: "piece", .. })
+        Err(SessionError::BadPart { part: "piece", .. })
     ));
 }
 

@@ -33,6 +33,14 @@ pub enum SessionError {
         /// What did not fit.
         reason: String,
     },
+    /// A part of a message is cut short, or names what is not there.
+    #[error("the program sent {message} with damaged {part}")]
+    BadPart {
+        /// Name of the message.
+        message: &'static str,
+        /// Which part.
+        part: &'static str,
+    },
     /// An id beyond every id that an honest program could have given.
     #[error("the program named {kind} {id}, but only {known} are known")]
     BadId {
@@ -80,7 +88,7 @@ pub enum SessionError {
         thread: u32,
     },
     /// Data in pieces did not come as announced.
-    #[error("the program sent a module or data wrongly: {0}")]
+    #[error("the program sent data wrongly: {0}")]
     Upload(#[from] UploadError),
     /// The link broke or carried bytes that are no frame.
     #[error("the link to the program failed: {0}")]

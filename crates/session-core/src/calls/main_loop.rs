@@ -16,6 +16,7 @@ use crate::calls::busy_poll::{BusyPoll, WaitTarget};
 use crate::calls::error::{Fault, SessionError};
 use crate::calls::executor::{Executors, Task};
 use crate::control::{Checkpointable, Control, FramePump, Orders, Pumped, QuiesceError};
+use crate::journal::format::SavedProgress;
 
 /// What the main loop of a session has beside the API's objects.
 pub struct MainLoop<A: Api, T> {
@@ -61,6 +62,25 @@ impl<A: Api, T: WaitTarget<A>> MainLoop<A, T> {
         let (orders, control) = Orders::new(link_control);
         self.orders = Some(orders);
         control
+    }
+
+    /// How far the session is, for a checkpoint.
+    pub fn progress(&self, shared: &A::Shared) -> SavedProgress {
+        let replies = A::replies(shared);
+        SavedProgress {
+            deferred: replies.deferred(),
+            calls: A::usage(shared).calls(),
+            frames: self.frames,
+            printed: replies.unread(),
+        }
+    }
+
+    /// Goes on where another worker stopped, whose program's upcall thread waits for the reply to `waiting_upcall`.
+    pub fn resume(&mut self, shared: &A::Shared, progress: SavedProgress, waiting_upcall: Option<FrameHead>) {
+        let SavedProgress { deferred, calls, frames, printed } = progress;
+        (self.frames, self.waiting_upcall) = (frames, waiting_upcall);
+        A::usage(shared).resume_calls(calls);
+        A::replies(shared).resume(deferred, printed);
     }
 
     /// The frame at hand was executed: finishes the call that it left to be looked at, and stays awake for executors.

@@ -11,18 +11,13 @@ pub(crate) struct Arguments<'a> {
     left: &'a [u8],
 }
 
-/// What the program sent is cut short, or means nothing.
-pub(crate) fn damaged_part(message: &'static str, part: &'static str) -> SessionError {
-    SessionError::DamagedPart { message, part, reason: "it is cut short, or names what is not there".to_owned() }
-}
-
 impl<'a> Arguments<'a> {
     pub(crate) fn new(message: &'static str, left: &'a [u8]) -> Self {
         Self { message, left }
     }
 
     fn damaged(&self, part: &'static str) -> Fault {
-        damaged_part(self.message, part).into()
+        SessionError::BadPart { message: self.message, part }.into()
     }
 
     /// The next value.

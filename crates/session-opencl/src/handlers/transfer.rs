@@ -11,9 +11,9 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
 use katydid_wire::opencl::{IN_HOST, IN_PIECE, IN_SVM, MAX_REPLY_VALUE_BYTES, NO_ZERO_COPY, land, message};
 
-use crate::calls::arguments::{Arguments, damaged_part};
+use crate::calls::arguments::Arguments;
 use crate::calls::executor::Job;
-use crate::calls::fault::Fault;
+use crate::calls::fault::{Fault, SessionError};
 use crate::calls::pending_reads::{CommandEnd, PendingRead, PendingTransfer, ReadBuffer, ReadLocation};
 use crate::handlers::command::{Command, origin_of};
 use crate::handlers::driver;
@@ -76,7 +76,7 @@ impl Transfer {
     fn in_svm(&self, session: &Session, mut places: &[u8]) -> Result<Host, Fault> {
         let mut next = || u64::take(&mut places);
         let ((address, row), slice) =
-            next().zip(next()).zip(next()).ok_or_else(|| damaged_part("a transfer", "place"))?;
+            next().zip(next()).zip(next()).ok_or(SessionError::BadPart { message: "a transfer", part: "place" })?;
         session.svm.check_fine(address, self.reach(row, slice).ok_or(Code::INVALID_VALUE)?)?;
         Ok(Host { start: pointer(address), row: row as usize, slice: slice as usize })
     }
@@ -205,7 +205,7 @@ fn write_piece(
     message: &message::kdclWrite<'_>,
     read: Result<(Command, Transfer), Fault>,
 ) -> Result<message::kdclWriteReply, Fault> {
-    let bad = || damaged_part("kdclWrite", "piece");
+    let bad = || SessionError::BadPart { message: "kdclWrite", part: "piece" };
     let piece = message.staged - IN_PIECE;
     let area = session.staging.as_ref().ok_or_else(bad)?;
     let held = area.hold(piece).ok_or_else(bad)?;
@@ -223,7 +223,7 @@ fn write_from_host(
     mut places: &[u8],
     read: Result<(Command, Transfer), Fault>,
 ) -> Result<message::kdclWriteReply, Fault> {
-    let bad = || damaged_part("kdclWrite", "place");
+    let bad = || SessionError::BadPart { message: "kdclWrite", part: "place" };
     let host = session.host.as_ref().ok_or_else(bad)?;
     let (address, word) = u64::take(&mut places).zip(u64::take(&mut places)).ok_or_else(bad)?;
     let held = host.hold(word).ok_or_else(bad)?;
@@ -235,7 +235,7 @@ fn write_from_host(
 /// Where a read goes, if its message names a place: a piece of the staging area, by a number that counts from 1, an address
 /// in memory that the program has too, or fine-grained shared virtual memory with its gaps.
 fn place_of(session: &Session, transfer: &Transfer, arguments: Arguments<'_>) -> Result<Option<Host>, Fault> {
-    let bad = || damaged_part("kdclRead", "place");
+    let bad = || SessionError::BadPart { message: "kdclRead", part: "place" };
     let (mut rest, size) = (arguments.rest(), transfer.bytes);
     let place = match rest.len() {
         0 => return Ok(None),

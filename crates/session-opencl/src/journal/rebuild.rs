@@ -215,13 +215,10 @@ impl Session {
         self.here = std::mem::take(&mut state.platforms);
         self.adopt_devices(ground);
         self.told = std::mem::take(&mut state.told);
-        self.main_loop.frames = state.progress.frames;
-        self.main_loop.waiting_upcall = state.upcall;
         self.blobs = std::mem::take(&mut state.blobs).into_iter().collect();
         self.uploads.resume(std::mem::take(&mut state.uploads)).map_err(SessionError::from)?;
-        self.shared.usage.resume_calls(state.progress.calls);
         state.due.drain(..).for_each(|due| self.shared.upcalls.push(due));
-        self.shared.replies.resume(state.progress.deferred, std::mem::take(&mut state.progress.printed));
+        self.main_loop.resume(&self.shared, std::mem::take(&mut state.progress), state.upcall);
         Ok(())
     }
 

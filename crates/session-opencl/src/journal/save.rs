@@ -10,7 +10,7 @@ use std::ptr;
 
 use katydid_opencl_sys::constant::{EVENT_COMMAND_EXECUTION_STATUS, EVENT_CONTEXT, KERNEL_EXEC_INFO_SVM_PTRS};
 use katydid_opencl_sys::{Code, cl_context, cl_event};
-use katydid_session_core::{Record, SavedProgress, Step};
+use katydid_session_core::{Record, Step};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::opencl::message::{
     kdclBuild, kdclContext, kdclDefaultQueue, kdclLink, kdclRelease, kdclSetArgument, kdclSetExecInfo, kdclSubDevices,
@@ -174,12 +174,7 @@ impl Session {
         let mut blobs: Vec<_> = self.blobs.iter().map(|(thread, bytes)| (*thread, bytes.clone())).collect();
         blobs.sort();
         Ok(State {
-            progress: SavedProgress {
-                deferred: self.shared.replies.deferred(),
-                calls: self.shared.usage.calls(),
-                frames: self.main_loop.frames,
-                printed: self.shared.replies.unread(),
-            },
+            progress: self.main_loop.progress(&self.shared),
             uploads: self.uploads.unfinished(),
             blobs,
             upcall: self.shared.upcalls.waiting(),

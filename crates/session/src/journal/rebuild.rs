@@ -72,13 +72,10 @@ impl Session {
         self.restore_times(times).map_err(RebuildError::from_fault)?;
         (self.replay.loans, self.replay.second) = (loans, second);
         self.facts = opening.facts;
-        self.main_loop.frames = pending.progress.frames;
-        self.shared.usage.resume_calls(pending.progress.calls);
-        self.shared.replies.resume(pending.progress.deferred, pending.progress.printed);
         self.uploads.resume(pending.uploads).map_err(SessionError::from)?;
         self.linked = pending.linked.into_iter().collect();
         self.is_relayed = pending.is_relayed;
-        self.main_loop.waiting_upcall = pending.upcall;
+        self.main_loop.resume(&self.shared, pending.progress, pending.upcall);
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUmemLocation, CUresult, location_type};
 use katydid_fatbin::OwnedImage;
-use katydid_session_core::{Frame, Record, SavedProgress, Step};
+use katydid_session_core::{Frame, Record, Step};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::message::{
     kdHostRegister, kdKernelFunction, kdLibraryKernel, kdLibraryModule, kdMemoryMap, kdMemorySetAccess, kdMipmapLevel,
@@ -362,12 +362,7 @@ impl Session {
         linked.sort();
         Pending {
             known: self.tables.known(),
-            progress: SavedProgress {
-                deferred: self.shared.replies.deferred(),
-                calls: self.shared.usage.calls(),
-                frames: self.main_loop.frames,
-                printed: self.shared.replies.unread(),
-            },
+            progress: self.main_loop.progress(&self.shared),
             is_relayed: self.is_relayed,
             uploads: self.uploads.unfinished(),
             linked,

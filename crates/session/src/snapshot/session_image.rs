@@ -13,7 +13,7 @@ use std::sync::Arc;
 use katydid_cuda_sys::device_attribute;
 use katydid_fatbin::OwnedImage;
 use katydid_image::{Arena, ChunkId, Device, Region, Session as SessionPart, Sink, Source};
-use katydid_session_core::{CaptureOptions, Failure, Progress, RestoreOptions};
+use katydid_session_core::{CaptureOptions, FRAMES, Failure, Progress, RestoreOptions, read_journal, write_journal};
 use katydid_wire::facts::DeviceFacts;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, PROTOCOL};
 use katydid_wire::sharing::{LENDS, Sharing};
@@ -26,10 +26,6 @@ use super::restore::{Image, Share};
 use crate::journal::Saved;
 use crate::state::Session;
 
-/// Note of the number of frames that the session had executed.
-const FRAMES: &str = "frames";
-/// Key of the file with the journal.
-const JOURNAL: &str = "journal";
 /// Largest image of code that is read back: as large as one may come.
 const MAX_CODE_BYTES: u64 = katydid_session_core::MAX_IMAGE_BYTES;
 
@@ -142,7 +138,7 @@ fn arena(range: &ArenaRange) -> Arena {
 /// It is not there, or damaged.
 pub fn journal_of(part: &SessionPart, source: &dyn Source) -> Result<Vec<u8>, SnapshotError> {
     let missing = || SnapshotError::Damaged { what: "the journal", reason: "it is not there".to_owned() };
-    Ok(source.state(part.states.get(JOURNAL).ok_or_else(missing)?)?)
+    read_journal(part, source)?.ok_or_else(missing)
 }
 
 /// The image with a number of the journal's; none that the part does not have.
@@ -193,8 +189,7 @@ impl SessionSnapshot {
         for (number, image) in self.saved.images.iter().enumerate() {
             part.regions.push(write_code(number, image, sink)?);
         }
-        let journal = sink.session_state(&format!("{}.{JOURNAL}", part.name), &self.saved.state)?;
-        part.states.insert(JOURNAL.to_owned(), journal);
+        write_journal(&mut part, &self.saved.state, sink)?;
         Ok(part)
     }
 }
