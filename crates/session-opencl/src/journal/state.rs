@@ -276,7 +276,6 @@ mod tests {
             pending_reads: vec![PendingRead { number: 3, status: 0, bytes: 9, address: 0 }],
             told: BTreeMap::from([((5, 0x1004), vec![0, 1])]),
             groups: vec![(1, 2, [64, 8, 8, 1])],
-            ..State::default()
         }
     }
 
