@@ -25,4 +25,5 @@ pub mod slab;
 pub mod stack;
 pub mod threads;
 pub mod trace;
+pub mod upcalls;
 pub mod visible;

@@ -3,5 +3,5 @@
 pub(crate) mod command;
 pub(crate) mod launch;
 pub(crate) mod map;
-pub(crate) mod pending;
+pub(crate) mod svm;
 pub(crate) mod transfer;

@@ -1,5 +1,6 @@
 //! The exported symbols: generated entries, what they return, and the loader's table.
 
+pub(crate) mod arguments;
 pub(crate) mod entry;
 pub(crate) mod icd;
 pub(crate) mod returns;

@@ -1,7 +1,7 @@
 //! The OpenCL library of programs under Katydid: a driver for ICD loaders, whose devices are a server's.
 //!
 //! ```text
-//! program ── loader ── entry (generated) ── border ── one file a subject ── link ── worker
+//! program ── loader ── ffi (generated entries) ── commands, objects ── transfers, host ── process (session) ── worker
 //! ```
 //!
 //! Rules kept in this crate: an object is a record whose address is its handle, so whatever a program hands in is
@@ -11,6 +11,7 @@
 
 mod commands;
 mod ffi;
+mod host;
 mod objects;
 mod process;
 mod transfers;

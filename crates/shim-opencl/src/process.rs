@@ -1,6 +1,6 @@
-//! What the process has once: the link to its server, upcalls, host memory that both sides see.
+//! What the process has once: its session, and the thread that calls functions of the program.
 
-pub(crate) mod host;
-pub(crate) mod link;
-pub(crate) mod shim;
+pub(crate) mod per_worker;
+pub(crate) mod session;
+pub(crate) mod start;
 pub(crate) mod upcall;

@@ -11,13 +11,12 @@ use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
 use katydid_wire::opencl::list as lists;
 use katydid_wire::opencl::message::{kdclCopy, kdclFill, kdclMarker, kdclMigrate};
 
-use crate::commands::pending::PendingCommand;
-use crate::commands::transfer::three;
-use crate::ffi::returns::list;
+use crate::ffi::arguments::{list, three};
 use crate::objects::handle::{ids, object, objects};
 use crate::objects::memory::Memory;
+use crate::objects::pending_command::PendingCommand;
 use crate::objects::queue::InfallibleCommand;
-use crate::process::shim::shim;
+use crate::process::session;
 
 type WaitList = (u32, *const cl_event, *mut cl_event);
 
@@ -60,9 +59,9 @@ fn copy(order: PendingCommand, from: (cl_mem, u32, Extent), to: (cl_mem, u32, Ex
     let ids = (source.base.id, destination.base.id);
     let message = kdclCopy { queue, event, source: ids.0, destination: ids.1, form, waits: &waits };
     if form == RUN | RUN << 4 && is_sure(&order, (&source, &from.2), (&destination, &to.2)) {
-        shim()?.link.enqueue(&message)?;
+        session::enqueue(&message)?;
     } else {
-        shim()?.link.call(&message)?;
+        session::call(&message)?;
         source.accepted(&order);
         destination.accepted(&order);
     }
@@ -219,9 +218,9 @@ fn fill(order: PendingCommand, memory: cl_mem, form: u32, extent: Extent, patter
         }
     };
     if is_sure {
-        shim()?.link.enqueue(&message)?;
+        session::enqueue(&message)?;
     } else {
-        shim()?.link.call(&message)?;
+        session::call(&message)?;
         memory.accepted(&order);
         match memory.image {
             Some(shape) => order.queue.filled(order.worker, &shape),
@@ -314,7 +313,7 @@ pub(crate) unsafe fn enqueue_migrate_mem_objects(
     let mut waits = order.arguments();
     lists::put(&mut waits, &ids(&objects::<Memory>(handles)?));
     let message = kdclMigrate { queue: order.queue(), event: order.event(), flags, waits: &waits };
-    shim()?.link.call(&message)?;
+    session::call(&message)?;
     order.done();
     Ok(())
 }
@@ -325,9 +324,9 @@ pub(crate) fn mark(order: PendingCommand, barrier: bool) -> Result<(), Code> {
         (order.arguments(), if barrier { InfallibleCommand::Barrier } else { InfallibleCommand::Marker });
     let message = kdclMarker { queue: order.queue(), event: order.event(), barrier: barrier.into(), waits: &waits };
     if !order.has_waits() && order.queue.has_accepted(order.worker, kind) {
-        shim()?.link.enqueue(&message)?;
+        session::enqueue(&message)?;
     } else {
-        shim()?.link.call(&message)?;
+        session::call(&message)?;
         order.queue.accepted(order.worker, kind);
     }
     order.done();
@@ -338,7 +337,7 @@ pub(crate) fn mark(order: PendingCommand, barrier: bool) -> Result<(), Code> {
 pub(crate) fn mark_with(order: PendingCommand, then: impl FnOnce() -> Result<(), Code>) -> Result<(), Code> {
     let waits = order.arguments();
     let message = kdclMarker { queue: order.queue(), event: order.event(), barrier: 0, waits: &waits };
-    shim()?.link.call(&message)?;
+    session::call(&message)?;
     then()?;
     order.done();
     Ok(())

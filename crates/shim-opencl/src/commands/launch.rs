@@ -7,29 +7,11 @@ use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_kernel};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::kdclLaunch;
 
-use crate::commands::pending::PendingCommand;
-use crate::ffi::returns::list;
+use crate::ffi::arguments::list;
 use crate::objects::handle::lent;
-use crate::objects::kernel::Kernel;
-use crate::process::shim::shim;
-
-/// What a launch's acceptance depends on besides the arguments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Shape {
-    queue: u32,
-    dimensions: u32,
-    /// Bit 0: the offsets are given; bit 1: the group's sizes are; bit 2: the sizes are.
-    given: u32,
-    /// Offsets, sizes, sizes of a group.
-    sizes: [u64; 9],
-}
-
-impl Shape {
-    /// Of one item alone.
-    pub(crate) fn of_one(queue: u32) -> Self {
-        Self { queue, dimensions: 1, given: 6, sizes: [0, 0, 0, 1, 0, 0, 1, 0, 0] }
-    }
-}
+use crate::objects::kernel::{Kernel, LaunchShape};
+use crate::objects::pending_command::PendingCommand;
+use crate::process::session;
 
 /// Puts `dimensions` numbers into their place.
 ///
@@ -43,11 +25,10 @@ unsafe fn fill(place: &mut [u64], dimensions: u32, from: *const usize) -> bool {
     !numbers.is_empty()
 }
 
-fn launch(order: PendingCommand, kernel: &Kernel, shape: Shape) -> Result<(), Code> {
+fn launch(order: PendingCommand, kernel: &Kernel, shape: LaunchShape) -> Result<(), Code> {
     if order.queue.context.base.id != kernel.program.context.base.id {
         return Err(Code::INVALID_CONTEXT);
     }
-    let link = &shim()?.link;
     let mut waits = order.arguments();
     shape.sizes.iter().for_each(|size| size.put(&mut waits));
     let message = kdclLaunch {
@@ -60,9 +41,9 @@ fn launch(order: PendingCommand, kernel: &Kernel, shape: Shape) -> Result<(), Co
     };
     let worker = order.worker;
     if kernel.has_launched(worker, &shape) {
-        link.enqueue(&message)?;
+        session::enqueue(&message)?;
     } else {
-        link.call(&message)?;
+        session::call(&message)?;
         kernel.launched(worker, shape);
     }
     order.done();
@@ -99,7 +80,7 @@ pub(crate) unsafe fn enqueue_ndrange_kernel(
         )
     };
     let given = u32::from(offset) | u32::from(local) << 1 | u32::from(size) << 2;
-    let shape = Shape { queue: order.queue(), dimensions: work_dim, given, sizes };
+    let shape = LaunchShape { queue: order.queue(), dimensions: work_dim, given, sizes };
     lent(kernel, |kernel| launch(order, kernel, shape))
 }
 
@@ -117,6 +98,6 @@ pub(crate) unsafe fn enqueue_task(
 ) -> Result<(), Code> {
     // SAFETY: handed on.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_TASK)? };
-    let shape = Shape::of_one(order.queue());
+    let shape = LaunchShape::of_one(order.queue());
     lent(kernel, |kernel| launch(order, kernel, shape))
 }

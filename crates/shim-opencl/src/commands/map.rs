@@ -1,9 +1,8 @@
 //! Mapped memory. The program gets memory of its own, filled as the map asks; what it may have written goes back when it
 //! unmaps. Objects that use the program's memory are mapped right there, and buffers in memory that the worker has too in
-//! that ([`crate::process::host`]): the worker brings such a region up to date itself, if there is anything to be brought.
+//! that ([`crate::host::arena`]): the worker brings such a region up to date itself, if there is anything to be brought.
 #![expect(unsafe_code, reason = "lends memory to the program")]
 
-use std::collections::HashMap;
 use std::ptr;
 use std::sync::Arc;
 
@@ -15,104 +14,20 @@ use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::extent::{Extent, IMAGE, RUN};
 use katydid_wire::opencl::message::{kdclMap, kdclRead, kdclUnmap};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::commands::command;
-use crate::commands::pending::PendingCommand;
-use crate::commands::transfer::{Transfer, image_box, run, three};
+use crate::commands::transfer::{self, image_box, run};
+use crate::ffi::arguments::three;
 use crate::ffi::returns::write_if_given;
+use crate::host::pending_reads::{self, PENDING_READS};
+use crate::host::rows::{Direction, Rows};
 use crate::objects::event;
 use crate::objects::handle::object;
+use crate::objects::maps::{Map, MappedPages, UnmapAction};
 use crate::objects::memory::Memory;
-use crate::process::shim::shim;
-use crate::transfers::pending_reads;
-use crate::transfers::rows::{Direction, Rows};
-
-/// Memory lent to the program: pages of their own, aligned as any element wants.
-#[derive(Debug)]
-struct MappedPages {
-    start: usize,
-    length: usize,
-}
-
-impl MappedPages {
-    fn new(length: usize) -> Result<Self, Code> {
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), length, protection, flags) };
-        let start = start.map_err(|_| Code::MAP_FAILURE)?.expose_provenance();
-        Ok(Self { start, length })
-    }
-}
-
-impl Drop for MappedPages {
-    fn drop(&mut self) {
-        if let Ok(shim) = shim() {
-            shim.pending_reads.abandon_all(self.start, self.length);
-        }
-        // SAFETY: mapped by `new`; the program has unmapped it, or its object is gone.
-        let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.start), self.length) };
-    }
-}
-
-/// What an unmap does.
-#[derive(Debug)]
-enum UnmapAction {
-    /// Nothing, of a map for reading.
-    Nothing,
-    /// The form and the extent are written from the region.
-    Written(u32, Extent),
-    /// The worker does what there is to be done for a region of memory that it has too, which may have been written.
-    Shared(Extent, bool),
-}
-
-/// One region that is mapped.
-#[derive(Debug)]
-struct Map {
-    back: UnmapAction,
-    region: Rows,
-    /// The number of the read that fills it ([`crate::transfers::pending_reads`]), if no thread has waited for that; else 0.
-    landing: u64,
-    /// Kept until it is unmapped; none where the memory is the whole object's or the program's own.
-    _lent: Option<MappedPages>,
-}
-
-/// What is mapped of an object.
-#[derive(Debug, Default)]
-pub(crate) struct Maps {
-    /// By address; a region may be mapped again.
-    regions: HashMap<usize, Vec<Map>>,
-    /// The whole buffer's memory, so that maps of one byte agree about it.
-    whole: Option<MappedPages>,
-}
-
-impl Maps {
-    /// Regions that are mapped.
-    pub(crate) fn count(&self) -> u32 {
-        self.regions.values().map(|maps| maps.len() as u32).sum()
-    }
-
-    /// The address of the whole buffer's memory.
-    fn whole(&mut self, size: u64) -> Result<usize, Code> {
-        if self.whole.is_none() {
-            self.whole = Some(MappedPages::new(size as usize)?);
-        }
-        Ok(self.whole.as_ref().map_or(0, |lent| lent.start))
-    }
-
-    fn add(&mut self, map: Map) {
-        self.regions.entry(map.region.start).or_default().push(map);
-    }
-
-    fn take(&mut self, address: usize) -> Option<Map> {
-        let maps = self.regions.get_mut(&address)?;
-        let map = maps.pop();
-        if maps.is_empty() {
-            self.regions.remove(&address);
-        }
-        map
-    }
-}
+use crate::objects::pending_command::PendingCommand;
+use crate::process::session;
+use crate::transfers::transfer::Transfer;
 
 /// Whether the flags fit each other and the object.
 fn check(memory: &Memory, flags: u64) -> Result<(), Code> {
@@ -144,7 +59,7 @@ unsafe fn map(
     let back = if writes { UnmapAction::Written(transfer.form, transfer.extent) } else { UnmapAction::Nothing };
     let landing = if flags & MAP_WRITE_INVALIDATE_REGION == 0 {
         // SAFETY: by the contract.
-        unsafe { transfer.read(order, blocking)? }
+        unsafe { transfer::read(&transfer, order, blocking)? }
     } else {
         only_command(order, &transfer, blocking)?;
         0
@@ -158,7 +73,7 @@ fn map_shared(order: PendingCommand, transfer: Transfer, blocking: bool, flags: 
     let order = if blocking { order.with_event(COMMAND_MAP_BUFFER)? } else { order };
     let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
     let (address, waits) = (transfer.rows.start, transfer.arguments(&order));
-    shim()?.link.call(&kdclMap { queue, event, memory, flags, address: address as u64, waits: &waits })?;
+    session::call(&kdclMap { queue, event, memory, flags, address: address as u64, waits: &waits })?;
     if blocking {
         event::wait_for(&[event])?;
     }
@@ -183,7 +98,7 @@ fn unmap_shared(
     extent.put(&mut waits);
     let (queue, event, address) = (order.queue(), order.event(), region.start as u64);
     let message = kdclUnmap { queue, event, memory: memory.base.id, address, writes: writes.into(), waits: &waits };
-    shim()?.link.call(&message)?;
+    session::call(&message)?;
     order.done();
     Ok(())
 }
@@ -195,7 +110,7 @@ fn only_command(order: PendingCommand, transfer: &Transfer, blocking: bool) -> R
     let one = Transfer { extent: first_of(transfer), memory: Arc::clone(&transfer.memory), ..*transfer };
     let waits = one.arguments(&order);
     let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
-    shim()?.link.call(&kdclRead { queue, event, memory, form: one.form, landing: 0, waits: &waits })?;
+    session::call(&kdclRead { queue, event, memory, form: one.form, landing: 0, waits: &waits })?;
     if blocking {
         event::wait_for(&[event])?;
     }
@@ -316,7 +231,7 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
     }
     let mut map = memory.maps().take(mapped_ptr.addr()).ok_or(Code::INVALID_VALUE)?;
     // Who gives a region back before it is known to be there cannot have changed it, unless by a command.
-    if shim()?.pending_reads.abandon(map.landing, &map.region) && matches!(map.back, UnmapAction::Written(..)) {
+    if PENDING_READS.abandon(map.landing, &map.region) && matches!(map.back, UnmapAction::Written(..)) {
         map.back = UnmapAction::Nothing;
     }
     // SAFETY: the region is still the program's, and lent until `map` is dropped.
@@ -335,7 +250,7 @@ unsafe fn unmap(order: PendingCommand, memory: &Arc<Memory>, map: &Map) -> Resul
     match map.back {
         UnmapAction::Written(form, extent) => {
             // SAFETY: by the contract.
-            unsafe { Transfer { memory, form, extent, rows }.write(order, false) }
+            unsafe { transfer::write(&Transfer { memory, form, extent, rows }, order, false) }
         }
         UnmapAction::Shared(extent, writes) => unmap_shared(order, &memory, rows, extent, writes),
         UnmapAction::Nothing => unmapped(order, memory),
@@ -356,22 +271,4 @@ fn unmapped(order: PendingCommand, memory: Arc<Memory>) -> Result<(), Code> {
     let form = if memory.image.is_some() { IMAGE } else { RUN };
     let extent = Extent { region: [1, 1, 1], ..Default::default() };
     only_command(order, &Transfer { memory, form, extent, rows: Rows::run(0, 0) }, false)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn regions_are_counted_until_each_is_unmapped() {
-        let mut maps = Maps::default();
-        let whole = maps.whole(100).unwrap();
-        assert_eq!(maps.whole(100), Ok(whole));
-        for _ in 0..2 {
-            maps.add(Map { back: UnmapAction::Nothing, region: Rows::run(whole, 100), landing: 0, _lent: None });
-        }
-        assert_eq!(maps.count(), 2);
-        assert!(maps.take(whole).is_some() && maps.take(whole).is_some() && maps.take(whole).is_none());
-        assert_eq!(maps.count(), 0);
-    }
 }

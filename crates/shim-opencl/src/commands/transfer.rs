@@ -1,226 +1,151 @@
 //! Commands between a memory object and the program's memory.
 #![expect(unsafe_code, reason = "reads and writes the memory that programs name")]
 
-use std::sync::Arc;
-
 use katydid_opencl_sys::constant::{
     COMMAND_READ_BUFFER, COMMAND_READ_BUFFER_RECT, COMMAND_READ_IMAGE, COMMAND_WRITE_BUFFER, COMMAND_WRITE_BUFFER_RECT,
     COMMAND_WRITE_IMAGE, MEM_OBJECT_IMAGE1D_ARRAY,
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
-use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::MAX_REPLY_VALUE_BYTES;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
-use katydid_wire::opencl::message::{kdclRead, kdclReadNow, kdclWrite};
+use katydid_wire::opencl::message::{kdclRead, kdclReadNow};
 
-use crate::commands::pending::PendingCommand;
+use crate::ffi::arguments::three;
+use crate::host::pending_reads::{self, PENDING_READS};
+use crate::host::rows::{Direction, Rows};
 use crate::objects::event;
 use crate::objects::handle::object;
 use crate::objects::memory::Memory;
-use crate::process::shim::shim;
-use crate::transfers::blocks;
-use crate::transfers::bulk;
-use crate::transfers::in_place;
-use crate::transfers::pending_reads;
-use crate::transfers::pieces;
-use crate::transfers::rows::{Direction, Rows};
-use crate::transfers::zero_copy;
+use crate::objects::pending_command::PendingCommand;
+use crate::process::session;
+use crate::transfers::transfer::Transfer;
+use crate::transfers::{blocks, in_place, pieces, send, zero_copy};
 
-/// A part of an object, and the program's memory for it.
-#[derive(Clone)]
-pub(crate) struct Transfer {
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) form: u32,
-    pub(crate) extent: Extent,
-    pub(crate) rows: Rows,
+/// Enqueues a write. The bytes are taken before this returns, so even a program that waits for that need not wait
+/// for the command, unless it could tell by what comes before the command, or after it in another queue.
+///
+/// # Safety
+///
+/// The rows are readable.
+pub(crate) unsafe fn write(transfer: &Transfer, order: PendingCommand, blocking: bool) -> Result<(), Code> {
+    pending_reads::wait_for_place(&transfer.rows)?;
+    if in_place::is_for(transfer) {
+        return in_place::run(transfer, order, blocking, Direction::Out);
+    }
+    // SAFETY: by the contract.
+    if blocking && unsafe { zero_copy::copy(transfer, &order, Direction::Out)? } {
+        return came(order);
+    }
+    let waits = blocking && (order.has_waits() || PENDING_READS.any() || !order.queue.is_before_all());
+    let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order }.blocking(blocking && !waits);
+    // SAFETY: by the contract.
+    unsafe {
+        if !pieces::write(transfer, &order, blocking)? {
+            send::send(transfer, &order, (true, true))?;
+        }
+    }
+    written(order, waits)
 }
 
-impl Transfer {
-    /// The transfer, if the object allows the program such a one.
-    fn allowed(self, direction: Direction) -> Result<Self, Code> {
-        if shim()?.ranges.leaves_pages(self.rows.start, self.rows.reach()) {
-            return Err(Code::INVALID_VALUE);
-        }
-        self.memory.allows(direction).map(|()| self)
+/// Enqueues a read and, if the program waits, waits. Its number among the landings, if it does not and they are to be brought
+/// over; else 0.
+///
+/// # Safety
+///
+/// The rows are writable, and stay so until the command has ended.
+pub(crate) unsafe fn read(transfer: &Transfer, order: PendingCommand, blocking: bool) -> Result<u64, Code> {
+    if in_place::is_for(transfer) {
+        return in_place::run(transfer, order, blocking, Direction::In).map(|()| 0);
     }
-
-    /// The bytes of the command's message so far: the waits, the extent.
-    pub(crate) fn arguments(&self, order: &PendingCommand) -> Vec<u8> {
-        let mut bytes = order.arguments();
-        self.extent.put(&mut bytes);
-        bytes
-    }
-
-    /// Enqueues a write. The bytes are taken before this returns, so even a program that waits for that need not wait
-    /// for the command, unless it could tell by what comes before the command, or after it in another queue.
-    ///
-    /// # Safety
-    ///
-    /// The rows are readable.
-    pub(crate) unsafe fn write(&self, order: PendingCommand, blocking: bool) -> Result<(), Code> {
-        let shim = shim()?;
-        pending_reads::wait_for_place(&self.rows)?;
-        if in_place::is_for(self)? {
-            return in_place::run(self, order, blocking, Direction::Out);
-        }
+    if !blocking {
         // SAFETY: by the contract.
-        if blocking && unsafe { zero_copy::copy(self, &order, Direction::Out)? } {
-            return came(order);
-        }
-        let waits = blocking && (order.has_waits() || shim.pending_reads.any() || !order.queue.is_before_all());
-        let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order }.blocking(blocking && !waits);
-        // SAFETY: by the contract.
-        unsafe {
-            if !pieces::write(self, &order, blocking)? {
-                self.send(&order, (true, true))?;
-            }
-        }
-        written(order, waits)
+        let landing = unsafe { begin(transfer, &order)? };
+        order.done();
+        return Ok(landing);
     }
+    // SAFETY: by the contract.
+    unsafe {
+        if PENDING_READS.come_to(&transfer.rows) { read_last(transfer, order)? } else { read_now(transfer, order)? }
+    }
+    Ok(0)
+}
 
-    /// Sends a write at once, which is the first of its command or not, and the last or not.
-    ///
-    /// # Safety
-    ///
-    /// The rows are readable.
-    pub(crate) unsafe fn send(&self, order: &PendingCommand, (is_first, is_last): (bool, bool)) -> Result<(), Code> {
-        let link = &shim()?.link;
-        let (event, blocking) = if is_last { (order.event(), order.blocks()) } else { (0, false) };
-        let mut waits = if is_first { self.arguments(order) } else { self.alone() };
-        // SAFETY: by the contract.
-        if unsafe { blocks::write(self, (order.queue(), event, blocking), &mut waits)? } {
-            return Ok(());
-        }
-        // SAFETY: by the contract.
-        let data = unsafe { self.rows.gather() };
-        let sent = bulk::send(link, &data)?;
-        waits.extend_from_slice(sent.inline);
-        let (queue, memory) = (order.queue(), self.memory.base.id);
-        let (form, staged, blocking) = (self.form, sent.staged, blocking.into());
-        let message = kdclWrite { queue, event, memory, form, staged, blocking, waits: &waits };
-        if staged == 0 && self.is_sure(order) {
-            return link.enqueue(&message);
-        }
-        link.call(&message)?;
-        self.memory.accepted(order);
-        Ok(())
+/// Enqueues a read, and leaves it to those who learn that it has ended. Its number among the landings.
+///
+/// # Safety
+///
+/// As [`read`].
+unsafe fn begin(transfer: &Transfer, order: &PendingCommand) -> Result<u64, Code> {
+    let landing = PENDING_READS.number();
+    // SAFETY: by the contract.
+    if unsafe { blocks::read(transfer, order, landing, false)? } {
+        return Ok(landing);
     }
+    ask_for(transfer, order, landing)?;
+    // SAFETY: by the contract.
+    unsafe { PENDING_READS.expect(landing, transfer.rows, None) };
+    Ok(landing)
+}
 
-    /// Whether the driver's word need not be waited for.
-    fn is_sure(&self, order: &PendingCommand) -> bool {
-        self.form == RUN && self.memory.is_sure(order, self.extent.origin[0], self.extent.region[0])
-    }
+/// Reads and waits, where bytes of older reads are on their way to the same place: these come first.
+///
+/// # Safety
+///
+/// The rows are writable.
+unsafe fn read_last(transfer: &Transfer, order: PendingCommand) -> Result<(), Code> {
+    let order = order.with_event(COMMAND_READ_BUFFER)?;
+    // SAFETY: handed on; the command has ended when this returns.
+    unsafe { begin(transfer, &order)? };
+    event::wait_for(&[order.event()])?;
+    order.ended();
+    Ok(())
+}
 
-    /// The bytes of a message that waits for no events.
-    pub(crate) fn alone(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(128);
-        katydid_wire::opencl::list::put::<u32>(&mut bytes, &[]);
-        self.extent.put(&mut bytes);
-        bytes
+/// Reads and waits, in the shortest way.
+///
+/// # Safety
+///
+/// The rows are writable.
+unsafe fn read_now(transfer: &Transfer, order: PendingCommand) -> Result<(), Code> {
+    // SAFETY: by the contract.
+    if unsafe { zero_copy::copy(transfer, &order, Direction::In)? || pieces::read(transfer, &order)? } {
+        return came(order);
     }
-
-    /// Enqueues a read and, if the program waits, waits. Its number among the landings, if it does not and they are to be brought
-    /// over; else 0.
-    ///
-    /// # Safety
-    ///
-    /// The rows are writable, and stay so until the command has ended.
-    pub(crate) unsafe fn read(&self, order: PendingCommand, blocking: bool) -> Result<u64, Code> {
-        if in_place::is_for(self)? {
-            return in_place::run(self, order, blocking, Direction::In).map(|()| 0);
-        }
-        if !blocking {
-            // SAFETY: by the contract.
-            let landing = unsafe { self.begin(&order)? };
-            order.done();
-            return Ok(landing);
-        }
+    let landing = PENDING_READS.number();
+    // SAFETY: by the contract.
+    if unsafe { blocks::read(transfer, &order, landing, true)? } {
+        return came(order);
+    }
+    if transfer.rows.len() > MAX_REPLY_VALUE_BYTES {
+        ask_for(transfer, &order, landing)?;
         // SAFETY: by the contract.
-        unsafe {
-            if shim()?.pending_reads.come_to(&self.rows) { self.read_last(order)? } else { self.read_now(order)? }
-        }
-        Ok(0)
+        unsafe { pending_reads::wait(landing, &transfer.rows, None)? };
+        return came(order);
     }
-
-    /// Enqueues a read, and leaves it to those who learn that it has ended. Its number among the landings.
-    ///
-    /// # Safety
-    ///
-    /// As [`Transfer::read`].
-    unsafe fn begin(&self, order: &PendingCommand) -> Result<u64, Code> {
-        let shim = shim()?;
-        let landing = shim.pending_reads.number();
+    let arguments = transfer.arguments(&order);
+    let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
+    let message = kdclReadNow { queue, event, memory, form, waits: &arguments };
+    // The reply is one field of bytes with its length before it.
+    session::call_and_read(&message, |reply| {
+        let data = reply.get(4..).filter(|data| data.len() == transfer.rows.len())?;
         // SAFETY: by the contract.
-        if unsafe { blocks::read(self, order, landing, false)? } {
-            return Ok(landing);
-        }
-        self.ask_for(order, landing)?;
-        // SAFETY: by the contract.
-        unsafe { shim.pending_reads.expect(landing, self.rows, None) };
-        Ok(landing)
-    }
+        unsafe { transfer.rows.scatter(0, data) };
+        Some(())
+    })?;
+    transfer.memory.accepted(&order);
+    came(order)
+}
 
-    /// Reads and waits, where bytes of older reads are on their way to the same place: these come first.
-    ///
-    /// # Safety
-    ///
-    /// The rows are writable.
-    unsafe fn read_last(&self, order: PendingCommand) -> Result<(), Code> {
-        let order = order.with_event(COMMAND_READ_BUFFER)?;
-        // SAFETY: handed on; the command has ended when this returns.
-        unsafe { self.begin(&order)? };
-        event::wait_for(&[order.event()])?;
-        order.ended();
-        Ok(())
-    }
-
-    /// Reads and waits, in the shortest way.
-    ///
-    /// # Safety
-    ///
-    /// The rows are writable.
-    unsafe fn read_now(&self, order: PendingCommand) -> Result<(), Code> {
-        let shim = shim()?;
-        // SAFETY: by the contract.
-        if unsafe { zero_copy::copy(self, &order, Direction::In)? || pieces::read(self, &order)? } {
-            return came(order);
-        }
-        let landing = shim.pending_reads.number();
-        // SAFETY: by the contract.
-        if unsafe { blocks::read(self, &order, landing, true)? } {
-            return came(order);
-        }
-        if self.rows.len() > MAX_REPLY_VALUE_BYTES {
-            self.ask_for(&order, landing)?;
-            // SAFETY: by the contract.
-            unsafe { pending_reads::wait(landing, &self.rows, None)? };
-            return came(order);
-        }
-        let arguments = self.arguments(&order);
-        let (queue, event, memory, form) = (order.queue(), order.event(), self.memory.base.id, self.form);
-        let message = kdclReadNow { queue, event, memory, form, waits: &arguments };
-        // The reply is one field of bytes with its length before it.
-        shim.link.exchange(&message, |reply| {
-            let data = reply.get(4..).filter(|data| data.len() == self.rows.len())?;
-            // SAFETY: by the contract.
-            unsafe { self.rows.scatter(0, data) };
-            Some(())
-        })?;
-        self.memory.accepted(&order);
-        came(order)
-    }
-
-    /// Enqueues a read whose bytes stay in the worker.
-    fn ask_for(&self, order: &PendingCommand, landing: u64) -> Result<(), Code> {
-        let (queue, event, memory, form) = (order.queue(), order.event(), self.memory.base.id, self.form);
-        shim()?.link.call(&kdclRead { queue, event, memory, form, landing, waits: &self.arguments(order) }).map(drop)
-    }
+/// Enqueues a read whose bytes stay in the worker.
+fn ask_for(transfer: &Transfer, order: &PendingCommand, landing: u64) -> Result<(), Code> {
+    let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
+    session::call(&kdclRead { queue, event, memory, form, landing, waits: &transfer.arguments(order) }).map(drop)
 }
 
 /// The end of a command for which the program has waited.
 fn came(order: PendingCommand) -> Result<(), Code> {
     pending_reads::settle()?;
-    shim()?.link.earlier()?;
+    session::take_deferred()?;
     order.ended();
     Ok(())
 }
@@ -268,7 +193,7 @@ pub(crate) unsafe fn enqueue_read_buffer(
     // SAFETY: handed on.
     unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_READ_BUFFER)?;
-        run(buffer, offset, size, ptr)?.allowed(Direction::In)?.read(order, blocking != 0).map(drop)
+        read(&run(buffer, offset, size, ptr)?.allowed(Direction::In)?, order, blocking != 0).map(drop)
     }
 }
 
@@ -290,21 +215,8 @@ pub(crate) unsafe fn enqueue_write_buffer(
     // SAFETY: handed on.
     unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_WRITE_BUFFER)?;
-        run(buffer, offset, size, ptr)?.allowed(Direction::Out)?.write(order, blocking != 0)
+        write(&run(buffer, offset, size, ptr)?.allowed(Direction::Out)?, order, blocking != 0)
     }
-}
-
-/// Three numbers of a C caller's.
-///
-/// # Safety
-///
-/// `place` is null or holds three numbers.
-pub(crate) unsafe fn three(place: *const usize) -> Result<[usize; 3], Code> {
-    if place.is_null() {
-        return Err(Code::INVALID_VALUE);
-    }
-    // SAFETY: not null, so three numbers by the contract.
-    Ok(unsafe { place.cast::<[usize; 3]>().read_unaligned() })
 }
 
 /// Pitches of a box: 0 stands for no gaps.
@@ -385,7 +297,7 @@ pub(crate) unsafe fn enqueue_read_buffer_rect(
     unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_READ_BUFFER_RECT)?;
         let boxes = BoxPair { buffer_origin, host_origin, region, buffer_pitches, host_pitches };
-        boxes.transfer(buffer, ptr)?.allowed(Direction::In)?.read(order, blocking != 0).map(drop)
+        read(&boxes.transfer(buffer, ptr)?.allowed(Direction::In)?, order, blocking != 0).map(drop)
     }
 }
 
@@ -414,7 +326,7 @@ pub(crate) unsafe fn enqueue_write_buffer_rect(
     unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_WRITE_BUFFER_RECT)?;
         let boxes = BoxPair { buffer_origin, host_origin, region, buffer_pitches, host_pitches };
-        boxes.transfer(buffer, ptr)?.allowed(Direction::Out)?.write(order, blocking != 0)
+        write(&boxes.transfer(buffer, ptr)?.allowed(Direction::Out)?, order, blocking != 0)
     }
 }
 
@@ -476,10 +388,12 @@ pub(crate) unsafe fn enqueue_read_image(
     // SAFETY: handed on.
     unsafe {
         let order = PendingCommand::new(queue, waits, COMMAND_READ_IMAGE)?;
-        image_box(image, origin, region, (row_pitch, slice_pitch), ptr)?
-            .allowed(Direction::In)?
-            .read(order, blocking != 0)
-            .map(drop)
+        read(
+            &image_box(image, origin, region, (row_pitch, slice_pitch), ptr)?.allowed(Direction::In)?,
+            order,
+            blocking != 0,
+        )
+        .map(drop)
     }
 }
 
@@ -504,9 +418,11 @@ pub(crate) unsafe fn enqueue_write_image(
     // SAFETY: handed on.
     unsafe {
         let order = PendingCommand::new(queue, waits, COMMAND_WRITE_IMAGE)?;
-        image_box(image, origin, region, (input_row_pitch, input_slice_pitch), ptr)?
-            .allowed(Direction::Out)?
-            .write(order, blocking != 0)
+        write(
+            &image_box(image, origin, region, (input_row_pitch, input_slice_pitch), ptr)?.allowed(Direction::Out)?,
+            order,
+            blocking != 0,
+        )
     }
 }
 

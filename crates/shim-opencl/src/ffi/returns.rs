@@ -8,14 +8,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use katydid_client::api_code::ApiCode;
 use katydid_client::life::{self, Life};
 use katydid_client::output::say;
 use katydid_opencl_sys::{
     Code, Function, cl_command_queue, cl_context, cl_event, cl_kernel, cl_mem, cl_program, cl_sampler, void,
 };
-
-/// What calls return once the worker is gone: of OpenCL's codes the one that blames no thread.
-pub(crate) const LOST: Code = Code::DEVICE_NOT_AVAILABLE;
 
 /// What a function returns when it has no object to return.
 pub(crate) trait Null {
@@ -38,7 +36,7 @@ impl Null for *mut void {
 
 fn run<R>(function: Function, body: impl FnOnce() -> Result<R, Code>) -> Result<R, Code> {
     if matches!(life::now(), Life::Forked | Life::Lost) {
-        return Err(LOST);
+        return Err(Code::LOST);
     }
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         let name = function.name();
@@ -125,19 +123,6 @@ pub(crate) unsafe fn write_if_given<T>(place: *mut T, value: T) {
     }
 }
 
-/// A list of a C caller's: its elements, or none for null.
-///
-/// # Safety
-///
-/// `list` is null, or holds `count` values until the call returns.
-pub(crate) unsafe fn list<'a, T>(count: usize, list: *const T) -> &'a [T] {
-    if list.is_null() || count == 0 {
-        return &[];
-    }
-    // SAFETY: not null, so by the contract there are `count` values.
-    unsafe { std::slice::from_raw_parts(list, count) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,7 +137,6 @@ mod tests {
             let made = object(Function::clCreateBuffer, ptr::null_mut(), || Ok(cl_mem(ptr::without_provenance_mut(8))));
             assert_eq!(made.0.addr(), 8);
             assert_eq!(entry(Function::clFlush, || panic!("on purpose")), Code::OUT_OF_HOST_MEMORY.0);
-            assert!(list::<u8>(3, ptr::null()).is_empty());
         }
         assert_eq!(refused_entry(Function::clEnqueueNativeKernel), Code::INVALID_OPERATION.0);
     }

@@ -2,6 +2,8 @@
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::collections::HashSet;
+use std::ffi::CStr;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,13 +18,14 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::{kdclContext, kdclTakesCallback, kdclWritten};
 use katydid_wire::opencl::{list as lists, query};
 
-use crate::ffi::returns::{list, write_if_given};
+use crate::ffi::arguments::{list, pairs};
+use crate::ffi::returns::write_if_given;
 use crate::objects::device::{Device, of_type};
-use crate::objects::handle::{self, Base, HeldObject, Object, make, object, objects};
+use crate::objects::discovery::given_or_first;
+use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object, objects};
 use crate::objects::info::{QueryBuffer, ask, handles};
-use crate::objects::platform::{Platform, given_or_first};
-use crate::objects::queue::pairs;
-use crate::process::shim::shim;
+use crate::objects::platform::Platform;
+use crate::process::session;
 use crate::process::upcall::{self, Call};
 
 /// A context.
@@ -43,6 +46,8 @@ pub(crate) struct Context {
     /// Told when it ends, the last first.
     destructors: Mutex<Vec<(unsafe extern "C" fn(cl_context, *mut void), usize)>>,
 }
+
+kind_of_object! { Context cl_context CONTEXT INVALID_CONTEXT HANDLES, fn ended(&self) { self.end(); } }
 
 impl Context {
     /// A blocking write of its only queue is enqueued, and is to be taken for done. If there is another queue by now, it is waited for.
@@ -65,7 +70,7 @@ impl Context {
         if !self.is_writing.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
-        shim()?.link.call(&kdclWritten { context: self.base.id }).map(drop)
+        session::call(&kdclWritten { context: self.base.id }).map(drop)
     }
 
     /// Whether it has had one queue at most.
@@ -79,7 +84,7 @@ impl Context {
         let list = std::mem::take(&mut *self.destructors.lock().unwrap_or_else(PoisonError::into_inner));
         for (function, data) in list.into_iter().rev() {
             // SAFETY: registered for this one call.
-            unsafe { function(self.handle(), std::ptr::with_exposed_provenance_mut(data)) };
+            unsafe { function(self.handle(), ptr::with_exposed_provenance_mut(data)) };
         }
     }
 
@@ -115,7 +120,7 @@ unsafe fn properties(first: *const isize) -> Result<Properties, Code> {
         }
         match u32::try_from(name) {
             Ok(CONTEXT_PLATFORM) => {
-                let handle = cl_platform_id(std::ptr::with_exposed_provenance_mut(value.cast_unsigned()));
+                let handle = cl_platform_id(ptr::with_exposed_provenance_mut(value.cast_unsigned()));
                 platform = Some(object::<Platform>(handle)?);
             }
             Ok(CONTEXT_INTEROP_USER_SYNC) => others.extend([name as i64, value as i64]),
@@ -161,7 +166,13 @@ fn create(
         return Err(Code::INVALID_DEVICE);
     }
     let token = match notify {
-        Some(function) => upcall::register(Call::Context(function, data.expose_provenance()))?,
+        Some(function) => {
+            let data = data.expose_provenance();
+            upcall::register(Call::Repeated(Arc::new(move |text: &CStr| {
+                // SAFETY: may be called until the context ends, which forgets it; the text lives as long as the call.
+                unsafe { function(text.as_ptr(), ptr::null(), 0, ptr::with_exposed_provenance_mut(data)) }
+            })))?
+        }
         None => 0,
     };
     let mut arguments = Vec::new();
@@ -169,7 +180,7 @@ fn create(
     lists::put(&mut arguments, &properties.others);
     lists::put(&mut arguments, &handle::ids(&devices));
     let made = make(|base| {
-        shim()?.link.call(&kdclContext { context: base.id, token, arguments: &arguments })?;
+        session::call(&kdclContext { context: base.id, token, arguments: &arguments })?;
         let devices = devices.into_iter().map(HeldObject::new).collect();
         Ok(Context {
             base,
@@ -246,7 +257,7 @@ pub(crate) unsafe fn set_context_destructor_callback(
     user_data: *mut void,
 ) -> Result<(), Code> {
     let context = object::<Context>(context)?;
-    shim()?.link.call(&kdclTakesCallback { object: context.base.id, given: pfn_notify.is_some().into() })?;
+    session::call(&kdclTakesCallback { object: context.base.id, given: pfn_notify.is_some().into() })?;
     let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
     let mut list = context.destructors.lock().unwrap_or_else(PoisonError::into_inner);
     list.push((function, user_data.expose_provenance()));

@@ -9,18 +9,18 @@ use katydid_opencl_sys::constant::{
     DEVICE_SVM_COARSE_GRAIN_BUFFER, DEVICE_SVM_FINE_GRAIN_BUFFER, DEVICE_TYPE_CPU, DEVICE_TYPE_DEFAULT,
     EXEC_NATIVE_KERNEL,
 };
-use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, cl_platform_id, void};
+use katydid_opencl_sys::{Code, cl_device_id, void};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::message::{kdclDefaultQueue, kdclSubDevices, kdclTimers};
+use katydid_wire::opencl::message::{kdclSubDevices, kdclTimers};
 use katydid_wire::opencl::{list, query};
 
+use crate::ffi::arguments::terminated;
 use crate::ffi::returns::write_if_given;
-use crate::objects::context::Context;
-use crate::objects::handle::{self, Base, HeldObject, Object, make, object};
+use crate::host::arena;
+use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object};
 use crate::objects::info::{CachedValues, QueryBuffer, ask, handles};
-use crate::objects::platform::{Platform, forwarded, forwarded_versions, given_or_first};
-use crate::objects::queue::Queue;
-use crate::process::shim::shim;
+use crate::objects::platform::{Platform, forwarded, forwarded_versions};
+use crate::process::session;
 
 /// Types that a program may ask for: default, CPU, GPU, accelerator, custom.
 const TYPES: u64 = 0x1f;
@@ -41,6 +41,8 @@ pub(crate) struct Device {
     known: CachedValues,
 }
 
+kind_of_object! { Device cl_device_id DEVICE INVALID_DEVICE DEVICES }
+
 impl Device {
     pub(crate) fn make(
         platform: HeldObject<Platform>,
@@ -52,8 +54,7 @@ impl Device {
 
     /// Whether memory that the program has too can be its own: fine-grained shared virtual memory, if its driver has that.
     pub(crate) fn has_fine_svm(&self) -> bool {
-        let is_near = || shim().is_ok_and(|shim| shim.host.is_some());
-        self.is_processor() && is_near()
+        self.is_processor() && arena::is_there()
     }
 
     /// Whether it is a processor, whose memory is the host's.
@@ -77,7 +78,7 @@ impl Device {
 /// The whole devices of a platform that are of a type.
 pub(crate) fn of_type(platform: &Platform, wanted: u64) -> Result<Vec<Arc<Device>>, Code> {
     let mine = |device: &Arc<Device>| device.is_whole() && device.platform.base.id == platform.base.id;
-    let mut devices: Vec<Arc<Device>> = shim()?.devices.live().into_iter().filter(mine).collect();
+    let mut devices: Vec<Arc<Device>> = Device::table().live().into_iter().filter(mine).collect();
     let first = devices.first().map(|device| device.base.id);
     devices.retain(|device| match wanted {
         ALL => device.kind & ORDINARY != 0,
@@ -89,32 +90,6 @@ pub(crate) fn of_type(platform: &Platform, wanted: u64) -> Result<Vec<Arc<Device
         ask(query::DEVICE_TYPE, platform.base.id, 0, 0, &wanted.to_le_bytes())?;
     }
     if devices.is_empty() { Err(Code::DEVICE_NOT_FOUND) } else { Ok(devices) }
-}
-
-/// # Safety
-///
-/// `devices` is null or has room for `num_entries`; `num_devices` is null or writable.
-pub(crate) unsafe fn get_device_ids(
-    platform: cl_platform_id,
-    device_type: u64,
-    num_entries: u32,
-    devices: *mut cl_device_id,
-    num_devices: *mut u32,
-) -> Result<(), Code> {
-    let platform = given_or_first(platform)?;
-    let found = of_type(&platform, device_type)?;
-    if (devices.is_null() && num_devices.is_null()) || (num_entries == 0 && !devices.is_null()) {
-        return Err(Code::INVALID_VALUE);
-    }
-    if !devices.is_null() {
-        for (at, device) in found.iter().enumerate().take(num_entries as usize) {
-            // SAFETY: below `num_entries`, for which there is room by the contract.
-            unsafe { devices.add(at).write(device.handle()) };
-        }
-    }
-    // SAFETY: by the contract.
-    unsafe { write_if_given(num_devices, found.len() as u32) };
-    Ok(())
 }
 
 /// # Safety
@@ -166,11 +141,10 @@ pub(crate) unsafe fn create_sub_devices(
     let properties: Vec<i64> = properties.iter().map(|value| *value as i64).collect();
     let mut arguments = Vec::new();
     list::put(&mut arguments, &properties);
-    let link = &shim()?.link;
     let send = |ids: &[u32]| {
         let mut arguments = arguments.clone();
         list::put(&mut arguments, ids);
-        link.call(&kdclSubDevices { parent: parent.base.id, arguments: &arguments })
+        session::call(&kdclSubDevices { parent: parent.base.id, arguments: &arguments })
     };
     let count = send(&[])?.types.len() / 8;
     // SAFETY: by the contract.
@@ -195,24 +169,6 @@ pub(crate) unsafe fn create_sub_devices(
     Ok(())
 }
 
-/// The values of a list before the 0 that ends it; none for null.
-///
-/// # Safety
-///
-/// The list ends with 0.
-pub(crate) unsafe fn terminated<'a, T: Default + PartialEq>(first: *const T) -> Option<&'a [T]> {
-    if first.is_null() {
-        return None;
-    }
-    let mut count = 0;
-    // SAFETY: no value beyond the 0 is read.
-    while unsafe { &*first.add(count) } != &T::default() {
-        count += 1;
-    }
-    // SAFETY: so many values were read.
-    Some(unsafe { std::slice::from_raw_parts(first, count) })
-}
-
 /// Whole devices are not counted.
 pub(crate) fn retain_device(device: cl_device_id) -> Result<(), Code> {
     if object::<Device>(device)?.is_whole() { Ok(()) } else { handle::retain::<Device>(device) }
@@ -232,7 +188,7 @@ pub(crate) unsafe fn get_device_and_host_timer(
 ) -> Result<(), Code> {
     let device = object::<Device>(device)?;
     let wanted = u32::from(!device_timestamp.is_null()) | u32::from(!host_timestamp.is_null()) << 1;
-    let reply = shim()?.link.call(&kdclTimers { device: device.base.id, host: 0, wanted })?;
+    let reply = session::call(&kdclTimers { device: device.base.id, host: 0, wanted })?;
     // SAFETY: by the contract.
     unsafe {
         write_if_given(device_timestamp, reply.deviceTime);
@@ -247,21 +203,10 @@ pub(crate) unsafe fn get_device_and_host_timer(
 pub(crate) unsafe fn get_host_timer(device: cl_device_id, host_timestamp: *mut u64) -> Result<(), Code> {
     let device = object::<Device>(device)?;
     let wanted = u32::from(!host_timestamp.is_null()) << 1;
-    let reply = shim()?.link.call(&kdclTimers { device: device.base.id, host: 1, wanted })?;
+    let reply = session::call(&kdclTimers { device: device.base.id, host: 1, wanted })?;
     // SAFETY: by the contract.
     unsafe { write_if_given(host_timestamp, reply.hostTime) };
     Ok(())
-}
-
-pub(crate) fn set_default_device_command_queue(
-    context: cl_context,
-    device: cl_device_id,
-    command_queue: cl_command_queue,
-) -> Result<(), Code> {
-    let (context, device) = (object::<Context>(context)?, object::<Device>(device)?);
-    let queue = object::<Queue>(command_queue)?;
-    let message = kdclDefaultQueue { context: context.base.id, device: device.base.id, queue: queue.base.id };
-    shim()?.link.call(&message).map(drop)
 }
 
 #[cfg(test)]
@@ -272,14 +217,5 @@ mod tests {
     fn bits_that_do_not_go_through_are_cleared() {
         assert_eq!(without(&3u64.to_le_bytes(), EXEC_NATIVE_KERNEL), 1u64.to_le_bytes());
         assert_eq!(without(&0xfu64.to_le_bytes(), !DEVICE_SVM_COARSE_GRAIN_BUFFER), 1u64.to_le_bytes());
-    }
-
-    #[test]
-    fn lists_end_with_zero() {
-        // SAFETY: a list that ends with 0, and null.
-        unsafe {
-            assert_eq!(terminated([4isize, 5, 0, 9].as_ptr()), Some(&[4isize, 5][..]));
-            assert_eq!(terminated(std::ptr::null::<u64>()), None);
-        }
     }
 }

@@ -14,14 +14,14 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::{kdclEventCallback, kdclSetUserEvent, kdclUserEvent, kdclWait};
 use katydid_wire::opencl::{list as lists, query};
 
-use crate::ffi::returns::list;
+use crate::ffi::arguments::list;
+use crate::host::pending_reads;
 use crate::objects::context::Context;
-use crate::objects::handle::{self, Base, HeldObject, Object, ids, make, object, objects};
+use crate::objects::handle::{self, Base, HeldObject, Object, ids, kind_of_object, make, object, objects};
 use crate::objects::info::{QueryBuffer, ask, handles};
 use crate::objects::queue::Queue;
-use crate::process::shim::shim;
+use crate::process::session;
 use crate::process::upcall::{self, Call};
-use crate::transfers::pending_reads;
 
 /// An event: of a command, or of the program's own setting.
 #[derive(Debug)]
@@ -41,9 +41,10 @@ pub(crate) struct Event {
     times: OnceLock<BTreeMap<u32, u64>>,
 }
 
+kind_of_object! { Event cl_event EVENT INVALID_EVENT HANDLES }
+
 impl Event {
-    /// The event of a command about to be enqueued.
-    /// `number` is the command's.
+    /// The event of a command about to be enqueued, whose number is given.
     pub(crate) fn of_command(queue: &Arc<Queue>, command: u32, number: u64) -> Result<Arc<Self>, Code> {
         make(|base| {
             let (context, queue) = (queue.context.clone(), Some(HeldObject::new(Arc::clone(queue))));
@@ -146,7 +147,7 @@ pub(crate) fn wait_for(ids: &[u32]) -> Result<(), Code> {
 /// The same; the times of the only event, if they are wanted.
 fn wait_with(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
     let times = end_of(ids, wants_times)?;
-    shim()?.link.earlier()?;
+    session::take_deferred()?;
     Ok(times)
 }
 
@@ -154,7 +155,7 @@ fn wait_with(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
 fn end_of(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
     let mut bytes = Vec::new();
     lists::put(&mut bytes, ids);
-    let waited = shim()?.link.call(&kdclWait { wanted: wants_times.into(), events: &bytes });
+    let waited = session::call(&kdclWait { wanted: wants_times.into(), events: &bytes });
     pending_reads::settle()?;
     Ok(waited?.times)
 }
@@ -232,7 +233,7 @@ pub(crate) unsafe fn get_event_profiling_info(
 pub(crate) fn create_user_event(context: cl_context) -> Result<cl_event, Code> {
     let context = object::<Context>(context)?;
     let event = make(|base| {
-        shim()?.link.call(&kdclUserEvent { event: base.id, context: context.base.id })?;
+        session::call(&kdclUserEvent { event: base.id, context: context.base.id })?;
         Ok(Event::new(base, HeldObject::new(Arc::clone(&context)), None, COMMAND_USER))
     })?;
     Ok(event.handle())
@@ -246,7 +247,7 @@ pub(crate) fn set_user_event_status(event: cl_event, execution_status: i32) -> R
     if execution_status > COMPLETE.cast_signed() {
         return Err(Code::INVALID_VALUE);
     }
-    shim()?.link.call(&kdclSetUserEvent { event: event.base.id, status: execution_status }).map(drop)
+    session::call(&kdclSetUserEvent { event: event.base.id, status: execution_status }).map(drop)
 }
 
 pub(crate) fn retain_event(event: cl_event) -> Result<(), Code> {
@@ -271,8 +272,12 @@ pub(crate) unsafe fn set_event_callback(
     if !(COMPLETE.cast_signed()..=SUBMITTED.cast_signed()).contains(&state) {
         return Err(Code::INVALID_VALUE);
     }
-    let id = event.base.id;
-    let token = upcall::register(Call::Event(function, HeldObject::new(event), user_data.expose_provenance()))?;
-    let told = shim()?.link.call(&kdclEventCallback { event: id, type_of: state, token });
+    let (id, event, data) = (event.base.id, HeldObject::new(event), user_data.expose_provenance());
+    let call = Call::once(move |status| {
+        // SAFETY: called once, as the contract permits; the event stays until then.
+        unsafe { function(event.handle(), status, std::ptr::with_exposed_provenance_mut(data)) }
+    });
+    let token = upcall::register(call)?;
+    let told = session::call(&kdclEventCallback { event: id, type_of: state, token });
     told.map(drop).inspect_err(|_| upcall::forget(token))
 }

@@ -4,24 +4,21 @@
 //! ([`HeldObject`]). With the last of both it ends: the worker is told, the handle is free, and what it was made of is let go.
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use katydid_client::slab::{Slab, Slot};
 use katydid_opencl_sys::{Code, void};
 use katydid_wire::opencl::message::kdclRelease;
 use katydid_wire::opencl::{id, kind};
 
-use crate::objects::context::Context;
-use crate::objects::device::Device;
-use crate::objects::event::Event;
-use crate::objects::kernel::Kernel;
-use crate::objects::memory::Memory;
-use crate::objects::platform::Platform;
-use crate::objects::program::Program;
-use crate::objects::queue::Queue;
-use crate::objects::sampler::Sampler;
-use crate::process::shim::{Shim, shim};
+use crate::ffi::icd;
+use crate::process::session;
+
+/// Objects of most kinds at a time. The worker takes numbers below 2^24.
+pub(crate) const HANDLES: u32 = 1 << 22;
+/// Platforms at a time, or devices and parts of them.
+pub(crate) const DEVICES: u32 = 1 << 14;
 
 /// A reference of the program's.
 const OWN_REFERENCE: u64 = 1;
@@ -60,7 +57,8 @@ pub(crate) trait Object: Sized + Send + Sync + 'static {
     /// Its handles.
     type Handle: Copy;
 
-    fn slab(shim: &Shim) -> &Slab<Self>;
+    /// The objects of this kind.
+    fn table() -> &'static Table<Self>;
 
     fn base(&self) -> &Base;
 
@@ -72,17 +70,18 @@ pub(crate) trait Object: Sized + Send + Sync + 'static {
     fn ended(&self) {}
 }
 
-/// Gives an object's type its place: the kind's number, the code, the handle, the slab.
-#[macro_export]
+/// Makes a type one of objects: the kind's number, the code, the handle, the most objects at a time.
 macro_rules! kind_of_object {
-    ($object:ident $handle:ident $kind:ident $wrong:ident $slab:ident $(, $ended:item)?) => {
+    ($object:ident $handle:ident $kind:ident $wrong:ident $most:ident $(, $ended:item)?) => {
         impl $crate::objects::handle::Object for $object {
             const KIND: u32 = katydid_wire::opencl::kind::$kind;
             const WRONG: katydid_opencl_sys::Code = katydid_opencl_sys::Code::$wrong;
             type Handle = katydid_opencl_sys::$handle;
 
-            fn slab(shim: &$crate::process::shim::Shim) -> &katydid_client::slab::Slab<Self> {
-                &shim.$slab
+            fn table() -> &'static $crate::objects::handle::Table<Self> {
+                static TABLE: $crate::objects::handle::Table<$object> =
+                    $crate::objects::handle::Table::new($crate::objects::handle::$most);
+                &TABLE
             }
 
             fn base(&self) -> &$crate::objects::handle::Base {
@@ -102,15 +101,55 @@ macro_rules! kind_of_object {
     };
 }
 
-kind_of_object! { Platform cl_platform_id PLATFORM INVALID_PLATFORM platforms }
-kind_of_object! { Device cl_device_id DEVICE INVALID_DEVICE devices }
-kind_of_object! { Queue cl_command_queue QUEUE INVALID_COMMAND_QUEUE queues }
-kind_of_object! { Sampler cl_sampler SAMPLER INVALID_SAMPLER samplers }
-kind_of_object! { Kernel cl_kernel KERNEL INVALID_KERNEL kernels }
-kind_of_object! { Event cl_event EVENT INVALID_EVENT events }
-kind_of_object! { Memory cl_mem MEMORY INVALID_MEM_OBJECT memories }
-kind_of_object! { Context cl_context CONTEXT INVALID_CONTEXT contexts, fn ended(&self) { self.end(); } }
-kind_of_object! { Program cl_program PROGRAM INVALID_PROGRAM programs, fn ended(&self) { self.call_destructors(); } }
+pub(crate) use kind_of_object;
+
+/// All objects of one kind.
+pub(crate) struct Table<T> {
+    slab: OnceLock<Slab<T>>,
+    most: u32,
+}
+
+impl<T> Table<T> {
+    /// A table for so many objects at a time.
+    pub(crate) const fn new(most: u32) -> Self {
+        Self { slab: OnceLock::new(), most }
+    }
+
+    /// Where objects are made. The first one has the addresses reserved.
+    fn slab(&self) -> Result<&Slab<T>, Code> {
+        static RESERVING: Mutex<()> = Mutex::new(());
+        if let Some(slab) = self.slab.get() {
+            return Ok(slab);
+        }
+        let _alone = RESERVING.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.slab.get().is_none() {
+            let slab = Slab::reserve_with(self.most, icd::head()).map_err(|_| Code::OUT_OF_HOST_MEMORY)?;
+            let _ = self.slab.set(slab);
+        }
+        self.slab.get().ok_or(Code::OUT_OF_HOST_MEMORY)
+    }
+
+    /// As [`Slab::get`].
+    fn get(&self, handle: usize) -> Option<Arc<T>> {
+        self.slab.get()?.get(handle)
+    }
+
+    /// As [`Slab::lend`].
+    pub(crate) fn lend<R>(&self, handle: usize, work: impl FnOnce(&T) -> R) -> Option<R> {
+        self.slab.get()?.lend(handle, work)
+    }
+
+    /// Every live object, in the order of their records.
+    pub(crate) fn live(&self) -> Vec<Arc<T>> {
+        self.slab.get().map(Slab::live).unwrap_or_default()
+    }
+
+    fn remove(&self, handle: usize) {
+        if let Some(slab) = self.slab.get() {
+            slab.remove(handle);
+        }
+    }
+}
 
 /// The object behind a handle.
 ///
@@ -118,15 +157,13 @@ kind_of_object! { Program cl_program PROGRAM INVALID_PROGRAM programs, fn ended(
 ///
 /// The code of its kind, for null too.
 pub(crate) fn object<T: Object>(handle: T::Handle) -> Result<Arc<T>, Code> {
-    let shim = shim().map_err(|_| T::WRONG)?;
-    T::slab(shim).get(T::value(handle)).ok_or(T::WRONG)
+    T::table().get(T::value(handle)).ok_or(T::WRONG)
 }
 
 /// Has `work` done with the object behind a handle: what is called a million times a second takes no share in it. `work` ends no
 /// object of this kind.
 pub(crate) fn lent<T: Object>(handle: T::Handle, work: impl FnOnce(&T) -> Result<(), Code>) -> Result<(), Code> {
-    let shim = shim().map_err(|_| T::WRONG)?;
-    T::slab(shim).lend(T::value(handle), work).unwrap_or(Err(T::WRONG))
+    T::table().lend(T::value(handle), work).unwrap_or(Err(T::WRONG))
 }
 
 /// The objects behind a list of handles.
@@ -141,8 +178,7 @@ pub(crate) fn ids<T: Object>(objects: &[Arc<T>]) -> Vec<u32> {
 
 /// Makes an object and its handle; when `make` fails, there is neither.
 pub(crate) fn make<T: Object>(make: impl FnOnce(Base) -> Result<T, Code>) -> Result<Arc<T>, Code> {
-    let shim = shim()?;
-    T::slab(shim).try_insert(Code::OUT_OF_HOST_MEMORY, |slot| make(Base::new::<T>(slot)))
+    T::table().slab()?.try_insert(Code::OUT_OF_HOST_MEMORY, |slot| make(Base::new::<T>(slot)))
 }
 
 /// `clRetain…`.
@@ -166,11 +202,10 @@ fn let_go<T: Object>(object: &Arc<T>, reference: u64) {
     if object.base().references.fetch_sub(reference, Ordering::AcqRel) != reference {
         return;
     }
-    let Ok(shim) = shim() else { return };
     // Told before the handle is free: a new object of the same number is made after.
-    let _ = shim.link.enqueue(&kdclRelease { object: object.base().id });
+    let _ = session::enqueue(&kdclRelease { object: object.base().id });
     object.ended();
-    T::slab(shim).remove(object.base().handle);
+    T::table().remove(object.base().handle);
 }
 
 /// A reference of one object to another.
@@ -202,15 +237,6 @@ impl<T: Object> Drop for HeldObject<T> {
     fn drop(&mut self) {
         let_go(&self.0, HELD_REFERENCE);
     }
-}
-
-/// The id of a live object that may be an argument of a kernel, found by the value of its handle.
-pub(crate) fn any_argument(value: usize) -> Option<u32> {
-    let shim = shim().ok()?;
-    let memory = shim.memories.lend(value, |memory| memory.base.id);
-    memory
-        .or_else(|| shim.samplers.lend(value, |sampler| sampler.base.id))
-        .or_else(|| shim.queues.lend(value, |queue| queue.base.id))
 }
 
 /// A handle's value as bytes, for queries.

@@ -12,68 +12,16 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::kdclImage;
 use katydid_wire::opencl::query;
 
+use crate::ffi::arguments::pairs;
+use crate::host::bulk;
+use crate::host::rows::Rows;
 use crate::objects::context::Context;
 use crate::objects::handle::{HeldObject, Object, make, object};
+use crate::objects::image_shape::ImageShape;
 use crate::objects::info::{CachedValues, QueryBuffer, handles};
 use crate::objects::memory::{Memory, contents, for_driver, inherited};
-use crate::objects::queue::pairs;
-use crate::process::shim::shim;
-use crate::transfers::bulk;
-use crate::transfers::rows::Rows;
-
-/// What an image is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
-    /// `CL_MEM_OBJECT_…`.
-    pub(crate) kind: u32,
-    /// Order and type of channels.
-    pub(crate) format: (u32, u32),
-    /// Elements in each direction, as regions count them: the images of an array are the last direction.
-    sizes: [usize; 3],
-    /// Bytes of an element.
-    pub(crate) element: usize,
-    /// Bytes from row to row of the program's memory that it uses.
-    pub(crate) row: usize,
-    /// Bytes from slice to slice of that memory.
-    pub(crate) slice: usize,
-    /// Whether the program gave the pitches.
-    given: bool,
-    /// Levels, of which the first is the whole image; 0 or 1: it has no others.
-    pub(crate) levels: u32,
-}
-
-impl Shape {
-    /// Whether a map has a slice pitch to tell.
-    pub(crate) fn has_slices(&self) -> bool {
-        matches!(self.kind, MEM_OBJECT_IMAGE3D | MEM_OBJECT_IMAGE2D_ARRAY | MEM_OBJECT_IMAGE1D_ARRAY)
-    }
-
-    /// The level that an origin names behind the place in the image, where that takes three numbers; else it is the number
-    /// after those, and travels with them.
-    ///
-    /// # Safety
-    ///
-    /// `origin` holds four numbers if the image has levels.
-    pub(crate) unsafe fn level(&self, origin: *const usize) -> usize {
-        if self.levels < 2 || !matches!(self.kind, MEM_OBJECT_IMAGE3D | MEM_OBJECT_IMAGE2D_ARRAY) {
-            return 0;
-        }
-        // SAFETY: by the contract; C's callers align as C does.
-        unsafe { origin.add(3).read_unaligned() }
-    }
-
-    /// Whether a region lies in the image. Of one with levels only the driver knows.
-    pub(crate) fn check(&self, origin: [usize; 3], region: [usize; 3]) -> Result<(), Code> {
-        let ends = origin.iter().zip(region).zip(self.sizes);
-        let fits = |((from, size), all): ((&usize, usize), usize)| from.checked_add(size).is_some_and(|end| end <= all);
-        if self.levels > 1 || ends.into_iter().all(fits) { Ok(()) } else { Err(Code::INVALID_VALUE) }
-    }
-
-    /// Bytes from row to row; the lines of an array are a slice apart.
-    pub(crate) fn line(&self) -> usize {
-        if self.kind == MEM_OBJECT_IMAGE1D_ARRAY { self.slice } else { self.row }
-    }
-}
+use crate::objects::svm::RANGES;
+use crate::process::session;
 
 /// Elements of an image in each direction, as regions count them. What its kind has no use for may be anything.
 fn sizes(shape: &cl_image_desc) -> [usize; 3] {
@@ -173,19 +121,17 @@ unsafe fn create(
         None if given => return Err(Code::IMAGE_FORMAT_NOT_SUPPORTED),
         None => Rows::run(host_ptr.expose_provenance(), 0),
     };
-    let shim = shim()?;
-    if given && shim.ranges.overruns(rows.start, rows.reach()) {
+    if given && RANGES.overruns(rows.start, rows.reach()) {
         return Err(Code::INVALID_HOST_PTR);
     }
     // SAFETY: by the contract.
     let data = unsafe { contents(flags, rows)? };
-    let link = &shim.link;
-    let sent = bulk::send(link, &data)?;
+    let sent = bulk::send(&data)?;
     let mut arguments = description(&format, &desc, parent.is_some());
     arguments.extend_from_slice(sent.inline);
-    let worker = link.worker();
+    let worker = session::worker()?;
     let memory = make(|base| {
-        let made = link.call(&kdclImage {
+        let made = session::call(&kdclImage {
             memory: base.id,
             context: context.base.id,
             parent: parent.as_ref().map_or(0, |parent| parent.base.id),
@@ -194,7 +140,7 @@ unsafe fn create(
             arguments: &arguments,
         })?;
         let (row, slice) = pitches(&desc, &rows);
-        let shape = Shape {
+        let shape = ImageShape {
             kind: desc.image_type,
             format: (format.image_channel_order, format.image_channel_data_type),
             sizes: sizes(&desc),
@@ -382,32 +328,6 @@ mod tests {
             let wrong = rows(&plain(MEM_OBJECT_IMAGE3D, [4, 3, 2], row, slice), 4, 64).err();
             assert_eq!(wrong, Some(Code::INVALID_IMAGE_DESCRIPTOR), "{row} {slice}");
         }
-    }
-
-    #[test]
-    fn regions_lie_in_the_image_unless_it_has_levels() {
-        let lines = cl_image_desc { image_array_size: 3, ..plain(MEM_OBJECT_IMAGE1D_ARRAY, [4, 9, 9], 0, 0) };
-        let mut shape = Shape {
-            kind: lines.image_type,
-            format: (0, 0),
-            sizes: sizes(&lines),
-            element: 4,
-            row: 16,
-            slice: 16,
-            given: false,
-            levels: 1,
-        };
-        assert_eq!(shape.sizes, [4, 3, 1]);
-        for (origin, region) in [([0; 3], [4, 3, 1]), ([3, 2, 0], [1, 1, 1])] {
-            assert_eq!(shape.check(origin, region), Ok(()), "{origin:?} {region:?}");
-        }
-        for (origin, region) in
-            [([1, 0, 0], [4, 3, 1]), ([0, 1, 0], [4, 3, 1]), ([0, 0, 1], [4, 3, 1]), ([usize::MAX, 0, 0], [2, 1, 1])]
-        {
-            assert_eq!(shape.check(origin, region), Err(Code::INVALID_VALUE), "{origin:?} {region:?}");
-        }
-        shape.levels = 2;
-        assert_eq!(shape.check([0, 0, 1], [4, 3, 1]), Ok(()));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use katydid_wire::opencl::MAX_REPLY_VALUE_BYTES;
 use katydid_wire::opencl::message::{kdclBlob, kdclInfo};
 
 use crate::ffi::returns::write_if_given;
-use crate::process::shim::shim;
+use crate::process::session;
 
 /// What a query's caller gave: room and where to tell the size.
 #[derive(Clone, Copy)]
@@ -45,13 +45,12 @@ impl QueryBuffer {
 
 /// Asks the driver.
 pub(crate) fn ask(query: u32, object: u32, second: u32, parameter: u32, input: &[u8]) -> Result<Vec<u8>, Code> {
-    let link = &shim()?.link;
-    let reply = link.call(&kdclInfo { query, object, second, parameter, input })?;
+    let reply = session::call(&kdclInfo { query, object, second, parameter, input })?;
     let mut value = reply.value;
     while (value.len() as u64) < reply.size {
-        let part = link.call(&kdclBlob { offset: value.len() as u64, size: MAX_REPLY_VALUE_BYTES as u32 })?.data;
+        let part = session::call(&kdclBlob { offset: value.len() as u64, size: MAX_REPLY_VALUE_BYTES as u32 })?.data;
         if part.is_empty() {
-            return Err(link.broken("kdclBlob"));
+            return Err(session::broken("kdclBlob"));
         }
         value.extend(part);
     }
@@ -66,7 +65,7 @@ pub(crate) struct CachedValues {
 
 #[derive(Debug, Default)]
 struct ValueTable {
-    /// The worker's number that told them ([`crate::process::link::Link::worker`]).
+    /// The worker's number that told them ([`crate::process::session::worker`]).
     worker: u32,
     values: HashMap<QueryKey, Vec<u8>>,
 }
@@ -94,7 +93,7 @@ impl CachedValues {
     /// What a worker told when it made the object; `worker` was its number before.
     pub(crate) fn told(worker: u32, mut facts: &[u8]) -> Self {
         let mut values = ValueTable { worker, ..ValueTable::default() };
-        let is_same = shim().is_ok_and(|shim| shim.link.worker() == worker);
+        let is_same = session::worker() == Ok(worker);
         while let (true, Some(query), Some(parameter), Some(value)) =
             (is_same, u32::take(&mut facts), u32::take(&mut facts), Vec::<u8>::take(&mut facts))
         {
@@ -110,13 +109,13 @@ impl CachedValues {
 
     /// The value for a device, or an index.
     pub(crate) fn ask_for(&self, query: u32, object: u32, second: u32, parameter: u32) -> Result<Vec<u8>, Code> {
-        let (worker, question) = (shim()?.link.worker(), (query, second, parameter));
+        let (worker, question) = (session::worker()?, (query, second, parameter));
         if let Some(value) = self.values().get(worker, question) {
             return Ok(value);
         }
         let value = ask(query, object, second, parameter, &[])?;
         // The worker may have changed meanwhile: who told it, no thread knows then.
-        if shim()?.link.worker() == worker {
+        if session::worker()? == worker {
             self.values().put(worker, question, value.clone());
         }
         Ok(value)

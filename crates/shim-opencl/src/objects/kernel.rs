@@ -16,13 +16,16 @@ use katydid_opencl_sys::{Code, char, cl_device_id, cl_kernel, cl_program, void};
 use katydid_wire::opencl::message::{kdclCloneKernel, kdclKernel, kdclSetArgument, kdclSetExecInfo};
 use katydid_wire::opencl::{argument, query, value};
 
-use crate::commands::launch::Shape;
-use crate::ffi::returns::{list, write_if_given};
+use crate::ffi::arguments::{list, text};
+use crate::ffi::returns::write_if_given;
 use crate::objects::device::Device;
-use crate::objects::handle::{self, Base, HeldObject, Object, any_argument, lent, make, object};
+use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, lent, make, object};
 use crate::objects::info::{CachedValues, QueryBuffer, ask};
-use crate::objects::program::{Program, text};
-use crate::process::shim::shim;
+use crate::objects::memory::Memory;
+use crate::objects::program::Program;
+use crate::objects::queue::Queue;
+use crate::objects::sampler::Sampler;
+use crate::process::session;
 
 /// A kernel.
 #[derive(Debug)]
@@ -35,16 +38,36 @@ pub(crate) struct Kernel {
     known: CachedValues,
 }
 
+kind_of_object! { Kernel cl_kernel KERNEL INVALID_KERNEL HANDLES }
+
+/// What a launch's acceptance depends on besides the arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct LaunchShape {
+    pub(crate) queue: u32,
+    pub(crate) dimensions: u32,
+    /// Bit 0: the offsets are given; bit 1: the group's sizes are; bit 2: the sizes are.
+    pub(crate) given: u32,
+    /// Offsets, sizes, sizes of a group.
+    pub(crate) sizes: [u64; 9],
+}
+
+impl LaunchShape {
+    /// Of one item alone.
+    pub(crate) fn of_one(queue: u32) -> Self {
+        Self { queue, dimensions: 1, given: 6, sizes: [0, 0, 0, 1, 0, 0, 1, 0, 0] }
+    }
+}
+
 /// What the driver has accepted for a kernel, and so will again, unless it is another worker's.
 #[derive(Debug, Default, Clone)]
 struct AcceptedArguments {
-    /// The number of the worker whose driver it is ([`crate::process::link::Link::worker`]).
+    /// The number of the worker whose driver it is ([`crate::process::session::worker`]).
     worker: u32,
     /// Form and size of values, by argument.
     values: Vec<Option<(u32, u64)>>,
-    launches: HashSet<Shape>,
+    launches: HashSet<LaunchShape>,
     /// The one of them that was asked for last: programs repeat themselves.
-    last: Option<Shape>,
+    last: Option<LaunchShape>,
 }
 
 /// Launches of one kernel that are kept as accepted; beyond, they begin anew.
@@ -62,7 +85,7 @@ impl AcceptedArguments {
         self
     }
 
-    fn has_launched(&mut self, shape: &Shape) -> bool {
+    fn has_launched(&mut self, shape: &LaunchShape) -> bool {
         let is_known = self.last.as_ref() == Some(shape) || self.launches.contains(shape);
         if is_known {
             self.last = Some(*shape);
@@ -70,7 +93,7 @@ impl AcceptedArguments {
         is_known
     }
 
-    fn launched(&mut self, shape: Shape) {
+    fn launched(&mut self, shape: LaunchShape) {
         if self.launches.len() >= LAUNCHES {
             self.launches.clear();
         }
@@ -103,12 +126,12 @@ impl Kernel {
     }
 
     /// Whether the driver of a worker has accepted a launch of this shape.
-    pub(crate) fn has_launched(&self, worker: u32, shape: &Shape) -> bool {
+    pub(crate) fn has_launched(&self, worker: u32, shape: &LaunchShape) -> bool {
         self.accepted().of(worker).has_launched(shape)
     }
 
     /// Notes a launch that the driver of that worker has accepted, which was the session's when the program asked.
-    pub(crate) fn launched(&self, worker: u32, shape: Shape) {
+    pub(crate) fn launched(&self, worker: u32, shape: LaunchShape) {
         self.accepted().of(worker).launched(shape);
     }
 
@@ -133,22 +156,29 @@ impl Kernel {
 
     /// Sets an argument, waiting for the driver's word only if it has given none for such a value.
     fn set(&self, index: u32, form: u32, size: u64, value: &[u8]) -> Result<(), Code> {
-        let link = &shim()?.link;
         let message = kdclSetArgument { kernel: self.base.id, index, form, size, value };
-        let worker = link.worker();
+        let worker = session::worker()?;
         if self.accepted().of(worker).has_set(index, (form, size)) {
-            return link.enqueue(&message);
+            return session::enqueue(&message);
         }
-        link.call(&message)?;
+        session::call(&message)?;
         self.accepted().of(worker).set(index, (form, size));
         Ok(())
     }
 }
 
+/// The id of a live object that may be an argument of a kernel, found by the value of its handle.
+fn any_argument(value: usize) -> Option<u32> {
+    let memory = Memory::table().lend(value, |memory| memory.base.id);
+    memory
+        .or_else(|| Sampler::table().lend(value, |sampler| sampler.base.id))
+        .or_else(|| Queue::table().lend(value, |queue| queue.base.id))
+}
+
 fn create(program: &Arc<Program>, name: &[u8]) -> Result<Arc<Kernel>, Code> {
     make(|base| {
         let message = kdclKernel { kernel: base.id, program: program.base.id, name };
-        let facts = shim()?.link.call(&message)?.facts;
+        let facts = session::call(&message)?.facts;
         Ok(Kernel::new(base, HeldObject::new(Arc::clone(program)), facts, AcceptedArguments::default()))
     })
 }
@@ -196,7 +226,7 @@ pub(crate) unsafe fn create_kernels_in_program(
 pub(crate) fn clone_kernel(source: cl_kernel) -> Result<cl_kernel, Code> {
     let source = object::<Kernel>(source)?;
     let kernel = make(|base| {
-        shim()?.link.call(&kdclCloneKernel { kernel: base.id, source: source.base.id })?;
+        session::call(&kdclCloneKernel { kernel: base.id, source: source.base.id })?;
         let accepted = source.accepted().clone();
         Ok(Kernel::new(base, source.program.clone(), source.arguments.clone(), accepted))
     })?;
@@ -264,7 +294,7 @@ pub(crate) unsafe fn set_kernel_exec_info(
         size: size as u64,
         value,
     };
-    shim()?.link.call(&message).map(drop)
+    session::call(&message).map(drop)
 }
 
 /// # Safety
@@ -367,7 +397,7 @@ mod tests {
 
     #[test]
     fn what_one_worker_has_accepted_another_has_not() {
-        let (mut accepted, shape) = (AcceptedArguments::default(), Shape::of_one(1));
+        let (mut accepted, shape) = (AcceptedArguments::default(), LaunchShape::of_one(1));
         accepted.of(0).set(2, (value::BYTES, 4));
         accepted.of(0).launched(shape);
         assert!(accepted.of(0).has_launched(&shape) && accepted.of(0).has_set(2, (value::BYTES, 4)));
@@ -378,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_launch_is_accepted_until_an_argument_has_another_form_or_size() {
-        let (mut accepted, shapes) = (AcceptedArguments::default(), [1, 2].map(Shape::of_one));
+        let (mut accepted, shapes) = (AcceptedArguments::default(), [1, 2].map(LaunchShape::of_one));
         assert!(!accepted.has_launched(&shapes[0]));
         accepted.set(1, (value::BYTES, 4));
         shapes.iter().for_each(|shape| accepted.launched(*shape));

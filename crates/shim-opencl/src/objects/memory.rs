@@ -16,19 +16,21 @@ use katydid_wire::opencl::extent::Extent;
 use katydid_wire::opencl::message::{kdclBuffer, kdclMemoryCallback, kdclPipe, kdclSubBuffer};
 use katydid_wire::opencl::{ZERO_COPY_MIN_BYTES, list, query};
 
-use crate::commands::map::Maps;
-use crate::commands::pending::PendingCommand;
+use crate::ffi::arguments::pairs;
+use crate::host::arena::{self, Block};
+use crate::host::bulk;
+use crate::host::rows::{Direction, Rows};
 use crate::objects::context::Context;
-use crate::objects::handle::{self, Base, HeldObject, Object, make, object};
-use crate::objects::image::Shape;
+use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object};
+use crate::objects::image_shape::ImageShape;
 use crate::objects::info::{CachedValues, QueryBuffer, handles};
-use crate::objects::queue::{Queue, pairs};
-use crate::process::host::Block;
-use crate::process::link::PerWorker;
-use crate::process::shim::shim;
+use crate::objects::maps::Maps;
+use crate::objects::pending_command::PendingCommand;
+use crate::objects::queue::Queue;
+use crate::objects::svm::RANGES;
+use crate::process::per_worker::PerWorker;
+use crate::process::session;
 use crate::process::upcall::{self, Call};
-use crate::transfers::bulk;
-use crate::transfers::rows::{Direction, Rows};
 
 /// What flags may say of the program's memory.
 const HOST: u64 = MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR;
@@ -67,10 +69,12 @@ pub(crate) struct Memory {
     /// As given, with the 0 that ends them.
     properties: Vec<u64>,
     /// What an image is.
-    pub(crate) image: Option<Shape>,
+    pub(crate) image: Option<ImageShape>,
     maps: Mutex<Maps>,
     pub(crate) known: CachedValues,
 }
+
+kind_of_object! { Memory cl_mem MEMORY INVALID_MEM_OBJECT HANDLES }
 
 impl Memory {
     /// An object of its own memory.
@@ -102,7 +106,7 @@ impl Memory {
     }
 
     /// Makes it an image, of its own or of a parent's memory.
-    pub(crate) fn of_image(self, shape: Shape, parent: Option<HeldObject<Self>>) -> Self {
+    pub(crate) fn of_image(self, shape: ImageShape, parent: Option<HeldObject<Self>>) -> Self {
         Self { image: Some(shape), parent, ..self }
     }
 
@@ -129,7 +133,7 @@ impl Memory {
         let numbers = |numbers: [u64; 3]| numbers.map(|number| number as usize);
         let (origin, region) = (numbers(extent.origin), numbers(extent.region));
         let has_room = self.accepted_in.get(order.worker) == order.queue() || self.context.is_of_processors();
-        let fits = |shape: Shape| shape.levels <= 1 && shape.check(origin, region).is_ok();
+        let fits = |shape: ImageShape| shape.levels <= 1 && shape.check(origin, region).is_ok();
         has_room && self.image.is_some_and(fits) && !region.contains(&0) && self.is_of(&order.queue)
     }
 
@@ -190,32 +194,31 @@ unsafe fn create(
     if size == 0 {
         return Err(Code::INVALID_BUFFER_SIZE);
     }
-    let (shim, told) = (shim()?, for_driver(0, flags)?);
-    let (link, host) = (&shim.link, host_ptr.expose_provenance());
+    let (told, host) = (for_driver(0, flags)?, host_ptr.expose_provenance());
     // Behind the end of an allocation there is nothing to use, or to begin with.
-    if flags & HOST != 0 && shim.ranges.overruns(host, size) {
+    if flags & HOST != 0 && RANGES.overruns(host, size) {
         return Err(Code::INVALID_BUFFER_SIZE);
     }
     // Shared virtual memory is used where it is, on both sides.
-    let svm = if flags & MEM_USE_HOST_PTR != 0 && shim.ranges.all(host, size) { host as u64 } else { 0 };
+    let svm = if flags & MEM_USE_HOST_PTR != 0 && RANGES.all(host, size) { host as u64 } else { 0 };
     let rows = Rows::run(host, if svm == 0 { size } else { 0 });
     // SAFETY: by the contract.
     let data = unsafe { contents(flags, rows)? };
-    let block = if is_for_host(flags) { shim.host.as_ref().and_then(|host| host.allocate(shim, size)) } else { None };
+    let block = if is_for_host(flags) { arena::allocate(size) } else { None };
     let shared = block.as_ref().map_or(0, |block| block.address);
     if shared != 0 && !data.is_empty() {
         // SAFETY: the block has room for the buffer, and no other code has it yet.
         unsafe { Rows::run(shared, size).scatter(0, &data) };
     }
-    let sent = bulk::send(link, if shared == 0 { &data } else { &[] })?;
+    let sent = bulk::send(if shared == 0 { &data } else { &[] })?;
     let mut bytes = Vec::new();
     if properties.is_some() {
         list::put::<u64>(&mut bytes, &[]);
     }
     bytes.extend_from_slice(sent.inline);
-    let worker = link.worker();
+    let worker = session::worker()?;
     let made = make(|base| {
-        let told = link.call(&kdclBuffer {
+        let told = session::call(&kdclBuffer {
             memory: base.id,
             context: context.base.id,
             flags: told,
@@ -258,8 +261,8 @@ fn is_for_host(flags: u64) -> bool {
 
 /// Has the block freed when the driver is done with the buffer.
 fn lend(memory: &Memory, block: Block) -> Result<(), Code> {
-    let token = upcall::register(Call::Block(block))?;
-    shim()?.link.enqueue(&kdclMemoryCallback { memory: memory.base.id, token })
+    let token = upcall::register(Call::once(move |_| block.free()))?;
+    session::enqueue(&kdclMemoryCallback { memory: memory.base.id, token })
 }
 
 /// # Safety
@@ -317,7 +320,7 @@ pub(crate) unsafe fn create_sub_buffer(
     let (origin, size) = (region.origin as u64, region.size as u64);
     let (inherited, flags) = (inherited(parent.flags, flags), for_driver(parent.flags, flags)?);
     let memory = make(|base| {
-        shim()?.link.call(&kdclSubBuffer { memory: base.id, parent: parent.base.id, flags, origin, size })?;
+        session::call(&kdclSubBuffer { memory: base.id, parent: parent.base.id, flags, origin, size })?;
         let context = HeldObject::clone(&parent.context);
         let is_shelved = AtomicBool::new(parent.is_shelved.load(Ordering::Relaxed));
         let within = |start: usize| if start == 0 { 0 } else { start + region.origin };
@@ -351,7 +354,7 @@ pub(crate) unsafe fn create_pipe(
     }
     let pipe = make(|base| {
         let message = kdclPipe { memory: base.id, context: context.base.id, flags, packetSize: packet_size, packets };
-        shim()?.link.call(&message)?;
+        session::call(&message)?;
         Ok(Memory::new(base, HeldObject::new(Arc::clone(&context)), MEM_OBJECT_PIPE, flags))
     })?;
     Ok(pipe.handle())
@@ -405,7 +408,7 @@ pub(crate) unsafe fn get_mem_object_info(
         MEM_CONTEXT => handle::bytes(&*memory.context),
         MEM_ASSOCIATED_MEMOBJECT => handles([memory.parent.as_ref().map_or(0, |parent| parent.base.handle)]),
         MEM_PROPERTIES => memory.properties.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        MEM_USES_SVM_POINTER => u32::from(shim()?.ranges.holds(memory.host)).to_le_bytes().to_vec(),
+        MEM_USES_SVM_POINTER => u32::from(RANGES.holds(memory.host)).to_le_bytes().to_vec(),
         katydid_opencl_sys::constant::MEM_OFFSET => memory.offset.to_le_bytes().to_vec(),
         _ => memory.known.ask(query::MEMORY, memory.base.id, param_name)?,
     };
@@ -423,8 +426,14 @@ pub(crate) unsafe fn set_mem_object_destructor_callback(
 ) -> Result<(), Code> {
     let memory = object::<Memory>(memory)?;
     let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
-    let token = upcall::register(Call::Memory(function, memory.base.handle, user_data.expose_provenance()))?;
-    let told = shim()?.link.call(&kdclMemoryCallback { memory: memory.base.id, token });
+    // By the time of the call the handle is a number.
+    let (handle, data) = (memory.base.handle, user_data.expose_provenance());
+    let token = upcall::register(Call::once(move |_| {
+        let place = std::ptr::with_exposed_provenance_mut::<void>;
+        // SAFETY: called once, as the contract permits.
+        unsafe { function(cl_mem(place(handle)), place(data)) }
+    }))?;
+    let told = session::call(&kdclMemoryCallback { memory: memory.base.id, token });
     told.map(drop).inspect_err(|_| upcall::forget(token))
 }
 

@@ -13,10 +13,9 @@ use katydid_wire::opencl::message::kdclUnloadCompiler;
 use katydid_wire::opencl::query;
 
 use crate::ffi::entry::symbol;
-use crate::ffi::returns::write_if_given;
-use crate::objects::handle::{Base, Object, make, object};
-use crate::objects::info::{CachedValues, QueryBuffer};
-use crate::process::shim::{shim, start};
+use crate::objects::handle::{Base, kind_of_object, make, object};
+use crate::objects::info::CachedValues;
+use crate::process::session;
 
 /// What is told after a platform's own version.
 const MARK: &str = " (through Katydid)";
@@ -30,86 +29,24 @@ pub(crate) struct Platform {
     known: CachedValues,
 }
 
+kind_of_object! { Platform cl_platform_id PLATFORM INVALID_PLATFORM DEVICES }
+
 impl Platform {
     pub(crate) fn make() -> Result<Arc<Self>, Code> {
         make(|base| Ok(Self { base, known: CachedValues::default() }))
     }
-}
 
-/// All platforms, in the server's order.
-fn all() -> Result<Vec<Arc<Platform>>, Code> {
-    Ok(start()?.platforms.live())
-}
-
-/// # Safety
-///
-/// `platforms` is null or has room for `num_entries`; `num_platforms` is null or writable.
-pub(crate) unsafe fn icd_get_platform_ids(
-    num_entries: u32,
-    platforms: *mut cl_platform_id,
-    num_platforms: *mut u32,
-) -> Result<(), Code> {
-    if (platforms.is_null() && num_platforms.is_null()) || (num_entries == 0 && !platforms.is_null()) {
-        return Err(Code::INVALID_VALUE);
+    /// The value of a parameter of `clGetPlatformInfo`.
+    pub(crate) fn value(&self, parameter: u32) -> Result<Vec<u8>, Code> {
+        let ask = || self.known.ask(query::PLATFORM, self.base.id, parameter);
+        Ok(match parameter {
+            PLATFORM_ICD_SUFFIX_KHR => b"KATYDID\0".to_vec(),
+            PLATFORM_VERSION => marked(ask()?),
+            PLATFORM_EXTENSIONS => forwarded(&ask()?),
+            PLATFORM_EXTENSIONS_WITH_VERSION => forwarded_versions(&ask()?),
+            _ => ask()?,
+        })
     }
-    let found = all()?;
-    if found.is_empty() {
-        return Err(Code::PLATFORM_NOT_FOUND_KHR);
-    }
-    if !platforms.is_null() {
-        for (at, platform) in found.iter().enumerate().take(num_entries as usize) {
-            // SAFETY: below `num_entries`, for which there is room by the contract.
-            unsafe { platforms.add(at).write(platform.handle()) };
-        }
-    }
-    // SAFETY: by the contract.
-    unsafe { write_if_given(num_platforms, found.len() as u32) };
-    Ok(())
-}
-
-/// The same, for programs that are linked with this library and no loader.
-///
-/// # Safety
-///
-/// As [`icd_get_platform_ids`].
-pub(crate) unsafe fn get_platform_ids(
-    num_entries: u32,
-    platforms: *mut cl_platform_id,
-    num_platforms: *mut u32,
-) -> Result<(), Code> {
-    // SAFETY: handed on.
-    unsafe { icd_get_platform_ids(num_entries, platforms, num_platforms) }
-}
-
-/// The platform that is meant by null: the first.
-pub(crate) fn given_or_first(platform: cl_platform_id) -> Result<Arc<Platform>, Code> {
-    if platform == cl_platform_id::NULL {
-        return all()?.into_iter().next().ok_or(Code::INVALID_PLATFORM);
-    }
-    object(platform)
-}
-
-/// # Safety
-///
-/// As a query's pointers are ([`QueryBuffer::answer`]).
-pub(crate) unsafe fn get_platform_info(
-    platform: cl_platform_id,
-    param_name: u32,
-    size: usize,
-    value: *mut void,
-    needed: *mut usize,
-) -> Result<(), Code> {
-    let platform = given_or_first(platform)?;
-    let ask = |parameter| platform.known.ask(query::PLATFORM, platform.base.id, parameter);
-    let bytes = match param_name {
-        PLATFORM_ICD_SUFFIX_KHR => b"KATYDID\0".to_vec(),
-        PLATFORM_VERSION => marked(ask(param_name)?),
-        PLATFORM_EXTENSIONS => forwarded(&ask(param_name)?),
-        PLATFORM_EXTENSIONS_WITH_VERSION => forwarded_versions(&ask(param_name)?),
-        _ => ask(param_name)?,
-    };
-    // SAFETY: handed on.
-    unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 
 fn marked(mut version: Vec<u8>) -> Vec<u8> {
@@ -196,7 +133,7 @@ pub(crate) unsafe fn get_extension_function_address_for_platform(
 
 pub(crate) fn unload_platform_compiler(platform: cl_platform_id) -> Result<(), Code> {
     let platform = object::<Platform>(platform)?;
-    shim()?.link.call(&kdclUnloadCompiler { platform: platform.base.id }).map(drop)
+    session::call(&kdclUnloadCompiler { platform: platform.base.id }).map(drop)
 }
 
 /// The old form, a hint without a platform: nothing is to be unloaded.

@@ -13,14 +13,15 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::{kdclBlob, kdclBuild, kdclLink, kdclProgram, kdclSpecialize, kdclTakesCallback};
 use katydid_wire::opencl::{list as lists, program as form, query};
 
-use crate::ffi::returns::{list, write_if_given};
+use crate::ffi::arguments::{list, text};
+use crate::ffi::returns::write_if_given;
+use crate::host::bulk;
 use crate::objects::context::Context;
 use crate::objects::device::Device;
-use crate::objects::handle::{self, Base, HeldObject, Object, ids, make, object, objects};
+use crate::objects::handle::{self, Base, HeldObject, Object, ids, kind_of_object, make, object, objects};
 use crate::objects::info::{QueryBuffer, ask, handles};
-use crate::process::shim::shim;
+use crate::process::session;
 use crate::process::upcall::{self, Call};
-use crate::transfers::bulk;
 
 /// One for each device; empty for one that has none.
 type Binaries = Arc<Vec<Vec<u8>>>;
@@ -37,6 +38,8 @@ pub(crate) struct Program {
     /// Told when it ends, the last first.
     destructors: Mutex<Vec<(unsafe extern "C" fn(cl_program, *mut void), usize)>>,
 }
+
+kind_of_object! { Program cl_program PROGRAM INVALID_PROGRAM HANDLES, fn ended(&self) { self.call_destructors(); } }
 
 impl Program {
     fn new(base: Base, context: &Arc<Context>, devices: &[Arc<Device>]) -> Self {
@@ -82,8 +85,7 @@ fn create(
     devices: &[Arc<Device>],
     bytes: &[u8],
 ) -> Result<(cl_program, Vec<u8>), Code> {
-    let link = &shim()?.link;
-    let sent = bulk::send(link, bytes)?;
+    let sent = bulk::send(bytes)?;
     let mut status = Vec::new();
     let program = make(|base| {
         let message = kdclProgram {
@@ -93,7 +95,7 @@ fn create(
             staged: sent.staged,
             arguments: sent.inline,
         };
-        status = link.call(&message)?.status;
+        status = session::call(&message)?.status;
         Ok(Program::new(base, context, devices))
     })?;
     Ok((program.handle(), status))
@@ -177,7 +179,7 @@ pub(crate) unsafe fn create_program_with_binary(
 /// What the driver said of each binary that it has just refused to this thread; nothing if it was not asked.
 fn refusal(count: usize) -> Result<Vec<u8>, Code> {
     let size = (count * size_of::<i32>()) as u32;
-    Ok(shim()?.link.call(&kdclBlob { offset: 0, size }).map(|reply| reply.data).unwrap_or_default())
+    Ok(session::call(&kdclBlob { offset: 0, size }).map(|reply| reply.data).unwrap_or_default())
 }
 
 /// Devices that are the context's.
@@ -234,16 +236,6 @@ pub(crate) fn release_program(program: cl_program) -> Result<(), Code> {
     handle::release::<Program>(program)
 }
 
-/// A C string's bytes; none for null.
-///
-/// # Safety
-///
-/// `text` is null or a C string.
-pub(crate) unsafe fn text<'a>(text: *const char) -> &'a [u8] {
-    // SAFETY: not null, so a C string by the contract.
-    if text.is_null() { &[] } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
-}
-
 /// What all of building, compiling and linking is told: devices and options.
 ///
 /// # Safety
@@ -270,7 +262,11 @@ unsafe fn target(
 fn callback(program: &Arc<Program>, notify: cl_program_notify, data: *mut void) -> Result<u64, Code> {
     match notify {
         Some(function) => {
-            upcall::register(Call::Program(function, HeldObject::new(Arc::clone(program)), data.expose_provenance()))
+            let (program, data) = (HeldObject::new(Arc::clone(program)), data.expose_provenance());
+            upcall::register(Call::once(move |_| {
+                // SAFETY: called once, as the callers' contract permits; the program stays until then.
+                unsafe { function(program.handle(), std::ptr::with_exposed_provenance_mut(data)) }
+            }))
         }
         None if data.is_null() => Ok(0),
         None => Err(Code::INVALID_VALUE),
@@ -278,11 +274,10 @@ fn callback(program: &Arc<Program>, notify: cl_program_notify, data: *mut void) 
 }
 
 fn build(program: &Arc<Program>, token: u64, bytes: &[u8]) -> Result<(), Code> {
-    let link = &shim()?.link;
-    let sent = bulk::send(link, bytes)?;
+    let sent = bulk::send(bytes)?;
     let message = kdclBuild { program: program.base.id, token, staged: sent.staged, arguments: sent.inline };
     *program.kept_binaries() = None;
-    let reply = link.call(&message).inspect_err(|_| upcall::forget(token))?;
+    let reply = session::call(&message).inspect_err(|_| upcall::forget(token))?;
     match (reply.told != 0, Code(reply.code)) {
         // The driver called before it returned, whatever its code: so does this call.
         (true, _) => upcall::run_now(token),
@@ -373,7 +368,7 @@ pub(crate) unsafe fn link_program(
     let program = make(|base| {
         let notified = pfn_notify.is_some().into();
         let message = kdclLink { program: base.id, context: context.base.id, notified, arguments: &bytes };
-        let reply = shim()?.link.call(&message)?;
+        let reply = session::call(&message)?;
         (code, told) = (Code(reply.made.cast_signed()), reply.told != 0);
         Ok(Program::new(base, &context, &devices))
     })?;
@@ -398,7 +393,7 @@ pub(crate) unsafe fn set_program_release_callback(
     user_data: *mut void,
 ) -> Result<(), Code> {
     let program = object::<Program>(program)?;
-    shim()?.link.call(&kdclTakesCallback { object: program.base.id, given: pfn_notify.is_some().into() })?;
+    session::call(&kdclTakesCallback { object: program.base.id, given: pfn_notify.is_some().into() })?;
     let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
     let mut list = program.destructors.lock().unwrap_or_else(PoisonError::into_inner);
     list.push((function, user_data.expose_provenance()));
@@ -417,7 +412,7 @@ pub(crate) unsafe fn set_program_specialization_constant(
     let program = object::<Program>(program)?;
     // SAFETY: handed on.
     let value = unsafe { list(spec_size, spec_value.cast::<u8>()) };
-    shim()?.link.call(&kdclSpecialize { program: program.base.id, number: spec_id, value }).map(drop)
+    session::call(&kdclSpecialize { program: program.base.id, number: spec_id, value }).map(drop)
 }
 
 /// # Safety

@@ -12,17 +12,18 @@ use katydid_opencl_sys::constant::{
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, void};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::message::{kdclFinish, kdclFlush, kdclQueue};
+use katydid_wire::opencl::message::{kdclDefaultQueue, kdclFinish, kdclFlush, kdclQueue};
 use katydid_wire::opencl::{list, query};
 
+use crate::ffi::arguments::pairs;
+use crate::host::pending_reads;
 use crate::objects::context::Context;
 use crate::objects::device::Device;
-use crate::objects::handle::{self, Base, HeldObject, Object, make, object};
-use crate::objects::image::Shape;
+use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object};
+use crate::objects::image_shape::ImageShape;
 use crate::objects::info::{CachedValues, QueryBuffer, ask, handles};
-use crate::process::link::PerWorker;
-use crate::process::shim::shim;
-use crate::transfers::pending_reads;
+use crate::process::per_worker::PerWorker;
+use crate::process::session;
 
 /// A command queue.
 #[derive(Debug)]
@@ -43,6 +44,8 @@ pub(crate) struct Queue {
     filled: Mutex<FilledImages>,
     known: CachedValues,
 }
+
+kind_of_object! { Queue cl_command_queue QUEUE INVALID_COMMAND_QUEUE HANDLES }
 
 /// Kinds and formats of images that the driver of a worker has filled by commands of a queue.
 #[derive(Debug, Default)]
@@ -167,13 +170,13 @@ impl Queue {
     }
 
     /// Whether the driver of a worker has accepted a fill of such an image.
-    pub(crate) fn has_filled(&self, worker: u32, shape: &Shape) -> bool {
+    pub(crate) fn has_filled(&self, worker: u32, shape: &ImageShape) -> bool {
         let filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
         filled.worker == worker && filled.kinds.contains(&(shape.kind, shape.format))
     }
 
     /// It has.
-    pub(crate) fn filled(&self, worker: u32, shape: &Shape) {
+    pub(crate) fn filled(&self, worker: u32, shape: &ImageShape) {
         let mut filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
         if filled.worker != worker {
             *filled = FilledImages { worker, ..FilledImages::default() };
@@ -191,7 +194,7 @@ impl Queue {
     fn default_of_device(&self) -> Result<usize, Code> {
         let id = ask(query::QUEUE, self.base.id, 0, QUEUE_DEVICE_DEFAULT, &[])?;
         let id = u32::take(&mut &id[..]).unwrap_or(0);
-        let all = shim()?.queues.live();
+        let all = Self::table().live();
         Ok(all.iter().find(|queue| queue.base.id == id).map_or(0, |queue| queue.base.handle))
     }
 
@@ -231,8 +234,8 @@ fn create(
     let queue = make(|base| {
         let (context_id, device_id) = (context.base.id, device.base.id);
         let message = kdclQueue { queue: base.id, context: context_id, device: device_id, form, properties: &bytes };
-        let worker = shim()?.link.worker();
-        let known = CachedValues::told(worker, &shim()?.link.call(&message)?.facts);
+        let worker = session::worker()?;
+        let known = CachedValues::told(worker, &session::call(&message)?.facts);
         context.count_queue();
         let (context, device) = (HeldObject::new(Arc::clone(&context)), HeldObject::new(Arc::clone(&device)));
         let (flags, progress) = (flags_of(form, properties), Progress::default());
@@ -262,28 +265,6 @@ pub(crate) unsafe fn create_command_queue_with_properties(
     match unsafe { pairs(properties) } {
         Some(list) => create(context, device, LIST, &list[..list.len() - 1], list.clone()),
         None => create(context, device, NONE, &[], Vec::new()),
-    }
-}
-
-/// Pairs up to the name 0, which is kept: a value may be 0 where a name may not.
-///
-/// # Safety
-///
-/// The list is null or ends with 0 in the place of a name.
-pub(crate) unsafe fn pairs<T: Copy + Default + PartialEq>(first: *const T) -> Option<Vec<T>> {
-    if first.is_null() {
-        return None;
-    }
-    let mut list = Vec::new();
-    loop {
-        // SAFETY: names are read up to the first 0, each with its value.
-        let name = unsafe { first.add(list.len()).read_unaligned() };
-        list.push(name);
-        if name == T::default() {
-            return Some(list);
-        }
-        // SAFETY: a name that is not 0 has a value.
-        list.push(unsafe { first.add(list.len()).read_unaligned() });
     }
 }
 
@@ -322,20 +303,30 @@ pub(crate) unsafe fn get_command_queue_info(
 
 pub(crate) fn flush(queue: cl_command_queue) -> Result<(), Code> {
     let queue = object::<Queue>(queue)?;
-    shim()?.link.enqueue(&kdclFlush { queue: queue.base.id })
+    session::enqueue(&kdclFlush { queue: queue.base.id })
 }
 
 /// Everything that was enqueued has ended, and what it read is in the program's memory.
 pub(crate) fn finish(queue: cl_command_queue) -> Result<(), Code> {
     let queue = object::<Queue>(queue)?;
-    let link = &shim()?.link;
     if !queue.is_in_order() || !queue.progress.is_idle() {
         let last = queue.progress.last();
-        link.call(&kdclFinish { queue: queue.base.id })?;
+        session::call(&kdclFinish { queue: queue.base.id })?;
         queue.progress.end(last.unwrap_or(0));
     }
     pending_reads::settle()?;
-    link.earlier()
+    session::take_deferred()
+}
+
+pub(crate) fn set_default_device_command_queue(
+    context: cl_context,
+    device: cl_device_id,
+    command_queue: cl_command_queue,
+) -> Result<(), Code> {
+    let (context, device) = (object::<Context>(context)?, object::<Device>(device)?);
+    let queue = object::<Queue>(command_queue)?;
+    let message = kdclDefaultQueue { context: context.base.id, device: device.base.id, queue: queue.base.id };
+    session::call(&message).map(drop)
 }
 
 #[cfg(test)]
@@ -400,15 +391,5 @@ mod tests {
         (0..2).for_each(|_| progress.sent());
         let (third, _fourth) = (progress.begin(), progress.begin());
         assert_eq!((third, progress.alone(third, || ())), (3, None));
-    }
-
-    #[test]
-    fn a_value_of_zero_ends_no_list() {
-        // SAFETY: lists that end with the name 0, and null.
-        unsafe {
-            assert_eq!(pairs([0x1093u64, 0, 0x1094, 7, 0].as_ptr()), Some(vec![0x1093, 0, 0x1094, 7, 0]));
-            assert_eq!(pairs([0isize].as_ptr()), Some(vec![0]));
-            assert_eq!(pairs(std::ptr::null::<u64>()), None);
-        }
     }
 }

@@ -8,11 +8,11 @@ use katydid_opencl_sys::{Code, cl_context, cl_sampler, void};
 use katydid_wire::opencl::message::kdclSampler;
 use katydid_wire::opencl::{list, query};
 
+use crate::ffi::arguments::pairs;
 use crate::objects::context::Context;
-use crate::objects::handle::{self, Base, HeldObject, Object, make, object};
+use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object};
 use crate::objects::info::{CachedValues, QueryBuffer};
-use crate::objects::queue::pairs;
-use crate::process::shim::shim;
+use crate::process::session;
 
 /// A sampler.
 #[derive(Debug)]
@@ -24,14 +24,16 @@ pub(crate) struct Sampler {
     known: CachedValues,
 }
 
+kind_of_object! { Sampler cl_sampler SAMPLER INVALID_SAMPLER HANDLES }
+
 fn create(context: cl_context, form: u32, values: &[u64], given: Vec<u64>) -> Result<cl_sampler, Code> {
     let context = object::<Context>(context)?;
     let mut bytes = Vec::new();
     list::put(&mut bytes, values);
     let sampler = make(|base| {
         let message = kdclSampler { sampler: base.id, context: context.base.id, form, properties: &bytes };
-        let worker = shim()?.link.worker();
-        let known = CachedValues::told(worker, &shim()?.link.call(&message)?.facts);
+        let worker = session::worker()?;
+        let known = CachedValues::told(worker, &session::call(&message)?.facts);
         Ok(Sampler { base, context: HeldObject::new(Arc::clone(&context)), properties: given, known })
     })?;
     Ok(sampler.handle())

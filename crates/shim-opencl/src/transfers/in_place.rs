@@ -7,16 +7,17 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::IN_SVM;
 use katydid_wire::opencl::message::{kdclRead, kdclWrite};
 
-use crate::commands::pending::PendingCommand;
-use crate::commands::transfer::Transfer;
+use crate::host::rows::Direction;
 use crate::objects::event;
-use crate::process::shim::shim;
-use crate::transfers::rows::Direction;
+use crate::objects::pending_command::PendingCommand;
+use crate::objects::svm::RANGES;
+use crate::process::session;
+use crate::transfers::transfer::Transfer;
 
 /// Whether the program's side of a transfer is such memory.
-pub(crate) fn is_for(transfer: &Transfer) -> Result<bool, Code> {
+pub(crate) fn is_for(transfer: &Transfer) -> bool {
     let rows = &transfer.rows;
-    Ok(shim()?.ranges.is_fine(rows.start, rows.reach()))
+    RANGES.is_fine(rows.start, rows.reach())
 }
 
 /// Bytes from row to row and from slice to slice as the driver's functions take them; 0: no gaps, or none of these.
@@ -42,14 +43,14 @@ pub(crate) fn run(
     let order = if blocking { order.with_event(command)? } else { order };
     let mut waits = transfer.arguments(&order);
     [transfer.rows.start].into_iter().chain(pitches(transfer)).for_each(|number| (number as u64).put(&mut waits));
-    let (link, waits) = (&shim()?.link, &waits[..]);
+    let waits = &waits[..];
     let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
     match direction {
         Direction::Out => {
-            link.call(&kdclWrite { queue, event, memory, form, staged: IN_SVM, blocking: 0, waits })?;
+            session::call(&kdclWrite { queue, event, memory, form, staged: IN_SVM, blocking: 0, waits })?;
         }
         Direction::In => {
-            link.call(&kdclRead { queue, event, memory, form, landing: 0, waits })?;
+            session::call(&kdclRead { queue, event, memory, form, landing: 0, waits })?;
         }
     }
     if !blocking {

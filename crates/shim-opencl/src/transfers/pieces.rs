@@ -19,10 +19,12 @@ use katydid_wire::opencl::extent::{Extent, RUN};
 use katydid_wire::opencl::message::{kdclFlush, kdclLand, kdclRead, kdclWrite};
 use katydid_wire::opencl::{IN_PIECE, land};
 
-use crate::commands::pending::PendingCommand;
-use crate::commands::transfer::Transfer;
-use crate::process::shim::{Shim, shim};
-use crate::transfers::rows::{Direction, Rows};
+use crate::host::pending_reads::PENDING_READS;
+use crate::host::rows::{Direction, Rows};
+use crate::objects::pending_command::PendingCommand;
+use crate::process::session;
+use crate::transfers::send;
+use crate::transfers::transfer::Transfer;
 
 /// Up to this many bytes travel in frames.
 const MIN_STAGED_BYTES: usize = 128 << 10;
@@ -41,11 +43,11 @@ const PIECE_TIMEOUT: Duration = Duration::from_millis(50);
 const PIECE_POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 /// The staging area, if a transfer may travel through it.
-fn staging<'a>(shim: &'a Shim, transfer: &Transfer, order: &PendingCommand) -> Option<&'a Staging> {
+fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'static Staging>, Code> {
     let queue = &order.queue;
     let can = transfer.rows.len() > MIN_STAGED_BYTES && queue.is_in_order();
     let is_whole = order.event() == 0 || !queue.is_profiled();
-    shim.link.staging().filter(|_| can && is_whole)
+    Ok(session::staging()?.filter(|_| can && is_whole))
 }
 
 /// Bytes of each part but the last, within the bounds.
@@ -97,11 +99,10 @@ fn boxes(extent: &Extent, rows: &Rows, each: usize) -> Option<Vec<(Extent, Rows)
 ///
 /// The rows are readable.
 pub(crate) unsafe fn write(transfer: &Transfer, order: &PendingCommand, blocking: bool) -> Result<bool, Code> {
-    let shim = shim()?;
-    let Some(staging) = staging(shim, transfer, order) else { return Ok(false) };
+    let Some(staging) = staging(transfer, order)? else { return Ok(false) };
     let Some(parts) = parts(transfer, part(transfer.rows.len(), &WRITE)) else { return Ok(false) };
     // SAFETY: handed on.
-    order.alone(|| unsafe { write_parts((shim, staging), parts, order, blocking) }).unwrap_or(Ok(false))
+    order.alone(|| unsafe { write_parts(staging, parts, order, blocking) }).unwrap_or(Ok(false))
 }
 
 /// Writes the first part, then by several threads what lies between, and at last the last one, which has the event: one core
@@ -111,14 +112,14 @@ pub(crate) unsafe fn write(transfer: &Transfer, order: &PendingCommand, blocking
 ///
 /// The rows of the parts are readable.
 unsafe fn write_parts(
-    (shim, staging): (&Shim, &Staging),
+    staging: &Staging,
     mut parts: Vec<Transfer>,
     order: &PendingCommand,
     blocking: bool,
 ) -> Result<bool, Code> {
-    let piece_for = |part: &Transfer| take(shim, staging, order, (part.rows.len(), blocking));
+    let piece_for = |part: &Transfer| take(staging, order, (part.rows.len(), blocking));
     // SAFETY: handed on.
-    let put = |piece, part: &Transfer, ends| unsafe { put((shim, staging), (piece, part), order, ends) };
+    let put = |piece, part: &Transfer, ends| unsafe { put(staging, (piece, part), order, ends) };
     let last = parts.len() - 1;
     let Some(piece) = piece_for(&parts[0])? else { return Ok(false) };
     put(piece, &parts[0], (true, last == 0))?;
@@ -164,20 +165,20 @@ unsafe fn write_parts(
 ///
 /// Its rows are readable.
 unsafe fn put(
-    (shim, staging): (&Shim, &Staging),
+    staging: &Staging,
     (piece, part): (Piece, &Transfer),
     order: &PendingCommand,
     (is_first, is_last): (bool, bool),
 ) -> Result<(), Code> {
     // SAFETY: the rows are readable by the contract; the piece was taken, and has room for a part.
     let copied = staging.with(piece, |to| unsafe { part.rows.copy(Direction::Out, to.expose_provenance()) });
-    copied.map_err(|error| shim.link.fail("a copy", &error))?;
+    copied.map_err(|error| session::fail("a copy", &error))?;
     let waits = if is_first { part.arguments(order) } else { part.alone() };
     let (event, blocking) = if is_last { (order.event(), order.blocks().into()) } else { (0, 0) };
     let (queue, memory, staged) = (order.queue(), part.memory.base.id, IN_PIECE + piece.number());
     let message = kdclWrite { queue, event, memory, form: part.form, staged, blocking, waits: &waits };
     // The first says whether there is anything wrong; an event has to be there when the program has it.
-    if is_first || event != 0 { shim.link.call(&message).map(drop) } else { shim.link.enqueue(&message) }
+    if is_first || event != 0 { session::call(&message).map(drop) } else { session::enqueue(&message) }
 }
 
 /// Sends the last parts of a write, of which others are on their way.
@@ -188,7 +189,7 @@ unsafe fn put(
 unsafe fn send_rest(rest: Vec<Transfer>, order: &PendingCommand) -> Result<(), Code> {
     for (number, part) in rest.iter().enumerate() {
         // SAFETY: handed on.
-        unsafe { part.send(order, (false, number + 1 == rest.len()))? };
+        unsafe { send::send(part, order, (false, number + 1 == rest.len()))? };
     }
     Ok(())
 }
@@ -240,8 +241,7 @@ impl Drop for ReadPieces<'_> {
 ///
 /// The rows are writable.
 pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result<bool, Code> {
-    let shim = shim()?;
-    let Some(staging) = staging(shim, transfer, order) else { return Ok(false) };
+    let Some(staging) = staging(transfer, order)? else { return Ok(false) };
     let size = transfer.rows.len();
     let each = part(size, &READ_PART_BYTES);
     let Some(parts) = parts(transfer, each) else { return Ok(false) };
@@ -249,14 +249,14 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result
     let helpers = Helpers::take(Helpers::worth(size as u64, processors()));
     let pieces = ReadPieces::take(staging, MAX_PARTS_IN_FLIGHT + helpers.count(), longest);
     let (Some((first, rest)), Some(piece)) = (parts.split_first(), pieces.all.first()) else { return Ok(false) };
-    let begun = begin(shim, *piece, first, order, (true, rest.is_empty()))?;
+    let begun = begin(*piece, first, order, (true, rest.is_empty()))?;
     // SAFETY: handed on.
-    unsafe { land(shim, staging, &begun)? };
+    unsafe { land(staging, &begun)? };
     if rest.is_empty() {
         return Ok(true);
     }
     // SAFETY: handed on.
-    let read = order.alone(|| unsafe { read_rest((shim, staging), rest, order, (&pieces, &helpers)) });
+    let read = order.alone(|| unsafe { read_rest(staging, rest, order, (&pieces, &helpers)) });
     read.map_or(Ok(false), |read| read.map(|()| true))
 }
 
@@ -267,7 +267,7 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result
 ///
 /// Their rows are writable.
 unsafe fn read_rest(
-    (shim, staging): (&Shim, &Staging),
+    staging: &Staging,
     parts: &[Transfer],
     order: &PendingCommand,
     (pieces, helpers): (&ReadPieces<'_>, &Helpers),
@@ -282,7 +282,7 @@ unsafe fn read_rest(
         let mut outcome = Ok(());
         while let Some(part) = next(&begun) {
             // SAFETY: handed on.
-            outcome = outcome.and(unsafe { land(shim, staging, &part) });
+            outcome = outcome.and(unsafe { land(staging, &part) });
             let _ = give.send(part.piece);
         }
         outcome
@@ -293,11 +293,11 @@ unsafe fn read_rest(
         for (number, one) in parts.iter().enumerate() {
             if help.is_empty() && outcome.is_ok() {
                 // SAFETY: handed on.
-                outcome = unsafe { land_if_full(shim, staging, (&begun, &free, &give)) };
+                outcome = unsafe { land_if_full(staging, (&begun, &free, &give)) };
             }
             let is_last = number + 1 == parts.len();
             let part = outcome.and_then(|()| free.recv().map_err(|_| Code::OUT_OF_RESOURCES));
-            match part.and_then(|piece| begin(shim, piece, one, order, (false, is_last))) {
+            match part.and_then(|piece| begin(piece, one, order, (false, is_last))) {
                 Ok(part) => drop(begin_one.send(part)),
                 Err(code) => {
                     outcome = Err(code);
@@ -325,7 +325,6 @@ fn next(begun: &Mutex<Receiver<ReadPart>>) -> Option<ReadPart> {
 ///
 /// The rows of parts are writable.
 unsafe fn land_if_full(
-    shim: &Shim,
     staging: &Staging,
     (begun, free, give): (&Mutex<Receiver<ReadPart>>, &Receiver<Piece>, &Sender<Piece>),
 ) -> Result<(), Code> {
@@ -335,29 +334,28 @@ unsafe fn land_if_full(
     }
     let Some(part) = next(begun) else { return Ok(()) };
     // SAFETY: handed on.
-    let landed = unsafe { land(shim, staging, &part) };
+    let landed = unsafe { land(staging, &part) };
     let _ = give.send(part.piece);
     landed
 }
 
 /// Begins to read a part, which may be the first or the last.
 fn begin(
-    shim: &Shim,
     piece: Piece,
     one: &Transfer,
     order: &PendingCommand,
     (is_first, is_last): (bool, bool),
 ) -> Result<ReadPart, Code> {
-    let part = ReadPart { piece, landing: shim.pending_reads.number(), rows: one.rows };
+    let part = ReadPart { piece, landing: PENDING_READS.number(), rows: one.rows };
     let mut waits = if is_first { one.arguments(order) } else { one.alone() };
     (piece.number() + 1).put(&mut waits);
     let event = if is_last { order.event() } else { 0 };
     let (queue, memory, landing) = (order.queue(), one.memory.base.id, part.landing);
     let message = kdclRead { queue, event, memory, form: one.form, landing, waits: &waits };
     if is_first || event != 0 {
-        shim.link.call(&message).map(drop)?
+        session::call(&message).map(drop)?
     } else {
-        shim.link.enqueue(&message)?
+        session::enqueue(&message)?
     }
     Ok(part)
 }
@@ -367,28 +365,23 @@ fn begin(
 /// # Safety
 ///
 /// The rows are writable.
-unsafe fn land(shim: &Shim, staging: &Staging, part: &ReadPart) -> Result<(), Code> {
-    let reply = shim.link.call(&kdclLand { landing: part.landing, offset: 0, size: 0, how: land::AT_END })?;
+unsafe fn land(staging: &Staging, part: &ReadPart) -> Result<(), Code> {
+    let reply = session::call(&kdclLand { landing: part.landing, offset: 0, size: 0, how: land::AT_END })?;
     if reply.state != 0 {
         return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
     }
     // SAFETY: the rows are writable by the contract; the command that wrote the piece has ended.
     let copied = staging.with(part.piece, |from| unsafe { part.rows.copy(Direction::In, from.expose_provenance()) });
-    copied.map_err(|error| shim.link.fail("a copy", &error))
+    copied.map_err(|error| session::fail("a copy", &error))
 }
 
 /// A free piece for a write; none where the program does not wait, or others keep them all. These may wait for what this
 /// very thread is to do later, so no thread waits for them for long.
-fn take(
-    shim: &Shim,
-    staging: &Staging,
-    order: &PendingCommand,
-    (length, waits): (usize, bool),
-) -> Result<Option<Piece>, Code> {
+fn take(staging: &Staging, order: &PendingCommand, (length, waits): (usize, bool)) -> Result<Option<Piece>, Code> {
     let mut piece = staging.try_take(length);
     if piece.is_none() && waits {
         // What the queue holds back is begun.
-        shim.link.enqueue(&kdclFlush { queue: order.queue() })?;
+        session::enqueue(&kdclFlush { queue: order.queue() })?;
         let begun = Instant::now();
         while piece.is_none() && begun.elapsed() < PIECE_TIMEOUT {
             thread::sleep(PIECE_POLL_INTERVAL);

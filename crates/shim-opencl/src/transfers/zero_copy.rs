@@ -14,22 +14,22 @@ use katydid_wire::opencl::NO_ZERO_COPY;
 use katydid_wire::opencl::extent::RUN;
 use katydid_wire::opencl::message::kdclZeroCopy;
 
-use crate::commands::pending::PendingCommand;
-use crate::commands::transfer::Transfer;
-use crate::process::shim::{Shim, shim};
-use crate::transfers::rows::Direction;
+use crate::host::rows::Direction;
+use crate::objects::pending_command::PendingCommand;
+use crate::process::session;
+use crate::transfers::transfer::Transfer;
 
 /// Up to this many bytes the reply brings them as soon.
 const MIN_BYTES: usize = 128 << 10;
 
 /// The memory that both have, if a copy may be one of this kind: what the program learns of the command is that the call
 /// returns.
-fn staging<'a>(shim: &'a Shim, transfer: &Transfer, order: &PendingCommand) -> Option<&'a Staging> {
+fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'static Staging>, Code> {
     let memory = &transfer.memory;
     let is_there = memory.is_shelved.load(Ordering::Relaxed) && !memory.context.has_no_shelf.load(Ordering::Relaxed);
     let can =
         transfer.form == RUN && transfer.rows.len() > MIN_BYTES && order.queue.is_in_order() && order.event() == 0;
-    shim.link.staging().filter(|_| is_there && can)
+    Ok(session::staging()?.filter(|_| is_there && can))
 }
 
 /// Where the worker has the bytes of a transfer, and when.
@@ -44,7 +44,6 @@ struct Location {
 /// Waits until the command of a copy has ended; none, and nothing was enqueued, if the bytes do not lie on the shelf. Of a write,
 /// the first byte goes with it.
 fn shown(
-    shim: &Shim,
     staging: &Staging,
     transfer: &Transfer,
     order: &PendingCommand,
@@ -53,7 +52,7 @@ fn shown(
     let (absences, memory, waits) = (staging.absences(), &transfer.memory, transfer.arguments(order));
     let (way, first) = (first.is_some().into(), first.unwrap_or(0).into());
     let message = kdclZeroCopy { queue: order.queue(), memory: memory.base.id, way, first, waits: &waits };
-    let reply = shim.link.call(&message)?;
+    let reply = session::call(&message)?;
     match reply.place {
         NO_ZERO_COPY => memory.context.has_no_shelf.store(true, Ordering::Relaxed),
         0 => memory.is_shelved.store(false, Ordering::Relaxed),
@@ -70,12 +69,11 @@ fn shown(
 ///
 /// The rows are writable, or readable for [`Direction::Out`].
 pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction: Direction) -> Result<bool, Code> {
-    let shim = shim()?;
-    let Some(staging) = staging(shim, transfer, order) else { return Ok(false) };
+    let Some(staging) = staging(transfer, order)? else { return Ok(false) };
     let rows = &transfer.rows;
     // SAFETY: not empty, and readable by the contract.
     let first = (direction == Direction::Out).then(|| unsafe { rows.first() });
-    let Some(Location { place, absences, turn }) = shown(shim, staging, transfer, order, first)? else {
+    let Some(Location { place, absences, turn }) = shown(staging, transfer, order, first)? else {
         return Ok(false);
     };
     // SAFETY: the rows are as the contract says; on the shelf there are as many bytes.
@@ -86,6 +84,6 @@ pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction
     });
     match copied.transpose() {
         Ok(copied) => Ok(copied.flatten().is_some()),
-        Err(error) => Err(shim.link.fail("a copy", &error)),
+        Err(error) => Err(session::fail("a copy", &error)),
     }
 }

@@ -4,7 +4,7 @@ use katydid_opencl_sys::Code;
 use katydid_wire::opencl::MAX_REPLY_VALUE_BYTES;
 use katydid_wire::opencl::message::kdclPiece;
 
-use crate::process::link::Link;
+use crate::process::session;
 
 /// Data up to here goes with its message, bytes.
 const MAX_INLINE_BYTES: usize = 64 << 10;
@@ -20,7 +20,7 @@ pub(crate) struct SentData<'a> {
 }
 
 /// Sends what does not go with the message itself.
-pub(crate) fn send<'a>(link: &Link, bytes: &'a [u8]) -> Result<SentData<'a>, Code> {
+pub(crate) fn send(bytes: &[u8]) -> Result<SentData<'_>, Code> {
     if bytes.len() <= MAX_INLINE_BYTES {
         return Ok(SentData { staged: 0, inline: bytes });
     }
@@ -28,7 +28,7 @@ pub(crate) fn send<'a>(link: &Link, bytes: &'a [u8]) -> Result<SentData<'a>, Cod
         return Err(Code::OUT_OF_RESOURCES);
     }
     for piece in bytes.chunks(MAX_REPLY_VALUE_BYTES) {
-        link.enqueue(&kdclPiece { total: bytes.len() as u64, data: piece })?;
+        session::enqueue(&kdclPiece { total: bytes.len() as u64, data: piece })?;
     }
     Ok(SentData { staged: 1, inline: &[] })
 }

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 use std::ptr;
+use std::sync::OnceLock;
 
 use katydid_arena::{Reservation, ReserveError};
 use katydid_client::connect::PinnedMemory;
@@ -14,14 +15,17 @@ use katydid_client::memory::{Arena, Backing};
 use katydid_opencl_sys::Code;
 use rustix::mm::{Advice, madvise};
 
-use crate::process::shim::{Shim, shim};
+use crate::process::session;
 
 /// Blocks are whole pages, which are aligned as any element wants.
 const PAGE_BYTES: u64 = 4096;
 /// Blocks from this size on go back to the system when they are freed.
 const MIN_TRIMMED_BYTES: u64 = 2 << 20;
 
-/// The arena.
+/// The arena of this process; none on streams.
+static HOST_MEMORY: OnceLock<HostMemory> = OnceLock::new();
+
+/// The arena, and where it begins.
 pub(crate) struct HostMemory {
     arena: Arena,
     start: u64,
@@ -37,16 +41,15 @@ pub(crate) struct Block {
 }
 
 /// How the arena's memory grows: the worker sees the same file.
-struct File<'a> {
-    shim: &'a Shim,
+struct File {
     start: u64,
 }
 
-impl Backing for File<'_> {
+impl Backing for File {
     type Code = Code;
 
     fn grow(&self, range: &Range<u64>) -> Result<(), Code> {
-        self.shim.link.lengthen_pinned(range.end - self.start).map_err(|_| Code::OUT_OF_HOST_MEMORY)
+        session::lengthen_pinned(range.end - self.start)
     }
 
     fn shrink(&self, range: &Range<u64>) -> Result<(), Code> {
@@ -76,28 +79,39 @@ impl HostMemory {
         Ok(Self { arena: Arena::new(start..end, 0), start, _range: range })
     }
 
-    /// Memory of zeros or of what a block before had in it; none if there is no room.
-    pub(crate) fn allocate(&self, shim: &Shim, size: usize) -> Option<Block> {
-        let pages = (size as u64).checked_next_multiple_of(PAGE_BYTES)?;
-        let address = self.arena.allocate(pages, PAGE_BYTES, &File { shim, start: self.start }).ok()?;
-        Some(Block { address: address as usize, size: pages })
+    /// Makes it the arena of this process.
+    pub(crate) fn install(self) {
+        // There is one session, so this is the first.
+        let _ = HOST_MEMORY.set(self);
     }
 }
 
+/// Whether the worker shares memory with this process.
+pub(crate) fn is_there() -> bool {
+    HOST_MEMORY.get().is_some()
+}
+
+/// Memory of zeros or of what a block before had in it; none if there is no room, or no such memory.
+pub(crate) fn allocate(size: usize) -> Option<Block> {
+    let memory = HOST_MEMORY.get()?;
+    let pages = (size as u64).checked_next_multiple_of(PAGE_BYTES)?;
+    let address = memory.arena.allocate(pages, PAGE_BYTES, &File { start: memory.start }).ok()?;
+    Some(Block { address: address as usize, size: pages })
+}
+
 impl Block {
-    /// Bytes.
+    /// Bytes of its whole pages.
     pub(crate) fn size(&self) -> usize {
         self.size as usize
     }
 
     /// No thread uses it any more.
     pub(crate) fn free(self) {
-        let Ok(shim) = shim() else { return };
-        let Some(memory) = &shim.host else { return };
+        let Some(memory) = HOST_MEMORY.get() else { return };
         let _ = memory.arena.free(self.address as u64, 0);
         memory.arena.release_until(0);
         if self.size >= MIN_TRIMMED_BYTES {
-            memory.arena.trim(&File { shim, start: memory.start });
+            memory.arena.trim(&File { start: memory.start });
         }
     }
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event};
 use katydid_wire::opencl::list as lists;
 
-use crate::ffi::returns::list;
+use crate::ffi::arguments::list;
 use crate::objects::event::Event;
 use crate::objects::handle::{HeldObject, Object, ids, object, objects, release};
 use crate::objects::queue::Queue;
-use crate::process::shim::shim;
+use crate::process::session;
 
 /// A command that is being enqueued. Dropped before [`PendingCommand::done`], it leaves no event.
 pub(crate) struct PendingCommand {
@@ -22,7 +22,7 @@ pub(crate) struct PendingCommand {
     number: u64,
     /// The program takes it for done when the call returns.
     blocks: bool,
-    /// The session's when it was begun ([`crate::process::link::Link::worker`]).
+    /// The session's when it was begun ([`crate::process::session::worker`]).
     pub(crate) worker: u32,
 }
 
@@ -61,7 +61,7 @@ impl PendingCommand {
         let queue = object::<Queue>(queue)?;
         // SAFETY: handed on.
         let waits = unsafe { waits(&queue, count, events)? };
-        let worker = shim()?.link.worker();
+        let worker = session::worker()?;
         let number = queue.progress.begin();
         let mut order = Self { queue, waits, event: None, place, number, blocks: false, worker };
         if !place.is_null() {

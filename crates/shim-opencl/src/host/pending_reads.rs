@@ -14,9 +14,9 @@ use katydid_opencl_sys::Code;
 use katydid_wire::opencl::message::kdclLand;
 use katydid_wire::opencl::{MAX_REPLY_VALUE_BYTES, land};
 
-use crate::process::shim::shim;
-use crate::transfers::blocks::{self, Parcel};
-use crate::transfers::rows::Rows;
+use crate::host::parcels::{self, PARCELS, Parcel};
+use crate::host::rows::Rows;
+use crate::process::session;
 
 /// One read under way.
 struct PendingRead {
@@ -30,8 +30,11 @@ struct PendingRead {
     parcel: Option<Parcel>,
 }
 
-/// All reads under way, oldest first.
-#[derive(Default)]
+/// All reads of the process.
+pub(crate) static PENDING_READS: PendingReads =
+    PendingReads { list: Mutex::new(Vec::new()), count: AtomicUsize::new(0), last: AtomicU64::new(0) };
+
+/// Reads under way, oldest first.
 pub(crate) struct PendingReads {
     list: Mutex<Vec<PendingRead>>,
     /// How many there are, to be asked without the lock.
@@ -118,22 +121,20 @@ impl PendingRead {
         }
         // None of its bytes: what remains of them when all are fetched.
         let offset = if self.parcel.is_some() { 0 } else { self.target.len() as u64 };
-        let has_ended =
-            shim()?.link.call(&kdclLand { landing: self.number, offset, size: 0, how: land::NOW })?.state <= 0;
-        match self.parcel.take_if(|_| has_ended) {
-            Some(parcel) => blocks::drop_unread(parcel).map(|()| true),
-            None => Ok(has_ended),
+        let has_ended = session::call(&kdclLand { landing: self.number, offset, size: 0, how: land::NOW })?.state <= 0;
+        if let Some(parcel) = self.parcel.take_if(|_| has_ended) {
+            PARCELS.give_back(parcel);
         }
+        Ok(has_ended)
     }
 }
 
 /// Brings over what has ended. Callers have just learned that some command has.
 pub(crate) fn settle() -> Result<(), Code> {
-    let pending_reads = &shim()?.pending_reads;
-    if !pending_reads.any() {
+    if !PENDING_READS.any() {
         return Ok(());
     }
-    let mut list = pending_reads.lock();
+    let mut list = PENDING_READS.lock();
     let under_way = under_way(&list)?;
     let mut failure = Ok(());
     list.retain_mut(|pending| {
@@ -149,7 +150,7 @@ pub(crate) fn settle() -> Result<(), Code> {
             }
         }
     });
-    pending_reads.count.store(list.len(), Ordering::Release);
+    PENDING_READS.count.store(list.len(), Ordering::Release);
     failure
 }
 
@@ -170,7 +171,7 @@ fn under_way(list: &[PendingRead]) -> Result<Vec<u64>, Code> {
 
 /// The state of a read, which stays as it is.
 fn look(number: u64, how: u32) -> Result<i32, Code> {
-    Ok(shim()?.link.call(&kdclLand { landing: number, offset: 0, size: 0, how })?.state)
+    Ok(session::call(&kdclLand { landing: number, offset: 0, size: 0, how })?.state)
 }
 
 /// How a read is fetched: after its end, or if it has ended.
@@ -180,13 +181,12 @@ fn fetching(wait: bool) -> u32 {
 
 /// Waits until all bytes have come to a place that were on their way there.
 pub(crate) fn wait_for_place(place: &Rows) -> Result<(), Code> {
-    let pending_reads = &shim()?.pending_reads;
-    while let Some(number) = pending_reads.first(place) {
+    while let Some(number) = PENDING_READS.first(place) {
         // No lock is held meanwhile: other threads bring over what they have waited for, this one perhaps, which is unknown to the
         // worker then.
         let waited = look(number, land::LOOK_AT_END);
         settle()?;
-        if pending_reads.first(place) == Some(number) {
+        if PENDING_READS.first(place) == Some(number) {
             waited?;
         }
     }
@@ -213,12 +213,11 @@ unsafe fn bring(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: b
         // SAFETY: handed on.
         return unsafe { bring_parcel(number, target, parcel, wait) };
     }
-    let link = &shim()?.link;
     let mut offset = 0;
     loop {
         let size = (target.len() - offset).min(MAX_REPLY_VALUE_BYTES);
         let message = kdclLand { landing: number, offset: offset as u64, size: size as u32, how: fetching(wait) };
-        let reply = link.call(&message)?;
+        let reply = session::call(&message)?;
         match reply.state {
             0 if reply.data.len() == size => {
                 // SAFETY: by the contract.
@@ -228,7 +227,7 @@ unsafe fn bring(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: b
                     return Ok(true);
                 }
             }
-            0 => return Err(link.broken("kdclLand")),
+            0 => return Err(session::broken("kdclLand")),
             state if state < 0 && wait => return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST),
             state => return Ok(state < 0),
         }
@@ -242,16 +241,16 @@ unsafe fn bring(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: b
 /// The target is writable.
 unsafe fn bring_parcel(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: bool) -> Result<bool, Code> {
     let message = kdclLand { landing: number, offset: 0, size: 0, how: fetching(wait) };
-    let state = shim()?.link.call(&message)?.state;
+    let state = session::call(&message)?.state;
     if state > 0 {
         return Ok(false);
     }
     let Some(parcel) = parcel.take() else { return Ok(true) };
     if state == 0 {
         // SAFETY: by the contract; the command has ended.
-        unsafe { blocks::fetch(parcel, target)? };
+        unsafe { parcels::fetch(parcel, target) };
         return Ok(true);
     }
-    blocks::drop_unread(parcel)?;
+    PARCELS.give_back(parcel);
     if wait { Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) } else { Ok(true) }
 }

@@ -1,0 +1,109 @@
+//! Functions of the program that run when the worker asks for them: what is registered, by token, and the thread that calls them.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::threads;
+
+/// The program's functions expect a stack of the usual size.
+const STACK_BYTES: usize = 8 << 20;
+
+/// What was registered and has not run yet, and the one thread that runs it.
+#[derive(Debug)]
+pub struct Registry<F> {
+    state: Mutex<State<F>>,
+    /// Whether the thread could be started; none until the first registration.
+    thread: OnceLock<bool>,
+}
+
+#[derive(Debug)]
+struct State<F> {
+    last_token: u64,
+    functions: HashMap<u64, F>,
+}
+
+impl<F> Default for Registry<F> {
+    fn default() -> Self {
+        let state = State { last_token: 0, functions: HashMap::new() };
+        Self { state: Mutex::new(state), thread: OnceLock::new() }
+    }
+}
+
+impl<F> Registry<F> {
+    fn lock(&self) -> MutexGuard<'_, State<F>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A token that nothing else has; never 0.
+    pub fn mint(&self) -> u64 {
+        let mut state = self.lock();
+        state.last_token += 1;
+        state.last_token
+    }
+
+    /// Registers a function under a new token.
+    pub fn add(&self, function: F) -> u64 {
+        let mut state = self.lock();
+        state.last_token += 1;
+        let token = state.last_token;
+        state.functions.insert(token, function);
+        token
+    }
+
+    /// Registers a function under a token that was minted for it.
+    pub fn insert(&self, token: u64, function: F) {
+        self.lock().functions.insert(token, function);
+    }
+
+    /// The function of a token, which is registered no more.
+    pub fn take(&self, token: u64) -> Option<F> {
+        self.lock().functions.remove(&token)
+    }
+
+    /// The copy that `copy` makes of a token's function; the function itself, registered no more, where it makes none.
+    pub fn copy_or_take(&self, token: u64, copy: impl FnOnce(&F) -> Option<F>) -> Option<F> {
+        let mut state = self.lock();
+        match state.functions.get(&token).and_then(copy) {
+            Some(copied) => Some(copied),
+            None => state.functions.remove(&token),
+        }
+    }
+
+    /// Ends the registration of functions that are `over`; their tokens.
+    pub fn remove_if(&self, mut over: impl FnMut(&F) -> bool) -> Vec<u64> {
+        let mut state = self.lock();
+        // The functions are dropped behind the lock: they may hold what registers others at its end.
+        let removed: Vec<(u64, F)> = state.functions.extract_if(|_, function| over(function)).collect();
+        drop(state);
+        removed.into_iter().map(|(token, _)| token).collect()
+    }
+
+    /// Starts the thread, unless it runs already; false if the system has none. It takes no signals, and ends when `serve` returns.
+    pub fn run_thread(&self, serve: fn()) -> bool {
+        *self.thread.get_or_init(|| threads::start("katydid-upcall", STACK_BYTES, serve).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_taken_once_unless_it_may_be_copied() {
+        let registry = Registry::default();
+        let token = registry.add("function");
+        assert_eq!((token, registry.take(token + 1)), (1, None));
+        assert_eq!(registry.copy_or_take(token, |function| Some(*function)), Some("function"));
+        assert_eq!(registry.copy_or_take(token, |_| None), Some("function"));
+        assert_eq!(registry.take(token), None);
+    }
+
+    #[test]
+    fn functions_that_are_over_are_removed() {
+        let registry = Registry::default();
+        let tokens = [1, 2, 1].map(|context| registry.add(context));
+        let mut removed = registry.remove_if(|context| *context == 1);
+        removed.sort_unstable();
+        assert_eq!((removed, registry.take(tokens[1])), (vec![tokens[0], tokens[2]], Some(2)));
+    }
+}

@@ -1,0 +1,7 @@
+//! The program's side of memory: pages that the worker shares, and bytes on their way to places that the program named.
+
+pub(crate) mod arena;
+pub(crate) mod bulk;
+pub(crate) mod parcels;
+pub(crate) mod pending_reads;
+pub(crate) mod rows;

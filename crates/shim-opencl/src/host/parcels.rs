@@ -1,0 +1,172 @@
+//! Blocks of memory that the worker has too ([`crate::host::arena`]), each for the data of one command: the driver reads from it or
+//! writes to it.
+//!
+//! The last bytes of a block are a word by which the worker gives back what a command has read. A block that was read to is
+//! free when the program has fetched what is in it. Some blocks that are free are kept: fresh pages cost more than a copy.
+#![expect(unsafe_code, reason = "copies between the program's memory and the worker's")]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::host::arena::{self, Block};
+use crate::host::rows::{Direction, Rows};
+
+/// Up to this many bytes travel in frames.
+const MIN_BLOCK_DATA_BYTES: usize = 128 << 10;
+/// Bytes at the end of a block that hold its word.
+const STATE_WORD_BYTES: usize = 64;
+/// Blocks of one power of two have this many sizes, so that those that are free serve others.
+const SIZE_CLASSES: usize = 8;
+/// Bytes of all blocks together, beyond which data travels in frames; and of those that are kept for others.
+const MAX_TOTAL_BYTES: usize = 1 << 30;
+const MAX_FREE_BYTES: usize = 192 << 20;
+
+/// All blocks of the process.
+pub(crate) static PARCELS: Parcels =
+    Parcels { state: Mutex::new(State { free: Vec::new(), sent: Vec::new(), all: 0 }) };
+
+/// Blocks that are free, and those that commands have.
+pub(crate) struct Parcels {
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Oldest first.
+    free: Vec<Parcel>,
+    /// With commands that read them.
+    sent: Vec<Parcel>,
+    /// Bytes of all, those included that reads have.
+    all: usize,
+}
+
+/// A block of one command's.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    block: Block,
+}
+
+impl Parcel {
+    /// Address of its first byte.
+    pub(crate) fn start(&self) -> usize {
+        self.block.address
+    }
+
+    /// The address of its word.
+    pub(crate) fn word_place(&self) -> usize {
+        self.block.address + self.block.size() - STATE_WORD_BYTES
+    }
+
+    /// 0: the worker has given it back.
+    pub(crate) fn word(&self) -> &AtomicU32 {
+        // SAFETY: aligned, as blocks are whole pages; inside the block, which is mapped as long as the process lives; both
+        // sides touch it by atomics alone.
+        unsafe { AtomicU32::from_ptr(std::ptr::with_exposed_provenance_mut(self.word_place())) }
+    }
+}
+
+/// Bytes of a block for so many of data.
+fn size_for(length: usize) -> usize {
+    let needed = length + STATE_WORD_BYTES;
+    needed.next_multiple_of((needed.next_power_of_two() / 2 / SIZE_CLASSES).max(4096))
+}
+
+impl State {
+    /// Takes back what commands have read.
+    fn sweep(&mut self) {
+        let ended = self.sent.extract_if(.., |parcel| parcel.word().load(Ordering::Acquire) == 0);
+        self.free.extend(ended);
+    }
+
+    /// Frees blocks, oldest first, until those that are kept have so many bytes at most.
+    fn keep(&mut self, most: usize) {
+        let mut kept: usize = self.free.iter().map(|parcel| parcel.block.size()).sum();
+        while kept > most && !self.free.is_empty() {
+            let oldest = self.free.remove(0);
+            kept -= oldest.block.size();
+            self.all -= oldest.block.size();
+            oldest.block.free();
+        }
+    }
+
+    /// A block with room for so many bytes.
+    fn take(&mut self, length: usize) -> Option<Parcel> {
+        let size = size_for(length);
+        self.sweep();
+        if let Some(at) = self.free.iter().rposition(|parcel| parcel.block.size() == size) {
+            return Some(self.free.remove(at));
+        }
+        if self.all + size > MAX_TOTAL_BYTES {
+            self.keep(0);
+        }
+        if self.all + size > MAX_TOTAL_BYTES {
+            return None;
+        }
+        let block = arena::allocate(size)?;
+        self.all += block.size();
+        Some(Parcel { block })
+    }
+}
+
+impl Parcels {
+    /// A block for a transfer; none where there is no such memory, or too much is in use.
+    pub(crate) fn take(&self, length: usize) -> Option<Parcel> {
+        if length <= MIN_BLOCK_DATA_BYTES || !arena::is_there() {
+            return None;
+        }
+        self.lock().take(length)
+    }
+
+    /// A command has it until it gives it back.
+    pub(crate) fn send(&self, parcel: Parcel) {
+        self.lock().sent.push(parcel);
+    }
+
+    /// No thread needs it any more: its command was not enqueued, has failed, or has bytes that no thread wants.
+    pub(crate) fn give_back(&self, parcel: Parcel) {
+        let mut state = self.lock();
+        state.free.push(parcel);
+        state.keep(MAX_FREE_BYTES);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the memory of free blocks back to the system: they need not be in the program's dump. Not while another thread
+    /// is at work with them, for which no thread waits here.
+    pub(crate) fn let_go(&self) {
+        if let Ok(mut state) = self.state.try_lock() {
+            state.sweep();
+            state.keep(0);
+        }
+    }
+}
+
+/// Brings over what a command has read to a block, and frees that.
+///
+/// # Safety
+///
+/// The target is writable, and the command has ended.
+pub(crate) unsafe fn fetch(parcel: Parcel, target: &Rows) {
+    // SAFETY: by the contract; the block has as many bytes as the rows, and the driver has done with it.
+    unsafe { target.copy_wide(Direction::In, parcel.start()) };
+    PARCELS.give_back(parcel);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_have_room_for_their_data_and_word_in_few_sizes() {
+        for length in [MIN_BLOCK_DATA_BYTES + 1, 1 << 20, (64 << 20) - 5, 64 << 20, (100 << 20) + 3] {
+            let size = size_for(length);
+            assert!(
+                size >= length + STATE_WORD_BYTES && size.is_multiple_of(4096) && size - length <= length / 4 + 4096,
+                "{length}"
+            );
+        }
+        let sizes: std::collections::BTreeSet<usize> = (1 << 20..2 << 20).step_by(4097).map(size_for).collect();
+        assert!(sizes.len() <= SIZE_CLASSES + 1, "{sizes:?}");
+    }
+}

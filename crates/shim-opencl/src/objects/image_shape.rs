@@ -1,0 +1,88 @@
+//! What an image is made of: its kind, its sizes, where its rows lie.
+#![expect(unsafe_code, reason = "reads through the pointers of C callers")]
+
+use katydid_opencl_sys::Code;
+use katydid_opencl_sys::constant::{MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D_ARRAY, MEM_OBJECT_IMAGE3D};
+
+/// What an image is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ImageShape {
+    /// `CL_MEM_OBJECT_…`.
+    pub(crate) kind: u32,
+    /// Order and type of channels.
+    pub(crate) format: (u32, u32),
+    /// Elements in each direction, as regions count them: the images of an array are the last direction.
+    pub(crate) sizes: [usize; 3],
+    /// Bytes of an element.
+    pub(crate) element: usize,
+    /// Bytes from row to row of the program's memory that it uses.
+    pub(crate) row: usize,
+    /// Bytes from slice to slice of that memory.
+    pub(crate) slice: usize,
+    /// Whether the program gave the pitches.
+    pub(crate) given: bool,
+    /// Levels, of which the first is the whole image; 0 or 1: it has no others.
+    pub(crate) levels: u32,
+}
+
+impl ImageShape {
+    /// Whether a map has a slice pitch to tell.
+    pub(crate) fn has_slices(&self) -> bool {
+        matches!(self.kind, MEM_OBJECT_IMAGE3D | MEM_OBJECT_IMAGE2D_ARRAY | MEM_OBJECT_IMAGE1D_ARRAY)
+    }
+
+    /// The level that an origin names behind the place in the image, where that takes three numbers; else it is the number
+    /// after those, and travels with them.
+    ///
+    /// # Safety
+    ///
+    /// `origin` holds four numbers if the image has levels.
+    pub(crate) unsafe fn level(&self, origin: *const usize) -> usize {
+        if self.levels < 2 || !matches!(self.kind, MEM_OBJECT_IMAGE3D | MEM_OBJECT_IMAGE2D_ARRAY) {
+            return 0;
+        }
+        // SAFETY: by the contract; C's callers align as C does.
+        unsafe { origin.add(3).read_unaligned() }
+    }
+
+    /// Whether a region lies in the image. Of one with levels only the driver knows.
+    pub(crate) fn check(&self, origin: [usize; 3], region: [usize; 3]) -> Result<(), Code> {
+        let ends = origin.iter().zip(region).zip(self.sizes);
+        let fits = |((from, size), all): ((&usize, usize), usize)| from.checked_add(size).is_some_and(|end| end <= all);
+        if self.levels > 1 || ends.into_iter().all(fits) { Ok(()) } else { Err(Code::INVALID_VALUE) }
+    }
+
+    /// Bytes from row to row; the lines of an array are a slice apart.
+    pub(crate) fn line(&self) -> usize {
+        if self.kind == MEM_OBJECT_IMAGE1D_ARRAY { self.slice } else { self.row }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_lie_in_the_image_unless_it_has_levels() {
+        let mut shape = ImageShape {
+            kind: MEM_OBJECT_IMAGE1D_ARRAY,
+            format: (0, 0),
+            sizes: [4, 3, 1],
+            element: 4,
+            row: 16,
+            slice: 16,
+            given: false,
+            levels: 1,
+        };
+        for (origin, region) in [([0; 3], [4, 3, 1]), ([3, 2, 0], [1, 1, 1])] {
+            assert_eq!(shape.check(origin, region), Ok(()), "{origin:?} {region:?}");
+        }
+        for (origin, region) in
+            [([1, 0, 0], [4, 3, 1]), ([0, 1, 0], [4, 3, 1]), ([0, 0, 1], [4, 3, 1]), ([usize::MAX, 0, 0], [2, 1, 1])]
+        {
+            assert_eq!(shape.check(origin, region), Err(Code::INVALID_VALUE), "{origin:?} {region:?}");
+        }
+        shape.levels = 2;
+        assert_eq!(shape.check([0, 0, 1], [4, 3, 1]), Ok(()));
+    }
+}

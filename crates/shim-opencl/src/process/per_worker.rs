@@ -1,0 +1,42 @@
+//! What is known of the driver behind a session, for as long as the session keeps its worker.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What was learnt of one worker, in a word; nothing is known of another one.
+#[derive(Debug, Default)]
+pub(crate) struct PerWorker(AtomicU64);
+
+impl PerWorker {
+    /// What is known of a worker, by its number; 0: nothing.
+    pub(crate) fn get(&self, worker: u32) -> u32 {
+        Self::of(worker, self.0.load(Ordering::Relaxed))
+    }
+
+    /// What a word says of a worker.
+    fn of(worker: u32, word: u64) -> u32 {
+        if (word >> 32) as u32 == worker { word as u32 } else { 0 }
+    }
+
+    /// Learns something of a worker, out of what is known of it.
+    pub(crate) fn learn(&self, worker: u32, new: impl Fn(u32) -> u32) {
+        let next = |word| Some(u64::from(worker) << 32 | u64::from(new(Self::of(worker, word))));
+        // The function always has a value.
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_one_worker_is_not_of_another() {
+        let known = PerWorker::default();
+        assert_eq!(known.get(0), 0);
+        known.learn(0, |bits| bits | 2);
+        known.learn(0, |bits| bits | 5);
+        assert_eq!((known.get(0), known.get(1)), (7, 0));
+        known.learn(1, |bits| bits | 8);
+        assert_eq!((known.get(0), known.get(1)), (0, 8));
+    }
+}

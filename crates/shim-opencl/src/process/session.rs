@@ -1,0 +1,74 @@
+//! The one session of this process, and how messages go through it. Messages of OpenCL name no context.
+
+use std::sync::OnceLock;
+
+use katydid_opencl_sys::Code;
+use katydid_transport::{LinkError, Staging};
+use katydid_wire::codec::Message;
+
+/// A session of OpenCL.
+pub(crate) type Session = katydid_client::session::Session<Code>;
+
+static SESSION: OnceLock<Session> = OnceLock::new();
+
+/// Makes a session that of the process.
+pub(crate) fn begin(session: Session) -> &'static Session {
+    SESSION.get_or_init(|| session)
+}
+
+/// The session, if it has begun.
+pub(crate) fn begun() -> Option<&'static Session> {
+    SESSION.get()
+}
+
+/// The session. Every object comes out of one, so a thread that holds an object has it.
+fn session() -> Result<&'static Session, Code> {
+    begun().ok_or(Code::INVALID_PLATFORM)
+}
+
+/// Sends a message and goes on.
+pub(crate) fn enqueue<M: Message>(message: &M) -> Result<(), Code> {
+    session()?.enqueue(0, message)
+}
+
+/// Sends a message and waits for its reply.
+pub(crate) fn call<M: Message>(message: &M) -> Result<M::Reply, Code> {
+    session()?.call(0, message)
+}
+
+/// The same, with a function that reads the reply's bytes where they lie.
+pub(crate) fn call_and_read<M: Message, R>(message: &M, read: impl FnOnce(&[u8]) -> Option<R>) -> Result<R, Code> {
+    session()?.call_and_read(0, message, read)
+}
+
+/// For a call that waits for commands: reports the first failure of a message that no thread waited for.
+pub(crate) fn take_deferred() -> Result<(), Code> {
+    session()?.take_deferred()
+}
+
+/// A number of the worker at the other end: another one may have other devices behind the same names.
+pub(crate) fn worker() -> Result<u32, Code> {
+    Ok(session()?.moves() as u32)
+}
+
+/// The memory that is shared with the worker; none on a stream.
+pub(crate) fn staging() -> Result<Option<&'static Staging>, Code> {
+    Ok(session()?.staging())
+}
+
+/// Has at least so many bytes of memory behind the addresses that both sides have.
+pub(crate) fn lengthen_pinned(bytes: u64) -> Result<(), Code> {
+    session()?.lengthen_pinned(bytes).map_err(|_| Code::OUT_OF_HOST_MEMORY)
+}
+
+/// Ends the session, because a reply does not fit its message.
+#[cold]
+pub(crate) fn broken(what: &str) -> Code {
+    session().map_or_else(|code| code, |session| session.broken(what))
+}
+
+/// The code for a link's error during `what`.
+#[cold]
+pub(crate) fn fail(what: &str, error: &LinkError) -> Code {
+    session().map_or_else(|code| code, |session| session.fail(what, error))
+}

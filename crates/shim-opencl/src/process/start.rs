@@ -1,0 +1,85 @@
+//! How the session of this process begins.
+
+use std::sync::{Mutex, PoisonError};
+
+use katydid_client::connect::{Plain, has_server, open_plain};
+use katydid_client::environment::OpenError;
+use katydid_client::fork::{self, NoFork};
+use katydid_client::job::{self, Job};
+use katydid_client::life;
+use katydid_client::output::say;
+use katydid_client::threads;
+use katydid_opencl_sys::Code;
+use katydid_transport::Address;
+use katydid_wire::handshake::{LinkKind, SessionKind};
+
+use crate::host::arena::HostMemory;
+use crate::host::parcels::PARCELS;
+use crate::process::session::{self, Session};
+
+/// Begins the session, unless it has begun; true if this call did. A failure is said in one line, once, and may be tried again. A
+/// program without a server merely finds no platform here.
+pub(crate) fn start() -> Result<bool, Code> {
+    static STARTING: Mutex<Option<String>> = Mutex::new(None);
+    let mut said = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if session::begun().is_some() {
+        return Ok(false);
+    }
+    let (session, kept, forks) = match open() {
+        Ok(opened) => opened,
+        Err(None) => return Err(Code::PLATFORM_NOT_FOUND_KHR),
+        Err(Some(text)) => {
+            if said.as_ref() != Some(&text) {
+                say(&text);
+                *said = Some(text);
+            }
+            return Err(Code::PLATFORM_NOT_FOUND_KHR);
+        }
+    };
+    let session = session::begin(session);
+    life::start(after_fork, at_exit);
+    threads::enable_fast_path(|| session.enable_fast_path());
+    if let Some((kept, address, kind)) = kept {
+        job::keep(session, kept, &address, kind);
+    }
+    // Frames may be held from here on, by a thread that has connections to close, which wait for this.
+    drop(forks);
+    Ok(true)
+}
+
+/// In the child of a fork: the connection is the parent's.
+fn after_fork() {
+    if let Some(session) = session::begun() {
+        session.abandon();
+    }
+}
+
+/// Nothing is to be done: objects that are still there end with the worker.
+fn at_exit() {}
+
+/// A job, and the way of its session.
+type PreparedJob = (Job, Address, LinkKind);
+
+/// What a user reads when there is no session; nothing when no server was named.
+/// Forks wait from here until it is known what a child of this process must not have.
+fn open() -> Result<(Session, Option<PreparedJob>, NoFork), Option<String>> {
+    let mut job = Job::from_environment().map_err(|error| Some(error.to_string()))?;
+    if let (Some(job), true) = (&mut job, has_server()) {
+        job.announce();
+    }
+    let forks = fork::hold();
+    let Plain { link, address, kind, pinned } = open_plain(SessionKind::OPENCL).map_err(|error| match error {
+        OpenError::NoServer => None,
+        error => Some(error.to_string()),
+    })?;
+    if let Some(memory) = pinned {
+        let memory = HostMemory::new(memory).map_err(|error| Some(format!("no address space for handles: {error}")))?;
+        memory.install();
+    }
+    Ok((Session::new(link, |_, _| (), give_back_memory), job.map(|job| (job, address, kind)), forks))
+}
+
+/// The program is about to be dumped.
+fn give_back_memory() {
+    PARCELS.let_go();
+}

@@ -1,0 +1,42 @@
+//! Writes that are sent at once: their data in a block, or with their messages.
+#![expect(unsafe_code, reason = "reads the memory that programs name")]
+
+use katydid_opencl_sys::Code;
+use katydid_wire::opencl::message::kdclWrite;
+
+use crate::host::bulk;
+use crate::objects::pending_command::PendingCommand;
+use crate::process::session;
+use crate::transfers::blocks;
+use crate::transfers::transfer::Transfer;
+
+/// Sends a write at once, which is the first of its command or not, and the last or not.
+///
+/// # Safety
+///
+/// The rows are readable.
+pub(crate) unsafe fn send(
+    transfer: &Transfer,
+    order: &PendingCommand,
+    (is_first, is_last): (bool, bool),
+) -> Result<(), Code> {
+    let (event, blocking) = if is_last { (order.event(), order.blocks()) } else { (0, false) };
+    let mut waits = if is_first { transfer.arguments(order) } else { transfer.alone() };
+    // SAFETY: by the contract.
+    if unsafe { blocks::write(transfer, (order.queue(), event, blocking), &mut waits)? } {
+        return Ok(());
+    }
+    // SAFETY: by the contract.
+    let data = unsafe { transfer.rows.gather() };
+    let sent = bulk::send(&data)?;
+    waits.extend_from_slice(sent.inline);
+    let (queue, memory) = (order.queue(), transfer.memory.base.id);
+    let (form, staged, blocking) = (transfer.form, sent.staged, blocking.into());
+    let message = kdclWrite { queue, event, memory, form, staged, blocking, waits: &waits };
+    if staged == 0 && transfer.is_sure(order) {
+        return session::enqueue(&message);
+    }
+    session::call(&message)?;
+    transfer.memory.accepted(order);
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! What is to be transferred: a part of a memory object, and the program's memory for it.
+
+use std::sync::Arc;
+
+use katydid_opencl_sys::Code;
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::extent::{Extent, RUN};
+use katydid_wire::opencl::list as lists;
+
+use crate::host::rows::{Direction, Rows};
+use crate::objects::memory::Memory;
+use crate::objects::pending_command::PendingCommand;
+use crate::objects::svm::RANGES;
+
+/// A part of an object, and the program's memory for it.
+#[derive(Clone)]
+pub(crate) struct Transfer {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) form: u32,
+    pub(crate) extent: Extent,
+    pub(crate) rows: Rows,
+}
+
+impl Transfer {
+    /// The transfer, if the object allows the program such a one.
+    pub(crate) fn allowed(self, direction: Direction) -> Result<Self, Code> {
+        if RANGES.leaves_pages(self.rows.start, self.rows.reach()) {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.memory.allows(direction).map(|()| self)
+    }
+
+    /// The bytes of the command's message so far: the waits, the extent.
+    pub(crate) fn arguments(&self, order: &PendingCommand) -> Vec<u8> {
+        let mut bytes = order.arguments();
+        self.extent.put(&mut bytes);
+        bytes
+    }
+
+    /// Whether the driver's word need not be waited for.
+    pub(crate) fn is_sure(&self, order: &PendingCommand) -> bool {
+        self.form == RUN && self.memory.is_sure(order, self.extent.origin[0], self.extent.region[0])
+    }
+
+    /// The bytes of a message that waits for no events.
+    pub(crate) fn alone(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(128);
+        lists::put::<u32>(&mut bytes, &[]);
+        self.extent.put(&mut bytes);
+        bytes
+    }
+}
