@@ -318,7 +318,7 @@ impl<C: ApiCode> Session<C> {
         self.link.lengthen_pinned(length)
     }
 
-    /// As [`ProgramLink::next_reclaim_request`].
+    /// As [`ReclaimLink::next_reclaim_request`](katydid_transport::ReclaimLink::next_reclaim_request).
     ///
     /// # Errors
     ///
@@ -328,7 +328,7 @@ impl<C: ApiCode> Session<C> {
         self.link.next_reclaim_request().map_err(|_| C::LOST)
     }
 
-    /// As [`ProgramLink::enable_fast_path`].
+    /// As [`CallLink::enable_fast_path`](katydid_transport::CallLink::enable_fast_path).
     pub fn enable_fast_path(&self) {
         self.link.enable_fast_path();
     }
@@ -468,6 +468,7 @@ mod tests {
     use super::*;
     use katydid_cuda_sys::CUresult;
     use katydid_opencl_sys::Code;
+    use katydid_transport::{BatchLink, CallLink, QuiesceLink, ReclaimLink};
     use katydid_wire::message::{
         cuCtxSynchronize, kdContextLimit, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceInfo, kdDeviceShrink, kdOutput,
         kdUpcallNext,
@@ -488,7 +489,7 @@ mod tests {
         enqueued: AtomicU64,
     }
 
-    impl ProgramLink for Script {
+    impl CallLink for Script {
         fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError> {
             self.sent.lock().unwrap().push((opcode, context, parts.concat()));
             self.enqueued.fetch_add(1, Ordering::Relaxed);
@@ -505,13 +506,19 @@ mod tests {
         fn enqueued(&self) -> u64 {
             self.enqueued.load(Ordering::Relaxed)
         }
+    }
 
+    impl BatchLink for Script {
         fn staging(&self) -> Option<&Staging> {
             None
         }
+    }
 
+    impl QuiesceLink for Script {
         fn abandon(&self) {}
     }
+
+    impl ReclaimLink for Script {}
 
     fn session<C: ApiCode>(answers: impl IntoIterator<Item = Answer>) -> Session<C> {
         let answers = Mutex::new(answers.into_iter().collect());

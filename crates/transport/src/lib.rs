@@ -41,7 +41,7 @@ pub use link::error::{ConnectError, LinkError};
 pub use link::gate::{QuiesceGate, bypass_gate, holds_lock, with_lock_held};
 pub use link::link_control::{AttachError, LinkControl};
 pub use link::pending::{AcceptError, Delivery, Hangup, Pending};
-pub use link::program::ProgramLink;
+pub use link::program::{BatchLink, CallLink, ProgramLink, QuiesceLink, ReclaimLink};
 pub use link::reply_buffer::ReplyBuffer;
 pub use link::worker::{Answer, Event, Frame, Replier, WorkerLink};
 pub use os::vsock::{bind_vsock, vsock_peer, vsock_port};

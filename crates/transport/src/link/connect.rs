@@ -26,7 +26,7 @@ pub struct ConnectedLink {
     /// What the worker answered; its arenas are a choice out of the hello's.
     pub ready: Ready,
     /// The memory of the pinned arena; none on stream links. Offset 0 is the arena's base, and what the arena has beyond the
-    /// memory's length is made by [`ProgramLink::lengthen_pinned`].
+    /// memory's length is made by [`ReclaimLink::lengthen_pinned`](crate::ReclaimLink::lengthen_pinned).
     pub pinned: Option<OwnedFd>,
 }
 

@@ -10,8 +10,13 @@ use crate::link::gate::QuiesceGate;
 use crate::link::reply_buffer::ReplyBuffer;
 use crate::shm::staging::Staging;
 
-/// The program's end of a link, shared by all its threads.
-pub trait ProgramLink: Send + Sync {
+/// The program's end of a link, shared by all its threads: the whole of its parts.
+pub trait ProgramLink: CallLink + BatchLink + QuiesceLink + ReclaimLink {}
+
+impl<L: CallLink + BatchLink + QuiesceLink + ReclaimLink> ProgramLink for L {}
+
+/// Frames of calls, and their replies.
+pub trait CallLink: Send + Sync {
     /// Queues one frame whose payload is `parts`, one after the other; waits only for room.
     ///
     /// Frames are executed in the order in which these functions took them in.
@@ -28,14 +33,14 @@ pub trait ProgramLink: Send + Sync {
     /// [`ReplyHead::split`] divides it into payload and device output.
     ///
     /// # Errors
-    /// As [`ProgramLink::enqueue`].
+    /// As [`CallLink::enqueue`].
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError>;
 
-    /// As [`ProgramLink::call`], for a reply with much data, which goes to `buffer` at once where it fits there exactly:
+    /// As [`CallLink::call`], for a reply with much data, which goes to `buffer` at once where it fits there exactly:
     /// then `reply` gets what lies around it, and the second value is true.
     ///
     /// # Errors
-    /// As [`ProgramLink::enqueue`]. The buffer's contents are undefined then.
+    /// As [`CallLink::enqueue`]. The buffer's contents are undefined then.
     fn call_into(
         &self,
         opcode: u16,
@@ -54,40 +59,14 @@ pub trait ProgramLink: Send + Sync {
         Ok((head, fits))
     }
 
-    /// Memory that both sides see, for bulk copies; none on stream links.
-    fn staging(&self) -> Option<&Staging>;
-
-    /// Makes the memory that the sides share for the pinned arena at least `length` bytes long; nothing on links that have
-    /// none.
+    /// Ends the link when nothing was heard of its worker for so long by a thread that waits; nothing on links that share
+    /// memory, whose peer is on the same machine. Without a limit, or with one of nothing, threads wait for ever.
     ///
     /// # Errors
     ///
-    /// The system refuses, or the program has closed the memory's descriptor.
-    fn lengthen_pinned(&self, length: u64) -> std::io::Result<()> {
-        let _ = length;
-        Ok(())
-    }
-
-    /// Begins a batch of work for a stream, and waits until no batch overlaps it; its number is for `in_batch`.
-    /// The caller has to end it.
-    ///
-    /// # Errors
-    /// As [`ProgramLink::enqueue`].
-    fn begin_batch(&self, stream_key: StreamKey, rules: OrderingRules) -> Result<u64, LinkError> {
-        let _ = (stream_key, rules);
-        Ok(0)
-    }
-
-    /// Ends a batch.
-    fn end_batch(&self, number: u64) {
-        let _ = number;
-    }
-
-    /// Waits until a frame of the calling thread would be sent at once.
-    ///
-    /// # Errors
-    /// As [`ProgramLink::enqueue`].
-    fn wait_until_open(&self) -> Result<(), LinkError> {
+    /// The system refuses.
+    fn limit_silence(&self, limit: Duration) -> std::io::Result<()> {
+        let _ = limit;
         Ok(())
     }
 
@@ -102,21 +81,27 @@ pub trait ProgramLink: Send + Sync {
     /// Has the system prepare what makes frames cheaper to queue. With several threads this takes it milliseconds; the caller need not
     /// wait for it.
     fn enable_fast_path(&self) {}
+}
 
-    /// In the child of a fork: closes the descriptors and touches nothing that is shared. Every later use of the link
-    /// is [`LinkError::Forked`]; the parent's end lives on.
-    fn abandon(&self);
-
-    /// Ends the link when nothing was heard of its worker for so long by a thread that waits; nothing on links that share
-    /// memory, whose peer is on the same machine. Without a limit, or with one of nothing, threads wait for ever.
+/// Data in bulk: copies whose frames stay together, and ways beside the frames' own.
+pub trait BatchLink: Send + Sync {
+    /// Begins a batch of work for a stream, and waits until no batch overlaps it; its number is for `in_batch`.
+    /// The caller has to end it.
     ///
     /// # Errors
-    ///
-    /// The system refuses.
-    fn limit_silence(&self, limit: Duration) -> std::io::Result<()> {
-        let _ = limit;
-        Ok(())
+    /// As [`CallLink::enqueue`].
+    fn begin_batch(&self, stream_key: StreamKey, rules: OrderingRules) -> Result<u64, LinkError> {
+        let _ = (stream_key, rules);
+        Ok(0)
     }
+
+    /// Ends a batch.
+    fn end_batch(&self, number: u64) {
+        let _ = number;
+    }
+
+    /// Memory that both sides see, for bulk copies; none on stream links.
+    fn staging(&self) -> Option<&Staging>;
 
     /// Lets bulk go over as many as `most` connections beside the first, which are opened when there is bulk; nothing on
     /// links that share memory.
@@ -130,18 +115,47 @@ pub trait ProgramLink: Send + Sync {
         let _ = bytes;
         0
     }
+}
 
-    /// Waits until the worker wants back what the program holds idle of devices; the number of that notice. For one thread,
-    /// which costs nothing while it waits.
+/// Frames that stop, for a checkpoint or for good.
+pub trait QuiesceLink: Send + Sync {
+    /// Waits until a frame of the calling thread would be sent at once.
     ///
     /// # Errors
-    /// As [`ProgramLink::enqueue`].
-    fn next_reclaim_request(&self) -> Result<u32, LinkError> {
-        Err(LinkError::Closed)
+    /// As [`CallLink::enqueue`].
+    fn wait_until_open(&self) -> Result<(), LinkError> {
+        Ok(())
     }
 
     /// For the keeper of the program's job; none where a link cannot be held.
     fn quiesce_gate(&self) -> Option<&dyn QuiesceGate> {
         None
+    }
+
+    /// In the child of a fork: closes the descriptors and touches nothing that is shared. Every later use of the link
+    /// is [`LinkError::Forked`]; the parent's end lives on.
+    fn abandon(&self);
+}
+
+/// Memory that the worker wants back, and memory that it shares with the program.
+pub trait ReclaimLink: Send + Sync {
+    /// Waits until the worker wants back what the program holds idle of devices; the number of that notice. For one thread,
+    /// which costs nothing while it waits.
+    ///
+    /// # Errors
+    /// As [`CallLink::enqueue`].
+    fn next_reclaim_request(&self) -> Result<u32, LinkError> {
+        Err(LinkError::Closed)
+    }
+
+    /// Makes the memory that the sides share for the pinned arena at least `length` bytes long; nothing on links that have
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses, or the program has closed the memory's descriptor.
+    fn lengthen_pinned(&self, length: u64) -> std::io::Result<()> {
+        let _ = length;
+        Ok(())
     }
 }

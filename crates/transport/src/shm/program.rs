@@ -15,7 +15,7 @@ use crate::link::address::Address;
 use crate::link::batch::{FrameInfo, OrderingRules, StreamKey};
 use crate::link::error::{ConnectError, LinkError};
 use crate::link::gate::{Gate, NotifyFd, QuiesceGate, may_wait};
-use crate::link::program::ProgramLink;
+use crate::link::program::{BatchLink, CallLink, QuiesceLink, ReclaimLink};
 use crate::link::reconnect::{Reconnect, borrowed};
 use crate::link::thread_ids::ThreadIds;
 use crate::os::descriptor::{Descriptor, Placeholder, above_standard};
@@ -48,7 +48,7 @@ pub(crate) struct ShmProgram {
     shared: Arc<SharedMapping>,
     ring: RingMemory,
     queue: BiasedLock<Queue>,
-    /// As [`ProgramLink::enqueued`] says; written under the lock of `queue`, by plain instructions.
+    /// As [`CallLink::enqueued`] says; written under the lock of `queue`, by plain instructions.
     enqueued: AtomicU64,
     /// The limit was moved, or the worker is back or gone for good. Who waits for that looks at the queue under the lock.
     opened: Condvar,
@@ -64,7 +64,7 @@ pub(crate) struct ShmProgram {
     memory: Vec<MappedFd>,
     /// Bytes that the latter has.
     pinned_length: Mutex<u64>,
-    /// [`ProgramLink::enable_fast_path`] was called.
+    /// [`CallLink::enable_fast_path`] was called.
     is_quick: AtomicBool,
     /// What stood in the word of reclaim notices when it was looked at last.
     notices_heard: AtomicU32,
@@ -296,7 +296,7 @@ impl ShmProgram {
     }
 }
 
-impl ProgramLink for ShmProgram {
+impl CallLink for ShmProgram {
     fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError> {
         self.socket.get()?;
         self.telling(self.thread_ids.send(|thread| {
@@ -323,17 +323,27 @@ impl ProgramLink for ShmProgram {
         self.enqueued.load(Ordering::Acquire)
     }
 
-    fn staging(&self) -> Option<&Staging> {
-        Some(&self.staging)
+    fn disable_spin(&self) {
+        self.spin.disable_spin();
     }
 
-    fn lengthen_pinned(&self, length: u64) -> io::Result<()> {
-        let mut known = self.pinned_length.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(pinned) = self.memory.get(1).filter(|_| length > *known) else { return Ok(()) };
-        let longer = length.checked_next_power_of_two().ok_or(io::ErrorKind::InvalidInput)?;
-        ftruncate(pinned.get()?, longer)?;
-        *known = longer;
-        Ok(())
+    fn is_multithreaded(&self) -> bool {
+        self.thread_ids.are_several()
+    }
+
+    fn enable_fast_path(&self) {
+        self.is_quick.store(true, Ordering::Relaxed);
+        let is_registered = barrier::register();
+        self.ring.set_registered(is_registered);
+        if is_registered {
+            self.queue.enable_bias();
+        }
+    }
+}
+
+impl BatchLink for ShmProgram {
+    fn staging(&self) -> Option<&Staging> {
+        Some(&self.staging)
     }
 
     fn begin_batch(&self, stream_key: StreamKey, rules: OrderingRules) -> Result<u64, LinkError> {
@@ -356,14 +366,33 @@ impl ProgramLink for ShmProgram {
             self.look_again();
         }
     }
+}
 
+impl QuiesceLink for ShmProgram {
     fn wait_until_open(&self) -> Result<(), LinkError> {
         let head = FrameHead { opcode: 0, wants_reply: false, thread: 0, context: 0, sequence: 0 };
         self.admitted(&head, &[]).map(drop)
     }
 
-    fn disable_spin(&self) {
-        self.spin.disable_spin();
+    fn abandon(&self) {
+        self.socket.abandon();
+        self.shared.abandon();
+        self.staging.abandon();
+    }
+
+    fn quiesce_gate(&self) -> Option<&dyn QuiesceGate> {
+        Some(self)
+    }
+}
+
+impl ReclaimLink for ShmProgram {
+    fn lengthen_pinned(&self, length: u64) -> io::Result<()> {
+        let mut known = self.pinned_length.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(pinned) = self.memory.get(1).filter(|_| length > *known) else { return Ok(()) };
+        let longer = length.checked_next_power_of_two().ok_or(io::ErrorKind::InvalidInput)?;
+        ftruncate(pinned.get()?, longer)?;
+        *known = longer;
+        Ok(())
     }
 
     fn next_reclaim_request(&self) -> Result<u32, LinkError> {
@@ -376,29 +405,6 @@ impl ProgramLink for ShmProgram {
             }
             wait::sleep_on(word, number);
         }
-    }
-
-    fn is_multithreaded(&self) -> bool {
-        self.thread_ids.are_several()
-    }
-
-    fn enable_fast_path(&self) {
-        self.is_quick.store(true, Ordering::Relaxed);
-        let is_registered = barrier::register();
-        self.ring.set_registered(is_registered);
-        if is_registered {
-            self.queue.enable_bias();
-        }
-    }
-
-    fn abandon(&self) {
-        self.socket.abandon();
-        self.shared.abandon();
-        self.staging.abandon();
-    }
-
-    fn quiesce_gate(&self) -> Option<&dyn QuiesceGate> {
-        Some(self)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::link::address::Address;
 use crate::link::batch::{FrameInfo, OrderingRules, StreamKey};
 use crate::link::error::{ConnectError, LinkError};
 use crate::link::gate::{Gate, NotifyFd, QuiesceGate, may_wait};
-use crate::link::program::ProgramLink;
+use crate::link::program::{BatchLink, CallLink, QuiesceLink, ReclaimLink};
 use crate::link::reconnect::Reconnect;
 use crate::link::reply_buffer::ReplyBuffer;
 use crate::link::thread_ids::ThreadIds;
@@ -61,7 +61,7 @@ pub(crate) struct StreamProgram {
     heard: AtomicU64,
     /// Frames sent so far, for a thread that reads meanwhile.
     sent: AtomicU64,
-    /// As [`ProgramLink::enqueued`] says.
+    /// As [`CallLink::enqueued`] says.
     enqueued: AtomicU64,
     /// The link ended because it stalled.
     has_stalled: AtomicBool,
@@ -584,7 +584,7 @@ impl StreamProgram {
     }
 }
 
-impl ProgramLink for StreamProgram {
+impl CallLink for StreamProgram {
     fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError> {
         self.socket.get()?;
         let thread = self.thread_ids.number()?;
@@ -629,6 +629,18 @@ impl ProgramLink for StreamProgram {
         )
     }
 
+    fn is_multithreaded(&self) -> bool {
+        self.thread_ids.are_several()
+    }
+
+    fn limit_silence(&self, limit: Duration) -> io::Result<()> {
+        let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        self.silence.store(millis, Ordering::Relaxed);
+        self.socket.get().map_or(Ok(()), |socket| self.limit(socket))
+    }
+}
+
+impl BatchLink for StreamProgram {
     fn staging(&self) -> Option<&Staging> {
         None
     }
@@ -650,31 +662,19 @@ impl ProgramLink for StreamProgram {
         }
     }
 
-    fn is_multithreaded(&self) -> bool {
-        self.thread_ids.are_several()
-    }
-
-    fn next_reclaim_request(&self) -> Result<u32, LinkError> {
-        self.listen()
-    }
-
-    fn limit_silence(&self, limit: Duration) -> io::Result<()> {
-        let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        self.silence.store(millis, Ordering::Relaxed);
-        self.socket.get().map_or(Ok(()), |socket| self.limit(socket))
-    }
-
-    fn abandon(&self) {
-        self.socket.abandon();
-        self.bulk_connections.abandon();
-    }
-
     fn allow_bulk_connections(&self, most: usize) {
         self.bulk_connections.allow(most);
     }
 
     fn bulk_connections_for(&self, bytes: u64) -> usize {
         self.bulk_connections.expect(bytes)
+    }
+}
+
+impl QuiesceLink for StreamProgram {
+    fn abandon(&self) {
+        self.socket.abandon();
+        self.bulk_connections.abandon();
     }
 
     fn wait_until_open(&self) -> Result<(), LinkError> {
@@ -683,6 +683,12 @@ impl ProgramLink for StreamProgram {
 
     fn quiesce_gate(&self) -> Option<&dyn QuiesceGate> {
         Some(self)
+    }
+}
+
+impl ReclaimLink for StreamProgram {
+    fn next_reclaim_request(&self) -> Result<u32, LinkError> {
+        self.listen()
     }
 }
 
