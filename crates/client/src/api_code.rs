@@ -18,7 +18,7 @@ pub trait ApiCode: Copy + Eq + Display + Send + Sync + 'static {
     /// Asks the worker for device output that a full reply had no room for.
     type Output: Message;
 
-    /// No failure.
+    /// What calls return that have not failed.
     const SUCCESS: Self;
     /// What calls return once the worker is gone.
     const LOST: Self;

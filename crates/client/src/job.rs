@@ -85,9 +85,9 @@ impl Job {
         let mut attempts = 0;
         while self.announced.is_none() {
             match reach(&self.path) {
-                Ok(talk) => self.announced = Some(talk),
+                Ok(channel) => self.announced = Some(channel),
                 Err(error) if error.kind() != ErrorKind::NotFound || is_absent(&self.path) => return,
-                Err(_) if u32::is_multiple_of(attempts, ATTEMPTS_BETWEEN_CHECKS) && is_forsaken(&self.path) => return,
+                Err(_) if u32::is_multiple_of(attempts, ATTEMPTS_BETWEEN_CHECKS) && is_abandoned(&self.path) => return,
                 Err(_) => thread::sleep(REJOIN_INTERVAL),
             }
             attempts += 1;
@@ -120,7 +120,7 @@ enum Standing {
     /// Let go of its worker.
     Away,
     /// Its worker has ended.
-    Bereft,
+    WorkerLost,
 }
 
 /// A session as the keeper of its program's job needs it.
@@ -185,9 +185,9 @@ impl<'a> Keeper<'a> {
     pub fn run(mut self) {
         while !self.session.is_lost() {
             match self.job.announced.take().or_else(|| self.reach()) {
-                Some(talk) => {
+                Some(channel) => {
                     self.spare = SpareDescriptors::default();
-                    self.serve(&talk);
+                    self.serve(&channel);
                 }
                 None if self.standing == Standing::Present => thread::sleep(RECONNECT_INTERVAL),
                 None => self.wait_eagerly(),
@@ -208,12 +208,12 @@ impl<'a> Keeper<'a> {
     fn wait_eagerly(&mut self) {
         thread::sleep(REJOIN_INTERVAL);
         self.attempts += 1;
-        if self.attempts.is_multiple_of(ATTEMPTS_BETWEEN_CHECKS) && is_forsaken(&self.job.path) {
+        if self.attempts.is_multiple_of(ATTEMPTS_BETWEEN_CHECKS) && is_abandoned(&self.job.path) {
             self.give_up("the supervisor of its job has ended while the program was away from its worker");
         }
     }
 
-    /// Has the link stop at the next frame that was wished.
+    /// Has the link stop at the next frame of the list.
     fn arm(&mut self) {
         if !self.job.stops.is_empty() {
             let stop = self.job.stops.remove(0);
@@ -228,25 +228,25 @@ impl<'a> Keeper<'a> {
         match self.standing {
             Standing::Present if self.is_held || self.link.reached().is_some() => self.release(),
             Standing::Present if self.link.is_lost() => self.give_up("its worker has ended"),
-            Standing::Bereft => self.give_up("its worker has ended, and so has the supervisor of its job"),
+            Standing::WorkerLost => self.give_up("its worker has ended, and so has the supervisor of its job"),
             Standing::Present | Standing::Away => {}
         }
     }
 
     /// Obeys one supervisor until it is gone, or the program has left.
-    fn serve(&mut self, talk: &ControlChannel) {
+    fn serve(&mut self, channel: &ControlChannel) {
         // Without the descriptor the loss of a worker is noticed by the next call, and is the end.
         let _ = self.link.keep();
-        let outcome = self.tell(talk, &self.introduction()).and_then(|()| {
+        let outcome = self.tell(channel, &self.introduction()).and_then(|()| {
             loop {
-                if !self.wait(talk)? {
+                if !self.wait(channel)? {
                     continue;
                 }
-                let word = talk.listen()?;
+                let word = channel.listen()?;
                 let order = ToProgram::decode(&word.bytes)?;
                 let before = self.standing;
                 if let Some(answer) = self.obey(order) {
-                    self.tell(talk, &answer)?;
+                    self.tell(channel, &answer)?;
                     if matches!(answer, FromProgram::Released {} | FromProgram::Resumed {}) {
                         // Not before it was told: the program may end with its next instruction.
                         self.release();
@@ -273,20 +273,20 @@ impl<'a> Keeper<'a> {
             state: match self.standing {
                 Standing::Present => 0,
                 Standing::Away => 1,
-                Standing::Bereft => 2,
+                Standing::WorkerLost => 2,
             },
             frames: self.link.frames(),
             program: program_name(),
         }
     }
 
-    fn tell(&self, talk: &ControlChannel, word: &FromProgram) -> Result<(), ControlError> {
-        talk.send(&word.encode()?, &[])
+    fn tell(&self, channel: &ControlChannel, word: &FromProgram) -> Result<(), ControlError> {
+        channel.send(&word.encode()?, &[])
     }
 
     /// Waits for an order, and reports what happens meanwhile; true when an order is there.
-    fn wait(&mut self, talk: &ControlChannel) -> Result<bool, ControlError> {
-        let supervisor = PollFd::from_borrowed_fd(talk.as_fd(), PollFlags::IN);
+    fn wait(&mut self, channel: &ControlChannel) -> Result<bool, ControlError> {
+        let supervisor = PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN);
         let notify_fd = self.link.notify_fd().map(|notify_fd| PollFd::from_borrowed_fd(notify_fd, PollFlags::IN));
         let watched = self.link.socket().filter(|_| self.standing == Standing::Present);
         let worker = watched.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::RDHUP));
@@ -298,11 +298,11 @@ impl<'a> Keeper<'a> {
             quiet(notify_fd);
         }
         if self.standing == Standing::Present && self.link.is_lost() {
-            self.standing = Standing::Bereft;
-            self.tell(talk, &FromProgram::Lost { frames: self.link.hold() })?;
+            self.standing = Standing::WorkerLost;
+            self.tell(channel, &FromProgram::Lost { frames: self.link.hold() })?;
         }
         if let Some(frames) = self.link.reached() {
-            self.tell(talk, &FromProgram::Reached { frames })?;
+            self.tell(channel, &FromProgram::Reached { frames })?;
         }
         Ok(has_order)
     }
@@ -315,16 +315,16 @@ impl<'a> Keeper<'a> {
                 Some(FromProgram::Held { frames: self.link.hold() })
             }
             (ToProgram::Leave {}, Standing::Present) if self.is_held => Some(self.leave()),
-            (ToProgram::Resume { address, key }, Standing::Away | Standing::Bereft) => Some(
+            (ToProgram::Resume { address, key }, Standing::Away | Standing::WorkerLost) => Some(
                 self.resume(address, key)
                     .map_or_else(|text| FromProgram::Failed { text }, |()| FromProgram::Resumed {}),
             ),
-            (ToProgram::Rejoin { address, key }, Standing::Away | Standing::Bereft) => {
+            (ToProgram::Rejoin { address, key }, Standing::Away | Standing::WorkerLost) => {
                 let rejoined = self.resume(address, key).map(|()| self.is_held = true);
                 Some(rejoined.map_or_else(|text| FromProgram::Failed { text }, |()| FromProgram::Rejoined {}))
             }
             (ToProgram::Release {}, Standing::Present) => Some(FromProgram::Released {}),
-            (ToProgram::GiveUp { text }, Standing::Away | Standing::Bereft) => {
+            (ToProgram::GiveUp { text }, Standing::Away | Standing::WorkerLost) => {
                 self.give_up(&text);
                 None
             }
@@ -478,7 +478,7 @@ fn is_absent(path: &Path) -> bool {
 }
 
 /// Whether no supervisor serves the job whose socket is at `path`: its folder is gone, or its lock is free.
-pub(crate) fn is_forsaken(path: &Path) -> bool {
+pub(crate) fn is_abandoned(path: &Path) -> bool {
     let Some(folder) = path.parent() else { return true };
     let Ok(lock) = File::open(folder.join("lock")) else { return !folder.exists() };
     // Given back with the file, at once.

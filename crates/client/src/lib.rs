@@ -1,16 +1,22 @@
 //! The program's side of a session, shared by the shims: connection, handle records, cached facts, memory books.
 //!
-//! Nothing here knows a function of an API; the shims compose those from these parts. [`session`] carries messages for any API whose
-//! codes are described in [`api_code`], [`connect`] opens it as [`environment`] says, [`life`] says what fork and exit allow, [`fork`] what children get. [`slab`] makes handles, [`stack`] keeps a thread's
-//! contexts, [`memory`] hands out addresses and [`regions`] knows what they belong to. [`params`] packs launches, [`compression`] bulk,
-//! [`trace`] records calls, and is read by `katydid trace`; [`threads`] are ours in the program, [`job`] keeps it for its
-//! supervisor, [`session_mark`] shows it that there is a session, [`process_request`] asks supervisors about other programs.
+//! Nothing here knows a function of an API; the shims compose those from these parts.
+//!
+//! - [`session`] carries messages for any API whose codes [`api_code`] describes; [`connect`] opens it as [`environment`] says.
+//! - [`ffi`] is what exported symbols have in common. [`life`] says what fork and exit allow, [`fork`] what children get.
+//! - [`slab`] makes handles, [`stack`] keeps a thread's contexts, [`memory`] hands out addresses, [`regions`] knows what they
+//!   belong to, and [`shared_pages`] are host memory of both sides.
+//! - [`params`] packs launches, [`compression`] bulk. [`upcalls`] are functions that the worker asks for.
+//! - [`trace`] records calls, and is read by `katydid trace`. [`threads`] are ours in the program.
+//! - [`job`] keeps the program for its supervisor, [`session_mark`] shows it that there is a session, and [`process_request`]
+//!   asks supervisors about other programs.
 
 pub mod api_code;
 pub mod cache;
 pub mod compression;
 pub mod connect;
 pub mod environment;
+pub mod ffi;
 pub mod fork;
 pub mod job;
 pub mod life;
@@ -21,6 +27,7 @@ pub mod process_request;
 pub mod regions;
 pub mod session;
 pub mod session_mark;
+pub mod shared_pages;
 pub mod slab;
 pub mod stack;
 pub mod threads;

@@ -128,8 +128,8 @@ impl Arena {
     ///
     /// [`ApiCode::OUT_OF_MEMORY`] after everything was tried, or what the worker answered.
     pub fn allocate<B: Backing>(&self, size: u64, align: u64, backing: &B) -> Result<u64, B::Code> {
-        // Others may allocate and free while it is waited, and the thread that gives back what lies idle here: who is pleaded
-        // with may be pleading too.
+        // Others may allocate and free while it is waited, and so may the thread that gives idle memory back: a
+        // peer that is asked for memory may be asking too.
         let attempt = || retry_until_timeout(|| self.lock().allocate((size, align), self.growth, backing));
         match attempt() {
             Err(code) if code == B::Code::OUT_OF_MEMORY && backing.request_reclaim(size) => attempt(),

@@ -18,7 +18,7 @@ use katydid_cuda_sys::CUresult;
 use katydid_transport::ControlError;
 use katydid_wire::job::{FromProgram, PROTOCOL, ToProgram, VARIABLE, ask};
 
-use crate::job::{THREAD, is_forsaken, reach};
+use crate::job::{THREAD, is_abandoned, reach};
 
 /// How long the device may take to come to rest when it is asked for the first time, and at most; in between twice as long
 /// each time. A program goes on between two attempts.
@@ -45,7 +45,7 @@ pub enum AskError {
     NoJob(i32),
     /// Its supervisor has ended.
     #[error("the job of process {0} has no supervisor any more")]
-    Forsaken(i32),
+    SupervisorGone(i32),
     /// The supervisor refuses; the text may be empty where the code says all.
     #[error("{text}")]
     Refused {
@@ -81,7 +81,7 @@ impl AskError {
             Self::WithoutCuda(_) => CUresult::ERROR_NOT_INITIALIZED,
             Self::NoJob(_) => CUresult::ERROR_NOT_SUPPORTED,
             Self::Refused { code, .. } => *code,
-            Self::Forsaken(_) | Self::ControlChannel { .. } | Self::System { .. } => CUresult::ERROR_OPERATING_SYSTEM,
+            Self::SupervisorGone(_) | Self::ControlChannel { .. } | Self::System { .. } => CUresult::ERROR_OPERATING_SYSTEM,
         }
     }
 }
@@ -179,9 +179,9 @@ impl Target {
     /// Asks once. The socket is out of sight at times, while the job's processes are being dumped.
     fn ask(&self, what: u32, gpus: &[u8], patience: Duration) -> Result<u32, AskError> {
         let broken = |source| AskError::ControlChannel { process: self.process, source };
-        let talk = match reach(&self.socket) {
-            Ok(talk) => talk,
-            Err(_) if is_forsaken(&self.socket) => return Err(AskError::Forsaken(self.process)),
+        let channel = match reach(&self.socket) {
+            Ok(channel) => channel,
+            Err(_) if is_abandoned(&self.socket) => return Err(AskError::SupervisorGone(self.process)),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                 return Err(AskError::Refused { code: CUresult::ERROR_NOT_READY, text: String::new() });
             }
@@ -189,13 +189,13 @@ impl Target {
         };
         let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         let word = FromProgram::Ask { protocol: PROTOCOL, process: self.own_id, what, patience, gpus: gpus.to_vec() };
-        let sent = word.encode().map_err(ControlError::from).and_then(|bytes| talk.send(&bytes, &[]));
-        let heard = sent.and_then(|()| talk.listen());
+        let sent = word.encode().map_err(ControlError::from).and_then(|bytes| channel.send(&bytes, &[]));
+        let heard = sent.and_then(|()| channel.listen());
         let told = heard.and_then(|word| Ok(ToProgram::decode(&word.bytes)?)).map_err(broken)?;
         match told {
             ToProgram::Told { code: 0, state, .. } => Ok(state),
             ToProgram::Told { code, text, .. } => Err(AskError::Refused { code: CUresult(code), text }),
-            _ => Err(AskError::Forsaken(self.process)),
+            _ => Err(AskError::SupervisorGone(self.process)),
         }
     }
 }
@@ -254,6 +254,6 @@ mod tests {
     fn a_supervisor_that_is_gone_is_no_reason_to_wait() {
         let folder = tempfile::tempdir().unwrap();
         let target = Target { process: 1, own_id: 1, socket: folder.path().join("gone/shims") };
-        assert!(matches!(target.state(), Err(AskError::Forsaken(1))));
+        assert!(matches!(target.state(), Err(AskError::SupervisorGone(1))));
     }
 }

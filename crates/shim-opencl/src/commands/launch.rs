@@ -8,7 +8,7 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::kdclLaunch;
 
 use crate::ffi::arguments::list;
-use crate::objects::handle::lent;
+use crate::objects::handle::with_object;
 use crate::objects::kernel::{Kernel, LaunchShape};
 use crate::objects::pending_command::PendingCommand;
 use crate::process::session;
@@ -81,7 +81,7 @@ pub(crate) unsafe fn enqueue_ndrange_kernel(
     };
     let given = u32::from(offset) | u32::from(local) << 1 | u32::from(size) << 2;
     let shape = LaunchShape { queue: order.queue(), dimensions: work_dim, given, sizes };
-    lent(kernel, |kernel| launch(order, kernel, shape))
+    with_object(kernel, |kernel| launch(order, kernel, shape))
 }
 
 /// One item alone.
@@ -99,5 +99,5 @@ pub(crate) unsafe fn enqueue_task(
     // SAFETY: handed on.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_TASK)? };
     let shape = LaunchShape::of_one(order.queue());
-    lent(kernel, |kernel| launch(order, kernel, shape))
+    with_object(kernel, |kernel| launch(order, kernel, shape))
 }

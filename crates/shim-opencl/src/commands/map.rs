@@ -6,6 +6,7 @@
 use std::ptr;
 use std::sync::Arc;
 
+use katydid_client::ffi::write_if_given;
 use katydid_opencl_sys::constant::{
     COMMAND_MAP_BUFFER, COMMAND_MAP_IMAGE, COMMAND_UNMAP_MEM_OBJECT, MAP_READ, MAP_WRITE, MAP_WRITE_INVALIDATE_REGION,
     MEM_OBJECT_IMAGE1D_ARRAY,
@@ -18,7 +19,6 @@ use katydid_wire::opencl::message::{kdclMap, kdclRead, kdclUnmap};
 use crate::commands::command;
 use crate::commands::transfer::{self, image_box, run};
 use crate::ffi::arguments::three;
-use crate::ffi::returns::write_if_given;
 use crate::host::pending_reads::{self, PENDING_READS};
 use crate::host::rows::{Direction, Rows};
 use crate::objects::event;
@@ -52,7 +52,7 @@ unsafe fn map(
     transfer: Transfer,
     blocking: bool,
     flags: u64,
-    lent: Option<MappedPages>,
+    pages: Option<MappedPages>,
 ) -> Result<usize, Code> {
     let (region, memory) = (transfer.rows, Arc::clone(&transfer.memory));
     let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0;
@@ -64,7 +64,7 @@ unsafe fn map(
         only_command(order, &transfer, blocking)?;
         0
     };
-    memory.maps().add(Map { back, region, landing, _lent: lent });
+    memory.maps().add(Map { back, region, landing, _pages: pages });
     Ok(region.start)
 }
 
@@ -79,7 +79,7 @@ fn map_shared(order: PendingCommand, transfer: Transfer, blocking: bool, flags: 
     }
     order.done();
     let back = UnmapAction::Shared(transfer.extent, flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0);
-    transfer.memory.maps().add(Map { back, region: transfer.rows, landing: 0, _lent: None });
+    transfer.memory.maps().add(Map { back, region: transfer.rows, landing: 0, _pages: None });
     Ok(address)
 }
 
@@ -189,12 +189,12 @@ pub(crate) unsafe fn enqueue_map_image(
     if image_row_pitch.is_null() || (image_slice_pitch.is_null() && shape.has_slices()) {
         return Err(Code::INVALID_VALUE);
     }
-    let (start, row, slice, lent) = if memory.host == 0 {
+    let (start, row, slice, pages) = if memory.host == 0 {
         let row = size[0].checked_mul(shape.element).ok_or(Code::INVALID_VALUE)?;
         let slice = row.checked_mul(size[1]).ok_or(Code::INVALID_VALUE)?;
-        let lent = MappedPages::new(slice.checked_mul(size[2]).ok_or(Code::INVALID_VALUE)?.max(1))?;
+        let pages = MappedPages::new(slice.checked_mul(size[2]).ok_or(Code::INVALID_VALUE)?.max(1))?;
         let slice = if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY { row } else { slice };
-        (lent.start, row, slice, Some(lent))
+        (pages.start, row, slice, Some(pages))
     } else {
         let start = memory.host + from[2] * shape.slice + from[1] * shape.line() + from[0] * shape.element;
         (start, shape.row, shape.slice, None)
@@ -203,7 +203,7 @@ pub(crate) unsafe fn enqueue_map_image(
     // SAFETY: handed on.
     let transfer = unsafe { image_box(image, origin, region, (row, slice), place)? };
     // SAFETY: memory of this region's own, or the program's, which holds the whole image.
-    let address = unsafe { map(order, transfer, blocking != 0, flags, lent)? };
+    let address = unsafe { map(order, transfer, blocking != 0, flags, pages)? };
     // SAFETY: by the contract.
     unsafe {
         write_if_given(image_row_pitch, row);

@@ -47,7 +47,7 @@ pub(crate) unsafe fn write(transfer: &Transfer, order: PendingCommand, blocking:
     written(order, waits)
 }
 
-/// Enqueues a read and, if the program waits, waits. Its number among the landings, if it does not and they are to be brought
+/// Enqueues a read and, if the program waits, waits. Its number among the pending reads, if it does not and they are to be brought
 /// over; else 0.
 ///
 /// # Safety
@@ -70,7 +70,7 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: PendingCommand, blocking: 
     Ok(0)
 }
 
-/// Enqueues a read, and leaves it to those who learn that it has ended. Its number among the landings.
+/// Enqueues a read, and leaves it to those who learn that it has ended. Its number among the pending reads.
 ///
 /// # Safety
 ///

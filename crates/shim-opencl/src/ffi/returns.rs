@@ -4,13 +4,11 @@
 //! the session. Calls while the process exits are served as any others: programs release their objects then.
 #![expect(unsafe_code, reason = "writes codes where C callers want them")]
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use katydid_client::api_code::ApiCode;
+use katydid_client::ffi::{Refusals, catch_panics, write_if_given};
 use katydid_client::life::{self, Life};
-use katydid_client::output::say;
 use katydid_opencl_sys::{
     Code, Function, cl_command_queue, cl_context, cl_event, cl_kernel, cl_mem, cl_program, cl_sampler, void,
 };
@@ -38,11 +36,7 @@ fn run<R>(function: Function, body: impl FnOnce() -> Result<R, Code>) -> Result<
     if matches!(life::now(), Life::Forked | Life::Lost) {
         return Err(Code::LOST);
     }
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        let name = function.name();
-        say(format_args!("{name} met an internal error in Katydid (the lines above say where); please report it"));
-        Err(Code::OUT_OF_HOST_MEMORY)
-    })
+    catch_panics(|| function.name(), body).unwrap_or(Err(Code::OUT_OF_HOST_MEMORY))
 }
 
 /// A function that returns a code.
@@ -93,10 +87,8 @@ pub(crate) unsafe fn silent(function: Function, body: impl FnOnce() -> Result<()
 /// Says once which function was refused.
 #[cold]
 fn refuse(function: Function) -> Code {
-    static SAID: [AtomicBool; Function::ALL.len()] = [const { AtomicBool::new(false) }; Function::ALL.len()];
-    if SAID.get(function as usize).is_some_and(|said| !said.swap(true, Ordering::Relaxed)) {
-        say(format_args!("{} is not supported", function.name()));
-    }
+    static REFUSALS: Refusals<{ Function::ALL.len() }> = Refusals::new();
+    REFUSALS.say(function as usize, function.name(), "is not supported");
     Code::INVALID_OPERATION
 }
 
@@ -109,18 +101,6 @@ pub(crate) fn refused_entry(function: Function) -> i32 {
 pub(crate) fn refused_lookup<H: Null>(function: Function) -> H {
     refuse(function);
     H::NULL
-}
-
-/// Writes an output that may be left out.
-///
-/// # Safety
-///
-/// `place` is null, or writable until the call returns.
-pub(crate) unsafe fn write_if_given<T>(place: *mut T, value: T) {
-    if !place.is_null() {
-        // SAFETY: not null, so writable by this function's contract; C's callers align as C does.
-        unsafe { place.write_unaligned(value) }
-    }
 }
 
 #[cfg(test)]

@@ -6,14 +6,13 @@
 #![expect(unsafe_code, reason = "maps memory at the addresses that both sides agreed on")]
 
 use std::ops::Range;
-use std::ptr;
 use std::sync::OnceLock;
 
 use katydid_arena::{Reservation, ReserveError};
 use katydid_client::connect::PinnedMemory;
 use katydid_client::memory::{Arena, Backing};
+use katydid_client::shared_pages;
 use katydid_opencl_sys::Code;
-use rustix::mm::{Advice, madvise};
 
 use crate::process::session;
 
@@ -53,11 +52,9 @@ impl Backing for File {
     }
 
     fn shrink(&self, range: &Range<u64>) -> Result<(), Code> {
-        let start = ptr::with_exposed_provenance_mut(range.start as usize);
         // SAFETY: a whole piece of the arena's mapping, in which there is no block, so no code refers to it.
-        let removed = unsafe { madvise(start, (range.end - range.start) as usize, Advice::LinuxRemove) };
-        // Pages that stay cost memory until the process ends, and nothing else.
-        removed.or(Ok(()))
+        unsafe { shared_pages::remove(range) };
+        Ok(())
     }
 
     fn settle(&self) -> Result<u64, Code> {
@@ -69,13 +66,8 @@ impl Backing for File {
 impl HostMemory {
     /// Maps all of the memory.
     pub(crate) fn new((range, memory): PinnedMemory) -> Result<Self, ReserveError> {
+        shared_pages::map_all(&range, &memory)?;
         let Range { start, end } = range.range();
-        range.map_shared(0, end - start, &memory, 0)?;
-        // A core of the program would otherwise walk through 256 GiB of holes. Without this advice it does, no more.
-        // SAFETY: changes what a dump holds, not what the memory does; the mapping was just made.
-        let _ = unsafe {
-            madvise(ptr::with_exposed_provenance_mut(start as usize), (end - start) as usize, Advice::LinuxDontDump)
-        };
         Ok(Self { arena: Arena::new(start..end, 0), start, _range: range })
     }
 

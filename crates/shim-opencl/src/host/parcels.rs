@@ -31,9 +31,9 @@ pub(crate) struct Parcels {
 }
 
 struct State {
-    /// Oldest first.
+    /// Blocks that no command has, oldest first.
     free: Vec<Parcel>,
-    /// With commands that read them.
+    /// Blocks whose commands still read them.
     sent: Vec<Parcel>,
     /// Bytes of all, those included that reads have.
     all: usize,
@@ -134,7 +134,7 @@ impl Parcels {
 
     /// Gives the memory of free blocks back to the system: they need not be in the program's dump. Not while another thread
     /// is at work with them, for which no thread waits here.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn trim(&self) {
         if let Ok(mut state) = self.state.try_lock() {
             state.sweep();
             state.keep(0);

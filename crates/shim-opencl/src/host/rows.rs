@@ -26,7 +26,7 @@ pub(crate) struct Rows {
 pub(crate) enum Direction {
     /// Out of the program's memory.
     Out,
-    /// Into it.
+    /// Into the program's memory.
     In,
 }
 

@@ -1,4 +1,4 @@
-//! Contexts.
+//! Contexts: devices of one platform, and the functions that are told of errors and of the end.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::collections::HashSet;
@@ -7,6 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use katydid_client::ffi::write_if_given;
 use katydid_opencl_sys::constant::{
     CONTEXT_DEVICES, CONTEXT_INTEROP_USER_SYNC, CONTEXT_NUM_DEVICES, CONTEXT_PLATFORM, CONTEXT_PROPERTIES,
     CONTEXT_REFERENCE_COUNT,
@@ -19,7 +20,6 @@ use katydid_wire::opencl::message::{kdclContext, kdclTakesCallback, kdclWritten}
 use katydid_wire::opencl::{list as lists, query};
 
 use crate::ffi::arguments::{list, pairs};
-use crate::ffi::returns::write_if_given;
 use crate::objects::device::{Device, of_type};
 use crate::objects::discovery::given_or_first;
 use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object, objects};
@@ -28,15 +28,15 @@ use crate::objects::platform::Platform;
 use crate::process::session;
 use crate::process::upcall::{self, Call};
 
-/// A context.
+/// A context of devices of one platform.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) base: Base,
     pub(crate) devices: Vec<HeldObject<Device>>,
     /// As given, with the 0 that ends them; none if none were given.
     properties: Vec<isize>,
-    /// None of its buffers lies on the worker's shelf.
-    pub(crate) has_no_shelf: AtomicBool,
+    /// None of its buffers lies in the zero-copy area of the worker.
+    pub(crate) has_no_zero_copy: AtomicBool,
     /// Of the function that is told of errors ([`crate::process::upcall`]); 0: none.
     token: u64,
     /// Queues that it has had.
@@ -186,7 +186,7 @@ fn create(
             base,
             devices,
             properties: properties.given,
-            has_no_shelf: AtomicBool::new(false),
+            has_no_zero_copy: AtomicBool::new(false),
             token,
             queues: AtomicU32::new(0),
             is_writing: AtomicBool::new(false),

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use katydid_client::ffi::write_if_given;
 use katydid_opencl_sys::constant::{
     DEVICE_EXECUTION_CAPABILITIES, DEVICE_EXTENSIONS, DEVICE_EXTENSIONS_WITH_VERSION, DEVICE_PARENT_DEVICE,
     DEVICE_PLATFORM, DEVICE_REFERENCE_COUNT, DEVICE_SVM_ATOMICS, DEVICE_SVM_CAPABILITIES,
@@ -15,7 +16,6 @@ use katydid_wire::opencl::message::{kdclSubDevices, kdclTimers};
 use katydid_wire::opencl::{list, query};
 
 use crate::ffi::arguments::terminated;
-use crate::ffi::returns::write_if_given;
 use crate::host::arena;
 use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object};
 use crate::objects::info::{CachedValues, QueryBuffer, ask, handles};
@@ -26,17 +26,17 @@ use crate::process::session;
 const TYPES: u64 = 0x1f;
 /// Asked for by `CL_DEVICE_TYPE_ALL`, which leaves custom devices out.
 const ORDINARY: u64 = 0xf;
-/// `CL_DEVICE_TYPE_ALL`.
+/// The value of `CL_DEVICE_TYPE_ALL`.
 const ALL: u64 = 0xffff_ffff;
 
-/// A device.
+/// A device of the server, or a part of one.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) base: Base,
     pub(crate) platform: HeldObject<Platform>,
     /// The device that it is a part of.
     parent: Option<HeldObject<Device>>,
-    /// `CL_DEVICE_TYPE_…`.
+    /// Its types, a bit field of `CL_DEVICE_TYPE_…`.
     kind: u64,
     known: CachedValues,
 }

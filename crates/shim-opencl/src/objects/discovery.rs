@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use katydid_client::ffi::write_if_given;
 use katydid_opencl_sys::{Code, cl_device_id, cl_platform_id, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::kdclPlatforms;
 
-use crate::ffi::returns::write_if_given;
 use crate::objects::device::{Device, of_type};
 use crate::objects::handle::{HeldObject, Object, object};
 use crate::objects::info::QueryBuffer;

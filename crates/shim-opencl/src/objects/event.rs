@@ -1,4 +1,4 @@
-//! Events.
+//! Events: whether commands have ended, and when.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub(crate) struct Event {
     pub(crate) base: Base,
     pub(crate) context: HeldObject<Context>,
     queue: Option<HeldObject<Queue>>,
-    /// `CL_COMMAND_…`.
+    /// The kind of command, a `CL_COMMAND_…`.
     command: u32,
     /// Its command's among those of the queue ([`crate::objects::queue::Progress`]).
     number: u64,

@@ -54,7 +54,7 @@ pub(crate) trait Object: Sized + Send + Sync + 'static {
     const KIND: u32;
     /// The code for a handle that is none of this kind.
     const WRONG: Code;
-    /// Its handles.
+    /// The type of its handles.
     type Handle: Copy;
 
     /// The objects of this kind.
@@ -129,12 +129,12 @@ impl<T> Table<T> {
         self.slab.get().ok_or(Code::OUT_OF_HOST_MEMORY)
     }
 
-    /// As [`Slab::get`].
+    /// The live object behind a handle.
     fn get(&self, handle: usize) -> Option<Arc<T>> {
         self.slab.get()?.get(handle)
     }
 
-    /// As [`Slab::lend`].
+    /// Has `work` done with the live object behind a handle, as [`Slab::lend`] does.
     pub(crate) fn lend<R>(&self, handle: usize, work: impl FnOnce(&T) -> R) -> Option<R> {
         self.slab.get()?.lend(handle, work)
     }
@@ -162,7 +162,7 @@ pub(crate) fn object<T: Object>(handle: T::Handle) -> Result<Arc<T>, Code> {
 
 /// Has `work` done with the object behind a handle: what is called a million times a second takes no share in it. `work` ends no
 /// object of this kind.
-pub(crate) fn lent<T: Object>(handle: T::Handle, work: impl FnOnce(&T) -> Result<(), Code>) -> Result<(), Code> {
+pub(crate) fn with_object<T: Object>(handle: T::Handle, work: impl FnOnce(&T) -> Result<(), Code>) -> Result<(), Code> {
     T::table().lend(T::value(handle), work).unwrap_or(Err(T::WRONG))
 }
 
@@ -181,24 +181,24 @@ pub(crate) fn make<T: Object>(make: impl FnOnce(Base) -> Result<T, Code>) -> Res
     T::table().slab()?.try_insert(Code::OUT_OF_HOST_MEMORY, |slot| make(Base::new::<T>(slot)))
 }
 
-/// `clRetain…`.
+/// Adds a reference of the program's, for a function `clRetain…`.
 pub(crate) fn retain<T: Object>(handle: T::Handle) -> Result<(), Code> {
     object::<T>(handle)?.base().references.fetch_add(OWN_REFERENCE, Ordering::Relaxed);
     Ok(())
 }
 
-/// `clRelease…`.
+/// Drops a reference of the program's, for a function `clRelease…`.
 pub(crate) fn release<T: Object>(handle: T::Handle) -> Result<(), Code> {
     let object = object::<T>(handle)?;
     // One that only other objects keep alive is none of the program's any more.
     if object.base().count() == 0 {
         return Err(T::WRONG);
     }
-    let_go(&object, OWN_REFERENCE);
+    drop_reference(&object, OWN_REFERENCE);
     Ok(())
 }
 
-fn let_go<T: Object>(object: &Arc<T>, reference: u64) {
+fn drop_reference<T: Object>(object: &Arc<T>, reference: u64) {
     if object.base().references.fetch_sub(reference, Ordering::AcqRel) != reference {
         return;
     }
@@ -235,7 +235,7 @@ impl<T: Object> Deref for HeldObject<T> {
 
 impl<T: Object> Drop for HeldObject<T> {
     fn drop(&mut self) {
-        let_go(&self.0, HELD_REFERENCE);
+        drop_reference(&self.0, HELD_REFERENCE);
     }
 }
 

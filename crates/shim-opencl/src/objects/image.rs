@@ -1,4 +1,4 @@
-//! Images.
+//! Images: how they are made, and what is told of them.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::sync::Arc;

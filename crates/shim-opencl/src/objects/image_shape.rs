@@ -7,7 +7,7 @@ use katydid_opencl_sys::constant::{MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D_
 /// What an image is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ImageShape {
-    /// `CL_MEM_OBJECT_…`.
+    /// The kind of image, a `CL_MEM_OBJECT_…`.
     pub(crate) kind: u32,
     /// Order and type of channels.
     pub(crate) format: (u32, u32),

@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use katydid_client::ffi::write_if_given;
 use katydid_opencl_sys::{Code, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::MAX_REPLY_VALUE_BYTES;
 use katydid_wire::opencl::message::{kdclBlob, kdclInfo};
 
-use crate::ffi::returns::write_if_given;
 use crate::process::session;
 
 /// What a query's caller gave: room and where to tell the size.

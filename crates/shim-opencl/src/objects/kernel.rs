@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use katydid_client::ffi::write_if_given;
 use katydid_opencl_sys::constant::{
     KERNEL_CONTEXT, KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM, KERNEL_LOCAL_MEM_SIZE,
     KERNEL_LOCAL_SIZE_FOR_SUB_GROUP_COUNT, KERNEL_PROGRAM, KERNEL_REFERENCE_COUNT, PROGRAM_KERNEL_NAMES,
@@ -17,9 +18,8 @@ use katydid_wire::opencl::message::{kdclCloneKernel, kdclKernel, kdclSetArgument
 use katydid_wire::opencl::{argument, query, value};
 
 use crate::ffi::arguments::{list, text};
-use crate::ffi::returns::write_if_given;
 use crate::objects::device::Device;
-use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, lent, make, object};
+use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object, with_object};
 use crate::objects::info::{CachedValues, QueryBuffer, ask};
 use crate::objects::memory::Memory;
 use crate::objects::program::Program;
@@ -27,7 +27,7 @@ use crate::objects::queue::Queue;
 use crate::objects::sampler::Sampler;
 use crate::process::session;
 
-/// A kernel.
+/// A kernel of a program, with its arguments.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub(crate) base: Base,
@@ -257,7 +257,7 @@ pub(crate) unsafe fn set_kernel_arg(
     }
     // SAFETY: handed on.
     let bytes = is_given.then(|| unsafe { list(arg_size, arg_value.cast::<u8>()) });
-    lent::<Kernel>(kernel, |kernel| kernel.set_any(arg_index, arg_size as u64, bytes))
+    with_object::<Kernel>(kernel, |kernel| kernel.set_any(arg_index, arg_size as u64, bytes))
 }
 
 pub(crate) fn set_kernel_arg_svm_pointer(

@@ -56,7 +56,7 @@ pub(crate) struct Map {
     /// The number of the read that fills it ([`crate::host::pending_reads`]), if no thread has waited for that; else 0.
     pub(crate) landing: u64,
     /// Kept until it is unmapped; none where the memory is the whole object's or the program's own.
-    pub(crate) _lent: Option<MappedPages>,
+    pub(crate) _pages: Option<MappedPages>,
 }
 
 /// What is mapped of an object.
@@ -79,7 +79,7 @@ impl Maps {
         if self.whole.is_none() {
             self.whole = Some(MappedPages::new(size as usize)?);
         }
-        Ok(self.whole.as_ref().map_or(0, |lent| lent.start))
+        Ok(self.whole.as_ref().map_or(0, |pages| pages.start))
     }
 
     /// Notes a region that was mapped.
@@ -108,7 +108,7 @@ mod tests {
         let whole = maps.whole(100).unwrap();
         assert_eq!(maps.whole(100), Ok(whole));
         for _ in 0..2 {
-            maps.add(Map { back: UnmapAction::Nothing, region: Rows::run(whole, 100), landing: 0, _lent: None });
+            maps.add(Map { back: UnmapAction::Nothing, region: Rows::run(whole, 100), landing: 0, _pages: None });
         }
         assert_eq!(maps.count(), 2);
         assert!(maps.take(whole).is_some() && maps.take(whole).is_some() && maps.take(whole).is_none());

@@ -50,7 +50,7 @@ pub(crate) struct Memory {
     pub(crate) context: HeldObject<Context>,
     /// What it is a part or a view of.
     pub(crate) parent: Option<HeldObject<Memory>>,
-    /// `CL_MEM_OBJECT_…`.
+    /// The kind of object, a `CL_MEM_OBJECT_…`.
     pub(crate) kind: u32,
     /// As the program gave them, or as they follow from the parent's.
     pub(crate) flags: u64,
@@ -62,8 +62,8 @@ pub(crate) struct Memory {
     pub(crate) host: usize,
     /// Its first byte in memory that the worker has too, where it is mapped; 0: it has none.
     pub(crate) shared: usize,
-    /// It may lie on the worker's shelf.
-    pub(crate) is_shelved: AtomicBool,
+    /// Whether it may lie in the zero-copy area of the worker.
+    pub(crate) is_zero_copy: AtomicBool,
     /// The queue, by its id, of a command that had it and that the driver of a worker has accepted; 0: none.
     accepted_in: PerWorker,
     /// As given, with the 0 that ends them.
@@ -89,7 +89,7 @@ impl Memory {
             offset: 0,
             host: 0,
             shared: 0,
-            is_shelved: AtomicBool::new(false),
+            is_zero_copy: AtomicBool::new(false),
             accepted_in: PerWorker::default(),
             properties: Vec::new(),
             image: None,
@@ -230,9 +230,9 @@ unsafe fn create(
         })?;
         let memory = Memory::new(base, HeldObject::new(Arc::clone(&context)), MEM_OBJECT_BUFFER, flags)
             .with(host, properties.unwrap_or_default());
-        let is_shelved = AtomicBool::new(shared == 0 && svm == 0 && size as u64 >= ZERO_COPY_MIN_BYTES);
+        let is_zero_copy = AtomicBool::new(shared == 0 && svm == 0 && size as u64 >= ZERO_COPY_MIN_BYTES);
         let known = CachedValues::told(worker, &told.facts);
-        Ok(Memory { size: size as u64, shared, is_shelved, known, ..memory })
+        Ok(Memory { size: size as u64, shared, is_zero_copy, known, ..memory })
     });
     match (made, block) {
         (Ok(memory), block) => {
@@ -322,12 +322,12 @@ pub(crate) unsafe fn create_sub_buffer(
     let memory = make(|base| {
         session::call(&kdclSubBuffer { memory: base.id, parent: parent.base.id, flags, origin, size })?;
         let context = HeldObject::clone(&parent.context);
-        let is_shelved = AtomicBool::new(parent.is_shelved.load(Ordering::Relaxed));
+        let is_zero_copy = AtomicBool::new(parent.is_zero_copy.load(Ordering::Relaxed));
         let within = |start: usize| if start == 0 { 0 } else { start + region.origin };
         let (host, shared) = (within(parent.host), within(parent.shared));
         let parent = Some(HeldObject::new(Arc::clone(&parent)));
         let memory = Memory::new(base, context, MEM_OBJECT_BUFFER, inherited);
-        Ok(Memory { parent, size, offset: origin, host, shared, is_shelved, ..memory })
+        Ok(Memory { parent, size, offset: origin, host, shared, is_zero_copy, ..memory })
     })?;
     Ok(memory.handle())
 }

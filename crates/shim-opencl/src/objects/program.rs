@@ -1,9 +1,10 @@
-//! Programs.
+//! Programs: sources and binaries, and how they are built.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use katydid_client::ffi::write_if_given;
 use katydid_opencl_sys::constant::{
     PROGRAM_BINARIES, PROGRAM_BINARY_SIZES, PROGRAM_CONTEXT, PROGRAM_DEVICES, PROGRAM_NUM_DEVICES,
     PROGRAM_REFERENCE_COUNT,
@@ -14,7 +15,6 @@ use katydid_wire::opencl::message::{kdclBlob, kdclBuild, kdclLink, kdclProgram, 
 use katydid_wire::opencl::{list as lists, program as form, query};
 
 use crate::ffi::arguments::{list, text};
-use crate::ffi::returns::write_if_given;
 use crate::host::bulk;
 use crate::objects::context::Context;
 use crate::objects::device::Device;
@@ -26,7 +26,7 @@ use crate::process::upcall::{self, Call};
 /// One for each device; empty for one that has none.
 type Binaries = Arc<Vec<Vec<u8>>>;
 
-/// A program.
+/// A program for devices of a context.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) base: Base,

@@ -1,4 +1,4 @@
-//! Command queues.
+//! Command queues, and how far each is.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::collections::HashSet;
@@ -31,9 +31,9 @@ pub(crate) struct Queue {
     pub(crate) base: Base,
     pub(crate) context: HeldObject<Context>,
     device: HeldObject<Device>,
-    /// As given, with the 0 that ends them.
+    /// The properties as the program gave them, with the 0 that ends them.
     properties: Vec<u64>,
-    /// `CL_QUEUE_…_ENABLE`.
+    /// Its properties, a bit field of `CL_QUEUE_…_ENABLE`.
     flags: u64,
     /// What is on its way.
     pub(crate) progress: Progress,
@@ -175,7 +175,7 @@ impl Queue {
         filled.worker == worker && filled.kinds.contains(&(shape.kind, shape.format))
     }
 
-    /// It has.
+    /// Notes that the driver of a worker has accepted a fill of such an image.
     pub(crate) fn filled(&self, worker: u32, shape: &ImageShape) {
         let mut filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
         if filled.worker != worker {

@@ -1,4 +1,4 @@
-//! Samplers.
+//! Samplers, and what is told of them.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, mak
 use crate::objects::info::{CachedValues, QueryBuffer};
 use crate::process::session;
 
-/// A sampler.
+/// A sampler for images.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     pub(crate) base: Base,

@@ -115,7 +115,7 @@ impl Ranges {
         self.lock().unmap(address)
     }
 
-    /// As [`State::written_around`].
+    /// The widest region that is mapped for writing of those that hold these bytes, with its own.
     pub(crate) fn written_around(&self, address: usize, size: usize) -> Option<(usize, usize)> {
         self.lock().written_around(address, size)
     }

@@ -81,5 +81,5 @@ fn open() -> Result<(Session, Option<PreparedJob>, NoFork), Option<String>> {
 
 /// The program is about to be dumped.
 fn give_back_memory() {
-    PARCELS.let_go();
+    PARCELS.trim();
 }

@@ -1,5 +1,5 @@
-//! Copies of buffers that lie on the worker's shelf, in memory that the program sees: a command says when, and the bytes are copied
-//! once, by threads of the program, as a driver in its own process would copy them.
+//! Copies of buffers that lie in the worker's zero-copy area, in memory that the program sees: the queue only orders the copy,
+//! and the bytes are copied once, by threads of the program, as a driver in its own process would copy them.
 //!
 //! The rule: no command of the queue comes between the copy's command and the end of the copy. Natively none can, as they come
 //! after it; so here no other thread enqueues anything meanwhile ([`PendingCommand::alone`]). Where one has since the copy was begun, or
@@ -26,7 +26,8 @@ const MIN_BYTES: usize = 128 << 10;
 /// returns.
 fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'static Staging>, Code> {
     let memory = &transfer.memory;
-    let is_there = memory.is_shelved.load(Ordering::Relaxed) && !memory.context.has_no_shelf.load(Ordering::Relaxed);
+    let is_there =
+        memory.is_zero_copy.load(Ordering::Relaxed) && !memory.context.has_no_zero_copy.load(Ordering::Relaxed);
     let can =
         transfer.form == RUN && transfer.rows.len() > MIN_BYTES && order.queue.is_in_order() && order.event() == 0;
     Ok(session::staging()?.filter(|_| is_there && can))
@@ -34,14 +35,14 @@ fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'stati
 
 /// Where the worker has the bytes of a transfer, and when.
 struct Location {
-    /// On the shelf.
+    /// Offset and length in the zero-copy area.
     place: (u64, usize),
     /// As [`Staging::fill`] takes them.
     absences: u64,
     turn: u32,
 }
 
-/// Waits until the command of a copy has ended; none, and nothing was enqueued, if the bytes do not lie on the shelf. Of a write,
+/// Waits until the command of a copy has ended; none, and nothing was enqueued, if the bytes do not lie in the zero-copy area. Of a write,
 /// the first byte goes with it.
 fn shown(
     staging: &Staging,
@@ -54,8 +55,8 @@ fn shown(
     let message = kdclZeroCopy { queue: order.queue(), memory: memory.base.id, way, first, waits: &waits };
     let reply = session::call(&message)?;
     match reply.place {
-        NO_ZERO_COPY => memory.context.has_no_shelf.store(true, Ordering::Relaxed),
-        0 => memory.is_shelved.store(false, Ordering::Relaxed),
+        NO_ZERO_COPY => memory.context.has_no_zero_copy.store(true, Ordering::Relaxed),
+        0 => memory.is_zero_copy.store(false, Ordering::Relaxed),
         place => {
             return Ok(Some(Location { place: (place - 1, transfer.rows.len()), absences, turn: reply.turn }));
         }
@@ -76,7 +77,7 @@ pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction
     let Some(Location { place, absences, turn }) = shown(staging, transfer, order, first)? else {
         return Ok(false);
     };
-    // SAFETY: the rows are as the contract says; on the shelf there are as many bytes.
+    // SAFETY: the rows are as the contract says; in the zero-copy area there are as many bytes.
     let moves = |address: usize| unsafe { rows.copy_wide(direction, address) };
     let copied = order.alone(|| match direction {
         Direction::In => staging.look(absences, place, |from| moves(from.expose_provenance())),

@@ -1,0 +1,73 @@
+//! What the exported symbols of every shim have in common: panics, refusals, outputs of C callers.
+#![expect(unsafe_code, reason = "writes where C callers want results")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::output::say;
+
+/// Runs the body of an exported function. A panic does not unwind into the program: it is said, and nothing is returned.
+#[inline]
+pub fn catch_panics<R>(name: impl FnOnce() -> &'static str, body: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(body)).map_err(|_| say_panic(name())).ok()
+}
+
+#[cold]
+fn say_panic(name: &str) {
+    say(format_args!("{name} met an internal error in Katydid (the lines above say where); please report it"));
+}
+
+/// Which functions were refused so far, by number: each is said once.
+#[derive(Debug)]
+pub struct Refusals<const N: usize>([AtomicBool; N]);
+
+impl<const N: usize> Refusals<N> {
+    /// None was refused.
+    #[expect(clippy::new_without_default, reason = "statics need a constant")]
+    pub const fn new() -> Self {
+        Self([const { AtomicBool::new(false) }; N])
+    }
+
+    /// Says of the function of a number, unless it has been said, that it is refused and `why`.
+    #[cold]
+    pub fn say(&self, number: usize, function: &str, why: &str) {
+        if self.0.get(number).is_none_or(|said| !said.swap(true, Ordering::Relaxed)) {
+            say(format_args!("{function} {why}"));
+        }
+    }
+}
+
+/// Writes an output that may be left out.
+///
+/// # Safety
+///
+/// `place` is null, or valid for writing one `T` until the call returns.
+#[inline]
+pub unsafe fn write_if_given<T>(place: *mut T, value: T) {
+    if !place.is_null() {
+        // SAFETY: not null, so writable by this function's contract; an output may be unaligned for Rust, never for C.
+        unsafe { place.write_unaligned(value) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_returns_nothing() {
+        let run = |fails: bool| catch_panics(|| "clFlush", || if fails { panic!("on purpose") } else { 7 });
+        assert_eq!([false, true].map(run), [Some(7), None]);
+    }
+
+    #[test]
+    fn outputs_that_are_left_out_are_not_written() {
+        let mut value = 1u32;
+        // SAFETY: null, and a local.
+        unsafe {
+            write_if_given(std::ptr::null_mut(), 9u32);
+            write_if_given(&raw mut value, 7);
+        }
+        assert_eq!(value, 7);
+    }
+}
