@@ -81,7 +81,9 @@ impl AskError {
             Self::WithoutCuda(_) => CUresult::ERROR_NOT_INITIALIZED,
             Self::NoJob(_) => CUresult::ERROR_NOT_SUPPORTED,
             Self::Refused { code, .. } => *code,
-            Self::SupervisorGone(_) | Self::ControlChannel { .. } | Self::System { .. } => CUresult::ERROR_OPERATING_SYSTEM,
+            Self::SupervisorGone(_) | Self::ControlChannel { .. } | Self::System { .. } => {
+                CUresult::ERROR_OPERATING_SYSTEM
+            }
         }
     }
 }

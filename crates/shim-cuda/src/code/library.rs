@@ -4,6 +4,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, PoisonError};
 
+use katydid_client::ffi::write_if_given;
 use katydid_cuda_sys::{CUdeviceptr, CUkernel, CUlibrary, CUmodule, CUresult};
 use katydid_wire::facts::{decode_names, encode_options};
 use katydid_wire::message::{cuLibraryUnload, kdLibraryGlobal, kdLibraryKernelNames, kdLibraryLoad};
@@ -13,7 +14,7 @@ use crate::code::records::{FUNCTIONS, KERNELS, LIBRARIES, Library, MODULES};
 use crate::code::variable::{self, Variable};
 use crate::code::{image, lookup};
 use crate::context::{primary, stack};
-use crate::ffi::arguments::{handle, out, text, write_if_given};
+use crate::ffi::arguments::{handle, out, text};
 use crate::ffi::handle::object;
 use crate::memory::device_backing::{UNKNOWN, in_need};
 use crate::process::session::shim;

@@ -8,6 +8,7 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use katydid_client::ffi::write_if_given;
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
 use katydid_wire::facts::encode_options;
@@ -16,7 +17,7 @@ use katydid_wire::message::{kdImagePiece, kdLink, kdLinked};
 use crate::code::image;
 use crate::code::jit::Options;
 use crate::context::stack;
-use crate::ffi::arguments::{handle, out, write_if_given};
+use crate::ffi::arguments::{handle, out};
 use crate::ffi::handle::{Handle, Table, object};
 use crate::process::session::shim;
 

@@ -6,6 +6,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, PoisonError};
 
 use katydid_client::environment::variable;
+use katydid_client::ffi::write_if_given;
 use katydid_cuda_sys::{CUdeviceptr, CUfunction, CUmodule, CUresult};
 use katydid_wire::facts::{JitOption, decode_names, encode_options};
 use katydid_wire::message::{cuModuleUnload, kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
@@ -15,7 +16,7 @@ use crate::code::records::{FUNCTIONS, MODULES, Module};
 use crate::code::variable::{self, Variable};
 use crate::code::{image, lookup};
 use crate::context::stack;
-use crate::ffi::arguments::{out, text, write_if_given};
+use crate::ffi::arguments::{out, text};
 use crate::ffi::handle::object;
 use crate::graph::model;
 use crate::memory::device_backing::{UNKNOWN, in_need};

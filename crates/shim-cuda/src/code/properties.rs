@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use katydid_client::ffi::write_if_given;
 use katydid_client::params::{Param, ParamLayout};
 use katydid_cuda_sys::{CUresult, device_attribute, function_attribute};
 use katydid_wire::facts::{Answer, FunctionFacts};
 
 use crate::context::device;
-use crate::ffi::arguments::{out, write_if_given};
+use crate::ffi::arguments::out;
 
 /// Block size, dynamic shared memory in bytes, flags.
 pub(crate) type Shape = (i32, u64, u32);

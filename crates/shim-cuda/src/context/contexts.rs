@@ -7,6 +7,7 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use katydid_client::ffi::write_if_given;
 use katydid_cuda_sys::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, Function};
 use katydid_wire::message::{
     cuCtxDestroy_v2, cuCtxSetCacheConfig, kdContextCreate, kdContextRelease, kdContextReset, kdContextSetLimit,
@@ -17,7 +18,7 @@ use katydid_graph::Call;
 use crate::context::record::{API_VERSION, CONTEXTS, Context};
 use crate::context::request::enqueue;
 use crate::context::{device, ending, primary, stack, synchronize};
-use crate::ffi::arguments::{out, refuse, write_if_given};
+use crate::ffi::arguments::{out, refuse};
 use crate::ffi::handle::object;
 use crate::graph::model;
 use crate::memory::device_backing::{UNKNOWN, in_need};

@@ -170,9 +170,9 @@ pub(crate) unsafe fn boxes(
 ) -> Result<(), CUresult> {
     // SAFETY: handed on; `wrong` is null or writable.
     unsafe {
-        crate::ffi::arguments::write_if_given(wrong, NO_INDEX);
+        katydid_client::ffi::write_if_given(wrong, NO_INDEX);
         run_boxes(operations, count, flags, stream).map_err(|(code, at)| {
-            crate::ffi::arguments::write_if_given(wrong, at);
+            katydid_client::ffi::write_if_given(wrong, at);
             code
         })
     }
@@ -213,9 +213,9 @@ pub(crate) unsafe fn first(
     let arrays = Arrays { targets, sources, sizes, count, attributes, firsts, kinds };
     // SAFETY: handed on; `wrong` is null or writable.
     unsafe {
-        crate::ffi::arguments::write_if_given(wrong, NO_INDEX);
+        katydid_client::ffi::write_if_given(wrong, NO_INDEX);
         arrays.run(stream).map_err(|(code, at)| {
-            crate::ffi::arguments::write_if_given(wrong, at);
+            katydid_client::ffi::write_if_given(wrong, at);
             code
         })
     }

@@ -2,9 +2,8 @@
 #![expect(unsafe_code, reason = "turns pointers of C callers into checked references")]
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use katydid_client::output::say;
+use katydid_client::ffi::Refusals;
 use katydid_cuda_sys::{CUresult, Function};
 
 /// Where a function writes a result. Stores are unaligned: C callers may pass outputs that Rust would call misaligned.
@@ -25,18 +24,6 @@ impl<T> Out<T> {
 /// `pointer` is null, or valid for writing one `T` until the call returns.
 pub(crate) unsafe fn out<T>(pointer: *mut T) -> Result<Out<T>, CUresult> {
     if pointer.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(Out(pointer)) }
-}
-
-/// An output that may be left out.
-///
-/// # Safety
-///
-/// As [`out`].
-pub(crate) unsafe fn write_if_given<T>(pointer: *mut T, value: T) {
-    if !pointer.is_null() {
-        // SAFETY: not null, so writable by this function's contract.
-        unsafe { pointer.write_unaligned(value) }
-    }
 }
 
 /// The text of a C string argument, as bytes without the terminator.
@@ -60,11 +47,8 @@ pub(crate) fn handle(value: usize) -> *mut c_void {
 /// Says once which function was refused and why.
 #[cold]
 pub(crate) fn refuse(function: Function, why: &str) -> CUresult {
-    static SAID: [AtomicBool; 1024] = [const { AtomicBool::new(false) }; 1024];
-    let first = SAID.get(usize::from(function.number())).is_none_or(|said| !said.swap(true, Ordering::Relaxed));
-    if first {
-        say(format_args!("{} {why}", function.name()));
-    }
+    static REFUSALS: Refusals<1024> = Refusals::new();
+    REFUSALS.say(usize::from(function.number()), function.name(), why);
     CUresult::ERROR_NOT_SUPPORTED
 }
 
@@ -79,7 +63,6 @@ mod tests {
         unsafe {
             assert_eq!(out::<u32>(std::ptr::null_mut()).err(), Some(CUresult::ERROR_INVALID_VALUE));
             out(&mut value).unwrap().write(7);
-            write_if_given(std::ptr::null_mut(), 9u32);
         }
         assert_eq!(value, 7);
     }

@@ -3,11 +3,9 @@
 //! The rule: nothing unwinds into the program, and a call that comes before `cuInit`, after a fork or during process
 //! exit is answered without touching the session.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use katydid_client::api_code::ApiCode;
+use katydid_client::ffi::catch_panics;
 use katydid_client::life::{self, Life};
-use katydid_client::output::say;
 use katydid_cuda_sys::{CUresult, Function};
 use katydid_driver_state::log;
 
@@ -41,18 +39,14 @@ fn run(function: Function, body: impl FnOnce() -> Result<(), CUresult>) -> CUres
     {
         return code;
     }
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => CUresult::SUCCESS,
-        Ok(Err(code)) => {
+    match catch_panics(|| function.name(), body) {
+        Some(Ok(())) => CUresult::SUCCESS,
+        Some(Err(code)) => {
             // A listener may call any function.
             stream::outside_of_call(|| log::note(function.name(), code));
             code
         }
-        Err(_) => {
-            let name = function.name();
-            say(format_args!("{name} met a defect of Katydid's (the lines above say where); please report it"));
-            CUresult::ERROR_UNKNOWN
-        }
+        None => CUresult::ERROR_UNKNOWN,
     }
 }
 

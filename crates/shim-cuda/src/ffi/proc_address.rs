@@ -7,11 +7,12 @@
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
+use katydid_client::ffi::write_if_given;
 use katydid_cuda_sys::proc_address_result::{SUCCESS, SYMBOL_NOT_FOUND, VERSION_NOT_SUFFICIENT};
 use katydid_cuda_sys::{CUresult, Lookup, proc_address};
 
 use crate::context::device::DRIVER_VERSION;
-use crate::ffi::arguments::{out, text, write_if_given};
+use crate::ffi::arguments::{out, text};
 
 /// The flag `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 const PER_THREAD: u64 = 2;

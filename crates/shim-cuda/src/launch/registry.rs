@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
+use katydid_client::upcalls;
 use katydid_cuda_sys::{CUresult, CUstream};
 
 use crate::graph::host_work;
@@ -19,17 +20,11 @@ pub(crate) enum DueFunction {
     Stream(unsafe extern "C" fn(CUstream, CUresult, *mut c_void), usize, usize),
 }
 
-#[derive(Default)]
-struct State {
-    last_token: u64,
-    /// Functions by token, and the wire ids of their streams' contexts.
-    functions: HashMap<u64, (u32, DueFunction)>,
-}
-
 /// What was registered and has not run yet.
 #[derive(Default)]
 pub(crate) struct Registry {
-    due: Mutex<State>,
+    /// The functions, with the wire ids of their streams' contexts.
+    due: upcalls::Registry<(u32, DueFunction)>,
     /// Functions that were registered and have not returned yet.
     pending: AtomicUsize,
     /// The streams that will come to them.
@@ -49,32 +44,24 @@ pub(crate) fn upcalls() -> &'static Registry {
 }
 
 impl Registry {
-    fn due(&self) -> MutexGuard<'_, State> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes a function that a stream is about to be given, by the stream's key, and its context's wire id.
     pub(crate) fn add(&self, due: DueFunction, stream: u64, context: u32) -> u64 {
         let token = self.mint();
         self.streams.begin(stream, token);
-        self.due().functions.insert(token, (context, due));
+        self.due.insert(token, (context, due));
         self.pending.fetch_add(1, Ordering::AcqRel);
         token
     }
 
     /// A token that nothing else has.
     pub(crate) fn mint(&self) -> u64 {
-        let mut state = self.due();
-        state.last_token += 1;
-        state.last_token
+        self.due.mint()
     }
 
     /// A context has ended, whose wire id is given: functions that its streams have not come to are not called any more, as after a
     /// fault.
     pub(crate) fn context_ended(&self, context: u32) {
-        let left: Vec<u64> =
-            self.due().functions.extract_if(|_, (of, _)| *of == context).map(|(token, _)| token).collect();
-        left.into_iter().for_each(|token| self.ended(token));
+        self.due.remove_if(|(of, _)| *of == context).into_iter().for_each(|token| self.ended(token));
     }
 
     /// A function has returned, or will not be called.
@@ -121,8 +108,14 @@ impl Registry {
         &self.streams
     }
 
+    /// The function of a token, which is about to run or will not be called.
     pub(crate) fn take(&self, token: u64) -> Option<DueFunction> {
-        self.due().functions.remove(&token).map(|(_, due)| due)
+        self.due.take(token).map(|(_, due)| due)
+    }
+
+    /// Starts the thread that calls functions, unless it runs already; false if the system has none.
+    pub(crate) fn run_thread(&self, serve: fn()) -> bool {
+        self.due.run_thread(serve)
     }
 }
 

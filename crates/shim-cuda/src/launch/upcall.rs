@@ -5,9 +5,8 @@
 #![expect(unsafe_code, reason = "calls functions of the program")]
 
 use std::ffi::c_void;
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 
-use katydid_client::threads;
 use katydid_cuda_sys::{CUhostFn, CUresult, CUstream, CUstreamCallback};
 use katydid_transport::bypass_gate;
 use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUpcallsBegin};
@@ -19,11 +18,8 @@ use crate::graph::{capture, host_work};
 use crate::launch::backpressure;
 use crate::launch::registry::{self, DueFunction};
 use crate::memory::pinned;
-use crate::process::session::{Shim, shim};
+use crate::process::session::shim;
 use crate::sync::stream;
-
-/// The program's functions expect a stack of the usual size.
-const STACK: usize = 8 << 20;
 
 /// # Safety
 ///
@@ -90,10 +86,8 @@ fn register(due: DueFunction, stream: CUstream) -> Result<u64, CUresult> {
 }
 
 fn run_thread() -> Result<(), CUresult> {
-    static THREAD: OnceLock<bool> = OnceLock::new();
-    let shim = shim()?;
-    let started = THREAD.get_or_init(|| threads::start("katydid-upcall", STACK, move || serve(shim)).is_ok());
-    if *started { Ok(()) } else { Err(CUresult::ERROR_OPERATING_SYSTEM) }
+    shim()?;
+    if registry::upcalls().run_thread(serve) { Ok(()) } else { Err(CUresult::ERROR_OPERATING_SYSTEM) }
 }
 
 /// Whether the worker knows of a function. Only then may this side's thread speak: what it sends passes a hold, because the
@@ -117,7 +111,8 @@ impl UpcallGate {
 }
 
 /// Asks for what is due until the session ends.
-fn serve(shim: &Shim) {
+fn serve() {
+    let Ok(shim) = shim() else { return };
     UPCALL_GATE.wait();
     bypass_gate();
     let (upcalls, operations) = (registry::upcalls(), host_work::operations());

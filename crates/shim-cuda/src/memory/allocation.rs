@@ -1,12 +1,13 @@
 //! Device memory: handed out here, on arenas that the worker backs.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
+use katydid_client::ffi::write_if_given;
 use katydid_client::regions::Place;
 use katydid_cuda_sys::{CUdeviceptr, CUresult, device_attribute};
 use katydid_wire::message::kdDeviceInfo;
 
 use crate::context::{device, stack};
-use crate::ffi::arguments::{out, write_if_given};
+use crate::ffi::arguments::out;
 use crate::graph::model;
 use crate::memory::{block, ipc, managed, pool};
 use crate::process::session::shim;

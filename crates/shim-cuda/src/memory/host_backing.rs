@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use katydid_client::memory::Backing;
+use katydid_client::shared_pages;
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdHostRegister, kdHostUnregister};
 
@@ -40,12 +41,8 @@ impl Backing for HostBacking {
         }
         shim.session.call(pinned::any_context(), &kdHostUnregister { address: range.start, size })?;
         // SAFETY: a whole piece of the pinned arena's mapping, which no block is in and no code refers to.
-        let removed = unsafe {
-            let start = std::ptr::with_exposed_provenance_mut(range.start as usize);
-            rustix::mm::madvise(start, size as usize, rustix::mm::Advice::LinuxRemove)
-        };
-        // Pages that stay cost memory until the process ends, and nothing else.
-        removed.or(Ok(()))
+        unsafe { shared_pages::remove(range) };
+        Ok(())
     }
 
     fn settle(&self) -> Result<u64, CUresult> {

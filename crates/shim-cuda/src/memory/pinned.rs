@@ -22,6 +22,7 @@ use katydid_arena::{ReserveError, Settled};
 use katydid_client::api_code::ApiCode;
 use katydid_client::memory::Arena;
 use katydid_client::regions::{Place, Region};
+use katydid_client::shared_pages;
 use katydid_cuda_sys::CUresult;
 use katydid_transport::with_lock_held;
 use katydid_wire::message::{kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister};
@@ -145,8 +146,7 @@ impl Pinned {
         let Some(reservation) = &arenas.pinned else { return Ok(None) };
         let range = reservation.range();
         if let Some(memory) = &memory {
-            reservation.map_shared(0, range.end - range.start, memory, 0)?;
-            leave_out_of_dumps(&range);
+            shared_pages::map_all(reservation, memory)?;
         }
         let start = range.start;
         let (copies, moved, flags, flag_count) = <(Mutex<_>, Condvar, Mutex<_>, AtomicUsize)>::default();
@@ -256,15 +256,6 @@ impl Pinned {
         let copies = self.copies();
         overlapping(&copies, &pages(region)).iter().any(|start| copies.get(start).is_some_and(|copy| copy.is_used))
     }
-}
-
-/// A core of the program would otherwise walk through 256 GiB of holes.
-fn leave_out_of_dumps(range: &Range<u64>) {
-    let start = std::ptr::with_exposed_provenance_mut(range.start as usize);
-    let length = (range.end - range.start) as usize;
-    // A kernel without this advice writes slow dumps, no more.
-    // SAFETY: changes what a dump holds, not what the memory does; the mapping was just made.
-    let _ = unsafe { rustix::mm::madvise(start, length, rustix::mm::Advice::LinuxDontDump) };
 }
 
 pub(super) fn any_context() -> u32 {

@@ -9,6 +9,7 @@ use std::any::Any;
 use std::ffi::c_char;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use katydid_client::ffi::write_if_given;
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{
     CUDA_ARRAY_DESCRIPTOR, CUaddress_mode, CUarray, CUarray_format, CUdeviceptr, CUfilter_mode, CUmipmappedArray,
@@ -20,7 +21,7 @@ use katydid_wire::texture::TextureArguments;
 
 use crate::context::record::Context;
 use crate::context::{device, stack};
-use crate::ffi::arguments::{Out, handle, out, text, write_if_given};
+use crate::ffi::arguments::{Out, handle, out, text};
 use crate::ffi::handle::{Handle, Table, object};
 use crate::process::session::shim;
 use crate::texture::array::{Array, Mipmap};
