@@ -18,8 +18,8 @@ use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, SOFTCUDA, SessionKind};
 
 use crate::environment::{OpenError, program_name, variable};
-use crate::session::{FaultHandler, Session};
-use crate::{compression, session_mark, threads};
+use crate::session::{FaultHandler, Session, session_mark};
+use crate::{compression, threads};
 
 /// Unless `KATYDID_CONNECT_TIMEOUT` says otherwise: a worker that has to start its driver first takes a second or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);

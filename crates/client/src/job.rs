@@ -11,6 +11,8 @@
 //! Whether a supervisor will come is seen by a lock that each holds on the file `lock` beside the job socket for as
 //! long as it lives, and before a restored program runs: when that is free, none will come.
 
+pub mod process_request;
+
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -79,7 +81,7 @@ impl Job {
         Ok(Some(Self::new(path.into(), stops)))
     }
 
-    /// Tells the supervisor that there will be a session. It waits for those who have come so far before it has them dumped;
+    /// Tells the supervisor that there will be a session. It waits for the programs that have come so far before it has them dumped;
     /// while it has, its socket is out of sight, and the program waits here.
     pub fn announce(&mut self) {
         let mut attempts = 0;
@@ -143,7 +145,7 @@ pub trait SupervisedSession: Sync {
     /// Its link broke while `what` was done.
     fn broke(&self, what: &str, error: &LinkError);
 
-    /// It will not come back: says why, and lets those go who wait for it.
+    /// It will not come back: says why, and lets the threads go that wait for it.
     fn give_up(&self, why: &str);
 }
 

@@ -2,16 +2,15 @@
 //!
 //! Nothing here knows a function of an API; the shims compose those from these parts.
 //!
-//! - [`session`] carries messages for any API whose codes [`api_code`] describes; [`connect`] opens it as [`environment`] says.
+//! - [`session`] carries messages for any API whose codes [`session::api_code`] describes; [`connect`] opens it as [`environment`] says.
 //! - [`ffi`] is what exported symbols have in common. [`life`] says what fork and exit allow, [`fork`] what children get.
 //! - [`slab`] makes handles, [`stack`] keeps a thread's contexts, [`memory`] hands out addresses, [`regions`] knows what they
-//!   belong to, and [`shared_pages`] are host memory of both sides.
+//!   belong to, and [`memory::shared_pages`] are host memory of both sides.
 //! - [`params`] packs launches, [`compression`] bulk. [`upcalls`] are functions that the worker asks for.
 //! - [`trace`] records calls, and is read by `katydid trace`. [`threads`] are ours in the program.
-//! - [`job`] keeps the program for its supervisor, [`session_mark`] shows it that there is a session, and [`process_request`]
+//! - [`job`] keeps the program for its supervisor, [`session::session_mark`] shows it that there is a session, and [`job::process_request`]
 //!   asks supervisors about other programs.
 
-pub mod api_code;
 pub mod cache;
 pub mod compression;
 pub mod connect;
@@ -23,11 +22,8 @@ pub mod life;
 pub mod memory;
 pub mod output;
 pub mod params;
-pub mod process_request;
 pub mod regions;
 pub mod session;
-pub mod session_mark;
-pub mod shared_pages;
 pub mod slab;
 pub mod stack;
 pub mod threads;

@@ -88,7 +88,7 @@ pub fn is_running() -> bool {
     life().load(Ordering::Acquire) == Life::Running as u8
 }
 
-/// Notes that the worker is gone; true for the first who does.
+/// Notes that the worker is gone; true for the first caller.
 pub fn lose() -> bool {
     leave(Life::Running, Life::Lost)
 }

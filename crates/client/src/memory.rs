@@ -5,6 +5,8 @@
 //! passed that count. When freed blocks would serve an allocation, we wait for the GPU then, which is never later
 //! than the program would have waited natively.
 
+pub mod shared_pages;
+
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use katydid_arena::{FreeError, LARGE, Suballocator};
 
-use crate::api_code::ApiCode;
+use crate::session::api_code::ApiCode;
 
 /// What an arena asks of the outside.
 pub trait Backing {

@@ -4,6 +4,9 @@
 //! session lost and says so in one line; every later call fails at once, without touching the link. Device output that
 //! a reply carries is written before the call returns.
 
+pub mod api_code;
+pub mod session_mark;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -14,9 +17,9 @@ use katydid_wire::codec::{Message, Reply};
 use katydid_wire::frame::{MAX_PAYLOAD, ReplyHead};
 use katydid_wire::handshake::SessionKind;
 
-use crate::api_code::ApiCode;
 use crate::job::SupervisedSession;
-use crate::{life, output, session_mark};
+use crate::session::api_code::ApiCode;
+use crate::{life, output};
 
 /// The session of this process, for the API of a type of result codes.
 pub struct Session<C> {

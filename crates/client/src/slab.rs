@@ -1,4 +1,4 @@
-//! Handle slabs: a handle of ours is the address of a record, and can be proved to be one.
+//! Handle slabs: a handle is the address of a record, and can be proved to be one.
 //!
 //! A CUDA program treats a `CUstream` as an opaque pointer, and may hand in anything: a destroyed one, one of
 //! another kind, garbage. So each kind of handle has a reserved range of addresses of its own, cut into records of

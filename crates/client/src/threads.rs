@@ -75,7 +75,7 @@ impl Helpers {
         (size / SHARE).min(threads as u64).saturating_sub(1) as usize
     }
 
-    /// So many, of those that other copies have left. Who has them keeps them from others: a copy that has to wait for its turn
+    /// So many, of those that other copies have left. A copy that has them keeps them from others: a copy that has to wait for its turn
     /// takes them only then.
     #[must_use]
     pub fn take(wanted: usize) -> Self {

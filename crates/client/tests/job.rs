@@ -10,9 +10,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use katydid_client::api_code::ApiCode;
 use katydid_client::job::{Job, Keeper};
 use katydid_client::session::Session;
+use katydid_client::session::api_code::ApiCode;
 use katydid_cuda_sys::CUresult;
 use katydid_transport::connect;
 use katydid_transport::{Address, Answer, ControlChannel, Event, LinkControl, Pending};

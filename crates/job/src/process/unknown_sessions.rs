@@ -2,7 +2,7 @@
 //! missing in a checkpoint, and end with the job.
 //!
 //! Such a process was started without `KATYDID_JOB`, or cannot reach the job socket: another user, another `/tmp`, another
-//! root directory. It has a mark (`katydid_client::session_mark`), and no member of the job has its id.
+//! root directory. It has a mark (`katydid_client::session::session_mark`), and no member of the job has its id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

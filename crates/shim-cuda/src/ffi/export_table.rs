@@ -3,8 +3,8 @@
 
 use std::ffi::{CString, c_void};
 
-use katydid_client::api_code::ApiCode;
 use katydid_client::life::{self, Life};
+use katydid_client::session::api_code::ApiCode;
 use katydid_cuda_sys::{CUresult, CUstream, CUuuid, device_attribute};
 use katydid_export_table::{ContextState, DeviceIdentity, DriverFacts, Handle, Id, Status};
 

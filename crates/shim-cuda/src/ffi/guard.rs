@@ -3,9 +3,9 @@
 //! The rule: nothing unwinds into the program, and a call that comes before `cuInit`, after a fork or during process
 //! exit is answered without touching the session.
 
-use katydid_client::api_code::ApiCode;
 use katydid_client::ffi::catch_panics;
 use katydid_client::life::{self, Life};
+use katydid_client::session::api_code::ApiCode;
 use katydid_cuda_sys::{CUresult, Function};
 use katydid_driver_state::log;
 

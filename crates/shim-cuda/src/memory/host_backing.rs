@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use katydid_client::memory::Backing;
-use katydid_client::shared_pages;
+use katydid_client::memory::shared_pages;
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdHostRegister, kdHostUnregister};
 

@@ -19,10 +19,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use katydid_arena::{ReserveError, Settled};
-use katydid_client::api_code::ApiCode;
 use katydid_client::memory::Arena;
+use katydid_client::memory::shared_pages;
 use katydid_client::regions::{Place, Region};
-use katydid_client::shared_pages;
+use katydid_client::session::api_code::ApiCode;
 use katydid_cuda_sys::CUresult;
 use katydid_transport::with_lock_held;
 use katydid_wire::message::{kdHostPush, kdHostPushWords, kdHostRegister, kdHostUnregister};

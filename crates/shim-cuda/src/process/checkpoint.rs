@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
+use katydid_client::job::process_request::{AskError, Target};
 use katydid_client::output::say;
-use katydid_client::process_request::{AskError, Target};
 use katydid_cuda_sys as sys;
 use katydid_wire::job::ask;
 use sys::{CUresult, Function};

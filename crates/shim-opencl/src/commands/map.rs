@@ -103,7 +103,7 @@ fn unmap_shared(
     Ok(())
 }
 
-/// A command that is in its place among the others and moves nothing to the program. Who waits for it knows of those before it,
+/// A command that is in its place among the others and moves nothing to the program. A thread that waits for it knows of those before it,
 /// too, and so has what they read.
 fn only_command(order: PendingCommand, transfer: &Transfer, blocking: bool) -> Result<(), Code> {
     let order = if blocking { order.with_event(COMMAND_MAP_BUFFER)? } else { order };
@@ -230,7 +230,7 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
         return Err(Code::INVALID_CONTEXT);
     }
     let mut map = memory.maps().take(mapped_ptr.addr()).ok_or(Code::INVALID_VALUE)?;
-    // Who gives a region back before it is known to be there cannot have changed it, unless by a command.
+    // A program that gives a region back before its bytes have come cannot have changed it, unless by a command.
     if PENDING_READS.abandon(map.landing, &map.region) && matches!(map.back, UnmapAction::Written(..)) {
         map.back = UnmapAction::Nothing;
     }

@@ -141,7 +141,7 @@ unsafe fn copy(order: &PendingCommand, to: usize, from: usize, size: usize) -> R
             // SAFETY: writable, by the contract.
             unsafe { PENDING_READS.expect(landing, Rows::run(to, size), None) };
         }
-        // The device has no part in it: the bytes of now come back in the command's turn.
+        // The device has no part in it: the present bytes come back in the command's turn.
         (false, false) => {
             let (rows, landing) = (Rows::run(from, size), PENDING_READS.number());
             pending_reads::wait_for_place(&rows)?;
@@ -252,7 +252,7 @@ pub(crate) unsafe fn enqueue_svm_unmap(
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_SVM_UNMAP)? };
     let address = svm_ptr.addr();
     let mut map = RANGES.unmap(address).ok_or(Code::INVALID_VALUE)?;
-    // Who gives a region back before it is known to be there cannot have changed it, unless by a command.
+    // A program that gives a region back before its bytes have come cannot have changed it, unless by a command.
     map.writes &= !PENDING_READS.abandon(map.landing, &Rows::run(address, map.size));
     // A driver may give the device all of an allocation when a part of it is unmapped, and nothing afterwards: what the program has
     // written around the part goes along.

@@ -70,7 +70,7 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: PendingCommand, blocking: 
     Ok(0)
 }
 
-/// Enqueues a read, and leaves it to those who learn that it has ended. Its number among the pending reads.
+/// Enqueues a read, and leaves it to the thread that learns that it has ended. Its number among the pending reads.
 ///
 /// # Safety
 ///

@@ -6,9 +6,9 @@
 
 use std::ptr;
 
-use katydid_client::api_code::ApiCode;
 use katydid_client::ffi::{Refusals, catch_panics, write_if_given};
 use katydid_client::life::{self, Life};
+use katydid_client::session::api_code::ApiCode;
 use katydid_opencl_sys::{
     Code, Function, cl_command_queue, cl_context, cl_event, cl_kernel, cl_mem, cl_program, cl_sampler, void,
 };

@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 use katydid_arena::{Reservation, ReserveError};
 use katydid_client::connect::PinnedMemory;
+use katydid_client::memory::shared_pages;
 use katydid_client::memory::{Arena, Backing};
-use katydid_client::shared_pages;
 use katydid_opencl_sys::Code;
 
 use crate::process::session;

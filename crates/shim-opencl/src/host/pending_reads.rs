@@ -3,8 +3,8 @@
 //! A read that the program does not wait for ends in the worker. Its bytes come over in the calls by which the program
 //! learns that a command has ended: waiting, finishing, asking for a state, a callback. So the thread that knows, has the bytes.
 //!
-//! Until then they are known by their place. Who brings other bytes there, or takes what is there, comes after them: the oldest
-//! are brought first.
+//! Until then they are known by their place. A call that brings other bytes there, or takes what is there, comes after them: the
+//! oldest are brought first.
 #![expect(unsafe_code, reason = "writes into memory that programs named for their reads")]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -78,7 +78,7 @@ impl Context {
         self.queues.load(Ordering::SeqCst) <= 1
     }
 
-    /// Tells who wanted to be told of the end. No thread is told of errors any more.
+    /// Calls the functions that are told of the end, the last one first. No function is told of errors any more.
     pub(crate) fn end(&self) {
         upcall::forget(self.token);
         let list = std::mem::take(&mut *self.destructors.lock().unwrap_or_else(PoisonError::into_inner));

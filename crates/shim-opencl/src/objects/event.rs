@@ -35,7 +35,7 @@ pub(crate) struct Event {
     number: u64,
     /// The state, once it changes no more; else [`QUEUED`].
     state: AtomicI32,
-    /// The program has waited for the command, though it may not have ended: who asks, waits.
+    /// The program has waited for the command, though it may not have ended: a thread that asks, waits.
     is_taken_for_done: AtomicBool,
     /// When the command came to its states, asked for once when it has ended.
     times: OnceLock<BTreeMap<u32, u64>>,
@@ -219,7 +219,7 @@ pub(crate) unsafe fn get_event_profiling_info(
         Some(time) => time.to_le_bytes().to_vec(),
         None => {
             let bytes = ask(query::PROFILING, event.base.id, 0, param_name, &[])?;
-            // Who is told when a command has ended knows that it has, and so has what it read.
+            // A program that is told when a command has ended may use what that read.
             if matches!(param_name, PROFILING_COMMAND_END | PROFILING_COMMAND_COMPLETE) {
                 event.status()?;
             }

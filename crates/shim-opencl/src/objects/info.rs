@@ -114,7 +114,7 @@ impl CachedValues {
             return Ok(value);
         }
         let value = ask(query, object, second, parameter, &[])?;
-        // The worker may have changed meanwhile: who told it, no thread knows then.
+        // The worker may have changed meanwhile: then it is unknown which one answered.
         if session::worker()? == worker {
             self.values().put(worker, question, value.clone());
         }

@@ -26,7 +26,7 @@ pub(crate) struct PendingCommand {
     pub(crate) worker: u32,
 }
 
-// SAFETY: `place` is written by `done` alone, which takes the order from all who share it.
+// SAFETY: `place` is written by `done` alone, which takes the command from all threads that share it.
 unsafe impl Sync for PendingCommand {}
 
 /// Reads a list of events.

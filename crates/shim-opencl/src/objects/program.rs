@@ -56,7 +56,7 @@ impl Program {
         }
     }
 
-    /// The driver's binaries of now, which are kept.
+    /// The driver's present binaries, which are kept.
     fn binaries_of_now(&self) -> Result<Binaries, Code> {
         let all = ask(query::BINARIES, self.base.id, 0, 0, &[])?;
         let binaries = Binaries::new(lists::take(&mut &all[..]).ok_or(Code::OUT_OF_RESOURCES)?);
@@ -68,7 +68,7 @@ impl Program {
         self.binaries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells who wanted to be told of the end.
+    /// Calls the functions that are told of the end, the last one first.
     pub(crate) fn call_destructors(&self) {
         let list = std::mem::take(&mut *self.destructors.lock().unwrap_or_else(PoisonError::into_inner));
         for (function, data) in list.into_iter().rev() {

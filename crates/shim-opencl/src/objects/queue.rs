@@ -82,7 +82,7 @@ const COMMAND_UNIT: u64 = 1 << 16;
 impl Progress {
     /// Counts a command that is about to be sent. Its number; 0 if its end will say nothing of those before it.
     pub(crate) fn begin(&self) -> u64 {
-        // Either this thread sees the one that copies, or that one sees this command: both are in one order for all.
+        // Either this thread sees the thread that copies, or that thread sees this command: both are in one order for all.
         let before = self.counts.fetch_add(COMMAND_UNIT + 1, Ordering::SeqCst);
         while self.copying.load(Ordering::SeqCst) != 0 {
             thread::yield_now();

@@ -40,7 +40,7 @@ pub(crate) unsafe fn write(
     Ok(true)
 }
 
-/// Enqueues a read of that number among the pending reads, and waits for it or leaves it to those who learn that it has ended; false
+/// Enqueues a read of that number among the pending reads, and waits for it or leaves it to the thread that learns that it has ended; false
 /// if it may not travel so.
 ///
 /// # Safety
