@@ -41,7 +41,7 @@ pub(crate) use self::error::ContentsError;
 use self::location::AreaLocation;
 use self::spare::Spare;
 use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadBuffer, ReadLocation as Landed};
-use crate::handlers::{driver, make};
+use crate::drivers::call::{driver, make};
 use crate::journal::{self, Mapped, State};
 use crate::objects::object::Object;
 use crate::state::Session;

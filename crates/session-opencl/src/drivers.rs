@@ -1,5 +1,6 @@
 //! The OpenCL drivers of this machine: where they lie, how they are opened, which devices they have.
 
+pub(crate) mod call;
 pub(crate) mod devices;
 pub mod driver;
 pub(crate) mod find;

@@ -6,7 +6,7 @@ use std::ptr;
 
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event};
 
-use crate::handlers::driver;
+use crate::drivers::call::driver;
 use crate::objects::held_events::HeldEvent;
 use crate::objects::lifetimes::ObjectRef;
 use crate::objects::object::Object;

@@ -17,7 +17,7 @@ use crate::contents::copier::{Copier, Map};
 use crate::contents::error::ContentsError;
 use crate::contents::location::AreaLocation;
 use crate::contents::spare::Spare;
-use crate::handlers::driver;
+use crate::drivers::call::driver;
 use crate::memory::address::pointer;
 
 /// A row of bytes.

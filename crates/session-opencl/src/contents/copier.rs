@@ -9,8 +9,8 @@ use katydid_opencl_sys::constant::{DEVICE_GLOBAL_MEM_SIZE, MAP_READ, MAP_WRITE, 
 use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_mem, void};
 
 use super::location::AreaLocation;
+use crate::drivers::call::{driver, make};
 use crate::drivers::query::ask;
-use crate::handlers::{driver, make};
 use crate::objects::lifetimes::ObjectRef;
 
 /// `CL_MEM_READ_WRITE`.

@@ -12,7 +12,8 @@ use katydid_wire::opencl::message;
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::Fault;
-use crate::handlers::{driver, pointer};
+use crate::drivers::call::driver;
+use crate::handlers::pointer;
 use crate::objects::held_events::HeldEvent;
 use crate::objects::lifetimes::ObjectRef;
 use crate::objects::object::Object;

@@ -16,8 +16,8 @@ use katydid_wire::opencl::{MAX_REPLY_VALUE_BYTES, list, message, query};
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::Fault;
+use crate::drivers::call::driver;
 use crate::drivers::driver::value;
-use crate::handlers::driver;
 use crate::journal::times;
 use crate::objects::object::Object;
 use crate::objects::table::Objects;

@@ -17,8 +17,8 @@ use katydid_wire::opencl::{argument, message, value as form};
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::Fault;
+use crate::drivers::call::{driver, make};
 use crate::drivers::driver::value;
-use crate::handlers::{driver, make};
 use crate::objects::object::Object;
 use crate::state::Session;
 

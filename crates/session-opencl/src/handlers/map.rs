@@ -16,8 +16,8 @@ use katydid_wire::opencl::message;
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::Fault;
+use crate::drivers::call::driver;
 use crate::handlers::command::Command;
-use crate::handlers::driver;
 use crate::objects::object::Object;
 use crate::state::Session;
 

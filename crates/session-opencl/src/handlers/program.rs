@@ -22,9 +22,10 @@ use crate::calls::fault::Fault;
 use crate::calls::notify::{self, BuildEnd};
 use crate::calls::shared::{OpenCl, Shared};
 use crate::calls::upcalls::DueCallback;
+use crate::drivers::call::{driver, make};
 use crate::drivers::driver::value;
 use crate::drivers::query::ask;
-use crate::handlers::{driver, make, pointer};
+use crate::handlers::pointer;
 use crate::objects::object::Object;
 use crate::state::Session;
 

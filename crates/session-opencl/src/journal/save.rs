@@ -22,8 +22,8 @@ use super::notes::{
 };
 use super::state::{Event, Mapped, PendingRead, Platform, State};
 use crate::calls::pending_reads::ReadLocation;
+use crate::drivers::call::driver;
 use crate::drivers::query::ask;
-use crate::handlers::driver;
 use crate::objects::object::Object;
 use crate::state::Session;
 

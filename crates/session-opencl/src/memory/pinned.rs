@@ -11,7 +11,7 @@ use std::ptr;
 use katydid_opencl_sys::constant::{MAP_READ, MAP_WRITE, MEM_USE_HOST_PTR};
 use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_mem, void};
 
-use crate::handlers::{driver, make};
+use crate::drivers::call::{driver, make};
 use crate::objects::lifetimes::ObjectRef;
 
 /// What a context knows of the staging area.

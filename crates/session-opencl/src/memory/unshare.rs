@@ -23,7 +23,7 @@ use katydid_session_core::Precopy;
 use katydid_wire::opencl::ZERO_COPY_MIN_BYTES;
 use katydid_wire::opencl::message::{kdclBuffer, kdclSubBuffer};
 
-use crate::handlers::driver;
+use crate::drivers::call::driver;
 use crate::memory::unshared_pages::{Apart, PAGE, PageAllocation, destroyed, pieces};
 use crate::objects::object::Object;
 use crate::state::Session;

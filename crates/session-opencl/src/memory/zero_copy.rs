@@ -8,7 +8,7 @@ use katydid_wire::opencl::message::kdclBuffer;
 use katydid_wire::opencl::{NO_ZERO_COPY, ZERO_COPY_MIN_BYTES};
 
 use crate::contents::Copier;
-use crate::handlers::{driver, make};
+use crate::drivers::call::{driver, make};
 use crate::memory::zero_copy_area::{AreaBlock, PAGE, RetainedPages, ZeroCopyArea};
 use crate::objects::object::Object;
 use crate::state::Session;

@@ -30,8 +30,8 @@ use katydid_opencl_sys::{
 };
 use katydid_wire::opencl::kind;
 
+use crate::drivers::call::driver;
 use crate::drivers::query::ask;
-use crate::handlers::driver;
 use crate::memory::address::pointer;
 use crate::objects::object::{Handle, Object};
 
