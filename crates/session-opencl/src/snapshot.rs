@@ -21,7 +21,7 @@ use crate::state::Session;
 
 /// Note that tells which API a session speaks.
 const API: &str = "api";
-/// Ours.
+/// The name of the API in an image's part of a session.
 const OPENCL: &str = "opencl";
 /// Note of the memory that the session may hold, in bytes; 0: no limit.
 pub const QUOTA: &str = "quota";

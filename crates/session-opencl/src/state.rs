@@ -23,7 +23,7 @@ use crate::objects::held_events::HeldEvent;
 /// One program's state.
 pub struct Session {
     pub(crate) shared: Arc<Shared>,
-    /// The machine's.
+    /// The platforms of this machine, with their devices.
     pub(crate) platforms: Vec<Platform>,
     /// The same as the program found them, perhaps on another machine.
     pub(crate) here: Vec<journal::Platform>,

@@ -127,7 +127,7 @@ fn what_a_driver_cannot_do_is_an_invalid_operation() {
 }
 
 #[test]
-fn a_failure_that_nobody_waits_for_is_told_with_the_next_reply() {
+fn a_failure_that_no_thread_waits_for_is_told_with_the_next_reply() {
     let (mut session, _) = session();
     let mut payload = Vec::new();
     message::kdclTimers { device: 5, host: 0, wanted: 3 }.encode(&mut payload);

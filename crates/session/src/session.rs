@@ -164,7 +164,7 @@ impl Session {
         self.host.as_mut().map_or(Ok(()), |host| host.join(shared))
     }
 
-    /// The driver.
+    /// The CUDA driver that the session's calls go to.
     pub(crate) fn driver(&self) -> &Driver {
         &self.shared.driver
     }

@@ -29,7 +29,7 @@ use crate::transfer::staged::StagingArea;
 /// A primary context retained in advance; the first `kdContextRetain` of its device takes it over.
 #[derive(Debug, Clone, Copy)]
 pub struct WarmContext {
-    /// Ordinal.
+    /// The device's ordinal, from 0.
     pub device: i32,
     /// The driver's handle.
     pub handle: CUcontext,

@@ -47,8 +47,6 @@ const UNFINISHED: &[&str] = &[
     "crates/cli/",
     "crates/daemon/",
     "crates/http/tests/",
-    "crates/session-opencl/src/tests.rs",
-    "crates/session/",
     "crates/wire/",
     "crates/worker/tests/",
     "fuzz/",

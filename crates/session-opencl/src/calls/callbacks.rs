@@ -26,7 +26,7 @@ impl Callbacks {
         self.lock().insert(token, (event, state));
     }
 
-    /// It came.
+    /// The driver has told of the callback with this token.
     pub(crate) fn came(&self, token: u64) {
         self.lock().remove(&token);
     }

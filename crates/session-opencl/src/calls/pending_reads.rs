@@ -45,7 +45,7 @@ impl ReadBuffer {
         Ok(Self(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(bytes.cast(), layout.size())) }))
     }
 
-    /// One byte.
+    /// Memory that holds this one byte.
     pub(crate) fn of(byte: u8) -> Self {
         Self(Box::new([UnsafeCell::new(byte)]))
     }
@@ -55,7 +55,7 @@ impl ReadBuffer {
         self.0.as_ptr().cast_mut().cast()
     }
 
-    /// Bytes.
+    /// The length of the memory in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

@@ -23,7 +23,7 @@ pub(crate) struct DueCallback {
 pub(crate) struct Upcalls(UpcallQueue<DueCallback, Vec<u64>>);
 
 impl Upcalls {
-    /// Adds one.
+    /// Adds a callback that is due, in place of one with the same token that is awaited.
     pub(crate) fn push(&self, due: DueCallback) {
         drop(self.0.push(|awaited| {
             awaited.retain(|token| *token != due.token);

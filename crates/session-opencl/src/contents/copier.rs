@@ -13,7 +13,7 @@ use crate::drivers::call::{driver, make};
 use crate::drivers::query::ask;
 use crate::objects::lifetimes::ObjectRef;
 
-/// `CL_MEM_READ_WRITE`.
+/// `CL_MEM_READ_WRITE`: kernels read and write the buffer.
 const READ_WRITE: u64 = 1;
 
 /// The queue, with its context.

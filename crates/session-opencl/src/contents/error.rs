@@ -25,13 +25,13 @@ pub(crate) enum ContentsError {
     /// Levels of an image.
     #[error("image {object} of the program has levels, and nothing copies these: it cannot be saved")]
     Levels {
-        /// Its id.
+        /// The id of the image.
         object: u64,
     },
     /// The system has no room for a copy.
     #[error("there is no memory for a copy of {bytes} bytes")]
     NoMemory {
-        /// How many.
+        /// How many bytes the copy takes.
         bytes: u64,
     },
     /// The image lacks something, or has something else.
@@ -41,7 +41,7 @@ pub(crate) enum ContentsError {
         kind: &'static str,
         /// Its id, or address.
         object: u64,
-        /// Bytes.
+        /// The length of the region in bytes.
         bytes: u64,
     },
     /// On the way to the image, or from it.

@@ -15,7 +15,7 @@ use std::ptr;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// The child.
+/// A child of the worker that keeps the pages as they were.
 #[derive(Debug)]
 pub(super) struct Frozen {
     pid: i32,

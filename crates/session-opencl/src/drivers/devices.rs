@@ -9,9 +9,9 @@ use katydid_opencl_sys::constant::DEVICE_NAME;
 use crate::drivers::driver::{self, Platform};
 use crate::journal;
 
-/// `CL_DRIVER_VERSION`.
+/// `CL_DRIVER_VERSION`, asked of a device.
 const DRIVER_VERSION: u32 = 0x102d;
-/// `CL_DEVICE_ADDRESS_BITS`.
+/// `CL_DEVICE_ADDRESS_BITS`, asked of a device.
 const ADDRESS_BITS: u32 = 0x100d;
 /// Words for types of devices, with the bit that each stands for.
 const TYPES: [(&str, u64); 3] = [("cpu", 2), ("gpu", 4), ("accelerator", 8)];
@@ -38,7 +38,7 @@ pub(crate) enum DeviceError {
     /// The device of that name is not here.
     #[error("the program uses the device {name}, which is not here; there are: {have}; name one with --device")]
     Gone {
-        /// The device.
+        /// The name of the device.
         name: String,
         /// Numbers and names.
         have: String,
@@ -48,9 +48,9 @@ pub(crate) enum DeviceError {
         "{first} and {second} are devices of one platform for the program; those that take their places must be too"
     )]
     Split {
-        /// One device.
+        /// The name of the first device.
         first: String,
-        /// Another.
+        /// The name of the second device.
         second: String,
     },
     /// Sizes and pointers have other lengths there.
@@ -58,9 +58,9 @@ pub(crate) enum DeviceError {
     Bits {
         /// The device here.
         name: String,
-        /// Before.
+        /// What the program was told.
         was: u32,
-        /// Here.
+        /// What the device here has.
         is: u32,
     },
 }

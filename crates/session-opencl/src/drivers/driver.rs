@@ -40,7 +40,7 @@ pub enum DriverError {
         names.join(", ")
     )]
     ProcessorsOnly {
-        /// The platforms.
+        /// The names of the platforms.
         names: Vec<String>,
     },
 }
@@ -50,7 +50,7 @@ pub enum DriverError {
 pub struct Platform {
     /// The driver's object.
     pub(crate) handle: cl_platform_id,
-    /// Its functions.
+    /// The functions of the platform's driver.
     pub(crate) api: &'static Dispatch,
     /// Its devices, each with its type.
     pub(crate) devices: Vec<(cl_device_id, u64)>,

@@ -22,8 +22,7 @@ use crate::drivers::driver::{device_value, kind};
 use crate::handlers::info::facts;
 use crate::handlers::pointer;
 use crate::objects::lifetimes::ObjectRef;
-use crate::objects::object::Handle as _;
-use crate::objects::object::Object;
+use crate::objects::object::{Handle as _, Object};
 use crate::state::Session;
 
 /// Parts of a device: with no ids, only what there would be.

@@ -37,7 +37,7 @@ pub(crate) fn kdclUserEvent(
     Ok(message::kdclUserEventReply {})
 }
 
-/// Sets it.
+/// Sets the status of an event that the program made.
 pub(crate) fn kdclSetUserEvent(
     session: &mut Session,
     _: &FrameHead,

@@ -99,7 +99,7 @@ pub(crate) fn kdclCloneKernel(
     Ok(message::kdclCloneKernelReply {})
 }
 
-/// One argument.
+/// Sets one argument of a kernel.
 pub(crate) fn kdclSetArgument(
     session: &mut Session,
     _: &FrameHead,

@@ -303,7 +303,7 @@ fn number(api: &katydid_opencl_sys::Dispatch, object: cl_mem, parameter: u32, of
     number
 }
 
-/// A pipe.
+/// Makes a pipe.
 pub(crate) fn kdclPipe(
     session: &mut Session,
     _: &FrameHead,

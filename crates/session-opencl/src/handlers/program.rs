@@ -31,7 +31,7 @@ use crate::state::Session;
 
 /// No code of a driver's.
 const NO_CODE: i32 = i32::MAX;
-/// `CL_BUILD_ERROR`.
+/// `CL_BUILD_ERROR`: the last build of the program failed.
 const BUILD_ERROR: i32 = -2;
 
 /// A C string out of bytes of a message.

@@ -53,7 +53,7 @@ impl RecordedFrame {
     }
 }
 
-/// One object.
+/// What is kept of one live object: how it was made, and what was set of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) made: RecordedFrame,
@@ -77,7 +77,7 @@ impl Entry {
     }
 }
 
-/// All entries.
+/// Every entry of a session's journal.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     /// By id; parts of a device all have the frame that made them.

@@ -34,15 +34,15 @@ use crate::memory::svm_placement;
 use crate::objects::object::Object;
 use crate::state::Session;
 
-/// `CL_PROGRAM_BUILD_LOG`.
+/// `CL_PROGRAM_BUILD_LOG`, asked of a program for a device.
 const BUILD_LOG: u32 = 0x1183;
-/// `CL_KERNEL_WORK_GROUP_SIZE`.
+/// `CL_KERNEL_WORK_GROUP_SIZE`: the most items of a group of the kernel.
 const KERNEL_GROUP: u32 = 0x11b0;
-/// `CL_KERNEL_LOCAL_MEM_SIZE`.
+/// `CL_KERNEL_LOCAL_MEM_SIZE`: bytes of local memory that the kernel uses.
 const KERNEL_LOCAL: u32 = 0x11b2;
-/// `CL_DEVICE_MAX_WORK_ITEM_SIZES`.
+/// `CL_DEVICE_MAX_WORK_ITEM_SIZES`: the most items of a group in each dimension.
 const DEVICE_ITEMS: u32 = 0x1005;
-/// `CL_DEVICE_LOCAL_MEM_SIZE`.
+/// `CL_DEVICE_LOCAL_MEM_SIZE`: bytes of local memory of the device.
 const DEVICE_LOCAL: u32 = 0x1023;
 
 /// Allocations at other addresses that are held while a driver is asked again.
@@ -60,9 +60,9 @@ pub(crate) enum RebuildError {
     /// The driver does not make something again.
     #[error("the driver here answers {code} to {message}, which succeeded before")]
     Refused {
-        /// The message.
+        /// The name of the message that was replayed.
         message: &'static str,
-        /// Its answer.
+        /// The code that the driver answered.
         code: Code,
     },
     /// A program does not build here.
@@ -70,7 +70,7 @@ pub(crate) enum RebuildError {
     Build {
         /// The driver's answer.
         code: Code,
-        /// Its log.
+        /// The build log of the driver.
         log: String,
     },
     /// It was made of the outline of another session, or of this one before something of it ended.
@@ -89,7 +89,7 @@ pub(crate) enum RebuildError {
         "{size} bytes of fine-grained shared virtual memory are the program's own memory, which only processors of its machine can use: the context cannot have other devices here"
     )]
     FineGrained {
-        /// Bytes.
+        /// The length of the allocation in bytes.
         size: u64,
     },
     /// The driver gives other addresses.
@@ -97,15 +97,15 @@ pub(crate) enum RebuildError {
         "shared virtual memory of {size} bytes was at {was:#x}, and the driver here does not give that address: memory of the program may point there, so it cannot go on here"
     )]
     Moved {
-        /// Bytes.
+        /// The length of the allocation in bytes.
         size: u64,
-        /// Before.
+        /// The address that the program knows.
         was: u64,
     },
     /// Launches that the program makes would fail.
     #[error("the kernel {kernel} was launched with groups of {had}, and {device} has at most {most}")]
     Groups {
-        /// Its name.
+        /// The name of the kernel.
         kernel: String,
         /// What it was launched with.
         had: String,
@@ -117,13 +117,13 @@ pub(crate) enum RebuildError {
     /// Its local memory does not fit.
     #[error("the kernel {kernel} uses {had} bytes of local memory, and {device} has {most}")]
     Local {
-        /// Its name.
+        /// The name of the kernel.
         kernel: String,
-        /// Bytes.
+        /// Bytes of local memory that the kernel uses.
         had: u64,
         /// The device here.
         device: String,
-        /// Bytes.
+        /// Bytes of local memory that the device has.
         most: u64,
     },
 }

@@ -41,7 +41,7 @@ const CREATING_OPCODES: [u16; 8] = [
 #[derive(Debug)]
 pub(super) struct DeviceBasis {
     pub(super) assignment: Assignment,
-    /// The machine's.
+    /// The platforms of this machine.
     pub(super) here: Vec<Platform>,
 }
 

@@ -41,14 +41,14 @@ pub(crate) enum SaveError {
     /// The driver does not answer what must be known.
     #[error("the driver answers {code} when asked about {what}")]
     Driver {
-        /// What.
+        /// What the driver was asked about.
         what: &'static str,
-        /// Its answer.
+        /// The code that the driver answered.
         code: Code,
     },
 }
 
-/// Gathers records.
+/// Gathers the records of a state.
 #[derive(Default)]
 struct RecordSet {
     records: Vec<Record>,

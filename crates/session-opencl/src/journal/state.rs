@@ -50,9 +50,9 @@ pub(crate) struct Platform {
 pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) driver: String,
-    /// `CL_DEVICE_TYPE_…`.
+    /// The type of the device, as `CL_DEVICE_TYPE` has its bits.
     pub(crate) kind: u64,
-    /// `CL_DEVICE_ADDRESS_BITS`.
+    /// `CL_DEVICE_ADDRESS_BITS` of the device: 32 or 64.
     pub(crate) bits: u32,
     /// Whether a context has it, or a part of it.
     pub(crate) is_used: bool,
@@ -65,7 +65,7 @@ pub(crate) struct Event {
     pub(crate) context: u32,
     /// Above 0: one that the program has not set yet.
     pub(crate) status: i32,
-    /// By `CL_PROFILING_COMMAND_…`.
+    /// Times in nanoseconds, by `CL_PROFILING_COMMAND_…`.
     pub(crate) times: BTreeMap<u32, u64>,
 }
 

@@ -46,7 +46,7 @@ impl PinnedBuffer {
         (held, device): (ObjectRef, cl_device_id),
         (start, size): (*mut void, usize),
     ) -> Result<Self, Code> {
-        /// `CL_MEM_READ_WRITE`.
+        /// `CL_MEM_READ_WRITE`: kernels read and write the buffer.
         const READ_WRITE: u64 = 1;
         let context = cl_context(held.object().handle);
         let queue = make!(api, clCreateCommandQueue(context, device, 0))?;

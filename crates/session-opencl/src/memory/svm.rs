@@ -17,7 +17,7 @@ pub(crate) const PAGE: u64 = 4096;
 /// addresses are free in programs, which see them.
 pub(crate) const ZONE: Range<u64> = 0x6000_0000_0000..0x7000_0000_0000;
 
-/// One allocation.
+/// One allocation of shared virtual memory.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     /// Bytes that the program may use.

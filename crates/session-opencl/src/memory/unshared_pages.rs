@@ -37,7 +37,7 @@ pub(crate) struct Apart {
     range: Range<u64>,
     /// Where all of the file is mapped once more.
     view: usize,
-    /// By address.
+    /// Blocks that are the worker's alone, by address.
     blocks: Mutex<BTreeMap<u64, BufferMemory>>,
 }
 
@@ -235,7 +235,7 @@ impl ReadyPages {
 /// Has pages ready for so many pieces.
 pub(super) struct PageAllocation {
     pub(super) ready: Arc<ReadyPages>,
-    /// How many.
+    /// How many pieces of pages are made ready.
     pub(super) pieces: usize,
 }
 

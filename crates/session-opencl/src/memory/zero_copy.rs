@@ -94,7 +94,7 @@ impl Session {
 impl Copier {
     /// Whether the driver writes to memory that a buffer is made over, rather than to a copy of its own.
     fn writes_to(&self, page: *mut void, sign: u64) -> Result<bool, Code> {
-        /// `CL_MEM_READ_WRITE`.
+        /// `CL_MEM_READ_WRITE`: kernels read and write the buffer.
         const READ_WRITE: u64 = 1;
         let flags = READ_WRITE | MEM_USE_HOST_PTR;
         let memory = make!(self.api, clCreateBuffer(self.context, flags, PAGE as usize, page))?;

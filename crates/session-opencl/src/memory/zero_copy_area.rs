@@ -33,7 +33,7 @@ pub(crate) struct ZeroCopyArea {
     file: OwnedFd,
     /// Where in the file it begins.
     offset: u64,
-    /// Its address.
+    /// The address of its first byte in this process.
     start: usize,
     books: Mutex<AreaState>,
 }

@@ -22,7 +22,7 @@ const KINDS: usize = 10;
 /// By kind and number.
 type Entries = [Vec<Option<LeakedRef>>; KINDS];
 
-/// All objects.
+/// Every object of a session, by its id.
 #[derive(Default)]
 pub(crate) struct Objects {
     entries: Mutex<Entries>,

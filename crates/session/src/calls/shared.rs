@@ -18,7 +18,7 @@ use crate::memory::reclaim::Reclaim;
 
 /// Shared by all threads of a session.
 pub struct Shared {
-    /// The driver.
+    /// The CUDA driver that the session calls.
     pub(crate) driver: Arc<Driver>,
     /// Host functions that are due.
     pub(crate) upcalls: Upcalls,

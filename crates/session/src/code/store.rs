@@ -27,7 +27,7 @@ pub(crate) type Hash = [u8; 32];
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     folder: PathBuf,
-    /// Bytes.
+    /// The most bytes that the kept images may take on disk.
     limit: u64,
 }
 

@@ -55,7 +55,7 @@ pub(super) struct GraphMemory {
 /// What is recorded behind each launch in a context.
 pub(super) struct LaunchEnd {
     pub(super) event: CUevent,
-    /// Wire id.
+    /// The program's wire id of the context.
     pub(super) context: u32,
 }
 

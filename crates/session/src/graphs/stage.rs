@@ -185,7 +185,7 @@ mod tests {
 
     /// Memory that a context has left behind may be another process's, at the same addresses.
     #[test]
-    fn stages_go_with_their_context_and_are_freed_by_nobody_else() {
+    fn stages_go_with_their_context_and_are_freed_by_no_other_thread() {
         let (driver, _turn) = soft::driver();
         let stages = Stages::default();
         let held = stages.make(&driver, 1, 7, SIZE).unwrap();

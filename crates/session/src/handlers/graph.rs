@@ -60,7 +60,7 @@ pub(crate) fn kdGraphArguments(session: &mut Session, head: &FrameHead, message:
     Ok(CUresult::SUCCESS)
 }
 
-/// Launches.
+/// Launches an executable graph in a stream.
 pub(crate) fn kdGraphLaunch(session: &mut Session, head: &FrameHead, message: kdGraphLaunch) -> Enqueued {
     let stream: CUstream = session.handle(head, message.stream)?;
     let context = session.owner_of_stream(message.stream)?;

@@ -21,7 +21,7 @@ use crate::handlers::{Called, Enqueued, done};
 use crate::objects::green_context::Green;
 use crate::state::Session;
 
-/// `CU_DEV_RESOURCE_TYPE_SM`.
+/// `CU_DEV_RESOURCE_TYPE_SM`: a resource of multiprocessors.
 const MULTIPROCESSORS: u32 = 1;
 
 /// How a resource is split.

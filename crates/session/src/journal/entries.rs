@@ -16,7 +16,7 @@ use super::library_use::LibraryUse;
 use super::stream_highwater::StreamHighwater;
 use super::tombstones::{Tombstone, Tombstones};
 
-/// All entries.
+/// Every entry of a session's journal, by kind and id.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     /// Of what programs make and end all the time.
@@ -219,7 +219,7 @@ impl Journal {
     }
 }
 
-/// What ends.
+/// What ends with a message, and what stays of it for a replay.
 impl Journal {
     /// A context, module or library was ended by a frame.
     pub(super) fn end_code(&mut self, kind: Kind, id: u64, head: &FrameHead, payload: &[u8]) {

@@ -38,7 +38,7 @@ pub(crate) enum Kind {
     Array,
     /// By its number and context.
     Texture,
-    /// The same.
+    /// A surface object, by its number and context.
     Surface,
     /// Access from the current context to another one's memory.
     Peer,
@@ -142,7 +142,7 @@ pub(crate) struct RareFields {
     pub(crate) given_up: Option<Frame>,
 }
 
-/// One object.
+/// What is kept of one live object: its frame, and what few objects have.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) made: Frame,
@@ -181,7 +181,7 @@ pub(super) enum Place {
     Sparse(usize),
 }
 
-/// One id.
+/// The range that holds one id alone.
 pub(crate) fn only(id: u64) -> Range<u64> {
     id..id.saturating_add(1)
 }

@@ -20,7 +20,7 @@ pub enum JournalError {
     /// A kernel failed in a context, which is of no use from then on.
     #[error("context {context} of the program is in error {code}: what it held is lost, so it cannot be saved")]
     Faulted {
-        /// Wire id.
+        /// The program's wire id of the context.
         context: u32,
         /// The driver's `CUresult`.
         code: u32,
@@ -32,15 +32,15 @@ pub enum JournalError {
     GraphEvent {
         /// The program's number.
         exec: u32,
-        /// Wire id.
+        /// The program's wire id of the event.
         event: u32,
     },
     /// The driver does not answer what must be known.
     #[error("the driver answers {code} when asked about {what}")]
     Driver {
-        /// What.
+        /// What the driver was asked about.
         what: &'static str,
-        /// Its `CUresult`.
+        /// The `CUresult` that the driver answered.
         code: u32,
     },
 }
@@ -63,13 +63,13 @@ pub enum RebuildError {
     /// An image is missing.
     #[error("image {number} of a module is missing")]
     Image {
-        /// Its number.
+        /// The number of the image in the state, from 0.
         number: u32,
     },
     /// The driver does not make something again.
     #[error("the driver here answers {code} to {message}, which succeeded before")]
     Refused {
-        /// The message.
+        /// The name of the message that was replayed.
         message: &'static str,
         /// The driver's `CUresult`.
         code: u32,
@@ -80,7 +80,7 @@ pub enum RebuildError {
         MEMORY_TIMEOUT.as_secs()
     )]
     NoMemory {
-        /// The message.
+        /// The name of the message that was replayed.
         message: &'static str,
     },
     /// The driver does not take code that another took.
@@ -89,7 +89,7 @@ pub enum RebuildError {
          kind of GPU that comes without its text: restore with the driver and GPU that the image was made with"
     )]
     Code {
-        /// The message.
+        /// The name of the message that was replayed.
         message: &'static str,
         /// The driver's `CUresult`.
         code: u32,
@@ -99,17 +99,17 @@ pub enum RebuildError {
         "{what} was {was:#x} and would be {is:#x} now: memory of the program may point there, so it cannot go on here"
     )]
     Moved {
-        /// What.
+        /// What moved: a variable, a texture object, a handle.
         what: String,
-        /// Before.
+        /// The number or address that the program was told.
         was: u64,
-        /// Now.
+        /// The number or address that the driver gives now.
         is: u64,
     },
     /// A function takes other parameters.
     #[error("the function {function} has other parameters here than before")]
     Parameters {
-        /// Its name.
+        /// The name of the function.
         function: String,
     },
 }

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-/// All uses.
+/// First uses of libraries and first launches of kernels, by context.
 #[derive(Debug, Default)]
 pub(crate) struct LibraryUse {
     /// Number of the first frame that used a library in a context.

@@ -33,7 +33,7 @@ use crate::state::Session;
 /// The state of a session, and the images that it names by number.
 #[derive(Debug, Default)]
 pub struct Saved {
-    /// For [`Session::rebuild`].
+    /// The encoded state that [`Session::rebuild`] reads.
     pub state: Vec<u8>,
     /// Images of modules and libraries, each once.
     pub images: Vec<Arc<OwnedImage>>,
@@ -41,7 +41,7 @@ pub struct Saved {
     pub sharing: Sharing,
 }
 
-/// Gathers records.
+/// Gathers the records of a state, and the images that they name.
 #[derive(Default)]
 struct Gathered {
     records: Vec<(Kind, Record)>,

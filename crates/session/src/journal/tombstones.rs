@@ -40,7 +40,7 @@ impl Tombstone {
     }
 }
 
-/// All ghosts.
+/// Every ghost of a journal.
 #[derive(Debug, Default)]
 pub(super) struct Tombstones {
     /// In the order in which they ended.

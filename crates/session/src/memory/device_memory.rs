@@ -21,7 +21,7 @@ use crate::memory::stand_in::StandIns;
 #[derive(Debug)]
 pub struct DeviceMemory {
     map: AddressMap,
-    /// By ordinal.
+    /// Grown pieces of each device's arena, by the device's ordinal.
     devices: Vec<Chunks<()>>,
     /// Devices that may touch each device's memory, itself first.
     friends: Vec<Vec<i32>>,

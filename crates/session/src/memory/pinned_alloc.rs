@@ -62,7 +62,7 @@ impl PinnedAlloc {
         self.start
     }
 
-    /// Bytes.
+    /// The length of the mapping in bytes.
     pub(crate) fn size(&self) -> usize {
         self.size
     }

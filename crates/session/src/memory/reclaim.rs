@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_server_there_is_nobody_to_plead_with() {
+    fn without_a_server_there_is_no_session_to_ask() {
         assert_eq!(Reclaim::default().send_request(0), None);
     }
 

@@ -18,7 +18,7 @@ use katydid_wire::sharing::Sharing;
 
 use crate::device::ask::ask;
 
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: a handle that travels as a file descriptor.
 pub(crate) const FILE_DESCRIPTOR: u32 = 1;
 
 /// What can be lent.
@@ -49,7 +49,7 @@ pub(crate) struct Loans {
     pub(crate) loans: Vec<Loan>,
 }
 
-/// The books.
+/// What a session lends to, and borrows from, other sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     /// The incarnations of its job that an image's session was told of, the present one first. They count more than those in

@@ -11,8 +11,7 @@ use katydid_arena::GRANULARITY;
 use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 use katydid_driver::Driver;
 
-use crate::memory::device_block::create;
-use crate::memory::device_block::open;
+use crate::memory::device_block::{create, open};
 
 /// Bytes of the blocks, the largest first. A driver maps a block whole or not at all (801 otherwise, driver 580.159.04), so
 /// that a range of any size takes several kinds of them.

@@ -17,7 +17,7 @@ const MAX_ARRAYS: usize = 1 << 20;
 pub(crate) enum ArrayObject {
     /// An array of its own.
     Array(CUarray),
-    /// A mipmap.
+    /// A mipmapped array, with all of its levels.
     Mipmap(CUmipmappedArray),
     /// A level of the mipmap with this id.
     Level(CUarray, u32),

@@ -19,7 +19,7 @@ pub(super) use katydid_session_core::CHUNK_BYTES;
 pub(super) enum AreaLocation {
     /// Device memory at addresses in a row.
     Linear(u64),
-    /// Texels.
+    /// The texels of an array, or of a level of a mipmap.
     Texels(Texels),
     /// One variable after the other: address and size of each.
     Variables(Vec<(u64, u64)>),
@@ -39,7 +39,7 @@ pub(super) struct Texels {
     pub(super) height: u64,
 }
 
-/// An area.
+/// One range of memory with contents.
 #[derive(Debug)]
 pub(super) struct Area {
     /// What the image says of it, without the chunks.
@@ -58,12 +58,12 @@ pub(super) enum WorkerMemory {
     Host(u64),
 }
 
-/// Which way.
+/// Which way contents are copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     /// Out of the area.
     Out,
-    /// Into it.
+    /// Into the area, from memory of the worker's.
     In,
 }
 

@@ -19,8 +19,7 @@ use katydid_session_core::{CaptureOptions, Progress};
 use super::area::{Area, AreaLocation, Direction, WorkerMemory};
 use super::areas::{AreaFilter, Areas, areas};
 use super::carrier::{Carrier, Streams};
-use super::contexts::Contexts;
-use super::contexts::Entered;
+use super::contexts::{Contexts, Entered};
 use super::error::{SnapshotError, refused};
 use super::hash::{GRAIN_BYTES, Hash, Known, RECORD, hashes, list};
 use super::history::PendingWrite;
@@ -62,7 +61,7 @@ pub(super) struct Captured {
     regions: Vec<Region>,
     records: Vec<u8>,
     pieces: Vec<Piece>,
-    /// By device.
+    /// Memory that pieces were copied to, by the device's ordinal.
     spare: BTreeMap<i32, Scratch>,
     aside: PrecopyState,
     changed: u64,

@@ -14,7 +14,7 @@ pub enum SnapshotError {
     Driver {
         /// What was tried.
         what: &'static str,
-        /// Its answer.
+        /// The `CUresult` that the driver answered.
         code: CUresult,
     },
     /// The program went on, and ruined a context from which contents were still to be fetched.
@@ -39,7 +39,7 @@ pub enum SnapshotError {
     System {
         /// What was tried.
         what: &'static str,
-        /// Its answer.
+        /// The error that the system answered.
         source: std::io::Error,
     },
     /// Code that allocates memory in kernels, on a driver that shows no thread that memory.
@@ -56,7 +56,7 @@ pub enum SnapshotError {
     Hidden {
         /// The module or library.
         code: String,
-        /// The variable.
+        /// The name of the variable.
         variable: String,
     },
     /// An image that cannot be looked through for variables.
@@ -72,7 +72,7 @@ pub enum SnapshotError {
     Array {
         /// The program's number of it.
         array: u32,
-        /// Why.
+        /// Why the memory cannot be copied.
         reason: &'static str,
     },
     /// A block whose memory is the host's.
@@ -98,11 +98,11 @@ pub enum SnapshotError {
     Absent {
         /// Kind of the region.
         kind: String,
-        /// Its name.
+        /// The name of the region.
         name: String,
-        /// Its length.
+        /// The length of the region in bytes.
         bytes: u64,
-        /// Its address.
+        /// The address where the region begins.
         address: u64,
     },
     /// Memory of the rebuilt session that the image knows nothing of.
@@ -110,7 +110,7 @@ pub enum SnapshotError {
     Unknown {
         /// Kind of the region.
         kind: String,
-        /// Its name.
+        /// The name of the region.
         name: String,
     },
     /// A variable came back elsewhere.
@@ -121,7 +121,7 @@ pub enum SnapshotError {
     Moved {
         /// The module or library.
         code: String,
-        /// The variable.
+        /// The name of the variable.
         variable: String,
         /// Its address in the image.
         before: u64,
@@ -136,7 +136,7 @@ pub enum SnapshotError {
     Pointed {
         /// The module or library.
         code: String,
-        /// The variable.
+        /// The name of the variable.
         variable: String,
         /// Its address in the image.
         before: u64,
@@ -144,7 +144,7 @@ pub enum SnapshotError {
         now: u64,
         /// What holds the pointer.
         place: String,
-        /// The pointer.
+        /// The word that may be a pointer to the variable.
         word: u64,
     },
     /// Code was put elsewhere, and so were functions whose addresses memory may hold.

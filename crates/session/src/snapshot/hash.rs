@@ -52,7 +52,7 @@ impl HashKernel {
         Ok(Self { function, seed })
     }
 
-    /// The seed.
+    /// The seed of the hash, drawn once a worker.
     pub(crate) fn seed(&self) -> u64 {
         self.seed
     }

@@ -18,8 +18,7 @@ use katydid_wire::companion::MovedVariable;
 use katydid_wire::message::{kdForeignMap, kdMemoryBorrow, message_name};
 
 use super::areas::CodeRecord;
-use super::code::CODE;
-use super::code::FoundVariable;
+use super::code::{CODE, FoundVariable};
 use super::error::SnapshotError;
 use super::zeros::Zeros;
 use crate::journal::records_of;
@@ -98,7 +97,7 @@ pub(super) fn packed(record: &CodeRecord, displaced: &[DisplacedVariable]) -> Ve
 
 /// Where variables lay.
 struct Ranges<'a> {
-    /// By address.
+    /// The variables, in the order of their old addresses.
     all: Vec<&'a DisplacedVariable>,
     first: u64,
     last: u64,

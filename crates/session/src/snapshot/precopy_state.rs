@@ -14,7 +14,7 @@ pub(super) struct PrecopyState(Arc<Mutex<Precopied>>);
 /// Memory to copy to, and what is in the image ahead of time.
 #[derive(Debug, Default)]
 pub(super) struct Precopied {
-    /// By device.
+    /// Memory to copy to, by the device's ordinal.
     pub(super) spare: BTreeMap<i32, Scratch>,
     pub(super) names: Names,
     /// What was used to bring it there: the program's memory at addresses of ours, and where hashes were computed.

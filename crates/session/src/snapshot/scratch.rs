@@ -12,8 +12,7 @@ use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 use katydid_driver::Driver;
 
 use crate::device::ask::ask;
-use crate::memory::device_block::access;
-use crate::memory::device_block::create;
+use crate::memory::device_block::{access, create};
 
 /// Where addresses are asked for: between the last place of the pinned arena and that of managed memory.
 const ADDRESS_HINT: u64 = 0x4800_0000_0000;
@@ -103,7 +102,7 @@ impl Scratch {
         unsafe { self.driver.cuMemSetAccess(address, length, &raw const grant, 1) }.ok()
     }
 
-    /// First address.
+    /// The first address of the range.
     pub(super) fn start(&self) -> u64 {
         self.start
     }

@@ -38,7 +38,7 @@ pub(super) struct ChunkLoad<'a> {
 pub(super) struct Transfer<'a> {
     pub(super) driver: &'a Arc<Driver>,
     pub(super) carriers: &'a [Carrier],
-    /// Of contexts.
+    /// The worker's own streams, one entry for each context.
     pub(super) streams: &'a [Streams],
     pub(super) progress: &'a Progress,
     /// Has registered memory, and gets it back; without, it goes at the end, for which the GPU had better be at rest.

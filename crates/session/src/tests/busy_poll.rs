@@ -66,7 +66,7 @@ fn what_a_query_refuses_is_left_to_the_call() {
 
 /// `CU_CTX_SCHED_SPIN`, and `CU_CTX_SCHED_BLOCKING_SYNC` with `CU_CTX_MAP_HOST`.
 #[test]
-fn nobody_looks_for_a_program_that_waits_asleep() {
+fn a_program_that_waits_asleep_is_not_polled_for() {
     let mut stage = stage();
     stage.session.main_loop.busy_poll.may_spin = true;
     note_schedule_flags(&mut stage.session.main_loop.busy_poll, 1);

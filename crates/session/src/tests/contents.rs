@@ -360,7 +360,7 @@ fn what_a_look_ahead_reads_is_not_given_back_before_its_end() {
 }
 
 #[test]
-fn memory_that_was_taken_for_a_snapshot_is_given_back_when_nobody_takes_one() {
+fn memory_that_was_taken_for_a_snapshot_is_given_back_when_none_is_taken() {
     let house = TestDriver::new();
     let (_folder, image, mut stage) = furnished(&house, Some(7));
     let writer = image.begin(Options::default()).unwrap();

@@ -73,7 +73,7 @@ fn an_event_is_of_the_context_of_the_stream() {
 }
 
 #[test]
-fn what_a_launch_reads_whose_end_nobody_will_tell_is_kept() {
+fn what_a_launch_reads_whose_end_is_never_told_is_kept() {
     let mut stage = begun();
     stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
     fail_next(CUresult::ERROR_INVALID_HANDLE);

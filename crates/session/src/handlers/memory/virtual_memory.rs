@@ -24,7 +24,7 @@ use crate::memory::stand_in::{block_for, map_over};
 use crate::memory::virtual_memory::Memory;
 use crate::state::Session;
 
-/// `CU_MEM_CREATE_USAGE_TILE_POOL`.
+/// `CU_MEM_CREATE_USAGE_TILE_POOL`: memory that backs sparse arrays.
 const TILE_POOL: u16 = 1;
 
 /// Pieces that a driver may have in stock: at 32 MiB each, a gibibyte, which is more than was seen.
