@@ -6,8 +6,8 @@
 //!
 //! | symbol | what it does |
 //! |---|---|
-//! | `katydid_softcuda_hold` | puts every running kernel aside and starts no other; returns when nothing runs |
-//! | `katydid_softcuda_save` | gives each launch that was put aside: context, stream, its state as bytes |
+//! | `katydid_softcuda_hold` | pauses every running kernel and starts no other; returns when nothing runs |
+//! | `katydid_softcuda_save` | gives each paused launch: context, stream, its state as bytes |
 //! | `katydid_softcuda_release` | lets everything go on |
 //! | `katydid_softcuda_continue` | puts a launch that was saved into a stream |
 //! | `katydid_softcuda_cancel` | ends every kernel at once; their contexts fail |
@@ -33,7 +33,7 @@ use crate::memory::{allocation, virtual_memory};
 use crate::sync::stream::LiveContext;
 use crate::sync::{hold, streams};
 
-/// Called with each launch that was put aside; anything but 0 ends the visit and is returned.
+/// Called with each paused launch; anything but 0 ends the visit and is returned.
 type Visit = unsafe extern "C" fn(user: *mut c_void, CUcontext, CUstream, state: *const u8, size: usize) -> CUresult;
 
 /// Panics stop here, as in every function of the driver API.

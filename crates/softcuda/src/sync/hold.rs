@@ -1,8 +1,9 @@
-//! Kernels that run, and those put aside in the middle.
+//! Kernels that run, and those paused in the middle.
 //!
-//! While everything is held, launches neither start nor go on: each puts its grid on the shelf and waits, and there it can
-//! be taken down as bytes. Streams stand behind their kernels meanwhile, so nothing that was submitted later overtakes.
-//! The lock here is taken by launches when they start, pause and end; running kernels look at their switch only.
+//! While everything is held, launches neither start nor go on. Each lists its grid as paused and waits; meanwhile a
+//! checkpoint can take the grid as bytes. Streams stand behind their kernels, so nothing that was submitted later
+//! overtakes. The lock here is taken by launches when they start, pause and end; running kernels look at their switch
+//! only.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,11 +20,11 @@ pub(crate) struct LaunchOrigin {
     pub(crate) stream: usize,
 }
 
-/// A grid that its launch and the shelf know; locked by the launch while it runs.
+/// A grid that its launch and the list of paused launches know; locked by the launch while it runs.
 type SharedGrid = Arc<Mutex<Grid>>;
 
-/// A launch that was put aside.
-struct Aside {
+/// A launch that waits, at its start or in the middle.
+struct PausedLaunch {
     origin: LaunchOrigin,
     grid: SharedGrid,
     switch: Arc<Switch>,
@@ -31,16 +32,18 @@ struct Aside {
 
 /// All launches whose turn has come, by numbers that grow.
 #[derive(Default)]
-struct Shelf {
+struct Launches {
+    /// No kernel may start or go on.
     held: bool,
-    next: u64,
+    /// Number of the latest launch.
+    last: u64,
     /// Those that run, with what stops them.
     running: HashMap<u64, Arc<Switch>>,
-    /// Those that were put aside.
-    aside: BTreeMap<u64, Aside>,
+    /// Those that wait.
+    paused: BTreeMap<u64, PausedLaunch>,
 }
 
-static SHELF: LazyLock<Mutex<Shelf>> = LazyLock::new(Mutex::default);
+static LAUNCHES: LazyLock<Mutex<Launches>> = LazyLock::new(Mutex::default);
 /// Told when a launch stops running, when the hold ends, and when a switch was thrown.
 static CHANGED: Condvar = Condvar::new();
 /// Warp instructions of all launches.
@@ -50,7 +53,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a grid to its end, or to its fault; puts it aside whenever everything is held.
+/// Runs a grid to its end, or to its fault; pauses it whenever everything is held.
 pub(crate) fn run(
     origin: LaunchOrigin,
     grid: Grid,
@@ -59,9 +62,9 @@ pub(crate) fn run(
     switch: &Arc<Switch>,
 ) -> Result<(), Fault> {
     let number = {
-        let mut shelf = lock(&SHELF);
-        shelf.next += 1;
-        shelf.next
+        let mut launches = lock(&LAUNCHES);
+        launches.last += 1;
+        launches.last
     };
     let grid = Arc::new(Mutex::new(grid));
     loop {
@@ -72,71 +75,71 @@ pub(crate) fn run(
         EXECUTED.fetch_add(running.executed() - before, Ordering::Relaxed);
         drop(running);
         let paused = outcome == Ok(Progress::Paused);
-        stop(number, paused.then(|| Aside { origin, grid: Arc::clone(&grid), switch: Arc::clone(switch) }));
+        stop(number, paused.then(|| PausedLaunch { origin, grid: Arc::clone(&grid), switch: Arc::clone(switch) }));
         if outcome? == Progress::Done {
             return Ok(());
         }
     }
 }
 
-/// Takes a launch from those that run; one that goes on later is on the shelf at the same moment, so that a thread that holds
-/// everything finds it there.
-fn stop(number: u64, aside: Option<Aside>) {
-    let mut shelf = lock(&SHELF);
-    shelf.running.remove(&number);
-    shelf.aside.extend(aside.map(|aside| (number, aside)));
-    drop(shelf);
+/// Takes a launch from those that run. One that goes on later is listed as paused at the same moment, so that a thread
+/// that holds everything finds it there.
+fn stop(number: u64, paused: Option<PausedLaunch>) {
+    let mut launches = lock(&LAUNCHES);
+    launches.running.remove(&number);
+    launches.paused.extend(paused.map(|paused| (number, paused)));
+    drop(launches);
     CHANGED.notify_all();
 }
 
-/// Counts a launch as running; waits on the shelf before, as long as everything is held and the launch is not to end.
+/// Counts a launch as running; waits as paused before, as long as everything is held and the launch is not to end.
 fn start(number: u64, origin: LaunchOrigin, grid: &SharedGrid, switch: &Arc<Switch>) {
-    let mut shelf = lock(&SHELF);
-    if shelf.held {
-        shelf.aside.insert(number, Aside { origin, grid: Arc::clone(grid), switch: Arc::clone(switch) });
-        let waits = |shelf: &mut Shelf| shelf.held && switch.request() != Request::Cancel;
-        shelf = CHANGED.wait_while(shelf, waits).unwrap_or_else(PoisonError::into_inner);
+    let mut launches = lock(&LAUNCHES);
+    if launches.held {
+        launches.paused.insert(number, PausedLaunch { origin, grid: Arc::clone(grid), switch: Arc::clone(switch) });
+        let waits = |launches: &mut Launches| launches.held && switch.request() != Request::Cancel;
+        launches = CHANGED.wait_while(launches, waits).unwrap_or_else(PoisonError::into_inner);
     }
-    shelf.aside.remove(&number);
+    launches.paused.remove(&number);
     // A launch that ended just when it was asked to pause has left the request behind.
     switch.resume();
-    shelf.running.insert(number, Arc::clone(switch));
+    launches.running.insert(number, Arc::clone(switch));
 }
 
 /// Holds everything: returns when no kernel runs. That takes each thread `Switch::LATENCY` instructions at most.
 pub(crate) fn hold() {
-    let mut shelf = lock(&SHELF);
-    shelf.held = true;
-    shelf.running.values().for_each(|switch| switch.pause());
-    drop(CHANGED.wait_while(shelf, |shelf| !shelf.running.is_empty()).unwrap_or_else(PoisonError::into_inner));
+    let mut launches = lock(&LAUNCHES);
+    launches.held = true;
+    launches.running.values().for_each(|switch| switch.pause());
+    drop(CHANGED.wait_while(launches, |launches| !launches.running.is_empty()).unwrap_or_else(PoisonError::into_inner));
 }
 
 /// Lets everything go on.
 pub(crate) fn release() {
-    lock(&SHELF).held = false;
+    lock(&LAUNCHES).held = false;
     CHANGED.notify_all();
 }
 
 /// Ends every launch whose turn has come, wherever it is.
 pub(crate) fn cancel() {
-    let shelf = lock(&SHELF);
-    let aside = shelf.aside.values().map(|aside| &aside.switch);
-    shelf.running.values().chain(aside).for_each(|switch| switch.cancel());
-    drop(shelf);
+    let launches = lock(&LAUNCHES);
+    let paused = launches.paused.values().map(|paused| &paused.switch);
+    launches.running.values().chain(paused).for_each(|switch| switch.cancel());
+    drop(launches);
     CHANGED.notify_all();
 }
 
-/// Launches on the shelf look at their switches again.
+/// Paused launches look at their switches again.
 pub(crate) fn wake() {
     // A thread that looked at its switch before it was thrown is waiting once the lock is free.
-    drop(lock(&SHELF));
+    drop(lock(&LAUNCHES));
     CHANGED.notify_all();
 }
 
-/// The state of every launch that was put aside, in the order in which their turns came.
+/// The state of every paused launch, in the order in which their turns came.
 pub(crate) fn states() -> Vec<(LaunchOrigin, Vec<u8>)> {
-    let shelf = lock(&SHELF);
-    shelf.aside.values().map(|aside| (aside.origin, lock(&aside.grid).to_bytes())).collect()
+    let launches = lock(&LAUNCHES);
+    launches.paused.values().map(|paused| (paused.origin, lock(&paused.grid).to_bytes())).collect()
 }
 
 /// Warp instructions that kernels of this process have run.
