@@ -28,7 +28,7 @@ use katydid_wire::opencl::{IN_HOST, IN_SVM, id, kind, list};
 const HOST: u64 = 0x3000_0000_0000;
 const HOST_BYTES: u64 = 1 << 20;
 /// Longest that an answer may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// In place of a byte: the next ones are the field.
 const WILD: u8 = 0xee;
 /// Most bytes of data in a frame.
@@ -134,7 +134,7 @@ impl Answers {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let is_missing = |list: &mut Vec<(u64, Vec<u8>)>| list.iter().all(|(other, _)| *other != sequence);
         let (mut list, timeout) =
-            self.has_come.wait_timeout_while(list, PATIENCE, is_missing).unwrap_or_else(PoisonError::into_inner);
+            self.has_come.wait_timeout_while(list, TEST_TIMEOUT, is_missing).unwrap_or_else(PoisonError::into_inner);
         assert!(!timeout.timed_out(), "frame {sequence} is not answered");
         list.pop().map(|(_, payload)| payload).unwrap_or_default()
     }
@@ -445,7 +445,7 @@ impl<'a> Program<'a> {
     fn settle(&mut self) {
         let is_lent =
             |session: &mut Session| matches!(Checkpointable::check_idle(session), Err(QuiesceError::Calls { .. }));
-        for _ in 0..PATIENCE.as_millis() {
+        for _ in 0..TEST_TIMEOUT.as_millis() {
             if !self.maker.lends || !is_lent(&mut self.session) {
                 return;
             }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::commands::katydid;
 use crate::places::Places;
 use crate::program::{self, Outcome};
-use crate::watch::PATIENCE;
+use crate::watch::WAIT_TIMEOUT;
 
 /// `katydid certs` failed.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +53,7 @@ impl Certs {
 
 fn run(places: &Places, arguments: &[&str]) -> Result<Outcome, CertsError> {
     let failed = |log: String| CertsError { log };
-    let outcome = program::run(&mut katydid(places, arguments), PATIENCE).map_err(|error| failed(error.to_string()))?;
+    let outcome =
+        program::run(&mut katydid(places, arguments), WAIT_TIMEOUT).map_err(|error| failed(error.to_string()))?;
     if outcome.status.success() { Ok(outcome) } else { Err(failed(outcome.errors())) }
 }

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_reached_in_silence_and_nobody_breaks_it() {
+    fn no_peer_is_reached_in_silence_and_none_breaks_it() {
         let silence = Silence::new().unwrap();
         assert_eq!(TcpStream::connect(silence.address()).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(TcpListener::bind(silence.address()).unwrap_err().kind(), io::ErrorKind::AddrInUse);

@@ -21,7 +21,7 @@ use crate::deadline::Deadline;
 use crate::places::Places;
 use crate::program::{self, Outcome, ProgramError, Running};
 use crate::server::{Server, ask};
-use crate::watch::{self, PATIENCE, runs};
+use crate::watch::{self, WAIT_TIMEOUT, runs};
 use crate::way::Way;
 
 /// Tells a program the frames at which it holds itself.
@@ -31,7 +31,7 @@ const FAULT_VARIABLE: &str = "KATYDID_FAULT";
 /// The status of `katydid run` when its program ended with a checkpoint.
 pub const STOPPED: i32 = 75;
 /// How often a job is looked at.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Folders of one test: where its jobs are found, and its images. Nothing else is in there, so that debris shows.
 #[derive(Debug)]
@@ -240,7 +240,7 @@ impl<'a> Job<'a> {
     ///
     /// As [`Running::wait_for`].
     pub fn wait_for(&mut self, word: &str) -> Result<(), ProgramError> {
-        self.running.wait_for(word, PATIENCE)
+        self.running.wait_for(word, WAIT_TIMEOUT)
     }
 
     /// The control socket's view of it; none when nothing answers.
@@ -257,9 +257,9 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     ///
-    /// [`ProgramError::TooLong`] after [`PATIENCE`] without either.
+    /// [`ProgramError::TooLong`] after [`WAIT_TIMEOUT`] without either.
     pub fn holds_itself(&mut self) -> Result<bool, ProgramError> {
-        self.holds_itself_within(PATIENCE)
+        self.holds_itself_within(WAIT_TIMEOUT)
     }
 
     /// The same of a program that may compute for longer between two points.
@@ -270,7 +270,7 @@ impl<'a> Job<'a> {
     pub fn holds_itself_within(&mut self, limit: Duration) -> Result<bool, ProgramError> {
         let deadline = Deadline::after(limit);
         loop {
-            if self.view().is_some_and(|view| somebody_holds(&view)) {
+            if self.view().is_some_and(|view| has_holder(&view)) {
                 return Ok(true);
             }
             if self.running.has_ended()? {
@@ -279,7 +279,7 @@ impl<'a> Job<'a> {
             if deadline.is_over() {
                 return Err(self.running.too_long(limit));
             }
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
         }
     }
 
@@ -289,7 +289,7 @@ impl<'a> Job<'a> {
     ///
     /// [`ProgramError`] when `katydid checkpoint` itself does not end; whether it succeeded is in the outcome.
     pub fn checkpoint(&self, image: &Path, options: &[&str]) -> Result<Outcome, ProgramError> {
-        program::run(&mut self.checkpoint_command(image, options), PATIENCE)
+        program::run(&mut self.checkpoint_command(image, options), WAIT_TIMEOUT)
     }
 
     /// The command of [`Job::checkpoint`].
@@ -340,7 +340,7 @@ fn session_is_from_outside() -> bool {
     stat.rsplit(") ").next().and_then(|words| words.split(' ').nth(3)) == Some("0")
 }
 
-fn somebody_holds(view: &Value) -> bool {
+fn has_holder(view: &Value) -> bool {
     let members = view.get("members").and_then(Value::as_array);
     // One that is looked after already is not waiting for us.
     let busy = view.get("checkpoint").is_some_and(|checkpoint| !checkpoint.is_null());

@@ -17,7 +17,7 @@ use tempfile::{NamedTempFile, TempPath};
 use crate::deadline::Deadline;
 
 /// How often an awaited process is looked at.
-const LOOK: Duration = Duration::from_millis(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(3);
 
 /// How a program ended and what it said.
 #[derive(Debug)]
@@ -188,7 +188,7 @@ impl Running {
             if over {
                 return Err(self.too_long(limit));
             }
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
         }
     }
 
@@ -207,7 +207,7 @@ impl Running {
             if deadline.is_over() {
                 return Err(self.too_long(limit));
             }
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::certs::{Certs, CertsError};
 use crate::deadline::Deadline;
 use crate::gate::lasting_port;
 use crate::places::Places;
-use crate::watch::{self, NeverCame, PATIENCE};
+use crate::watch::{self, NeverCame, WAIT_TIMEOUT};
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
@@ -165,7 +165,7 @@ impl Server {
     }
 
     fn wait_until_it_answers(&mut self) -> Result<String, ServerError> {
-        let deadline = Deadline::after(PATIENCE);
+        let deadline = Deadline::after(WAIT_TIMEOUT);
         loop {
             if let Ok(view) = self.admin("/v1/server")
                 && let Some(tcp) = address_of(&view, "tcp://")
@@ -234,14 +234,14 @@ impl Server {
         sessions.ok_or_else(|| ServerError::Nonsense { request: "/v1/sessions".to_owned(), answer: view.to_string() })
     }
 
-    /// Ends it as an operator does; whether it ended by itself within [`PATIENCE`].
+    /// Ends it as an operator does; whether it ended by itself within [`WAIT_TIMEOUT`].
     ///
     /// # Errors
     ///
     /// [`ServerError::System`] when it cannot be waited for.
     pub fn stop(&mut self) -> Result<bool, ServerError> {
         self.signal(Signal::TERM);
-        let deadline = Deadline::after(PATIENCE);
+        let deadline = Deadline::after(WAIT_TIMEOUT);
         while !deadline.is_over() {
             if self.child.try_wait().map_err(system("wait"))?.is_some() {
                 return Ok(true);
@@ -255,7 +255,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`NeverCame`] after [`PATIENCE`].
+    /// [`NeverCame`] after [`WAIT_TIMEOUT`].
     pub fn workers_of(&self, count: usize) -> Result<Vec<u32>, NeverCame> {
         let mut workers = Vec::new();
         watch::until(&format!("a server with {count} sessions"), || {
@@ -290,7 +290,7 @@ impl Drop for Server {
 /// [`ServerError::System`] when nothing listens, [`ServerError::Nonsense`] for anything but JSON.
 pub fn ask(socket: &Path, method: &str, path: &str) -> Result<Value, ServerError> {
     let mut connection = UnixStream::connect(socket).map_err(system("reach the socket"))?;
-    connection.set_read_timeout(Some(PATIENCE)).map_err(system("set a time limit"))?;
+    connection.set_read_timeout(Some(WAIT_TIMEOUT)).map_err(system("set a time limit"))?;
     let request = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
     connection.write_all(request.as_bytes()).map_err(system("ask the socket"))?;
     let mut answer = String::new();

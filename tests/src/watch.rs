@@ -14,7 +14,7 @@ use crate::deadline::Deadline;
 use crate::places::Places;
 
 /// Long enough for anything that happens by itself, on an idle machine ([`Deadline`]).
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A state that did not come.
 #[derive(Debug, thiserror::Error)]
@@ -30,12 +30,12 @@ pub struct NeverCame {
 ///
 /// # Errors
 ///
-/// [`NeverCame`] after [`PATIENCE`].
+/// [`NeverCame`] after [`WAIT_TIMEOUT`].
 pub fn until(what: &str, mut state: impl FnMut() -> bool) -> Result<(), NeverCame> {
-    let deadline = Deadline::after(PATIENCE);
+    let deadline = Deadline::after(WAIT_TIMEOUT);
     while !state() {
         if deadline.is_over() {
-            return Err(NeverCame { what: what.to_owned(), limit: PATIENCE });
+            return Err(NeverCame { what: what.to_owned(), limit: WAIT_TIMEOUT });
         }
         sleep(Duration::from_millis(5));
     }

@@ -11,7 +11,7 @@ use katydid_tests::commands::katydid;
 use katydid_tests::places::Places;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
 /// A driver of a GPU that does not start.
@@ -24,7 +24,7 @@ const BROKEN: &str = "
 const NO_GPU: &str = "no GPU is used";
 
 fn run(command: &mut Command) -> Result<Outcome> {
-    Ok(program::run(command, PATIENCE)?)
+    Ok(program::run(command, WAIT_TIMEOUT)?)
 }
 
 fn program(places: &Places, name: &str) -> std::path::PathBuf {

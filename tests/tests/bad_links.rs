@@ -16,7 +16,7 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::places::Places;
 use katydid_tests::program::{self, Running};
 use katydid_tests::server::Server;
-use katydid_tests::watch::{PATIENCE, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, until};
 use katydid_tests::way::Way;
 use katydid_transport::Address;
 use proxy::{Direction, Network, Ways};
@@ -60,16 +60,16 @@ fn failed_copy(copies: &[&str], reasons: &[&str], fail: impl FnOnce(&[Ways]) -> 
     let limit = ["--link-timeout", if reasons == STALLED { "3s" } else { "10s" }];
     let mut command = fixture(network.address.to_string(), &limit, ["copies", SIZE]);
     let mut running = Running::start(&mut command, Stdio::null())?;
-    running.wait_for("ready", PATIENCE)?;
+    running.wait_for("ready", WAIT_TIMEOUT)?;
     fail(&network.ways())?;
-    let outcome = running.finish(PATIENCE)?;
+    let outcome = running.finish(WAIT_TIMEOUT)?;
     let (text, errors) = (outcome.text(), outcome.errors());
     let lost = CUresult::ERROR_DEVICE_UNAVAILABLE.0;
     let error = format!("error {lost} cudaErrorDevicesUnavailable\n");
     let is_it = |copy: &&str| text == format!("ready\n{copy}\n{error}{error}");
     ensure!(outcome.status.code() == Some(3) && copies.iter().any(is_it), "{}\n{text}{errors}", outcome.ending());
     ensure!(reasons.iter().any(|reason| errors.contains(reason)), "{errors}");
-    let next = program::run(&mut fixture(server.tcp().to_owned(), &[], ["count", "5"]), PATIENCE)?;
+    let next = program::run(&mut fixture(server.tcp().to_owned(), &[], ["count", "5"]), WAIT_TIMEOUT)?;
     ensure!(next.status.success() && next.text() == "5\n", "{}\n{}{}", next.ending(), next.text(), next.errors());
     Ok(())
 }

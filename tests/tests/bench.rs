@@ -13,7 +13,7 @@ use katydid_tests::way::Way;
 use serde_json::Value;
 
 /// It takes ten seconds on two cores that have nothing else to do.
-const PATIENCE: Duration = Duration::from_secs(900);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(900);
 /// What a quick run leaves out.
 const LEFT_OUT: [&str; 5] = ["256m", "1g", "objects", "sessions_64", "plain"];
 /// What is said of these where the rest has taken too long, as on a busy machine.
@@ -24,7 +24,7 @@ fn a_quick_run_measures_everything_on_every_way() -> Result<()> {
     let places = Places::of_this_test()?;
     let mut command = Command::new(places.katydid());
     command.args(["bench", "--quick", "--rounds", "1", "--driver", "soft", "--json"]);
-    let outcome = program::run(&mut command, PATIENCE)?;
+    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "it failed: {}", outcome.text());
     let json: Value = serde_json::from_slice(&outcome.stdout)?;
     let lines = json["not_measured"].as_array().map_or(&[][..], Vec::as_slice).iter().filter_map(Value::as_str);
@@ -62,7 +62,7 @@ fn programs_that_are_measured_tell_of_their_copies() -> Result<()> {
     let places = Places::of_this_test()?;
     let server = Server::start(&places, "soft", &[])?;
     let direct = Way::Direct { name: "soft", folder: Some(places.soft()) };
-    let ground = Ground { places, size: Size::Small, libraries: Vec::new(), limit: PATIENCE };
+    let ground = Ground { places, size: Size::Small, libraries: Vec::new(), limit: WAIT_TIMEOUT };
     for program in PROGRAMS.into_iter().filter(|program| !program.needs_gpu) {
         let natively = ground.run(&direct, program)?;
         ensure!(natively.work > 0.0 && natively.bytes_in > 0 && natively.bytes_out > 0, "{natively:?}");

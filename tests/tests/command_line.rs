@@ -11,7 +11,7 @@ use katydid_tests::commands::katydid;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
-use katydid_tests::watch::{PATIENCE, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, until};
 use katydid_tests::way::Way;
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Outcome> {
     let mut command = katydid(&places, arguments);
     // Of the user that runs the tests there may be a server in the config file.
     command.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME").envs(variables.iter().copied());
-    Ok(program::run(&mut command, PATIENCE)?)
+    Ok(program::run(&mut command, WAIT_TIMEOUT)?)
 }
 
 fn fixture() -> Result<String> {
@@ -57,11 +57,11 @@ fn a_full_server_is_3_and_one_line() -> Result<()> {
     let way = Way::through(&server)[0].clone();
     let mut command = way.command(&places, &places.program("fixture", Variant::Static));
     let mut first = Running::start(command.arg("idle"), Stdio::piped())?;
-    first.wait_for("ready", PATIENCE)?;
+    first.wait_for("ready", WAIT_TIMEOUT)?;
     is_refused(&running(&server.unix(), &[])?, 3, &["1 sessions", "--max-sessions"])?;
     is_refused(&running(server.tcp(), &[])?, 3, &["--max-sessions"])?;
     first.close_input();
-    first.finish(PATIENCE)?;
+    first.finish(WAIT_TIMEOUT)?;
     server.workers_of(0)?;
     ensure!(running(&server.unix(), &[])?.text().contains(RAN), "the server has room again");
     Ok(())
@@ -163,7 +163,7 @@ fn a_number_without_a_unit_is_no_time_anywhere() -> Result<()> {
     let way = Way::Direct { name: "shim", folder: Some(places.shim()) };
     let mut command = way.command(&places, Path::new(&fixture()?));
     command.args(["count", "1"]).env("KATYDID_SERVER", server.unix()).env("KATYDID_LINK_TIMEOUT", "60");
-    let outcome = program::run(&mut command, PATIENCE)?;
+    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(!outcome.status.success() && outcome.errors().contains("60s"), "{outcome:?}");
     Ok(())
 }
@@ -241,7 +241,7 @@ fn where_standard_output_is_the_programs_json_goes_to_a_file_or_descriptor() -> 
         &["trace", "--driver", "soft", "--json", "fd:5", "--", "sh", "-c", "echo out >&5 || echo shut"],
     );
     command.args(["-c", script, "sh"]).arg(&file).arg(line.get_program()).args(line.get_args());
-    let outcome = program::run(&mut command, PATIENCE)?;
+    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(outcome.text() == "shut\n", "{outcome:?}");
     let found: Value = serde_json::from_slice(&fs::read(&file)?)?;
     ensure!(found["calls"] == 0, "{found}");
@@ -281,7 +281,7 @@ fn a_variable_that_does_not_exist_is_named_once_with_the_nearest() -> Result<()>
     let way = Way::Direct { name: "shim", folder: Some(places.shim()) };
     let mut command = way.command(&places, Path::new(&fixture()?));
     command.args(["count", "1"]).env("KATYDID_SERVER", server.unix()).env(wrong, "1");
-    let outcome = program::run(&mut command, PATIENCE)?;
+    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{outcome:?}");
     ensure!(
         outcome.errors().matches(wrong).count() == 1 && outcome.errors().contains("KATYDID_SERVER"),
@@ -299,14 +299,14 @@ fn ps_lists_private_servers_and_all_jobs() -> Result<()> {
         fs::create_dir_all(runtime)?;
         let mut command = katydid(&places, &["run", "--driver", "soft", "--name", name, "--", &fixture()?, "idle"]);
         let mut running = Running::start(command.env("XDG_RUNTIME_DIR", runtime), Stdio::piped())?;
-        running.wait_for("ready", PATIENCE)?;
+        running.wait_for("ready", WAIT_TIMEOUT)?;
         Ok(running)
     };
     // The second one has another place for its folder, as one that was begun in another login has.
     let mut jobs = [start("listed", &home.path().join("a"))?, start("elsewhere", &home.path().join("b"))?];
     let ps = |arguments: &[&str]| -> Result<Outcome> {
         let mut command = katydid(&places, &[&["ps"], arguments].concat());
-        Ok(program::run(command.env("XDG_RUNTIME_DIR", home.path().join("a")), PATIENCE)?)
+        Ok(program::run(command.env("XDG_RUNTIME_DIR", home.path().join("a")), WAIT_TIMEOUT)?)
     };
     let found = document(&ps(&["--json"])?)?;
     let list = |name: &str| found[name].as_array().cloned().unwrap_or_default();
@@ -323,7 +323,7 @@ fn ps_lists_private_servers_and_all_jobs() -> Result<()> {
     ensure!(text.matches("listed").count() >= 2 && text.contains("running"), "{text}");
     jobs.iter_mut().for_each(Running::close_input);
     for job in jobs {
-        job.finish(PATIENCE)?;
+        job.finish(WAIT_TIMEOUT)?;
     }
     until("what has ended is not listed", || ps(&[]).is_ok_and(|outcome| !outcome.text().contains("listed")))?;
     Ok(())
@@ -343,7 +343,7 @@ fn ps_finds_servers_by_their_jobs_and_notes() -> Result<()> {
     let idle = |more: &[&str], runtime: &Path| -> Result<Running> {
         let mut command = katydid(&places, &[&["run"], more, &["--", &fixture()?, "idle"]].concat());
         let mut running = Running::start(command.env("XDG_RUNTIME_DIR", runtime), Stdio::piped())?;
-        running.wait_for("ready", PATIENCE)?;
+        running.wait_for("ready", WAIT_TIMEOUT)?;
         Ok(running)
     };
     let mut jobs = [
@@ -352,7 +352,7 @@ fn ps_finds_servers_by_their_jobs_and_notes() -> Result<()> {
     ];
     let names = |arguments: &[&str]| -> Result<Vec<String>> {
         let mut command = katydid(&places, &[&["ps", "--json"], arguments].concat());
-        let found = document(&program::run(command.env("XDG_RUNTIME_DIR", &here), PATIENCE)?)?;
+        let found = document(&program::run(command.env("XDG_RUNTIME_DIR", &here), WAIT_TIMEOUT)?)?;
         let sessions = found["sessions"].as_array().with_context(|| format!("{found}"))?;
         Ok(sessions.iter().filter_map(|session| session["name"].as_str().map(str::to_owned)).collect())
     };
@@ -363,7 +363,7 @@ fn ps_finds_servers_by_their_jobs_and_notes() -> Result<()> {
     ensure!(names(&["--server", &address])? == ["served"], "by the address of a server with --admin");
     jobs.iter_mut().for_each(Running::close_input);
     for job in jobs {
-        job.finish(PATIENCE)?;
+        job.finish(WAIT_TIMEOUT)?;
     }
     server.kill();
     Ok(())

@@ -12,7 +12,7 @@ use katydid_tests::places::Places;
 use katydid_tests::program::run;
 use katydid_tests::server::Server;
 use katydid_tests::verdict::judge;
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
 /// Set to anything: all programs, with every version that is there.
@@ -69,7 +69,7 @@ fn one(places: &Places, way: &Way, (name, variant): &(String, Variant), folder: 
     let mut command = way.command(places, &places.program(name, *variant));
     let driver = matches!(way, Way::Direct { .. }).then(|| places.soft());
     command.env("LD_LIBRARY_PATH", env::join_paths(driver.iter().map(PathBuf::as_path).chain([folder]))?);
-    let outcome = run(&mut command, PATIENCE)?;
+    let outcome = run(&mut command, WAIT_TIMEOUT)?;
     Ok(judge(places, name, &outcome)?)
 }
 

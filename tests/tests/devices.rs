@@ -9,7 +9,7 @@ use katydid_tests::places::Places;
 use katydid_tests::program;
 use katydid_tests::server::Server;
 use katydid_tests::verdict::judge;
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
 /// softcuda's devices lie on buses 1, 2 and 3.
@@ -30,7 +30,7 @@ fn seen(places: &Places, server: Option<&Server>, variables: &[(&str, &str)]) ->
         command.env_remove("CUDA_VISIBLE_DEVICES").env_remove("CUDA_DEVICE_ORDER");
     }
     command.envs([SERVER]).envs(variables.iter().copied()).arg("--").arg(fixture).arg("devices");
-    let outcome = program::run(&mut command, PATIENCE)?;
+    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}: {}", outcome.ending(), outcome.errors());
     Ok(outcome.text().trim_end().to_owned())
 }
@@ -75,7 +75,7 @@ fn a_program_uses_two_devices_at_once() -> Result<()> {
     let direct = Way::Direct { name: "soft", folder: Some(places.soft()) };
     for way in [direct, shm, Way::as_stream(&server), tcp] {
         let mut command = way.command(&places, &places.program(OF_SEVERAL, Variant::Plain));
-        let outcome = program::run(command.env_remove("CUDA_VISIBLE_DEVICES").envs([SERVER]), PATIENCE)?;
+        let outcome = program::run(command.env_remove("CUDA_VISIBLE_DEVICES").envs([SERVER]), WAIT_TIMEOUT)?;
         ensure!(outcome.errors().contains("two devices, peers"), "{way}: {}", outcome.errors());
         judge(&places, OF_SEVERAL, &outcome).with_context(|| way.to_string())?;
     }
@@ -89,7 +89,7 @@ fn kernels_are_set_up_for_the_device_that_was_chosen() -> Result<()> {
     let server = Server::start_with(&places, "soft", &[], &[(SERVER.0, SERVER.1.into())])?;
     for way in Way::through(&server) {
         let mut command = way.command(&places, &places.program(SETTING, Variant::Shared));
-        let outcome = program::run(command.env("CUDA_VISIBLE_DEVICES", "2"), PATIENCE)?;
+        let outcome = program::run(command.env("CUDA_VISIBLE_DEVICES", "2"), WAIT_TIMEOUT)?;
         judge(&places, SETTING, &outcome).with_context(|| way.to_string())?;
     }
     Ok(())

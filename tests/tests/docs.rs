@@ -19,7 +19,7 @@ use katydid_tests::gate::lasting_port;
 use katydid_tests::places::Places;
 use katydid_tests::program;
 use katydid_tests::trial::ignorable_test;
-use katydid_tests::watch::{PATIENCE, why_no_checkpoint};
+use katydid_tests::watch::{WAIT_TIMEOUT, why_no_checkpoint};
 use libtest_mimic::{Arguments, Completion, Trial};
 
 /// Before a command's output in what the terminal gets, and the command's number behind it.
@@ -138,7 +138,7 @@ fn run(places: &Places, steps: &[Step]) -> Result<()> {
     command.env_clear().env("PATH", path).env("HOME", home.path()).env("SHELL", "/bin/sh");
     command.env("XDG_RUNTIME_DIR", home.path().join("run")).env("TERM", "xterm").env("LANG", "C.UTF-8");
     command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
-    let outcome = program::run(&mut command, PATIENCE)?;
+    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     let text = outcome.text();
     steps.iter().enumerate().try_for_each(|(number, step)| judge(number, step, &ports, &text))
 }

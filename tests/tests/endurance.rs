@@ -19,7 +19,7 @@ use katydid_tests::opencl;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::server::Server;
-use katydid_tests::watch::{PATIENCE, children, descriptors, memory_files, resident_kib, runs, threads, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, children, descriptors, memory_files, resident_kib, runs, threads, until};
 use katydid_tests::way::Way;
 
 /// Sessions unless told otherwise.
@@ -92,7 +92,7 @@ fn a_server_holds_no_more_after_many_sessions_than_after_a_few() -> Result<()> {
                 command.env("LD_LIBRARY_PATH", opencl::libraries(&places));
             }
             let outcome =
-                program::run(&mut command, PATIENCE).with_context(|| format!("session {number} over {way}"))?;
+                program::run(&mut command, WAIT_TIMEOUT).with_context(|| format!("session {number} over {way}"))?;
             ensure!(outcome.status.success(), "session {number} over {way}: {}", outcome.errors());
         }
         Ok(())
@@ -144,7 +144,7 @@ fn good(places: &Places, ways: &[Way], number: u64, span: &Span) -> Result<()> {
     while span.goes_on(round) {
         let way = &ways[((number + round) % ways.len() as u64) as usize];
         let mut command = way.command(places, &places.program("vector_add", Variant::Static));
-        let outcome = program::run(&mut command, PATIENCE).with_context(|| format!("over {way}"));
+        let outcome = program::run(&mut command, WAIT_TIMEOUT).with_context(|| format!("over {way}"));
         let outcome = outcome.inspect_err(|_| span.failed.store(true, Ordering::Relaxed))?;
         if !outcome.status.success() {
             span.failed.store(true, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::verdict::judge;
-use katydid_tests::watch::{PATIENCE, children, exists, memory_files, resident_kib, ticks, tree, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, children, exists, memory_files, resident_kib, ticks, tree, until};
 use katydid_tests::way::Way;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -46,7 +46,7 @@ impl Bench {
     /// Starts the fixture and waits until it says that it is ready.
     fn ready(&self, way: &Way, arguments: &[&str]) -> Result<Running> {
         let mut running = Running::start(&mut self.fixture(way, arguments), Stdio::piped())?;
-        running.wait_for("ready", PATIENCE)?;
+        running.wait_for("ready", WAIT_TIMEOUT)?;
         Ok(running)
     }
 }
@@ -71,7 +71,7 @@ fn ended_with_an_error(outcome: &Outcome) -> Result<()> {
 /// The fixture waited for the end of its input and then used the GPU once more.
 fn ended_well(mut running: Running) -> Result<()> {
     running.close_input();
-    let outcome = running.finish(PATIENCE)?;
+    let outcome = running.finish(WAIT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "ready\ndone\n", "{}\n{}", outcome.ending(), outcome.text());
     Ok(())
 }
@@ -83,7 +83,7 @@ fn a_worker_killed_in_the_middle_of_a_call_gives_the_program_an_error() -> Resul
         let running = bench.ready(&way, &["stuck"])?;
         let worker = bench.server.workers_of(1)?[0];
         kill(worker)?;
-        ended_with_an_error(&running.finish(PATIENCE)?)?;
+        ended_with_an_error(&running.finish(WAIT_TIMEOUT)?)?;
         bench.server.workers_of(0)?;
         until("the worker is reaped", || !exists(worker))?;
     }
@@ -96,7 +96,7 @@ fn a_worker_killed_under_a_busy_program_gives_it_an_error_and_no_hang() -> Resul
     for way in bench.ways() {
         let running = bench.ready(&way, &["endless"])?;
         kill(bench.server.workers_of(1)?[0])?;
-        ended_with_an_error(&running.finish(PATIENCE)?)?;
+        ended_with_an_error(&running.finish(WAIT_TIMEOUT)?)?;
     }
     Ok(())
 }
@@ -109,7 +109,7 @@ fn a_worker_killed_while_its_program_rests_is_noticed_at_the_next_call() -> Resu
         kill(bench.server.workers_of(1)?[0])?;
         bench.server.workers_of(0)?;
         running.close_input();
-        ended_with_an_error(&running.finish(PATIENCE)?)?;
+        ended_with_an_error(&running.finish(WAIT_TIMEOUT)?)?;
     }
     Ok(())
 }
@@ -147,7 +147,7 @@ fn shared_memory() -> Result<Vec<PathBuf>> {
 fn a_program_that_ends_without_a_word_is_forgotten() -> Result<()> {
     let bench = Bench::new()?;
     for way in bench.ways() {
-        let outcome = program::run(&mut bench.fixture(&way, &["count", "5"]), PATIENCE)?;
+        let outcome = program::run(&mut bench.fixture(&way, &["count", "5"]), WAIT_TIMEOUT)?;
         ensure!(outcome.text() == "5\n", "{}{}", outcome.text(), outcome.errors());
         bench.server.workers_of(0)?;
     }
@@ -165,7 +165,7 @@ fn a_killed_neighbour_does_not_disturb_a_session() -> Result<()> {
     bench.server.workers_of(1)?;
     let third = bench.ready(&shm, &["stuck"])?;
     kill(bench.server.workers_of(2)?[1])?;
-    ended_with_an_error(&third.finish(PATIENCE)?)?;
+    ended_with_an_error(&third.finish(WAIT_TIMEOUT)?)?;
     ended_well(first)
 }
 
@@ -176,7 +176,7 @@ fn a_server_told_to_stop_ends_its_sessions_and_itself() -> Result<()> {
     let running = bench.ready(&shm, &["stuck"])?;
     let worker = bench.server.workers_of(1)?[0];
     ensure!(bench.server.stop()?, "the server does not stop: {}", bench.server.log());
-    ended_with_an_error(&running.finish(PATIENCE)?)?;
+    ended_with_an_error(&running.finish(WAIT_TIMEOUT)?)?;
     until("the worker is gone", || !exists(worker))?;
     Ok(())
 }
@@ -190,8 +190,8 @@ fn a_killed_server_leaves_no_worker_behind() -> Result<()> {
     let workers = children(bench.server.pid());
     ensure!(workers.len() >= 2, "the server's children are {workers:?}");
     kill(bench.server.pid())?;
-    ended_with_an_error(&first.finish(PATIENCE)?)?;
-    ended_with_an_error(&second.finish(PATIENCE)?)?;
+    ended_with_an_error(&first.finish(WAIT_TIMEOUT)?)?;
+    ended_with_an_error(&second.finish(WAIT_TIMEOUT)?)?;
     until("all workers are gone", || workers.iter().all(|worker| !exists(*worker)))?;
     Ok(())
 }
@@ -229,7 +229,7 @@ fn sessions_are_listed_with_their_programs_and_then_forgotten() -> Result<()> {
     let ps = |json: bool| -> Result<String> {
         let mut command = Command::new(bench.places.katydid());
         command.arg("ps").arg("--admin").arg(bench.server.admin_socket()).args(json.then_some("--json"));
-        let outcome = program::run(&mut command, PATIENCE)?;
+        let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{}{}", outcome.text(), outcome.errors());
         Ok(outcome.text())
     };
@@ -270,7 +270,7 @@ fn many_programs_at_once_are_each_served_by_their_own_worker() -> Result<()> {
 fn more_launches_than_any_queue_holds_all_arrive() -> Result<()> {
     let bench = Bench::new()?;
     for way in bench.ways() {
-        let outcome = program::run(&mut bench.fixture(&way, &["count", "150000"]), PATIENCE)?;
+        let outcome = program::run(&mut bench.fixture(&way, &["count", "150000"]), WAIT_TIMEOUT)?;
         ensure!(outcome.text() == "150000\n", "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     }
     Ok(())
@@ -280,7 +280,7 @@ fn more_launches_than_any_queue_holds_all_arrive() -> Result<()> {
 fn a_session_cannot_take_more_memory_than_it_was_given() -> Result<()> {
     let bench = Bench::with(&["--session-memory", "64M"])?;
     for way in bench.ways() {
-        let outcome = program::run(&mut bench.fixture(&way, &["hold", "1000000000"]), PATIENCE)?;
+        let outcome = program::run(&mut bench.fixture(&way, &["hold", "1000000000"]), WAIT_TIMEOUT)?;
         let text = outcome.text();
         ensure!(text == "error 2 cudaErrorMemoryAllocation\n", "{}\n{text}{}", outcome.ending(), outcome.errors());
         ended_well(bench.ready(&way, &["hold", "16000000"])?)?;
@@ -295,7 +295,7 @@ fn after_a_fault_of_the_gpu_the_next_session_of_the_server_is_well() -> Result<(
     for way in [shm, tcp, Way::as_stream(&bench.server)] {
         for name in ["illegal_address", "vector_add"] {
             let program = bench.places.program(name, Variant::Static);
-            let outcome = program::run(&mut way.command(&bench.places, &program), PATIENCE)?;
+            let outcome = program::run(&mut way.command(&bench.places, &program), WAIT_TIMEOUT)?;
             judge(&bench.places, name, &outcome).with_context(|| format!("{name} over {way}"))?;
             bench.server.workers_of(0)?;
         }
@@ -329,7 +329,7 @@ fn a_signal_to_all_processes_of_a_job_leaves_the_program_its_gpu() -> Result<()>
         let everybody: Vec<u32> = tree(running.pid()).into_iter().chain(workers).collect();
         survive(&everybody)?;
         fs::write(&file, "")?;
-        let outcome = running.finish(PATIENCE)?;
+        let outcome = running.finish(WAIT_TIMEOUT)?;
         let (ending, text, errors) = (outcome.ending(), outcome.text(), outcome.errors());
         ensure!(outcome.status.success() && text == "ready\n100\n", "{way}: {ending}\n{text}{errors}");
         until("nothing of the job is left", || !everybody.iter().take(1).any(|pid| exists(*pid)))?;
@@ -346,7 +346,7 @@ fn a_private_server_ends_with_its_program() -> Result<()> {
     let mut command =
         Way::Private { driver: driver_under_test() }.command(&places, &places.program("fixture", Variant::Static));
     command.args(["count", "3"]).env("KATYDID_TEST_MARK", std::process::id().to_string());
-    let outcome = program::run(&mut command, PATIENCE)?;
+    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(outcome.text() == "3\n" && outcome.status.success(), "{}{}", outcome.text(), outcome.errors());
     until("no process of the private server is left", || !any_process_has(&mark))?;
     Ok(())

@@ -20,7 +20,7 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Running};
 use katydid_tests::server::Server;
-use katydid_tests::watch::{PATIENCE, tree, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, tree, until};
 use katydid_tests::way::Way;
 use katydid_wire::codec::Message;
 use katydid_wire::frame::{FrameHead, HEAD, MAX_FRAME, ReplyHead};
@@ -53,7 +53,7 @@ impl Target {
         let [way, _] = Way::through(&server);
         let mut command = way.command(&places, &places.program("fixture", Variant::Static));
         let mut bystander = Running::start(command.arg("idle"), Stdio::piped())?;
-        bystander.wait_for("ready", PATIENCE)?;
+        bystander.wait_for("ready", WAIT_TIMEOUT)?;
         Ok(Self { server, bystander })
     }
 
@@ -66,7 +66,7 @@ impl Target {
     fn end_unharmed(mut self) -> Result<()> {
         self.server.workers_of(1)?;
         self.bystander.close_input();
-        let outcome = self.bystander.finish(PATIENCE)?;
+        let outcome = self.bystander.finish(WAIT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
         self.server.workers_of(0)?;
         Ok(())
@@ -161,7 +161,7 @@ impl Program {
     fn with_pinned(target: &Target, size: u64) -> Result<Self> {
         let address = target.server.tcp().strip_prefix("tcp://").context("no TCP address")?;
         let mut socket = TcpStream::connect(address)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(WAIT_TIMEOUT))?;
         let ready = session(&mut socket)?;
         let base = |kind| ready.arenas.iter().find(|range| range.kind == kind).map(|range| range.base);
         let (device, pinned) = (base(ArenaKind::DEVICE), base(ArenaKind::PINNED));
@@ -491,7 +491,7 @@ fn a_hello_whose_inside_is_damaged_closes_the_connection() -> Result<()> {
 }
 
 #[test]
-fn a_connection_closed_in_the_middle_of_a_hello_harms_nobody() -> Result<()> {
+fn a_connection_closed_in_the_middle_of_a_hello_harms_no_other() -> Result<()> {
     let target = Target::new()?;
     let bytes = hello().encode(&peer::build())?;
     for length in [0, 1, PREFIX - 1, PREFIX, bytes.len() - 1] {
@@ -595,13 +595,13 @@ fn every_byte_counts_against_a_limit_of_device_memory() -> Result<()> {
     let server = Server::start(&places, &driver_under_test(), &[])?;
     let program = places.program("quota", Variant::Static);
     for way in Way::through(&server) {
-        let outcome = program::run(way.job(&places, &LIMIT, &program).arg("counts"), PATIENCE)?;
+        let outcome = program::run(way.job(&places, &LIMIT, &program).arg("counts"), WAIT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{way}: {}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     }
     // The server's own limit counts as well.
     let strict = Server::start(&places, &driver_under_test(), &["--session-memory", "64M"])?;
     let [way, _] = Way::through(&strict);
-    let outcome = program::run(way.command(&places, &program).arg("counts"), PATIENCE)?;
+    let outcome = program::run(way.command(&places, &program).arg("counts"), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     Ok(())
 }
@@ -613,7 +613,7 @@ fn what_a_program_holds_is_what_the_server_shows() -> Result<()> {
     for way in Way::through(&server) {
         let mut command = way.job(&places, &LIMIT, &places.program("quota", Variant::Static));
         let mut running = Running::start(command.arg("holds"), Stdio::piped())?;
-        running.wait_for("ready", PATIENCE)?;
+        running.wait_for("ready", WAIT_TIMEOUT)?;
         let told = running.output_so_far()?;
         let held: u64 = told.trim().rsplit(' ').next().context("no number")?.parse()?;
         // A block of 16 MiB, 2 managed, a variable of 5 and a heap of 9, and few variables of the program's own code.
@@ -623,7 +623,7 @@ fn what_a_program_holds_is_what_the_server_shows() -> Result<()> {
             sessions.iter().any(|session| session["device_memory"].as_u64() == Some(held))
         })?;
         running.close_input();
-        ensure!(running.finish(PATIENCE)?.status.success(), "{way}: it did not end well");
+        ensure!(running.finish(WAIT_TIMEOUT)?.status.success(), "{way}: it did not end well");
     }
     Ok(())
 }
@@ -646,7 +646,7 @@ fn workers_have_given_up_what_they_do_not_need() -> Result<()> {
         let server = Server::start(&places, "soft", further)?;
         for way in Way::through(&server) {
             let mut running = Running::start(way.command(&places, &program).arg("idle"), Stdio::piped())?;
-            running.wait_for("ready", PATIENCE)?;
+            running.wait_for("ready", WAIT_TIMEOUT)?;
             let [worker] = server.workers_of(1)?[..] else { bail!("another number of workers") };
             let told = [status(worker, "NoNewPrivs")?, status(worker, "Seccomp")?];
             let own = std::process::id();
@@ -659,7 +659,7 @@ fn workers_have_given_up_what_they_do_not_need() -> Result<()> {
                 ensure!(other_user, "{way}: it runs as root");
             }
             running.close_input();
-            let outcome = running.finish(PATIENCE)?;
+            let outcome = running.finish(WAIT_TIMEOUT)?;
             ensure!(outcome.status.success(), "{way}: {}\n{}", outcome.text(), outcome.errors());
         }
     }
@@ -672,7 +672,7 @@ fn a_worker_of_its_own_user_gives_up_privileges_too() -> Result<()> {
     let way = Way::Private { driver: "soft".to_owned() };
     let program = places.program("fixture", Variant::Static);
     let mut running = Running::start(way.command(&places, &program).arg("idle"), Stdio::piped())?;
-    running.wait_for("ready", PATIENCE)?;
+    running.wait_for("ready", WAIT_TIMEOUT)?;
     let is_worker = |pid: &u32| status(*pid, "Name").is_ok_and(|name| name == "katydid-worker");
     let workers: Vec<u32> = tree(running.pid()).into_iter().filter(is_worker).collect();
     ensure!(!workers.is_empty(), "no worker");
@@ -682,6 +682,6 @@ fn a_worker_of_its_own_user_gives_up_privileges_too() -> Result<()> {
         ensure!(u64::from_str_radix(&status(worker, "CapEff")?, 16)? == 0, "it has capabilities");
     }
     running.close_input();
-    ensure!(running.finish(PATIENCE)?.status.success(), "it did not end well");
+    ensure!(running.finish(WAIT_TIMEOUT)?.status.success(), "it did not end well");
     Ok(())
 }

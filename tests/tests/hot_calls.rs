@@ -5,7 +5,7 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::places::Places;
 use katydid_tests::program;
 use katydid_tests::server::Server;
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
 /// Launches, records of events, small copies both ways, and waits allocate nothing once each has been made some times, whatever
@@ -16,7 +16,7 @@ fn calls_that_are_made_often_allocate_nothing() -> Result<()> {
     let server = Server::start(&places, "soft", &[])?;
     for way in Way::through(&server).into_iter().chain([Way::as_stream(&server)]) {
         let mut command = way.command(&places, &places.program("hot_calls", Variant::Static));
-        let outcome = program::run(&mut command, PATIENCE)?;
+        let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
         let text = outcome.text();
         let (counts, rest): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.ends_with(" allocations"));
         ensure!(outcome.status.success() && rest == ["PASS hot_calls"], "{way}: {text}{}", outcome.errors());

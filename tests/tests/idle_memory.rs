@@ -10,7 +10,7 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::places::Places;
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
-use katydid_tests::watch::{PATIENCE, children, is_stopped, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, children, is_stopped, until};
 use katydid_tests::way::Way;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -60,7 +60,7 @@ impl Bench {
     /// A program that has had much memory, has freed it all, and makes no call.
     fn idle(&self, way: &Way) -> Result<Running> {
         let mut running = Running::start(&mut self.fixture(way, &["idles", MUCH]), Stdio::piped())?;
-        running.wait_for("ready", PATIENCE)?;
+        running.wait_for("ready", WAIT_TIMEOUT)?;
         Ok(running)
     }
 
@@ -73,7 +73,7 @@ impl Bench {
     }
 
     fn take(&self, way: &Way, kind: &str) -> Result<Outcome> {
-        Ok(program::run(&mut self.fixture(way, &["takes", kind, MORE]), PATIENCE)?)
+        Ok(program::run(&mut self.fixture(way, &["takes", kind, MORE]), WAIT_TIMEOUT)?)
     }
 }
 
@@ -85,7 +85,7 @@ fn has(outcome: &Outcome) -> Result<()> {
 /// The program takes again what it had, and uses the device.
 fn goes_on(mut running: Running) -> Result<()> {
     running.close_input();
-    let outcome = running.finish(PATIENCE)?;
+    let outcome = running.finish(WAIT_TIMEOUT)?;
     ensure!(outcome.text() == "ready\ndone\n", "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     Ok(())
 }
@@ -116,7 +116,7 @@ fn of_several_devices_the_one_that_is_short_is_given_back() -> Result<()> {
         holds([true, true])?;
         for (device, left) in [("1", [true, false]), ("0", [false, false])] {
             let mut takes = bench.fixture(&way, &["takes", "block", MORE]);
-            has(&program::run(takes.env("CUDA_VISIBLE_DEVICES", device), PATIENCE)?)
+            has(&program::run(takes.env("CUDA_VISIBLE_DEVICES", device), WAIT_TIMEOUT)?)
                 .with_context(|| way.to_string())?;
             holds(left).with_context(|| format!("after device {device}"))?;
         }
@@ -142,7 +142,7 @@ fn memory_in_use_stays_where_it_is() -> Result<()> {
     let bench = Bench::new()?;
     let [shm, tcp, _] = bench.ways();
     let mut holds = Running::start(&mut bench.fixture(&shm, &["hold", MUCH]), Stdio::piped())?;
-    holds.wait_for("ready", PATIENCE)?;
+    holds.wait_for("ready", WAIT_TIMEOUT)?;
     is_out_of_memory(&bench.take(&tcp, "block")?)?;
     goes_on(holds)
 }
@@ -165,18 +165,18 @@ fn processes_that_see_other_devices_share_those_that_they_have() -> Result<()> {
         command
     };
     let mut holds = Running::start(&mut on("1", &["hold", MUCH]), Stdio::piped())?;
-    holds.wait_for("ready", PATIENCE)?;
+    holds.wait_for("ready", WAIT_TIMEOUT)?;
     for devices in ["0", "0,1"] {
-        has(&program::run(&mut on(devices, &["takes", "block", MORE]), PATIENCE)?).context(devices)?;
+        has(&program::run(&mut on(devices, &["takes", "block", MORE]), WAIT_TIMEOUT)?).context(devices)?;
     }
     for devices in ["1", "1,0"] {
-        is_out_of_memory(&program::run(&mut on(devices, &["takes", "block", MORE]), PATIENCE)?).context(devices)?;
+        is_out_of_memory(&program::run(&mut on(devices, &["takes", "block", MORE]), WAIT_TIMEOUT)?).context(devices)?;
     }
     goes_on(holds)
 }
 
 #[test]
-fn nobody_waits_for_a_program_that_is_stopped() -> Result<()> {
+fn no_program_waits_for_one_that_is_stopped() -> Result<()> {
     let bench = Bench::new()?;
     for way in bench.ways() {
         let idle = bench.idle(&way)?;
@@ -202,7 +202,7 @@ fn nobody_waits_for_a_program_that_is_stopped() -> Result<()> {
 
 /// What `memory_room` says of a device of 2 GiB, in KiB.
 fn room(mut command: Command) -> Result<BTreeMap<String, f64>> {
-    let outcome = program::run(command.env(DEVICE.0, "2G"), PATIENCE)?;
+    let outcome = program::run(command.env(DEVICE.0, "2G"), WAIT_TIMEOUT)?;
     let text = outcome.text();
     ensure!(outcome.status.success(), "{}\n{text}{}", outcome.ending(), outcome.errors());
     let said = text.lines().filter_map(|line| line.split_once(' '));

@@ -19,7 +19,7 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Running};
 use katydid_tests::server::{Server, ask};
-use katydid_tests::watch::{PATIENCE, children, descriptors, runs, threads, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, children, descriptors, runs, threads, until};
 use katydid_tests::way::Way;
 use katydid_transport::connect;
 use katydid_transport::{Address, ConnectError, ConnectedLink, ProgramLink, companion};
@@ -60,7 +60,7 @@ impl Bench {
     /// A program comes to its right end.
     fn serves(&self, way: &Way) -> Result<()> {
         let mut command = way.command(&self.places, &self.places.program("vector_add", Variant::Static));
-        let outcome = program::run(&mut command, PATIENCE).with_context(|| way.to_string())?;
+        let outcome = program::run(&mut command, WAIT_TIMEOUT).with_context(|| way.to_string())?;
         ensure!(outcome.status.success(), "{way}: {}\n{}", outcome.ending(), outcome.errors());
         Ok(())
     }
@@ -74,7 +74,7 @@ impl Bench {
     /// A program with a session, which makes no call until its input ends.
     fn idle(&self, way: &Way) -> Result<Running> {
         let mut running = Running::start(&mut self.fixture(way, &["idle"]), Stdio::piped())?;
-        running.wait_for("ready", PATIENCE)?;
+        running.wait_for("ready", WAIT_TIMEOUT)?;
         Ok(running)
     }
 
@@ -91,7 +91,7 @@ impl Bench {
 
 fn goes_on(mut running: Running) -> Result<()> {
     running.close_input();
-    let outcome = running.finish(PATIENCE)?;
+    let outcome = running.finish(WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     Ok(())
 }
@@ -117,7 +117,7 @@ const VISITS: usize = 200;
 fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
     let server = &bench.server;
     let at: Address = address.parse()?;
-    let (silent, ready) = companion(&at, SessionKey::NONE, PATIENCE)?;
+    let (silent, ready) = companion(&at, SessionKey::NONE, WAIT_TIMEOUT)?;
     until("the next worker is ready", || {
         server.admin("/v1/server").is_ok_and(|view| view["workers"]["ready"] == 1 && view["workers"]["warming"] == 0)
     })?;
@@ -136,7 +136,7 @@ fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
         let [way, _] = Way::through(server);
         // Finds no memory, so that all sessions are asked for what they hold idle.
         let mut command = bench.fixture(&way, &["takes", "block", "1000000000000"]);
-        let outcome = program::run(&mut command, PATIENCE)?;
+        let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
         ensure!(outcome.text().contains("error 2 "), "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
         bench.serves(&way)?;
         server.workers_of(1)?;
@@ -157,7 +157,7 @@ fn a_program_waits_for_a_server_as_long_as_its_environment_says() -> Result<()> 
     let _silent = std::os::unix::net::UnixListener::bind(&socket)?;
     let mut command = std::process::Command::new(places.program("vector_add", Variant::Static));
     command.env("LD_LIBRARY_PATH", places.shim()).env("KATYDID_SERVER", format!("unix:{}", socket.display()));
-    let outcome = program::run(command.env("KATYDID_CONNECT_TIMEOUT", "3s"), PATIENCE)?;
+    let outcome = program::run(command.env("KATYDID_CONNECT_TIMEOUT", "3s"), WAIT_TIMEOUT)?;
     ensure!(
         !outcome.status.success() && outcome.errors().contains("did not answer within 3 s"),
         "{}",
@@ -229,7 +229,7 @@ impl Silent {
 }
 
 #[test]
-fn silent_connections_lock_nobody_out() -> Result<()> {
+fn silent_connections_lock_no_program_out() -> Result<()> {
     let bench = Bench::new(&[])?;
     for way in bench.ways() {
         bench.serves(&way)?;
@@ -276,7 +276,7 @@ fn silent_connections_cost_no_threads_and_few_descriptors() -> Result<()> {
 /// A request that announces more than there is memory.
 fn huge(socket: &Path, path: &str) -> Result<String> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
     let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
     stream.write_all(head.as_bytes())?;
     let mut answer = String::new();
@@ -292,7 +292,7 @@ fn a_request_that_announces_too_much_is_refused_and_ends_nothing() -> Result<()>
     let mut command = way.job(&bench.places, &["--name", "busy"], &bench.places.program("fixture", Variant::Static));
     command.arg("idle").env("XDG_RUNTIME_DIR", home.path());
     let mut running = Running::start(&mut command, Stdio::piped())?;
-    running.wait_for("ready", PATIENCE)?;
+    running.wait_for("ready", WAIT_TIMEOUT)?;
     let control = home.path().join("katydid/jobs/busy/control");
     let sockets: [(PathBuf, &str); 2] = [(bench.server.admin_socket(), "/v1/sessions"), (control, "/v1/job")];
     for (socket, path) in &sockets {
@@ -330,7 +330,7 @@ fn idle_connections_for_questions_about_devices_make_room() -> Result<()> {
     let before = children(bench.server.pid()).len();
     let mut idle = Vec::new();
     let refusal = loop {
-        match nvml(&address, PATIENCE.min(Duration::from_millis(500))) {
+        match nvml(&address, WAIT_TIMEOUT.min(Duration::from_millis(500))) {
             Ok(link) => idle.push(link),
             Err(error) => break error,
         }
@@ -340,7 +340,7 @@ fn idle_connections_for_questions_about_devices_make_room() -> Result<()> {
     // The program's library waits for its turn.
     let program = bench.places.program("nvml_queries", Variant::Plain);
     let [_, tcp] = Way::through(&bench.server);
-    let outcome = program::run(&mut tcp.command(&bench.places, &program), PATIENCE)?;
+    let outcome = program::run(&mut tcp.command(&bench.places, &program), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}\n{}", outcome.ending(), outcome.errors());
     until("the processes that answer no program end", || {
         children(bench.server.pid()).iter().filter(|pid| runs(**pid)).count() <= before
@@ -356,10 +356,10 @@ fn one_address_has_its_share_of_sessions_and_others_the_rest() -> Result<()> {
     let bench = Bench::with(&driver_under_test(), &["--max-sessions", "4", "--peer-sessions", "2"])?;
     let [unix, tcp] = Way::through(&bench.server);
     let both = [bench.idle(&tcp)?, bench.idle(&tcp)?];
-    let outcome = program::run(&mut bench.fixture(&tcp, &["idle"]), PATIENCE)?;
+    let outcome = program::run(&mut bench.fixture(&tcp, &["idle"]), WAIT_TIMEOUT)?;
     ensure!(!outcome.status.success() && outcome.errors().contains("--peer-sessions"), "{}", outcome.errors());
     let others = [bench.idle(&unix)?, bench.idle(&unix)?];
-    let outcome = program::run(&mut bench.fixture(&unix, &["idle"]), PATIENCE)?;
+    let outcome = program::run(&mut bench.fixture(&unix, &["idle"]), WAIT_TIMEOUT)?;
     ensure!(!outcome.status.success() && outcome.errors().contains("--max-sessions"), "{}", outcome.errors());
     both.into_iter().chain(others).try_for_each(goes_on)?;
     bench.server.workers_of(0)?;
@@ -373,7 +373,7 @@ fn a_session_that_takes_too_much_of_the_machine_s_memory_ends_and_no_other() -> 
     let [unix, tcp] = Way::through(&bench.server);
     for way in [unix, tcp] {
         let beside = bench.idle(&way)?;
-        let outcome = program::run(&mut bench.fixture(&way, &["copies", "512"]), PATIENCE)?;
+        let outcome = program::run(&mut bench.fixture(&way, &["copies", "512"]), WAIT_TIMEOUT)?;
         ensure!(outcome.status.code() == Some(3), "{way}: {}\n{}", outcome.ending(), outcome.text());
         until("a line about it", || bench.server.log().contains("--host-memory"))?;
         bench.server.workers_of(1)?;

@@ -7,11 +7,11 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::server::Server;
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
 /// MiB of shared memory that a program of one thread may have locked. There are places for the replies of 1024 threads, a MiB each.
-const MOST: u64 = 128;
+const MAX_LOCKED_MIB: u64 = 128;
 /// The same program without the right to lock more than that.
 const LIMITED: [&str; 5] =
     ["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "prlimit", "--memlock=65536:65536"];
@@ -45,11 +45,11 @@ fn a_program_that_locks_its_memory_locks_what_is_in_use() -> Result<()> {
     let places = Places::of_this_test()?;
     let server = Server::start(&places, &driver_under_test(), &[])?;
     for way in ways(&server) {
-        let outcome = program::run(&mut locks(&places, &way), PATIENCE)?;
+        let outcome = program::run(&mut locks(&places, &way), WAIT_TIMEOUT)?;
         let text = outcome.text();
         let locked = text.strip_suffix(" MiB\n5\n").and_then(|number| number.parse::<u64>().ok());
         // A user without the right to lock memory has none locked.
-        let is_little = locked.is_some_and(|locked| locked <= MOST) || text == "may not lock\n5\n";
+        let is_little = locked.is_some_and(|locked| locked <= MAX_LOCKED_MIB) || text == "may not lock\n5\n";
         ensure!(outcome.status.success() && is_little, "{way}: {text}{}", outcome.errors());
     }
     Ok(())
@@ -61,7 +61,7 @@ fn a_program_that_may_lock_nothing_runs() -> Result<()> {
     let server = Server::start(&places, &driver_under_test(), &[])?;
     for way in ways(&server) {
         let mut command = through(&LIMITED, &locks(&places, &way));
-        let outcome = program::run(&mut command, PATIENCE).with_context(|| way.to_string())?;
+        let outcome = program::run(&mut command, WAIT_TIMEOUT).with_context(|| way.to_string())?;
         ensure!(outcome.text() == "may not lock\n5\n", "{way}: {}{}", outcome.text(), outcome.errors());
     }
     Ok(())

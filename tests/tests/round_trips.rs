@@ -14,7 +14,7 @@ use katydid_tests::places::Places;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
 use katydid_tests::traffic::{Manner, Traffic, counting};
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
 /// What goes over the network while a program runs.
@@ -46,7 +46,7 @@ fn run(
     let address = counting(server.tcp(), manner, &traffic)?;
     let way = Way::Served { name: "tcp", address, as_stream: false };
     let mut command = way.job(places, options, &places.program(name, Variant::Static));
-    let outcome = program::run(command.args(arguments), PATIENCE)?;
+    let outcome = program::run(command.args(arguments), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", outcome.errors());
     Ok((traffic, outcome.took))
 }
@@ -83,7 +83,7 @@ fn a_step_of_many_calls_waits_for_its_result_alone() -> Result<()> {
 #[test]
 fn pinned_memory_comes_back_together() -> Result<()> {
     /// Replies of a step, and how often replies were let go for it, of 16 pieces for the large block and 40 small ones.
-    const MOST: (u64, u64) = (18, 12);
+    const MAX_ROUND_TRIPS: (u64, u64) = (18, 12);
     let places = Places::of_this_test()?;
     let server = Server::start(&places, "soft", &[])?;
     let counted = |steps: u64| -> Result<[u64; 2]> {
@@ -92,7 +92,10 @@ fn pinned_memory_comes_back_together() -> Result<()> {
     };
     let (few, many) = (counted(2)?, counted(6)?);
     let [replies, rounds] = [0, 1].map(|at| many[at] - few[at]);
-    ensure!(replies <= 4 * MOST.0 && rounds <= 4 * MOST.1, "4 steps: {replies} replies in {rounds} rounds");
+    ensure!(
+        replies <= 4 * MAX_ROUND_TRIPS.0 && rounds <= 4 * MAX_ROUND_TRIPS.1,
+        "4 steps: {replies} replies in {rounds} rounds"
+    );
     Ok(())
 }
 
@@ -152,7 +155,7 @@ fn modules_are_sent_when_they_are_used() -> Result<()> {
     let address = counting(server.tcp(), Manner::AtOnce, &traffic)?;
     let way = Way::Served { name: "tcp", address, as_stream: false };
     let mut command = way.command(&places, &places.program("used_code", Variant::Static));
-    let outcome = program::run(command.env("CUDA_MODULE_LOADING", "EAGER"), PATIENCE)?;
+    let outcome = program::run(command.env("CUDA_MODULE_LOADING", "EAGER"), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", outcome.errors());
     let all = traffic.sent.load(Ordering::Relaxed);
     ensure!(one + LARGE_MODULE < all, "{one} bytes for one module, {all} for all");
@@ -170,7 +173,7 @@ fn code_takes_memory_when_it_is_used() -> Result<()> {
     for (loading, said) in [("LAZY", "lazy"), ("EAGER", "eager")] {
         for way in [&direct, &shm, &tcp] {
             let mut command = way.command(&places, &places.program("lazy_code", Variant::Static));
-            let outcome = program::run(command.env("CUDA_MODULE_LOADING", loading), PATIENCE)?;
+            let outcome = program::run(command.env("CUDA_MODULE_LOADING", loading), WAIT_TIMEOUT)?;
             let expected =
                 format!("{said}\na library takes 0\na function of it takes 1\nwithout it 0\nPASS lazy_code\n");
             ensure!(outcome.text() == expected, "{way}, {loading}:\n{}{}", outcome.text(), outcome.errors());
@@ -207,7 +210,7 @@ fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
     let load = |way: &Way, further: &[&str]| -> Result<Outcome> {
         let mut command = way.job(&places, &[], &program);
         command.arg("load").arg(&file).args(further).env("KATYDID_CACHE", folder.path().join("cache"));
-        Ok(program::run(&mut command, PATIENCE)?)
+        Ok(program::run(&mut command, WAIT_TIMEOUT)?)
     };
     let loaded = |way: &Way, further: &[&str]| -> Result<()> {
         let outcome = load(way, further)?;

@@ -8,13 +8,13 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::gate::Silence;
 use katydid_tests::places::Places;
 use katydid_tests::program::{self, Outcome};
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
 fn katydid(arguments: &[&str]) -> Result<Outcome> {
     let places = Places::of_this_test()?;
     let mut command = Command::new(places.katydid());
-    Ok(program::run(command.args(arguments), PATIENCE)?)
+    Ok(program::run(command.args(arguments), WAIT_TIMEOUT)?)
 }
 
 /// A CUDA program run with `options` fails, and standard error has a line that contains `word`.
@@ -35,7 +35,7 @@ fn a_socket_that_is_not_there_is_named() -> Result<()> {
 }
 
 #[test]
-fn a_port_where_nobody_listens_is_named() -> Result<()> {
+fn a_port_without_a_listener_is_named() -> Result<()> {
     let silence = Silence::new()?;
     let address = silence.address().to_string();
     run_fails(&["--server", &format!("tcp://{address}")], &address)
@@ -91,13 +91,13 @@ fn the_status_of_the_program_is_the_status_of_run() -> Result<()> {
 }
 
 #[test]
-fn a_shared_address_that_nobody_serves_shows_as_a_cuda_error_in_the_program() -> Result<()> {
+fn a_shared_address_without_a_server_shows_as_a_cuda_error_in_the_program() -> Result<()> {
     // Without `katydid run`, as a program that finds the shim by itself meets it.
     let places = Places::of_this_test()?;
     let way = Way::Direct { name: "shim", folder: Some(places.shim()) };
     let mut command = way.command(&places, &places.program("fixture", Variant::Static));
     command.args(["count", "1"]).env("KATYDID_SERVER", "unix:/nonexistent/katydid.sock");
-    let outcome = program::run(&mut command, PATIENCE)?;
+    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(outcome.status.code() == Some(3) && outcome.text().starts_with("error "), "{outcome:?}");
     ensure!(outcome.errors().contains("/nonexistent/katydid.sock"), "{}", outcome.errors());
     Ok(())

@@ -109,7 +109,7 @@ fn has_word(text: &str, name: &str) -> bool {
 
 #[test]
 fn every_function_of_opencl_is_called_by_a_program_and_the_page_names_it() {
-    const MOST: usize = 3;
+    const MAX_NAMED_PROGRAMS: usize = 3;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let programs = programs_of_opencl(&root);
     let mut page = String::from(
@@ -120,7 +120,7 @@ fn every_function_of_opencl_is_called_by_a_program_and_the_page_names_it() {
     );
     for function in &Source::read(&root.join("spec")).unwrap().opencl.functions {
         let of = programs.iter().filter(|(_, text)| has_word(text, &function.name));
-        let names: Vec<&str> = of.map(|(name, _)| name.as_str()).take(MOST).collect();
+        let names: Vec<&str> = of.map(|(name, _)| name.as_str()).take(MAX_NAMED_PROGRAMS).collect();
         assert!(!names.is_empty(), "no program calls {}", function.name);
         page += &format!("| {} | {} |\n", function.name, names.join(", "));
     }

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopping_server_lets_nobody_in() {
+    fn a_stopping_server_admits_no_program() {
         let sessions = Sessions::new(1, 1);
         sessions.stop();
         assert_eq!(sessions.admit(Program::default()), Err(AdmissionError::Stopping));
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plea_is_answered_at_once_where_there_is_nobody_else_and_waits_for_who_ends() {
+    fn a_request_is_answered_at_once_without_peers_and_waits_for_those_that_end() {
         let (sessions, workers) = served(1);
         sessions.send_request(1, 1, "0");
         assert_eq!(told(&workers[0]), ["answered 1"]);
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn pleas_that_nobody_answers_are_kept_only_so_many() {
+    fn requests_without_an_answer_are_bounded() {
         let (sessions, _workers) = served(2);
         (1..=3 * MAX_RECLAIM_REQUESTS as u64).for_each(|number| sessions.send_request(1, number, "0"));
         let inner = sessions.lock();

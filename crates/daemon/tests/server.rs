@@ -24,7 +24,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// What never takes this long, unless it never comes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn build() -> Build {
     Build::current([7; 32])
@@ -90,7 +90,7 @@ impl Bench {
 
     fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.folder.path().join("sock")).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         stream
     }
 
@@ -154,7 +154,7 @@ fn config(folder: &Path, fake: &str) -> ServerConfig {
         session_memory: None,
         cpu_opencl: false,
         build: build(),
-        hello_patience: PATIENCE,
+        hello_patience: TEST_TIMEOUT,
         verbosity: Verbosity::Private,
     }
 }
@@ -174,7 +174,7 @@ fn hello(name: &str) -> Hello {
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !done() {
         assert!(Instant::now() < deadline, "never came: {what}");
         sleep(Duration::from_millis(5));
@@ -287,7 +287,7 @@ fn started(pid: u32) -> u64 {
 }
 
 #[test]
-fn a_renewal_replaces_the_workers_that_serve_nobody_and_no_other() {
+fn a_renewal_replaces_idle_workers_and_no_other() {
     let bench = Bench::new("serve");
     let (mut first, _) = bench.served("first");
     until("a warm worker", || bench.server.as_ref().unwrap().workers().ready == 1);

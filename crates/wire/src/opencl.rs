@@ -131,9 +131,9 @@ pub mod land {
     /// The same, after the command's end.
     pub const AT_END: u32 = 1;
     /// Says the state; the landing stays as it is.
-    pub const LOOK: u32 = 2;
+    pub const QUERY: u32 = 2;
     /// The same, after the command's end.
-    pub const LOOK_AT_END: u32 = 3;
+    pub const QUERY_AT_END: u32 = 3;
 }
 
 /// Buffers from this size on, in bytes, may lie on the worker's shelf, from which the program reads them itself.

@@ -21,7 +21,7 @@ use support::{KEY, Program, Way};
 
 const GRANULE: u64 = 2 << 20;
 /// Only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const ROUNDS: u32 = 50;
 
 /// In a worker process, the worker; among the tests, nothing.
@@ -58,14 +58,14 @@ struct Supervisor<'a> {
 
 impl<'a> Supervisor<'a> {
     fn new(program: &'a Program) -> Self {
-        let (talk, ready) = companion(&program.address, KEY, PATIENCE).unwrap();
+        let (talk, ready) = companion(&program.address, KEY, TEST_TIMEOUT).unwrap();
         assert!(ready.key.matches(&KEY));
         Self { program, talk }
     }
 
     fn order(&self, order: &ToWorker) -> FromWorker {
         self.talk.send(&order.encode().unwrap(), &[]).unwrap();
-        FromWorker::decode(&self.talk.receive(PATIENCE).unwrap().bytes).unwrap()
+        FromWorker::decode(&self.talk.receive(TEST_TIMEOUT).unwrap().bytes).unwrap()
     }
 
     /// Brings the session to rest; the answer is the number of frames then.
@@ -88,8 +88,8 @@ impl<'a> Supervisor<'a> {
         assert_eq!(self.order(&ToWorker::Detach {}), FromWorker::Detached {});
         assert_eq!(gate.leave().unwrap(), executed);
         self.go_on();
-        gate.resume(&self.program.address, KEY, PATIENCE).unwrap();
-        let word = FromWorker::decode(&self.talk.receive(PATIENCE).unwrap().bytes).unwrap();
+        gate.resume(&self.program.address, KEY, TEST_TIMEOUT).unwrap();
+        let word = FromWorker::decode(&self.talk.receive(TEST_TIMEOUT).unwrap().bytes).unwrap();
         assert_eq!(word, FromWorker::Attached {});
         gate.release();
     }
@@ -181,7 +181,7 @@ on_every_way! {
         let supervisor = Supervisor::new(&program);
         supervisor.pause();
         // A second companion at the same time would make two of one checkpoint.
-        let busy = companion(&program.address, KEY, PATIENCE).unwrap_err().to_string();
+        let busy = companion(&program.address, KEY, TEST_TIMEOUT).unwrap_err().to_string();
         assert!(busy.contains("has a companion already"), "{busy}");
         drop(supervisor);
         program.link.quiesce_gate().unwrap().release();

@@ -37,7 +37,7 @@ const WAYS: [&str; 4] = ["shm", "unix", "tcp", "private"];
 const LEFT_BY_CRIU: [i32; 3] = [128 + 5, 128 + 11, 128 + 13];
 /// For a CRIU: how often, and between two looks.
 const LOOKS: usize = 100;
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Jobs of which one lives long enough for a checkpoint, on a busy machine too.
 const TRIES: usize = 20;
 /// How long a checkpoint, a restore or a move takes at most where a moment in it is meant.
@@ -414,7 +414,7 @@ impl Field {
             Victim::Criu => {
                 let found = || tree(job.pid()).into_iter().filter(is_criu).collect::<Vec<u32>>();
                 // It is there for a part of the action only.
-                let looks = std::iter::repeat_with(found).inspect(|_| sleep(LOOK)).take(LOOKS);
+                let looks = std::iter::repeat_with(found).inspect(|_| sleep(POLL_INTERVAL)).take(LOOKS);
                 looks.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
             }
         }

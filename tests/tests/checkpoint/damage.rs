@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use katydid_tests::commands::katydid;
 use katydid_tests::places::Places;
 use katydid_tests::program;
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
 use crate::stage::{LIMIT, Stage, continues, said};
@@ -110,7 +110,7 @@ fn agree(places: &Places, way: &str) -> Result<()> {
         fs::create_dir(stage.image(&number.to_string()))?;
         copy(&stage.image("image"), &damaged)?;
         damage.be_done(&file(&damaged, part)?).with_context(|| format!("{damage:?} of {part}"))?;
-        let verified = program::run(katydid(places, &["images", "verify"]).arg(&damaged), PATIENCE)?;
+        let verified = program::run(katydid(places, &["images", "verify"]).arg(&damaged), WAIT_TIMEOUT)?;
         let restored = stage.restore("whole", &name, &[])?.finish(LIMIT)?;
         let (is_whole, is_restored) = (verified.status.success(), restored.status.success());
         ensure!(

@@ -13,7 +13,7 @@ use katydid_tests::job::{Job, Plan, holds_itself};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::server::Server;
-use katydid_tests::watch::{PATIENCE, kill, runs, tree, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, kill, runs, tree, until};
 
 use crate::scenarios::{LOOP, Scenario, went_on};
 use crate::stage::{LIMIT, Stage, said};
@@ -26,7 +26,7 @@ const KILLED: i32 = 128 + 9;
 /// The trials' names and ways: over TCP, since what passes there can be held up.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let all: [(&str, Scenario); 2] = [
-        ("a_program_that_ends_while_its_job_moves_keeps_nobody", one_of_two),
+        ("a_program_that_ends_while_its_job_moves_keeps_no_other", one_of_two),
         ("a_job_that_ends_while_it_moves_leaves_nothing", the_only_one),
     ];
     all.into_iter().map(|(name, scenario)| (name, scenario, "tcp"))
@@ -75,7 +75,7 @@ fn moves_without(stage: &Stage, job: &Job<'_>, program: &Path) -> Result<()> {
             }
         }
     })?;
-    let outcome = program::run(&mut job.migrate_command(gate.address(), &[]), PATIENCE)?;
+    let outcome = program::run(&mut job.migrate_command(gate.address(), &[]), WAIT_TIMEOUT)?;
     ensure!(!outcome.status.success() && !outcome.errors().is_empty(), "it moved: {}", said(&outcome));
     other.workers_of(0)?;
     Ok(())

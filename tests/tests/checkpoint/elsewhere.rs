@@ -11,7 +11,7 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program;
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 use libtest_mimic::{Completion, Trial};
 
@@ -100,7 +100,7 @@ fn why_not(hidden: &str) -> Result<Option<String>> {
     let script = format!("{PREPARE}{TRY}");
     let mut command = Command::new(NEW[0]);
     command.args(&NEW[1..]).arg(&script).env("HIDDEN", hidden);
-    let outcome = match program::run(&mut command, PATIENCE) {
+    let outcome = match program::run(&mut command, WAIT_TIMEOUT) {
         Ok(outcome) => outcome,
         Err(error) => return Ok(Some(error.to_string())),
     };
@@ -109,7 +109,7 @@ fn why_not(hidden: &str) -> Result<Option<String>> {
 
 /// Copies a folder as it is.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    let outcome = program::run(Command::new("cp").arg("--archive").arg(from).arg(to), PATIENCE)?;
+    let outcome = program::run(Command::new("cp").arg("--archive").arg(from).arg(to), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", said(&outcome));
     Ok(())
 }

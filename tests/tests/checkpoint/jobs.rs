@@ -56,7 +56,7 @@ const ON_ONE_WAY: [(&str, Scenario); 19] = [
     ("a_guard_that_is_killed_takes_the_job_along", killed_guard),
     ("a_guard_that_is_killed_takes_a_restored_job_along", killed_guard_of_a_restore),
     ("what_a_killed_supervisor_and_its_guard_leave_goes_with_the_next_job", killed_both),
-    ("a_port_that_somebody_has_is_waited_for_at_a_restore", taken_port),
+    ("a_port_in_use_is_waited_for_at_a_restore", taken_port),
     ("a_port_is_not_waited_for_when_there_is_no_session", taken_port_for_nothing),
     ("a_connection_on_its_way_is_waited_for", on_its_way),
     ("what_a_program_wrote_after_a_checkpoint_is_written_again", written_again),

@@ -34,8 +34,8 @@ const ON_SOME_WAYS: [(&str, Scenario, &str); 7] = [
     ("what_is_lent_is_opened_by_those_who_were_restored_with_it", family, "tcp"),
     ("what_is_open_is_so_again_in_each_restore", several, "shm"),
     ("what_is_open_is_so_again_in_each_restore", several, "tcp"),
-    ("who_ends_what_it_has_lent_right_after_a_restore_ends_it_for_nobody_else", ended, "shm"),
-    ("whoever_shares_does_not_move_alone", together, "unix"),
+    ("a_lender_that_ends_right_after_a_restore_ends_no_borrower", ended, "shm"),
+    ("a_program_that_shares_does_not_move_alone", together, "unix"),
     ("a_lender_whose_worker_dies_is_not_rebuilt", lender_lost, "shm"),
 ];
 

@@ -17,7 +17,7 @@ use katydid_tests::commands::katydid;
 use katydid_tests::job::Plan;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program;
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
 use crate::scenarios::{LOOP, Scenario, was_stopped};
@@ -29,7 +29,7 @@ const OPEN: [&str; 3] = ["sh", "-c", "umask 000; exec \"$0\" \"$@\""];
 /// The images of those that are killed, and of those that come to their end.
 const FAR: [&str; 2] = ["s3://bucket/jobs/killed", "s3://bucket/jobs/modes"];
 /// Between two looks of the watcher.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     [("what_has_a_program_s_contents_is_its_owner_s_alone", owners_alone as Scenario, "shm")].into_iter()
@@ -80,7 +80,7 @@ fn watched(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Seen> {
             let mut seen = Seen::default();
             while !is_over.load(SeqCst) {
                 seen.look(folder);
-                sleep(LOOK);
+                sleep(POLL_INTERVAL);
             }
             seen.look(folder);
             seen
@@ -113,7 +113,7 @@ fn owners_alone(places: &Places, way: &str) -> Result<()> {
             ensure!(job.holds_itself()?, "the job ended before its point");
             let refused = job.checkpoint(&killed, &[])?;
             ensure!(refused.errors().contains("supervisor has ended"), "{}", said(&refused));
-            drop(job.finish(PATIENCE)?);
+            drop(job.finish(WAIT_TIMEOUT)?);
             Ok(())
         })?;
         seen.is_the_owners(kinds).with_context(|| format!("killed on the way to {}", killed.display()))?;
@@ -144,7 +144,7 @@ fn taken_and_restored(stage: &Stage, image: &Path, plan: &Plan<'_>) -> Result<()
     // Held at its second point, it is looked at for sure.
     let mut restored = stage.restore_from("modes", image, plan)?;
     ensure!(restored.holds_itself()?, "the restored job ended before its point");
-    sleep(100 * LOOK);
+    sleep(100 * POLL_INTERVAL);
     let taken = restored.checkpoint(image, &["--leave-running"])?;
     ensure!(taken.status.success(), "{}", said(&taken));
     let outcome = restored.finish(LIMIT)?;
@@ -157,7 +157,7 @@ fn traced(stage: &Stage, variables: &[(&str, &str)]) -> Result<()> {
     let mut command = std::process::Command::new(OPEN[0]);
     command.args(&OPEN[1..]).arg(katydid.get_program()).args(katydid.get_args());
     command.arg(stage.places.program(LOOP.0, LOOP.1)).envs(variables.iter().copied());
-    let outcome = program::run(&mut command, PATIENCE)?;
+    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", said(&outcome));
     Ok(())
 }

@@ -24,9 +24,9 @@ const ON_ONE_WAY: [(&str, Scenario); 8] = [
     ("a_file_comes_back_under_the_name_that_it_has_left", comes_back),
     ("a_killed_criu_leaves_no_name_that_it_gave", killed),
     ("what_was_written_to_a_file_under_another_name_is_written_again", written_again),
-    ("names_that_nobody_could_take_away_hinder_nobody", left_behind),
-    ("names_of_somebody_elses_criu_stay", of_others),
-    ("whoever_has_no_turn_is_told_who_has_it", no_turn),
+    ("names_that_could_not_be_removed_hinder_no_dump", left_behind),
+    ("names_of_another_criu_stay", of_others),
+    ("a_dump_without_the_lock_is_told_who_holds_it", no_turn),
 ];
 
 /// A supervisor's end has not been right many times in a row yet: the sweep's.

@@ -12,7 +12,7 @@ use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
 use katydid_tests::trial;
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
@@ -149,7 +149,7 @@ fn address(server: &Server, way: &str) -> Result<String> {
 }
 
 fn migrate(job: &Job<'_>, to: &str, options: &[&str]) -> Result<Outcome> {
-    Ok(run(&mut job.migrate_command(to, options), PATIENCE)?)
+    Ok(run(&mut job.migrate_command(to, options), WAIT_TIMEOUT)?)
 }
 
 /// A migration that must succeed; how many of its workers had made their sessions' objects before.

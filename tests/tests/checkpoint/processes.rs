@@ -36,7 +36,7 @@ const ON_EVERY_WAY: [(&str, Scenario); 7] = [
     ("a_process_whose_worker_dies_during_its_checkpoint_has_failed", lost_within),
     ("a_process_whose_worker_dies_stays_locked_if_a_checkpoint_allows", replaced),
     ("a_process_that_cannot_be_restored_now_is_restored_later", restored_late),
-    ("whoever_asks_may_be_killed_in_the_middle", asker_killed),
+    ("the_asking_process_may_be_killed_in_the_middle", asker_killed),
     ("a_process_is_restored_to_other_gpus_in_any_order", placed),
 ];
 const ON_ONE_WAY: [(&str, Scenario); 6] = [

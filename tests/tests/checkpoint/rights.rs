@@ -13,7 +13,7 @@ use katydid_tests::job::{Home, Job, Plan};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::trial;
-use katydid_tests::watch::{PATIENCE, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, until};
 use katydid_tests::way::Way;
 use libtest_mimic::{Completion, Trial};
 use rustix::fs::{XattrFlags, setxattr};
@@ -119,7 +119,7 @@ impl User {
                 None => outer.env_remove(name),
             };
         }
-        Ok(program::run(outer.env("KATYDID_CACHE", self.home.image("cache")), PATIENCE)?)
+        Ok(program::run(outer.env("KATYDID_CACHE", self.home.image("cache")), WAIT_TIMEOUT)?)
     }
 
     fn doctor(&self) -> Result<Value> {

@@ -14,7 +14,7 @@ use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::trial;
 use katydid_tests::verdict::kept_path;
-use katydid_tests::watch::{PATIENCE, runs, tree, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, runs, tree, until};
 use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 
@@ -115,7 +115,7 @@ pub(crate) fn went_on(places: &Places, job: Job<'_>) -> Result<()> {
 }
 
 pub(crate) fn images(places: &Places, action: &str, image: &Path) -> Result<Outcome> {
-    Ok(program::run(katydid(places, &["images", action]).arg(image), PATIENCE)?)
+    Ok(program::run(katydid(places, &["images", action]).arg(image), WAIT_TIMEOUT)?)
 }
 
 fn a_chain_of_ten(places: &Places, way: &str) -> Result<()> {
@@ -308,7 +308,7 @@ impl<'a> Small<'a> {
         fs::create_dir(folder)?;
         let mut mount = Command::new("mount");
         let outcome =
-            program::run(mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"]).arg(folder), PATIENCE)?;
+            program::run(mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"]).arg(folder), WAIT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{}", said(&outcome));
         Ok(Self(folder))
     }

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::server::Server;
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
 use crate::failover;
@@ -56,9 +56,9 @@ fn migrated(places: &Places, way: &str) -> Result<()> {
     let (there, wrong) = (address(&other)?, address(&stage.server)?);
     let (place, _) = there.split_once('?').unwrap_or((&there, ""));
     let (_, certs) = wrong.split_once("?certs=").unwrap_or(("", ""));
-    let refused = program::run(&mut job.migrate_command(place, &["--certs", certs]), PATIENCE)?;
+    let refused = program::run(&mut job.migrate_command(place, &["--certs", certs]), WAIT_TIMEOUT)?;
     ensure!(!refused.status.success() && refused.errors().contains("another authority"), "{}", said(&refused));
-    let moved = program::run(&mut job.migrate_command(&there, &[]), PATIENCE)?;
+    let moved = program::run(&mut job.migrate_command(&there, &[]), WAIT_TIMEOUT)?;
     ensure!(moved.status.success(), "not moved: {}--- the job\n{}", said(&moved), job.errors_so_far()?);
     stage.server.workers_of(0)?;
     went_on(places, job)?;

@@ -13,7 +13,7 @@ use katydid_tests::gate::Silence;
 use katydid_tests::job::Plan;
 use katydid_tests::places::Places;
 use katydid_tests::program::{self, Outcome};
-use katydid_tests::watch::{PATIENCE, descriptors, resident_kib, threads, tree, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, descriptors, resident_kib, threads, tree, until};
 use serde_json::json;
 
 use crate::programs::number;
@@ -55,7 +55,7 @@ pub(crate) fn credentials(endpoint: &str) -> [(&str, &str); 5] {
 
 /// A command about images, with the store's credentials.
 fn about(places: &Places, endpoint: &str, words: &[&str]) -> Result<Outcome> {
-    let outcome = program::run(katydid(places, words).envs(credentials(endpoint)), PATIENCE)?;
+    let outcome = program::run(katydid(places, words).envs(credentials(endpoint)), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{words:?}: {}", said(&outcome));
     Ok(outcome)
 }
@@ -144,7 +144,7 @@ fn object_store(places: &Places, way: &str) -> Result<()> {
     for (checkpoint, written) in taken {
         let number = checkpoint.number.to_string();
         let plan = Plan { arguments: &["--at", &number], variables: &variables, ..Plan::default() };
-        let outcome = stage.restore_from("far", Path::new(IMAGE), &plan)?.finish(PATIENCE)?;
+        let outcome = stage.restore_from("far", Path::new(IMAGE), &plan)?.finish(WAIT_TIMEOUT)?;
         continues(&kept, (written, written), &outcome).with_context(|| format!("checkpoint {number}"))?;
     }
     about(places, &endpoint, &["images", "verify", IMAGE])?;
@@ -168,13 +168,13 @@ fn left_lock(places: &Places, way: &str) -> Result<()> {
     ensure!(killed.holds_itself()?, "the job ended before its point");
     killed.checkpoint(Path::new(IMAGE), &[])?;
     let left = format!("process {} on ", killed.pid());
-    killed.finish(PATIENCE)?;
+    killed.finish(WAIT_TIMEOUT)?;
     let mut job = stage.start_by("next", LOOP, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let refused = job.checkpoint(Path::new(IMAGE), &[])?;
     ensure!(!refused.status.success() && refused.errors().contains(&left), "{}", said(&refused));
     let mut verify = katydid(places, &["images", "verify", IMAGE]);
-    let shown = program::run(verify.envs(credentials(&endpoint)), PATIENCE)?;
+    let shown = program::run(verify.envs(credentials(&endpoint)), WAIT_TIMEOUT)?;
     // Nothing can be restored yet, and the lock is told.
     ensure!(!shown.status.success() && shown.text().contains(&left), "{}", said(&shown));
     ensure!(job.holds_itself()?, "the job ended before its second point");
@@ -189,7 +189,7 @@ fn left_lock(places: &Places, way: &str) -> Result<()> {
 
 /// What the loop with ballast prints, undisturbed.
 fn kept_of_heavy(stage: &Stage) -> Result<String> {
-    let outcome = stage.start("plain", LOOP, &["60", "0", "24"], &[])?.finish(PATIENCE)?;
+    let outcome = stage.start("plain", LOOP, &["60", "0", "24"], &[])?.finish(WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", said(&outcome));
     Ok(outcome.text())
 }
@@ -236,7 +236,7 @@ fn filling_disk(places: &Places, way: &str) -> Result<()> {
     }
     went_on(places, job)?;
     ensure!(failures >= 2, "only {failures} checkpoints found no room");
-    let outcome = stage.restore("full", "small/image", &["--at", "1"])?.finish(PATIENCE)?;
+    let outcome = stage.restore("full", "small/image", &["--at", "1"])?.finish(WAIT_TIMEOUT)?;
     continues(&kept_loop(places)?, (written, written), &outcome)?;
     drop(small);
     stage.is_clean()
@@ -337,7 +337,7 @@ fn refused_from_outside(places: &Places, way: &str) -> Result<()> {
     until("the fourth checkpoint was taken", || has_fourth(&image))?;
     job.kill_everything(&stage.server)?;
     drop(job);
-    asking.finish(PATIENCE)?;
+    asking.finish(WAIT_TIMEOUT)?;
     keeps_two(places, &stage)
 }
 
@@ -352,7 +352,7 @@ fn every_so_often_from_outside(places: &Places, way: &str) -> Result<()> {
     job.kill_everything(&stage.server)?;
     drop(job);
     // The job may have gone between two checkpoints, or in the middle of one.
-    let outcome = asking.finish(PATIENCE)?;
+    let outcome = asking.finish(WAIT_TIMEOUT)?;
     let taken: serde_json::Value = serde_json::from_slice(&outcome.stdout).with_context(|| said(&outcome))?;
     let whole = taken.as_array().map_or(0, |all| all.iter().filter(|one| one["checkpoint"].is_u64()).count());
     ensure!(whole >= 3, "{}", said(&outcome));
@@ -371,7 +371,7 @@ fn has_fourth(image: &Path) -> bool {
 /// removed the third.
 fn keeps_two(places: &Places, stage: &Stage) -> Result<()> {
     let image = stage.image("image");
-    let cleared = program::run(katydid(places, &["images", "gc", "--keep", "2"]).arg(&image), PATIENCE)?;
+    let cleared = program::run(katydid(places, &["images", "gc", "--keep", "2"]).arg(&image), WAIT_TIMEOUT)?;
     ensure!(cleared.status.success(), "{}", said(&cleared));
     let verified = images(places, "verify", &image)?;
     ensure!(verified.status.success(), "{}", said(&verified));

@@ -11,7 +11,7 @@ use katydid_tests::commands::katydid;
 use katydid_tests::job::{Job, Plan, STOPPED};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Running};
-use katydid_tests::watch::{PATIENCE, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, until};
 use katydid_tests::way::Way;
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
@@ -81,7 +81,7 @@ fn unfit_folders(places: &Places, _: &str) -> Result<()> {
     let job = Running::start(command.env("KATYDID_CHECKPOINT_AT", "30"), Stdio::null())?;
     let checkpoint = || {
         let mut command = katydid(places, &["checkpoint", &name, "-o"]);
-        program::run(command.arg(&image).env_remove("XDG_RUNTIME_DIR"), PATIENCE)
+        program::run(command.arg(&image).env_remove("XDG_RUNTIME_DIR"), WAIT_TIMEOUT)
     };
     let mut outcome = checkpoint()?;
     // There is no such job until its supervisor has begun.

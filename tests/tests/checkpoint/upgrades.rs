@@ -12,7 +12,7 @@ use katydid_tests::job::{Job, Plan};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::server::Server;
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use tempfile::TempDir;
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
@@ -46,7 +46,7 @@ impl Installation {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         let dist = folder.path().join("katydid");
         let outcome =
-            program::run(Command::new("cp").args(["--archive", "--link"]).arg(&places.dist).arg(&dist), PATIENCE)?;
+            program::run(Command::new("cp").args(["--archive", "--link"]).arg(&places.dist).arg(&dist), WAIT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{}", said(&outcome));
         Ok(Self { places: Places { dist, ..places.clone() }, folder })
     }
@@ -165,6 +165,6 @@ fn another_interface(places: &Places, way: &str) -> Result<()> {
 /// Names and lengths of all that lies in an image.
 fn files(folder: &Path) -> Result<String> {
     let outcome =
-        program::run(Command::new("find").arg(folder).args(["-type", "f", "-printf", "%p %s %T@\n"]), PATIENCE)?;
+        program::run(Command::new("find").arg(folder).args(["-type", "f", "-printf", "%p %s %T@\n"]), WAIT_TIMEOUT)?;
     Ok(outcome.text())
 }

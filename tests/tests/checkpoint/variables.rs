@@ -38,7 +38,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
         ("a_rehearsal_needs_little_memory_of_the_device", little_memory),
         ("a_restore_says_that_it_passes_over_a_checkpoint_without_a_manifest", passed_over),
     ];
-    let every = WAYS.map(|way| ("variables_that_nobody_points_to_may_lie_elsewhere", untold as Scenario, way));
+    let every = WAYS.map(|way| ("variables_without_pointers_to_them_may_lie_elsewhere", untold as Scenario, way));
     every.into_iter().chain(ON_ONE_WAY.map(|(name, scenario)| (name, scenario, "shm")))
 }
 

@@ -12,7 +12,7 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::places::Places;
 use katydid_tests::program::Running;
 use katydid_tests::server::Server;
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 use katydid_transport::connect;
 use katydid_transport::{Address, companion};
@@ -87,7 +87,7 @@ fn noise(target: &Target<'_>, round: u64) -> Result<()> {
 /// Visits to a worker that takes no visitor in.
 fn visits(target: &Target<'_>, round: u64) -> Result<()> {
     let at: Address = target.address(round).parse()?;
-    let (silent, ready) = companion(&at, SessionKey::NONE, PATIENCE)?;
+    let (silent, ready) = companion(&at, SessionKey::NONE, WAIT_TIMEOUT)?;
     let mut visitors = Vec::new();
     for _ in 0..40 {
         let claim = Claim { role: Role::COMPANION, key: ready.key, frames: 0 };
@@ -147,7 +147,7 @@ fn killed(target: &Target<'_>, round: u64) -> Result<()> {
     let way = &target.ways[(round % 2) as usize];
     let mut command = way.command(target.places, &target.places.program("fixture", Variant::Static));
     let mut running = Running::start(command.arg("endless"), Stdio::piped())?;
-    running.wait_for("ready", PATIENCE)?;
+    running.wait_for("ready", WAIT_TIMEOUT)?;
     sleep(Duration::from_millis(round % 50));
     running.kill();
     Ok(())

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
-use katydid_tests::watch::PATIENCE;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LINK_TIMEOUT, LinkKind, SessionKind};
 
@@ -16,12 +16,12 @@ impl<T: Read + Write + Send> Socket for T {}
 pub(crate) fn connect(address: &str) -> io::Result<Box<dyn Socket>> {
     if let Some(path) = address.strip_prefix("unix:") {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
         return Ok(Box::new(stream));
     }
     let (_, place) = address.split_once("://").ok_or(io::ErrorKind::InvalidInput)?;
     let stream = TcpStream::connect(place.split('?').next().unwrap_or_default())?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
     Ok(Box::new(stream))
 }
 

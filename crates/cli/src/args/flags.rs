@@ -922,7 +922,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_under_which_nobody_is_served_are_refused() {
+    fn limits_that_serve_no_program_are_refused() {
         for flag in ["--max-sessions", "--peer-sessions", "--peer-connections", "--session-memory", "--host-memory"] {
             assert_eq!(Flags::try_parse_from(["katydid", "serve", flag, "0"]).unwrap_err().exit_code(), 2, "{flag}");
             assert!(Flags::try_parse_from(["katydid", "serve", flag, "1"]).is_ok(), "{flag}");

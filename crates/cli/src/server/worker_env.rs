@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn drivers_have_their_settings_and_nobody_a_secret() {
+    fn drivers_have_their_settings_and_no_secret() {
         for name in ["PATH", "CUDA_CACHE_PATH", "POCL_DEVICES", "OCL_ICD_VENDORS", "KATYDID_SOFT_MEMORY", "LC_ALL"] {
             assert!(passes(name.as_ref()), "{name}");
         }

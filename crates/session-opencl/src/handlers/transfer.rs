@@ -343,8 +343,8 @@ pub(crate) fn kdclLand(
         session.look_at(vec![event]);
     }
     Ok(Box::new(move |shared| {
-        let waits = matches!(message.how, land::AT_END | land::LOOK_AT_END);
-        if matches!(message.how, land::LOOK | land::LOOK_AT_END) {
+        let waits = matches!(message.how, land::AT_END | land::QUERY_AT_END);
+        if matches!(message.how, land::QUERY | land::QUERY_AT_END) {
             let state = shared.pending_reads.look(message.landing, waits)?;
             return Ok(message::kdclLandReply { state, data: Vec::new() });
         }

@@ -162,7 +162,7 @@ fn under_way(list: &[PendingRead]) -> Result<Vec<u64>, Code> {
     }
     let mut numbers = Vec::new();
     for pending in list.iter().rev() {
-        if look(pending.number, land::LOOK)? > 0 {
+        if look(pending.number, land::QUERY)? > 0 {
             numbers.push(pending.number);
         }
     }
@@ -184,7 +184,7 @@ pub(crate) fn wait_for_place(place: &Rows) -> Result<(), Code> {
     while let Some(number) = PENDING_READS.first(place) {
         // No lock is held meanwhile: other threads bring over what they have waited for, this one perhaps, which is unknown to the
         // worker then.
-        let waited = look(number, land::LOOK_AT_END);
+        let waited = look(number, land::QUERY_AT_END);
         settle()?;
         if PENDING_READS.first(place) == Some(number) {
             waited?;

@@ -31,7 +31,7 @@ use tempfile::TempDir;
 /// Tells the test binary that it is the worker; its control socket is descriptor 0.
 const ROLE: &str = "KATYDID_TEST_WORKER";
 /// Nothing here takes so long, even on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Programs share this process, and with it the addresses of the arenas.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -116,7 +116,7 @@ fn serve_all(mut accept: impl FnMut() -> OwnedFd + Send + 'static, control: Owne
         let build = Build::current(SPEC_HASH);
         let note = [note, format!("\nkey {}", KEY.spelled()).as_bytes()].concat();
         loop {
-            let pending = Pending::accept(accept(), &build, PATIENCE).unwrap();
+            let pending = Pending::accept(accept(), &build, TEST_TIMEOUT).unwrap();
             pending.hand_over(control.as_fd(), &build, &note).unwrap();
         }
     });
@@ -171,7 +171,7 @@ impl Program {
             arenas: offers.arenas(),
             link_timeout: LINK_TIMEOUT,
         };
-        let connection = connect(&address, &hello, &Build::current(SPEC_HASH), PATIENCE).unwrap();
+        let connection = connect(&address, &hello, &Build::current(SPEC_HASH), TEST_TIMEOUT).unwrap();
         let arenas = offers.settle(&connection.ready.arenas).unwrap();
         if let (Some(arena), Some(shared)) = (&arenas.pinned, &connection.pinned) {
             let range = arena.range();
