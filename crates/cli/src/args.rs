@@ -1,10 +1,7 @@
-//! What users write: flags, the config file, durations, sizes, variables.
+//! What users write: flags and variables.
 
 pub(crate) mod command;
-pub(crate) mod config;
-pub(crate) mod duration;
 pub(crate) mod flags;
 pub(crate) mod mistake;
 pub(crate) mod periodic;
-pub(crate) mod size;
 pub(crate) mod variables;

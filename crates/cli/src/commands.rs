@@ -8,7 +8,6 @@ pub(crate) mod inspect;
 pub(crate) mod manual;
 pub(crate) mod migrate;
 pub(crate) mod namespace;
-pub(crate) mod probe;
 pub(crate) mod ps;
 pub(crate) mod ranks;
 pub(crate) mod restore;

@@ -11,21 +11,16 @@
 //! | `inspect`    | `inspect.rs`    | what is in a checkpoint                           |
 //! | `images`     | `images.rs`     | checkpoints: listed, verified, cleared            |
 //! | `trace`      | `trace/`        | what CUDA calls a program makes                   |
-//! | `bench`      | `bench/`        | what a call costs, beside native                  |
+//! | `bench`      | crate `bench`   | what a call costs, beside native                  |
 //! | `certs`      | `certs.rs`      | certificates for links by TLS                     |
 //! | `doctor`     | `doctor/`       | what works here, and the remedy for what does not |
 //!
 //! Flags are declared in `flags.rs` and nowhere else. Nothing here is written to standard output but what was asked for.
 
 mod args;
-mod bench;
 mod commands;
 mod doctor;
-mod layout;
-mod opencl;
-mod output;
 mod rank_job;
-mod server;
 mod supervise;
 mod trace;
 
@@ -33,11 +28,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use katydid_cli_core::{opencl, output, probe};
 
 use crate::args::flags::{Command, Flags};
-use crate::output::document::JsonDestination;
-use crate::output::failure::{Failure, Outcome};
-use crate::output::report::report;
+use katydid_cli_core::output::document::JsonDestination;
+use katydid_cli_core::output::failure::{Failure, Outcome};
+use katydid_cli_core::output::report::report;
 
 fn main() -> ExitCode {
     let flags = match Flags::try_parse() {
@@ -96,7 +92,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Inspect(flags) => commands::inspect::main(&flags),
         Command::Images(flags) => commands::images::main(&flags),
         Command::Trace(flags) => trace::main(&flags),
-        Command::Bench(flags) => bench::main(&flags),
+        Command::Bench(flags) => katydid_bench::main(&flags, commands::certs::for_loopback),
         Command::Doctor(flags) => doctor::main(&flags),
         Command::Worker(flags) => commands::worker::main(&flags),
         Command::JobGuard(flags) => commands::guard::main(&flags),
@@ -104,11 +100,11 @@ fn dispatch(command: Command) -> Outcome {
         Command::JobSpace(flags) => commands::namespace::keep(flags),
         Command::JobInit(flags) => commands::namespace::init(flags),
         Command::JobEnter(flags) => commands::namespace::enter(&flags),
-        Command::BenchBody(flags) => bench::body(&flags),
-        Command::BenchHolder(flags) => bench::holder(&flags),
-        Command::BenchSoftBody(flags) => bench::soft_body(&flags),
-        Command::BenchOpenclBody(flags) => bench::opencl_body(&flags),
-        Command::ProbeDriver(flags) => commands::probe::main(&flags),
+        Command::BenchBody(flags) => katydid_bench::body(&flags),
+        Command::BenchHolder(flags) => katydid_bench::holder(&flags),
+        Command::BenchSoftBody(flags) => katydid_bench::soft_body(&flags),
+        Command::BenchOpenclBody(flags) => katydid_bench::opencl_body(&flags),
+        Command::ProbeDriver(flags) => probe::main(&flags.driver),
         Command::ProbeOpencl => opencl::probe(),
         Command::Completions(flags) => commands::manual::completions(&flags),
         Command::Man(flags) => commands::manual::man(&flags),

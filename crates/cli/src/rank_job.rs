@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use katydid_job::supervisor::folder::FolderError;
 use katydid_job::supervisor::ranks::{Launcher, RankPlace};
 
-use crate::output::failure::say;
+use katydid_cli_core::output::failure::say;
 
 /// What the supervisor says once it is ready.
 pub(crate) const READY: &str = "ready";

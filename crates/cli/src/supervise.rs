@@ -5,21 +5,18 @@
 //! ignored, as `nohup` does, stays ignored in the program. Killed outright, katydid takes the program with it, and of a job
 //! all processes, running or stopped: the process that kills what they started gets what they want.
 
-#![expect(unsafe_code, reason = "what a child does before it becomes the program is its own")]
-
 use std::env;
 use std::fs;
 use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 
+use katydid_cli_core::child::dies_with_us;
 use katydid_job::criu::io_uring_filter;
 use katydid_job::process::tree;
 use katydid_job::supervisor::guard::Guard;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGXCPU};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -74,18 +71,6 @@ fn attended(mut guard: Guard, signals: PendingSignals, (child, program): (u32, u
     let status = passing_on(signals, program, || guard.wait(child))?;
     guard.release();
     Ok(status)
-}
-
-/// Has the kernel kill the program when this thread ends, which is the one that waits for it.
-pub(crate) fn dies_with_us(command: &mut Command) {
-    let us = getpid();
-    let before = move || {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        // We may have been killed before the kernel knew.
-        if getppid() == Some(us) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
-    };
-    // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
-    unsafe { command.pre_exec(before) };
 }
 
 /// Catches the signals that our caller does not ignore.
@@ -161,6 +146,8 @@ pub(crate) fn exit_code(status: ExitStatus) -> u8 {
 #[cfg(test)]
 mod tests {
     use std::sync::{Mutex, PoisonError};
+
+    use std::os::unix::process::CommandExt;
 
     use super::*;
 

@@ -47,7 +47,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("daemon", &["transport", "scratch", "http"]),
     ("job", &["transport", "image", "http"]),
     ("criu-launcher", &[]),
-    ("cli", &["daemon", "worker", "client", "job", "image"]),
+    ("cli-core", &["daemon", "worker", "client", "job"]),
+    ("bench", &["cli-core", "driver"]),
+    ("cli", &["bench", "cli-core", "image"]),
     ("tests", &[]),
     ("xtask", &["tests"]),
 ];

@@ -3,7 +3,7 @@
 use clap::CommandFactory;
 
 use crate::args::flags::{Command, Flags, ImagesCommand};
-use crate::output::document::JsonDestination;
+use katydid_cli_core::output::document::JsonDestination;
 
 /// The flag of all commands that write a document, alone and with its value.
 const FLAG: &str = "--json";

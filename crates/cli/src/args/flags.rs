@@ -2,23 +2,18 @@
 //!
 //! Parsing has no effect beyond parsing. Each command's own file opens files and sockets.
 
-mod bench;
-
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
+use katydid_bench::flags::{BenchBodyFlags, BenchFlags, BenchHolderFlags, BenchOpenclBodyFlags, BenchSoftBodyFlags};
 
-use crate::args::duration::{DurationArg, Silence};
-use crate::args::size::Size;
-use crate::output::document::JsonDestination;
-use crate::server::isolation::{IsolationFlags, SandboxReach};
 use crate::trace::Filter;
-
-pub(crate) use bench::{
-    BenchBodyFlags, BenchHolderFlags, BenchOpenclBodyFlags, BenchSoftBodyFlags, Computation, SoftDevice,
-};
+use katydid_cli_core::args::duration::{DurationArg, Silence};
+use katydid_cli_core::args::size::Size;
+use katydid_cli_core::output::document::JsonDestination;
+use katydid_cli_core::server::isolation::{IsolationFlags, SandboxReach};
 
 /// What `katydid --help` ends with.
 const AFTER_HELP: &str = "\
@@ -711,102 +706,6 @@ pub(crate) struct TraceFlags {
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
-}
-
-/// Measures Katydid beside the native driver on this machine.
-///
-/// The same measuring program runs on the driver directly, through Katydid over shared memory, and through Katydid
-/// over TCP on loopback, in turns, so that drift of the machine meets all three alike. Each figure is a median; ratios
-/// are to native, and below 1 is faster than native.
-#[derive(Debug, Args)]
-pub(crate) struct BenchFlags {
-    /// `soft` measures how fast the software device computes, beside OpenCL on this CPU, `checkpoint` what checkpoints
-    /// and restores cost, beside the driver's own, `opencl` OpenCL's calls and copies, and `journal` what being ready for
-    /// checkpoints costs, instead of what calls cost.
-    #[arg(value_enum)]
-    pub(crate) subject: Option<Subject>,
-    /// Write JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Fewer rounds and repetitions, no copies above 64 MiB, no million of objects, no 64 sessions: seconds instead of
-    /// minutes, and wider scatter.
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Rounds in which the ways take turns; the figures are medians over them. As many as there is time for, 4 at most
-    /// (quick: 2), unless given.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) rounds: Option<u32>,
-    /// What to compare with; none leaves the native runs out.
-    #[arg(long, value_enum, default_value_t = Against::Native)]
-    pub(crate) against: Against,
-    /// Measure a fifth way: TCP behind TLS, with certificates made for this.
-    #[arg(long)]
-    pub(crate) tls: bool,
-    /// Measure another way: vsock of this machine itself, which takes the kernel's module `vsock_loopback`.
-    #[arg(long)]
-    pub(crate) vsock: bool,
-    /// Measure several sessions at once also with a server like that of `serve --mps`.
-    #[arg(long)]
-    pub(crate) mps: bool,
-    /// Driver library of all ways: auto, soft, or the path of a libcuda.so.1.
-    #[arg(long, value_name = "DRIVER", default_value = "auto")]
-    pub(crate) driver: String,
-    /// Of `checkpoint`: device memory that the holder has, such as 64M,1G,32G.
-    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
-    pub(crate) sizes: Vec<Size>,
-    /// Of `checkpoint`: which of its two tables.
-    #[arg(long, value_enum, default_value_t = Tables::Both)]
-    pub(crate) tables: Tables,
-    /// Begin nothing more after so long, such as 90s or 8m; what is missing is named. 70s unless given, and no limit with
-    /// --rounds; of `checkpoint` 15m.
-    #[arg(long, value_name = "TIME")]
-    pub(crate) within: Option<DurationArg>,
-    /// Of `checkpoint`: where the images go; /dev/shm unless given, which is memory.
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) folder: Option<PathBuf>,
-}
-
-/// What `katydid bench` measures besides calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Subject {
-    /// The software device.
-    Soft,
-    /// Checkpoints.
-    Checkpoint,
-    /// This machine's OpenCL.
-    Opencl,
-    /// What keeping a journal adds to calls, which the whole measurement has too.
-    Journal,
-}
-
-/// The tables of `bench checkpoint`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Tables {
-    /// Programs that hold memory, by size.
-    Sizes,
-    /// Small programs that compute.
-    Programs,
-    /// The one, then the other.
-    Both,
-}
-
-impl Tables {
-    pub(crate) fn includes_sizes(self) -> bool {
-        self != Self::Programs
-    }
-
-    pub(crate) fn includes_programs(self) -> bool {
-        self != Self::Sizes
-    }
-}
-
-/// The other side of `katydid bench`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Against {
-    /// The same driver library without Katydid.
-    Native,
-    /// Nothing.
-    None,
 }
 
 /// Tells what works here and what is missing, with the remedy.

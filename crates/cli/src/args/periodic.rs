@@ -11,8 +11,8 @@ use katydid_job::checkpoint::error::CheckpointError;
 use katydid_job::supervisor::job::Job;
 use katydid_job::supervisor::view::Request;
 
-use crate::args::duration::DurationArg;
-use crate::output::failure::say;
+use katydid_cli_core::args::duration::DurationArg;
+use katydid_cli_core::output::failure::say;
 
 /// A thread that takes checkpoints until it is dropped.
 pub(crate) struct Periodic(Option<mpsc::Sender<()>>, Option<JoinHandle<()>>);

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 
 use katydid_driver_state::settings;
 
-use crate::output::failure::{Failure, say};
+use katydid_cli_core::output::failure::{Failure, say};
 
 /// Names those that do not exist, once: programs and their libraries are told that it is done.
 pub(crate) fn tell_unknown() {

@@ -17,6 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use katydid_bench::Loopback;
 use katydid_scratch::Scratch;
 use katydid_transport::{AUTHORITY, CERTIFICATE, KEY};
 use rcgen::{
@@ -27,8 +28,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use time::{Duration, OffsetDateTime};
 
 use crate::args::flags::{AuthorityFlags, CertsCommand, IssueFlags};
-use crate::output::date::date;
-use crate::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::output::date::date;
+use katydid_cli_core::output::failure::{Failure, Outcome, say};
 
 /// The authority's key in its folder.
 const AUTHORITY_KEY: &str = "authority.key";
@@ -116,26 +117,11 @@ fn issue(flags: &IssueFlags, purpose: ExtendedKeyUsagePurpose) -> Result<String,
     Ok(format!("{}: a certificate for {names}, valid until {until}", flags.output.display()))
 }
 
-/// Certificates for a server and a program of this machine, which are gone with this value.
-pub(crate) struct Loopback(Scratch);
-
-impl Loopback {
-    /// The server's folder.
-    pub(crate) fn server(&self) -> PathBuf {
-        self.0.path().join("server")
-    }
-
-    /// The program's folder.
-    pub(crate) fn client(&self) -> PathBuf {
-        self.0.path().join("client")
-    }
-}
-
 /// Makes an authority, a certificate for 127.0.0.1 and one for a program, valid for a day.
 pub(crate) fn for_loopback() -> Result<Loopback, Failure> {
     let folder = Scratch::new("certs").map_err(Failure::work)?;
-    let made = Loopback(folder);
-    let authority = AuthorityFlags { authority: made.0.path().join("authority"), days: 1 };
+    let (server, client) = (folder.path().join("server"), folder.path().join("client"));
+    let authority = AuthorityFlags { authority: folder.path().join("authority"), days: 1 };
     let flags = |output, name: &str| IssueFlags {
         authority: authority.authority.clone(),
         output,
@@ -144,9 +130,9 @@ pub(crate) fn for_loopback() -> Result<Loopback, Failure> {
         renew: false,
     };
     let all = init(&authority)
-        .and_then(|_| issue(&flags(made.server(), "127.0.0.1"), ExtendedKeyUsagePurpose::ServerAuth))
-        .and_then(|_| issue(&flags(made.client(), "program"), ExtendedKeyUsagePurpose::ClientAuth));
-    all.map(|_| made).map_err(Failure::work)
+        .and_then(|_| issue(&flags(server.clone(), "127.0.0.1"), ExtendedKeyUsagePurpose::ServerAuth))
+        .and_then(|_| issue(&flags(client.clone(), "program"), ExtendedKeyUsagePurpose::ClientAuth));
+    all.map(|_| Loopback { server, client, folder }).map_err(Failure::work)
 }
 
 /// A number that no other certificate has.

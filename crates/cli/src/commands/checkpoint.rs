@@ -15,11 +15,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args::flags::{CheckpointFlags, ImageFlags};
-use crate::args::size::Size;
-use crate::output::document;
-use crate::output::failure::{Failure, Outcome, say};
-use crate::output::terminal::{Progress, bar};
-use crate::server::admin::{self, AdminError};
+use katydid_cli_core::args::size::Size;
+use katydid_cli_core::output::document;
+use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::output::terminal::{Progress, bar};
+use katydid_cli_core::server::admin::{self, AdminError};
 
 /// How long a supervisor whose socket is gone may take to give up its folder: tries, and the time between two.
 const LEAVE_TRIES: u32 = 20;

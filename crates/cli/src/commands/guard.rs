@@ -17,8 +17,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXCPU};
 
 use crate::args::flags::GuardFlags;
-use crate::output::failure::{Failure, Outcome};
 use crate::supervise::is_ignored;
+use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// Meant for the program.
 const DROPPED: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGTSTP, SIGCONT];

@@ -10,12 +10,12 @@ use katydid_image::{CheckpointNumber, Cleared, Image, ImageError, Keep, Report, 
 use serde::Serialize;
 
 use crate::args::flags::{GcFlags, ImagesCommand, ImagesFlags, LsFlags, VerifyFlags};
-use crate::args::size::Size;
-use crate::output::date::date;
-use crate::output::document;
-use crate::output::failure::{Failure, Outcome};
-use crate::output::table::{Align, Table};
-use crate::output::terminal::{Progress, bar};
+use katydid_cli_core::args::size::Size;
+use katydid_cli_core::output::date::date;
+use katydid_cli_core::output::document;
+use katydid_cli_core::output::failure::{Failure, Outcome};
+use katydid_cli_core::output::table::{Align, Table};
+use katydid_cli_core::output::terminal::{Progress, bar};
 
 /// Time between two changes of the progress line.
 const TICK: Duration = Duration::from_millis(100);

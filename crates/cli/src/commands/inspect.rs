@@ -7,10 +7,10 @@ use katydid_image::{CheckpointNumber, Image, Manifest, Region, Session, Which};
 use serde::Serialize;
 
 use crate::args::flags::InspectFlags;
-use crate::args::size::Size;
-use crate::output::date::date;
-use crate::output::document;
-use crate::output::failure::{Failure, Outcome};
+use katydid_cli_core::args::size::Size;
+use katydid_cli_core::output::date::date;
+use katydid_cli_core::output::document;
+use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// Regions of one kind beyond this number are summed up.
 const REGIONS_SHOWN: usize = 12;

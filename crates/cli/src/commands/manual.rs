@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 
 use crate::args::flags::{CompletionsFlags, Flags, ManFlags};
-use crate::output::failure::{Failure, Outcome};
+use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// Prints a shell's completions.
 pub(crate) fn completions(flags: &CompletionsFlags) -> Outcome {

@@ -9,11 +9,11 @@ use katydid_job::supervisor::folder;
 use katydid_job::supervisor::view::{Migration, Moved, Step};
 
 use crate::args::flags::MigrateFlags;
-use crate::args::size::Size;
 use crate::commands::checkpoint::{last_step, whole_path};
-use crate::output::document;
-use crate::output::failure::{Failure, Outcome};
-use crate::server::address;
+use katydid_cli_core::args::size::Size;
+use katydid_cli_core::output::document;
+use katydid_cli_core::output::failure::{Failure, Outcome};
+use katydid_cli_core::server::address;
 
 /// Runs the command.
 pub(crate) fn main(flags: &MigrateFlags) -> Outcome {

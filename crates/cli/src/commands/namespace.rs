@@ -14,7 +14,7 @@ use katydid_job::supervisor::namespace::JobNamespaces;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::args::flags::{EnterFlags, SpaceFlags};
-use crate::output::failure::{Failure, Outcome};
+use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// Makes the namespaces, and starts [`init`] in them.
 pub(crate) fn keep(flags: SpaceFlags) -> Outcome {

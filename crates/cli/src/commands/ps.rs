@@ -18,13 +18,13 @@ use katydid_transport::Address;
 use serde::Serialize;
 
 use crate::args::flags::PsFlags;
-use crate::args::size::Size;
-use crate::output::document;
-use crate::output::failure::{Failure, Outcome, say};
-use crate::output::table::{Align, Table};
-use crate::server::address::{admin_path, resolve};
-use crate::server::admin::{self, AdminError, SHORT_TIMEOUT};
-use crate::server::private_server::PrivateServer;
+use katydid_cli_core::args::size::Size;
+use katydid_cli_core::output::document;
+use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::output::table::{Align, Table};
+use katydid_cli_core::server::address::{admin_path, resolve};
+use katydid_cli_core::server::admin::{self, AdminError, SHORT_TIMEOUT};
+use katydid_cli_core::server::private_server::PrivateServer;
 
 /// Longest name shown in the table; JSON has all of it.
 const NAME_WIDTH: usize = 32;

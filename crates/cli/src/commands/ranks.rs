@@ -22,8 +22,8 @@ use rustix::stdio::{dup2_stderr, dup2_stdout};
 use crate::args::flags::RanksFlags;
 use crate::commands::guard::drop_signals;
 use crate::commands::run::Launch;
-use crate::output::failure::{Failure, Outcome};
 use crate::rank_job::{COMMAND, READY};
+use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// Between two looks whether our parent has ended.
 const PARENT_POLL_INTERVAL: Duration = Duration::from_millis(1);

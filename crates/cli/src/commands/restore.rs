@@ -13,16 +13,16 @@ use serde_json::json;
 
 use crate::args::flags::RestoreFlags;
 use crate::args::periodic::Periodic;
-use crate::args::size::Size;
 use crate::commands::checkpoint;
 use crate::commands::run;
-use crate::layout::Layout;
-use crate::output::document;
-use crate::output::failure::{Failure, Outcome, say};
-use crate::output::terminal::{Progress, bar};
-use crate::server::address;
-use crate::server::private_server::PrivateServer;
 use crate::supervise;
+use katydid_cli_core::args::size::Size;
+use katydid_cli_core::layout::Layout;
+use katydid_cli_core::output::document;
+use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::output::terminal::{Progress, bar};
+use katydid_cli_core::server::address;
+use katydid_cli_core::server::private_server::PrivateServer;
 
 /// Runs the command; its status is the program's.
 pub(crate) fn main(flags: &RestoreFlags) -> Outcome {

@@ -25,13 +25,13 @@ use crate::args::flags::{Link, RunFlags, SessionFlags};
 use crate::args::periodic::Periodic;
 use crate::args::variables;
 use crate::commands::checkpoint;
-use crate::layout::{self, Layout};
-use crate::output::failure::{Failure, Outcome, RunError, say};
 use crate::rank_job;
-use crate::server::address::{self, NamedServer};
-use crate::server::private_server::PrivateServer;
-use crate::server::start::REQUIRE_GPU;
 use crate::supervise;
+use katydid_cli_core::layout::{self, Layout};
+use katydid_cli_core::output::failure::{Failure, Outcome, RunError, say};
+use katydid_cli_core::server::address::{self, NamedServer};
+use katydid_cli_core::server::private_server::PrivateServer;
+use katydid_cli_core::server::start::REQUIRE_GPU;
 
 /// Exit code of a program that was ended because it is in an image: sysexits' "try again".
 const PUT_AWAY: u8 = 75;

@@ -12,13 +12,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args::flags::ServeFlags;
-use crate::output::failure::{Failure, Outcome, say};
-use crate::server::address::{admin_path, certified, default_listen, prepare_runtime_folder};
-use crate::server::isolation::tell_of_missing_layers;
-use crate::server::module_cache::ModuleCache;
-use crate::server::mps::Mps;
-use crate::server::start::{check_named, config, peer_sessions, start};
-use crate::server::{worker_env, worker_user};
+use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::server::address::{admin_path, certified, default_listen, prepare_runtime_folder};
+use katydid_cli_core::server::isolation::tell_of_missing_layers;
+use katydid_cli_core::server::module_cache::ModuleCache;
+use katydid_cli_core::server::mps::Mps;
+use katydid_cli_core::server::start::{check_named, config, peer_sessions, start};
+use katydid_cli_core::server::{worker_env, worker_user};
 
 /// Runs the command.
 pub(crate) fn main(flags: ServeFlags) -> Outcome {

@@ -11,9 +11,9 @@ use rustix::net::SocketType;
 use rustix::net::sockopt::socket_type;
 
 use crate::args::flags::WorkerFlags;
-use crate::layout::Layout;
-use crate::output::failure::{Failure, Outcome};
-use crate::server::isolation::SandboxReach;
+use katydid_cli_core::layout::Layout;
+use katydid_cli_core::output::failure::{Failure, Outcome};
+use katydid_cli_core::server::isolation::SandboxReach;
 
 /// Descriptors below are standard input and outputs.
 const FIRST_CONTROL: i32 = 3;

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use crate::args::size::Size;
-use crate::commands::probe::{DriverFacts, Probe, opencl_apart, probe_apart};
 use crate::doctor::finding::Finding;
-use crate::layout::{LOADER, Layout, has_loader};
-use crate::opencl::Drivers;
+use katydid_cli_core::args::size::Size;
+use katydid_cli_core::layout::{LOADER, Layout, has_loader};
+use katydid_cli_core::opencl::Drivers;
+use katydid_cli_core::probe::{DriverFacts, Probe, opencl_apart, probe_apart};
 
 /// Where the kernel module says its version.
 const NVIDIA_VERSION: &str = "/sys/module/nvidia/version";

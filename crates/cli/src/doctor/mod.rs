@@ -16,10 +16,10 @@ use katydid_job::criu::tool::Criu;
 
 use crate::args::flags::DoctorFlags;
 use crate::doctor::finding::{Finding, Status};
-use crate::layout::Layout;
-use crate::output::document;
-use crate::output::failure::Outcome;
-use crate::output::terminal::Progress;
+use katydid_cli_core::layout::Layout;
+use katydid_cli_core::output::document;
+use katydid_cli_core::output::failure::Outcome;
+use katydid_cli_core::output::terminal::Progress;
 
 /// Runs the command.
 pub(crate) fn main(flags: &DoctorFlags) -> Outcome {

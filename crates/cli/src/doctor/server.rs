@@ -8,8 +8,8 @@ use katydid_wire::handshake::{HandshakeError, RefusalCode};
 use katydid_wire::key::SessionKey;
 
 use crate::doctor::finding::Finding;
-use crate::server::address::{NamedServer, resolve};
-use crate::server::admin;
+use katydid_cli_core::server::address::{NamedServer, resolve};
+use katydid_cli_core::server::admin;
 
 /// The name of the check.
 const CHECK: &str = "server";
@@ -84,7 +84,7 @@ mod tests {
 
     use super::super::Status;
     use super::*;
-    use crate::server::address::Origin;
+    use katydid_cli_core::server::address::Origin;
 
     /// What is found of a server that answers each hello by this refusal.
     fn found(code: RefusalCode) -> Finding {

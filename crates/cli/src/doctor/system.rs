@@ -10,8 +10,8 @@ use katydid_worker::missing_from_sandbox;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::process::{Resource, Rlimit, getrlimit};
 
-use crate::args::size::Size;
 use crate::doctor::finding::Finding;
+use katydid_cli_core::args::size::Size;
 
 /// What a session's memory file may be long, without using any of it.
 const SPARSE: u64 = 256 << 30;

@@ -7,7 +7,7 @@ use katydid_cuda_sys::CUresult;
 
 use super::filter::Filter;
 use super::summary::{is_error, name};
-use crate::args::size::Size;
+use katydid_cli_core::args::size::Size;
 
 /// Writes those that the filter shows: process and thread, seconds since the first trace began, the function with what is known
 /// of its work, the result, the time inside, and that on the GPU.

@@ -20,10 +20,10 @@ use katydid_scratch::{Scratch, private};
 
 use crate::args::flags::TraceFlags;
 use crate::commands::run::Launch;
-use crate::output::document;
-use crate::output::failure::{Failure, Outcome, say};
 use crate::supervise;
 pub(crate) use filter::Filter;
+use katydid_cli_core::output::document;
+use katydid_cli_core::output::failure::{Failure, Outcome, say};
 use summary::Summary;
 
 /// Runs the command; its status is the program's.

@@ -7,7 +7,7 @@ use katydid_client::trace::{Call, Trace};
 use katydid_cuda_sys::{CUresult, Function};
 use serde::Serialize;
 
-use crate::output::table::{Align, Table};
+use katydid_cli_core::output::table::{Align, Table};
 
 /// What a program spent in CUDA.
 #[derive(Debug, PartialEq, Eq, Serialize)]

@@ -1,0 +1,221 @@
+//! The program under checkpoint: it holds device memory full of noise, or computes, and does what it is ordered to.
+//!
+//! Orders and answers are files in a folder, each put there by a rename, so that the program has nothing open while it
+//! waits: a line is a number that grows, then words.
+//!
+//! | order        | what it does                                  | answer            |
+//! |--------------|-----------------------------------------------|-------------------|
+//! | `say`        | nothing                                       | `ready`           |
+//! | `change`     | writes to one chunk of 2 MiB in a hundred     | `changed BYTES`   |
+//! | `sum`        | reads everything                              | `sum NUMBER`      |
+//! | `fill BYTES` | takes all memory of the device but so much    | `filled BYTES`    |
+//! | `compute`    | goes on computing, until another order        | `computing`       |
+//! | `until STEP` | computes up to that step                      | `step N sum S`    |
+//! | `finish`     | stops after the step at hand                  | `step N sum S`    |
+//! | `end`        | ends                                          | none              |
+//!
+//! Those between `say` and `compute` are for holders of memory, those between `fill` and `end` for what computes. One that
+//! no process has ordered anything for long ends by itself.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::computing::Computing;
+use crate::cuda::{Cuda, CudaError};
+use crate::flags::BenchHolderFlags;
+use crate::noise::noise;
+use katydid_cli_core::output::failure::{Failure, Outcome};
+
+/// A chunk of an image.
+const CHUNK: u64 = 2 << 20;
+/// One chunk in so many changes.
+const STRIDE: usize = 100;
+/// Bytes that are copied at once.
+const PIECE_BYTES: usize = 64 << 20;
+/// How often orders are looked for.
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
+/// Without an order for so long, no process is there any more.
+const LONELY: Duration = Duration::from_secs(600);
+/// Names of the two files.
+pub(super) const ORDER: &str = "order";
+pub(super) const ANSWER: &str = "answer";
+
+/// Runs the program.
+pub(super) fn main(flags: &BenchHolderFlags) -> Outcome {
+    let failed = |error: CudaError| Failure::work(format!("cannot hold memory: {error}"));
+    let cuda = Cuda::open().map_err(failed)?;
+    let mut program = match (flags.program, flags.size) {
+        (Some(kind), Some(size)) => {
+            Program::Computing { it: Computing::new(cuda, kind, size).map_err(failed)?, is_on: false }
+        }
+        _ => Program::Holding(Holder::new(cuda, flags.bytes.map_or(0, |bytes| bytes.0)).map_err(failed)?),
+    };
+    let (mut last, mut heard, mut looked) = (0, Instant::now(), Instant::now());
+    while heard.elapsed() < LONELY {
+        program.go_on().map_err(failed)?;
+        if program.is_busy() && looked.elapsed() < POLL_INTERVAL {
+            continue;
+        }
+        looked = Instant::now();
+        let Some((number, words)) = read(&flags.folder.join(ORDER)).filter(|(number, _)| *number > last) else {
+            if !program.is_busy() {
+                thread::sleep(POLL_INTERVAL);
+            }
+            continue;
+        };
+        (last, heard) = (number, Instant::now());
+        if words == "end" {
+            break;
+        }
+        let answer = program.obey(&words).map_err(failed)?;
+        write(&flags.folder, ANSWER, number, &answer)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the program is.
+enum Program {
+    Holding(Holder),
+    Computing { it: Computing, is_on: bool },
+}
+
+impl Program {
+    fn is_busy(&self) -> bool {
+        matches!(self, Self::Computing { is_on: true, .. })
+    }
+
+    /// A step, of a program that computes.
+    fn go_on(&mut self) -> Result<(), CudaError> {
+        match self {
+            Self::Computing { it, is_on: true } => it.step(),
+            _ => Ok(()),
+        }
+    }
+
+    fn obey(&mut self, words: &str) -> Result<String, CudaError> {
+        let (it, is_on) = match self {
+            Self::Holding(holder) => return holder.obey(words),
+            Self::Computing { it, is_on } => (it, is_on),
+        };
+        match words.split_once(' ').unwrap_or((words, "")) {
+            ("compute", _) => {
+                *is_on = true;
+                return Ok("computing".to_owned());
+            }
+            ("until", last) => {
+                let last = last.parse().unwrap_or(0);
+                while it.steps() < last {
+                    it.step()?;
+                }
+            }
+            ("finish", _) => *is_on = false,
+            _ => return Ok("ready".to_owned()),
+        }
+        Ok(format!("step {} sum {}", it.steps(), it.sum()?))
+    }
+}
+
+/// What a file says: its number and its words; none while it is not there.
+pub(super) fn read(path: &Path) -> Option<(u64, String)> {
+    let text = fs::read_to_string(path).ok()?;
+    let (number, words) = text.trim().split_once(' ')?;
+    Some((number.parse().ok()?, words.to_owned()))
+}
+
+/// Puts a file into the folder, whole.
+pub(super) fn write(folder: &Path, name: &str, number: u64, words: &str) -> io::Result<()> {
+    let part = folder.join(format!("{name}.part"));
+    fs::write(&part, format!("{number} {words}\n"))?;
+    fs::rename(part, folder.join(name))
+}
+
+struct Holder {
+    cuda: Cuda,
+    start: u64,
+    bytes: usize,
+    /// Counts changes.
+    turn: u32,
+    /// What was taken beyond that.
+    more: Vec<u64>,
+}
+
+impl Holder {
+    fn new(cuda: Cuda, bytes: u64) -> Result<Self, CudaError> {
+        let start = cuda.allocate(bytes as usize)?;
+        let holder = Self { cuda, start, bytes: bytes as usize, turn: 0, more: Vec::new() };
+        holder.make_noise().map(|()| holder)
+    }
+
+    fn obey(&mut self, words: &str) -> Result<String, CudaError> {
+        match words.split_once(' ').unwrap_or((words, "")) {
+            ("change", _) => self.change().map(|bytes| format!("changed {bytes}")),
+            ("sum", _) => self.sum().map(|sum| format!("sum {sum}")),
+            ("fill", leave) => self.fill(leave.parse().unwrap_or(0)).map(|bytes| format!("filled {bytes}")),
+            _ => Ok("ready".to_owned()),
+        }
+    }
+
+    /// Noise, which nothing compresses, and no two chunks of which are the same.
+    fn make_noise(&self) -> Result<(), CudaError> {
+        let noise = noise(PIECE_BYTES);
+        for from in (0..self.bytes).step_by(PIECE_BYTES) {
+            self.cuda.copy_in(self.start + from as u64, &noise[..PIECE_BYTES.min(self.bytes - from)])?;
+        }
+        self.stamp(1, 0)
+    }
+
+    /// Numbers every chunk, or one in `stride`.
+    fn stamp(&self, stride: usize, turn: u32) -> Result<(), CudaError> {
+        for chunk in (0..self.bytes.div_ceil(CHUNK as usize)).step_by(stride) {
+            let at = self.start + chunk as u64 * CHUNK;
+            self.cuda.fill(at, chunk as u32)?;
+            self.cuda.fill(at + 4, turn)?;
+        }
+        self.cuda.synchronise()
+    }
+
+    fn change(&mut self) -> Result<usize, CudaError> {
+        self.turn += 1;
+        self.stamp(STRIDE, self.turn)?;
+        Ok(self.bytes.div_ceil(CHUNK as usize).div_ceil(STRIDE) * CHUNK as usize)
+    }
+
+    /// A number that every word and its place goes into.
+    fn sum(&self) -> Result<u64, CudaError> {
+        let mut piece = vec![0; PIECE_BYTES.min(self.bytes)];
+        let mut sum = 0_u64;
+        for from in (0..self.bytes).step_by(PIECE_BYTES) {
+            let length = PIECE_BYTES.min(self.bytes - from);
+            self.cuda.copy_out(&mut piece[..length], self.start + from as u64)?;
+            for word in piece[..length].as_chunks().0 {
+                sum = sum.rotate_left(1).wrapping_add(u64::from_le_bytes(*word));
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Takes memory until no more than `leave` bytes are free.
+    fn fill(&mut self, leave: usize) -> Result<usize, CudaError> {
+        let mut taken = 0;
+        let mut piece: usize = 1 << 30;
+        while piece >= 32 << 20 {
+            let free = self.cuda.free_memory()?;
+            if free < leave + piece {
+                piece /= 2;
+                continue;
+            }
+            match self.cuda.allocate(piece) {
+                Ok(address) => {
+                    self.more.push(address);
+                    taken += piece;
+                }
+                Err(_) => piece /= 2,
+            }
+        }
+        Ok(taken)
+    }
+}

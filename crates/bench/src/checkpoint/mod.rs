@@ -1,0 +1,71 @@
+//! `katydid bench checkpoint`: what checkpoints and restores cost, by the commands that users run.
+//!
+//! Two tables. Small programs that compute (`programs.rs`) are checkpointed in the middle of it, ended and restored, as
+//! the Cricket paper does for its Figure 8. And a program that holds so much memory (`sizes.rs`) is checkpointed, changed
+//! in part, checkpointed again, ended and restored; beside it, where the driver has it, NVIDIA's own checkpoint of the same
+//! program run natively. Every restored program must come to the result that it would have come to anyway.
+//!
+//! Images go to memory, and are removed as soon as they are not needed any more.
+
+mod bench;
+mod computing;
+mod holder;
+mod memory;
+mod native;
+mod programs;
+mod report;
+mod sizes;
+mod subject;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::flags::{BenchFlags, BenchHolderFlags};
+use bench::Bench;
+use katydid_cli_core::layout::Layout;
+use katydid_cli_core::output::document;
+use katydid_cli_core::output::failure::{Failure, Outcome};
+use katydid_cli_core::output::terminal::Progress;
+use katydid_cli_core::probe::{Probe, probe_apart};
+use katydid_cli_core::server::private_server::PrivateServer;
+use report::Report;
+use subject::Limits;
+
+/// Where memory is a file system.
+const MEMORY: &str = "/dev/shm";
+/// Nothing more is begun after so long, unless the flags say otherwise.
+const TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// The program under checkpoint.
+pub(super) fn holder(flags: &BenchHolderFlags) -> Outcome {
+    holder::main(flags)
+}
+
+/// Runs the command.
+pub(super) fn main(flags: &BenchFlags) -> Outcome {
+    let layout = Layout::find().map_err(Failure::server)?;
+    layout.check_shim().map_err(Failure::server)?;
+    let driver = match probe_apart(&flags.driver) {
+        Probe::Works(facts) => facts,
+        Probe::Fails(reason) => return Err(Failure::server(format!("cannot measure: {reason}"))),
+    };
+    let place = flags.folder.clone().unwrap_or_else(|| PathBuf::from(MEMORY));
+    let limits = Limits::within(flags.within.as_ref().map_or(TIME_LIMIT, |within| within.0))?;
+    let progress = Progress::new();
+    let server = PrivateServer::start(&flags.driver)?;
+    let (layout, place, against) = (&layout, &*place, flags.against);
+    let bench = Bench { layout, driver: &driver, server: &server, place, limits, against, progress: &progress };
+    // The sizes first: what they need is had for minutes.
+    let sizes = if flags.tables.includes_sizes() { sizes::measure(&bench, &flags.sizes) } else { Vec::new() };
+    let programs = if flags.tables.includes_programs() { programs::measure(&bench, flags.quick) } else { Vec::new() };
+    let report = Report::new(&driver, programs, sizes);
+    server.stop();
+    drop(progress);
+    match flags.json {
+        true => document::write(&report)?,
+        false => report.write_table(&mut io::stdout().lock())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,65 @@
+//! Checkpoint and restore of small programs that compute, as in Figure 8 of the Cricket paper: the command's time out, the
+//! time from the command to the program's answer back in, and the sizes of both parts.
+//!
+//! The program computes freely when the checkpoint comes, ends with it, and goes on once it is restored. Where it then
+//! is, and with what, must be what the same program finds that no process disturbed.
+
+use super::bench::{Bench, job_name};
+use super::report::{CheckpointFigures, Measured, ProgramRow};
+
+use crate::flags::Computation;
+
+/// Checkpoints and restores of each program; the medians count.
+const ROUNDS: usize = 5;
+const QUICK_ROUNDS: usize = 1;
+
+/// Measures all of them.
+pub(super) fn measure(bench: &Bench<'_>, quick: bool) -> Vec<ProgramRow> {
+    let rounds = if quick { QUICK_ROUNDS } else { ROUNDS };
+    Computation::ALL.iter().map(|kind| one(bench, *kind, rounds)).collect()
+}
+
+fn one(bench: &Bench<'_>, kind: Computation, rounds: usize) -> ProgramRow {
+    let size = kind.size(bench.driver.soft);
+    let title = kind.title(size);
+    bench.say(&title);
+    let mut row = ProgramRow { program: title, taken: Vec::new(), restore_us: Vec::new(), missing: None };
+    for round in 0..rounds {
+        let measured = bench.limits.check().and_then(|()| once(bench, kind, size, round));
+        match measured {
+            Ok((taken, restore_us)) => {
+                row.taken.push(taken);
+                row.restore_us.push(restore_us);
+            }
+            Err(reason) => {
+                row.missing = Some(reason);
+                break;
+            }
+        }
+    }
+    row
+}
+
+/// One checkpoint and one restore.
+fn once(bench: &Bench<'_>, kind: Computation, size: u32, round: usize) -> Measured<(CheckpointFigures, u64)> {
+    let work = bench.folder()?;
+    let image = work.path().join("image");
+    let what = ["--program".to_owned(), kind.name().to_owned(), "--size".to_owned(), size.to_string()];
+    let name = job_name(&format!("{}-{round}", kind.name()));
+    let mut program = bench.run(work.path(), &name, &what)?;
+    program.ask("compute")?;
+    let taken = bench.checkpoint(&name, &image, false)?;
+    program.wait()?;
+    let restore_us = bench.restore(&mut program, &image, "say")?;
+    let found = program.ask("finish")?;
+    program.end()?;
+    let steps = found.split(' ').nth(1).unwrap_or_default();
+    let mut other = bench.run(work.path(), &format!("{name}-undisturbed"), &what)?;
+    let expected = other.ask(&format!("until {steps}"))?;
+    other.end()?;
+    if found == expected {
+        Ok((taken, restore_us))
+    } else {
+        Err(format!("restored, it came to `{found}`; undisturbed, to `{expected}`"))
+    }
+}

@@ -1,0 +1,141 @@
+//! Checkpoints of a program that holds so much memory: the first, a second one after some of it has changed, a restore,
+//! one on a device without free memory, and NVIDIA's own.
+
+use std::process::Command;
+
+use katydid_driver::DriverChoice;
+
+use super::bench::{Bench, job_name, katydid};
+use super::native;
+use super::report::{CheckpointFigures, Measured, SizeRow};
+use super::subject::Subject;
+
+use crate::flags::Against;
+use crate::setup::native_search;
+use katydid_cli_core::args::size::Size;
+use katydid_cli_core::layout;
+
+/// Sizes where a GPU is, in bytes, and where none is.
+const GPU_SIZES: [u64; 4] = [64 << 20, 1 << 30, 8 << 30, 32 << 30];
+const SOFT_SIZES: [u64; 2] = [16 << 20, 128 << 20];
+/// Free memory that is left to a crowded device: less than a snapshot takes anything of.
+const CROWDED_FREE_BYTES: u64 = 160 << 20;
+
+/// Measures all sizes.
+pub(super) fn measure(bench: &Bench<'_>, sizes: &[Size]) -> Vec<SizeRow> {
+    let usual = if bench.driver.soft { &SOFT_SIZES[..] } else { &GPU_SIZES[..] };
+    let sizes = match sizes {
+        [] => usual.to_vec(),
+        given => given.iter().map(|size| size.0).collect(),
+    };
+    sizes.into_iter().map(|held| SizeRun { bench, held }.row()).collect()
+}
+
+/// The measurement of one size.
+struct SizeRun<'a> {
+    bench: &'a Bench<'a>,
+    held: u64,
+}
+
+impl SizeRun<'_> {
+    fn row(&self) -> SizeRow {
+        let mut row = SizeRow::new(self.held);
+        if let Err(reason) = self.begun().and_then(|()| self.katydid(&mut row)) {
+            // It belongs to the first figure that is missing.
+            row.fail(reason);
+        }
+        self.say("without free memory");
+        row.crowded = self.begun().and_then(|()| self.crowded());
+        // Last, since the driver's own takes half a minute for what Katydid does in two seconds.
+        self.say("natively");
+        row.native = self.begun().and_then(|()| self.native());
+        row
+    }
+
+    fn begun(&self) -> Measured<()> {
+        self.bench.limits.check()
+    }
+
+    fn say(&self, what: &str) {
+        self.bench.say(&format!("{}: {what}", Size(self.held)));
+    }
+
+    fn name(&self, what: &str) -> String {
+        job_name(&format!("{}-{what}", self.held))
+    }
+
+    /// Two checkpoints and a restore.
+    fn katydid(&self, row: &mut SizeRow) -> Measured<()> {
+        let work = self.bench.folder()?;
+        let image = work.path().join("image");
+        let name = self.name("holder");
+        self.say("filling memory");
+        let mut program = self.bench.run(work.path(), &name, &held(self.held))?;
+        let sum = program.ask("sum")?;
+        self.say("first checkpoint");
+        row.first = self.bench.checkpoint(&name, &image, true);
+        row.first.clone()?;
+        let changed = program.ask("change")?;
+        row.changed = changed.strip_prefix("changed ").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+        let changed_sum = program.ask("sum")?;
+        if sum == changed_sum {
+            return Err("the program's memory did not change".to_owned());
+        }
+        self.say("second checkpoint");
+        row.second = self.bench.checkpoint(&name, &image, true);
+        row.second.clone()?;
+        self.say("last checkpoint");
+        self.bench.checkpoint(&name, &image, false)?;
+        program.wait()?;
+        self.say("restore");
+        let restored = self.bench.restore(&mut program, &image, "say")?;
+        if program.ask("sum")? != changed_sum {
+            return Err("the restored program found other bytes in its memory".to_owned());
+        }
+        row.restore_us = Ok(restored);
+        program.end()
+    }
+
+    /// A checkpoint when another program has taken the rest of the device.
+    fn crowded(&self) -> Measured<CheckpointFigures> {
+        let work = self.bench.folder()?;
+        let name = self.name("crowded");
+        let mut program = self.bench.run(work.path(), &name, &held(self.held))?;
+        let mut other = self.bench.run(work.path(), &self.name("other"), &held(1 << 20))?;
+        other.ask(&format!("fill {CROWDED_FREE_BYTES}"))?;
+        let taken = self.bench.checkpoint(&name, &work.path().join("image"), true);
+        other.end()?;
+        program.ask("say")?;
+        program.end()?;
+        taken
+    }
+
+    fn native(&self) -> Measured<native::Native> {
+        if self.bench.against == Against::None {
+            return Err("not asked for".to_owned());
+        }
+        if self.bench.driver.soft {
+            return Err("softcuda has no checkpoint of its own".to_owned());
+        }
+        let (work, driver) = (self.bench.folder()?, &self.bench.driver.path);
+        let mut command: Command = katydid();
+        match native_search(self.bench.layout, driver) {
+            Some(search) => command.env(layout::SEARCH, search),
+            None => command.env_remove(layout::SEARCH),
+        };
+        let folder = work.path().join("native");
+        let mut program = Subject::start(command, &held(self.held), &folder, &self.bench.limits)?;
+        let sum = program.ask("sum")?;
+        let measured = native::measure(&DriverChoice::Path(driver.clone()), program.id())?;
+        if program.ask("sum")? != sum {
+            return Err("the program found other bytes in its memory".to_owned());
+        }
+        program.end()?;
+        Ok(measured)
+    }
+}
+
+/// What makes a program hold so many bytes.
+fn held(bytes: u64) -> [String; 2] {
+    ["--bytes".to_owned(), bytes.to_string()]
+}

@@ -1,0 +1,192 @@
+//! A program under checkpoint, as the one that measures sees it: started, ordered about, ended.
+//!
+//! The rule: it ends when the one that measures does, however that comes about, and the process that waits for it stops waiting
+//! when time is up or another process has had enough.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::holder;
+use super::report::Measured;
+use katydid_cli_core::child::dies_with_us;
+
+/// Beside orders and answers: what the command that runs the program says.
+const MESSAGES: &str = "messages";
+/// How often a file is looked for.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
+/// How long something may take; reading 32 GiB through slow links takes a while.
+const STEP_TIMEOUT: Duration = Duration::from_secs(240);
+/// How long a program may take to end when something has failed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Until when things are begun.
+#[derive(Debug, Clone)]
+pub(super) struct Limits {
+    end: Instant,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Limits {
+    /// From now on; interrupts and the wish to end are caught, so that nothing is left lying about.
+    pub(super) fn within(time: Duration) -> std::io::Result<Self> {
+        let stopped = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register_conditional_default(signal, Arc::clone(&stopped))?;
+            signal_hook::flag::register(signal, Arc::clone(&stopped))?;
+        }
+        Ok(Self { end: Instant::now() + time, stopped })
+    }
+
+    /// Whether another process wants us to end.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// An error when nothing more is to be begun.
+    pub(super) fn check(&self) -> Measured<()> {
+        match Instant::now() > self.end {
+            true => Err("the time given by --within is up".to_owned()),
+            false => self.check_stopped(),
+        }
+    }
+
+    fn check_stopped(&self) -> Measured<()> {
+        if self.is_stopped() { Err("interrupted".to_owned()) } else { Ok(()) }
+    }
+
+    /// Waits until `look` finds something.
+    pub(super) fn wait<T>(&self, what: &str, mut look: impl FnMut() -> Measured<Option<T>>) -> Measured<T> {
+        let deadline = Instant::now() + STEP_TIMEOUT;
+        loop {
+            if let Some(found) = look()? {
+                return Ok(found);
+            }
+            self.check_stopped()?;
+            if Instant::now() > deadline {
+                return Err(format!("{what} took more than {} s", STEP_TIMEOUT.as_secs()));
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Runs a command to its end, and gives what it prints, which must not be much.
+    pub(super) fn output(&self, what: &str, command: &mut Command) -> Measured<Output> {
+        dies_with_us(command);
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| error.to_string())?;
+        let ended = self.wait(what, || child.try_wait().map_err(|error| error.to_string()));
+        if ended.is_err() {
+            let _ = child.kill();
+        }
+        let output = child.wait_with_output().map_err(|error| error.to_string())?;
+        match ended? {
+            status if status.success() => Ok(output),
+            _ => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        }
+    }
+}
+
+/// A program that obeys orders.
+pub(super) struct Subject {
+    child: Option<Child>,
+    folder: PathBuf,
+    /// Of the last order.
+    number: u64,
+    limits: Limits,
+}
+
+impl Subject {
+    /// Starts `command` with what makes it a holder behind it, and waits until it is ready.
+    pub(super) fn start(mut command: Command, what: &[String], folder: &Path, limits: &Limits) -> Measured<Self> {
+        fs::create_dir_all(folder).map_err(|error| error.to_string())?;
+        command.arg("bench-holder").args(what).arg("--folder").arg(folder);
+        let mut subject = Self { child: None, folder: folder.to_owned(), number: 0, limits: limits.clone() };
+        subject.take(command)?;
+        subject.ask("say").map(|_| subject)
+    }
+
+    /// The same program, by another command that brings it back, and until it answers `order`: how long that takes.
+    pub(super) fn again(&mut self, command: Command, order: &str) -> Measured<Duration> {
+        self.number += 1;
+        holder::write(&self.folder, holder::ORDER, self.number, order).map_err(|error| error.to_string())?;
+        let began = Instant::now();
+        self.take(command)?;
+        self.answer().map(|_| began.elapsed())
+    }
+
+    fn take(&mut self, mut command: Command) -> Measured<()> {
+        dies_with_us(&mut command);
+        let messages = File::create(self.folder.join(MESSAGES)).map_err(|error| error.to_string())?;
+        let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages).spawn();
+        self.child = Some(spawned.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// The process that was started.
+    pub(super) fn id(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Orders something, and waits for the answer.
+    pub(super) fn ask(&mut self, words: &str) -> Measured<String> {
+        self.number += 1;
+        holder::write(&self.folder, holder::ORDER, self.number, words).map_err(|error| error.to_string())?;
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Measured<String> {
+        let Self { child, folder, number, limits } = self;
+        let path = folder.join(holder::ANSWER);
+        limits.wait("the answer of a program", || {
+            if let Some((_, words)) = holder::read(&path).filter(|(found, _)| found == number) {
+                return Ok(Some(words));
+            }
+            match child.as_mut().map(Child::try_wait) {
+                Some(Ok(Some(status))) => {
+                    let said = fs::read_to_string(folder.join(MESSAGES)).unwrap_or_default();
+                    Err(format!("the program has ended with {status}: {}", said.trim().replace('\n', "; ")))
+                }
+                _ => Ok(None),
+            }
+        })
+    }
+
+    /// The program ends by another process's hand.
+    pub(super) fn wait(&mut self) -> Measured<()> {
+        let Some(child) = &mut self.child else { return Ok(()) };
+        self.limits.wait("the end of a program", || child.try_wait().map_err(|error| error.to_string()))?;
+        self.child = None;
+        Ok(())
+    }
+
+    /// Has it end, and waits for that.
+    pub(super) fn end(mut self) -> Measured<()> {
+        let told = holder::write(&self.folder, holder::ORDER, self.number + 1, "end");
+        told.map_err(|error| error.to_string())?;
+        self.wait()
+    }
+}
+
+impl Drop for Subject {
+    /// A program that is not killed but told to end; the process that does not listen is killed.
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let _ = holder::write(&self.folder, holder::ORDER, self.number + 1, "end");
+        let deadline = Instant::now() + GRACE;
+        while matches!(child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                let _ = child.kill();
+                let _ = child.wait();
+                return;
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Streams, events, graphs and modules that a measurement makes and ends.
+
+use super::{CUresult, Cuda, CudaError, Handle, Pinned};
+use std::ffi::{CStr, c_void};
+use std::ptr;
+
+/// A stream of its own, ended with the value.
+pub(crate) struct Stream<'a> {
+    cuda: &'a Cuda,
+    handle: Handle,
+}
+
+/// An event, likewise.
+pub(crate) struct Event<'a> {
+    cuda: &'a Cuda,
+    handle: Handle,
+}
+
+/// A graph that can be launched, likewise.
+pub(crate) struct Graph<'a> {
+    cuda: &'a Cuda,
+    handle: Handle,
+}
+
+/// Captures of one thread do not mind what others do.
+const CAPTURE_OF_THREAD: u32 = 1;
+
+impl Cuda {
+    /// One that does not wait for the default stream.
+    pub(crate) fn new_stream(&self) -> Result<Stream<'_>, CudaError> {
+        let mut handle = ptr::null_mut();
+        call!(self.functions, cuStreamCreate(&raw mut handle, 1))?;
+        Ok(Stream { cuda: self, handle })
+    }
+
+    /// One that takes times.
+    pub(crate) fn new_event(&self) -> Result<Event<'_>, CudaError> {
+        let mut handle = ptr::null_mut();
+        call!(self.functions, cuEventCreate(&raw mut handle, 0))?;
+        Ok(Event { cuda: self, handle })
+    }
+
+    /// Whether the one event is done.
+    pub(crate) fn query_event(&self) -> Result<(), CudaError> {
+        call!(self.functions, cuEventQuery(self.event))
+    }
+
+    /// Waits for the one event.
+    pub(crate) fn wait_for_event(&self) -> Result<(), CudaError> {
+        call!(self.functions, cuEventSynchronize(self.event))
+    }
+
+    /// A chain of `nodes` empty kernels.
+    pub(crate) fn chain(&self, nodes: u32) -> Result<Graph<'_>, CudaError> {
+        let (mut graph, mut handle) = (ptr::null_mut(), ptr::null_mut());
+        call!(self.functions, cuStreamBeginCapture_v2(self.stream, CAPTURE_OF_THREAD))?;
+        let launched = (0..nodes).try_for_each(|_| self.launch());
+        call!(self.functions, cuStreamEndCapture(self.stream, &raw mut graph))?;
+        launched?;
+        let made = call!(self.functions, cuGraphInstantiateWithFlags(&raw mut handle, graph, 0));
+        call!(self.functions, cuGraphDestroy(graph))?;
+        made.map(|()| Graph { cuda: self, handle })
+    }
+
+    /// Loads a module and unloads it.
+    pub(crate) fn load_and_unload(&self, ptx: &CStr) -> Result<(), CudaError> {
+        let module = self.module(ptx)?;
+        call!(self.functions, cuModuleUnload(module.0))
+    }
+
+    /// Fills device memory with zeros; does not wait.
+    pub(crate) fn clear(&self, at: u64, bytes: usize) -> Result<(), CudaError> {
+        call!(self.functions, cuMemsetD8Async(at, 0, bytes, self.stream))
+    }
+}
+
+impl Stream<'_> {
+    /// One thread of the kernel.
+    pub(crate) fn launch(&self) -> Result<(), CudaError> {
+        let (none, cuda) = (ptr::null_mut(), self.cuda);
+        call!(cuda.functions, cuLaunchKernel(cuda.kernel, 1, 1, 1, 1, 1, 1, 0, self.handle, none, none))
+    }
+
+    /// Waits for all of the stream.
+    pub(crate) fn synchronise(&self) -> Result<(), CudaError> {
+        call!(self.cuda.functions, cuStreamSynchronize(self.handle))
+    }
+
+    /// Begins a copy to the device. The memory must not go before the stream was waited for.
+    pub(crate) fn begin_copy_in(&self, to: u64, from: &Pinned<'_>) -> Result<(), CudaError> {
+        call!(self.cuda.functions, cuMemcpyHtoDAsync_v2(to, from.start.cast::<c_void>(), from.bytes, self.handle))
+    }
+
+    /// Begins a copy from the device, likewise.
+    pub(crate) fn begin_copy_out(&self, to: &Pinned<'_>, from: u64) -> Result<(), CudaError> {
+        call!(self.cuda.functions, cuMemcpyDtoHAsync_v2(to.start.cast::<c_void>(), from, to.bytes, self.handle))
+    }
+
+    /// Records an event.
+    pub(crate) fn record(&self, event: &Event<'_>) -> Result<(), CudaError> {
+        call!(self.cuda.functions, cuEventRecord(event.handle, self.handle))
+    }
+}
+
+impl Event<'_> {
+    /// Records it in the one stream.
+    pub(crate) fn record(&self) -> Result<(), CudaError> {
+        call!(self.cuda.functions, cuEventRecord(self.handle, self.cuda.stream))
+    }
+
+    /// Waits for it.
+    pub(crate) fn wait(&self) -> Result<(), CudaError> {
+        call!(self.cuda.functions, cuEventSynchronize(self.handle))
+    }
+}
+
+impl Graph<'_> {
+    /// Launches it into the one stream.
+    pub(crate) fn launch(&self) -> Result<(), CudaError> {
+        call!(self.cuda.functions, cuGraphLaunch(self.handle, self.cuda.stream))
+    }
+}
+
+impl Drop for Stream<'_> {
+    fn drop(&mut self) {
+        let _ = call!(self.cuda.functions, cuStreamDestroy_v2(self.handle));
+    }
+}
+
+impl Drop for Event<'_> {
+    fn drop(&mut self) {
+        let _ = call!(self.cuda.functions, cuEventDestroy_v2(self.handle));
+    }
+}
+
+impl Drop for Graph<'_> {
+    fn drop(&mut self) {
+        let _ = call!(self.cuda.functions, cuGraphExecDestroy(self.handle));
+    }
+}

@@ -1,0 +1,214 @@
+//! Flags of `katydid bench`, and of the measuring programs that it starts.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, ValueHint};
+
+use katydid_cli_core::args::duration::DurationArg;
+use katydid_cli_core::args::size::Size;
+
+/// Measures Katydid beside the native driver on this machine.
+///
+/// The same measuring program runs on the driver directly, through Katydid over shared memory, and through Katydid
+/// over TCP on loopback, in turns, so that drift of the machine meets all three alike. Each figure is a median; ratios
+/// are to native, and below 1 is faster than native.
+#[derive(Debug, Args)]
+pub struct BenchFlags {
+    /// `soft` measures how fast the software device computes, beside OpenCL on this CPU, `checkpoint` what checkpoints
+    /// and restores cost, beside the driver's own, `opencl` OpenCL's calls and copies, and `journal` what being ready for
+    /// checkpoints costs, instead of what calls cost.
+    #[arg(value_enum)]
+    pub subject: Option<Subject>,
+    /// Write JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Fewer rounds and repetitions, no copies above 64 MiB, no million of objects, no 64 sessions: seconds instead of
+    /// minutes, and wider scatter.
+    #[arg(long)]
+    pub quick: bool,
+    /// Rounds in which the ways take turns; the figures are medians over them. As many as there is time for, 4 at most
+    /// (quick: 2), unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: Option<u32>,
+    /// What to compare with; none leaves the native runs out.
+    #[arg(long, value_enum, default_value_t = Against::Native)]
+    pub against: Against,
+    /// Measure a fifth way: TCP behind TLS, with certificates made for this.
+    #[arg(long)]
+    pub tls: bool,
+    /// Measure another way: vsock of this machine itself, which takes the kernel's module `vsock_loopback`.
+    #[arg(long)]
+    pub vsock: bool,
+    /// Measure several sessions at once also with a server like that of `serve --mps`.
+    #[arg(long)]
+    pub mps: bool,
+    /// Driver library of all ways: auto, soft, or the path of a libcuda.so.1.
+    #[arg(long, value_name = "DRIVER", default_value = "auto")]
+    pub driver: String,
+    /// Of `checkpoint`: device memory that the holder has, such as 64M,1G,32G.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
+    pub sizes: Vec<Size>,
+    /// Of `checkpoint`: which of its two tables.
+    #[arg(long, value_enum, default_value_t = Tables::Both)]
+    pub tables: Tables,
+    /// Begin nothing more after so long, such as 90s or 8m; what is missing is named. 70s unless given, and no limit with
+    /// --rounds; of `checkpoint` 15m.
+    #[arg(long, value_name = "TIME")]
+    pub within: Option<DurationArg>,
+    /// Of `checkpoint`: where the images go; /dev/shm unless given, which is memory.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub folder: Option<PathBuf>,
+}
+
+/// What `katydid bench` measures besides calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Subject {
+    /// The software device.
+    Soft,
+    /// Checkpoints.
+    Checkpoint,
+    /// This machine's OpenCL.
+    Opencl,
+    /// What keeping a journal adds to calls, which the whole measurement has too.
+    Journal,
+}
+
+/// The tables of `bench checkpoint`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Tables {
+    /// Programs that hold memory, by size.
+    Sizes,
+    /// Small programs that compute.
+    Programs,
+    /// The one, then the other.
+    Both,
+}
+
+impl Tables {
+    /// Whether the table of sizes is measured.
+    pub fn includes_sizes(self) -> bool {
+        self != Self::Programs
+    }
+
+    /// Whether the table of programs is measured.
+    pub fn includes_programs(self) -> bool {
+        self != Self::Sizes
+    }
+}
+
+/// The other side of `katydid bench`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Against {
+    /// The same driver library without Katydid.
+    Native,
+    /// Nothing.
+    None,
+}
+
+/// Measures whatever libcuda.so.1 the loader finds and prints JSON; started by `bench`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub struct BenchBodyFlags {
+    /// As in `bench`.
+    #[arg(long)]
+    pub quick: bool,
+    /// CLOCK_MONOTONIC in nanoseconds when `bench` started this process.
+    #[arg(long, value_name = "NS", default_value_t = 0)]
+    pub started: u64,
+    /// What takes seconds too: copies of a GiB, a million objects.
+    #[arg(long)]
+    pub heavy: bool,
+    /// Copies over TCP too that the program makes itself.
+    #[arg(long)]
+    pub by_hand: bool,
+    /// Nothing but the first call.
+    #[arg(long)]
+    pub only_start: bool,
+    /// Nothing but launches and waits for so long, in milliseconds, from a line on the standard input on.
+    #[arg(long, value_name = "MS")]
+    pub session: Option<u64>,
+    /// Nothing but what lines on the standard input ask for, each once.
+    #[arg(long)]
+    pub turns: bool,
+}
+
+/// Holds device memory and obeys orders; started by `bench checkpoint`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub struct BenchHolderFlags {
+    /// How much.
+    #[arg(long, value_name = "SIZE", required_unless_present = "program")]
+    pub bytes: Option<Size>,
+    /// Compute this instead.
+    #[arg(long, value_enum, requires = "size", conflicts_with = "bytes")]
+    pub program: Option<Computation>,
+    /// Rows, bodies or cells in a row of that.
+    #[arg(long, value_name = "N")]
+    pub size: Option<u32>,
+    /// Where orders come from, and answers go to.
+    #[arg(long, value_name = "DIR")]
+    pub folder: PathBuf,
+}
+
+/// What programs under checkpoint compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Computation {
+    /// Products of matrices.
+    Matrix,
+    /// Bodies that pull at each other.
+    Bodies,
+    /// Heat in a box.
+    Heat,
+    /// Eigenvalues of symmetric matrices with three diagonals.
+    Eigenvalues,
+}
+
+/// Measures one device on some cores and prints figures as JSON; started by `bench soft`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub struct BenchSoftBodyFlags {
+    /// What computes.
+    #[arg(value_enum)]
+    pub device: SoftDevice,
+    /// On how many cores.
+    pub cores: usize,
+    /// As in `bench`.
+    #[arg(long)]
+    pub quick: bool,
+}
+
+/// Measures the device of OpenCL that a loader finds first and prints figures as JSON; started by `bench opencl`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub struct BenchOpenclBodyFlags {
+    /// As in `bench`.
+    #[arg(long)]
+    pub quick: bool,
+}
+
+/// What `bench soft` compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum SoftDevice {
+    /// This project's.
+    Softcuda,
+    /// The CPU device of an OpenCL.
+    Opencl,
+}
+
+impl SoftDevice {
+    /// On the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Softcuda => "softcuda",
+            Self::Opencl => "opencl",
+        }
+    }
+
+    /// For people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Softcuda => "softcuda",
+            Self::Opencl => "OpenCL",
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! What the journal costs: the processor time that its notes take, of all that a worker takes for the same calls; and the same
+//! work through a worker that keeps one and through a worker that does not, in turns.
+//!
+//! The first decides: what the notes take is measured by themselves, over so many that it is exact, and so is the worker's
+//! processor time, over so many calls. It knows nothing of what else a journal may do, to caches above all; the second does.
+//!
+//! Two programs are there at a time, of which one works for some milliseconds while the other waits: what slows the machine
+//! down slows both. A pair's cost is the median ratio of two turns that follow each other. Each program has its memory where
+//! it happens to lie, which makes more of a difference than a journal does; so there are many pairs, and the figure is the
+//! median of theirs, with the bounds between which it lies with a certainty of 95 % (by ranks, whatever the distribution).
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use katydid_worker::BenchedCall;
+use serde::Serialize;
+
+use super::cuda::{Cuda, CudaError};
+use super::empty_kernel::{KERNEL, PTX};
+use super::figures::median;
+use super::sampling::BATCH;
+use super::sessions::Program;
+use super::setup::{Setup, Way};
+use crate::flags::BenchFlags;
+use katydid_cli_core::layout::Layout;
+use katydid_cli_core::output::document;
+use katydid_cli_core::output::failure::{Failure, Outcome};
+use katydid_cli_core::server::private_server::PrivateServer;
+
+/// How long a program works at a time.
+const TURN: Duration = Duration::from_millis(5);
+/// Pairs of programs; the second number is that of quick runs.
+const PAIRS: [u32; 2] = [24, 6];
+/// How often each of a pair does each work.
+const TURNS: u32 = 5;
+/// Turns in which the worker's processor time is counted.
+const TURNS_ALONE: u32 = 40;
+/// How long workers of programs that have ended may take to end.
+const FAREWELL: Duration = Duration::from_secs(30);
+
+/// A thing to do once, what it is called in JSON, and what for people.
+struct Work {
+    key: &'static str,
+    name: &'static str,
+    noted: BenchedCall,
+    once: fn(&Cuda) -> Result<(), CudaError>,
+}
+
+const WORKS: [Work; 3] = [
+    Work { key: "launch", name: "launches", noted: BenchedCall::Launch, once: Cuda::launch },
+    Work {
+        key: "event",
+        name: "events made and ended",
+        noted: BenchedCall::Event,
+        once: |cuda| cuda.new_event().map(drop),
+    },
+    Work {
+        key: "stream",
+        name: "streams made and ended",
+        noted: BenchedCall::Stream,
+        once: |cuda| cuda.new_stream().map(drop),
+    },
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct Cost {
+    /// Time with a journal over time without: the median of all pairs, and between what it lies.
+    ratio: f64,
+    low: f64,
+    high: f64,
+    /// Nanoseconds of the notes of one, and the share that they are of the worker's processor time for it.
+    notes_ns: f64,
+    share: f64,
+}
+
+/// By key of a work.
+pub(super) type Costs = BTreeMap<&'static str, Cost>;
+
+/// One of a pair: does the work that a line on its standard input names, and says how many nanoseconds it took each, and how many
+/// there were.
+pub(super) fn body(cuda: &mut Cuda) -> Outcome {
+    let fail = |error| Failure::work(format!("cannot measure: {error}"));
+    cuda.load(PTX, KERNEL).map_err(fail)?;
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let work = WORKS.iter().find(|work| work.key == line);
+        let work = work.ok_or_else(|| Failure::usage(format!("bench-body: {line}: no such work")))?;
+        let (each, count) = turn(cuda, work.once).map_err(fail)?;
+        writeln!(io::stdout(), "{each} {count}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Nanoseconds each, what the worker does for it included, and how many there were.
+fn turn(cuda: &Cuda, once: fn(&Cuda) -> Result<(), CudaError>) -> Result<(f64, u32), CudaError> {
+    let (start, mut count) = (Instant::now(), 0_u32);
+    while start.elapsed() < TURN {
+        (0..BATCH).try_for_each(|_| once(cuda))?;
+        cuda.synchronise()?;
+        count += BATCH;
+    }
+    Ok((start.elapsed().as_nanos() as f64 / f64::from(count), count))
+}
+
+/// Has a program do a work for a turn.
+fn ask(program: &mut Program, work: &Work) -> Result<(f64, u32), String> {
+    let answer = program.ask(work.key)?;
+    let parsed = answer.split_once(' ').and_then(|(each, count)| Some((each.parse().ok()?, count.parse().ok()?)));
+    parsed.ok_or_else(|| format!("a program answered {answer:?}"))
+}
+
+/// Measures over shared memory, with a server for each of both.
+pub(super) fn measure(driver: &str, layout: &Layout, quick: bool) -> Result<Costs, Failure> {
+    let servers = [PrivateServer::start_with(driver, &[], None)?, PrivateServer::start_without_journal(driver)?];
+    let mut pairs: [Vec<f64>; WORKS.len()] = Default::default();
+    for _ in 0..PAIRS[usize::from(quick)] {
+        let ratios = pair(&servers, layout).map_err(Failure::work)?;
+        pairs.iter_mut().zip(ratios).for_each(|(pairs, ratios)| pairs.extend(median(ratios)));
+    }
+    let taken = taken(&servers[0], layout).map_err(Failure::work)?;
+    servers.into_iter().for_each(PrivateServer::stop);
+    let cost =
+        |((work, pairs), taken): ((&Work, _), f64)| Some((work.key, Cost::of(pairs, work.noted.nanoseconds(), taken)?));
+    Ok(WORKS.iter().zip(pairs).zip(taken).filter_map(cost).collect())
+}
+
+/// Nanoseconds of processor time that a worker takes for each work.
+fn taken(server: &PrivateServer, layout: &Layout) -> Result<[f64; WORKS.len()], String> {
+    let mut program = start(server, layout)?;
+    WORKS.iter().try_for_each(|work| ask(&mut program, work).map(drop))?;
+    let worker = only_worker(server)?;
+    let mut taken = [0.0; WORKS.len()];
+    for (work, taken) in WORKS.iter().zip(&mut taken) {
+        let (before, mut count) = (processor_time(worker)?, 0);
+        for _ in 0..TURNS_ALONE {
+            count += ask(&mut program, work)?.1;
+        }
+        *taken = (processor_time(worker)? - before) as f64 / f64::from(count);
+    }
+    Ok(taken)
+}
+
+/// The worker of the only program, once those of earlier ones are gone.
+fn only_worker(server: &PrivateServer) -> Result<u32, String> {
+    let end = Instant::now() + FAREWELL;
+    loop {
+        match server.worker_pids()[..] {
+            [worker] => return Ok(worker),
+            _ if Instant::now() < end => thread::sleep(Duration::from_millis(1)),
+            ref several => return Err(format!("the workers {several:?} do not end")),
+        }
+    }
+}
+
+/// Nanoseconds that the threads of a process have run which are there.
+fn processor_time(process: u32) -> Result<u64, String> {
+    let folder = format!("/proc/{process}/task");
+    let of = |task: fs::DirEntry| {
+        fs::read_to_string(task.path().join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok()
+    };
+    let tasks = fs::read_dir(&folder).map_err(|error| format!("{folder}: {error}"))?;
+    Ok(tasks.flatten().filter_map(of).sum::<u64>())
+}
+
+/// Measures nothing else, and says it.
+pub(super) fn main(flags: &BenchFlags) -> Outcome {
+    let layout = Layout::find().map_err(Failure::server)?;
+    layout.check_shim().map_err(Failure::server)?;
+    let costs = measure(&flags.driver, &layout, flags.quick)?;
+    if flags.json {
+        document::write(&costs)?;
+    } else {
+        let mut out = io::stdout().lock();
+        lines(&costs).into_iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A program that works for a turn when it is asked.
+fn start(server: &PrivateServer, layout: &Layout) -> Result<Program, String> {
+    let (search, server) = (Some(layout.program_search()), Some(server.address().clone()));
+    let setup = Setup { way: Way::Shm, search, server, stream: false };
+    Program::start(&setup, &["--turns"]).map_err(|error| error.to_string())
+}
+
+/// A pair of programs: the ratios of each work. Which of them begins changes from turn to turn.
+fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; WORKS.len()], String> {
+    let mut programs = [start(&servers[0], layout)?, start(&servers[1], layout)?];
+    let mut all: [Vec<f64>; WORKS.len()] = Default::default();
+    for turn in 0..=TURNS {
+        for (work, ratios) in WORKS.iter().zip(&mut all) {
+            let mut taken = [0.0; 2];
+            for which in [turn as usize % 2, (turn as usize + 1) % 2] {
+                taken[which] = ask(&mut programs[which], work)?.0;
+            }
+            // The first one finds everything cold.
+            if turn > 0 {
+                ratios.push(taken[0] / taken[1]);
+            }
+        }
+    }
+    Ok(all)
+}
+
+impl Cost {
+    /// The bounds are those ranks below and above which a median of so many lies in 2.5 % of all cases each: 0.98 roots of
+    /// the number from the middle.
+    fn of(mut pairs: Vec<f64>, notes_ns: f64, taken_ns: f64) -> Option<Self> {
+        pairs.sort_by(f64::total_cmp);
+        let last = pairs.len().checked_sub(1)?;
+        let low = ((last as f64 / 2.0 - 0.98 * (pairs.len() as f64).sqrt()).max(0.0)) as usize;
+        let (ratio, low, high) = (pairs[pairs.len() / 2], pairs[low], pairs[last - low]);
+        Some(Self { ratio, low, high, notes_ns, share: notes_ns / taken_ns })
+    }
+}
+
+/// Lines for people: what the notes are of the worker's work, and what each work costs more than without a journal.
+pub(super) fn lines(costs: &Costs) -> Vec<String> {
+    let percent = |ratio: f64| format!("{:+.1}", (ratio - 1.0) * 100.0);
+    let share = |cost: &Cost| format!("{:.2} % ({:.1} ns)", cost.share * 100.0, cost.notes_ns);
+    let added = |cost: &Cost| format!("{} % ({} to {})", percent(cost.ratio), percent(cost.low), percent(cost.high));
+    let parts = |of: &dyn Fn(&Cost) -> String| {
+        let parts = WORKS.iter().filter_map(|work| Some(format!("{} {}", work.name, of(costs.get(work.key)?))));
+        parts.collect::<Vec<String>>().join(", ")
+    };
+    if costs.is_empty() {
+        return Vec::new();
+    }
+    vec![
+        format!("what the journal's notes are of the worker's processor time: {}", parts(&share)),
+        format!("what a journal adds to the time of calls, over shared memory: {}", parts(&added)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_is_the_middle_of_all_pairs_between_the_bounds_of_chance() {
+        let cost = Cost::of(vec![1.04, 1.0, 1.01, 1.03, 1.02], 10.0, 2000.0).unwrap();
+        assert_eq!(cost, Cost { ratio: 1.02, low: 1.0, high: 1.04, notes_ns: 10.0, share: 0.005 });
+        let of_many = Cost::of((0..=100).rev().map(f64::from).collect(), 0.0, 1.0).unwrap();
+        assert_eq!(of_many, Cost { ratio: 50.0, low: 40.0, high: 60.0, notes_ns: 0.0, share: 0.0 });
+        assert_eq!(Cost::of(Vec::new(), 1.0, 1.0), None);
+        let lines = lines(&Costs::from([("event", cost)]));
+        assert!(lines[0].ends_with("time: events made and ended 0.50 % (10.0 ns)"), "{lines:?}");
+        assert!(lines[1].ends_with("memory: events made and ended +2.0 % (+0.0 to +4.0)"), "{lines:?}");
+        assert!(super::lines(&Costs::new()).is_empty());
+    }
+}

@@ -1,0 +1,326 @@
+//! `katydid bench`: the same measurements on the driver directly, through shared memory, a unix socket and TCP, in turns;
+//! behind TLS and through vsock too, and several sessions by NVIDIA's Multi-Process Service, if that is asked for.
+//!
+//! Each run is a fresh process ([`mod@body`]), so that the first call is measured as programs meet it; the ways take turns
+//! within a round, so that a machine that slows down slows all of them. A warm worker is ready before each run. What takes
+//! seconds (large copies, very many objects) is measured in the first round alone, and not over the unix socket, which has
+//! no such budgets. What is measured beside the rounds comes between them: every figure is taken once before any is taken
+//! again and again, and further rounds are begun while there is time.
+
+mod body;
+mod checkpoint;
+mod cuda;
+mod empty_kernel;
+mod figures;
+pub mod flags;
+mod journal;
+mod network;
+mod noise;
+mod opencl;
+mod opencl_calls;
+mod parts;
+mod report;
+mod sampling;
+mod sessions;
+mod setup;
+mod soft;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use katydid_scratch::Scratch;
+use katydid_transport::Address;
+
+use crate::flags::{
+    Against, BenchBodyFlags, BenchFlags, BenchHolderFlags, BenchOpenclBodyFlags, BenchSoftBodyFlags, Subject,
+};
+use katydid_cli_core::layout::Layout;
+use katydid_cli_core::output::document;
+use katydid_cli_core::output::failure::{Failure, Outcome};
+use katydid_cli_core::output::terminal::Progress;
+use katydid_cli_core::probe::{DriverFacts, Probe, probe_apart};
+use katydid_cli_core::server::mps::Mps;
+use katydid_cli_core::server::private_server::PrivateServer;
+use network::PLAIN;
+use report::Comparison;
+use sampling::Report;
+use setup::{Setup, Way, native_search, prepared, wait_until_warm};
+
+/// Certificates for a server and a program of this machine, which are gone with this value.
+#[derive(Debug)]
+pub struct Loopback {
+    /// The server's folder.
+    pub server: PathBuf,
+    /// The program's folder.
+    pub client: PathBuf,
+    /// Where both are.
+    pub folder: Scratch,
+}
+
+/// Rounds, if time allows; each figure is the median over them.
+const ROUNDS: u32 = 4;
+const QUICK_ROUNDS: u32 = 2;
+/// So many come before the many sessions.
+const FIRST_ROUNDS: u32 = 2;
+/// Nothing more is begun after so long, unless the flags say otherwise: all of it ends within a minute and a half.
+const TIME_LIMIT: Duration = Duration::from_secs(70);
+/// Starts without a warm worker.
+const COLD_STARTS: u32 = 3;
+/// Programs at once, and the key.
+const SESSIONS: [(usize, &str); 3] = [(1, "sessions_1"), (8, "sessions_8"), (64, "sessions_64")];
+/// More of them are many: left out of quick runs, and measured last, since making 64 contexts can take half a minute.
+const FEW_SESSIONS: usize = 8;
+/// The number that stands for a machine itself in addresses of vsock.
+const THIS_MACHINE: u32 = 1;
+/// The measuring program.
+///
+/// # Errors
+///
+/// What could not be measured.
+pub fn body(flags: &BenchBodyFlags) -> Outcome {
+    body::main(flags)
+}
+
+/// The measuring program of `bench soft`.
+///
+/// # Errors
+///
+/// What could not be measured.
+pub fn soft_body(flags: &BenchSoftBodyFlags) -> Outcome {
+    soft::body(flags)
+}
+
+/// The measuring program of `bench opencl`.
+///
+/// # Errors
+///
+/// What could not be measured.
+pub fn opencl_body(flags: &BenchOpenclBodyFlags) -> Outcome {
+    opencl::body(flags)
+}
+
+/// The program that `bench checkpoint` takes checkpoints of.
+///
+/// # Errors
+///
+/// What could not be measured.
+pub fn holder(flags: &BenchHolderFlags) -> Outcome {
+    checkpoint::holder(flags)
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// What could not be measured.
+pub fn main(flags: &BenchFlags, certs: impl FnOnce() -> Result<Loopback, Failure>) -> Outcome {
+    match flags.subject {
+        Some(Subject::Soft) => return soft::main(flags),
+        Some(Subject::Checkpoint) => return checkpoint::main(flags),
+        Some(Subject::Opencl) => return opencl::main(flags),
+        Some(Subject::Journal) => return journal::main(flags),
+        None => {}
+    }
+    let layout = Layout::find().map_err(Failure::server)?;
+    layout.check_shim().map_err(Failure::server)?;
+    let driver = match probe_apart(&flags.driver) {
+        Probe::Works(facts) => facts,
+        Probe::Fails(reason) => return Err(Failure::server(format!("cannot measure: {reason}"))),
+    };
+    let certs = flags.tls.then(certs).transpose()?;
+    let server = PrivateServer::start_with(&flags.driver, &on_loopback(certs.as_ref(), flags.vsock), None)?;
+    let mut ways = ways(flags, &layout, &driver, &server);
+    ways.extend(certs.as_ref().and_then(|certs| sealed(&layout, &server, certs)));
+    ways.extend(between_machines(&layout, &server));
+    let service = flags.mps.then(|| Service::start(&flags.driver)).transpose()?;
+    let beside = service.as_ref().map(|service| service.setup(&layout));
+    let many: Vec<&Setup> = ways.iter().filter(|setup| setup.way <= Way::Shm).chain(&beside).collect();
+    let deadline = deadline(flags);
+    let rounds = flags.rounds.unwrap_or(if flags.quick { QUICK_ROUNDS } else { ROUNDS });
+    let mut comparison = Comparison::new(driver.clone(), ways.iter().chain(&beside).map(|setup| setup.way));
+    measure_round(flags, &ways, &server, &mut comparison)?;
+    measure_plain(flags.quick, &mut comparison);
+    measure_sessions(|number| number <= FEW_SESSIONS, &many, deadline, &mut comparison);
+    measure_journal(flags, &layout, &mut comparison)?;
+    measure_cold(flags, &ways, &mut comparison)?;
+    measure_rounds(rounds.min(FIRST_ROUNDS), deadline, flags, &ways, &server, &mut comparison)?;
+    if !flags.quick {
+        measure_sessions(|number| number > FEW_SESSIONS, &many, deadline, &mut comparison);
+    }
+    measure_rounds(rounds, deadline, flags, &ways, &server, &mut comparison)?;
+    server.stop();
+    if flags.json {
+        document::write(&comparison.json())?;
+    } else {
+        comparison.write_table(&mut io::stdout().lock())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Native first, then one server's two addresses: the shim makes shared memory of the unix socket unless it is told not to.
+fn ways(flags: &BenchFlags, layout: &Layout, driver: &DriverFacts, server: &PrivateServer) -> Vec<Setup> {
+    let search = native_search(layout, &driver.path);
+    let native = Setup { way: Way::Native, search, server: None, stream: false };
+    let through = |way, at: usize, stream| {
+        let server = server.addresses().get(at).cloned();
+        Setup { way, search: Some(layout.program_search()), server, stream }
+    };
+    let mut ways = Vec::from_iter((flags.against == Against::Native).then_some(native));
+    ways.extend([through(Way::Shm, 0, false), through(Way::Unix, 0, true), through(Way::Tcp, 1, true)]);
+    ways
+}
+
+/// The server's addresses beside its unix socket: TCP, TLS if there are certificates, and vsock if that is wanted.
+fn on_loopback(certs: Option<&Loopback>, vsock: bool) -> Vec<Address> {
+    let host = || "127.0.0.1".to_owned();
+    let sealed = certs.map(|certs| Address::Tls { host: host(), port: 0, certs: Some(certs.server.clone()) });
+    let vsock = vsock.then_some(Address::Vsock { cid: THIS_MACHINE, port: 0 });
+    [Address::Tcp { host: host(), port: 0 }].into_iter().chain(sealed).chain(vsock).collect()
+}
+
+/// The way behind TLS.
+fn sealed(layout: &Layout, server: &PrivateServer, certs: &Loopback) -> Option<Setup> {
+    let address = server.addresses().iter().find(|address| matches!(address, Address::Tls { .. }))?;
+    let address = address.clone().with_certs(Some(&certs.client));
+    Some(Setup { way: Way::Tls, search: Some(layout.program_search()), server: Some(address), stream: true })
+}
+
+/// The way through vsock, if the server listens there.
+fn between_machines(layout: &Layout, server: &PrivateServer) -> Option<Setup> {
+    let address = server.addresses().iter().find(|address| matches!(address, Address::Vsock { .. }))?.clone();
+    Some(Setup { way: Way::Vsock, search: Some(layout.program_search()), server: Some(address), stream: true })
+}
+
+/// When nothing more is begun; never, where a number of rounds is asked for and no time.
+fn deadline(flags: &BenchFlags) -> Option<Instant> {
+    let within = match (&flags.within, flags.rounds) {
+        (Some(within), _) => within.0,
+        (None, Some(_)) => return None,
+        (None, None) => TIME_LIMIT,
+    };
+    Instant::now().checked_add(within)
+}
+
+/// Further rounds until there are so many, or no time is left for one as long as the last.
+fn measure_rounds(
+    most: u32,
+    deadline: Option<Instant>,
+    flags: &BenchFlags,
+    ways: &[Setup],
+    server: &PrivateServer,
+    comparison: &mut Comparison,
+) -> Result<(), Failure> {
+    let mut last = Duration::ZERO;
+    while comparison.rounds() < most && deadline.is_none_or(|deadline| Instant::now() + last < deadline) {
+        let begun = Instant::now();
+        measure_round(flags, ways, server, comparison)?;
+        last = begun.elapsed();
+    }
+    Ok(())
+}
+
+/// One run on each way. One that fails ends the measurement: its figures could not be compared.
+fn measure_round(
+    flags: &BenchFlags,
+    ways: &[Setup],
+    server: &PrivateServer,
+    comparison: &mut Comparison,
+) -> Result<(), Failure> {
+    let (progress, quick, round) = (Progress::new(), flags.quick, comparison.rounds() + 1);
+    for setup in ways {
+        progress.show(&format!("round {round}: {}", setup.way.title()));
+        wait_until_warm(server)?;
+        let mut command = prepared(setup);
+        command.args(quick.then_some("--quick"));
+        command.args((!quick && round == 1 && setup.way != Way::Unix).then_some("--heavy"));
+        command.args((setup.way == Way::Native).then_some("--by-hand"));
+        comparison.add(setup.way, run(setup.way, command)?);
+    }
+    comparison.end_round();
+    Ok(())
+}
+
+/// What the path can do by itself, for TCP to be held against.
+fn measure_plain(quick: bool, comparison: &mut Comparison) {
+    Progress::new().show("plain TCP");
+    for (connections, key) in PLAIN {
+        let samples = network::plain(connections, if quick { 3 } else { 12 });
+        comparison.note(Way::Tcp, key, samples.map_err(|error| error.to_string()));
+    }
+}
+
+/// A server whose sessions share the GPU, with what lets them.
+struct Service {
+    /// Ends first.
+    server: PrivateServer,
+    _mps: Mps,
+}
+
+impl Service {
+    fn start(driver: &str) -> Result<Self, Failure> {
+        let mps = Mps::start()?;
+        Ok(Self { server: PrivateServer::start_with_mps(driver, &mps)?, _mps: mps })
+    }
+
+    fn setup(&self, layout: &Layout) -> Setup {
+        let server = Some(self.server.address().clone());
+        Setup { way: Way::Mps, search: Some(layout.program_search()), server, stream: false }
+    }
+}
+
+/// Several programs at once: natively and over shared memory, which is what a machine's own programs use.
+fn measure_sessions(
+    wanted: impl Fn(usize) -> bool,
+    ways: &[&Setup],
+    deadline: Option<Instant>,
+    comparison: &mut Comparison,
+) {
+    let progress = Progress::new();
+    for (number, key) in SESSIONS.into_iter().filter(|(number, _)| wanted(*number)) {
+        for setup in ways {
+            progress.show(&format!("{number} at once: {}", setup.way.title()));
+            let each = match deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                true => Err(cuda::CudaError::no_time().to_string()),
+                false => sessions::together(setup, number).map(|each| vec![each]),
+            };
+            comparison.note(setup.way, key, each);
+        }
+    }
+}
+
+/// What keeping a journal costs.
+fn measure_journal(flags: &BenchFlags, layout: &Layout, comparison: &mut Comparison) -> Result<(), Failure> {
+    Progress::new().show("the journal");
+    comparison.journal = journal::measure(&flags.driver, layout, flags.quick)?;
+    Ok(())
+}
+
+/// First calls with a server that keeps no worker ready, and natively. A server of its own, since a pool refills itself.
+fn measure_cold(flags: &BenchFlags, ways: &[Setup], comparison: &mut Comparison) -> Result<(), Failure> {
+    let progress = Progress::new();
+    let server = PrivateServer::start_with(&flags.driver, &[], Some(0))?;
+    for round in 1..=if flags.quick { 1 } else { COLD_STARTS } {
+        for setup in ways.iter().filter(|setup| setup.way <= Way::Shm) {
+            progress.show(&format!("cold start {round}: {}", setup.way.title()));
+            let cold = setup.server.as_ref().map(|_| server.address().clone());
+            let mut command = prepared(&Setup { server: cold, search: setup.search.clone(), ..*setup });
+            command.arg("--only-start");
+            comparison.add(setup.way, run(setup.way, command)?);
+        }
+    }
+    server.stop();
+    Ok(())
+}
+
+/// One run of the measuring program. Its start is stamped as late as possible, so that first calls compare.
+fn run(way: Way, mut command: Command) -> Result<Report, Failure> {
+    let fail = |reason: String| Failure::work(format!("cannot measure {}: {reason}", way.title()));
+    command.args(["--started", &sampling::now().to_string()]);
+    let output = command.output().map_err(|error| fail(error.to_string()))?;
+    if !output.status.success() {
+        return Err(fail(format!("the measuring program ended with {} (its message stands above)", output.status)));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| fail(error.to_string()))
+}

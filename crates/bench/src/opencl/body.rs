@@ -1,0 +1,141 @@
+//! The measuring program: calls, copies and kernels of the device that a loader finds first, figures as JSON.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::api::{Device, FOR_HOST, READ_WRITE};
+use crate::figures;
+use crate::flags::BenchOpenclBodyFlags;
+use katydid_cli_core::output::failure::{Failure, Outcome};
+
+/// Launches in a row.
+const LAUNCHES: u32 = 1000;
+/// Calls that are timed one by one; the median counts.
+const CALLS: usize = 200;
+/// Large copies that are timed one by one; the best counts.
+const COPIES: usize = 8;
+/// Bytes of a small and of a large copy.
+const SMALL_BYTES: usize = 4 << 10;
+const LARGE_BYTES: usize = 64 << 20;
+
+/// What one run prints.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Report {
+    /// What the device is.
+    pub(super) device: String,
+    /// Seconds, by the key of the figure.
+    pub(super) seconds: BTreeMap<String, f64>,
+}
+
+/// Measures.
+pub(super) fn main(flags: &BenchOpenclBodyFlags) -> Outcome {
+    let report = measure(flags.quick).map_err(|reason| Failure::work(format!("cannot measure: {reason}")))?;
+    let text = serde_json::to_string(&report).map_err(Failure::work)?;
+    writeln!(io::stdout(), "{text}").map_err(Failure::work)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(quick: bool) -> Result<Report, String> {
+    let device = Device::open()?;
+    let mut seconds = BTreeMap::new();
+    let mut note = |key: &str, value: f64| seconds.insert(key.to_owned(), value);
+    let [enqueue, launch] = launches(&device)?;
+    note("enqueue", enqueue);
+    note("launch", launch);
+    let event = device.event()?;
+    note("query", median(CALLS, || device.state(event).map(drop))?);
+    let nothing = device.kernel(c"nothing")?;
+    device.set(nothing, 0, &0_i32)?;
+    note("round_trip", median(CALLS, || device.launch(nothing, 1).and_then(|()| device.finish()))?);
+    for (size, keys) in
+        [(SMALL_BYTES, ["write_small", "read_small", "map_small"]), (LARGE_BYTES, ["write", "read", "map"])]
+    {
+        let [write, read, map] = copies(&device, size, quick)?;
+        note(keys[0], write);
+        note(keys[1], read);
+        note(keys[2], map);
+    }
+    let [compute, moves] = kernels(&device)?;
+    note("compute", compute);
+    note("move", moves);
+    Ok(Report { device: device.name, seconds })
+}
+
+/// Of one launch with an argument set before it, among many: until it is enqueued, and until it is done.
+fn launches(device: &Device) -> Result<[f64; 2], String> {
+    let kernel = device.kernel(c"nothing")?;
+    let mut best = [f64::MAX; 2];
+    for _ in 0..5 {
+        let begun = Instant::now();
+        for number in 0..LAUNCHES as i32 {
+            device.set(kernel, 0, &number)?;
+            device.launch(kernel, 1)?;
+        }
+        let enqueued = begun.elapsed().as_secs_f64();
+        device.finish()?;
+        let each = [enqueued, begun.elapsed().as_secs_f64()].map(|seconds| seconds / f64::from(LAUNCHES));
+        best = [best[0].min(each[0]), best[1].min(each[1])];
+    }
+    Ok(best)
+}
+
+/// Of a blocking write, a blocking read, and a map for reading of memory that the driver holds for the host.
+fn copies(device: &Device, size: usize, quick: bool) -> Result<[f64; 3], String> {
+    let count = if size == SMALL_BYTES { CALLS } else { COPIES / if quick { 2 } else { 1 } };
+    let figure = |work: &mut dyn FnMut() -> Result<(), String>| {
+        if size == SMALL_BYTES { median(count, work) } else { best(count, work) }
+    };
+    let (plain, shared) = (device.buffer(READ_WRITE, size)?, device.buffer(FOR_HOST, size)?);
+    let mut bytes: Vec<u8> = (0..size).map(|index| index as u8).collect();
+    let write = figure(&mut || device.write(plain, &bytes))?;
+    let read = figure(&mut || device.read(plain, &mut bytes))?;
+    if bytes.iter().enumerate().any(|(index, byte)| *byte != index as u8) {
+        return Err("what was written was not read".to_owned());
+    }
+    device.write(shared, &bytes)?;
+    let map = figure(&mut || device.map(shared, size))?;
+    device.release(plain)?;
+    device.release(shared)?;
+    Ok([write, read, map])
+}
+
+/// Of a kernel that computes, and of one that moves memory.
+fn kernels(device: &Device) -> Result<[f64; 2], String> {
+    let (from, to) = (device.buffer(READ_WRITE, LARGE_BYTES)?, device.buffer(READ_WRITE, LARGE_BYTES)?);
+    device.write(from, &vec![0; LARGE_BYTES])?;
+    let (compute, moves) = (device.kernel(c"compute")?, device.kernel(c"move")?);
+    device.set(compute, 0, &from)?;
+    device.set(moves, 0, &from)?;
+    device.set(moves, 1, &to)?;
+    let figures = [
+        best(COPIES, &mut || device.launch(compute, LARGE_BYTES / 16).and_then(|()| device.finish()))?,
+        best(COPIES, &mut || device.launch(moves, LARGE_BYTES / 16).and_then(|()| device.finish()))?,
+    ];
+    device.release(from)?;
+    device.release(to)?;
+    Ok(figures)
+}
+
+fn times(count: usize, mut work: impl FnMut() -> Result<(), String>) -> Result<Vec<f64>, String> {
+    let mut all = Vec::with_capacity(count);
+    // The first one makes pages and threads.
+    work()?;
+    for _ in 0..count {
+        let begun = Instant::now();
+        work()?;
+        all.push(begun.elapsed().as_secs_f64());
+    }
+    Ok(all)
+}
+
+fn median(count: usize, work: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+    Ok(figures::median(times(count, work)?).unwrap_or(f64::NAN))
+}
+
+fn best(count: usize, work: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+    Ok(times(count, work)?.into_iter().reduce(f64::min).unwrap_or(f64::NAN))
+}

@@ -1,0 +1,51 @@
+//! Copies out over TCP by the program that holds the memory: the driver copies parts of it to pinned memory, from which threads
+//! send them. It is the floor of what such copies take through Katydid.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use crate::cuda::objects::Event;
+use crate::cuda::{Cuda, CudaError, Pinned};
+use crate::network::{self, BYTES, PIECE_BYTES};
+use crate::sampling::{Body, Samples};
+
+const CONNECTIONS: usize = 8;
+/// What one of them sends.
+const PART: usize = BYTES / CONNECTIONS;
+
+pub(super) fn measure(body: &mut Body) {
+    let samples = copies(&body.cuda, body.plan.large as usize);
+    body.note("by_hand_64m_8", samples);
+}
+
+fn copies(cuda: &Cuda, repetitions: usize) -> Samples {
+    let device = cuda.allocate(BYTES)?;
+    let samples = network::timed(CONNECTIONS, repetitions, |number, stream| {
+        cuda.enter()?;
+        serve(cuda, device + (number * PART) as u64, stream)
+    });
+    cuda.free(device)?;
+    samples
+}
+
+/// Sends the part of the device's memory that begins at `from`, as often as it is asked for.
+fn serve(cuda: &Cuda, from: u64, stream: &mut TcpStream) -> Result<(), CudaError> {
+    let order = cuda.new_stream()?;
+    let piece = |at: usize| Ok((from + at as u64, cuda.pinned(PIECE_BYTES)?, cuda.new_event()?));
+    let mut pieces =
+        (0..PART).step_by(PIECE_BYTES).map(piece).collect::<Result<Vec<(u64, Pinned<'_>, Event<'_>)>, CudaError>>()?;
+    let served = network::answer(stream, |stream| {
+        for (from, piece, copied) in &pieces {
+            order.begin_copy_out(piece, *from)?;
+            order.record(copied)?;
+        }
+        for (_, piece, copied) in &mut pieces {
+            copied.wait()?;
+            stream.write_all(piece.bytes_mut())?;
+        }
+        Ok(())
+    });
+    // What goes wrong in between must not leave copies behind that use the memory.
+    order.synchronise()?;
+    served
+}

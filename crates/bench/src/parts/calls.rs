@@ -1,0 +1,27 @@
+//! Calls that carry nothing: round trips, launches, events, streams.
+
+use crate::cuda::{Cuda, CudaError};
+use crate::sampling::{BATCH, Body, batches, each};
+
+pub(super) fn measure(body: &mut Body) {
+    let often = body.plan.repetitions;
+    let cuda = &body.cuda;
+    let noted = [
+        ("launch", body.with_kernel(|| batches(often / BATCH, cuda, || cuda.launch()))),
+        ("launch_sync", body.with_kernel(|| each(often, || cuda.launch().and_then(|()| cuda.synchronise())))),
+        ("stream_query", each(often, || cuda.query_stream())),
+        ("context_sync", each(often, || cuda.synchronise())),
+        ("event_record", batches(often / BATCH, cuda, || cuda.record())),
+        ("event_query", recorded(cuda).and_then(|()| each(often, || cuda.query_event()))),
+        ("event_sync", recorded(cuda).and_then(|()| each(often, || cuda.wait_for_event()))),
+        ("event_create", batches(often / BATCH, cuda, || cuda.new_event().map(drop))),
+        ("stream_create", each(often / 8, || cuda.new_stream().map(drop))),
+    ];
+    noted.into_iter().for_each(|(key, samples)| body.note(key, samples));
+}
+
+/// The one event is recorded, and done.
+fn recorded(cuda: &Cuda) -> Result<(), CudaError> {
+    cuda.record()?;
+    cuda.synchronise()
+}

@@ -1,0 +1,191 @@
+//! Copies: both directions, from and to both kinds of host memory, alone, at the same time, and by several threads.
+
+use std::thread;
+
+use crate::cuda::rows::Shape;
+use crate::cuda::{Cuda, CudaError, Pinned};
+use crate::noise::noise;
+use crate::sampling::{BATCH, Body, Samples, batches, each};
+
+const MIB: usize = 1 << 20;
+/// Source of the small asynchronous copy.
+static FOUR: [u8; 4] = [1, 2, 3, 4];
+/// The sizes of copies, with their names in the keys.
+const SIZES: [(usize, &str); 5] =
+    [(4, "4"), (64 << 10, "64k"), (64 * MIB, "64m"), (256 * MIB, "256m"), (1024 * MIB, "1g")];
+/// Larger ones are left out of quick runs, and of all rounds but the first one.
+const LIGHT: usize = 64 * MIB;
+/// Threads that copy at once, and what each of them copies.
+const THREADS: usize = 4;
+const SHARE: usize = 16 * MIB;
+/// Rows as programs have them whose width is not one that a GPU likes, and a box of such rows.
+const ROWS: Shape = Shape { width: 4_001, pitch: 4_608, rows: 4_000, slices: 1 };
+const SLICES: Shape = Shape { width: 1_001, pitch: 1_024, rows: 400, slices: 40 };
+
+pub(super) fn measure(body: &mut Body) {
+    for (bytes, size) in SIZES.into_iter().filter(|(bytes, _)| *bytes <= LIGHT) {
+        alone(body, bytes, size);
+    }
+    let (often, rarely) = (body.plan.repetitions, body.plan.large);
+    let small = small_async(often / BATCH, &body.cuda);
+    let beside = small_beside(often, &body.cuda);
+    let at_once = at_once(&body.cuda, rarely, 64 * MIB);
+    let [into, out] = by_threads(&body.cuda, rarely);
+    let odd = at_odd_addresses(&body.cuda, rarely);
+    let (rows, slices) = (of_rows(&body.cuda, rarely, &ROWS), of_rows(&body.cuda, rarely, &SLICES));
+    body.note("htod_4_async", small);
+    body.note("htod_4_pageable_beside", beside);
+    body.note("both_64m_pinned", at_once);
+    body.note("htod_4x16m_pageable", into);
+    body.note("dtoh_4x16m_pageable", out);
+    for (kind, [into, out]) in [("odd", odd), ("2d", rows), ("3d", slices)] {
+        body.note(&format!("htod_{kind}_pageable"), into);
+        body.note(&format!("dtoh_{kind}_pageable"), out);
+    }
+}
+
+/// Those that take seconds on a slow way.
+pub(super) fn measure_large(body: &mut Body) {
+    for (bytes, size) in SIZES.into_iter().filter(|(bytes, _)| *bytes > LIGHT) {
+        if body.has_time() {
+            alone(body, bytes, size);
+            continue;
+        }
+        for direction in ["htod", "dtoh"] {
+            for kind in ["pageable", "pinned"] {
+                body.note(&format!("{direction}_{size}_{kind}"), Err(CudaError::no_time()));
+            }
+        }
+    }
+}
+
+/// A size, from and to both kinds of host memory.
+fn alone(body: &mut Body, bytes: usize, size: &str) {
+    let repetitions = match bytes {
+        small if small <= MIB => body.plan.repetitions,
+        middle if middle <= LIGHT => body.plan.large,
+        _ => 3,
+    };
+    let [into, out] = copy_both(&body.cuda, repetitions, &mut noise(bytes));
+    body.note(&format!("htod_{size}_pageable"), into);
+    body.note(&format!("dtoh_{size}_pageable"), out);
+    let [into, out] = match body.cuda.pinned(bytes) {
+        Ok(mut pinned) => copy_both(&body.cuda, repetitions, pinned.bytes_mut()),
+        Err(error) => [Err(error.clone()), Err(error)],
+    };
+    body.note(&format!("htod_{size}_pinned"), into);
+    body.note(&format!("dtoh_{size}_pinned"), out);
+}
+
+/// The copy that a program may enqueue without waiting: its four bytes live as long as the program.
+fn small_async(number: u32, cuda: &Cuda) -> Samples {
+    let device = cuda.allocate(FOUR.len())?;
+    let samples = batches(number, cuda, || cuda.copy_in_async(device, &FOUR));
+    cuda.free(device)?;
+    samples
+}
+
+/// A copy that the work of another stream could overtake.
+fn small_beside(repetitions: u32, cuda: &Cuda) -> Samples {
+    let device = cuda.allocate(FOUR.len())?;
+    let other = cuda.new_stream()?;
+    let samples = each(repetitions, || cuda.copy_in(device, &FOUR));
+    drop(other);
+    cuda.free(device)?;
+    samples
+}
+
+/// To the device, then back.
+fn copy_both(cuda: &Cuda, repetitions: u32, host: &mut [u8]) -> [Samples; 2] {
+    let device = match cuda.allocate(host.len()) {
+        Ok(device) => device,
+        Err(error) => return [Err(error.clone()), Err(error)],
+    };
+    let into = each(repetitions, || cuda.copy_in(device, host));
+    let out = each(repetitions, || cuda.copy_out(host, device));
+    both_freed(cuda, device, [into, out])
+}
+
+/// To the device, then back, from and to addresses that nothing is aligned to.
+fn at_odd_addresses(cuda: &Cuda, repetitions: u32) -> [Samples; 2] {
+    let mut host = noise(SHARE + 1);
+    let device = match cuda.allocate(SHARE + 3) {
+        Ok(device) => device,
+        Err(error) => return [Err(error.clone()), Err(error)],
+    };
+    let into = each(repetitions, || cuda.copy_in(device + 3, &host[1..]));
+    let out = each(repetitions, || cuda.copy_out(&mut host[1..], device + 3));
+    both_freed(cuda, device, [into, out])
+}
+
+/// Rows to the device, then back.
+fn of_rows(cuda: &Cuda, repetitions: u32, shape: &Shape) -> [Samples; 2] {
+    let mut host = noise(shape.extent());
+    let device = match cuda.allocate(shape.extent()) {
+        Ok(device) => device,
+        Err(error) => return [Err(error.clone()), Err(error)],
+    };
+    let into = each(repetitions, || cuda.rows_in(device, &host, shape));
+    let out = each(repetitions, || cuda.rows_out(&mut host, device, shape));
+    both_freed(cuda, device, [into, out])
+}
+
+/// Samples of both directions, once the memory they used is free.
+fn both_freed(cuda: &Cuda, device: u64, [into, out]: [Samples; 2]) -> [Samples; 2] {
+    match cuda.free(device) {
+        Ok(()) => [into, out],
+        Err(error) => [into, out.and(Err(error))],
+    }
+}
+
+/// One copy each way at the same time, in two streams.
+fn at_once(cuda: &Cuda, repetitions: u32, bytes: usize) -> Samples {
+    let (there, back) = (cuda.new_stream()?, cuda.new_stream()?);
+    let (from, to): (Pinned<'_>, Pinned<'_>) = (cuda.pinned(bytes)?, cuda.pinned(bytes)?);
+    let (target, source) = (cuda.allocate(bytes)?, cuda.allocate(bytes)?);
+    let samples = each(repetitions, || {
+        there.begin_copy_in(target, &from)?;
+        back.begin_copy_out(&to, source)?;
+        there.synchronise()?;
+        back.synchronise()
+    });
+    // What goes wrong in between must not leave copies behind that use the memory.
+    cuda.synchronise()?;
+    cuda.free(target)?;
+    cuda.free(source)?;
+    samples
+}
+
+/// Several threads at once, each with memory of its own.
+fn by_threads(cuda: &Cuda, repetitions: u32) -> [Samples; 2] {
+    let devices: Result<Vec<u64>, CudaError> = (0..THREADS).map(|_| cuda.allocate(SHARE)).collect();
+    let devices = match devices {
+        Ok(devices) => devices,
+        Err(error) => return [Err(error.clone()), Err(error)],
+    };
+    let mut hosts = vec![noise(SHARE); THREADS];
+    let into = each(repetitions, || together(cuda, &devices, &mut hosts, |at, host| cuda.copy_in(at, host)));
+    let out = each(repetitions, || together(cuda, &devices, &mut hosts, |at, host| cuda.copy_out(host, at)));
+    let freed = devices.into_iter().try_for_each(|address| cuda.free(address));
+    match freed {
+        Ok(()) => [into, out],
+        Err(error) => [into, Err(error)],
+    }
+}
+
+fn together(
+    cuda: &Cuda,
+    devices: &[u64],
+    hosts: &mut [Vec<u8>],
+    copy: impl Fn(u64, &mut [u8]) -> Result<(), CudaError> + Sync,
+) -> Result<(), CudaError> {
+    let copy = &copy;
+    thread::scope(|scope| {
+        let copies: Vec<_> = devices
+            .iter()
+            .zip(hosts)
+            .map(|(device, host)| scope.spawn(move || cuda.enter().and_then(|()| copy(*device, host))))
+            .collect();
+        copies.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(CudaError::died())))
+    })
+}

@@ -1,0 +1,85 @@
+//! Device memory: allocated, freed, filled; and pinned memory, which programs allocate too.
+
+use std::time::Instant;
+
+use crate::cuda::{Cuda, CudaError};
+use crate::sampling::{BATCH, Body, Samples, batches, each};
+
+const MIB: usize = 1 << 20;
+/// What the caching allocator of PyTorch asks a driver for while a model grows: small pools, large ones, and blocks of
+/// their own for what is larger.
+const POOLS: [usize; 16] = [2, 2, 20, 2, 20, 20, 2, 34, 2, 20, 66, 2, 20, 130, 2, 258];
+/// What CuPy's pool asks a driver for: each array for which it has no free block, in bytes that it rounds up to 512, and nothing
+/// is given back before the pool is cleared. Here operands and results of growing arrays, and a large one.
+const ARRAYS: [usize; 16] = [
+    1_000,
+    1_000,
+    24_000,
+    24_000,
+    160_004,
+    160_004,
+    1_000_000,
+    1_000_000,
+    4_000_000,
+    4_000_000,
+    12_582_915,
+    12_582_915,
+    40_000_000,
+    40_000_000,
+    100_000_000,
+    200_000_001,
+];
+const ROUNDING: usize = 512;
+/// What JAX's allocator asks for while it grows, when it was told not to take most of the device at once: regions, each twice as
+/// large as the one before, which it keeps.
+const REGIONS: [usize; 8] = [2, 4, 8, 16, 32, 64, 128, 256];
+/// Powers of two of a program that allocates as it goes: 256 B to 128 MiB.
+const SHIFTS: std::ops::Range<u32> = 8..28;
+
+pub(super) fn measure(body: &mut Body) {
+    let (often, rarely) = (body.plan.repetitions, body.plan.large);
+    let cuda = &body.cuda;
+    let pair = |bytes| move || cuda.allocate(bytes).and_then(|address| cuda.free(address));
+    let pinned = |bytes| move || cuda.pinned(bytes).map(drop);
+    let mut noted = vec![
+        ("malloc_256", each(often, pair(256))),
+        ("malloc_64m", each(rarely * 4, pair(64 * MIB))),
+        ("malloc_pools", pattern(cuda, rarely, &POOLS.map(|size| size * MIB))),
+        ("malloc_cupy", pattern(cuda, rarely, &ARRAYS.map(|size| size.next_multiple_of(ROUNDING)))),
+        ("malloc_jax", pattern(cuda, rarely, &REGIONS.map(|size| size * MIB))),
+        ("malloc_mixed", pattern(cuda, rarely * 4, &SHIFTS.flat_map(|shift| [1 << shift; 3]).collect::<Vec<_>>())),
+        ("malloc_host_64k", each(rarely * 8, pinned(64 << 10))),
+        ("malloc_host_64m", each(rarely / 3, pinned(64 * MIB))),
+        ("memset_4k", filled(cuda, 4096, |at| batches(often / BATCH, cuda, || cuda.clear(at, 4096)))),
+        (
+            "memset_64m",
+            filled(cuda, 64 * MIB, |at| each(rarely, || cuda.clear(at, 64 * MIB).and_then(|()| cuda.synchronise()))),
+        ),
+    ];
+    if body.plan.heavy {
+        noted.push(("malloc_1g", each(rarely, pair(1024 * MIB))));
+    }
+    noted.into_iter().for_each(|(key, samples)| body.note(key, samples));
+}
+
+/// Measures with device memory at hand.
+fn filled(cuda: &Cuda, bytes: usize, measure: impl FnOnce(u64) -> Samples) -> Samples {
+    let at = cuda.allocate(bytes)?;
+    let samples = measure(at);
+    cuda.free(at)?;
+    samples
+}
+
+/// Allocates all sizes, frees every second one, then the rest; a sample is the time of one pair. The first round, which
+/// makes the arenas grow, counts as any: programs pay it.
+fn pattern(cuda: &Cuda, rounds: u32, sizes: &[usize]) -> Samples {
+    (0..rounds.max(3))
+        .map(|_| {
+            let start = Instant::now();
+            let held: Vec<u64> = sizes.iter().map(|size| cuda.allocate(*size)).collect::<Result<_, CudaError>>()?;
+            let mut in_turn = held.iter().step_by(2).chain(held.iter().skip(1).step_by(2));
+            in_turn.try_for_each(|address| cuda.free(*address))?;
+            Ok(start.elapsed().as_nanos() as f64 / sizes.len() as f64)
+        })
+        .collect()
+}

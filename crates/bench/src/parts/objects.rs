@@ -1,0 +1,38 @@
+//! A program that keeps very many objects: what making, using and ending one costs then.
+
+use std::time::Instant;
+
+use crate::cuda::objects::Event;
+use crate::cuda::{Cuda, CudaError};
+use crate::sampling::{BATCH, Body, Samples, batches};
+
+pub(super) fn measure(body: &mut Body) {
+    if !body.has_time() {
+        for key in ["objects_make", "objects_use", "objects_end"] {
+            body.note(key, Err(CudaError::no_time()));
+        }
+        return;
+    }
+    let [made, recorded, ended] = match among(&body.cuda, body.plan.objects, body.plan.repetitions) {
+        Ok(samples) => samples.map(Ok),
+        Err(error) => [Err(error.clone()), Err(error.clone()), Err(error)],
+    };
+    body.note("objects_make", made);
+    body.note("objects_use", recorded);
+    body.note("objects_end", ended);
+}
+
+/// Makes `count` events and keeps them, records some, and ends all; the time of one each.
+fn among(cuda: &Cuda, count: u32, repetitions: u32) -> Result<[Vec<f64>; 3], CudaError> {
+    let start = Instant::now();
+    let events: Vec<Event<'_>> = (0..count).map(|_| cuda.new_event()).collect::<Result<_, CudaError>>()?;
+    cuda.synchronise()?;
+    let made = start.elapsed().as_nanos() as f64 / f64::from(count);
+    let mut spread = events.iter().step_by(61).cycle();
+    let recorded: Samples = batches(repetitions / BATCH, cuda, || spread.next().map_or(Ok(()), Event::record));
+    let start = Instant::now();
+    drop(events);
+    cuda.synchronise()?;
+    let ended = start.elapsed().as_nanos() as f64 / f64::from(count);
+    Ok([vec![made], recorded?, vec![ended]])
+}

@@ -1,0 +1,100 @@
+//! Several programs at once: each launches the empty kernel and waits for it, for the same while. The figure is the time of
+//! one launch with its wait over all of them: `window / sum of launches`.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use super::cuda::Cuda;
+use super::empty_kernel::{KERNEL, PTX};
+use super::setup::{Setup, prepared};
+use katydid_cli_core::output::failure::{Failure, Outcome};
+
+/// How long they work.
+const WINDOW: Duration = Duration::from_millis(300);
+
+/// One of the programs: says that it is ready, waits for a line, works, says how often it came round.
+pub(super) fn body(cuda: &mut Cuda, window: Duration) -> Outcome {
+    let fail = |error| Failure::work(format!("cannot measure: {error}"));
+    cuda.load(PTX, KERNEL).map_err(fail)?;
+    let step = || cuda.launch().and_then(|()| cuda.synchronise());
+    step().map_err(fail)?;
+    writeln!(io::stdout(), "ready")?;
+    io::stdin().lock().read_line(&mut String::new())?;
+    let (start, mut steps) = (Instant::now(), 0_u64);
+    while start.elapsed() < window {
+        step().map_err(fail)?;
+        steps += 1;
+    }
+    writeln!(io::stdout(), "{steps}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Nanoseconds of a launch with its wait, `number` programs taken together.
+///
+/// # Errors
+///
+/// Why one of them could not do its part.
+pub(super) fn together(setup: &Setup, number: usize) -> Result<f64, String> {
+    let window = WINDOW.as_millis().to_string();
+    let arguments = ["--session", &window];
+    let mut programs: Vec<Program> =
+        (0..number).map(|_| Program::start(setup, &arguments)).collect::<io::Result<_>>().map_err(shown)?;
+    programs.iter_mut().try_for_each(|program| program.line().map(drop))?;
+    programs.iter_mut().try_for_each(|program| program.say("go"))?;
+    let mut steps = 0;
+    for program in &mut programs {
+        steps += program.line()?.parse::<u64>().map_err(|_| "a program told no number".to_owned())?;
+    }
+    if steps == 0 { Err("no launch came to its end".to_owned()) } else { Ok(WINDOW.as_nanos() as f64 / steps as f64) }
+}
+
+/// For errors that are told as texts.
+fn shown(error: impl ToString) -> String {
+    error.to_string()
+}
+
+/// A measuring program under way; killed with the value.
+pub(super) struct Program {
+    process: Child,
+    words: ChildStdin,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Program {
+    /// Starts one with these further arguments.
+    pub(super) fn start(setup: &Setup, arguments: &[&str]) -> io::Result<Self> {
+        let mut command: Command = prepared(setup);
+        let mut process = command.args(arguments).stdin(Stdio::piped()).spawn()?;
+        let words = process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let lines = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Self { process, words, lines: BufReader::new(lines) })
+    }
+
+    /// Says a word, and hears what it says to that.
+    pub(super) fn ask(&mut self, word: &str) -> Result<String, String> {
+        self.say(word)?;
+        self.line()
+    }
+
+    /// The next thing it says.
+    fn line(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        match self.lines.read_line(&mut line) {
+            Ok(length) if length > 0 => Ok(line.trim_end().to_owned()),
+            _ => Err("one of the programs ended (its message stands above)".to_owned()),
+        }
+    }
+
+    fn say(&mut self, word: &str) -> Result<(), String> {
+        writeln!(self.words, "{word}").map_err(shown)
+    }
+}
+
+impl Drop for Program {
+    /// Whatever it does, it has been measured, or is of no use any more.
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,92 @@
+//! The measuring program: one device on a number of cores, every kernel, figures as JSON.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+
+use super::cuda::Soft;
+use super::device::Device;
+use super::opencl::OpenCl;
+use super::work::{WORKS, Work};
+use crate::flags::{BenchSoftBodyFlags, SoftDevice};
+use katydid_cli_core::layout::Layout;
+use katydid_cli_core::output::failure::{Failure, Outcome};
+
+/// How long a kernel is measured: the best launch of that time counts, since everything that disturbs makes it slower.
+const TIME: Duration = Duration::from_millis(700);
+const QUICK_TIME: Duration = Duration::from_millis(150);
+
+/// What one run prints.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Report {
+    /// What the device is.
+    pub(super) device: String,
+    /// By name of the kernel.
+    pub(super) figures: BTreeMap<String, Figure>,
+}
+
+/// One kernel on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Figure {
+    /// Seconds of the best launch.
+    pub(super) seconds: f64,
+    /// Warp instructions of a launch.
+    pub(super) executed: Option<u64>,
+    /// Sum of the result of the first launch.
+    pub(super) sum: f64,
+}
+
+/// Measures.
+pub(super) fn main(flags: &BenchSoftBodyFlags) -> Outcome {
+    use_cores(flags.cores).map_err(Failure::work)?;
+    let mut device = open(flags.device).map_err(|reason| Failure::work(format!("cannot measure: {reason}")))?;
+    let time = if flags.quick { QUICK_TIME } else { TIME };
+    let mut figures = BTreeMap::new();
+    for work in &WORKS {
+        let name = work.name.to_string_lossy().into_owned();
+        let figure = measure(&mut *device, work, time).map_err(|reason| Failure::work(format!("{name}: {reason}")))?;
+        figures.insert(name, figure);
+    }
+    let report = Report { device: device.name(), figures };
+    let text = serde_json::to_string(&report).map_err(Failure::work)?;
+    writeln!(io::stdout(), "{text}").map_err(Failure::work)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open(device: SoftDevice) -> Result<Box<dyn Device>, String> {
+    Ok(match device {
+        SoftDevice::Softcuda => {
+            let layout = Layout::find().map_err(|error| error.to_string())?;
+            Box::new(Soft::open(&layout.soft())?)
+        }
+        SoftDevice::Opencl => Box::new(OpenCl::open()?),
+    })
+}
+
+/// Keeps this process, with all threads that it will have, on the first `cores` cores that it may use.
+fn use_cores(cores: usize) -> io::Result<()> {
+    let allowed = sched_getaffinity(None)?;
+    let mut chosen = CpuSet::new();
+    (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).take(cores).for_each(|core| chosen.set(core));
+    Ok(sched_setaffinity(None, &chosen)?)
+}
+
+/// The best of the launches that fit into `time`, after one that fills caches and makes threads.
+fn measure(device: &mut dyn Device, work: &Work, time: Duration) -> Result<Figure, String> {
+    device.prepare(work)?;
+    let before = device.executed();
+    device.run(work)?;
+    let executed = device.executed().zip(before).map(|(after, before)| after - before);
+    let sum = work.sum(&device.result(work)?);
+    let (started, mut best) = (Instant::now(), Duration::MAX);
+    while started.elapsed() < time {
+        let launched = Instant::now();
+        device.run(work)?;
+        best = best.min(launched.elapsed());
+    }
+    Ok(Figure { seconds: best.as_secs_f64(), executed, sum })
+}

@@ -1,0 +1,5 @@
+//! What users write: the config file, durations, sizes.
+
+pub mod config;
+pub mod duration;
+pub mod size;

@@ -1,0 +1,125 @@
+//! The config file, `~/.config/katydid/config.toml` (`$XDG_CONFIG_HOME/katydid/config.toml` where that is set).
+//!
+//! ```toml
+//! server = "tcp://gpu-host:9923"   # where programs run, unless --server or KATYDID_SERVER says otherwise
+//! certs = "/home/me/certs"          # the folder of certificates for tls://, unless --certs or KATYDID_CERTS says otherwise
+//! module_cache = "/srv/katydid"     # where a server keeps code that programs sent, unless --module-cache says otherwise
+//! module_cache_size = "4G"          # most bytes of it, unless --module-cache-size says otherwise
+//! ```
+//!
+//! A key that is not known is an error that names it: a misspelt setting must not be passed over in silence.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// What the file can say.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Address of the server.
+    pub server: Option<String>,
+    /// The folder of certificates.
+    pub certs: Option<PathBuf>,
+    /// The folder of a server's module cache.
+    pub module_cache: Option<PathBuf>,
+    /// Most bytes of it, with a suffix.
+    pub module_cache_size: Option<String>,
+}
+
+/// Why the file was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It exists and cannot be read.
+    #[error("cannot read the config file: {path}: {source}")]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is not TOML, or has a key or value that is not known.
+    #[error("{path}:{line}: {message}; correct the line, or remove the file")]
+    Malformed {
+        /// The file or folder.
+        path: PathBuf,
+        /// Where in the file, from 1.
+        line: usize,
+        /// What is wrong there.
+        message: String,
+    },
+}
+
+/// Where the file is, given the environment; `None` without a home.
+pub fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let folder = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")))?;
+    Some(folder.join("katydid/config.toml"))
+}
+
+/// Reads the file; one that does not exist says nothing.
+pub fn read(path: &Path) -> Result<Config, ConfigError> {
+    match fs::read_to_string(path) {
+        Ok(text) => parse(path, &text),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(Config::default())
+        }
+        Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// The line is found by hand, since the parser's own message spans several and draws arrows.
+fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
+    toml::from_str(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let line = text.get(..start).unwrap_or_default().matches('\n').count() + 1;
+        ConfigError::Malformed { path: path.to_owned(), line, message: error.message().replace('\n', " ") }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Config, String> {
+        parse(Path::new("config.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_server_is_read() {
+        assert_eq!(parsed("server = \"unix:/a\"").unwrap().server.as_deref(), Some("unix:/a"));
+        assert_eq!(parsed("# nothing\n"), Ok(Config::default()));
+    }
+
+    #[test]
+    fn the_certificates_are_read() {
+        assert_eq!(parsed("certs = \"/c\"").unwrap().certs.as_deref(), Some(Path::new("/c")));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line() {
+        let error = parsed("\nsever = \"unix:/a\"").unwrap_err();
+        assert!(error.starts_with("config.toml:2: unknown field `sever`"), "{error}");
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_refused() {
+        assert!(parsed("server = 9923").unwrap_err().contains("expected a string"));
+    }
+
+    #[test]
+    fn a_missing_file_says_nothing() {
+        assert_eq!(read(Path::new("/no/such/config.toml")).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_folder_of_the_desktop_standard_comes_before_home() {
+        let with = |names: &'static [&str]| move |name: &str| names.contains(&name).then(|| format!("/{name}").into());
+        assert_eq!(path(with(&["XDG_CONFIG_HOME", "HOME"])), Some("/XDG_CONFIG_HOME/katydid/config.toml".into()));
+        assert_eq!(path(with(&["HOME"])), Some("/HOME/.config/katydid/config.toml".into()));
+        assert_eq!(path(with(&[])), None);
+    }
+}

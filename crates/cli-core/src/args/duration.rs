@@ -1,0 +1,75 @@
+//! Lengths of time on the command line: a number and `ms`, `s`, `m` or `h`. A number alone is refused.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use katydid_driver_state::settings;
+use katydid_driver_state::units::{self, DurationError};
+
+/// A length of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DurationArg(pub Duration);
+
+/// Why a text is none.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum DurationArgError {
+    /// It is no length of time at all.
+    #[error(transparent)]
+    Text(#[from] DurationError),
+    /// Nothing at all, or more than a year.
+    #[error("must be more than nothing and less than a year")]
+    Bounds,
+}
+
+/// A year.
+const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
+
+impl FromStr for DurationArg {
+    type Err = DurationArgError;
+
+    fn from_str(text: &str) -> Result<Self, DurationArgError> {
+        match units::duration(text)? {
+            time if time.is_zero() || time > MAX_DURATION => Err(DurationArgError::Bounds),
+            time => Ok(Self(time)),
+        }
+    }
+}
+
+/// The limit for a link's silence, where nothing stands for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Silence(pub Duration);
+
+impl FromStr for Silence {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        units::duration(text).map_err(|error| error.to_string())?;
+        let found = settings::silence(text).map(Self);
+        found.ok_or_else(|| "write 3s or more, or 0s for no limit".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_period_is_refused() {
+        assert_eq!("10m".parse(), Ok(DurationArg(Duration::from_secs(600))));
+        assert_eq!("90".parse::<DurationArg>(), Err(DurationArgError::Text(DurationError::NoUnit("90".into()))));
+        for text in ["0s", "99999h"] {
+            assert_eq!(text.parse::<DurationArg>(), Err(DurationArgError::Bounds), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_limit_for_silence_is_three_seconds_or_none() {
+        for text in ["0s", "0"] {
+            assert_eq!(text.parse(), Ok(Silence(Duration::ZERO)), "{text}");
+        }
+        assert_eq!("1m".parse(), Ok(Silence(Duration::from_secs(60))));
+        for text in ["60", "2s", "x"] {
+            assert!(text.parse::<Silence>().is_err(), "{text}");
+        }
+    }
+}

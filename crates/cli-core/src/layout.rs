@@ -1,0 +1,187 @@
+//! Where the installed libraries are.
+//!
+//! ```text
+//! bin/katydid
+//! lib/katydid/shim/libcuda.so.1    what programs are given
+//! lib/katydid/shim/libkatydid_opencl.so, vendors/katydid.icd    the same for OpenCL
+//! lib/katydid/loader/libOpenCL.so.1    the latter again, for programs of a machine that has no loader of OpenCL
+//! lib/katydid/soft/libcuda.so.1    softcuda
+//! lib/katydid/criu/                CRIU with its libraries; only where the system's will not do
+//! lib/katydid/katydid-criu         starts that CRIU with the capabilities that this file was given
+//! ```
+//!
+//! `lib/katydid` is sought beside the executable's folder, or is what `KATYDID_LIB` says.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+
+/// The variable that overrides the place of the libraries.
+pub const VARIABLE: &str = "KATYDID_LIB";
+/// Where loaders of OpenCL look for vendors' files.
+pub const VENDORS: &str = "OCL_ICD_VENDORS";
+/// Libraries that loaders of OpenCL open besides.
+pub const ICD_LIBRARIES: &str = "OCL_ICD_FILENAMES";
+/// Where the loader looks first.
+pub const SEARCH: &str = "LD_LIBRARY_PATH";
+/// The file name every CUDA program asks for.
+pub const LIBRARY: &str = "libcuda.so.1";
+/// What loaders of OpenCL open as that of a vendor.
+const ICD: &str = "libkatydid_opencl.so";
+/// The file name every OpenCL program asks for: a loader's.
+pub const LOADER: &str = "libOpenCL.so.1";
+
+/// The folder of the libraries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// `lib/katydid`.
+    pub folder: PathBuf,
+}
+
+/// Why the libraries were not found.
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// No such file.
+    #[error(
+        "cannot find Katydid's library: {path}: run `cargo xtask dist`, or set KATYDID_LIB to the folder of shim/ and soft/"
+    )]
+    Missing {
+        /// The file or folder.
+        path: PathBuf,
+    },
+    /// The kernel does not say where this executable is.
+    #[error("cannot find Katydid's libraries: /proc is not mounted: set KATYDID_LIB to the folder of shim/ and soft/")]
+    NoExecutable,
+}
+
+impl Layout {
+    /// The layout this process belongs to; its files need not exist.
+    pub fn find() -> Result<Self, LayoutError> {
+        if let Some(folder) = env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+            return Ok(Self { folder: absolute(Path::new(&folder)) });
+        }
+        let executable = env::current_exe().map_err(|_| LayoutError::NoExecutable)?;
+        Ok(Self::beside(&executable))
+    }
+
+    /// The layout of an executable in `bin/`.
+    fn beside(executable: &Path) -> Self {
+        let root = executable.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+        Self { folder: root.join("lib/katydid") }
+    }
+
+    /// The folder that goes first into a program's `LD_LIBRARY_PATH`.
+    pub fn shim_folder(&self) -> PathBuf {
+        self.folder.join("shim")
+    }
+
+    /// The library given to programs.
+    pub fn shim(&self) -> PathBuf {
+        self.shim_folder().join(LIBRARY)
+    }
+
+    /// The folder of vendors' files that loaders of OpenCL look into.
+    pub fn vendors(&self) -> PathBuf {
+        self.shim_folder().join("vendors")
+    }
+
+    /// The library by which programs of OpenCL reach the server, and the file that names it to loaders.
+    pub fn opencl(&self) -> [PathBuf; 2] {
+        [self.shim_folder().join(ICD), self.vendors().join("katydid.icd")]
+    }
+
+    /// The folder in which that library has a loader's name.
+    pub fn loader_folder(&self) -> PathBuf {
+        self.folder.join("loader")
+    }
+
+    /// softcuda.
+    pub fn soft(&self) -> PathBuf {
+        self.folder.join("soft").join(LIBRARY)
+    }
+
+    /// The root of our own CRIU; it need not be there.
+    pub fn criu(&self) -> PathBuf {
+        self.folder.join("criu")
+    }
+
+    /// The loader's search path for programs: the shim first, then what was there; at last, on a machine without a loader
+    /// of OpenCL, our library under its name.
+    pub fn program_search(&self) -> OsString {
+        let search = first(&self.shim_folder(), env::var_os(SEARCH).as_deref());
+        match has_loader() || !self.loader_folder().is_dir() {
+            true => search,
+            false => joined(env::split_paths(&search).chain([self.loader_folder()])),
+        }
+    }
+
+    /// The loader's search path for workers, which must find the real driver and not the programs'; `None`: unset.
+    pub fn driver_search(&self) -> Option<OsString> {
+        env::var_os(SEARCH).map(|path| joined(others(&path, &self.shim_folder())))
+    }
+
+    /// Whether the library for programs is there.
+    pub fn check_shim(&self) -> Result<(), LayoutError> {
+        let path = self.shim();
+        if path.is_file() { Ok(()) } else { Err(LayoutError::Missing { path }) }
+    }
+}
+
+/// Whether a program that is linked with a loader of OpenCL finds one.
+#[expect(unsafe_code, reason = "opens the loader's library to see whether there is one")]
+pub fn has_loader() -> bool {
+    // SAFETY: a loader does nothing before its first call; what it would do is what it does in every OpenCL program.
+    unsafe { Library::open(Some(LOADER), RTLD_LAZY | RTLD_LOCAL) }.is_ok()
+}
+
+/// A search path with `folder` first, and not again further on.
+pub fn first(folder: &Path, rest: Option<&OsStr>) -> OsString {
+    joined([folder.to_owned()].into_iter().chain(rest.into_iter().flat_map(|rest| others(rest, folder))))
+}
+
+/// Entries of `path` that are neither `folder` nor empty.
+fn others<'a>(path: &'a OsStr, folder: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
+    env::split_paths(path).filter(move |entry| entry != folder && !entry.as_os_str().is_empty())
+}
+
+/// Entries came out of a search path, so none holds the separator that could not be joined.
+fn joined(entries: impl Iterator<Item = PathBuf>) -> OsString {
+    env::join_paths(entries).unwrap_or_default()
+}
+
+/// Programs change their folder before they load libraries, so a relative path would not do.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_lie_beside_the_executables_folder() {
+        let layout = Layout::beside(Path::new("/opt/katydid/bin/katydid"));
+        assert_eq!(layout.shim(), Path::new("/opt/katydid/lib/katydid/shim/libcuda.so.1"));
+        assert_eq!(layout.soft(), Path::new("/opt/katydid/lib/katydid/soft/libcuda.so.1"));
+    }
+
+    #[test]
+    fn the_shim_is_first_and_only_once_in_a_programs_search_path() {
+        let shim = Path::new("/k/shim");
+        assert_eq!(first(shim, None), "/k/shim");
+        assert_eq!(first(shim, Some(OsStr::new("/a:/k/shim::/b"))), "/k/shim:/a:/b");
+    }
+
+    #[test]
+    fn a_worker_does_not_find_the_programs_library() {
+        assert_eq!(joined(others(OsStr::new("/k/shim:/a:/k/shim:/b"), Path::new("/k/shim"))), "/a:/b");
+    }
+
+    #[test]
+    fn a_missing_shim_is_named_with_the_remedy() {
+        let error = Layout { folder: "/no/such".into() }.check_shim().unwrap_err().to_string();
+        assert!(error.contains("/no/such/shim/libcuda.so.1") && error.contains("KATYDID_LIB"), "{error}");
+    }
+}

@@ -1,0 +1,11 @@
+//! What every command of `katydid` shares: what users write and read, where the libraries are, servers.
+//!
+//! Errors and output are at the bottom, servers at the top. Commands are in the crates `cli` and `bench`.
+
+pub mod args;
+pub mod child;
+pub mod layout;
+pub mod opencl;
+pub mod output;
+pub mod probe;
+pub mod server;

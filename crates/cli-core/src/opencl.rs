@@ -1,0 +1,24 @@
+//! What drivers of OpenCL workers of this machine would find.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+
+use crate::output::failure::{Failure, Outcome};
+
+/// What workers of this machine would find.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drivers {
+    /// Names of platforms.
+    pub platforms: Vec<String>,
+    /// What was tried in vain, and why it was.
+    pub tried: Vec<String>,
+}
+
+/// The probing process: prints [`Drivers`], or in their place why there are none.
+pub fn probe() -> Outcome {
+    let found = katydid_worker::opencl_drivers().map(|(platforms, tried)| Drivers { platforms, tried });
+    writeln!(io::stdout(), "{}", serde_json::to_string(&found).map_err(Failure::work)?)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,175 @@
+//! What `--json` writes: exactly one document, whatever happens.
+//!
+//! It goes to standard output, or, of `trace` and `restore`, whose standard output is the program's, to the file or descriptor that
+//! the flag names. The rule: a command hands its result to [`write()`], or pieces of it to [`append`]; what ends without having done so
+//! leaves `{"error": "…", "status": N}` in its place, from [`close`], which every way out of `main` passes.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_scratch::private;
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::output::failure::Failure;
+
+/// Where a document goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JsonDestination {
+    /// Standard output.
+    Output,
+    /// A file of this name, made anew.
+    File(PathBuf),
+    /// A descriptor that is open in this process.
+    Descriptor(i32),
+}
+
+impl FromStr for JsonDestination {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(number) = text.strip_prefix("fd:") else {
+            return if text.is_empty() { Err("name a file, or fd:N".to_owned()) } else { Ok(Self::File(text.into())) };
+        };
+        match number.parse() {
+            Ok(number @ 3..) => Ok(Self::Descriptor(number)),
+            _ => Err("a descriptor is fd:3 or more: 0 to 2 are the program's".to_owned()),
+        }
+    }
+}
+
+/// The document of this process.
+#[derive(Debug)]
+enum State {
+    /// No process wants one.
+    None,
+    /// Nothing is written yet.
+    Wanted(Sink),
+    /// A list, of which this is not the end.
+    Begun(Sink),
+    /// All of it is written.
+    Written,
+}
+
+/// Where to write.
+#[derive(Debug)]
+enum Sink {
+    Output,
+    File(File),
+}
+
+static STATE: Mutex<State> = Mutex::new(State::None);
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sink {
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        match self {
+            Self::Output => {
+                let mut out = io::stdout().lock();
+                out.write_all(text.as_bytes())?;
+                out.flush()
+            }
+            Self::File(file) => file.write_all(text.as_bytes()),
+        }
+    }
+}
+
+/// From now on a document is owed to `place`.
+///
+/// # Errors
+///
+/// A file that cannot be made, or a descriptor that is not open.
+pub fn want(place: &JsonDestination) -> Result<(), Failure> {
+    let failed =
+        |what: String, error: io::Error| Failure::usage(format!("--json: {what}: {error}; name another place"));
+    let sink = match place {
+        JsonDestination::Output => Sink::Output,
+        JsonDestination::File(path) => {
+            Sink::File(private::create(path).map_err(|error| failed(path.display().to_string(), error))?)
+        }
+        JsonDestination::Descriptor(number) => {
+            Sink::File(taken(*number).map_err(|error| failed(format!("descriptor {number}"), error))?)
+        }
+    };
+    *state() = State::Wanted(sink);
+    Ok(())
+}
+
+/// A descriptor of the caller's, which the program is not to have.
+#[expect(unsafe_code, reason = "takes a descriptor by the number that the command line names")]
+fn taken(number: i32) -> io::Result<File> {
+    // Of what is not open there is no such link.
+    fs::read_link(format!("/proc/self/fd/{number}"))?;
+    // SAFETY: it is open, and the caller has opened it for us: nothing else of this process knows the number.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(number) });
+    let flags = fcntl_getfd(&file)?;
+    fcntl_setfd(&file, flags | FdFlags::CLOEXEC)?;
+    Ok(file)
+}
+
+/// Writes the whole document.
+pub fn write(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(Failure::work)?;
+    let mut state = state();
+    if let State::Wanted(mut sink) = std::mem::replace(&mut *state, State::Written) {
+        sink.write(&format!("{text}\n"))?;
+    }
+    Ok(())
+}
+
+/// Writes one piece of a document that is a list, as it comes.
+pub fn append(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).map_err(Failure::work)?;
+    let mut state = state();
+    let (mut sink, before) = match std::mem::replace(&mut *state, State::Written) {
+        State::Wanted(sink) => (sink, "[\n"),
+        State::Begun(sink) => (sink, ",\n"),
+        other => {
+            *state = other;
+            return Ok(());
+        }
+    };
+    let written = sink.write(&format!("{before}{text}"));
+    *state = State::Begun(sink);
+    Ok(written?)
+}
+
+/// Completes the document: a list ends, and where there is nothing yet, `failure` and the exit status take its place.
+pub fn close(failure: Option<&str>, status: u8) {
+    let mut state = state();
+    let (mut sink, end) = match std::mem::replace(&mut *state, State::Written) {
+        State::Wanted(sink) => (sink, None),
+        State::Begun(sink) => (sink, Some("\n]\n")),
+        State::None | State::Written => return,
+    };
+    let error = || json!({"error": failure.unwrap_or("it ended without a result"), "status": status});
+    let text = match (end, failure) {
+        (None, _) => format!("{:#}\n", error()),
+        (Some(end), None) => end.to_owned(),
+        (Some(end), Some(_)) => format!(",\n{}{end}", error()),
+    };
+    // No process reads it.
+    let _ = sink.write(&text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_files_and_descriptors_beyond_the_program_s() {
+        assert_eq!("fd:3".parse(), Ok(JsonDestination::Descriptor(3)));
+        assert_eq!("./fd".parse(), Ok(JsonDestination::File("./fd".into())));
+        for wrong in ["fd:1", "fd:x", "fd:-4", ""] {
+            assert!(wrong.parse::<JsonDestination>().is_err(), "{wrong}");
+        }
+    }
+}

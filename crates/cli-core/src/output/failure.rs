@@ -1,0 +1,98 @@
+//! How a command ends: success, a status of its own, or one line on standard error and an exit code.
+//!
+//! A command returns its module's error; here it becomes a [`Failure`] of one of few kinds. The text of every error
+//! says what failed, on what, and what to do, so that nothing needs to be added here.
+
+use std::fmt::Display;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What the shell learns from a command that did its work.
+pub type Outcome = Result<ExitCode, Failure>;
+
+/// The program could not be executed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot run the program: {}: {source}: check its name, PATH and permissions", program.display())]
+pub struct RunError {
+    /// As given, before the search in PATH.
+    pub program: PathBuf,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+impl RunError {
+    /// As a shell: 127 when there is no such program, 126 when it is none.
+    pub fn exit_code(&self) -> u8 {
+        if self.source.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+    }
+}
+
+/// Why a command did not do its work; the codes are those of `katydid --help`.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A check or a measurement failed.
+    #[error("{0}")]
+    CommandWork(String),
+    /// The command line, the environment or the config file is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// A server cannot be reached or started.
+    #[error("{0}")]
+    Server(String),
+    /// The program of `run` or `trace` cannot be executed.
+    #[error(transparent)]
+    Program(#[from] RunError),
+    /// Our own output went nowhere.
+    #[error("cannot write the output: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl Failure {
+    /// A failure of a check or measurement.
+    pub fn work(error: impl Display) -> Self {
+        Self::CommandWork(error.to_string())
+    }
+
+    /// A mistake of the caller.
+    pub fn usage(error: impl Display) -> Self {
+        Self::Usage(error.to_string())
+    }
+
+    /// No server.
+    pub fn server(error: impl Display) -> Self {
+        Self::Server(error.to_string())
+    }
+
+    /// The exit status.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::CommandWork(_) | Self::Output(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Server(_) => 3,
+            Self::Program(error) => error.exit_code(),
+        }
+    }
+}
+
+/// Writes one line for the user; a closed standard error loses it. Names in it come from elsewhere: what a terminal would obey
+/// is replaced.
+pub fn say(line: impl Display) {
+    use io::Write;
+    let text = line.to_string();
+    let shown = text.chars().map(|letter| if letter.is_control() && letter != '\n' { ' ' } else { letter });
+    let text: String = shown.collect();
+    let _ = io::stderr().write_all(format!("katydid: {text}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        let error = |kind| RunError { program: "x".into(), source: io::Error::from(kind) };
+        assert_eq!(error(io::ErrorKind::NotFound).exit_code(), 127);
+        assert_eq!(error(io::ErrorKind::PermissionDenied).exit_code(), 126);
+    }
+}

@@ -1,0 +1,109 @@
+//! What a driver library is, found out in a process of its own: a driver that crashes or hangs takes only that along.
+
+#![expect(unsafe_code, reason = "three questions to a driver library")]
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use katydid_driver::{Driver, DriverChoice, OpenLibrary};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::layout::{self, Layout};
+use crate::opencl::Drivers;
+use crate::output::failure::{Failure, Outcome};
+
+/// What was found, as the probe prints it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Probe {
+    /// A library that works.
+    Works(DriverFacts),
+    /// Why none does.
+    Fails(String),
+}
+
+/// A working driver library.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverFacts {
+    /// The name it was loaded by.
+    pub path: PathBuf,
+    /// Whether it is softcuda.
+    pub soft: bool,
+    /// CUDA version, such as 13000 for 13.0.
+    pub version: i32,
+    /// Name and bytes of memory of each device.
+    pub devices: Vec<(String, u64)>,
+}
+
+/// The probing process: prints a [`Probe`].
+pub fn main(driver: &str) -> Outcome {
+    let text = serde_json::to_string(&probe(driver)).map_err(Failure::work)?;
+    writeln!(io::stdout(), "{text}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the library as a worker would.
+fn probe(driver: &str) -> Probe {
+    let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());
+    let choice: DriverChoice = driver.parse().unwrap_or_default();
+    match katydid_driver::open(&choice, soft.as_deref()) {
+        Ok(library) => Probe::Works(facts(library)),
+        Err(error) => Probe::Fails(error.to_string()),
+    }
+}
+
+/// Asks a library that has initialised for what people know a driver by.
+fn facts(library: OpenLibrary) -> DriverFacts {
+    let (path, soft, count) = (library.path().to_owned(), library.is_soft(), library.devices());
+    let driver = Driver::new(library);
+    let mut version = 0;
+    // SAFETY: `version` is writable for the call. A driver that refuses leaves it 0, which is shown as it is.
+    let _ = unsafe { driver.cuDriverGetVersion(&raw mut version) };
+    let devices = (0..i32::try_from(count).unwrap_or(i32::MAX)).map(|ordinal| device(&driver, ordinal)).collect();
+    DriverFacts { path, soft, version, devices }
+}
+
+/// Name and memory; a device that does not answer has an empty name.
+fn device(driver: &Driver, ordinal: i32) -> (String, u64) {
+    let (mut device, mut name, mut memory) = (Default::default(), [0; 256], 0usize);
+    // SAFETY: each pointer is writable for its call, and the name's length is that of the array.
+    let results = unsafe {
+        [
+            driver.cuDeviceGet(&raw mut device, ordinal),
+            driver.cuDeviceGetName(name.as_mut_ptr(), 255, device),
+            driver.cuDeviceTotalMem_v2(&raw mut memory, device),
+        ]
+    };
+    if results.into_iter().any(|result| result.ok().is_err()) {
+        return (String::new(), 0);
+    }
+    let text: Vec<u8> = name.iter().take_while(|&&c| c != 0).map(|c| c.to_le_bytes()[0]).collect();
+    (String::from_utf8_lossy(&text).into_owned(), memory as u64)
+}
+
+/// Probes a driver library in a process of its own.
+pub fn probe_apart(driver: &str) -> Probe {
+    apart(&["probe-driver", driver]).unwrap_or_else(Probe::Fails)
+}
+
+/// Looks for drivers of OpenCL in a process of its own.
+pub fn opencl_apart() -> Result<Drivers, String> {
+    apart(&["probe-opencl"]).and_then(|found: Result<Drivers, String>| found)
+}
+
+/// What a child process of ours prints, which must not see Katydid's library for programs.
+fn apart<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, String> {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
+    if let Some(path) = Layout::find().ok().and_then(|layout| layout.driver_search()) {
+        command.env(layout::SEARCH, path);
+    }
+    match command.output() {
+        Ok(output) if output.status.success() => {
+            serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+        }
+        Ok(output) => Err(format!("the process that tried it ended with {}", output.status)),
+        Err(error) => Err(format!("it could not be tried: {error}")),
+    }
+}

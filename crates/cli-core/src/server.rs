@@ -1,0 +1,11 @@
+//! Servers: where they are, how they are asked, what surrounds the workers of one.
+
+pub mod address;
+pub mod admin;
+pub mod isolation;
+pub mod module_cache;
+pub mod mps;
+pub mod private_server;
+pub mod start;
+pub mod worker_env;
+pub mod worker_user;

@@ -1,0 +1,356 @@
+//! Which server a program uses, and where a server listens unless told.
+//!
+//! The order is that of `katydid --help`; the first source that says something decides, and a malformed address there
+//! is an error, never a reason to look further.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use katydid_transport::{Address, ConnectError, TlsError, driver_at};
+
+use crate::args::config::{self, ConfigError};
+use crate::output::failure::Failure;
+
+/// The variable programs and commands read the server from.
+pub const VARIABLE: &str = "KATYDID_SERVER";
+/// The variable that names the folder of certificates.
+const CERTS_VARIABLE: &str = "KATYDID_CERTS";
+/// The variable of Cricket, whose users need not relearn it.
+const CRICKET_VARIABLE: &str = "REMOTE_GPU_ADDRESS";
+/// Our TCP port where none is given.
+const DEFAULT_PORT: u16 = 9923;
+/// How long a server may take to answer a hello: as long as programs give it.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Who named the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// `--server`.
+    Flag,
+    /// A variable of the environment, ours or Cricket's.
+    Variable(&'static str),
+    /// The config file.
+    File(PathBuf),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => out.write_str("--server"),
+            Self::Variable(name) => out.write_str(name),
+            Self::File(path) => write!(out, "{}", path.display()),
+        }
+    }
+}
+
+/// A server that the user named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedServer {
+    /// Where it listens.
+    pub address: Address,
+    /// Who said so, for errors.
+    pub origin: Origin,
+}
+
+/// Why no address came out.
+#[derive(Debug, thiserror::Error)]
+pub enum AddressError {
+    /// A source says something that is no address.
+    #[error("{origin}: {source}")]
+    Malformed {
+        /// The source of the address.
+        origin: Origin,
+        /// Why it is no address.
+        source: katydid_transport::AddressError,
+    },
+    /// The config file is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Where the default socket should go belongs to another thread.
+    #[error("{path}: {problem}; set XDG_RUNTIME_DIR, or say --listen")]
+    Folder {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// A server did not accept a connection.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot reach the server: {address} (from {origin}): {source}: start it with `katydid serve --listen {address}` on its machine, or correct the address"
+)]
+pub struct ReachError {
+    address: Address,
+    origin: Origin,
+    source: io::Error,
+}
+
+/// The server this process is told to use, if any, with the certificates for it if those are needed.
+pub fn resolve(flag: Option<&str>, certs: Option<&Path>) -> Result<Option<NamedServer>, AddressError> {
+    let known = resolve_with(flag, |name| std::env::var_os(name))?;
+    let certified = |known: NamedServer| Ok(NamedServer { address: certified(known.address, certs)?, ..known });
+    known.map(certified).transpose()
+}
+
+/// The address with the folder of certificates, if it needs one and names none.
+pub fn certified(address: Address, flag: Option<&Path>) -> Result<Address, AddressError> {
+    match &address {
+        Address::Tls { certs: None, .. } => {
+            let folder = certs_with(flag, |name| std::env::var_os(name))?;
+            // Programs change their folder.
+            let folder = folder.map(|folder| std::path::absolute(&folder).unwrap_or(folder));
+            Ok(address.with_certs(folder.as_deref()))
+        }
+        _ => Ok(address),
+    }
+}
+
+/// The folder of certificates that this process is told to use, or the one where they would be looked for.
+fn certs_with(
+    flag: Option<&Path>,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Option<PathBuf>, AddressError> {
+    let named = flag.map(Path::to_owned);
+    let named = named.or_else(|| variable(CERTS_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from));
+    let Some(config) = config::path(&variable) else { return Ok(named) };
+    if let Some(folder) =
+        named.map_or_else(|| Ok(config::read(&config)?.certs), |named| Ok::<_, ConfigError>(Some(named)))?
+    {
+        return Ok(Some(folder));
+    }
+    Ok(config.parent().map(|folder| folder.join("certs")).filter(|folder| folder.is_dir()))
+}
+
+/// [`resolve`] in an environment of the caller's, so that tests need not change that of the process.
+fn resolve_with(
+    flag: Option<&str>,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Option<NamedServer>, AddressError> {
+    let set = |name| variable(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned());
+    if let Some(text) = flag {
+        return known(text, Origin::Flag).map(Some);
+    }
+    if let Some(text) = set(VARIABLE) {
+        return known(&text, Origin::Variable(VARIABLE)).map(Some);
+    }
+    if let Some(path) = config::path(&variable)
+        && let Some(text) = config::read(&path)?.server
+    {
+        return known(&text, Origin::File(path)).map(Some);
+    }
+    set(CRICKET_VARIABLE).map(|text| known(&cricket(&text), Origin::Variable(CRICKET_VARIABLE))).transpose()
+}
+
+/// An address is checked where it was said, so that the error names the source and not only the text.
+fn known(text: &str, origin: Origin) -> Result<NamedServer, AddressError> {
+    match text.parse::<Address>() {
+        Ok(address) => Ok(NamedServer { address, origin }),
+        Err(source) => Err(AddressError::Malformed { origin, source }),
+    }
+}
+
+/// A Cricket address is a host, with our port unless it names one; an address of ours is taken as it is.
+fn cricket(text: &str) -> String {
+    let has_port =
+        text.rsplit_once(':').is_some_and(|(host, port)| !host.ends_with(':') && port.parse::<u16>().is_ok());
+    match text {
+        ours if ["unix:", "tcp:", "tls:", "vsock:"].iter().any(|form| ours.starts_with(form)) => ours.to_owned(),
+        with_port if has_port => format!("tcp://{with_port}"),
+        host => format!("tcp://{host}:{DEFAULT_PORT}"),
+    }
+}
+
+impl NamedServer {
+    /// Checks that something accepts connections there, so that a wrong address costs one line and no hang.
+    pub fn reach(&self) -> Result<(), ReachError> {
+        connect(&self.address).map_err(|source| ReachError {
+            address: self.address.place(),
+            origin: self.origin.clone(),
+            source,
+        })
+    }
+
+    /// Says hello as a program would, without a session, and gives the name of the driver. What the program would be refused
+    /// for is told here, in one line and with a status of its own: a server that is full, has no driver or is of another build,
+    /// certificates that are not there or are not believed.
+    pub fn greet(&self) -> Result<String, Failure> {
+        self.reach().map_err(Failure::server)?;
+        driver_at(&self.address, GREETING_TIMEOUT).map_err(refusal)
+    }
+}
+
+/// Why a server that can be reached lets no program in. Certificates of ours that are not there are a mistake of the caller.
+fn refusal(error: ConnectError) -> Failure {
+    match &error {
+        ConnectError::Tls { source: TlsError::NoFolder | TlsError::File { .. }, .. } => Failure::usage(error),
+        _ => Failure::server(error),
+    }
+}
+
+/// Connects and hangs up: the server takes that for a process that only looked. A host with several addresses is tried
+/// on each, and the last error is told.
+fn connect(address: &Address) -> io::Result<()> {
+    match address {
+        Address::Unix(path) => UnixStream::connect(path).map(drop),
+        // Connecting to another machine's number is bounded by the system.
+        Address::Vsock { .. } => Ok(()),
+        Address::Tcp { host, port } | Address::Tls { host, port, .. } => {
+            let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+            for resolved in (host.as_str(), *port).to_socket_addrs()? {
+                match TcpStream::connect_timeout(&resolved, CONNECT_TIMEOUT) {
+                    Ok(_) => return Ok(()),
+                    Err(error) => last = error,
+                }
+            }
+            Err(last)
+        }
+    }
+}
+
+/// Where sockets go unless told: a folder only this user can write to.
+pub fn runtime_folder() -> PathBuf {
+    let uid = rustix::process::getuid();
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty()) {
+        Some(folder) => folder.into(),
+        None if uid.is_root() => "/run".into(),
+        None => format!("/tmp/katydid-{}", uid.as_raw()).into(),
+    }
+}
+
+/// The address of `katydid serve` without `--listen`.
+pub fn default_listen() -> Address {
+    Address::Unix(runtime_folder().join("katydid.sock"))
+}
+
+/// Makes [`runtime_folder`] where it is ours to make, and refuses one that another user could have laid out.
+pub fn prepare_runtime_folder() -> Result<(), AddressError> {
+    let path = runtime_folder();
+    if !path.starts_with("/tmp") {
+        return Ok(());
+    }
+    let refuse = |problem: String| AddressError::Folder { path: path.clone(), problem };
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(refuse(error.to_string())),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&path).map_err(|error| refuse(error.to_string()))?;
+    let private = found.is_dir() && found.uid() == rustix::process::getuid().as_raw() && found.mode() & 0o022 == 0;
+    if private { Ok(()) } else { Err(refuse("is not a folder that only you can write to".to_owned())) }
+}
+
+/// The admin socket of the server whose first address is `listen`.
+pub fn admin_path(listen: &Address) -> PathBuf {
+    match listen {
+        Address::Unix(path) => with_suffix(path, ".admin"),
+        Address::Tcp { port, .. } | Address::Tls { port, .. } => runtime_folder().join(format!("katydid-{port}.admin")),
+        Address::Vsock { port, .. } => runtime_folder().join(format!("katydid-vsock-{port}.admin")),
+    }
+}
+
+/// Appends to the whole name: an extension in it must stay, or two sockets could share one admin socket.
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An environment of the given variables, and a config file that names `unix:/file` if asked.
+    fn resolved(flag: Option<&str>, file: bool, variables: &[(&str, &str)]) -> Option<(String, Origin)> {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("katydid");
+        fs::create_dir(&folder).unwrap();
+        if file {
+            fs::write(folder.join("config.toml"), "server = \"unix:/file\"").unwrap();
+        }
+        let variable = |name: &str| match name {
+            "XDG_CONFIG_HOME" => Some(home.path().as_os_str().to_owned()),
+            _ => variables.iter().find(|(found, _)| *found == name).map(|(_, value)| OsString::from(value)),
+        };
+        let known = resolve_with(flag, variable).unwrap()?;
+        Some((known.address.to_string(), known.origin))
+    }
+
+    #[test]
+    fn the_first_source_that_says_something_decides() {
+        let all = [(VARIABLE, "unix:/variable"), (CRICKET_VARIABLE, "gpu-host")];
+        assert_eq!(resolved(Some("unix:/flag"), true, &all).unwrap(), ("unix:/flag".into(), Origin::Flag));
+        assert_eq!(resolved(None, true, &all).unwrap().0, "unix:/variable");
+        let (address, origin) = resolved(None, true, &all[1..]).unwrap();
+        assert!(address == "unix:/file" && matches!(origin, Origin::File(_)));
+        assert_eq!(resolved(None, false, &all[1..]).unwrap().0, "tcp://gpu-host:9923");
+        assert_eq!(resolved(None, false, &[]), None);
+    }
+
+    #[test]
+    fn certificates_are_where_the_first_source_says_that_knows() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("katydid");
+        fs::create_dir_all(folder.join("certs")).unwrap();
+        let found = |flag: Option<&str>, variable: Option<&str>| {
+            let variable = variable.map(OsString::from);
+            let variables = |name: &str| match name {
+                "XDG_CONFIG_HOME" => Some(home.path().as_os_str().to_owned()),
+                CERTS_VARIABLE => variable.clone(),
+                _ => None,
+            };
+            certs_with(flag.map(Path::new), variables).unwrap().unwrap()
+        };
+        assert_eq!(found(None, None), folder.join("certs"));
+        fs::write(folder.join("config.toml"), "certs = \"/file\"").unwrap();
+        assert_eq!(found(None, None), Path::new("/file"));
+        assert_eq!(found(None, Some("/variable")), Path::new("/variable"));
+        assert_eq!(found(Some("/flag"), Some("/variable")), Path::new("/flag"));
+    }
+
+    #[test]
+    fn an_empty_variable_says_nothing() {
+        assert_eq!(resolved(None, false, &[(VARIABLE, "")]), None);
+    }
+
+    #[test]
+    fn crickets_addresses_get_our_port_unless_they_name_one() {
+        for (text, address) in [
+            ("gpu-host", "tcp://gpu-host:9923"),
+            ("10.0.0.7:4000", "tcp://10.0.0.7:4000"),
+            ("unix:/a", "unix:/a"),
+            ("tcp://b:1", "tcp://b:1"),
+        ] {
+            assert_eq!(cricket(text), address);
+        }
+    }
+
+    #[test]
+    fn a_malformed_address_names_its_source() {
+        let error = resolve_with(None, |name| (name == VARIABLE).then(|| "ftp://x".into())).unwrap_err().to_string();
+        assert!(error.starts_with("KATYDID_SERVER: \"ftp://x\""), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_an_error_with_the_remedy() {
+        let known = NamedServer { address: "unix:/no/such.sock".parse().unwrap(), origin: Origin::Flag };
+        let error = known.reach().unwrap_err().to_string();
+        assert!(error.contains("unix:/no/such.sock") && error.contains("katydid serve"), "{error}");
+    }
+
+    #[test]
+    fn the_admin_socket_lies_beside_the_servers() {
+        assert_eq!(admin_path(&Address::Unix("/x/a.sock".into())), Path::new("/x/a.sock.admin"));
+        let tcp = admin_path(&"tcp://127.0.0.1:9923".parse().unwrap());
+        assert!(tcp.ends_with("katydid-9923.admin"));
+    }
+}

@@ -1,0 +1,211 @@
+//! Asks a server's admin socket, or a job's control socket: one HTTP request a connection, JSON back.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use katydid_daemon::ServerView;
+use katydid_job::supervisor::registry;
+use katydid_transport::Address;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::server::address::admin_path;
+
+/// How long an answer may take, on a busy machine too.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The same where there may be many to ask.
+pub const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Largest answer that is read; the table of sessions stays far below.
+const MAX_ANSWER: u64 = 16 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// No process listens, or the socket belongs to another user.
+    #[error(
+        "cannot reach the server's admin socket: {path}: {source}; is `katydid serve` running, by this user? (--server or --admin name another one)"
+    )]
+    Unreachable {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The same of a job's supervisor.
+    #[error("cannot reach the job's control socket: {path}: {source}; `katydid ps` lists the jobs that run")]
+    NoSupervisor {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What came back is not what a server says.
+    #[error("{path}: unexpected answer ({what}); is this a server of the same release?")]
+    Unexpected {
+        /// The socket.
+        path: PathBuf,
+        /// What came back.
+        what: String,
+    },
+}
+
+/// The admin socket of the server that listens on `address` on this machine: where it lies unless told, or where its note says.
+pub fn of_address(address: &Address) -> PathBuf {
+    find_among(address, admin_path(address), registry::servers)
+}
+
+/// The same among the noted ones. A note is looked at only where no server answers at the usual place.
+fn find_among(address: &Address, usual: PathBuf, noted: impl FnOnce() -> Vec<PathBuf>) -> PathBuf {
+    let listens = |admin: &Path| {
+        let view: Result<ServerView, _> = get_within(admin, "/v1/server", SHORT_TIMEOUT);
+        view.is_ok_and(|view| view.listen.iter().any(|text| text.parse().is_ok_and(|there| is_same(&there, address))))
+    };
+    if UnixStream::connect(&usual).is_ok() {
+        return usual;
+    }
+    noted().into_iter().find(|admin| listens(admin)).unwrap_or(usual)
+}
+
+/// Whether a server of this machine that listens on `there` is meant. A port has several names.
+fn is_same(there: &Address, meant: &Address) -> bool {
+    use Address::{Tcp, Tls, Unix, Vsock};
+    match (there, meant) {
+        (Unix(there), Unix(meant)) => there == meant,
+        (Tcp { port: there, .. } | Tls { port: there, .. }, Tcp { port: meant, .. } | Tls { port: meant, .. }) => {
+            there == meant
+        }
+        (Vsock { port: there, .. }, Vsock { port: meant, .. }) => there == meant,
+        _ => false,
+    }
+}
+
+/// Gets a resource such as `/v1/sessions`.
+pub fn get<T: DeserializeOwned>(path: &Path, resource: &str) -> Result<T, AdminError> {
+    get_within(path, resource, ANSWER_TIMEOUT)
+}
+
+/// The same from a peer that may take so long.
+pub fn get_within<T: DeserializeOwned>(path: &Path, resource: &str, limit: Duration) -> Result<T, AdminError> {
+    let answer =
+        exchange(path, resource, limit).map_err(|source| AdminError::Unreachable { path: path.to_owned(), source })?;
+    parse(&answer).map_err(|what| AdminError::Unexpected { path: path.to_owned(), what })
+}
+
+/// Posts a JSON object to a job's supervisor, and hands over each line of the answer, a JSON object too, as it comes, until one is said to be
+/// the last or the supervisor closes.
+pub fn post_lines<T: DeserializeOwned>(
+    path: &Path,
+    resource: &str,
+    body: &impl Serialize,
+    mut is_last: impl FnMut(T) -> bool,
+) -> Result<(), AdminError> {
+    let unreachable = |source| AdminError::NoSupervisor { path: path.to_owned(), source };
+    let unexpected = |what: String| AdminError::Unexpected { path: path.to_owned(), what };
+    let body = serde_json::to_vec(body).map_err(|error| unexpected(error.to_string()))?;
+    let mut stream = UnixStream::connect(path).map_err(unreachable)?;
+    let head = format!("POST {resource} HTTP/1.0\r\nHost: katydid\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(&[head.as_bytes(), &body].concat()).map_err(unreachable)?;
+    let mut lines = BufReader::new(stream.take(MAX_ANSWER)).lines();
+    let mut next = || lines.next().transpose().map_err(unreachable);
+    let status = next()?.unwrap_or_default();
+    while next()?.is_some_and(|line| !line.is_empty()) {}
+    while let Some(line) = next()? {
+        if status.split(' ').nth(1) != Some("200") {
+            return Err(unexpected(line));
+        }
+        if is_last(serde_json::from_str(&line).map_err(|error| unexpected(error.to_string()))?) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Sends the request and reads until the server closes.
+fn exchange(path: &Path, resource: &str, limit: Duration) -> io::Result<Vec<u8>> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
+    // HTTP/1.0 makes the server close afterwards and leave the body in one piece. The request is one write: a server that answers after
+    // its first part and closes would reset the connection, and the answer would be lost.
+    stream.write_all(format!("GET {resource} HTTP/1.0\r\nHost: katydid\r\n\r\n").as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+/// Header and body apart; only the status of the header is looked at.
+fn parse<T: DeserializeOwned>(answer: &[u8]) -> Result<T, String> {
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").ok_or("no HTTP header")?;
+    let status = answer.split(|&byte| byte == b' ').nth(1).ok_or("no HTTP status")?;
+    if status != b"200" {
+        return Err(format!("HTTP status {}", String::from_utf8_lossy(status)));
+    }
+    serde_json::from_slice(&answer[end + 4..]).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Answers one question after the other as a server that listens there.
+    fn server(admin: &Path, listen: &str) {
+        let (listener, view) =
+            (UnixListener::bind(admin).unwrap(), ServerView { listen: vec![listen.to_owned()], ..view() });
+        let body = serde_json::to_string(&view).unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let _ = stream.read(&mut [0; 1024]);
+                let _ = stream.write_all(format!("HTTP/1.0 200 OK\r\n\r\n{body}").as_bytes());
+            }
+        });
+    }
+
+    fn view() -> ServerView {
+        let text = r#"{"version": "1", "pid": 1, "started": 1, "listen": [], "driver": "soft", "driver_found": null,
+            "workers": {"ready": 0, "warming": 0, "last_failure": null}, "sessions": 0, "max_sessions": 1,
+            "session_memory": null}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn an_admin_socket_elsewhere_is_found_by_its_note() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other, usual] = ["one", "other", "k.admin"].map(|name| folder.path().join(name));
+        server(&one, "unix:/run/other.sock");
+        server(&other, "unix:/run/k.sock");
+        let address = "unix:/run/k.sock".parse().unwrap();
+        let find = || find_among(&address, usual.clone(), || vec![one.clone(), other.clone()]);
+        assert_eq!(find(), other);
+        server(&usual, "unix:/run/k.sock");
+        assert_eq!(find(), usual);
+        let absent = folder.path().join("absent");
+        assert_eq!(find_among(&"unix:/x".parse().unwrap(), absent.clone(), || vec![one.clone()]), absent);
+    }
+
+    #[test]
+    fn a_port_of_this_machine_has_several_names() {
+        let same = |one: &str, other: &str| is_same(&one.parse().unwrap(), &other.parse().unwrap());
+        assert!(same("tcp://0.0.0.0:1", "tcp://localhost:1") && same("tls://127.0.0.1:1", "tls://[::1]:1?certs=/c"));
+        assert!(!same("tcp://127.0.0.1:1", "tcp://127.0.0.1:2") && !same("unix:/a", "unix:/b"));
+        assert!(!same("unix:/a", "tcp://127.0.0.1:1"));
+    }
+
+    #[test]
+    fn the_body_of_a_good_answer_is_read() {
+        let answer = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n[1,2]";
+        assert_eq!(parse(answer), Ok(vec![1, 2]));
+    }
+
+    #[test]
+    fn other_answers_are_described() {
+        assert_eq!(parse::<u8>(b"HTTP/1.0 404 Not Found\r\n\r\n{}"), Err("HTTP status 404".into()));
+        assert_eq!(parse::<u8>(b"SSH-2.0"), Err("no HTTP header".into()));
+        assert!(parse::<u8>(b"HTTP/1.0 200 OK\r\n\r\nhello").is_err());
+    }
+}

@@ -1,0 +1,142 @@
+//! How far a server keeps its workers from all else: the flags, and what it does about them before the first worker starts.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::{Args, ValueEnum, ValueHint};
+use katydid_daemon::{ServerConfig, WorkerCommand};
+use katydid_transport::Address;
+
+use crate::output::failure::say;
+use crate::server::worker_env;
+
+/// A device of NVIDIA's, and the program that makes it.
+const UVM: &str = "/dev/nvidia-uvm";
+const DEVICE_MAKER: &str = "nvidia-modprobe";
+/// There while the kernel has NVIDIA's driver: a folder a GPU, with its number in a file.
+const GPUS: &str = "/proc/driver/nvidia/gpus";
+const FACTS: &str = "information";
+const MINOR: &str = "Device Minor:";
+
+/// Whom a sandboxed worker serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SandboxReach {
+    /// The user that it runs as, whose files it may use.
+    OwnUser,
+    /// Others as well: it may use the files of drivers alone.
+    Tenants,
+}
+
+/// What `katydid serve` is told of it.
+#[derive(Debug, Args)]
+pub struct IsolationFlags {
+    /// Show processors to OpenCL programs that come by TCP, TLS or vsock.
+    ///
+    /// On a processor (PoCL, Intel's runtime) a program's kernels are native code, which runs in its worker as the worker's user.
+    /// Programs that come by a unix socket are that user's own, and see processors in any case.
+    #[arg(long)]
+    pub allow_cpu_opencl: bool,
+    /// Start workers as this user, which a server of root's can; name one with rights to the GPUs' devices and to nothing else.
+    #[arg(long, value_name = "NAME")]
+    pub worker_user: Option<String>,
+    /// Give workers this variable of the server's environment as well; may be given more than once.
+    ///
+    /// Workers have those alone that drivers and Katydid read (docs/environment.md).
+    #[arg(long, value_name = "VARIABLE")]
+    pub worker_env: Vec<String>,
+    /// Let workers write to this folder as well; may be given more than once.
+    ///
+    /// Checkpoints of jobs of this server's unix socket go into a folder below it directly; into others by way of the job's process.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub worker_folder: Vec<PathBuf>,
+    /// Keep workers from their user's files also where only unix sockets are listened on.
+    ///
+    /// Workers run in a sandbox: they have no privileges and reach no network. Behind TCP, TLS or vsock they also use the files of
+    /// drivers alone; behind unix sockets, which only the server's user can connect to, they can use that user's files (SECURITY.md).
+    #[arg(long)]
+    pub sandbox: bool,
+    /// Start workers without a sandbox: they can do what their user can.
+    #[arg(long, conflicts_with_all = ["sandbox", "worker_folder"])]
+    pub no_sandbox: bool,
+}
+
+impl IsolationFlags {
+    /// Has the server start its workers so.
+    pub fn apply(self, config: &mut ServerConfig) {
+        config.cpu_opencl = self.allow_cpu_opencl;
+        config.worker.passes = Some(worker_env::passes);
+        config.worker.set.extend(worker_env::named(&self.worker_env));
+        if self.no_sandbox {
+            return;
+        }
+        if !self.sandbox && !listens_beyond(config) {
+            return confine_to_user(&mut config.worker);
+        }
+        let worker = &mut config.worker;
+        worker.own_folder = true;
+        worker.arguments.extend(SandboxReach::Tenants.arguments());
+        for folder in self.worker_folder {
+            let folder = std::path::absolute(&folder).unwrap_or(folder);
+            worker.arguments.extend(["--writable".into(), folder.into()]);
+        }
+    }
+}
+
+impl SandboxReach {
+    /// As a worker is told.
+    fn arguments(self) -> impl Iterator<Item = OsString> {
+        let name = self.to_possible_value().map(|value| value.get_name().to_owned());
+        ["--sandbox".to_owned()].into_iter().chain(name).map(OsString::from)
+    }
+}
+
+/// Has workers start in a sandbox that leaves them the files of their user, whom alone they serve.
+pub fn confine_to_user(worker: &mut WorkerCommand) {
+    worker.arguments.extend(SandboxReach::OwnUser.arguments());
+}
+
+/// Whether others than the server's own user can come.
+fn listens_beyond(config: &ServerConfig) -> bool {
+    config.listen.iter().any(|address| !matches!(address, Address::Unix(_)))
+}
+
+/// Says what the sandboxes of a server's workers do not hold here.
+pub fn tell_of_missing_layers() {
+    if let Some(missing) = katydid_worker::missing_from_sandbox() {
+        say(format_args!("warning: {missing}"));
+    }
+}
+
+/// Makes the devices of NVIDIA's GPUs where they are missing: the driver has a set-user-id program do that, which no worker in a
+/// sandbox can.
+pub fn make_devices() {
+    if Path::new(UVM).exists() {
+        return;
+    }
+    let gpus = fs::read_dir(GPUS).into_iter().flatten().flatten();
+    for number in gpus.filter_map(|gpu| device_number(&fs::read_to_string(gpu.path().join(FACTS)).ok()?)) {
+        let mut make = Command::new(DEVICE_MAKER);
+        make.args(["-u", "-c", &number.to_string()]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Where there is no such program, devices come in another way.
+        let _ = make.status();
+    }
+}
+
+/// The number of a GPU's device, as the driver tells it.
+fn device_number(facts: &str) -> Option<u32> {
+    facts.lines().find_map(|line| line.strip_prefix(MINOR))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_device_is_among_the_driver_s_facts() {
+        let facts = "Model: \t\t NVIDIA H100\nIRQ:   \t\t 152\nDevice Minor: \t 3\nGPU Excluded:\t No\n";
+        assert_eq!(device_number(facts), Some(3));
+        assert_eq!(device_number("Model: NVIDIA H100\n"), None);
+    }
+}

@@ -1,0 +1,167 @@
+//! The module cache: where a server keeps the code that programs have sent, and how much of it: the first of the flags, the config
+//! file and the environment that says something decides.
+//!
+//! Only this user may write to the folder. One that cannot be had is an error if another process named it; else code is kept
+//! for as long as the server runs, among temporary files.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
+use std::path::{Path, PathBuf};
+
+use katydid_client::cache;
+use katydid_daemon::WorkerUser;
+use katydid_scratch::Scratch;
+
+use crate::args::config::{self, Config};
+use crate::args::size::Size;
+use crate::output::failure::{Failure, say};
+
+/// Most bytes of it unless another process says otherwise: the code of a framework for one kind of GPU is some hundred
+/// megabytes.
+const DEFAULT_SIZE: Size = Size(4 << 30);
+
+/// Why a folder is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// It cannot be made or looked at.
+    #[error("{path}: cannot be the module cache: {source}; name another folder with --module-cache")]
+    System {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process else could put something there, or take it away.
+    #[error(
+        "{path}: is not a folder that only you can write to; correct that, or name another one with --module-cache"
+    )]
+    Open {
+        /// The file or folder.
+        path: PathBuf,
+    },
+}
+
+/// The module cache of a server.
+pub struct ModuleCache {
+    folder: PathBuf,
+    size: Size,
+    /// A folder that goes with the server.
+    _scratch: Option<Scratch>,
+}
+
+impl ModuleCache {
+    /// Makes the folder ready; none where code cannot be kept at all, and then programs send them each time.
+    ///
+    /// # Errors
+    ///
+    /// The config file is wrong, or a folder that the user named cannot be used.
+    pub fn prepare(
+        named: Option<PathBuf>,
+        wanted: Option<Size>,
+        quiet: bool,
+        user: Option<&WorkerUser>,
+    ) -> Result<Option<Self>, Failure> {
+        let (config, file) = read_config()?;
+        let size = size(wanted, &config, &file)?;
+        if let Some(named) = named.or(config.module_cache) {
+            let folder = std::path::absolute(&named).unwrap_or(named);
+            make_private(&folder, user).map_err(Failure::usage)?;
+            return Ok(Some(Self { folder, size, _scratch: None }));
+        }
+        // The caller's folder stays the caller's: what workers of another user keep goes with the server, unless a folder is named.
+        let lasting = if user.is_none() { default_folder(|name| env::var_os(name)) } else { None };
+        match lasting.map(|folder| make_private(&folder, user).map(|()| folder)) {
+            Some(Ok(folder)) => return Ok(Some(Self { folder, size, _scratch: None })),
+            Some(Err(error)) if !quiet => say(format_args!("{error}; it goes with this server")),
+            _ => {}
+        }
+        let scratch = Scratch::new("modules").ok().filter(|scratch| give(scratch.path(), user).is_ok());
+        Ok(scratch.map(|scratch| Self { folder: scratch.path().to_owned(), size, _scratch: Some(scratch) }))
+    }
+
+    /// Arguments of workers.
+    pub fn arguments(&self) -> [OsString; 4] {
+        let (folder, size) = (self.folder.clone().into(), self.size.0.to_string().into());
+        ["--module-cache".into(), folder, "--module-cache-size".into(), size]
+    }
+}
+
+/// The config file and its path, as far as there is one.
+fn read_config() -> Result<(Config, PathBuf), Failure> {
+    let Some(path) = config::path(|name| env::var_os(name)) else { return Ok(Default::default()) };
+    Ok((config::read(&path).map_err(Failure::usage)?, path))
+}
+
+fn size(flag: Option<Size>, config: &Config, file: &Path) -> Result<Size, Failure> {
+    let said = config.module_cache_size.as_deref().map(str::parse::<Size>).transpose();
+    let said = said.map_err(|error| Failure::usage(format!("{}: module_cache_size: {error}", file.display())))?;
+    Ok(flag.or(said).unwrap_or(DEFAULT_SIZE))
+}
+
+/// Where it is if no process names another folder.
+fn default_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    Some(cache::folder(variable)?.join("modules"))
+}
+
+/// Gives a folder to the user of the workers, if that is another than this one.
+fn give(path: &Path, user: Option<&WorkerUser>) -> io::Result<()> {
+    user.map_or(Ok(()), |user| chown(path, Some(user.uid), Some(user.gid)))
+}
+
+/// Makes the folder if it is not there, and refuses one that others than the workers' user could write to.
+fn make_private(path: &Path, user: Option<&WorkerUser>) -> Result<(), FolderError> {
+    let system = |source| FolderError::System { path: path.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(system)?;
+    let found = fs::metadata(path).map_err(system)?;
+    let is_ours =
+        found.uid() == rustix::process::geteuid().as_raw() || user.is_some_and(|user| user.uid == found.uid());
+    if is_ours && found.mode() & 0o022 == 0 {
+        give(path, user).map_err(system)
+    } else {
+        Err(FolderError::Open { path: path.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_cache_of_the_desktop_standard_comes_before_home() {
+        let with = |names: &'static [&str]| move |name: &str| names.contains(&name).then(|| format!("/{name}").into());
+        let folder = |names| default_folder(with(names));
+        assert_eq!(folder(&["KATYDID_CACHE", "XDG_CACHE_HOME"]), Some("/KATYDID_CACHE/modules".into()));
+        assert_eq!(folder(&["XDG_CACHE_HOME", "HOME"]), Some("/XDG_CACHE_HOME/katydid/modules".into()));
+        assert_eq!(folder(&["HOME"]), Some("/HOME/.cache/katydid/modules".into()));
+        assert_eq!(folder(&[]), None);
+        assert_eq!(default_folder(|_| Some("relative".into())), None);
+    }
+
+    #[test]
+    fn a_folder_is_made_for_us_alone_and_one_of_others_is_refused() {
+        let above = tempfile::tempdir().unwrap();
+        let folder = above.path().join("a/b");
+        make_private(&folder, None).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(matches!(make_private(&folder, None), Err(FolderError::Open { .. })));
+        let file = above.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(matches!(make_private(&file, None), Err(FolderError::System { .. })));
+    }
+
+    #[test]
+    fn a_wrong_size_in_the_config_file_is_named() {
+        let config = Config { module_cache_size: Some("much".into()), ..Config::default() };
+        let Err(error) = size(None, &config, Path::new("config.toml")) else { unreachable!() };
+        assert!(error.to_string().starts_with("config.toml: module_cache_size: "), "{error}");
+        let config = Config { module_cache_size: Some("2G".into()), ..Config::default() };
+        assert_eq!(size(None, &config, Path::new("")).unwrap(), Size(2 << 30));
+        assert_eq!(size(Some(Size(5)), &config, Path::new("")).unwrap(), Size(5));
+    }
+}

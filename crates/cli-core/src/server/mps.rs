@@ -1,0 +1,243 @@
+//! NVIDIA's Multi-Process Service for the workers of a server: their kernels run beside each other, where the GPU would else
+//! change from one process to the next.
+//!
+//! The service is a process of the driver's (`nvidia-cuda-mps-control`), which starts another one when the first worker comes.
+//! A server has one of its own, with folders of its own, whatever else the machine has: in the foreground, so that it ends
+//! with the server in order, and is killed with a server that is. The second process ends with the first.
+//!
+//! A thread minds the service. One that ends while the server lives is started again, at the same place: sessions that used it
+//! fail, as the driver has it, and workers that were ready for others are replaced.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use katydid_scratch::{Scratch, private};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+use crate::child::dies_with_us;
+use crate::output::failure::{Failure, say};
+
+/// The service, as it is found by PATH.
+const CONTROL: &str = "nvidia-cuda-mps-control";
+/// What it listens on, in its folder.
+const SOCKET: &str = "control";
+/// How long it may take until it listens, and to end, on a busy machine too.
+const SERVICE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two looks at it.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Before one that has ended is started again; doubles each time, until one lives for longer than the longest.
+const FIRST_REST: Duration = Duration::from_millis(500);
+/// Longest time before that.
+const LAST_REST: Duration = Duration::from_secs(30);
+
+/// A service that lives as long as this value.
+pub struct Mps {
+    /// Mode 0700; removed after the service, whose sockets are in it.
+    folder: Arc<Scratch>,
+    /// The end of this is what the minder ends with.
+    stop: Option<OwnedFd>,
+    minder: Option<JoinHandle<()>>,
+    revived: RestartHook,
+}
+
+/// What is done when the service was started again.
+type RestartHook = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
+
+impl Mps {
+    /// Starts one, and returns when it listens.
+    ///
+    /// # Errors
+    ///
+    /// It is not installed, or does not start.
+    pub fn start() -> Result<Self, Failure> {
+        let folder = prepared().map_err(|error| Failure::server(format!("--mps: cannot make folders: {error}")))?;
+        let (folder, revived) = (Arc::new(folder), RestartHook::default());
+        let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::server)?;
+        let (tell, told) = mpsc::channel();
+        let minder = MpsSupervisor { folder: Arc::clone(&folder), stopped, revived: Arc::clone(&revived) };
+        let minder = thread::Builder::new().name("mps".to_owned()).spawn(move || minder.mind(&tell));
+        let service = Self { folder, stop: Some(stop), minder: Some(minder.map_err(Failure::server)?), revived };
+        told.recv().unwrap_or_else(|_| Err(Failure::server("--mps: the service's thread has ended")))?;
+        Ok(service)
+    }
+
+    /// By what the driver in a worker finds the service.
+    pub fn variables(&self) -> [(OsString, OsString); 2] {
+        variables(self.folder.path())
+    }
+
+    /// Has `work` done whenever the service was started again.
+    pub fn when_revived(&self, work: impl Fn() + Send + Sync + 'static) {
+        // No process asks twice.
+        let _ = self.revived.set(Box::new(work));
+    }
+}
+
+impl fmt::Debug for Mps {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Mps").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Mps {
+    fn drop(&mut self) {
+        self.stop = None;
+        // A thread that panicked has ended too, and the service with it.
+        let _ = self.minder.take().map(JoinHandle::join);
+    }
+}
+
+/// What the thread has that starts the service, and dies with it.
+struct MpsSupervisor {
+    folder: Arc<Scratch>,
+    /// Readable once the service is to end.
+    stopped: OwnedFd,
+    revived: RestartHook,
+}
+
+impl MpsSupervisor {
+    /// Keeps a service going until it is to end; tells how its first start went.
+    fn mind(&self, tell: &mpsc::Sender<Result<(), Failure>>) {
+        let mut started = self.start();
+        let first = started.as_mut().map(drop).map_err(|error| Failure::server(error.to_string()));
+        if tell.send(first).is_err() {
+            return;
+        }
+        let mut rest = FIRST_REST;
+        while let Ok(service) = started {
+            let since = Instant::now();
+            let status = match self.attended(service) {
+                Some(status) => status,
+                None => return,
+            };
+            if since.elapsed() > LAST_REST {
+                rest = FIRST_REST;
+            }
+            say(format_args!(
+                "--mps: {CONTROL} has ended ({status}), and is started again; sessions that used it have to begin anew"
+            ));
+            started = self.start_again(&mut rest);
+        }
+    }
+
+    /// Until it starts; an error is that it is to end.
+    fn start_again(&self, rest: &mut Duration) -> Result<Service, Failure> {
+        loop {
+            if self.is_stopped_within(*rest) {
+                return Err(Failure::server("--mps: it is to end"));
+            }
+            *rest = LAST_REST.min(*rest * 2);
+            match self.start() {
+                Ok(service) => {
+                    self.revived.get().iter().for_each(|work| work());
+                    return Ok(service);
+                }
+                Err(error) => say(format_args!("{error} (next attempt in {} s)", rest.as_secs_f32())),
+            }
+        }
+    }
+
+    /// Starts one where there may have been one, and waits until it listens.
+    fn start(&self) -> Result<Service, Failure> {
+        let folder = self.folder.path();
+        // A socket of one that was would be taken for one that listens.
+        fs::remove_dir_all(pipes(folder)).and_then(|()| private::folder(&pipes(folder))).map_err(Failure::server)?;
+        let log = private::create(&output(folder)).map_err(Failure::server)?;
+        let mut command = Command::new(CONTROL);
+        command.arg("-f").envs(variables(folder)).stdin(Stdio::null());
+        command.stdout(log.try_clone().map_err(Failure::server)?).stderr(log);
+        dies_with_us(&mut command);
+        let mut service = Service(command.spawn().map_err(|error| not_started(&error))?);
+        let deadline = Instant::now() + SERVICE_TIMEOUT;
+        while !pipes(folder).join(SOCKET).exists() {
+            let has_ended = service.0.try_wait().map_err(Failure::server)?.is_some();
+            if has_ended || Instant::now() > deadline || self.is_stopped_within(POLL_INTERVAL) {
+                let said = fs::read_to_string(output(folder)).unwrap_or_default();
+                let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
+                return Err(Failure::server(format!("--mps: {CONTROL} does not start; it said: {last}")));
+            }
+        }
+        Ok(service)
+    }
+
+    /// Waits for the end of a service, and says how it ended by itself; none where it was to end.
+    fn attended(&self, mut service: Service) -> Option<String> {
+        let pidfd = pidfd_open(Pid::from_child(&service.0), PidfdFlags::empty()).ok()?;
+        let mut events = [PollFd::new(&self.stopped, PollFlags::IN), PollFd::new(&pidfd, PollFlags::IN)];
+        while let Err(rustix::io::Errno::INTR) = poll(&mut events, None) {}
+        if !events[0].revents().is_empty() {
+            return None;
+        }
+        Some(service.0.wait().map_or_else(|error| error.to_string(), |status| status.to_string()))
+    }
+
+    fn is_stopped_within(&self, limit: Duration) -> bool {
+        let limit = Timespec::try_from(limit).ok();
+        poll(&mut [PollFd::new(&self.stopped, PollFlags::IN)], limit.as_ref()).is_ok_and(|count| count > 0)
+    }
+}
+
+/// A process of the service. Dropped: it ends, in order, if it does so in time.
+struct Service(Child);
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        }
+        let deadline = Instant::now() + SERVICE_TIMEOUT;
+        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < deadline {
+            thread::sleep(POLL_INTERVAL);
+        }
+        // Fails where it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A folder with those of the service in it.
+fn prepared() -> io::Result<Scratch> {
+    let folder = Scratch::for_sockets("mps")?;
+    private::folder(&pipes(folder.path()))?;
+    private::folder(&logs(folder.path()))?;
+    Ok(folder)
+}
+
+fn pipes(folder: &Path) -> PathBuf {
+    folder.join("pipe")
+}
+
+fn logs(folder: &Path) -> PathBuf {
+    folder.join("log")
+}
+
+/// What the service says.
+fn output(folder: &Path) -> PathBuf {
+    logs(folder).join("output")
+}
+
+fn variables(folder: &Path) -> [(OsString, OsString); 2] {
+    [
+        ("CUDA_MPS_PIPE_DIRECTORY".into(), pipes(folder).into_os_string()),
+        ("CUDA_MPS_LOG_DIRECTORY".into(), logs(folder).into_os_string()),
+    ]
+}
+
+fn not_started(error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::NotFound => Failure::server(format!(
+            "--mps: there is no {CONTROL} in PATH; it comes with NVIDIA's driver. Without --mps sessions take turns"
+        )),
+        _ => Failure::server(format!("--mps: cannot start {CONTROL}: {error}")),
+    }
+}

@@ -1,0 +1,126 @@
+//! A server of one's own: inside this process, on a socket in a private folder, for one program.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use katydid_daemon::{Server, ServerConfig, Verbosity, WorkersView};
+use katydid_job::supervisor::registry::Registered;
+use katydid_scratch::Scratch;
+use katydid_transport::Address;
+
+use crate::output::failure::Failure;
+use crate::server::isolation::confine_to_user;
+use crate::server::mps::Mps;
+use crate::server::start;
+
+/// What chooses among devices: on a server of its own, a program is the only one who does.
+const CHOICES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
+/// How long the workers of a private server wait for a hello; the only program is ours, and may be on a busy machine.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Its sockets in its folder.
+const SOCKET: &str = "sock";
+const ADMIN_SOCKET: &str = "admin";
+
+/// A server that lives as long as this value.
+#[derive(Debug)]
+pub struct PrivateServer {
+    server: Server,
+    /// By which `katydid ps` finds it; one that has none is not listed.
+    _registered: Option<Registered>,
+    /// Mode 0700; removed after the server, whose sockets are in it.
+    _folder: Scratch,
+}
+
+impl PrivateServer {
+    /// Starts a server on a unix socket; its first worker warms up while the caller goes on.
+    pub fn start(driver: &str) -> Result<Self, Failure> {
+        Self::start_with(driver, &[], None)
+    }
+
+    /// The same, for a driver that the command line names: a library that cannot be opened is told of before a program starts.
+    pub fn start_named(driver: &str) -> Result<Self, Failure> {
+        let server = Self::start(driver)?;
+        start::check_named(&server.server, driver)?;
+        Ok(server)
+    }
+
+    /// The same, on a GPU or not at all.
+    pub fn start_on_gpu(driver: &str) -> Result<Self, Failure> {
+        Self::start_as(driver, &[], true, |_| {})
+    }
+
+    /// The same, listening on further addresses too, with `warm` workers ready unless that is nothing said.
+    pub fn start_with(driver: &str, further: &[Address], warm: Option<usize>) -> Result<Self, Failure> {
+        Self::start_as(driver, further, false, |config| config.warm = warm.unwrap_or(config.warm))
+    }
+
+    /// The same with workers that keep no journal, for measurements.
+    pub fn start_without_journal(driver: &str) -> Result<Self, Failure> {
+        Self::start_as(driver, &[], false, |config| config.worker.arguments.push("--no-journal".into()))
+    }
+
+    /// The same with workers that find `service`, which must live longer.
+    pub fn start_with_mps(driver: &str, service: &Mps) -> Result<Self, Failure> {
+        Self::start_as(driver, &[], false, |config| config.worker.set.extend(service.variables()))
+    }
+
+    /// The admin socket of the private server that listens on this socket, if it has a private server's name.
+    pub fn admin_beside(socket: &Path) -> Option<PathBuf> {
+        (socket.file_name()? == SOCKET).then(|| socket.with_file_name(ADMIN_SOCKET))
+    }
+
+    fn start_as(
+        driver: &str,
+        further: &[Address],
+        requires_gpu: bool,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> Result<Self, Failure> {
+        let folder = Scratch::for_sockets("private").map_err(|error| {
+            Failure::server(format!("cannot make a private folder: {error}; set TMPDIR to one with room"))
+        })?;
+        let listen = [Address::Unix(folder.path().join(SOCKET))].into_iter().chain(further.iter().cloned()).collect();
+        let mut config = start::config(listen, folder.path().join(ADMIN_SOCKET), driver)?;
+        // What goes wrong is told to the program, which says it.
+        config.verbosity = Verbosity::Private;
+        config.hello_patience = HELLO_TIMEOUT;
+        // The program's own settings: applied on its side, they must not be applied twice.
+        config.worker.unset.extend(CHOICES.map(OsString::from));
+        confine_to_user(&mut config.worker);
+        change(&mut config);
+        let server = start::start(config, requires_gpu)?;
+        let registered = Registered::new(server.admin()).ok();
+        Ok(Self { server, _registered: registered, _folder: folder })
+    }
+
+    /// The unix socket.
+    pub fn address(&self) -> &Address {
+        &self.addresses()[0]
+    }
+
+    /// All addresses: the unix socket, then the further ones.
+    pub fn addresses(&self) -> &[Address] {
+        self.server.addresses()
+    }
+
+    /// The warm pool.
+    pub fn workers(&self) -> WorkersView {
+        self.server.workers()
+    }
+
+    /// Sessions whose workers are there.
+    pub fn sessions(&self) -> usize {
+        self.server.sessions()
+    }
+
+    /// Their workers' processes.
+    pub fn worker_pids(&self) -> Vec<u32> {
+        self.server.worker_pids()
+    }
+
+    /// Ends the session, if one still runs, and returns when everything is cleaned up.
+    pub fn stop(self) {
+        drop(self);
+    }
+}

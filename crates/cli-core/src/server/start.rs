@@ -1,0 +1,153 @@
+//! How servers of this command start, in this process: what is usual of them, and their workers' command.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use katydid_daemon::{Server, ServerConfig, Verbosity, WorkerCommand};
+use katydid_transport::Address;
+use katydid_wire::SPEC_HASH;
+use katydid_wire::handshake::Build;
+
+use crate::layout::{self, Layout};
+use crate::output::failure::Failure;
+use crate::server::isolation::make_devices;
+
+/// How long a program may take to say hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limits of a server that is not told any.
+const MAX_SESSIONS: usize = 256;
+const PEER_CONNECTIONS: usize = 64;
+/// Set in workers.
+const WORKER: &str = "KATYDID_WORKER";
+/// Settings of glibc.
+const TUNABLES: &str = "GLIBC_TUNABLES";
+/// Tells the program's side that softcuda will not do.
+pub const REQUIRE_GPU: &str = "KATYDID_REQUIRE_GPU";
+/// Tells a worker the same.
+const REQUIRE_GPU_FLAG: &str = "--require-gpu";
+/// How long a GPU's driver may take to start where one is required.
+const DRIVER_START_TIMEOUT: Duration = Duration::from_secs(120);
+/// What the program's side is told by; a worker must not take it for its own.
+const PROGRAM_VARIABLES: [&str; 8] = [
+    "KATYDID_SERVER",
+    "KATYDID_NAME",
+    "KATYDID_MEMORY",
+    "KATYDID_LINK",
+    "KATYDID_TRACE",
+    REQUIRE_GPU,
+    // What launches wait for, and which calls failed, is the program's side's to see to.
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_LOG_FILE",
+];
+
+/// Starts a server. Where a GPU is required, its first worker must have opened the driver of one.
+pub fn start(mut config: ServerConfig, requires_gpu: bool) -> Result<Server, Failure> {
+    if config.driver != "soft" {
+        make_devices();
+    }
+    if !requires_gpu {
+        return Server::start(config).map_err(Failure::server);
+    }
+    if config.driver == "soft" {
+        return Err(Failure::usage("--require-gpu and --driver soft exclude each other"));
+    }
+    config.worker.arguments.push(REQUIRE_GPU_FLAG.into());
+    let server = Server::start(config).map_err(Failure::server)?;
+    server.driver(DRIVER_START_TIMEOUT).map_err(Failure::server)?;
+    Ok(server)
+}
+
+/// A library that another process named must be one that a worker can open.
+pub fn check_named(server: &Server, driver: &str) -> Result<(), Failure> {
+    if ["auto", "soft"].contains(&driver) {
+        return Ok(());
+    }
+    let failed = |error| Failure::server(format!("--driver: {driver}: {error}"));
+    server.driver(DRIVER_START_TIMEOUT).map(drop).map_err(failed)
+}
+
+/// Sessions of one peer over a network, unless told otherwise: others find a place, too.
+pub fn peer_sessions(max_sessions: usize) -> usize {
+    max_sessions - max_sessions / 4
+}
+
+/// A server of one warm worker without limits; the caller changes what it wants otherwise.
+pub fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<ServerConfig, Failure> {
+    let layout = Layout::find().map_err(Failure::server)?;
+    check_driver(driver)?;
+    Ok(ServerConfig {
+        listen,
+        admin,
+        insecure: false,
+        worker: worker_command(&layout, driver),
+        driver: driver.to_owned(),
+        warm: 1,
+        max_sessions: MAX_SESSIONS,
+        peer_sessions: peer_sessions(MAX_SESSIONS),
+        peer_connections: PEER_CONNECTIONS,
+        session_memory: None,
+        cpu_opencl: true,
+        build: Build::current(SPEC_HASH),
+        hello_patience: HELLO_TIMEOUT,
+        verbosity: Verbosity::Everything,
+    })
+}
+
+/// A path that leads nowhere would only show when the first worker dies of it.
+fn check_driver(driver: &str) -> Result<(), Failure> {
+    if driver.contains('/') && !Path::new(driver).is_file() {
+        return Err(Failure::usage(format!(
+            "--driver: {driver}: no such file; give auto, soft, or the path of a libcuda.so.1"
+        )));
+    }
+    Ok(())
+}
+
+/// This very executable, even if its file is replaced while the server runs.
+fn worker_command(layout: &Layout, driver: &str) -> WorkerCommand {
+    let mut set: Vec<(OsString, OsString)> = vec![(layout::VARIABLE.into(), layout.folder.clone().into())];
+    if let Some(path) = layout.driver_search() {
+        set.push((layout::SEARCH.into(), path));
+    }
+    // For softcuda, which tells a program's environment from a server's by it.
+    set.push((WORKER.into(), "1".into()));
+    set.push((TUNABLES.into(), tunables(env::var_os(TUNABLES))));
+    WorkerCommand {
+        program: "/proc/self/exe".into(),
+        arguments: vec!["worker".into(), "--driver".into(), driver.into()],
+        set,
+        unset: PROGRAM_VARIABLES.map(OsString::from).to_vec(),
+        ..WorkerCommand::default()
+    }
+}
+
+/// A worker's settings of the C library, besides those that are there.
+fn tunables(there: Option<OsString>) -> OsString {
+    let mut all = there.filter(|there| !there.is_empty()).unwrap_or_default();
+    if !all.is_empty() {
+        all.push(":");
+    }
+    all.push(katydid_worker::STACKS_KEPT);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_c_librarys_settings_of_others_stay() {
+        let (own, others) = (katydid_worker::STACKS_KEPT, "glibc.malloc.check=3");
+        assert_eq!(tunables(None), own);
+        assert_eq!(tunables(Some("".into())), own);
+        assert_eq!(tunables(Some(others.into())), format!("{others}:{own}").as_str());
+    }
+
+    #[test]
+    fn a_driver_that_does_not_exist_is_refused_before_any_worker_starts() {
+        assert!(matches!(check_driver("/no/such/libcuda.so.1"), Err(Failure::Usage(_))));
+        assert!(check_driver("auto").is_ok() && check_driver("libcuda.so.1").is_ok());
+    }
+}

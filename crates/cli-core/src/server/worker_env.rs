@@ -1,0 +1,86 @@
+//! Which variables of a server's environment its workers have.
+//!
+//! An operator's environment may hold secrets, and a worker runs code of others. So workers have what drivers, their compilers and
+//! Katydid read, by the beginnings of the names, and nothing else; `--worker-env` adds what is missing. Names that look like those of
+//! secrets never pass by their beginning. `docs/environment.md` has the lists.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+
+use crate::output::failure::Failure;
+
+/// Passed on by their names.
+const NAMES: [&str; 14] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TMPDIR",
+    "TMP",
+    "TEMP",
+    "XDG_CACHE_HOME",
+    "XDG_RUNTIME_DIR",
+    "GLIBC_TUNABLES",
+    "RUST_BACKTRACE",
+];
+
+/// Passed on by how they begin: the loader's and the language's, CUDA's, Katydid's, those of OpenCL and its drivers.
+const STARTS: [&str; 34] = [
+    "LC_", "LD_", "MALLOC_", "CUDA_", "NVIDIA_", "KATYDID_", "OCL_", "OPENCL_", "CL_", "POCL_", "LLVM_", "OMP_",
+    "KMP_", "TBB_", "INTEL_", "ONEAPI_", "SYCL_", "ZE_", "IGC_", "NEO_", "ROCR_", "HSA_", "HIP_", "AMD_", "GPU_",
+    "MESA_", "RUSTICL_", "GALLIUM_", "LIBGL_", "LP_", "ASAN_", "LSAN_", "TSAN_", "UBSAN_",
+];
+
+/// Parts of the names of secrets.
+const SECRETS: [&str; 8] = ["KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "COOKIE", "AUTH"];
+
+/// Whether workers have a variable of this name.
+pub fn passes(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else { return false };
+    let is_driver_s = || STARTS.iter().any(|start| name.starts_with(start));
+    let is_secret = || SECRETS.iter().any(|part| name.to_ascii_uppercase().contains(part));
+    NAMES.contains(&name) || (is_driver_s() && !is_secret())
+}
+
+/// The variables of these names, as far as they are set.
+pub fn named(names: &[String]) -> Vec<(OsString, OsString)> {
+    names.iter().filter_map(|name| Some((name.into(), env::var_os(name)?))).collect()
+}
+
+/// A name that no variable can have is a mistake.
+pub fn check(names: &[String]) -> Result<(), Failure> {
+    match names.iter().find(|name| name.is_empty() || name.contains('=')) {
+        Some(name) => Err(Failure::usage(format!(
+            "--worker-env: {name:?} is no name of a variable; give its name alone, and set it for the server"
+        ))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_is_given_by_its_name_alone() {
+        assert!(check(&["HTTP_PROXY".into()]).is_ok());
+        for wrong in ["A=1", ""] {
+            assert!(check(&[wrong.into()]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn drivers_have_their_settings_and_no_secret() {
+        for name in ["PATH", "CUDA_CACHE_PATH", "POCL_DEVICES", "OCL_ICD_VENDORS", "KATYDID_SOFT_MEMORY", "LC_ALL"] {
+            assert!(passes(name.as_ref()), "{name}");
+        }
+        for name in
+            ["AWS_SECRET_ACCESS_KEY", "SECRET", "NVIDIA_API_KEY", "CL_token", "SSH_AUTH_SOCK", "PATHS", "cuda_x"]
+        {
+            assert!(!passes(name.as_ref()), "{name}");
+        }
+    }
+}
