@@ -9,6 +9,7 @@ mod memory;
 mod nodes;
 mod params;
 mod raw;
+mod store;
 mod update;
 
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use crate::legality::Call;
 use crate::outcome::Outcome;
 use crate::params::Params;
 use crate::plan::Plan;
-use crate::store::Store;
+
+pub use store::Store;
 
 /// The graphs and captures of a process.
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 //! | what nodes do | `params` |
 //! | graphs, nodes, edges, clones | `handles`, `graph`, `edges`, `clone` |
 //! | capture | `captures`, `capture`, `legality` |
-//! | everything there is, under one lock | `store` |
+//! | everything there is, under one lock | `api::store` |
 //! | executable graphs | `plan`, `exec`, `instantiate`, `update` |
 //! | memory, user objects, drawings | `memory`, `objects`, `dot` |
 //! | the functions of the driver API | `api`, `functions` |
@@ -34,10 +34,9 @@ mod objects;
 mod outcome;
 mod params;
 mod plan;
-mod store;
 mod update;
 
-pub use api::Graphs;
+pub use api::{Graphs, Store};
 pub use backend::{Backend, Code, Launch};
 pub use captures::{Place, StreamKey, Taken};
 pub use graph::State;
@@ -47,4 +46,3 @@ pub use memory::Usage;
 pub use outcome::Outcome;
 pub use params::{Alloc, Arguments, Attributes, Batch, Conditional, Host, Kept, Kernel, Memcpy, Memset, Params};
 pub use plan::{Plan, Step};
-pub use store::Store;
