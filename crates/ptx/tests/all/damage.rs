@@ -30,7 +30,7 @@ fn deep_nesting_is_refused_instead_of_overflowing_the_stack() {
 
 #[test]
 fn every_prefix_and_many_mutations_of_a_text_are_survived() {
-    let texts = [include_str!("golden/module.ptx"), include_str!("golden/body.ptx")];
+    let texts = [include_str!("../golden/module.ptx"), include_str!("../golden/body.ptx")];
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = |below: usize| {
         state ^= state << 13;
