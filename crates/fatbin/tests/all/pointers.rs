@@ -3,9 +3,7 @@
 #![expect(unsafe_code, reason = "images are passed by pointer")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::{CUBIN, PTX, Stored, container, entry, ptx};
+use crate::common::{CUBIN, PTX, Stored, container, entry, ptx};
 use katydid_fatbin::{Image, ImageError, ImageKind, OwnedImage, image_at};
 
 /// A cubin of 184 bytes whose last bytes belong to its program header.

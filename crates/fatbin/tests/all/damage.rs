@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-#[path = "../../../fuzz/bodies/image.rs"]
+#[path = "../../../../fuzz/bodies/image.rs"]
 mod image;
 
 use std::fs;

@@ -2,9 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::{CUBIN, PTX, Stored, container, entry, entry_with_flags, ptx};
+use crate::common::{CUBIN, PTX, Stored, container, entry, entry_with_flags, ptx};
 use katydid_fatbin::{Container, EntryKind, Image, ImageError};
 
 #[test]

@@ -1,0 +1,6 @@
+//! Tests of the crate from outside, in one program: linking one costs less than linking each.
+
+mod common;
+mod containers;
+mod damage;
+mod pointers;
