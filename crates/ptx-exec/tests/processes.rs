@@ -1,7 +1,9 @@
 //! A grid that moves from process to process: each runs a part of it and leaves its state for the next.
 //!
-//! Device memory is a file that all of them map at the same address. The test is its own program: started without
-//! arguments it is the test, with a folder and a number it is one of the processes.
+//! Device memory is a file that all of them map at the same address.
+//!
+//! A binary of its own, without a harness: started without arguments it is the test, with a folder and a number it is one
+//! of the processes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 

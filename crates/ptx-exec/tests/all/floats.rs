@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
-use common::{f, i, once, to_f32};
+use crate::common::{self, f, i, once, to_f32};
 
 fn g(value: f64) -> u64 {
     value.to_bits()

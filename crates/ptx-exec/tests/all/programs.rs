@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
-use common::{Device, Globals, HEADER, TARGET, launch};
+use crate::common::{Device, Globals, HEADER, TARGET, launch};
 use katydid_ptx_exec::{LoadError, Program, Switch, Target, run};
 
 /// `C = A * B` for square matrices, 16 by 16 tiles in shared memory, two columns a thread.
@@ -159,7 +157,7 @@ fn texts_that_are_wrong_or_for_another_device_are_refused() {
 
 #[test]
 fn damaged_programs_never_make_the_loader_panic() {
-    let texts = [MATMUL, include_str!("golden/loop.ptx"), include_str!("golden/call.ptx")];
+    let texts = [MATMUL, include_str!("../golden/loop.ptx"), include_str!("../golden/call.ptx")];
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = |below: usize| {
         state ^= state << 13;

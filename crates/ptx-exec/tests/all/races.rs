@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
-use common::{Device, launch};
+use crate::common::{Device, launch};
 use katydid_ptx_exec::{AddressRange, Host, Race, Switch, run};
 use std::sync::Mutex;
 

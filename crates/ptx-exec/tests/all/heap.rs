@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
-use common::Device;
+use crate::common::Device;
 use katydid_ptx_exec::FaultKind;
 
 /// Each of 32 threads allocates, writes, reads back and frees; `body` may do something in between.

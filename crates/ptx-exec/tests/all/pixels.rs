@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
-use common::Device;
+use crate::common::Device;
 use katydid_ptx_exec::{FaultKind, LoadError};
 
 /// A tensor of `u16`, each its own index: 16 channels of 7 by 5 pixels, 3 images.

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
-use common::Device;
+use crate::common::Device;
 use katydid_ptx_exec::{FaultKind, LoadError};
 
 /// A kernel over 64 threads with an input and an output pointer, and 512 bytes of shared memory with two barriers.

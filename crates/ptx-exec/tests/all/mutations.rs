@@ -7,9 +7,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-#[path = "../../../fuzz/bodies/interpret.rs"]
+#[path = "../../../../fuzz/bodies/interpret.rs"]
 mod interpret;
-#[path = "../../../fuzz/bodies/random.rs"]
+#[path = "../../../../fuzz/bodies/random.rs"]
 mod random;
 
 use std::panic::catch_unwind;

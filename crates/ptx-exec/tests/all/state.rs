@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
-use common::{Device, busy, launch};
+use crate::common::{Device, busy, launch};
 use katydid_ptx_exec::{FaultKind, Grid, Kernel, Launch, Limits, Progress, StateError, Switch};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
-use common::{Device, f};
+use crate::common::{Device, f};
 use std::fmt::Write;
 
 /// The inputs of `data/contraction.txt`.
@@ -32,7 +30,7 @@ fn recorded(line: &str) -> Recorded<'_> {
 
 #[test]
 fn random_programs_come_to_what_ptxas_makes_of_them() {
-    let data = include_str!("data/contraction.txt");
+    let data = include_str!("../data/contraction.txt");
     let lines: Vec<&str> = data.lines().filter(|line| !line.starts_with('#')).collect();
     assert!(lines.len() > 150, "{} programs", lines.len());
     for line in lines {

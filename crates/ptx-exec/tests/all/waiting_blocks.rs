@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
-use common::{Device, launch};
+use crate::common::{Device, launch};
 use katydid_ptx_exec::{Limits, Program, Progress, Switch, run};
 
 /// Each thread 0 adds 1 to the counter and waits for all blocks by the loop `wait`, then each block counts itself out.

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
-use common::{evaluate, i, once};
+use crate::common::{self, evaluate, i, once};
 
 #[test]
 fn integer_arithmetic_wraps_or_saturates_as_written() {

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
-use common::{Device, launch};
+use crate::common::{Device, launch};
 use katydid_ptx_exec::{FaultKind, Grid, Limits, Progress, Switch, run};
 
 /// A kernel over 32 threads a block; `%r9` is the rank in the cluster, `%r8` the number of the thread in the grid.

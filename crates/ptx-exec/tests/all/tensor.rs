@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
-use common::{Device, TARGET};
+use crate::common::{self, Device, TARGET};
 use katydid_ptx_exec::{FaultKind, LoadError, Program};
 
 /// A map of two dimensions of 32-bit elements: the tensor's size, its pitch in elements, and the size of a box.

@@ -1,0 +1,22 @@
+//! Tests of the crate from outside, in one program: linking one costs less than linking each.
+
+mod arithmetic;
+mod async_copy;
+mod cluster;
+#[path = "../common/mod.rs"]
+mod common;
+mod contraction;
+mod control;
+mod device_runtime;
+mod floats;
+mod heap;
+mod memory;
+mod multimem;
+mod mutations;
+mod pixels;
+mod programs;
+mod races;
+mod state;
+mod tensor;
+mod waiting_blocks;
+mod warp_wide;
