@@ -1,4 +1,6 @@
-//! A connection that could not be taken, because all descriptors are in use, is not the last one. Alone in its process.
+//! A connection that could not be taken, because all descriptors are in use, is not the last one.
+//!
+//! A binary of its own: the test takes every descriptor that the process may have.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-#[path = "../../../fuzz/bodies/http.rs"]
+#[path = "../../../../fuzz/bodies/http.rs"]
 mod http;
 
 use std::fs;
