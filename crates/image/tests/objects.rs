@@ -1,4 +1,6 @@
 //! Images in object stores: in memory, and behind the protocol of S3.
+//!
+//! A binary of its own: it needs the feature `objects`, and what is linked with it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 

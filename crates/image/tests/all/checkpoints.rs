@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::{CHUNK, commit, contents, folder, noise, put_region, put_session, save, tree};
+use crate::common::{CHUNK, commit, contents, folder, noise, put_region, put_session, save, tree};
 use katydid_image::{
     Build, CheckpointNumber, ChunkId, Compression, Image, ImageError, Library, Manifest, Options, Part, Sink, Source,
     Which,

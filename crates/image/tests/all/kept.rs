@@ -4,12 +4,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use common::{contents, noise, put_session, tree};
+use crate::common::{contents, noise, put_session, tree};
 use katydid_image::{CheckpointNumber, ChunkId, FORMAT, Image, Job, Manifest, Options, Source, Which, take_apart};
 
 fn kept(format: u32) -> PathBuf {

@@ -4,15 +4,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
 use std::env;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use common::{CHUNK, contents, folder, noise, put_session};
+use crate::common::{self, CHUNK, contents, folder, noise, put_session};
 use katydid_image::{
     CheckpointNumber, Compression, Fault, Faults, Image, ImageError, Keep, Manifest, Options, Result, Which,
 };
@@ -181,7 +179,7 @@ fn under_a_limit() {
 fn the_kernel_s_refusal_to_write_more_is_said_as_no_room() {
     let folder = folder();
     save(&Image::create_or_open(folder.path()).unwrap(), 1).unwrap();
-    let script = "trap '' XFSZ; ulimit -f 64; exec \"$0\" --ignored --exact under_a_limit";
+    let script = "trap '' XFSZ; ulimit -f 64; exec \"$0\" --ignored --exact faults::under_a_limit";
     let mut shell = Command::new("sh");
     shell.args(["-c", script]).arg(env::current_exe().unwrap()).env("KATYDID_IMAGE", folder.path());
     let output = shell.output().unwrap();

@@ -4,14 +4,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-#[path = "../../../fuzz/bodies/random.rs"]
+#[path = "../../../../fuzz/bodies/random.rs"]
 mod random;
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use common::{CHUNK, contents, folder, noise, save, tree};
+use crate::common::{CHUNK, contents, folder, noise, save, tree};
 use katydid_image::{CheckpointNumber, Image, ImageError, Source, Which, take_apart};
 use random::Random;
 

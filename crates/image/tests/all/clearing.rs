@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{CHUNK, contents, folder, noise, save};
+use crate::common::{CHUNK, contents, folder, noise, save};
 use katydid_image::{CheckpointNumber, Image, ImageError, Keep, Which};
 
 fn packs(folder: &Path) -> usize {
