@@ -1,4 +1,6 @@
 //! A program that forks: the child lets go, the parent's session goes on, and ends with the parent alone.
+//!
+//! A binary of its own: the test forks, and counts the mappings of its process.
 
 #![expect(unsafe_code, reason = "forks")]
 

@@ -1,4 +1,6 @@
 //! What every link does, on every path.
+//!
+//! A binary of its own: a test changes what the process does about faults, another counts how often a thread sleeps.
 
 #![expect(clippy::unwrap_used, reason = "bodies of tests that a macro names")]
 #![expect(unsafe_code, reason = "memory for data to land in")]

@@ -3,8 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 #![expect(unsafe_code, reason = "memory for data to land in")]
 
-mod common;
-
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use common::proxy::{Network, Ways};
-use common::{ADD, ECHO, EXIT, Path, SUM, Server, TEST_TIMEOUT, answer, answer_in_parts, build, hello};
+use crate::common::proxy::{Network, Ways};
+use crate::common::{ADD, ECHO, EXIT, Path, SUM, Server, TEST_TIMEOUT, answer, answer_in_parts, build, hello};
 use katydid_transport::connect;
 use katydid_transport::{
     Address, ConnectedLink, Event, LinkControl, LinkError, Pending, ProgramLink, ReplyBuffer, WorkerLink,

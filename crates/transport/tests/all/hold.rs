@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread::{self, ScopedJoinHandle};
 
-use common::{ADD, ECHO, EXIT, Path, SUM, Server, TEST_TIMEOUT, build, hello, work};
+use crate::common::{self, ADD, ECHO, EXIT, Path, SUM, Server, TEST_TIMEOUT, build, hello, work};
 use katydid_transport::connect;
 use katydid_transport::{
     AttachError, ConnectError, ConnectedLink, Event, LinkControl, LinkError, Pending, Piece, ProgramLink, WorkerLink,

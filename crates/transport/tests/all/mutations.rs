@@ -4,14 +4,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-#[path = "../../../fuzz/bodies/random.rs"]
-mod random;
-
 use std::env;
 use std::panic::{RefUnwindSafe, catch_unwind};
 
+use crate::random::Random;
 use katydid_transport::examine;
-use random::Random;
 
 /// Scripts that are made unless the environment says otherwise: a second's work.
 const MADE: usize = 4000;

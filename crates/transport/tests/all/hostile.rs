@@ -2,22 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-#[path = "../../../fuzz/bodies/random.rs"]
-mod random;
-
 use std::io::{IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-use common::{ECHO, Path, Server, TEST_TIMEOUT, build, hello};
+use crate::common::{ECHO, Path, Server, TEST_TIMEOUT, build, hello};
+use crate::random::Random;
 use katydid_transport::connect;
 use katydid_transport::{ConnectError, ConnectedLink, LinkError, Pending, WorkerLink};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{LinkKind, Ready};
 use katydid_wire::key::SessionKey;
-use random::Random;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,

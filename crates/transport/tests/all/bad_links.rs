@@ -4,15 +4,13 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 #![expect(unsafe_code, reason = "memory for data to land in")]
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use common::proxy::Proxy;
-use common::{ADD, ECHO, EXIT, Path, SUM, Server, TEST_TIMEOUT, answer, answer_in_parts, build, hello, work};
+use crate::common::proxy::Proxy;
+use crate::common::{ADD, ECHO, EXIT, Path, SUM, Server, TEST_TIMEOUT, answer, answer_in_parts, build, hello, work};
 use katydid_transport::connect;
 use katydid_transport::{LinkControl, LinkError, ProgramLink, ReplyBuffer, WorkerLink};
 use katydid_wire::frame::HEAD;

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use common::{Path, Server, TEST_TIMEOUT, build, hello};
+use crate::common::{Path, Server, TEST_TIMEOUT, build, hello};
 use katydid_transport::connect;
 use katydid_transport::{AcceptError, Address, ConnectError, Pending};
 use katydid_wire::handshake::{Build, HandshakeError, LinkKind, Ready, RefusalCode, Refused};

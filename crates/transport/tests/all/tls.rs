@@ -2,17 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::thread;
 
-use common::certs::{Authority, CLIENT, EXPIRED, NOT_YET, SERVER, VALID};
-use common::proxy::Proxy;
-use common::{ECHO, Path, Server, TEST_TIMEOUT, build, hello, work};
+use crate::common::certs::{Authority, CLIENT, EXPIRED, NOT_YET, SERVER, VALID};
+use crate::common::proxy::Proxy;
+use crate::common::{ECHO, Path, Server, TEST_TIMEOUT, build, hello, work};
 use katydid_transport::connect;
 use katydid_transport::{AUTHORITY, Address, CERTIFICATE, KEY};
 use katydid_wire::handshake::{LinkKind, Ready};
