@@ -1,4 +1,6 @@
-//! The life of a process: it belongs to the process as a whole, so this test has one of its own.
+//! The life of a process.
+//!
+//! A binary of its own: the process as a whole has one life, and the test forks.
 
 #![expect(unsafe_code, reason = "forks")]
 

@@ -44,7 +44,7 @@ fn a_server_that_is_silent_is_not_waited_for_for_ever() {
             drop(link);
         });
         let mut program = Command::new(env::current_exe().unwrap());
-        program.args(["--exact", "a_server_that_is_silent_is_not_waited_for_for_ever", "--nocapture"]);
+        program.args(["--exact", "nvml::a_server_that_is_silent_is_not_waited_for_for_ever", "--nocapture"]);
         let output = program.env(SERVER, format!("unix:{}", path.display())).env(LIMIT.0, LIMIT.1).output().unwrap();
         // No thread waits for it where the program has been hung up on.
         let _ = tell.send(());

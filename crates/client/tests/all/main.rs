@@ -1,0 +1,4 @@
+//! Tests of the crate from outside, in one program: linking one costs less than linking each.
+
+mod job;
+mod nvml;
