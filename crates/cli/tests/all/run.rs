@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::process::Stdio;
 
-use common::Home;
+use crate::common::Home;
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, Ready};
 use katydid_wire::key::SessionKey;
