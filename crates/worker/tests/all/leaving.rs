@@ -3,13 +3,12 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-mod support;
-
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::support::{KEY, Program, Way, on_every_way};
 use katydid_transport::{ControlChannel, ProgramLink, bypass_gate, companion};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::companion::{FromWorker, ToWorker};
@@ -17,18 +16,11 @@ use katydid_wire::message::{
     cuStreamCreate, cuStreamSynchronize, kdCopyIn, kdCopyOut, kdDeviceGrow, kdFacts, kdFill, kdHostFunction,
     kdUpcallNext,
 };
-use support::{KEY, Program, Way};
 
 const GRANULE: u64 = 2 << 20;
 /// Only a hang reaches it.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const ROUNDS: u32 = 50;
-
-/// In a worker process, the worker; among the tests, nothing.
-#[test]
-fn worker_process() {
-    support::worker_process();
-}
 
 /// A link that several threads use.
 #[derive(Clone, Copy)]

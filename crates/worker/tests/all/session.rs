@@ -2,10 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{self, Program, Way, on_every_way};
 use katydid_wire::facts::{ContextFacts, Facts, FunctionFacts, decode_names};
 use katydid_wire::message::{
     cuCtxSynchronize, cuEventCreate, cuEventRecord, cuEventSynchronize, cuStreamCreate, cuStreamSynchronize,
@@ -14,7 +13,6 @@ use katydid_wire::message::{
     kdImagePiece, kdLaunch, kdModuleFunction, kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad, kdUpcallNext,
 };
 use katydid_wire::ranges;
-use support::{Program, Way};
 
 const GRANULE: u64 = 2 << 20;
 const OUT_OF_MEMORY: u32 = 2;
@@ -44,12 +42,6 @@ const SCALE: &str = r"
     ret;
 }
 ";
-
-/// In a worker process, the worker; among the tests, nothing.
-#[test]
-fn worker_process() {
-    support::worker_process();
-}
 
 /// First address of the device arena.
 fn device(program: &Program) -> u64 {

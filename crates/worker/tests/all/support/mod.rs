@@ -69,8 +69,9 @@ fn soft() -> PathBuf {
     env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("libkatydid_softcuda.so")
 }
 
-/// The worker's half of the binary: a test of this name calls it, and returns at once in the tests' own process.
-pub(crate) fn worker_process() {
+/// The worker's half of the binary, which `spawn_worker` starts by this name; returns at once in the tests' own process.
+#[test]
+fn worker_process() {
     if env::var_os(ROLE).is_some() {
         let control = rustix::stdio::stdin().try_clone_to_owned().unwrap();
         let driver = soft_choice();
@@ -99,7 +100,7 @@ fn soft_choice() -> katydid_driver::DriverChoice {
 pub(crate) fn spawn_worker(driver: &str) -> (Child, OwnedFd) {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "worker_process", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "support::worker_process", "--nocapture", "--test-threads=1"])
         .env(ROLE, driver)
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::null())
@@ -226,7 +227,6 @@ impl Drop for Program {
 }
 
 /// One test a link, each under its own name.
-#[macro_export]
 macro_rules! on_every_way {
     ($($(#[$attribute:meta])* fn $name:ident($program:ident: Program) $body:block)*) => {$(
         mod $name {
@@ -252,3 +252,5 @@ macro_rules! on_every_way {
         }
     )*};
 }
+
+pub(crate) use on_every_way;

@@ -1,0 +1,5 @@
+//! Tests of the crate from outside, in one program: linking one costs less than linking each.
+
+mod leaving;
+mod session;
+mod support;
