@@ -1,6 +1,6 @@
 //! Kernels stopped in the middle through the library's private symbols, as a checkpoint of a session does it.
 //!
-//! What these functions do concerns all kernels of a process, so the tests here take turns.
+//! What these functions do concerns all kernels of a process, so the tests here take turns, in a binary of their own.
 
 #![expect(unsafe_code, reason = "calls functions of a library by name")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]

@@ -1,4 +1,6 @@
 //! The library as a program opens it: its symbols, its life before `cuInit`, in a forked child, and when it ends.
+//!
+//! A binary of its own: the tests fork, and begin where no test has called `cuInit`.
 
 #![expect(unsafe_code, reason = "calls functions of a library by name")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]

@@ -1,4 +1,6 @@
 //! `KATYDID_SOFT_RACES`: a program whose blocks add to the same words hears of it by name, and only if it asks.
+//!
+//! A binary of its own: it is also that program, with kernels that `hold` would stop.
 
 #![expect(unsafe_code, reason = "calls functions of a library by name")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
