@@ -1,4 +1,4 @@
-//! Every program with every minor version of CUDA's shared runtime, by `tests/tests/cudart.rs`.
+//! Every program with every minor version of CUDA's shared runtime, by `tests/tests/all/cudart.rs`.
 
 use anyhow::Result;
 
@@ -13,7 +13,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     dist::run(tree, false)?;
     apps::run(tree)?;
     step("every program with every minor version of the runtime");
-    let mut test =
-        shell::cargo(&tree.root, &["test", "--quiet", "-p", "katydid-tests", "--test", "cudart", "--", "--nocapture"]);
+    let test = ["test", "--quiet", "-p", "katydid-tests", "--test", "all", "cudart::", "--", "--nocapture"];
+    let mut test = shell::cargo(&tree.root, &test);
     shell::run(test.env("KATYDID_CUDART_ALL", "1"))
 }

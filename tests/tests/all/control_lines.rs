@@ -1,7 +1,7 @@
 //! Kept lines between a daemon and its workers, whole and damaged: the short run of the fuzz target `control` that needs no
 //! fuzzer.
 
-#[path = "../../fuzz/bodies/control.rs"]
+#[path = "../../../fuzz/bodies/control.rs"]
 mod control;
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Other minor versions of CUDA's shared runtime: fetched as the toolkit is, and tried by `tests/tests/cudart.rs`.
+//! Other minor versions of CUDA's shared runtime: fetched as the toolkit is, and tried by `tests/tests/all/cudart.rs`.
 
 use std::fs;
 use std::path::Path;
