@@ -3,7 +3,7 @@
 //   fixture idle          starts CUDA, says `ready`, waits for the end of its input, does one more thing, says `done`
 //   fixture endless       says `ready`, then launches and synchronises for ever, until a call fails: says the error
 //   fixture stuck         says `ready`, then synchronises with a kernel that never ends
-//   fixture hold BYTES    as `idle`, with that much device memory
+//   fixture hold BYTES [FILE]  as `idle`, with that much device memory, or until there is the file
 //   fixture idles BYTES [FILE]  takes that much memory of each device in blocks of all kinds of sizes, frees all but one, then as `idle`, or
 //                         until there is the file; takes the same again, and looks at what it has kept, before `done`
 //   fixture takes KIND BYTES  makes one `block`, `array` or `mapping` of that much device memory, says `had`
@@ -75,7 +75,11 @@ static void until_input_ends() {
     while (read(0, &byte, 1) > 0) {}
 }
 
-static int idle(size_t bytes) {
+static void until_there(const char *file) {
+    while (access(file, F_OK) != 0) usleep(1000);
+}
+
+static int idle(size_t bytes, const char *file) {
     void *held = nullptr;
     if (bytes > 0) {
         need(cudaMalloc(&held, bytes));
@@ -83,7 +87,8 @@ static int idle(size_t bytes) {
         need(cudaDeviceSynchronize());
     }
     say("ready");
-    until_input_ends();
+    if (file) until_there(file);
+    else until_input_ends();
     raise<<<1, 1>>>(cell);
     need(cudaGetLastError());
     need(cudaDeviceSynchronize());
@@ -101,10 +106,6 @@ static void take_and_free(size_t bytes) {
         need(cudaMalloc(&blocks.back(), size));
     }
     for (void *block : blocks) need(cudaFree(block));
-}
-
-static void until_there(const char *file) {
-    while (access(file, F_OK) != 0) usleep(1000);
 }
 
 // On each device that is visible; the first one is current afterwards.
@@ -368,8 +369,8 @@ int main(int argc, char **argv) {
     if (strcmp(what, "devices") == 0) return devices();
     need(cudaMalloc(&cell, sizeof(int)));
     need(cudaMemset(cell, 0, sizeof(int)));
-    if (strcmp(what, "idle") == 0) return idle(0);
-    if (strcmp(what, "hold") == 0) return idle(strtoull(number, nullptr, 10));
+    if (strcmp(what, "idle") == 0) return idle(0, nullptr);
+    if (strcmp(what, "hold") == 0) return idle(strtoull(number, nullptr, 10), argc > 3 ? argv[3] : nullptr);
     if (strcmp(what, "idles") == 0) return idles(strtoull(number, nullptr, 10), argc > 3 ? argv[3] : nullptr);
     if (strcmp(what, "takes") == 0) return takes(number, strtoull(argc > 3 ? argv[3] : "0", nullptr, 10));
     if (strcmp(what, "endless") == 0) return endless();
@@ -383,6 +384,6 @@ int main(int argc, char **argv) {
     if (strcmp(what, "locks") == 0) return locks(atol(number));
     if (strcmp(what, "count") == 0) return count(atol(number));
     if (strcmp(what, "copies") == 0) return copies(strtoul(number, nullptr, 10));
-    fprintf(stderr, "usage: fixture idle | hold BYTES | idles BYTES [FILE] | takes KIND BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | reads FILE | launches FILE | saves FILE | locks N | count N | copies MIB | devices\n");
+    fprintf(stderr, "usage: fixture idle | hold BYTES [FILE] | idles BYTES [FILE] | takes KIND BYTES | endless | stuck | outlives FILE | quits FILE | waits FILE ON | reads FILE | launches FILE | saves FILE | locks N | count N | copies MIB | devices\n");
     return 2;
 }

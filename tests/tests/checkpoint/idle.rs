@@ -61,7 +61,7 @@ fn late(places: &Places, way: &str) -> Result<()> {
     let farewell = stage.image("farewell");
     stopped(&stage, &farewell)?;
     let enough = stage.image("enough").display().to_string();
-    let mut holder = stage.start("holder", PROGRAM, &["idles", MORE, &enough], &[])?;
+    let mut holder = stage.start("holder", PROGRAM, &["hold", MORE, &enough], &[])?;
     holder.wait_for("ready")?;
     let restored = stage.restore("idle", "image", &[])?;
     thread::sleep(A_WHILE);
