@@ -228,7 +228,7 @@ fn measure_round(
     server: &PrivateServer,
     comparison: &mut Comparison,
 ) -> Result<(), Failure> {
-    let (progress, quick, round) = (Progress::new(), flags.quick, comparison.rounds() + 1);
+    let (progress, quick, round) = (Progress::on_stderr(), flags.quick, comparison.rounds() + 1);
     for setup in ways {
         progress.show(&format!("round {round}: {}", setup.way.title()));
         wait_until_warm(server)?;
@@ -244,7 +244,7 @@ fn measure_round(
 
 /// What the path can do by itself, for TCP to be held against.
 fn measure_plain(quick: bool, comparison: &mut Comparison) {
-    Progress::new().show("plain TCP");
+    Progress::on_stderr().show("plain TCP");
     for (connections, key) in PLAIN {
         let samples = network::plain(connections, if quick { 3 } else { 12 });
         comparison.note(Way::Tcp, key, samples.map_err(|error| error.to_string()));
@@ -277,7 +277,7 @@ fn measure_sessions(
     deadline: Option<Instant>,
     comparison: &mut Comparison,
 ) {
-    let progress = Progress::new();
+    let progress = Progress::on_stderr();
     for (number, key) in SESSIONS.into_iter().filter(|(number, _)| wanted(*number)) {
         for setup in ways {
             progress.show(&format!("{number} at once: {}", setup.way.title()));
@@ -292,14 +292,14 @@ fn measure_sessions(
 
 /// What keeping a journal costs.
 fn measure_journal(flags: &BenchFlags, layout: &Layout, comparison: &mut Comparison) -> Result<(), Failure> {
-    Progress::new().show("the journal");
+    Progress::on_stderr().show("the journal");
     comparison.journal = journal::measure(&flags.driver, layout, flags.quick)?;
     Ok(())
 }
 
 /// First calls with a server that keeps no worker ready, and natively. A server of its own, since a pool refills itself.
 fn measure_cold(flags: &BenchFlags, ways: &[Setup], comparison: &mut Comparison) -> Result<(), Failure> {
-    let progress = Progress::new();
+    let progress = Progress::on_stderr();
     let server = PrivateServer::start_with(&flags.driver, &[], Some(0))?;
     for round in 1..=if flags.quick { 1 } else { COLD_STARTS } {
         for setup in ways.iter().filter(|setup| setup.way <= Way::Shm) {

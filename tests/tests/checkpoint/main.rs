@@ -46,7 +46,9 @@ mod upgrades;
 mod variables;
 
 use std::env;
+use std::num::NonZero;
 use std::process::ExitCode;
+use std::thread;
 
 use katydid_tests::catalog::{self, App};
 use katydid_tests::places::{PACK_VARIABLE, Places, driver_under_test};
@@ -95,7 +97,10 @@ fn is_sweep() -> bool {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // Tests wait for processes, disks and each other's memory for half of their time.
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    arguments.test_threads.get_or_insert(2 * processors);
     let prepared = Places::of_this_test().map_err(|error| error.to_string()).and_then(|places| {
         let apps = catalog::apps().map_err(|error| error.to_string())?;
         Ok((places, apps))

@@ -85,7 +85,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let through = through.map(|(name, address)| Way { name, server: Some(address.clone()) });
     let ways: Vec<Way> = native.into_iter().chain(through).collect();
     let mut best = Best::default();
-    let progress = Progress::new();
+    let progress = Progress::on_stderr();
     for round in 1..=if flags.quick { QUICK_ROUNDS } else { ROUNDS } {
         for way in &ways {
             progress.show(&format!("round {round}: {}", way.name));

@@ -43,7 +43,7 @@ type Best = BTreeMap<(SoftDevice, usize), BTreeMap<String, Figure>>;
 
 /// Runs the command.
 pub(super) fn main(flags: &BenchFlags) -> Outcome {
-    let progress = Progress::new();
+    let progress = Progress::on_stderr();
     let (mut best, mut opencl) = (Best::new(), None);
     let mut devices = vec![SoftDevice::Softcuda, SoftDevice::Opencl];
     for round in 1..=if flags.quick { QUICK_ROUNDS } else { ROUNDS } {

@@ -16,7 +16,7 @@ pub struct Progress {
 
 impl Progress {
     /// Progress on standard error.
-    pub fn new() -> Self {
+    pub fn on_stderr() -> Self {
         Self { shown: io::stderr().is_terminal() }
     }
 

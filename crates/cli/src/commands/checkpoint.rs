@@ -130,7 +130,7 @@ pub(crate) fn last_step(
     path: &str,
     request: &impl Serialize,
 ) -> Result<Option<Step>, Failure> {
-    let progress = Progress::new();
+    let progress = Progress::on_stderr();
     let mut began = (String::new(), Instant::now());
     let mut last = None;
     let asked = admin::post_lines(control, path, request, |step: Step| {

@@ -142,7 +142,7 @@ fn table(lines: &[ImageLine]) -> Table {
 /// `images verify`
 fn verify(flags: &VerifyFlags) -> Outcome {
     let image = Image::open(&flags.image).map_err(Failure::work)?;
-    let (began, shown) = (Instant::now(), Mutex::new((Progress::new(), Instant::now())));
+    let (began, shown) = (Instant::now(), Mutex::new((Progress::on_stderr(), Instant::now())));
     if let Ok(shown) = shown.lock() {
         shown.0.show(&bar(0, 0, "", Duration::ZERO));
     }

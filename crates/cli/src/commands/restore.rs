@@ -70,7 +70,7 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
         devices: &devices,
         waits: |text| say(format_args!("{text}")),
     };
-    let (began, progress) = (Instant::now(), Mutex::new(Progress::new()));
+    let (began, progress) = (Instant::now(), Mutex::new(Progress::on_stderr()));
     if let Ok(progress) = progress.lock() {
         progress.show(&bar(0, 0, " on the GPU", Duration::ZERO));
     }

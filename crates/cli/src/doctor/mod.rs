@@ -36,7 +36,7 @@ pub(crate) fn main(flags: &DoctorFlags) -> Outcome {
 
 /// From the files of the installation outwards, so that the first failure is the cause of the later ones.
 fn examine(flags: &DoctorFlags) -> Vec<Finding> {
-    let progress = Progress::new();
+    let progress = Progress::on_stderr();
     let mut findings = drivers::libraries();
     findings.extend(variables::checks(|name| std::env::var_os(name)));
     progress.show("trying the drivers");
