@@ -132,7 +132,7 @@ static void devices(void) {
     IS("the host's clock, no place", clGetHostTimer(device, NULL));
     IS("the host's clock", clGetHostTimer(device, &first));
     IS("unload a compiler", clUnloadPlatformCompiler(platform));
-    printf("  a function that nobody has: %s\n", clGetExtensionFunctionAddressForPlatform(platform, "clNothing") ? "found" : "none");
+    printf("  a function that no driver has: %s\n", clGetExtensionFunctionAddressForPlatform(platform, "clNothing") ? "found" : "none");
 }
 
 static void parts(void) {

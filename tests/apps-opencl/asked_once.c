@@ -1,5 +1,5 @@
 // What a program asks again and again though it cannot change, and commands of which none can be wrong: done so often as the
-// argument says, it waits no more often for whoever answers than done once.
+// argument says, it waits no more often for answers than done once.
 #include "check.h"
 
 static const char *source = "__kernel void f(__global int *v, __local int *l) { l[0] = 1; v[0] = l[0]; }\n";

@@ -1,5 +1,5 @@
 // A blocking write is done for all that comes after it: commands of another queue, or of one without order, that do not wait for
-// its event, and whoever asks for the event's state and times.
+// its event, and callers that ask for the event's state and times.
 #include "check.h"
 #include <pthread.h>
 #include <unistd.h>

@@ -198,7 +198,7 @@ int main(void) {
     IS("no dimension", clEnqueueNDRangeKernel(queue, kernel, 0, NULL, &one, NULL, 0, NULL, NULL));
     IS("four dimensions", clEnqueueNDRangeKernel(queue, kernel, 4, NULL, &one, NULL, 0, NULL, NULL));
     IS("no sizes", clEnqueueNDRangeKernel(queue, kernel, 1, NULL, NULL, NULL, 0, NULL, NULL));
-    // The standard is silent. PoCL chooses a size; NVIDIA's driver divides by it, so nobody but Katydid may be asked.
+    // The standard is silent. PoCL chooses a size; NVIDIA's driver divides by it, so only Katydid may be asked.
     int is_pocl = platform_says(CL_PLATFORM_NAME, "Portable"), may_ask = is_pocl || platform_says(CL_PLATFORM_VERSION, "Katydid");
     code = may_ask ? clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &one, &zero, 0, NULL, NULL) : CL_INVALID_WORK_GROUP_SIZE;
     int is_right = code == (is_pocl ? CL_SUCCESS : CL_INVALID_WORK_GROUP_SIZE);
@@ -218,7 +218,7 @@ int main(void) {
     cl_image_format format = {CL_RGBA, CL_UNSIGNED_INT8};
     SHOW("image of no shape", clCreateImage(context, 0, &format, NULL, NULL, &code));
     SHOW("queue of unknown properties", clCreateCommandQueue(context, device, 1u << 20, &code));
-    // Where a queue has had commands with the same objects, nobody need ask the driver about one that cannot be wrong.
+    // Where a queue has had commands with the same objects, no side need ask the driver about one that cannot be wrong.
     cl_mem other = buffer_of(0, 256, NULL);
     for (int i = 0; i < 2; i++) CHECK(clEnqueueWriteBuffer(queue, buffer, CL_FALSE, 0, sizeof host, host, 0, NULL, NULL));
     for (int i = 0; i < 2; i++) CHECK(clEnqueueCopyBuffer(queue, buffer, other, 0, 0, 256, 0, NULL, NULL));

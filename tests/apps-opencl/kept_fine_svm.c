@@ -92,7 +92,7 @@ static void arrived(void *memory, void *own, size_t size) {
     if (!is_fine) CHECK(clEnqueueSVMMemcpy(queue, CL_TRUE, memory, own, size, 0, NULL, NULL));
 }
 
-// What a kernel makes goes to an object and back to other memory, whole and with gaps, and a kernel goes on with it; nobody waits.
+// What a kernel makes goes to an object and back to other memory, whole and with gaps, and a kernel goes on with it; no thread waits.
 static unsigned in_turn(cl_kernel fill, cl_kernel twice, cl_mem buffer, cl_mem image, cl_mem lines, int step) {
     enum { COUNT = PITCH * LINES };
     static int out[COUNT], in[COUNT];

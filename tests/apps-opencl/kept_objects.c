@@ -66,7 +66,7 @@ int main(void) {
     for (int i = 0; i < WIDTH * HEIGHT * 4; i++) texels[i] = i;
     cl_mem v = buffer_of(CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, sizeof values, values);
     cl_mem w = buffer_of(CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR, sizeof weights, weights);
-    // Nobody but kernels and copies may reach it.
+    // Only kernels and copies may reach it.
     cl_mem hidden = buffer_of(CL_MEM_READ_WRITE | CL_MEM_HOST_NO_ACCESS, sizeof values, NULL);
     cl_buffer_region region = {sizeof values / 2, sizeof values / 2};
     cl_mem half = clCreateSubBuffer(v, CL_MEM_READ_WRITE, CL_BUFFER_CREATE_TYPE_REGION, &region, &code);

@@ -53,7 +53,7 @@ static void use(cl_mem buffer, cl_kernel kernel, const char *what, int *own) {
     CHECK(clReleaseEvent(ready));
 }
 
-// Maps that nobody waits for, or that may only be written to.
+// Maps that no thread waits for, or that may only be written to.
 static void odd_ones(int *own) {
     int back[4] = {0}, *mapped;
     for (int i = 0; i < N; i++) own[i] = i;
@@ -91,7 +91,7 @@ static int first_of(cl_mem buffer) {
     return value;
 }
 
-// Several commands have one place in the program's memory: what is there follows the order of the queue, whoever waits for what. Sizes
+// Several commands have one place in the program's memory: what is there follows the order of the queue, whichever thread waits for what. Sizes
 // of all ways that bytes take.
 static void one_place(size_t size, cl_mem_flags flags) {
     int *h = calloc(1, N * 4);
@@ -127,7 +127,7 @@ static void one_place(size_t size, cl_mem_flags flags) {
     free(h);
 }
 
-// Rows of two reads lie between each other, and the one of which nobody knows when it ends keeps the other one from nothing.
+// Rows of two reads lie between each other, and the one whose end is unknown keeps the other one from nothing.
 static void between(void) {
     int rows[8] = {0}, value = 7;
     cl_int code;

@@ -89,7 +89,7 @@ int main(void) {
     printf("late callback: %d\n", order_of_calls[0]);
     CHECK(clReleaseEvent(done));
 
-    // A failure is told to whoever asks or waits.
+    // A failure is told to callers that ask or wait.
     cl_event bad = clCreateUserEvent(context, &code);
     CHECK(code);
     CHECK(clSetUserEventStatus(bad, -7));

@@ -79,7 +79,7 @@ __global__ void ordered(int *data, int count, int *result) {
     cudaStreamDestroy(second);
 }
 
-// A block too large is an error of the thread that launches, and of nobody else.
+// A block too large is an error of the thread that launches, and of no other.
 __global__ void too_large(int *result) {
     if (threadIdx.x == 1) add<<<1, 4096>>>(result, 0, 1, 1);
     cudaError_t peeked = cudaPeekAtLastError(), taken = cudaGetLastError(), again = cudaGetLastError();

@@ -85,7 +85,7 @@ static void memory() {
     EXPECT(cudaSuccess, cudaFreeHost(nullptr));
     EXPECT(cudaErrorMemoryAllocation, cudaMallocHost(&pointer, size_t(1) << 50));
     (void)cudaGetLastError();
-    printf("memory: too much, nothing, twice, of somebody else\n");
+    printf("memory: too much, nothing, twice, of another context\n");
 }
 
 // Takes memory in large pieces until there is no more, frees it all, and can then take it again.

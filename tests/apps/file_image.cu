@@ -2,7 +2,7 @@
 //
 //   file_image make FILE MIB      writes a container there: a text, and so much code of a kind that no device takes
 //   file_image load FILE [hidden] maps it, privately, loads it and finds its kernel, says `loaded`, and on standard error how long loading
-//                                 took, and of that on the processor; `hidden`: no process can read more than its first page, so that whoever does is killed
+//                                 took, and of that on the processor; `hidden`: no process can read more than its first page, so that one that does is killed
 #include <cuda.h>
 #include <cuda_runtime.h>
 

@@ -237,7 +237,7 @@ static void CUDART_CB open_gate(void *data) {
     until_there(gate->file);
 }
 
-// A line without its end, read byte by byte: what follows is left for whoever reads later. False: there is none.
+// A line without its end, read byte by byte: what follows is left for later reads. False: there is none.
 static bool read_line(char *line, size_t room) {
     size_t length = 0;
     char byte;

@@ -1,5 +1,5 @@
 // Memory of the program's that streams, functions of the program and copies take turns with: each sees what those before it
-// in the stream wrote, whoever reaches the memory, and whatever was queued before any of it ran.
+// in the stream wrote, whichever side reaches the memory, and whatever was queued before any of it ran.
 #include "check.h"
 
 #include <cuda.h>
@@ -188,7 +188,7 @@ static void kernels_and_functions_see_what_each_other_wrote() {
     printf("kernels and functions take turns with %d kinds of memory\n", KINDS);
 }
 
-static void copies_and_fills_wait_for_functions_and_nobody_for_them() {
+static void copies_and_fills_wait_for_functions_but_not_functions_for_them() {
     for (int kind = 0; kind < MANAGED; kind++) {
         Stream stream;
         Memory memory{Kind(kind)}, other{Kind(kind)};
@@ -549,7 +549,7 @@ static void load() {
 int main() {
     load();
     kernels_and_functions_see_what_each_other_wrote();
-    copies_and_fills_wait_for_functions_and_nobody_for_them();
+    copies_and_fills_wait_for_functions_but_not_functions_for_them();
     copies_of_ordinary_memory_are_done_when_they_return();
     copies_of_the_hosts_memory_wait_for_the_default_stream();
     copies_and_fills_wait_for_the_default_stream();

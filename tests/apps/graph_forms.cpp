@@ -292,7 +292,7 @@ static void memory_nodes() {
     printf("memory of a graph\n");
 }
 
-// Made and uploaded at once: the stream is looked at first, and whoever gets an error gets no executable graph.
+// Made and uploaded at once: the stream is looked at first, and a caller that gets an error gets no executable graph.
 static void uploaded() {
     CUgraph graph, other = nullptr;
     CUgraphNode node;
@@ -376,7 +376,7 @@ static void user_objects() {
     OK(cuGraphReleaseUserObject(graph, object, 1));
     // The driver ends it when it likes: a minute is far more than that takes.
     for (int i = 0; i < 60000 && ended == 0; i++) usleep(1000);
-    CHECK(ended == 1, "nobody ended it");
+    CHECK(ended == 1, "no thread ended it");
     OK(cuGraphDestroy(graph));
     printf("user objects\n");
 }

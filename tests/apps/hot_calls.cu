@@ -82,7 +82,7 @@ int main() {
     CUlaunchConfig config = {};
     config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
     config.blockDimX = 32, config.hStream = stream, config.attrs = &priority, config.numAttrs = 1;
-    // Nobody waits behind a full queue while it is counted: each kind ends with what it began.
+    // No thread waits behind a full queue while it is counted: each kind ends with what it began.
     const auto wait = [&] { OK(cuStreamSynchronize(stream)); };
     measured("launch", [&] { OK(cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr)); });
     wait();

@@ -168,7 +168,7 @@ int main(int argc, char **argv) {
     CHECK(timerfd_settime(timer, 0, &period, nullptr) == 0, "timerfd_settime");
     const std::string first = of_process(), main_thread = of_thread(getpid()), other = of_thread(other_thread);
     for (int step = 0; step < steps; step++) {
-        // Nobody reads it before the GPU has been used.
+        // No thread reads it before the GPU has been used.
         struct pollfd expiry = {timer, POLLIN, 0};
         while (poll(&expiry, 1, -1) < 1) {}
         add<<<1, 64>>>(cells, step);

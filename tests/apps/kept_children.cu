@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <thread>
 
-// A child that adds to what it is told, until nobody tells it anything any more. It has the ends of the others too.
+// A child that adds to what it is told, until its input ends. It has the ends of the others too.
 static Child forked(uint64_t salt, const Child *elders, int count) {
     int to[2], from[2];
     must(pipe(to) == 0 && pipe(from) == 0, "pipe");

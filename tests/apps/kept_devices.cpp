@@ -20,7 +20,7 @@ struct Place {
     // The ring goes from `held` to the next place's `got`.
     CUdeviceptr held, got;
     // What a kernel of this device has read of the next place's memory, where it may: where access was switched on before the
-    // first step, or nobody has to.
+    // first step, or no place has to.
     CUdeviceptr beside;
     bool reaches;
     CUdeviceptr block;
@@ -76,7 +76,7 @@ static CUdeviceptr shared_block(const Place &owner, int devices) {
     return start;
 }
 
-// Each place works on what it holds and hands it on; nobody waits but for the events of the one before.
+// Each place works on what it holds and hands it on; no place waits but for the events of the one before.
 static void ring(int step) {
     for (int i = 0; i < PLACES; i++) {
         OK(cuCtxSetCurrent(places[i].context));

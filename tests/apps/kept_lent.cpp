@@ -152,7 +152,7 @@ static int borrow(bool is_early, unsigned number) {
 static int early() { return borrow(true, 1); }
 static int late() { return borrow(false, 2); }
 
-// Everything that is lent changes in each step, and nobody but this program sees it.
+// Everything that is lent changes in each step, and no other program sees it.
 static void work(const Lent &lent, int steps) {
     for (int step = 1; step <= steps; step++) {
         Checksum sum;

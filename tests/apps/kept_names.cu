@@ -25,7 +25,7 @@ static Board *mapped(int file) {
 
 static const std::string FOLDER = "/dev/shm/";
 
-// The three things and their names, all of which begin with one that nobody else has.
+// The three things and their names, all of which begin with one that no other process has.
 struct Shared {
     std::string tag;
     Board *board;

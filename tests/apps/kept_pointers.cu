@@ -52,7 +52,7 @@ __global__ void append(List *list, Node *fresh, unsigned value) {
 
 __global__ void drop_first(List *list) {
     list->first = list->first->next;
-    // Nobody points to the one that goes.
+    // No pointer leads to the one that goes.
     for (Node *node = list->first; node; node = node->next) node->far = list->first;
     list->length--;
 }

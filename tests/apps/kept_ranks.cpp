@@ -38,7 +38,7 @@ struct Board {
 };
 
 static const std::string FOLDER = "/dev/shm/";
-// How the names begin that it makes: a run that is killed leaves some, and whoever kills it may want to know them.
+// How the names begin that it makes: a run that is killed leaves some, and the killer may want to know them.
 static std::string prefix = "katydid-";
 
 template <class T> static void put(int to, const T &what) { must(send(to, &what, sizeof what, MSG_NOSIGNAL) == ssize_t(sizeof what), "send"); }
@@ -178,7 +178,7 @@ static void wait_for(sem_t *semaphore) {
     while (sem_wait(semaphore) != 0) must(errno == EINTR, "sem_wait");
 }
 
-// A thread that sends what it is asked for over TCP, and one that keeps what comes until somebody wants it.
+// A thread that sends what it is asked for over TCP, and one that keeps what comes until another thread wants it.
 class Service {
   public:
     explicit Service(int tcp) : tcp_(tcp), asked_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {

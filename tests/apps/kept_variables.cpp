@@ -1,6 +1,6 @@
-// Variables of modules, and who holds their addresses: nobody, the program, device memory, pinned memory, the program's
+// Variables of modules, and who holds their addresses: none, the program, device memory, pinned memory, the program's
 // own memory, a parameter of a graph, another variable, a table of functions. A driver may put them elsewhere in the next
-// process; code finds its own variables there, and whoever holds an old address does not.
+// process; code finds its own variables there, and a holder of an old address does not.
 //
 //   kept_variables [STEPS [HOLDER]]    HOLDER: none, told, device, pinned, host, graph, variable or functions; none unless given
 #include <cuda.h>

@@ -57,7 +57,7 @@ static void direct_use() {
 __global__ void follow(unsigned *const *where, unsigned *seen) { *seen = **where; }
 
 // The kernel finds a flag of the host by a pointer that lies in the device's memory, so that no launch names it.
-static void flags_of_nobody() {
+static void flags_of_unknown_memory() {
     unsigned *flag, *seen, **where, got = 0;
     OK(cudaHostAlloc(&flag, sizeof(unsigned), cudaHostAllocMapped));
     OK(cudaMalloc(&where, sizeof(flag)));
@@ -124,7 +124,7 @@ static void many_blocks() {
 int main() {
     asynchronous_copies();
     direct_use();
-    flags_of_nobody();
+    flags_of_unknown_memory();
     what_pointers_say();
     many_blocks();
     return finish("pinned_memory");

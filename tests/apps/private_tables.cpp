@@ -96,7 +96,7 @@ static std::string errors_of(Body body) {
     return std::string(text, length);
 }
 
-// A slot that NVIDIA's driver has and Katydid has not is named with its table, once, and so is a table that nobody knows. What
+// A slot that NVIDIA's driver has and Katydid has not is named with its table, once, and so is an unknown table. What
 // the driver's own slot would do with these arguments is not known, so it is not asked.
 static void not_built() {
     if (getenv("KATYDID_SERVER") || dlsym(RTLD_DEFAULT, "katydid_softcuda_marker")) {

@@ -2,7 +2,7 @@
 // other has memory of the device and of the host, code with a variable, and a stream that may wait; its answers go on where
 // they were.
 //
-// With arguments it does one thing to a process that somebody else has started: `ask ID WHAT [OLD NEW]…`, with the UUIDs of
+// With arguments it does one thing to a process that another process has started: `ask ID WHAT [OLD NEW]…`, with the UUIDs of
 // GPUs in hexadecimal. Or all to itself: `self`.
 #include "first_device.h"
 #include "two_programs.h"

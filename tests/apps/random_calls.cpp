@@ -1,5 +1,5 @@
 // Long random sequences of calls from several threads, each result of which is checked against a model of all memory: odd
-// mixtures of copies, fills, kernels, graphs, streams and threads that nobody would think of.
+// mixtures of copies, fills, kernels, graphs, streams and threads that no author would think of.
 //
 //   random_calls [FIRST [COUNT]]       seeds; the same seed is the same sequence, and prints the same
 //

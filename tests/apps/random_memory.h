@@ -13,7 +13,7 @@ struct World {
     CUcontext context;
     CUmodule module;
     CUmemoryPool pool;
-    // Nobody waits for a whole context while a stream is being captured.
+    // No thread waits for a whole context while a stream is being captured.
     std::shared_mutex capture;
 };
 inline World world;

@@ -9,7 +9,7 @@
 
 #include "check.h"
 
-// The same numbers for the same seed, whoever asks beside (splitmix, 64 bits).
+// The same numbers for the same seed, whichever threads ask meanwhile (splitmix, 64 bits).
 struct Random {
     uint64_t state;
     uint64_t next() {
@@ -147,7 +147,7 @@ inline void model(const Work &work) {
     case What::Host: return stir(work.to.of->model_at(work.to.at), work.width, work.value);
     case What::Table:
         model_kernel(work, work.from.of->model_at(work.from.at));
-        // Addresses are nobody's business: the table is gone once it was used.
+        // No address of the table is kept: the table is gone once it was used.
         memset(work.table.of->model_at(work.table.at), int(work.value & 0xff), 24);
         return;
     default: return model_kernel(work, work.from.of->model_at(work.from.at));

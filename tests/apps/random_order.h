@@ -31,7 +31,7 @@ struct Order {
     std::vector<Lane> lanes;
     // How much of each lane's work the thread knows to be done.
     std::vector<uint64_t> done;
-    // Words for streams that wait for each other, each used once; and memory that nobody reads.
+    // Words for streams that wait for each other, each used once; and memory that no thread reads.
     CUdeviceptr words = 0, scratch = 0;
     size_t words_used = 0;
     // How often each of the ways was taken.

@@ -461,7 +461,7 @@ inline std::vector<Buffer *> Slot::hand_out() {
         if (!buffer.last && !buffer.behind_default && !order.is_at_rest(buffer)) {
             bool is_shared = buffer.lane == DEFAULT || buffer.lane == SHARED || buffer.lane == SHARED + 1;
             if (is_shared && random.one_in(2)) {
-                // Whoever has it next finds it in the order of that stream.
+                // Its next user finds it in the order of that stream.
                 out.push_back(&buffer);
             } else if (order.lanes[buffer.lane].blocks && random.one_in(2)) {
                 buffer.behind_default = true;

@@ -206,7 +206,7 @@ static void surfaces() {
     CUsurfref canvas;
     CUtexref none;
     OK(cuModuleGetSurfRef(&canvas, module, "canvas"));
-    EXPECT(CUDA_ERROR_NOT_FOUND, cuModuleGetTexRef(&none, module, "nobody"));
+    EXPECT(CUDA_ERROR_NOT_FOUND, cuModuleGetTexRef(&none, module, "absent"));
     OK(cuSurfRefSetArray(canvas, array, 0));
     OK(cuSurfRefGetArray(&bound, canvas));
     CHECK(bound == array, "another array");

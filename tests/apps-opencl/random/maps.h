@@ -100,7 +100,7 @@ static void op_map(lane *l, rng *r) {
     int leaves = !blocking && !(m.flags & CL_MAP_WRITE_INVALIDATE_REGION) && chance(r, 25);
     command c = begin(l, r);
     c.wants |= !blocking;
-    // Whoever has a region for writing comes behind all others, and before all that follow.
+    // A map of a region for writing comes behind all others, and before all that follow.
     touch(&c, o, writes);
     enqueue_map(&c, o, &m, blocking);
     cl_event ready = c.event;

@@ -27,12 +27,6 @@ use crate::output::line;
 /// The most `.rs` files in one directory of a source tree, tests aside.
 const FILES_PER_DIRECTORY: usize = 20;
 
-/// Crates that have cycles, and the number of modules in them. Numbers and rows may only shrink.
-const EXEMPT: &[(&str, usize)] = &[];
-
-/// Directories that hold more files, and how many. Numbers and rows may only shrink.
-const EXEMPT_DIRECTORIES: &[(&str, usize)] = &[];
-
 /// How many re-exports one name is followed through.
 const REEXPORT_DEPTH: usize = 8;
 
@@ -75,19 +69,15 @@ type Uses = BTreeMap<(ModulePath, ModulePath), Site>;
 pub(crate) fn faults(root: &Path, shows_edges: bool) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for (name, folder) in crates(root)? {
-        let mut in_cycles = 0;
-        let mut cycles = Vec::new();
         for file in roots(&folder.join("src"))? {
             let uses = Crate::read(&file)?.uses();
             for members in components(&uses) {
-                in_cycles += members.len();
-                cycles.push(describe(root, &name, &members, &uses));
+                faults.push(describe(root, &name, &members, &uses));
                 if shows_edges {
                     show_edges(root, &members, &uses);
                 }
             }
         }
-        faults.extend(judged(&name, in_cycles, cycles));
         count_files(root, &folder.join("src"), &mut faults)?;
     }
     Ok(faults)
@@ -118,20 +108,6 @@ fn roots(source: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(roots)
-}
-
-/// What a crate's cycles come to, in view of its row.
-fn judged(name: &str, in_cycles: usize, cycles: Vec<String>) -> Vec<String> {
-    let exempt = EXEMPT.iter().find(|(other, _)| *other == name).map(|(_, count)| *count);
-    match exempt {
-        None | Some(0) => cycles,
-        Some(_) if in_cycles == 0 => vec![format!("{name} has no cycles any more: remove its row in EXEMPT")],
-        Some(count) if in_cycles > count => cycles,
-        Some(count) => {
-            line(&format!("    {name}: {in_cycles} modules in cycles, {count} are exempt"));
-            Vec::new()
-        }
-    }
 }
 
 /// A cycle of modules: all that take part, and a shortest way round.
@@ -598,10 +574,7 @@ fn count_files(root: &Path, folder: &Path, faults: &mut Vec<String>) -> Result<(
         }
     }
     let shown = folder.strip_prefix(root).unwrap_or(folder).to_string_lossy().into_owned();
-    let exempt = EXEMPT_DIRECTORIES.iter().find(|(other, _)| *other == shown).map(|(_, count)| *count);
-    if exempt.is_some() && count <= FILES_PER_DIRECTORY {
-        faults.push(format!("{shown} holds {count} files: remove its row in EXEMPT_DIRECTORIES"));
-    } else if count > exempt.unwrap_or(FILES_PER_DIRECTORY) {
+    if count > FILES_PER_DIRECTORY {
         faults.push(format!(
             "{shown} holds {count} files, the limit is {FILES_PER_DIRECTORY}: group them in directories"
         ));
