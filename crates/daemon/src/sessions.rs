@@ -23,7 +23,7 @@ const MIN_AWAITED_BYTES: u64 = 256 << 20;
 /// A session that finds no memory on a device, and its own count.
 type ReclaimRequest = (SessionId, u64);
 
-/// Pleas of a session that are kept: those to programs that never answer stay.
+/// Reclaim requests of a session that are kept: those to programs that never answer stay.
 const MAX_RECLAIM_REQUESTS: usize = 64;
 
 /// Why a program was not let in.
@@ -109,7 +109,7 @@ impl Inner {
         }
     }
 
-    /// Tells those who plead that no process is waited for any more.
+    /// Tells the sessions that ask that no process is waited for any more.
     fn answer(&mut self) {
         let answered: Vec<ReclaimRequest> =
             self.requests.extract_if(.., |_, waiting| waiting.is_empty()).map(|(request, _)| request).collect();
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plea_is_answered_when_all_others_have_given_or_are_gone() {
+    fn a_request_is_answered_when_all_others_have_given_or_are_gone() {
         let (sessions, workers) = served(3);
         sessions.send_request(1, 5, "0000:01:00.0");
         assert_eq!(

@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn an_appeal_is_told_from_replies_and_beats() {
+    fn a_notice_is_told_from_replies_and_beats() {
         let head = ReplyHead::from(ReclaimNotice { number: 7 });
         let read = ReplyHead::decode(&head.encode(0).unwrap()).unwrap().0;
         assert_eq!((read.reclaim_notice(), read.beat()), (Some(ReclaimNotice { number: 7 }), None));

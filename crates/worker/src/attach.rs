@@ -25,8 +25,8 @@ pub(crate) struct AttachPoint {
     /// What visitors are told.
     pub(crate) ready: Ready,
     pub(crate) session: Control,
-    pub(crate) seat: CompanionSlot,
-    pub(crate) neighbourhood: SessionPeers,
+    pub(crate) slot: CompanionSlot,
+    pub(crate) peers: SessionPeers,
     pub(crate) log: Arc<Log>,
 }
 
@@ -49,7 +49,7 @@ impl AttachPoint {
                     self.let_in(*visitor);
                 }
                 Ok(Some(Delivery::Text(line))) => {
-                    self.neighbourhood.hear(&line, &self.control, self.session.link_control());
+                    self.peers.hear(&line, &self.control, self.session.link_control());
                 }
                 // The daemon is gone, and the session with it.
                 Ok(None) => leave(0),
@@ -64,10 +64,10 @@ impl AttachPoint {
     fn let_in(&self, visitor: Pending) {
         match visitor.hello().claim.role {
             Role::PROGRAM => match self.session.link_control().attach(visitor, &self.build, &self.ready) {
-                Ok(()) => self.seat.program_is_back(),
+                Ok(()) => self.slot.program_is_back(),
                 Err(error) => self.log.line(format_args!("a program was not taken back: {error}")),
             },
-            Role::COMPANION => companion::admit(visitor, &self.build, &self.ready, &self.seat, &self.session),
+            Role::COMPANION => companion::admit(visitor, &self.build, &self.ready, &self.slot, &self.session),
             Role::LANE => {
                 if let Err(error) = self.session.link_control().join(visitor, &self.build, &self.ready) {
                     self.log.line(format_args!("a connection for bulk was not let in: {error}"));

@@ -57,8 +57,8 @@ impl CompanionSlot {
 }
 
 /// Lets a companion in, unless there is one.
-pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, seat: &CompanionSlot, control: &Control) {
-    let mut place = seat.lock();
+pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, slot: &CompanionSlot, control: &Control) {
+    let mut place = slot.lock();
     if place.is_some() {
         let text = "the session has a companion already: another checkpoint of it may be under way";
         return peer.refuse(build, &Refused::new(RefusalCode::BUSY, text));
@@ -70,7 +70,7 @@ pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, seat: &Companio
         *place = Some(Arc::clone(&voice));
         let known = Arc::new(OnceLock::from(control.clone()));
         let asker = Arc::new(ImageClient::new(Arc::clone(&voice)));
-        Companion { voice, seat: seat.clone(), session: known, driver: ready.driver.clone(), asker }.start()
+        Companion { voice, slot: slot.clone(), session: known, driver: ready.driver.clone(), asker }.start()
     });
     if let Err(reason) = started {
         *place = None;
@@ -81,7 +81,7 @@ pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, seat: &Companio
 /// A companion, and what it can control once that is there.
 pub(crate) struct Companion {
     pub(crate) voice: Arc<CompanionWriter>,
-    pub(crate) seat: CompanionSlot,
+    pub(crate) slot: CompanionSlot,
     /// Not before a session that is rebuilt has its program.
     pub(crate) session: Arc<OnceLock<Control>>,
     /// What the driver calls itself.
@@ -119,9 +119,9 @@ impl Companion {
         }
     }
 
-    /// A companion that no process serves yet takes its seat.
+    /// A companion that no process serves yet takes its slot.
     pub(crate) fn sit_down(&self) {
-        *self.seat.lock() = Some(Arc::clone(&self.voice));
+        *self.slot.lock() = Some(Arc::clone(&self.voice));
     }
 }
 
@@ -245,7 +245,7 @@ impl CompanionSession {
             self.preparation.take().and_then(Preparation::end).ok_or("no image is at hand: `Prepare` comes first")?;
         let driver = self.companion.driver.clone();
         let order = SnapshotOrder { session, options, output, driver };
-        snapshot::begin(&self.companion.voice, control, &self.at_hand, &self.companion.seat.under_way, order)?;
+        snapshot::begin(&self.companion.voice, control, &self.at_hand, &self.companion.slot.under_way, order)?;
         self.has_leftovers = true;
         Ok(())
     }
@@ -261,12 +261,12 @@ impl CompanionSession {
         self.companion.asker.end();
         drop(self.preparation.take().map(Preparation::end));
         self.at_hand.cancel();
-        *self.companion.seat.lock() = None;
+        *self.companion.slot.lock() = None;
         // A supervisor that parts waits for this: from here on there is room for its next companion.
         self.companion.voice.close();
         // A session that was rebuilt and has no program yet is no process's now.
         let Some(control) = self.companion.session.get().cloned() else {
-            if self.companion.seat.is_taken_up.load(Ordering::Acquire) {
+            if self.companion.slot.is_taken_up.load(Ordering::Acquire) {
                 return;
             }
             leave(0)

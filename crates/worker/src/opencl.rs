@@ -109,7 +109,7 @@ fn name(platforms: &[Platform]) -> String {
 
 fn concerns_of(usage: Arc<Usage>) -> ServerView {
     let usage = Arc::new(move || (usage.memory(), usage.calls()));
-    ServerView { usage, neighbourhood: SessionPeers::default() }
+    ServerView { usage, peers: SessionPeers::default() }
 }
 
 /// Memory that the program has too, at the first address that suits both; none where there is none.

@@ -18,7 +18,7 @@ pub(crate) struct SessionPeers {
     devices: Arc<[String]>,
 }
 
-/// The daemon, as the session pleads with it.
+/// The daemon, as the session asks it for memory.
 struct Daemon {
     control: OwnedFd,
     devices: Arc<[String]>,
@@ -47,7 +47,7 @@ impl SessionPeers {
         Self { reclaim: Some(reclaim), devices }
     }
 
-    /// The session can plead from here on.
+    /// The session can send reclaim requests from here on.
     pub(crate) fn connect(&self, control: OwnedFd) {
         if let Some(reclaim) = &self.reclaim {
             reclaim.connect(Box::new(Daemon { control, devices: Arc::clone(&self.devices) }));

@@ -87,9 +87,9 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
     ready.arenas.clone_from(&rebuilt.ranges);
     ready.driver.clone_from(&rebuilt.driver);
     let driver = ready.driver.clone();
-    let companion = Companion { voice, seat: CompanionSlot::default(), session: Arc::default(), driver, asker };
+    let companion = Companion { voice, slot: CompanionSlot::default(), session: Arc::default(), driver, asker };
     companion.sit_down();
-    let (seat, slot) = (companion.seat.clone(), Arc::clone(&companion.session));
+    let (companion_slot, slot) = (companion.slot.clone(), Arc::clone(&companion.session));
     let next = hearing.end_orders();
     if companion.voice.say(&restored(&*rebuilt.session)).is_err() {
         leave(1);
@@ -97,7 +97,7 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
     // The process that hears now has heard an order: orders come one by one, and this one is answered. That thread lives as long as the process.
     let _ = next.send(companion);
     let name = rebuilt.name.clone();
-    match take_up(rebuilt, build, &ready, &control, &seat, &slot) {
+    match take_up(rebuilt, build, &ready, &control, &companion_slot, &slot) {
         Ok(begun) => running::run(begun, &name),
         Err(reason) => {
             log.line(format_args!("the session {name} could not be taken up: {reason}"));
@@ -273,7 +273,7 @@ fn blank(
     let session = Box::leak(Box::new(Session::without_program(setup)));
     session.live_in(incarnations);
     let usage = Arc::new(move || (usage.memory(), usage.calls()));
-    let concerns = ServerView { usage, neighbourhood: SessionPeers::new(session.reclaim(), devices) };
+    let concerns = ServerView { usage, peers: SessionPeers::new(session.reclaim(), devices) };
     Ok(EmptySession { session, ranges, driver: name, log: Log::kept(real), concerns })
 }
 
@@ -326,7 +326,7 @@ fn take_up(
     build: &Build,
     ready: &Ready,
     control: &OwnedFd,
-    seat: &CompanionSlot,
+    companion_slot: &CompanionSlot,
     slot: &OnceLock<Control>,
 ) -> Result<RunningSession, String> {
     let RebuiltSession { session, part, input, log, concerns, .. } = rebuilt;
@@ -338,15 +338,15 @@ fn take_up(
     }
     let frames = session.frames();
     // Once it is let in, its supervisor may go: it has no more to do.
-    seat.take_up();
+    companion_slot.take_up();
     let link = program.open(build, ready, frames).map_err(|error| error.to_string())?;
     session.connect(&*link);
-    let begun = running::accompany(session.begin(), link, ready.clone(), build, control, seat.clone(), log, concerns);
+    let begun = running::accompany(session.begin(), link, ready.clone(), build, control, companion_slot.clone(), log, concerns);
     let begun = begun.map_err(|error| error.to_string())?;
     if let Some(control) = &begun.session_control {
         let _ = slot.set(control.clone());
     }
-    seat.program_is_back();
+    companion_slot.program_is_back();
     Ok(begun)
 }
 

@@ -34,7 +34,7 @@ pub(crate) enum ServeError {
 /// What of a session concerns the server.
 pub(crate) struct ServerView {
     pub(crate) usage: UsageOf,
-    pub(crate) neighbourhood: SessionPeers,
+    pub(crate) peers: SessionPeers,
 }
 
 /// A session with its program, and what accompanies it. It is never dropped: the driver may use its memory until the process ends.
@@ -71,14 +71,14 @@ pub(crate) fn accompany(
     ready: Ready,
     build: &Build,
     control: &OwnedFd,
-    seat: CompanionSlot,
+    slot: CompanionSlot,
     log: Log,
     concerns: ServerView,
 ) -> Result<RunningSession, ServeError> {
     let failed = |what| move |source| ServeError::System { what, source };
-    let ServerView { usage, neighbourhood } = concerns;
+    let ServerView { usage, peers } = concerns;
     let log = Arc::new(log);
-    let under_way = seat.under_way.clone();
+    let under_way = slot.under_way.clone();
     let mut session_control = None;
     if let Some(link_control) = link.link_control() {
         let again = || control.try_clone().map_err(failed("watch the server"));
@@ -87,9 +87,9 @@ pub(crate) fn accompany(
         monitor::start(link_control.clone(), meter, move || settle.settle()).map_err(failed("start a thread"))?;
         let (control, build, controlled) = (again()?, build.clone(), session.control(link_control));
         session_control = Some(controlled.clone());
-        neighbourhood.connect(again()?);
+        peers.connect(again()?);
         let door =
-            AttachPoint { control, build, ready, session: controlled, seat, neighbourhood, log: Arc::clone(&log) };
+            AttachPoint { control, build, ready, session: controlled, slot, peers, log: Arc::clone(&log) };
         door.open().map_err(failed("start a thread"))?;
     }
     let meter = UsageReporter::new(control.try_clone().map_err(failed("watch the server"))?, usage);

@@ -71,6 +71,6 @@ fn begin(
         session.use_store(store);
     }
     let usage = Arc::new(move || (usage.memory(), usage.calls()));
-    let concerns = ServerView { usage, neighbourhood: SessionPeers::new(session.reclaim(), devices) };
+    let concerns = ServerView { usage, peers: SessionPeers::new(session.reclaim(), devices) };
     running::accompany(session, link, ready, build, control, CompanionSlot::default(), Log::kept(real), concerns)
 }

@@ -38,7 +38,7 @@ pub trait ReclaimPeers: Send + Sync {
     fn given(&self, request: ReclaimRequest);
 }
 
-/// What a session and its neighbours want of each other.
+/// What a session and the others of its server want of each other.
 #[derive(Default)]
 pub struct Reclaim {
     peers: OnceLock<Box<dyn ReclaimPeers>>,
@@ -49,7 +49,7 @@ pub struct Reclaim {
 
 #[derive(Default)]
 struct State {
-    /// Pleas of this session so far.
+    /// Reclaim requests of this session so far.
     last: u64,
     /// Those that wait, and whether they are answered.
     requests: BTreeMap<u64, bool>,
@@ -57,7 +57,7 @@ struct State {
     idle: BTreeSet<u32>,
     /// Devices of which others want memory, and the program has not asked yet: bit n is device n.
     wanted: u32,
-    /// Appeals to the program, in their order.
+    /// Reclaim notices to the program, in their order.
     notices: VecDeque<PendingNotice>,
     /// The last one that it has answered.
     given: Option<u32>,
@@ -76,7 +76,7 @@ impl Reclaim {
         self.peers.get_or_init(|| peers);
     }
 
-    /// Pleads with the neighbours for memory of a device; none where there can be none.
+    /// Asks the other sessions for memory of a device; none where there can be none.
     pub(crate) fn send_request(&self, device: u32) -> Option<u64> {
         let peers = self.peers.get()?;
         let mut state = self.lock();
@@ -107,7 +107,7 @@ impl Reclaim {
         state.requests.remove(&number);
     }
 
-    /// The neighbours have done what they could for a reclaim request of this session.
+    /// The other sessions have done what they could for a reclaim request of this session.
     pub fn answered(&self, number: u64) {
         if let Some(is_answered) = self.lock().requests.get_mut(&number) {
             *is_answered = true;
@@ -197,7 +197,7 @@ mod tests {
 
     impl ReclaimPeers for Notes {
         fn send_request(&self, device: u32, number: u64) {
-            self.0.lock().unwrap().push(format!("plea {device} {number}"));
+            self.0.lock().unwrap().push(format!("request {device} {number}"));
         }
 
         fn given(&self, request: ReclaimRequest) {
@@ -221,10 +221,10 @@ mod tests {
     }
 
     #[test]
-    fn a_plea_waits_for_its_answer_and_no_longer_than_nothing_comes_free() {
+    fn a_request_waits_for_its_answer_and_no_longer_than_nothing_comes_free() {
         let (reclaim, notes) = connected();
         let number = reclaim.send_request(3).unwrap();
-        assert_eq!(told(&notes), ["plea 3 1"]);
+        assert_eq!(told(&notes), ["request 3 1"]);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| reclaim.wait(number, || 0));
             reclaim.answered(number + 1);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_program_that_holds_memory_of_the_device_is_appealed_to() {
+    fn only_a_program_that_holds_memory_of_the_device_is_notified() {
         let (reclaim, notes) = connected();
         let request = |number| ReclaimRequest { session: 7, number };
         reclaim.is_idle(1);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_may_come_before_its_appeal_is_noted() {
+    fn an_answer_may_come_before_its_notice_is_noted() {
         let (reclaim, notes) = connected();
         reclaim.is_idle(0);
         reclaim.asked(ReclaimRequest { session: 7, number: 1 }, 0, || {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_silent_is_not_appealed_to_until_it_has_answered() {
+    fn a_program_that_is_silent_is_not_notified_until_it_has_answered() {
         let (reclaim, notes) = connected();
         let request = |number| ReclaimRequest { session: 7, number };
         reclaim.is_idle(0);

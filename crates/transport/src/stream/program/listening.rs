@@ -22,7 +22,7 @@ impl StreamProgram {
         self.reclaim_requests.install().map_err(LinkError::system("listen for the worker"))?;
         let mut lag = LAG;
         loop {
-            let (reclaim_notice, is_left) = self.take_appeal();
+            let (reclaim_notice, is_left) = self.take_notice();
             if let Some(number) = reclaim_notice {
                 return Ok(number);
             }
@@ -81,7 +81,7 @@ impl StreamProgram {
 
     /// A reclaim notice that was heard. If there is none, readers tell from now on of what they leave; that a reader has left something
     /// before is found here.
-    fn take_appeal(&self) -> (Option<u32>, bool) {
+    fn take_notice(&self) -> (Option<u32>, bool) {
         let mut desk = self.desk();
         let is_left = desk.frames.as_deref().is_some_and(FrameReader::has_buffered);
         desk.is_listened = desk.reclaim_notice.is_none() && !is_left;
