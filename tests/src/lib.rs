@@ -1,8 +1,8 @@
 //! The whole system under test: real CUDA programs on every way through Katydid, and what happens when parts of it die.
 //!
-//! This library is what the tests in `tests/`, `cargo xtask` and the run on a GPU machine share: which programs there
-//! are, where things lie, how a program is run within a time limit, how a server is started and ended, and what a
-//! program must have printed. It uses the installed binaries only, as a user would; no crate of Katydid is linked.
+//! The tests in `tests/`, `cargo xtask` and the run on a GPU machine share this library. It knows which programs there are,
+//! where things lie, and what a program must print. It runs programs within a time limit, and starts and ends servers. It
+//! uses the installed binaries only, as a user would; it links no crate of Katydid.
 
 pub mod catalog;
 pub mod certs;

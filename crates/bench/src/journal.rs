@@ -1,13 +1,14 @@
-//! What the journal costs: the processor time that its notes take, of all that a worker takes for the same calls; and the same
-//! work through a worker that keeps one and through a worker that does not, in turns.
+//! What the journal costs, in two figures. The first is the processor time of the journal's notes, as a share of all
+//! processor time of the worker for the same calls. The second compares the same work, in turns, through a worker with a
+//! journal and a worker without one.
 //!
-//! The first decides: what the notes take is measured by themselves, over so many that it is exact, and so is the worker's
-//! processor time, over so many calls. It knows nothing of what else a journal may do, to caches above all; the second does.
+//! The first figure decides. It times the notes alone, over so many that the time is exact; the worker's processor time is
+//! exact for the same reason. It does not see what else a journal may do, to caches above all; the second figure does.
 //!
-//! Two programs are there at a time, of which one works for some milliseconds while the other waits: what slows the machine
-//! down slows both. A pair's cost is the median ratio of two turns that follow each other. Each program has its memory where
-//! it happens to lie, which makes more of a difference than a journal does; so there are many pairs, and the figure is the
-//! median of theirs, with the bounds between which it lies with a certainty of 95 % (by ranks, whatever the distribution).
+//! The second figure uses pairs of programs. One program works for some milliseconds while the other waits, so a slow
+//! machine slows both. A pair's cost is the median ratio of two adjacent turns. Where a program's memory happens to lie
+//! makes more difference than a journal does, so there are many pairs. The figure is the median of all pairs, with its 95 %
+//! confidence interval (by ranks, whatever the distribution).
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};

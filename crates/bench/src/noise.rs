@@ -1,5 +1,7 @@
-//! Contents that nothing compresses, in memory that has been written: pages of fresh memory that are only read are all one
-//! page of zeros, which every core has in its cache, and pages written for the first time cost more than what is copied to them.
+//! Incompressible contents, in memory that has been written before.
+//!
+//! Reads of fresh memory all hit one page of zeros, which every core has in its cache. The first write to a page costs more
+//! than the copy into it.
 
 /// Bytes that repeat no sooner than this.
 const PERIOD_BYTES: usize = 64 << 20;

@@ -1,12 +1,14 @@
 //! Starts a worker process.
 //!
-//! A worker runs with address randomisation off, so that a driver places module globals at the same addresses each
-//! time; in a process group of its own, so that Ctrl-C on a terminal reaches the server and not the worker; and dies
-//! with the thread that started it, so that a killed server leaves nothing behind. That thread must therefore live as
-//! long as the server: only the pool's own thread calls [`spawn`].
+//! - A worker runs with address randomisation (ASLR) off, so that a driver places module globals at the same addresses each
+//!   time.
+//! - It has a process group of its own, so that Ctrl-C on a terminal reaches the server and not the worker.
+//! - It dies with the thread that started it, so that a killed server leaves no worker. That thread must therefore live as
+//!   long as the server: only the pool's own thread calls [`spawn`].
 //!
-//! Slurm and others send SIGTERM to all processes of a job, so that its program can save what it has. The program's worker gets
-//! the signal too, and the program needs it then: a worker ignores what asks a process to end, and ends with its program.
+//! Slurm and others send SIGTERM to all processes of a job, so that its program can save its state. The program's worker
+//! gets the signal too, while the program needs it. So a worker ignores signals that ask a process to end, and ends with
+//! its program.
 
 #![expect(unsafe_code, reason = "what a child does between fork and exec has no safe interface")]
 

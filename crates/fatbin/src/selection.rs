@@ -1,8 +1,8 @@
 //! What some devices can use of an image: its containers without machine code for other devices.
 //!
-//! The rule kept here: a driver that is given the selection does what it would have done with the whole. So only what a
-//! driver surely passes over is left out, nothing of a container in which a device finds no code (the driver's own
-//! refusal is to come), and nothing of one that is damaged; a container stays the same bytes where nothing is left out.
+//! The rule: a driver does the same with the selection as with the whole image. So the selection leaves out only entries
+//! that a driver surely passes over. It leaves out nothing of a container in which a device finds no code, so that the
+//! driver itself refuses it. It leaves out nothing of a damaged container. A container that loses no entry keeps its bytes.
 
 use crate::container::Container;
 use crate::entry::{Entry, EntryKind};

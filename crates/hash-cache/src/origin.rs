@@ -48,9 +48,9 @@ impl Origin {
         parts.iter().all(|part| is_unchanged(&pagemap, part) == Some(true)).then_some(origin)
     }
 
-    /// Whether the times of change tell these files from all that they can become: none has changed so lately that it could
-    /// change again at the same time, and none has a time of whole seconds, which is what file systems give that keep no time
-    /// of change of their own. Those that are packed into one file have all times that the process that packed them wanted.
+    /// Whether the timestamps tell these files from all that they can become. No file may have changed so recently that it
+    /// could change again at the same timestamp. No ctime may be in whole seconds: such times come from file systems that keep
+    /// no ctime of their own. Files that are packed into one file have whatever timestamps the packing process wanted.
     pub(crate) fn is_settled(&self, now: SystemTime) -> bool {
         let is_old = |[seconds, nanoseconds]: [i64; 2]| {
             let (seconds, nanoseconds) = (u64::try_from(seconds).ok()?, u64::try_from(nanoseconds).ok()?);

@@ -4,10 +4,14 @@
 //! program ── loader ── ffi (generated entries) ── commands, objects ── transfers, host ── process (session) ── worker
 //! ```
 //!
-//! Rules kept in this crate: an object is a record whose address is its handle, so whatever a program hands in is
-//! recognised before anything is read through it; what an object is made of stays alive with it, and its last reference
-//! ends it on both sides; what a driver has accepted once (an argument's size, a launch's shape) is accepted again, so
-//! repeating it waits for no thread; data of the program moves inside the calls that OpenCL makes wait for it.
+//! Rules of this crate:
+//!
+//! - An object is a record whose address is its handle. So a handle that a program passes is recognised before anything is
+//!   read through it.
+//! - What an object is made of stays alive with it. Its last reference ends it on both sides.
+//! - What a driver has accepted once (an argument's size, a launch's shape) is accepted again, so repeating it waits for no
+//!   thread.
+//! - Data of the program moves inside the calls that OpenCL makes wait for it.
 
 mod commands;
 mod ffi;

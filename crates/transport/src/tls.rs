@@ -1,13 +1,16 @@
 //! TLS 1.3 with certificates on both sides, for links that leave the machine.
 //!
-//! rustls makes the handshake: who the other side is, and the secrets of the two directions. From then on the records are
-//! sealed and opened here (`record`), with those secrets, each direction by itself: a thread that writes and one that
-//! reads share nothing and wait for nothing of each other, data is opened where it was received, and a daemon can hand a
+//! rustls makes the handshake: it checks who the other side is, and gives the secrets of the two directions. From then on
+//! `record` encrypts and decrypts the records with those secrets, each direction by itself. So a thread that writes and one
+//! that reads share nothing and never wait for each other. Data is decrypted where it was received. A daemon can hand a
 //! connection over to a worker as the secrets that are in use.
 //!
-//! The rules: TLS 1.3 and nothing older, no resumption and no early data; a side without a certificate of the authority
-//! gets no further than the handshake; whatever is refused is refused with the reason, on both sides; what a server says in
-//! the plain may be a refusal, and nothing of a program's goes to it.
+//! The rules:
+//!
+//! - TLS 1.3 and nothing older, no resumption and no early data.
+//! - A side without a certificate of the authority gets no further than the handshake.
+//! - Both sides give the reason for whatever they refuse.
+//! - What a server says in plaintext may be a refusal, and no data of a program goes to it.
 
 #[cfg(test)]
 mod beside_rustls;

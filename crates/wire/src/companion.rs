@@ -1,8 +1,8 @@
 //! The companion protocol: what a supervisor and a session's worker say to each other beside the program's frames.
 //!
-//! The supervisor connects to the session's server as a program would, with a hello whose role is *companion*: with the
-//! session's key, the daemon passes the connection to that session's worker; with no key, to a warm worker that will
-//! rebuild a session from an image. After `Ready` the connection carries envelopes ([`crate::envelope`]).
+//! The supervisor connects to the session's server as a program would, with a hello whose role is *companion*. With the
+//! session's key, the daemon passes the connection to that session's worker. With no key, it passes it to a warm worker
+//! that will rebuild a session from an image. After `Ready` the connection carries envelopes ([`crate::envelope`]).
 //!
 //! ```text
 //! supervisor                                   worker
@@ -28,17 +28,18 @@
 //!   │◀──────── Progress … Restored or Elsewhere ┤  or what was made of the outline is not of that
 //! ```
 //!
-//! `Restore` of a rehearsal (`rehearsal: 1`) is answered in the same way; the supervisor closes the connection then, and the
-//! worker ends. A session that finds no memory for what it had answers `NoRoom`.
+//! The worker answers `Restore` of a rehearsal (`rehearsal: 1`) in the same way. The supervisor closes the connection then,
+//! and the worker ends. A session that finds no memory for what it had answers `NoRoom`.
 //!
-//! Every order is answered once, in the order of the orders, except that `Progress` and the end of a snapshot
-//! (`Written` or `Unwritten`, which answer `Write`) come in between. `Failed` leaves things as they were before the order, but for `Restore`, after which the worker ends. A
-//! session that is paused, and not detached, goes on when its companion is gone; one that is detached ends with it.
+//! Every order has one answer, in the order of the orders. Only `Progress` and the end of a snapshot (`Written` or
+//! `Unwritten`, which answer `Write`) come in between. `Failed` leaves things as they were before the order; but after a
+//! failed `Restore` the worker ends. A session that is paused, and not detached, goes on when its companion is gone; one
+//! that is detached ends with it.
 //!
-//! An image is written by the worker itself into a directory whose descriptor comes with the order, or, where
-//! descriptors cannot pass (TCP), by the supervisor: [`Store::STREAM`]. Then the worker asks for what the image store
-//! would answer (`Has`, `Put`, `PutState`; `Get`, `GetState`), each question is answered by the message that its
-//! description names, and answers come in the order of the questions.
+//! The worker writes an image itself, into a directory whose descriptor comes with the order. Where descriptors cannot pass
+//! (TCP), the supervisor writes it: [`Store::STREAM`]. Then the worker asks for what the image store would answer (`Has`,
+//! `Put`, `PutState`; `Get`, `GetState`). The supervisor answers each question by the message that the question's
+//! description names, in the order of the questions.
 
 use crate::codec::{CodecError, Field, Reader};
 use crate::envelope::{self, EnvelopeError, messages};

@@ -1,11 +1,16 @@
-//! Anything may be killed, stand still or be cut off at any moment: each process of a job, while it runs, is
-//! checkpointed, restored or moved. What must hold after it is the same each time: a program that has lost nothing is right;
-//! one that has says so; the last whole checkpoint verifies, and comes to the right end; nothing stays, neither processes
-//! nor sessions nor files; and the server serves the next program.
+//! Each process of a job is killed, stopped or cut off at any moment, while the job runs, is checkpointed, restored or
+//! moved.
 //!
-//! What happens to whom and when is drawn from a seed, a round each. The moment is one of the clock, so the same round may hit
-//! something else another time; whatever it hits, the above holds. `KATYDID_CHAOS_ROUNDS` has more rounds on each way,
-//! `KATYDID_CHAOS_SEED` begins with another one.
+//! The same must hold after every fault:
+//!
+//! - A program that has lost nothing is right; one that has lost something says so.
+//! - The last whole checkpoint verifies, and comes to the right end.
+//! - No process, session or file stays.
+//! - The server serves the next program.
+//!
+//! Each round draws the fault, its target and its moment from a seed. The moment is one of the clock, so the same round may
+//! hit something else another time; whatever it hits, the above holds. `KATYDID_CHAOS_ROUNDS` runs more rounds on each way,
+//! and `KATYDID_CHAOS_SEED` begins with another seed.
 
 use std::collections::BTreeMap;
 use std::fs;

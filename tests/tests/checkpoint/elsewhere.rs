@@ -1,6 +1,8 @@
-//! A restore on another host, as far as one machine can be two: nothing is the same but files. Mounts, the host's name, the
-//! network and the ids of processes are those of new namespaces; `/dev/shm`, `/run` and the folder of the job are not there;
-//! the image is a copy in another place, and the first one is gone; the server is one that was started there.
+//! A restore on another host, as far as one machine can be two: only the files are the same.
+//!
+//! Mounts, the host's name, the network and process ids are those of new namespaces. `/dev/shm`, `/run` and the job's
+//! folder do not exist there. The image is a copy in another place, and the first one is gone. The server was started
+//! there.
 
 use std::fs;
 use std::path::Path;

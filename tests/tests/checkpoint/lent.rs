@@ -1,6 +1,7 @@
-//! What programs were given of each other's memory before a checkpoint and open after it, or have open at the checkpoint: it leads
-//! those to each other that were restored together, and no others, though there are several restores of one image, and the
-//! first run, at once. A process that shares something is kept with all the others, or not at all.
+//! Memory of other programs across a checkpoint: handles that programs got before it and open after it, or have open at it.
+//!
+//! A handle leads only to programs that were restored together. That holds although several restores of one image, and the
+//! first run, exist at once. A process that shares something is checkpointed with all its peers, or not at all.
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;

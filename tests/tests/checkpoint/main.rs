@@ -1,21 +1,27 @@
 //! Checkpoint and restart of everything under test: each program at counted calls, and what can go wrong on the way.
 //!
-//! `programs.rs` takes every program of `tests/apps` through checkpoints at random calls; `scenarios.rs` has chains, kills
-//! at every stage, restores in twos; `jobs.rs` what is about processes, `names.rs` about files, `stores.rs` about images,
-//! `processes.rs` processes that others lock, `idle.rs` about memory that a program keeps and does not use,
-//! `books.rs` about threads that are held and functions that are not,
-//! `upgrades.rs` about other builds of Katydid, `rights.rs` about ordinary users, `streams.rs` about standard streams,
-//! `damage.rs` damaged images, `modes.rs` who may read what is written, `surroundings.rs` about files and folders around a job, `refused.rs` about what is refused,
-//! `failover.rs` about workers that die, `restores.rs` about kills during a restore, `sealed.rs` about servers behind TLS;
-//! `opencl.rs` about programs of OpenCL, and sessions that move; `moved.rs` about images that go to another driver, `elsewhere.rs` to another
-//! host; `frameworks.rs` programs of PyTorch, CuPy, numba and others. Where no CRIU works, the tests are shown as ignored,
-//! with a line why.
+//! - `programs.rs`: every program of `tests/apps`, checkpointed at random calls.
+//! - `scenarios.rs`: chains, kills at every stage, restores in twos.
+//! - `jobs.rs`: processes. `processes.rs`: processes that others lock.
+//! - `names.rs`: files. `surroundings.rs`: files and folders around a job. `streams.rs`: standard streams.
+//! - `stores.rs`: images. `damage.rs`: damaged images. `modes.rs`: who may read what is written.
+//! - `idle.rs`: memory that a program keeps and does not use.
+//! - `books.rs`: threads that are held, and functions that are not.
+//! - `upgrades.rs`: other builds of Katydid. `rights.rs`: ordinary users.
+//! - `refused.rs`: what is refused.
+//! - `failover.rs`: workers that die. `restores.rs`: kills during a restore.
+//! - `sealed.rs`: servers behind TLS.
+//! - `opencl.rs`: programs of OpenCL, and sessions that move. `departures.rs`: programs that end while their sessions move.
+//! - `moved.rs`: images that go to another driver. `elsewhere.rs`: images that go to another host.
+//! - `variables.rs`: variables of modules that the next worker's driver puts elsewhere.
+//! - `frameworks.rs`: programs of PyTorch, CuPy, numba and others.
 //!
-//! By itself the binary runs what takes two cores a few minutes: all scenarios, the programs made for checkpoints, and one
-//! checkpoint each of a slice of the others, which the commit chooses.
-//! `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another
-//! choice of calls, `KATYDID_CHECKPOINT_COUNT` more of them a run, and `KATYDID_CHECKPOINT_WAYS=all` every program on every
-//! way.
+//! Where no CRIU works, the tests are shown as ignored, with the reason.
+//!
+//! By itself the binary runs what takes two cores a few minutes. It runs all scenarios, the programs made for checkpoints,
+//! and one checkpoint each of a slice of the others, which the commit chooses. `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on
+//! a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another choice of calls, and `KATYDID_CHECKPOINT_COUNT`
+//! more of them a run. `KATYDID_CHECKPOINT_WAYS=all` runs every program on every way.
 
 mod books;
 mod chaos;

@@ -1,9 +1,11 @@
-//! Images that go to another driver: taken with one, restored with another, both ways. Programs that come with PTX are not
-//! bound to a kind of GPU, nor to a GPU at all: they go on there as if nothing had been, or are refused by name, before a
-//! byte of them is restored, and go on where they came from.
+//! Images that go to another driver: taken with one, restored with another, both ways.
 //!
-//! On a GPU the other driver is softcuda. Where softcuda itself is under test, the other one is a softcuda with more and larger
-//! devices, and nothing is refused.
+//! Programs that come with PTX are bound to no kind of GPU, nor to a GPU at all. Either they go on there as if nothing had
+//! happened, or the restore refuses them before it restores a byte, and names the cause. A refused program goes on where it
+//! came from.
+//!
+//! On a GPU the other driver is softcuda. Where softcuda itself is under test, the other driver is a softcuda with more and
+//! larger devices, and nothing is refused.
 
 use std::ffi::OsString;
 

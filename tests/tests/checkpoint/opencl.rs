@@ -1,5 +1,7 @@
-//! Programs of OpenCL: checkpoints at counted calls, as `programs.rs` takes those of CUDA; sessions that move to other
-//! servers and devices while their programs run, those of CUDA too; ranks of MPI. The driver is PoCL, in a pack the machine's.
+//! Programs of OpenCL: checkpoints at counted calls, as `programs.rs` takes those of CUDA, and ranks of MPI.
+//!
+//! Sessions of OpenCL, and of CUDA, move to other servers and devices while their programs run. The driver is PoCL, in a
+//! pack the machine's.
 
 use std::fs;
 
@@ -36,9 +38,12 @@ const PACKS: [(&str, &str); 1] = [("KATYDID_PACKING", "always")];
 /// Where seeds that are asked for are tried.
 const WAYS_AND_PACKED: [&str; 4] = [WAYS[0], WAYS[1], WAYS[2], PACKED];
 
-/// What a worker is told to do otherwise than it would, and programs for it: to make its copies elsewhere while a program stands
-/// still (left to itself, it has a child keep those of PoCL); to map as with a device that is no processor, or as after a
-/// restore; to leave memory for the host in the dump of the program; to have the driver know the staging area.
+/// Settings that change what a worker does, and programs for them.
+///
+/// `KATYDID_OPENCL_ASIDE` moves the copies of contents to the device or to host memory while a program stands still; by
+/// default a child keeps those of PoCL. `KATYDID_OPENCL_MAPS=driver` maps as on a device that is no processor;
+/// `KATYDID_OPENCL_MAPS=copy` as after a restore. `KATYDID_OPENCL_APART=off` leaves host memory in the dump of the program.
+/// `KATYDID_OPENCL_STAGING=pinned` has the driver know the staging area.
 const OTHERWISE: [(&str, &str, &str); 7] = [
     ("aside_in_device", "KATYDID_OPENCL_ASIDE=device", "kept_objects"),
     ("aside_in_host", "KATYDID_OPENCL_ASIDE=host", "kept_objects"),

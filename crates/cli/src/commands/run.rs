@@ -36,9 +36,9 @@ use katydid_cli_core::server::start::REQUIRE_GPU;
 /// Exit code of a program that was ended because it is in an image: sysexits' "try again".
 const PUT_AWAY: u8 = 75;
 
-/// Signals that a CRIU which is killed in the middle of a dump may leave in a program, as exit codes: that of a breakpoint
-/// behind its calls, that of what it has put into the program and cannot be told any more, and that of a program which has
-/// its code back but not its registers.
+/// Exit codes of a program that ends by a signal because its CRIU was killed in the middle of a dump. The program may hit a
+/// breakpoint that CRIU set behind its system calls. It may run CRIU's parasite code, which gets no more commands. Or it
+/// may have its code back, but not its registers.
 const LEFT_BY_CRIU: [(u8, &str); 3] = [(128 + 5, "SIGTRAP"), (128 + 11, "SIGSEGV"), (128 + 13, "SIGPIPE")];
 
 /// Names what hwloc looks at, by which MPI's launchers and ranks learn the machine's topology: OpenCL's platforms too,

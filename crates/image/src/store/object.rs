@@ -1,9 +1,9 @@
 //! An object store (S3 and what speaks its protocol): files are objects below a prefix.
 //!
-//! An object appears whole or not at all, so nothing needs to be synced or renamed. What a folder of the file system does
-//! by other means is done so: a lock is an object that can be made once ([`super::lease`]), a name is reserved by an object with `.part`
-//! behind it, and other programs' files lie in a folder of this machine in between. An upload takes at most
-//! [`PIECES`] + 1 pieces of memory. Clearing up does not wait for readers: those of an object that goes away get an error.
+//! An object appears whole or not at all, so nothing needs to be synced or renamed. Other parts differ from a folder of the
+//! file system. A lock is an object that can be created only once ([`super::lease`]). An object with `.part` behind its
+//! name reserves that name. Files of other programs pass through a folder of this machine. An upload takes the memory of at
+//! most [`PIECES`] + 1 pieces. Clean-up does not wait for readers: a reader of a removed object gets an error.
 
 use std::fmt;
 use std::io;

@@ -1,14 +1,15 @@
 //! A launch in progress: blocks spread over threads, and what is left of them between two runs.
 //!
-//! Blocks are started in order of their index, so a block that waits for an earlier one (a chained scan) waits for something
-//! that runs. A thread keeps its block, or the blocks of a cluster, to the end and reuses its memory for the next one, unless
-//! the block does what waiting looks like (atomics, volatile accesses, fences) or runs for long: then it takes turns with
-//! others, as many as a device holds at once. So blocks may wait for each other as on a GPU. In a cooperative launch all
-//! blocks are started at once.
+//! Blocks start in order of their index, so a block that waits for an earlier one (a chained scan) waits for a block that
+//! runs. A thread runs its block, or the blocks of a cluster, to the end, and reuses its memory for the next one. Some
+//! blocks take turns instead: those that seem to wait (atomics, volatile accesses, fences), and those that run for long. As
+//! many take turns as a device holds at once, so blocks may wait for each other as on a GPU. A cooperative launch starts
+//! all blocks at once.
 //!
-//! The state between two runs is the blocks in the queue and the index of the next one: plain data, which `state` writes
-//! down. So are kernels that kernels have launched: they run when the grid that launched them is done, and until the last of
-//! them has ended the grid as a whole has not. The first fault of any thread stops the others at their next slice, and so does a `Switch`.
+//! The state between two runs is plain data, which `state` writes down: the blocks in the queue and the index of the next
+//! block. Kernels that kernels have launched are part of it. They run when the grid that launched them is done. The grid as
+//! a whole ends when the last of them has ended. The first fault of any thread stops the others at their next slice, and so
+//! does a `Switch`.
 
 use crate::api::{Launch, Limits, Progress};
 use crate::control::special::RESERVED;

@@ -1,8 +1,8 @@
 //! Moves of 32 values at once between memory and rows, in the widest pieces that the CPU has.
 //!
-//! A row that was just moved is read by the next instruction in pieces of that width; a CPU hands a value from a store to
-//! a load only when the store was no narrower, else the load waits until the store has reached the cache. As in `raw`, the
-//! memory is shared with others, so the compiler does not see the accesses.
+//! The next instruction reads a row that was just moved, in pieces of that width. A CPU forwards a store to a load only if
+//! the store was no narrower; otherwise the load waits until the store has reached the cache. As in `raw`, others share the
+//! memory, so the compiler does not see the accesses.
 
 #![expect(unsafe_code, reason = "moves memory that the caller has checked")]
 

@@ -1,8 +1,9 @@
-//! What is to be done when a command has come to a state: bytes that its driver read are let go of, the program is told.
+//! Acts when a command reaches a state: frees the bytes that its driver read, and tells the program.
 //!
-//! Drivers can call back, but NVIDIA's stands still for ever at times when it has been asked to (580.159, on an H100, natively too): the
-//! thread that would call waits for a lock of the context, which another call holds while it waits for the device, and the
-//! device for the thread. So one thread of ours asks for the states, the more seldom the longer nothing has changed.
+//! Drivers offer callbacks, but NVIDIA's driver sometimes deadlocks once one is set (580.159, on an H100, natively too).
+//! The thread that would call back waits for a lock of the context. Another call holds that lock while it waits for the
+//! device, and the device waits for the thread. So one thread of the worker polls the states; it polls less often the
+//! longer nothing has changed.
 
 use std::mem::{self, ManuallyDrop};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

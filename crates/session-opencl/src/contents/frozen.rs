@@ -1,8 +1,8 @@
 //! The memory of this process as it was at one moment.
 //!
-//! A child shares all private pages with this process until one of the two writes to them, so a copy of any size is made
-//! in the time that page tables take (some 25 ms a GiB), and takes room for what changes while it is needed. The child has
-//! no descriptors and does nothing: it waits for its end, which comes with that of the value or of the process.
+//! A child shares all private pages with this process until one of the two writes to them (copy-on-write). So a copy of any
+//! size takes only the time of its page tables: some 25 ms a GiB. It uses memory only for what changes while the copy is
+//! needed. The child has no descriptors and does nothing. It ends with the value that owns it, or with the process.
 
 #![expect(unsafe_code, reason = "makes a child of one thread, and reads its memory")]
 

@@ -1,17 +1,20 @@
-//! Buffers of memory for the host that become the worker's alone when the session is to be kept.
+//! Makes buffers of host memory the worker's alone when the session is checkpointed.
 //!
-//! Such a buffer lies in pages of a file that program and worker share ([`crate::memory::host`]). CRIU would dump these with the program,
-//! all of them at each checkpoint, a second or more for a GiB; and no child of the worker can keep them instead, since a page that
-//! is shared is never copied when another thread writes to it. So, once the session is at rest, the buffers that the program has not
-//! mapped are parted from it: what they hold is copied to pages of the worker's own, which take the place of the shared ones
-//! under the driver, and the file has holes there. From then on they are contents as those of any other buffer
-//! ([`crate::contents`]), and the program's maps copy, as on a device with memory of its own.
+//! Such a buffer lies in pages of a file that program and worker share ([`crate::memory::host`]). CRIU would dump all of
+//! these with the program at each checkpoint, which takes a second or more for a GiB. A child of the worker cannot keep
+//! them instead: a write of another process does not copy a shared page.
 //!
-//! Fresh pages take four times as long as the copy, so they are made ready while the program still runs ([`ReadyPages`](crate::memory::unshared_pages::ReadyPages)).
+//! So, once the session is at rest, the worker unshares the buffers that the program has not mapped. It copies their
+//! contents to pages of its own, puts these in place of the shared ones under the driver, and punches holes into the file.
+//! From then on the session treats the contents like those of any other buffer ([`crate::contents`]). The program's maps
+//! copy, as on a device with memory of its own.
 //!
-//! The rule: under the addresses of a block that is apart lies what the driver has. What the program sees there lies elsewhere
-//! in the worker, where all of the file is mapped once more ([`Apart::view`]). When the driver has destroyed the buffer, both
-//! are the same again, before the program may use the block for another one.
+//! Fresh pages take four times as long as the copy. So the worker prepares them while the program still runs
+//! ([`ReadyPages`](crate::memory::unshared_pages::ReadyPages)).
+//!
+//! The rule: the addresses of an unshared block show the driver's data. What the program sees there lies elsewhere in the
+//! worker, in a second mapping of the whole file ([`Apart::view`]). When the driver has destroyed the buffer, both are the
+//! same again, before the program may use the block for another one.
 
 #![expect(unsafe_code, reason = "hands what it keeps to a driver, and takes it back")]
 

@@ -1,11 +1,12 @@
 //! Images that programs have sent to servers, so that a later program need not send them again.
 //!
-//! The store is a folder in which an image is a file, named by the hash of its flat form; the system's page cache makes it
-//! quick. All workers of a user's servers share it, at the same time and without waiting for each other: an image is
-//! written beside and renamed when it is whole, and its writer holds a lock on it meanwhile, by which others see that it is
-//! not one that a killed worker has left. The rule kept here: what is found under a hash is hashed again, so that the thread that
-//! names one gets what it would have sent, whatever became of the file. Of what is beyond the limit that goes which has not
-//! been asked for the longest.
+//! The store is a folder. An image is a file in it, named by the hash of its flat form; the system's page cache makes it
+//! quick. All workers of a user's servers share the store at the same time, without waiting for each other. A worker writes
+//! an image under another name and renames it when it is whole. It holds a lock on the file meanwhile, so others do not
+//! take the file for a leftover of a killed worker.
+//!
+//! The rule: a worker hashes again what it finds under a hash. So a program that names an image gets what it would have
+//! sent, whatever became of the file. Beyond its limit, the store removes the images that were least recently asked for.
 
 use std::fs::{self, DirEntry, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -1,9 +1,9 @@
 //! What the session lends to other programs of the server, and has borrowed from them.
 //!
-//! The lender of memory or of an event knows how many use it (`katydid_transport::share`), and the borrower what it uses: a
-//! session is kept together with all whom it shares something with, or not at all, because the other side would go on with
-//! what is not this session's any more. That is the supervisor's to see to (`katydid_wire::sharing`). A restored session lends
-//! under the same names as before, and its borrowers find there what they had.
+//! The lender of memory or of an event knows how many use it (`katydid_transport::share`), and the borrower knows what it
+//! uses. A checkpoint keeps a session with all sessions that it shares something with, or not at all. Otherwise the other
+//! side would go on with what is not this session's any more. The supervisor enforces this (`katydid_wire::sharing`). A
+//! restored session lends under the same names as before, so its borrowers find there what they had.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 

@@ -1,8 +1,8 @@
 //! Virtual memory of the program's own making: reserved addresses, blocks of memory, and what is mapped where.
 //!
-//! The driver checks most of what a program can get wrong here. The rule kept in these books is that it can name nothing
-//! but what it made: mappings lie inside its own reservations, so no message unmaps an arena or the worker, and what
-//! its blocks hold counts against its quota until the last mapping of a released block is gone.
+//! The driver checks most of what a program can get wrong here. The rule of these tables: a program can name nothing but
+//! what it made. Its mappings lie inside its own reservations, so no message unmaps an arena or the worker. What its blocks
+//! hold counts against its quota until the last mapping of a released block is gone.
 
 use std::collections::HashMap;
 

@@ -1,14 +1,14 @@
-//! What is done for a snapshot while the program still runs: memory to copy to is taken, and what will find no room there is
-//! brought to the image.
+//! Prepares a snapshot while the program still runs: takes memory to copy to, and brings what will find no room there to
+//! the image.
 //!
-//! A chunk that is copied while the program runs may be any mixture of what was there before and after. So it is known by
-//! the hash of the copy itself: if at the snapshot the device has a chunk of that hash, the image has it, else it is
-//! copied once more. What changes all the time would be copied for nothing, so only that is brought ahead which stays the
-//! same for a while.
+//! A chunk that is copied while the program runs may be any mixture of what was there before and after. So the hash of the
+//! copy itself names it. If the device has a chunk of that hash at the snapshot, the image has it; otherwise the snapshot
+//! copies the chunk once more. A chunk that changes all the time would be copied for nothing. So only chunks that stay the
+//! same for a while are copied ahead.
 //!
-//! What is mapped here, or was used by a snapshot, is unmapped only while the GPU is at rest: a driver that unmaps waits for
-//! every stream, and (to judge by programs that stood still on an H200) lets no thread in meanwhile who could write what a
-//! stream waits for.
+//! Memory that is mapped here, or that a snapshot used, is unmapped only while the GPU is at rest. A driver that unmaps
+//! waits for every stream. Meanwhile it seems to let no thread in, not even one that could write what a stream waits for:
+//! programs hung on an H200.
 
 use std::collections::{BTreeMap, HashSet};
 use std::slice;

@@ -1,11 +1,12 @@
 //! Bytes on their way between devices and an image: several threads, each with two chunks of registered memory.
 //!
-//! While one chunk is on the link, the thread hashes and writes the other, or reads it: no thread waits for the link as long
-//! as the processors have work. What all of them hold is bounded: [`CHUNKS_PER_THREAD`] times [`MAX_THREADS`] chunks.
+//! While one chunk is on the link, the thread hashes and writes the other, or reads it. So no thread waits for the link as
+//! long as the processors have work. The memory of all threads is bounded: [`CHUNKS_PER_THREAD`] times [`MAX_THREADS`]
+//! chunks.
 //!
-//! Registered memory is not given back when a snapshot is written, but stays for the next one: a driver that takes it back
-//! waits for every stream and lets no thread in meanwhile, so that a program would stand still for ever whose stream waits for a
-//! function which waits for its next call.
+//! Registered memory stays registered for the next snapshot. A driver that unregisters it waits for every stream and lets
+//! no thread in meanwhile. A program would hang if its stream waited for a host function that waits for the program's next
+//! call.
 
 #![expect(unsafe_code, reason = "calls the driver, and lends registered memory to the image")]
 

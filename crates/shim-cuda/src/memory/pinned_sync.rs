@@ -1,5 +1,7 @@
-//! What the worker has of memory that it has pages of its own of, on its way to the program: as many ranges as a reply has room
-//! for in one question, and several questions on their way at a time, each by a thread of its own, as for large copies.
+//! Pulls the worker's own pages of host memory back to the program.
+//!
+//! A request names as many ranges as a reply has room for. Several requests are on their way at a time, each by a thread of
+//! its own, as for large copies.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,12 +1,13 @@
 //! Memory of the program's own that it registers, so that the GPU can use it.
 //!
-//! The rule: it stays the program's, untouched. The pages cannot be moved into memory that both processes see, because
-//! other threads may write to them at any moment (a heap block shares its first and last page with its neighbours). So
-//! the worker has pages of its own at the same address, on every link, made when a launch first names the block; they
-//! are pushed before such launches and what the GPU changed is taken back at synchronisations, as [`crate::memory::pinned`] does
-//! for a stream link. Copies need none of that: they take the program's bytes as they are. What this cannot serve is a
-//! kernel that waits for the program to write while it runs, or for another process that has the memory mapped as well: what
-//! is there for that only, files that are mapped for others to see and wanted for kernels, is refused.
+//! The rule: it stays the program's, untouched. The pages cannot move into memory that both processes see, because other
+//! threads may write to them at any moment. (A heap block shares its first and last page with its neighbours.) So on every
+//! link the worker has pages of its own at the same address, made when a launch first names the block. The program pushes
+//! their contents before such launches. At synchronisations it pulls what the GPU changed, as [`crate::memory::pinned`]
+//! does for a stream link. Copies need none of that: they take the program's bytes as they are.
+//!
+//! A kernel cannot wait for the program to write while it runs, nor for another process that has the memory mapped as well.
+//! So memory that exists only for that is refused: files that are mapped for others to see and wanted for kernels.
 
 use std::ffi::c_void;
 use std::ops::Range;

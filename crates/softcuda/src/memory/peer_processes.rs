@@ -1,8 +1,8 @@
 //! Processes that share the memory of their devices, as programs on one GPU do: `KATYDID_SOFT_SHARED` names a folder.
 //!
-//! Each process has a file there that says what it has of each device, and holds that file's lock for as long as it lives:
-//! what stands in a file that no process has locked is of a process that has ended, and counts no more. Who takes memory holds
-//! the folder's lock meanwhile, so running out is exact here too.
+//! Each process has a file there that says how much it has of each device. It holds that file's lock for as long as it
+//! lives. A file that no process has locked belongs to a process that has ended, and does not count. A process that takes
+//! memory holds the folder's lock meanwhile, so running out is exact here too.
 
 use std::fs::{self, File};
 use std::io;

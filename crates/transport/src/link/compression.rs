@@ -1,15 +1,19 @@
 //! Compressed bulk: LZ4 in place of bytes that repeat themselves, over links slower than the compressor.
 //!
-//! Whether a piece is compressed goes by what the link and the compressor were measured to take for a byte, never by what one would
-//! think of them. The link's time is that of sends, which wait for room once the socket's own memory is full, or of calls
-//! that bring bulk, without what the other side says that it waited itself: the time in which any thread did so, for what all
-//! of them moved, so that threads which only wait for each other's processors do not look like a slow link. The compressor's
-//! is that of one thread, of what it did before. Of each piece a sample says how much shorter it would become. A link on
-//! which not even nothing at all would come sooner has no samples taken, and contents that do not become shorter ever fewer.
-//! Only what goes as it is says something of the link, so that much that went compressed is followed by a new measurement.
+//! Whether a piece is compressed depends on what link and compressor were measured to take for a byte, never on an
+//! estimate.
 //!
-//! A compressed piece is one block of LZ4, and always shorter than what it becomes; how much that is stands in the message, is
-//! checked like any size there, and nothing is decompressed beyond it.
+//! Sends tell the link's time: they wait for room once the socket's own memory is full. So do calls that bring bulk,
+//! without the time that the other side says it waited itself. The measure is the time in which any thread did so, over the
+//! bytes of all of them. So threads that only wait for each other's processors do not look like a slow link.
+//!
+//! The compressor's time is that of one thread, over its earlier pieces. A sample of each piece says how much shorter the
+//! piece would become. No samples are taken on a link so fast that even an empty result would not arrive sooner. Contents
+//! that do not become shorter are sampled ever less often. Only uncompressed pieces measure the link, so after many
+//! compressed bytes it is measured anew.
+//!
+//! A compressed piece is one block of LZ4, and always shorter than what it becomes. The message says how much that is,
+//! which is checked like any size there. Nothing is decompressed beyond it.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};

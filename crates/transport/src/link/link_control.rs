@@ -1,9 +1,9 @@
 //! The worker's control over its link, beside the thread that reads it: interrupt that thread, let the program go, and
 //! take it back on another connection.
 //!
-//! The rule: a link is its frames, not its connection. Once a program is allowed to leave ([`LinkControl::detach`]), the end
-//! of the connection is not the end of the link; numbers of frames, ring, replies and staging stay, and the reading
-//! thread waits until the program is back ([`LinkControl::attach`]) with the very memory that it left with.
+//! The rule: a link is its frames, not its connection. Once a program may leave ([`LinkControl::detach`]), the end of the
+//! connection is not the end of the link. Frame numbers, ring, replies and staging stay. The reading thread waits until the
+//! program is back ([`LinkControl::attach`]) with the very memory that it left with.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -12,15 +12,16 @@
 //! | [`BUSY_WORDS`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
 //! | [`REPLY_PLACES`]           | 1024 x [`REPLY_PLACE_LENGTH`]  | a place for each thread of the program; see below             |
 //!
-//! A program has the places closed of which no thread has made a call: `mlockall` fills what is open.
+//! A program keeps a place closed until its thread makes a call: `mlockall` fills what is open.
 //!
-//! A reply's place: a state word (0: the thread waits, 1: the reply is there), a word that is 1 while the thread sleeps on the state
-//! ([`REPLY_SLEEPER`]), then the reply's frame, so that a reply of up to 24 bytes passes between processors as one cache line.
-//! All of the reply is written by plain stores, the state last: an instruction that locks would wait until the frame is
-//! written, and the thread, which looks all the time, would take the line away in between ([`crate::shm::reply`]).
+//! A reply's place holds a state word (0: the thread waits, 1: the reply is there), a sleeper word, then the reply's frame.
+//! The sleeper word ([`REPLY_SLEEPER`]) is 1 while the thread sleeps on the state. So a reply of up to 24 bytes passes
+//! between processors as one cache line. Plain stores write all of the reply, the state last. A locked instruction would
+//! wait until the frame is written. The thread polls all the time, and would take the line away in between
+//! ([`crate::shm::reply`]).
 //!
-//! The pieces themselves are memory of their own (`shm/staging_map.rs`), made by the worker, because no dump of the program is to
-//! hold them.
+//! The pieces themselves are memory of their own (`shm/staging_map.rs`). The worker makes them, because no dump of the
+//! program may hold them.
 
 use katydid_wire::frame::MAX_REPLY;
 

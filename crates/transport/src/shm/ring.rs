@@ -4,15 +4,15 @@
 //! is its value modulo the capacity. Records start at multiples of 8 and may wrap around the end, since they are copied
 //! in and out anyway.
 //!
-//! Memory that is used for the first time costs more than what is written into it. So the producer leaves the rest of the
-//! ring out, and goes on at its beginning, where it has written [`Memory::window`] bytes and the consumer is close behind:
-//! a **gap** begins with a word of zeros where a record would begin, and ends with the ring. The records of a program that
-//! does not run far ahead stay in the same few pages.
+//! Memory that is used for the first time costs more than what is written into it. So the producer skips the rest of the
+//! ring, and goes on at its beginning. It does so once it has written [`Memory::window`] bytes and the consumer is close
+//! behind. A **gap** begins with a word of zeros where a record would begin, and ends with the ring. The records of a
+//! program that does not run far ahead stay in the same few pages.
 //!
-//! A side publishes its counter with `Release` and reads the other's with `Acquire`. Who is going to sleep sets its
-//! flag, then looks once more; who publishes looks at the flag after that. A full fence between the two steps, on both
-//! sides, makes sure that one of them sees the other: `tests::loom` explores every interleaving. The producer leaves its fence
-//! to the consumer where that can run it on the producer's processors (`sync/barrier.rs`).
+//! A side publishes its counter with `Release` and reads the other's with `Acquire`. A side that is going to sleep sets its
+//! flag, then looks once more; a side that publishes looks at the flag after that. A full fence between the two steps, on
+//! both sides, makes sure that one of them sees the other: `tests::loom` explores every interleaving. The producer leaves
+//! its fence to the consumer where that can run it on the producer's processors (`sync/barrier.rs`).
 //!
 //! The peer may write any value into its counter. Each side keeps its own counter to itself, and refuses a peer's
 //! that moves backwards or passes it ([`Broken`]).

@@ -1,12 +1,16 @@
 //! Keeps the worker's own memory out of the way of the driver's.
 //!
-//! Where a driver puts code and variables of a program depends on which addresses of the process are free when it asks
-//! the system for more. A restored worker starts the same way, but reads and starts other things in between, at times of
-//! its own. So nothing of ours may take addresses where the system would give some to the driver: large blocks of the
-//! heap come from its end, stacks of threads from a stock that was made before the driver, threads have no second stack for
-//! signals (`daemon/src/spawn.rs`), and mappings lie at places of their own (`transport/src/shm/shared_mapping.rs`,
-//! `session/src/own_pages.rs`, `session/src/snapshot/scratch.rs`). The driver's compilers are loaded whether it will need them
-//! or not (`driver/src/open.rs`).
+//! A driver places a program's code and variables by which addresses of the process are free when it asks the system for
+//! more. A restored worker starts the same way, but reads and starts other things in between, at times of its own. So the
+//! worker's own memory must not take addresses that the system would give to the driver:
+//!
+//! - Large blocks of the heap come from its end.
+//! - Stacks of threads come from a stock that was made before the driver.
+//! - Threads have no second stack for signals (`daemon/src/spawn.rs`).
+//! - Mappings lie at places of their own (`transport/src/shm/shared_mapping.rs`, `session/src/memory/pinned_alloc.rs`,
+//!   `session/src/snapshot/scratch.rs`).
+//!
+//! The worker loads the driver's compilers whether the driver will need them or not (`driver/src/open.rs`).
 
 #![expect(unsafe_code, reason = "settings of the C library's heap, and of signals")]
 
