@@ -341,7 +341,8 @@ fn take_up(
     companion_slot.take_up();
     let link = program.open(build, ready, frames).map_err(|error| error.to_string())?;
     session.connect(&*link);
-    let begun = running::accompany(session.begin(), link, ready.clone(), build, control, companion_slot.clone(), log, concerns);
+    let begun =
+        running::accompany(session.begin(), link, ready.clone(), build, control, companion_slot.clone(), log, concerns);
     let begun = begun.map_err(|error| error.to_string())?;
     if let Some(control) = &begun.session_control {
         let _ = slot.set(control.clone());

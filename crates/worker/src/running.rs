@@ -88,8 +88,7 @@ pub(crate) fn accompany(
         let (control, build, controlled) = (again()?, build.clone(), session.control(link_control));
         session_control = Some(controlled.clone());
         peers.connect(again()?);
-        let door =
-            AttachPoint { control, build, ready, session: controlled, slot, peers, log: Arc::clone(&log) };
+        let door = AttachPoint { control, build, ready, session: controlled, slot, peers, log: Arc::clone(&log) };
         door.open().map_err(failed("start a thread"))?;
     }
     let meter = UsageReporter::new(control.try_clone().map_err(failed("watch the server"))?, usage);

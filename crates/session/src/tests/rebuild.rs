@@ -23,6 +23,7 @@ use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::*;
 use katydid_wire::texture::TextureArguments;
 
+use super::soft;
 use super::stage::{DEVICE, GRANULE, Stage};
 use crate::device::gather;
 use crate::journal::Opening;
@@ -115,7 +116,7 @@ fn driver() -> Driver {
         |_| {
             BUILT.call_once(|| {
                 let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-                let status = Command::new(cargo).args(["build", "--quiet", "--package", "katydid-softcuda"]).status();
+                let status = Command::new(cargo).args(soft::BUILD_SOFTCUDA).status();
                 assert!(status.unwrap().success());
             });
             let soft = env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("libkatydid_softcuda.so");

@@ -16,6 +16,11 @@ use super::stage::GRANULE;
 use crate::device::ask::ask;
 use crate::memory::device_block;
 
+/// Cargo's arguments. The command is named so that both are built with the features that everything has: softcuda alone would have
+/// others, and all below it would be built once more.
+pub(super) const BUILD_SOFTCUDA: [&str; 6] =
+    ["build", "--quiet", "--package", "katydid-softcuda", "--package", "katydid-cli"];
+
 static DRIVER_TURN: Mutex<()> = Mutex::new(());
 
 /// A turn with the driver. What it leaves behind ends with it: the next one finds every address as the first one did.
@@ -86,7 +91,7 @@ impl Drop for Rest {
 /// Builds softcuda where cargo puts it beside this test.
 fn soft() -> PathBuf {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo).args(["build", "--quiet", "--package", "katydid-softcuda"]).status();
+    let status = Command::new(cargo).args(BUILD_SOFTCUDA).status();
     assert!(status.unwrap().success());
     env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("libkatydid_softcuda.so")
 }

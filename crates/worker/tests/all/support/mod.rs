@@ -58,12 +58,16 @@ pub(crate) fn driver() -> String {
     env::var(OTHER_DRIVER).unwrap_or_else(|_| soft().to_str().unwrap().to_owned())
 }
 
+/// Cargo's arguments. The command is named so that both are built with the features that everything has: softcuda alone would have
+/// others, and all below it would be built once more.
+const BUILD_SOFTCUDA: [&str; 6] = ["build", "--quiet", "--package", "katydid-softcuda", "--package", "katydid-cli"];
+
 /// Builds softcuda where cargo puts it beside this test.
 fn soft() -> PathBuf {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let status = Command::new(cargo).args(["build", "--quiet", "--package", "katydid-softcuda"]).status();
+        let status = Command::new(cargo).args(BUILD_SOFTCUDA).status();
         assert!(status.unwrap().success());
     });
     env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("libkatydid_softcuda.so")
