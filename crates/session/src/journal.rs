@@ -11,7 +11,7 @@
 //! | modules, libraries | the image, shared where two are the same |
 //! | executable graphs | the description they were built from |
 //! | variables, textures, surfaces, conditional handles, functions | what the program was told, to be compared |
-//! | what ended while younger code lives on | a ghost ([`tombstones`]), so that the driver places that code as before |
+//! | what ended while younger code lives on | a tombstone ([`tombstones`]), so that the driver places that code as before |
 //! | executable graphs that a restore made later than the program | a sketch: what takes their room at their first place |
 //!
 //! `docs/reference/checkpoint-state.md` lists where each part of a session's state is kept.

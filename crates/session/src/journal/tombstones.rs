@@ -1,12 +1,12 @@
-//! Ghosts: contexts, modules, libraries and executable graphs that ended while younger code lives on.
+//! Tombstones: contexts, modules, libraries and executable graphs that ended while younger code lives on.
 //!
 //! A driver puts the variables of a module where there is room when it is loaded. What ended before that left its room
 //! free again and is of no matter; what was there at that moment, and ended later, is replayed and ended again, so that
-//! the younger module finds the same room taken. The number of ghosts is bounded: the oldest are dropped, and where that
+//! the younger module finds the same room taken. The number of tombstones is bounded: the oldest are dropped, and where that
 //! moved something, a restore is refused when addresses are compared.
 //!
 //! The room of the first executable graph of a context stays the driver's when the graph ends, for those that follow
-//! (580.159.04): that one is a ghost for good.
+//! (580.159.04): that one keeps its tombstone for good.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,9 +14,9 @@ use katydid_session_core::Frame;
 
 use super::entry::Entry;
 
-/// Ghosts that are kept at most.
+/// The most tombstones of a journal.
 const MAX_TOMBSTONES: usize = 64;
-/// Bytes that the images and descriptions of all ghosts may have.
+/// Bytes that the images and descriptions of all tombstones may have.
 const MAX_TOMBSTONE_BYTES: usize = 64 << 20;
 
 /// Something that ended.
@@ -40,7 +40,7 @@ impl Tombstone {
     }
 }
 
-/// Every ghost of a journal.
+/// Every tombstone of a journal.
 #[derive(Debug, Default)]
 pub(super) struct Tombstones {
     /// In the order in which they ended.
@@ -63,7 +63,7 @@ impl Tombstones {
         }
     }
 
-    /// Graphs have no room without their context, which is a ghost by itself.
+    /// Graphs have no room without their context, which has a tombstone by itself.
     pub(super) fn end_context(&mut self, context: u32) {
         self.first_graphs.remove(&context);
         self.all.retain(|tombstone| {
