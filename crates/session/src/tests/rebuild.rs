@@ -10,11 +10,10 @@ use std::fmt::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Once;
 use std::{env, fs};
 
 use katydid_arena::AddressMap;
-use katydid_driver::{Driver, DriverChoice, open};
+use katydid_driver::{Driver, open};
 use katydid_fatbin::Image;
 use katydid_session_core::Step;
 use katydid_wire::codec::{Message, Reply as _};
@@ -109,26 +108,8 @@ fn a_program_goes_on_in_another_process_as_if_nothing_had_happened() {
     assert_eq!(answers, read("after"));
 }
 
-/// Builds softcuda where cargo puts it beside this test.
-fn driver() -> Driver {
-    static BUILT: Once = Once::new();
-    let choice = env::var("KATYDID_TEST_DRIVER").map_or_else(
-        |_| {
-            BUILT.call_once(|| {
-                let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-                let status = Command::new(cargo).args(soft::BUILD_SOFTCUDA).status();
-                assert!(status.unwrap().success());
-            });
-            let soft = env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("libkatydid_softcuda.so");
-            DriverChoice::Path(soft)
-        },
-        |name| name.parse().unwrap(),
-    );
-    Driver::new(open(&choice, None).unwrap())
-}
-
 fn stage(arenas: &[ArenaRange]) -> Stage {
-    let driver = driver();
+    let driver = Driver::new(open(&soft::choice(), None).unwrap());
     let facts = gather::devices(&driver).unwrap();
     let map = AddressMap::from_arenas(arenas).unwrap();
     assert!(reserve(&driver, &map, 1));

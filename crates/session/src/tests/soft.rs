@@ -7,10 +7,10 @@
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use katydid_cuda_sys::{CUcontext, CUmemGenericAllocationHandle};
-use katydid_driver::{Driver, open};
+use katydid_driver::{Driver, DriverChoice, open};
 
 use super::stage::GRANULE;
 use crate::device::ask::ask;
@@ -18,8 +18,7 @@ use crate::memory::device_block;
 
 /// Cargo's arguments. The command is named so that both are built with the features that everything has: softcuda alone would have
 /// others, and all below it would be built once more.
-pub(super) const BUILD_SOFTCUDA: [&str; 6] =
-    ["build", "--quiet", "--package", "katydid-softcuda", "--package", "katydid-cli"];
+const BUILD_SOFTCUDA: [&str; 6] = ["build", "--quiet", "--package", "katydid-softcuda", "--package", "katydid-cli"];
 
 static DRIVER_TURN: Mutex<()> = Mutex::new(());
 
@@ -40,10 +39,7 @@ impl Drop for DriverTurn {
 pub(crate) fn driver() -> (Arc<Driver>, DriverTurn) {
     static DRIVER: OnceLock<Arc<Driver>> = OnceLock::new();
     let turn = DRIVER_TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let driver = Arc::clone(DRIVER.get_or_init(|| {
-        let choice = env::var("KATYDID_TEST_DRIVER").unwrap_or_else(|_| soft().to_str().unwrap().to_owned());
-        Arc::new(Driver::new(open(&choice.parse().unwrap(), None).unwrap()))
-    }));
+    let driver = Arc::clone(DRIVER.get_or_init(|| Arc::new(Driver::new(open(&choice(), None).unwrap()))));
     // What a test before this one has left goes with its context.
     // SAFETY: takes a number; the code that used the context has given its turn back.
     let _ = unsafe { driver.cuDevicePrimaryCtxReset_v2(0) };
@@ -88,10 +84,18 @@ impl Drop for Rest {
     }
 }
 
+/// The driver of these tests.
+pub(super) fn choice() -> DriverChoice {
+    env::var("KATYDID_TEST_DRIVER").map_or_else(|_| DriverChoice::Path(soft()), |name| name.parse().unwrap())
+}
+
 /// Builds softcuda where cargo puts it beside this test.
 fn soft() -> PathBuf {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo).args(BUILD_SOFTCUDA).status();
-    assert!(status.unwrap().success());
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let status = Command::new(cargo).args(BUILD_SOFTCUDA).status();
+        assert!(status.unwrap().success());
+    });
     env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("libkatydid_softcuda.so")
 }
