@@ -172,6 +172,12 @@ pub fn driver(places: &Places) -> Vec<(&'static str, OsString)> {
     ]
 }
 
+/// The same for processes that build programs at the same time.
+#[must_use]
+pub fn driver_without_cache(places: &Places) -> Vec<(&'static str, OsString)> {
+    [driver(places), vec![(WITHOUT_CACHE.0, WITHOUT_CACHE.1.into())]].concat()
+}
+
 /// A folder that no other caller has. `cargo xtask test` removes what earlier runs left there.
 fn own_cache(places: &Places) -> PathBuf {
     static CALLS: AtomicU64 = AtomicU64::new(0);

@@ -74,8 +74,7 @@ fn a_server_holds_no_more_after_many_sessions_than_after_a_few() -> Result<()> {
     let places = Places::of_this_test()?;
     let sessions = env::var("KATYDID_ENDURANCE_SESSIONS").map_or(Ok(SESSIONS), |text| text.parse())?;
     let has_opencl = opencl::has_driver(&places);
-    let uncached = (opencl::WITHOUT_CACHE.0, opencl::WITHOUT_CACHE.1.into());
-    let variables = if has_opencl { [opencl::driver(&places), vec![uncached]].concat() } else { Vec::new() };
+    let variables = if has_opencl { opencl::driver_without_cache(&places) } else { Vec::new() };
     let server = Server::start_with(&places, &driver_under_test(), &[], &variables)?;
     let [shm, tcp] = Way::through(&server);
     let ways = [shm, Way::as_stream(&server), tcp];

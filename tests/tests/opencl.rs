@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use katydid_tests::opencl::{
-    self, Intel, OF_INTEL, RANDOM, WITHOUT_CACHE, driver, has_driver, is_pocl, khronos, libraries, library,
+    self, Intel, OF_INTEL, RANDOM, driver, driver_without_cache, has_driver, is_pocl, khronos, libraries, library,
     memory_driver, program, programs, with_first,
 };
 use katydid_tests::places::{Places, driver_under_test};
@@ -79,8 +79,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     // Each program runs on several ways at the same time.
-    let variables = [&driver(&places)[..], &[(WITHOUT_CACHE.0, WITHOUT_CACHE.1.into())]].concat();
-    let started = Server::start_with(&places, &driver_under_test(), &[], &variables);
+    let started = Server::start_with(&places, &driver_under_test(), &[], &driver_without_cache(&places));
     let (server, programs) = match (started, programs(&places)) {
         (Ok(server), Ok(programs)) => (server, programs),
         (Err(error), _) => return failed(&error),

@@ -255,7 +255,7 @@ impl Field {
     }
 
     fn variables(&self) -> Vec<(&'static str, std::ffi::OsString)> {
-        if self.has_opencl { opencl::driver(&self.stage.places) } else { Vec::new() }
+        if self.has_opencl { opencl::driver_without_cache(&self.stage.places) } else { Vec::new() }
     }
 
     fn undisturbed(&mut self, subject: Subject) -> Result<String> {
