@@ -1,4 +1,4 @@
-//! Generates the exported symbols from `spec/cuda.api` and `implemented.txt`, and names the library as programs know it.
+//! Generates the exported symbols from `spec/cuda.api` and `src/api`, and names the library as programs know it.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use crate::source::{Source, SourceError, read};
-use crate::{dispatch, driver, function, message, opencl, soft, stub};
+use crate::source::{Source, SourceError};
+use crate::{dispatch, driver, function, implemented, message, opencl, soft, stub};
 
 /// Body of a build script: writes the named products to `OUT_DIR` and tells cargo what they depend on. A fault
 /// is printed where cargo shows it, and ends the build.
@@ -41,9 +41,11 @@ fn generate(source: &Source, product: &str, manifest: &Path) -> Result<String, S
         "dispatch.rs" => dispatch::generate(source),
         "functions.rs" => driver::generate(&source.cuda),
         "soft_entry.rs" => {
-            let list = manifest.join("implemented.txt");
-            println!("cargo::rerun-if-changed={}", list.display());
-            soft::generate(&source.cuda, &read(&list)?)
+            let root = manifest.join("../..");
+            for place in implemented::PLACES {
+                println!("cargo::rerun-if-changed={}", root.join(place).display());
+            }
+            soft::generate(&source.cuda, &implemented::implemented(&root)?)
         }
         other => return Err(SourceError::Product(other.to_owned())),
     })

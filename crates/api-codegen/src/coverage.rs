@@ -1,13 +1,12 @@
 //! Product `docs/api-coverage.md`: what happens to each function, for readers.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use katydid_api_spec::{Api, Body, Class, Function};
 
-/// Generates the page; `soft` lists the functions that softcuda has, one name a line.
-pub fn generate(api: &Api, soft: &str) -> String {
-    let soft: HashSet<&str> = soft.lines().map(str::trim).collect();
+/// Generates the page; `soft` are the functions that softcuda has.
+pub fn generate(api: &Api, soft: &BTreeSet<String>) -> String {
     let mut out = String::from(
         "# Coverage of the CUDA driver API\n\nGenerated from `spec/cuda.api` by `cargo xtask bless`; a test compares.\n\n\
          `local`: answered in the program's process. `enqueue`: queued, the call does not wait. `call`: waits for the\n\
@@ -16,11 +15,11 @@ pub fn generate(api: &Api, soft: &str) -> String {
          is with the driver, or with a driver whose devices lack the feature); these are counted by themselves. softcuda: the\n\
          software driver has it.\n\n",
     );
-    summary(&mut out, api, &soft);
+    summary(&mut out, api, soft);
     out.push_str("\n| function | class | journal | since | softcuda |\n|---|---|---|---|---|\n");
     for function in &api.functions {
         let since = function.version.map_or_else(|| "-".to_owned(), |version| version.to_string());
-        let soft = if has(api, &soft, function) { "yes" } else { "" };
+        let soft = if has(api, soft, function) { "yes" } else { "" };
         let always = always(api, function).map_or_else(String::new, |code| format!(" {code}"));
         let (name, class, journal) = (&function.name, function.class, &function.journal);
         let _ = writeln!(out, "| {name} | {class}{always} | {journal} | {since} | {soft} |");
@@ -28,7 +27,7 @@ pub fn generate(api: &Api, soft: &str) -> String {
     out
 }
 
-fn summary(out: &mut String, api: &Api, soft: &HashSet<&str>) {
+fn summary(out: &mut String, api: &Api, soft: &BTreeSet<String>) {
     let row = |out: &mut String, name: &str, functions: &[&Function]| {
         let in_soft = functions.iter().filter(|function| has(api, soft, function)).count();
         let _ = writeln!(out, "| {name} | {} | {in_soft} |", functions.len());
@@ -61,6 +60,6 @@ fn always(api: &Api, function: &Function) -> Option<u32> {
     }
 }
 
-fn has(api: &Api, soft: &HashSet<&str>, function: &Function) -> bool {
-    always(api, function).is_some() || soft.contains(base(api, function).name.as_str())
+fn has(api: &Api, soft: &BTreeSet<String>, function: &Function) -> bool {
+    always(api, function).is_some() || soft.contains(&base(api, function).name)
 }

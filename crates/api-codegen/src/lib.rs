@@ -19,6 +19,7 @@ pub mod coverage;
 pub mod dispatch;
 pub mod driver;
 pub mod function;
+pub mod implemented;
 mod journal;
 pub mod message;
 pub mod opencl;

@@ -1,34 +1,33 @@
 //! Product `soft_entry.rs`: every exported symbol of softcuda.
 //!
-//! Functions on its list call `crate::api::<name>` with the C arguments; the others refuse by name. softcuda
+//! Functions that it has call `crate::api::<name>` with the C arguments; the others refuse by name. softcuda
 //! supplies `crate::ffi` (entry, refused) and `crate::ffi::with_per_thread_default`.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use katydid_api_spec::{Api, Body, Function};
 
 use crate::stub::{addresses, symbol, variant};
 use crate::text::{function_path, names};
 
-/// Generates the product; `implemented` lists one name a line.
-pub fn generate(api: &Api, implemented: &str) -> String {
-    let implemented: HashSet<&str> = implemented.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+/// Generates the product; `implemented` are the functions that softcuda has.
+pub fn generate(api: &Api, implemented: &BTreeSet<String>) -> String {
     let mut out = String::new();
     for name in implemented.iter().filter(|name| !api.functions.iter().any(|f| f.name == **name)) {
-        out.push_str(&format!("compile_error!(\"implemented.txt: `{name}` is not in spec/cuda.api\");\n"));
+        out.push_str(&format!("compile_error!(\"softcuda has `{name}`, which is not in spec/cuda.api\");\n"));
     }
     for function in &api.functions {
-        symbol(&mut out, function, &body(function, &implemented));
+        symbol(&mut out, function, &body(function, implemented));
     }
     addresses(&mut out, api);
     out
 }
 
-fn body(function: &Function, implemented: &HashSet<&str>) -> String {
+fn body(function: &Function, implemented: &BTreeSet<String>) -> String {
     let (path, names) = (function_path(function), names(function));
     match &function.alias {
-        Some(alias) if implemented.contains(alias.base.as_str()) => variant(&alias.base, &names),
-        None if implemented.contains(function.name.as_str()) => format!(
+        Some(alias) if implemented.contains(&alias.base) => variant(&alias.base, &names),
+        None if implemented.contains(&function.name) => format!(
             "    // SAFETY: the caller's promise, above, is handed on.\n    \
              crate::ffi::entry({path}, || unsafe {{ crate::api::{}({names}) }})\n",
             function.name

@@ -1,5 +1,5 @@
 //! The functions of the driver API that are implemented, as the generated symbols call them: a few lines each, over the
-//! core. `implemented.txt` lists them.
+//! core. A function that is declared here is exported: `katydid_api_codegen` reads these modules.
 
 mod code;
 mod context;

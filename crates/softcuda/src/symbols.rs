@@ -1,5 +1,5 @@
-//! Every exported symbol, generated from `spec/cuda.api` and `implemented.txt`, and the marker that tells this library
-//! from NVIDIA's.
+//! Every exported symbol, generated from `spec/cuda.api` and the functions of [`crate::api`], and the marker that tells
+//! this library from NVIDIA's.
 
 #![allow(unsafe_code, reason = "exported symbols are unsafe to declare and to call")]
 #![allow(missing_docs, unreachable_pub, clippy::too_many_arguments, reason = "generated under the vendor's names")]

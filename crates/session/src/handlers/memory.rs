@@ -9,3 +9,12 @@ pub(crate) mod pieces;
 pub(crate) mod rows;
 pub(crate) mod share;
 pub(crate) mod virtual_memory;
+
+pub(crate) use copy::*;
+pub(crate) use device::*;
+pub(crate) use fill::*;
+pub(crate) use host::*;
+pub(crate) use packed::*;
+pub(crate) use rows::*;
+pub(crate) use share::*;
+pub(crate) use virtual_memory::*;

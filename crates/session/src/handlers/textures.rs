@@ -4,3 +4,8 @@ pub(crate) mod array;
 pub(crate) mod reference;
 pub(crate) mod tensor_map;
 pub(crate) mod texture;
+
+pub(crate) use array::*;
+pub(crate) use reference::*;
+pub(crate) use tensor_map::*;
+pub(crate) use texture::*;
