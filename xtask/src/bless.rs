@@ -26,7 +26,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     pages::write(tree)?;
     step("golden files of the crates");
     let packages =
-        ["katydid-api-codegen", "katydid-driver-state", "katydid-ptx", "katydid-ptx-exec", "katydid-ptx-forms"];
+        ["katydid-api-codegen", "katydid-driver-rules", "katydid-ptx", "katydid-ptx-exec", "katydid-ptx-forms"];
     let mut cargo = shell::cargo(&tree.root, &["test", "--quiet"]);
     cargo.args(packages.iter().flat_map(|package| ["--package", package]));
     shell::run(cargo.env("KATYDID_BLESS", "1"))?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use katydid_arena::{Offers, Reservation, Settled};
 use katydid_cuda_sys::CUresult;
-use katydid_driver_state::{settings, units};
+use katydid_driver_rules::state::{settings, units};
 use katydid_transport::compression::CompressionMode;
 use katydid_transport::{Address, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;

@@ -9,7 +9,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use katydid_driver_state::wiped::WipedByte;
+use katydid_driver_rules::state::wiped::WipedByte;
 
 /// How far the process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,7 +30,7 @@ pub(crate) fn entry(function: sys::Function, body: impl FnOnce() -> CUresult) ->
     });
     if code != CUresult::SUCCESS {
         // A listener may call any function.
-        crate::sync::default_stream::outside_of_call(|| katydid_driver_state::log::note(function.name(), code));
+        crate::sync::default_stream::outside_of_call(|| katydid_driver_rules::state::log::note(function.name(), code));
     }
     code
 }

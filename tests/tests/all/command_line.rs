@@ -504,12 +504,12 @@ fn every_variable_is_in_the_one_list_and_its_table() -> Result<()> {
         files(&root.join(folder), &[".rs", ".sh", ".py", ".cu", ".c"], &mut found)?;
     }
     let read: BTreeSet<String> = found.iter().flat_map(|(_, text)| names_in(text)).collect();
-    let list = names_in(&fs::read_to_string(root.join("crates/driver-state/src/settings.rs"))?);
+    let list = names_in(&fs::read_to_string(root.join("crates/driver-rules/src/state/settings.rs"))?);
     // Names that tests of parsers made up.
     let made_up: BTreeSet<String> =
         ["KATYDID_JOBS", "KATYDID_ONE", "KATYDID_TWO", "KATYDID_T"].map(str::to_owned).into();
     let missing: Vec<&String> = read.difference(&list).filter(|name| !made_up.contains(*name)).collect();
-    ensure!(missing.is_empty(), "not in crates/driver-state/src/settings.rs: {missing:?}");
+    ensure!(missing.is_empty(), "not in crates/driver-rules/src/state/settings.rs: {missing:?}");
     // Its name is in the list alone, which both sides use.
     let unread: Vec<&String> = list.difference(&read).filter(|name| *name != "KATYDID_TOLD").collect();
     ensure!(unread.is_empty(), "in the list, and read by nothing: {unread:?}");

@@ -15,7 +15,7 @@ use crate::output::step;
 use crate::tree::Tree;
 
 /// Where Katydid's variables are listed, and how their names begin.
-const VARIABLES: &str = "crates/driver-state/src/settings.rs";
+const VARIABLES: &str = "crates/driver-rules/src/state/settings.rs";
 const VARIABLE: &str = "KATYDID_";
 
 /// A page, and what is wrong with it.

@@ -3,8 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use katydid_driver_state::settings;
-use katydid_driver_state::units::{self, DurationError};
+use katydid_driver_rules::state::settings;
+use katydid_driver_rules::state::units::{self, DurationError};
 
 /// A length of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use katydid_driver_state::units::{self, SizeError};
+use katydid_driver_rules::state::units::{self, SizeError};
 
 /// A number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

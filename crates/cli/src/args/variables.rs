@@ -1,10 +1,10 @@
 //! Katydid's own variables of the environment: those that do not exist are named, and those that hold what they cannot are
-//! refused before anything is started. The list is `katydid_driver_state::settings`.
+//! refused before anything is started. The list is `katydid_driver_rules::state::settings`.
 
 use std::env;
 use std::ffi::OsString;
 
-use katydid_driver_state::settings;
+use katydid_driver_rules::state::settings;
 
 use katydid_cli_core::output::failure::{Failure, say};
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use katydid_driver_state::settings::{self, Value};
+use katydid_driver_rules::state::settings::{self, Value};
 use katydid_transport::Address;
 
 use crate::args::variables::{REMEDY, problems};

@@ -1,6 +1,6 @@
 //! What never changes: the devices, and what the driver found in its environment when it started.
 
-use katydid_driver_state::environment;
+use katydid_driver_rules::state::environment;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdEnvironment, kdEnvironmentReply, kdFacts, kdFactsReply};
 

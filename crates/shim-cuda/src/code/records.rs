@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUfunction, CUkernel, CUlibrary, CUmodule, CUresult};
-use katydid_driver_state::launch::OldLaunch;
+use katydid_driver_rules::state::launch::OldLaunch;
 use katydid_wire::message::kdFunctionFacts;
 
 use crate::code::properties::Code;

@@ -7,7 +7,7 @@ use katydid_client::ffi::catch_panics;
 use katydid_client::life::{self, Life};
 use katydid_client::session::api_code::ApiCode;
 use katydid_cuda_sys::{CUresult, Function};
-use katydid_driver_state::log;
+use katydid_driver_rules::state::log;
 
 use crate::ffi::arguments::refuse;
 use crate::process::tracing::{self, Detail};

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, PoisonError};
 
 use katydid_cuda_sys::{CUfunction, CUresult, CUstream, CUtexref, device_attribute, launch_param};
-use katydid_driver_state::launch::OldLaunch;
+use katydid_driver_rules::state::launch::OldLaunch;
 
 use crate::code::records::Function;
 use crate::context::device;

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use katydid_client::output::say;
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, attach_flags, device_attribute};
+use katydid_driver_rules::mem_advise::{Advice, Book, Target};
 use katydid_fatbin::Image;
-use katydid_mem_advise::{Advice, Book, Target};
 use katydid_wire::message::{kdManagedDrop, kdManagedHold};
 
 use crate::context::{device, stack};

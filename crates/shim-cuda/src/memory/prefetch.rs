@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
 use katydid_cuda_sys::{CUdeviceptr, CUmemLocation, CUresult, CUstream};
-use katydid_mem_advise::Target;
+use katydid_driver_rules::mem_advise::Target;
 
 use crate::memory::managed;
 use crate::sync::stream;

@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 
 use katydid_cuda_sys::CUresult;
-use katydid_driver_state::coredump;
+use katydid_driver_rules::state::coredump;
 
 use crate::context::stack;
 

@@ -1,11 +1,11 @@
 //! Environment variables of CUDA: what of the program's has no effect is said when the session begins.
 //!
-//! Which variables there are and who acts on them is in `katydid_driver_state::environment`.
+//! Which variables there are and who acts on them is in `katydid_driver_rules::state::environment`.
 
 use katydid_client::output::say;
 use katydid_client::session::Session;
 use katydid_cuda_sys::CUresult;
-use katydid_driver_state::environment::{Effect, set, value, without_effect};
+use katydid_driver_rules::state::environment::{Effect, set, value, without_effect};
 use katydid_wire::message::kdEnvironment;
 
 /// Names the variables that the worker's driver was not started with. Asks the worker only where the program has some.

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 
 use katydid_cuda_sys::{CUlogsCallback, CUlogsCallbackHandle, CUresult};
-use katydid_driver_state::log;
+use katydid_driver_rules::state::log;
 
 use crate::ffi::arguments::{handle, out, text};
 

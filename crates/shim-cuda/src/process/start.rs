@@ -15,7 +15,7 @@ use katydid_client::session::Session;
 use katydid_client::slab::Slab;
 use katydid_client::{life, threads, visible};
 use katydid_cuda_sys::CUresult;
-use katydid_driver_state::environment::launches_block;
+use katydid_driver_rules::state::environment::launches_block;
 use katydid_transport::Address;
 use katydid_wire::facts::Facts;
 use katydid_wire::handshake::LinkKind;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use katydid_cuda_sys::{CUfunction, CUresult, function_attribute as id};
-use katydid_driver_state::launch::OldLaunch;
+use katydid_driver_rules::state::launch::OldLaunch;
 use katydid_ptx_exec::Kernel;
 
 use crate::code::function_settings::Settings;

@@ -38,8 +38,9 @@ pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64>
 /// Managed memory for `context`, also for variables of modules. It shares no page with other memory: advice holds for
 /// whole pages, and is forgotten with them.
 pub(crate) fn place(context: &Context, size: u64, align: u64) -> Outcome<u64> {
-    let pages = size.checked_next_multiple_of(katydid_mem_advise::PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let at = memory().allocate(pages, align.max(katydid_mem_advise::PAGE))?;
+    let pages =
+        size.checked_next_multiple_of(katydid_driver_rules::mem_advise::PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let at = memory().allocate(pages, align.max(katydid_driver_rules::mem_advise::PAGE))?;
     let region = Region::new(at, size.max(1), Kind::Managed, context.device.ordinal, context.handle);
     space::write().insert(region);
     Ok(at)

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use katydid_cuda_sys::CUuuid;
-use katydid_driver_state::environment;
+use katydid_driver_rules::state::environment;
 
 use crate::ffi::say;
 use crate::process::attributes;

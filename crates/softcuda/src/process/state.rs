@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use katydid_cuda_sys::CUresult;
-use katydid_driver_state::wiped::WipedByte;
+use katydid_driver_rules::state::wiped::WipedByte;
 
 /// `cuInit` has not been called, or this is a child of which no handler has heard.
 const FRESH: u8 = 0;

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::sync::PoisonError;
 
 use katydid_cuda_sys::{CUfunction, CUresult, CUstream, CUtexref, device_attribute, launch_param};
-use katydid_driver_state::launch::OldLaunch;
+use katydid_driver_rules::state::launch::OldLaunch;
 
 use super::launch::cuLaunchKernel;
 use crate::code::function;

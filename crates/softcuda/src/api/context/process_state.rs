@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use katydid_cuda_sys::{CUlogsCallback, CUlogsCallbackHandle, CUresult};
-use katydid_driver_state::{coredump, log};
+use katydid_driver_rules::state::{coredump, log};
 
 use crate::context::stack;
 use crate::ffi::{Out, Outcome, Text, api};

@@ -1,8 +1,8 @@
 //! Advice about managed memory: checked against the space, kept in a book.
 
 use katydid_cuda_sys::CUresult;
-use katydid_mem_advise::Book;
-pub(crate) use katydid_mem_advise::{Advice, Target};
+use katydid_driver_rules::mem_advise::Book;
+pub(crate) use katydid_driver_rules::mem_advise::{Advice, Target};
 
 use crate::ffi::Outcome;
 use crate::memory::space::{self, Region};

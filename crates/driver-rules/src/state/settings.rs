@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::units;
+use crate::state::units;
 
 /// How all of their names begin.
 pub const PREFIX: &str = "KATYDID_";
@@ -397,7 +397,7 @@ mod tests {
     use super::*;
 
     /// What stands around the table.
-    const BEGIN: &str = "<!-- made from crates/driver-state/src/settings.rs -->\n\n";
+    const BEGIN: &str = "<!-- made from crates/driver-rules/src/state/settings.rs -->\n\n";
     const END: &str = "\n<!-- end -->";
 
     fn named(name: &str) -> Vec<Unknown> {
