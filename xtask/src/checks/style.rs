@@ -1,7 +1,7 @@
 //! Measures the sources against the targets of style: sizes of files and functions, share of comments, headers.
 //!
 //! Hard limits fail: a file above 1000 lines, a function above 80, a file without a header that says what it is for,
-//! an `unsafe` without its SAFETY comment. The other targets are shown beside what was measured.
+//! an `unsafe` without its SAFETY comment, an example in a doc comment (`cargo xtask test` runs none of those). The other targets are shown beside what was measured.
 //! Tests are left out, as are generated files, which are not in the tree.
 
 use std::fs;
@@ -27,6 +27,25 @@ struct Measured {
     comments: usize,
     functions: Vec<(String, usize)>,
     faults: Vec<String>,
+}
+
+/// Blocks of doc comments that rustdoc would compile and run: those without a language, and those in Rust.
+fn examples(lines: &[&str]) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut is_open = false;
+    for (index, text) in lines.iter().enumerate() {
+        let text = text.trim_start();
+        let Some(comment) = text.strip_prefix("///").or_else(|| text.strip_prefix("//!")) else {
+            is_open = false;
+            continue;
+        };
+        let Some(language) = comment.trim_start().strip_prefix("```") else { continue };
+        if !is_open && (language.is_empty() || language.starts_with("rust")) {
+            faults.push(format!("{}: an example that no test runs; make it a test, or name its language", index + 1));
+        }
+        is_open = !is_open;
+    }
+    faults
 }
 
 /// Prints the figures, and fails where a hard limit is passed.
@@ -72,6 +91,7 @@ fn measure(root: &Path, path: &Path) -> Result<Measured> {
     if !text.starts_with("//!") && !text.starts_with("/*!") {
         visitor.faults.push("1: no header that says what the file is for".to_owned());
     }
+    visitor.faults.extend(examples(&lines));
     let in_tests = |number: usize| visitor.tests.iter().any(|(first, last)| (*first..=*last).contains(&number));
     let kept = lines.iter().enumerate().filter(|(index, _)| !in_tests(index + 1)).map(|(_, text)| text.trim());
     let filled: Vec<&str> = kept.filter(|text| !text.is_empty()).collect();
@@ -212,6 +232,13 @@ mod tests {
     fn a_function_runs_from_its_signature_to_its_closing_brace() {
         let text = "/// Doc.\nfn a(\n    x: i32,\n) {\n    x\n}\n";
         assert_eq!(visited(text).0, [("2: a".to_owned(), 5)]);
+    }
+
+    #[test]
+    fn an_example_that_nothing_runs_is_refused() {
+        let text = "//! ```text\n//! a ─▶ b\n//! ```\n\n/// ```\n/// assert!(true);\n/// ```\nfn a() {}\n";
+        let found = examples(&text.lines().collect::<Vec<_>>());
+        assert_eq!(found, ["5: an example that no test runs; make it a test, or name its language"]);
     }
 
     #[test]

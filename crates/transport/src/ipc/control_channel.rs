@@ -67,7 +67,7 @@ pub struct ControlChannel {
 }
 
 impl ControlChannel {
-    /// Over a connected socket, with messages of at max_length `max_length` bytes.
+    /// Over a connected socket, with messages of at most `max_length` bytes.
     ///
     /// # Errors
     /// The system refused to prepare it.
@@ -92,7 +92,7 @@ impl ControlChannel {
         Ok(self.connection.send_with(message, fds)?)
     }
 
-    /// Waits for a message, at max_length `patience` until it begins.
+    /// Waits for a message, at most `patience` until it begins.
     ///
     /// # Errors
     /// There is none; [`ControlError::Deadline`] leaves the conversation as it was.

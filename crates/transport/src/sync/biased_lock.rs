@@ -1,10 +1,10 @@
 //! A lock that costs a thread nothing that is the only one to take it.
 //!
 //! Most programs give their GPU work from one thread, for a while at least. That thread becomes the lock's **bias owner**: it
-//! enters by writing that it is inside, and looking whether it still is the bias_owner, without an instruction that locks.
-//! Another thread first takes the lock, then the enable_bias away: it clears the word, has the system run a barrier on every
-//! processor that runs a thread of this process ([`barrier`]), and waits until the bias_owner is not inside. Either that sees
-//! the bias_owner inside, or the bias_owner sees that it is none.
+//! enters by writing that it is inside, and looking whether it still is the bias owner, without an instruction that locks.
+//! Another thread first takes the lock, then the bias away: it clears the word, has the system run a barrier on every
+//! processor that runs a thread of this process ([`barrier`]), and waits until the bias owner is not inside. Either that sees
+//! the bias owner inside, or the bias owner sees that it is none.
 //!
 //! The lock itself is a word that waiters look at, with naps: it is held for less than a microsecond, or until there is room in a
 //! ring. Unlocking wakes no thread, so that it is a plain store.
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::shm::layout::MAX_THREADS;
 use crate::sync::barrier;
 
-/// So often must a thread take the lock, with no other in between, to become the bias_owner: taking the enable_bias away costs as
+/// So often must a thread take the lock, with no other in between, to become the bias owner: taking the bias away costs as
 /// much as some hundred locks.
 const ACQUISITIONS_BEFORE_BIAS: u32 = 100;
 /// Looks of a waiter before it lets others run, and before it naps.
@@ -38,13 +38,13 @@ const THREAD_ID_LIMIT: usize = MAX_THREADS + 1;
 /// Who may enter.
 #[derive(Debug)]
 struct RawBiasedLock {
-    /// Number of the bias_owner; 0: there is none.
+    /// Number of the bias owner; 0: there is none.
     bias_owner: AtomicU32,
-    /// By number: the thread is inside as the bias_owner, or has yet to see that it is not that any more.
+    /// By number: the thread is inside as the bias owner, or has yet to see that it is not that any more.
     inside: Box<[AtomicBool]>,
     /// A thread without the bias is inside, or is about to be.
     is_locked: AtomicBool,
-    /// There may be a bias_owner: barriers work here.
+    /// There may be a bias owner: barriers work here.
     bias_enabled: AtomicBool,
     /// Who had the lock last, and how often without another in between; written by who has it.
     last: AtomicU32,
@@ -99,7 +99,7 @@ impl RawBiasedLock {
         let bias_owner = self.bias_owner.load(Ordering::Relaxed);
         let Some(inside) = self.inside.get(bias_owner as usize).filter(|_| bias_owner != 0) else { return };
         self.bias_owner.store(0, Ordering::Relaxed);
-        // A system that did this before does it again; else a bias_owner's store has long arrived after a nap.
+        // A system that did this before does it again; else a bias owner's store has long arrived after a nap.
         if !barrier::here() {
             std::thread::sleep(WAIT_SLEEP);
         }
@@ -212,7 +212,7 @@ mod loom_tests {
 
     use super::*;
 
-    /// The bias_owner enters once more while another thread takes the enable_bias away: neither is inside with the other.
+    /// The bias owner enters once more while another thread takes the bias away: neither is inside with the other.
     #[test]
     fn loom_no_interleaving_lets_two_in() {
         let mut builder = loom::model::Builder::new();
