@@ -2,6 +2,8 @@
 //!
 //! A line that cannot be understood is an error that names it; nothing is skipped in silence.
 
+pub mod slice;
+
 use std::fmt;
 
 /// How a program is built, and so which variants of it exist.

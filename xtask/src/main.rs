@@ -42,8 +42,12 @@ struct Flags {
 enum Command {
     /// Runs a real CUDA program through Katydid on this machine, without a GPU; installs what is missing.
     Demo,
-    /// Everything that must pass: the static checks, all tests, and every program on every way.
-    Test,
+    /// Everything that must pass: the static checks, all tests, and every program on every way; long matrices in slices.
+    Test {
+        /// Every slice of the long matrices, in place of those that the commit chooses; takes an hour.
+        #[arg(long)]
+        all: bool,
+    },
     /// The static part of `test`: formatting, lints, layers, style, documentation.
     Check,
     /// Fetches the CUDA toolkit that builds the programs under test.
@@ -134,7 +138,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     let tree = Tree::find()?;
     match command {
         Command::Demo => demo::run(&tree)?,
-        Command::Test => return test::run(&tree),
+        Command::Test { all } => return test::run(&tree, all),
         Command::Check => checks::run(&tree)?,
         Command::Setup => fetch::setup::run(&tree)?,
         Command::Dist { release } => dist::run(&tree, release)?,

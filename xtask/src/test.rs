@@ -8,6 +8,7 @@ use std::io::{self, BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Error, Result, bail};
+use katydid_tests::catalog::slice::ALL_VARIABLE;
 
 use crate::checks::CHECKS;
 use crate::checks::coverage;
@@ -63,8 +64,8 @@ fn number_before(text: &str, word: &str) -> u64 {
     digits.parse().unwrap_or(0)
 }
 
-/// Runs everything and counts.
-pub(crate) fn run(tree: &Tree) -> Result<ExitCode> {
+/// Runs everything and counts; of long matrices all slices, or those that the commit chooses.
+pub(crate) fn run(tree: &Tree, all: bool) -> Result<ExitCode> {
     let mut count = Count::default();
     for (name, check) in CHECKS {
         count.note(name, check(tree));
@@ -74,7 +75,7 @@ pub(crate) fn run(tree: &Tree) -> Result<ExitCode> {
     count.note("binaries", dist::run(tree, false));
     count.note("programs under test", apps::run(tree));
     count.note("programs of OpenCL", build::apps(tree));
-    count.note("programs of other people with OpenCL", third_party::test(tree));
+    count.note("programs of other people with OpenCL", third_party::test(tree, all));
     count.note("every function of the driver API is called", coverage::check(tree));
     step("tests of the workspace, and every program on every way");
     // Examples in doc comments are not among them: there are none, and rustdoc takes a minute to say so.
@@ -82,6 +83,9 @@ pub(crate) fn run(tree: &Tree) -> Result<ExitCode> {
     let mut workspace = shell::cargo(&tree.root, &arguments);
     if env::var_os(CHECKPOINTS_WANTED).is_none() {
         workspace.env(CHECKPOINTS_WANTED, "1");
+    }
+    if all {
+        workspace.env(ALL_VARIABLE, "1");
     }
     cargo_test(&mut workspace, &mut count);
     step("every interleaving of the shared-memory ring, by loom");

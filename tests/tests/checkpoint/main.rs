@@ -18,9 +18,9 @@
 //!
 //! Where no CRIU works, the tests are shown as ignored, with the reason.
 //!
-//! By itself the binary runs what takes two cores a few minutes. It runs all scenarios, the programs made for checkpoints,
-//! and one checkpoint each of a slice of the others, which the commit chooses. `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on
-//! a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another choice of calls, and `KATYDID_CHECKPOINT_COUNT`
+//! By itself the binary runs what takes two cores a few minutes. It runs all scenarios, the programs made for checkpoints
+//! on the way that the commit chooses, and one checkpoint each of a slice of the others. `KATYDID_TEST_ALL=1` takes all
+//! ways and slices; `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another choice of calls, and `KATYDID_CHECKPOINT_COUNT`
 //! more of them a run. `KATYDID_CHECKPOINT_WAYS=all` runs every program on every way.
 
 mod books;
@@ -56,30 +56,41 @@ use std::num::NonZero;
 use std::process::ExitCode;
 use std::thread;
 
+use katydid_tests::catalog::slice::Slice;
 use katydid_tests::catalog::{self, App};
 use katydid_tests::places::{PACK_VARIABLE, Places, driver_under_test};
 use katydid_tests::watch::why_no_checkpoint;
 use libtest_mimic::{Arguments, Trial};
 
-use crate::programs::Slice;
+use crate::stage::WAYS;
+
 
 /// Whether every run of the tests includes this: all that can go wrong around a checkpoint, and the programs that keep one
-/// kind of state each from before a checkpoint until after, on every way. The other programs keep little for long, but
-/// come to calls that these do not: a run has a slice of them, and the sweep all.
-fn is_steady(name: &str) -> bool {
+/// kind of state each from before a checkpoint until after, each on one way, the next commit on another. The other
+/// programs keep little for long, but come to calls that these do not: a run has a slice of them, and the sweep all.
+fn is_steady(name: &str, slice: &Slice) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
         [_way, moved::VARIANT, program] => programs::is_long_lived(program),
         [_way, frameworks::VARIANT, item] => frameworks::is_everywhere(item),
-        [_way, _variant, program] => programs::is_long_lived(program),
+        [way, _variant, program] => programs::is_long_lived(program) && is_chosen(way, program, slice),
         _ => true,
     }
 }
+
+/// Whether the commit chooses this way for this program.
+fn is_chosen(way: &str, program: &str, slice: &Slice) -> bool {
+    let index = WAYS.iter().position(|other| *other == way);
+    index.is_none_or(|index| slice.chooses(program, index, WAYS.len()))
+}
+
+/// The programs that are not made for checkpoints are cut into so many slices.
+const OTHER_SLICES: u64 = 12;
 
 /// Whether this is a program of `tests/apps` that is in the slice.
 fn is_sliced(name: &str, slice: &Slice, apps: &[App]) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
         [_, moved::VARIANT | frameworks::VARIANT, _] => false,
-        [_, _, program] => slice.has(program) && apps.iter().any(|app| app.name == program),
+        [_, _, program] => slice.has(program, OTHER_SLICES) && apps.iter().any(|app| app.name == program),
         _ => false,
     }
 }
@@ -126,9 +137,9 @@ fn main() -> ExitCode {
     trials.extend(elsewhere::trials(&places));
     trials.extend(rights::trials(&places));
     if !is_sweep() {
-        let slice = Slice::of_this_commit();
-        println!("programs with checkpoints: those that were made for it, and {slice}");
-        trials.retain(|trial| is_steady(trial.name()) || is_sliced(trial.name(), &slice, &apps));
+        let slice = Slice::of_this_test();
+        println!("programs with checkpoints: those that were made for it on one way, and others, of {slice}");
+        trials.retain(|trial| is_steady(trial.name(), &slice) || is_sliced(trial.name(), &slice, &apps));
     }
     if let Some(why) = why_no_checkpoint(&places) {
         println!("no checkpoint is tested: {why}");

@@ -1,11 +1,11 @@
 //! Every program of `tests/apps`: checkpoints at random calls, each restored later; the output must be the very one of an
 //! undisturbed run, both where the program just went on and where it was killed and restored.
 
-use std::process::Command;
+use std::env;
 use std::time::Duration;
-use std::{env, fmt};
 
 use anyhow::{Context, Result, ensure};
+use katydid_tests::catalog::slice::hash;
 use katydid_tests::catalog::{App, Variant};
 use katydid_tests::job::{Job, Plan, STOPPED};
 use katydid_tests::opencl::{RANDOM, is_pocl};
@@ -92,37 +92,6 @@ const RANDOM_STEPS: &str = "100";
 
 /// What a restore says that cannot have shared virtual memory where it was.
 const MOVED: &[&str] = &["the driver here does not give that address"];
-
-/// The other programs are tested in so many slices, a slice a commit.
-const SLICES: u64 = 12;
-
-/// The programs that a run of the tests has besides those that every run has, with one checkpoint each on one way.
-pub(crate) struct Slice {
-    number: u64,
-    commit: String,
-}
-
-impl Slice {
-    /// The one of the commit that is checked out: the same whenever that is tested. The first where it is not known.
-    pub(crate) fn of_this_commit() -> Self {
-        let asked = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
-        let said = asked.ok().filter(|asked| asked.status.success()).map(|asked| asked.stdout).unwrap_or_default();
-        let commit = String::from_utf8_lossy(&said).trim().to_owned();
-        Self { number: hash(&commit) % SLICES, commit }
-    }
-
-    /// Whether it has this program.
-    pub(crate) fn has(&self, program: &str) -> bool {
-        hash(program) % SLICES == self.number
-    }
-}
-
-impl fmt::Display for Slice {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let commit = if self.commit.is_empty() { "no commit that is known" } else { &self.commit };
-        write!(out, "slice {} of {SLICES}, that of {commit}", self.number + 1)
-    }
-}
 
 /// Whether a program was made to hold state across checkpoints.
 pub(crate) fn is_long_lived(program: &str) -> bool {
@@ -537,10 +506,6 @@ impl Random {
             })
             .collect()
     }
-}
-
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 pub(crate) fn number(variable: &str, otherwise: u64) -> Result<u64> {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use katydid_tests::catalog::slice::Slice;
 
 use crate::fetch::criu::clear;
 use crate::fetch::{debian, opencl, packages};
@@ -45,7 +46,7 @@ with tarfile.open(fileobj=io.BytesIO(data)) as archive:
 ";
 /// ViennaCL's pages, below the root of its documents.
 const PAGES: &str = "usr/share/doc/libviennacl-dev/html";
-/// What is run in every test run, in a few minutes; of PyOpenCL's long tests a slice.
+/// What runs of the tests have, a slice each; of PyOpenCL's long tests `slice` takes a smaller one.
 const BRIEF: [&str; 16] = [
     "clinfo",
     "blas",
@@ -74,11 +75,13 @@ const WHOLE: [&str; 7] = [
     "test_algorithm",
     "test_array",
 ];
-/// So many slices they are in; which one is run, the commit says.
-const SLICES: u64 = 32;
+/// The slices of the brief ones.
+const BRIEF_SLICES: u64 = 4;
+/// The slices of PyOpenCL's long tests.
+const LONG_SLICES: u64 = 32;
 
-/// Fetches what is missing, and runs what every run of the tests has.
-pub(crate) fn test(tree: &Tree) -> Result<()> {
+/// Fetches what is missing, and runs a slice of the brief ones, or all of those.
+pub(crate) fn test(tree: &Tree, all: bool) -> Result<()> {
     if !opencl::root(tree).exists() {
         return Ok(());
     }
@@ -86,7 +89,9 @@ pub(crate) fn test(tree: &Tree) -> Result<()> {
         line(&format!("programs of other people that use OpenCL are not tested: {error:#}"));
         return Ok(());
     }
-    run(tree, &BRIEF)
+    let slice = Slice::of_commit(&tree.root, all);
+    let names: Vec<&str> = BRIEF.into_iter().filter(|name| slice.has(name, BRIEF_SLICES)).collect();
+    run(tree, &names)
 }
 
 /// Runs all of them, or those that are named. All ways have to be equal.
@@ -101,14 +106,8 @@ fn run(tree: &Tree, names: &[&str]) -> Result<()> {
     step("programs of other people on PoCL, natively and through Katydid");
     let mut script = Command::new(tree.root.join("tests/opencl-programs/run.sh"));
     script.arg(folder(tree)).args(names).env("KATYDID", tree.target.join("dist/bin/katydid"));
-    shell::run(script.env("SLICE", format!("{}/{SLICES}", slice(tree))))
-}
-
-/// The slice of the commit that is checked out, from 1 on: the same whenever that is tested. The first where it is unknown.
-fn slice(tree: &Tree) -> u64 {
-    let asked = Command::new("git").args(["rev-parse", "--short=8", "HEAD"]).current_dir(&tree.root).output();
-    let said = asked.map(|asked| String::from_utf8_lossy(&asked.stdout).into_owned()).unwrap_or_default();
-    u64::from_str_radix(said.trim(), 16).unwrap_or(0) % SLICES + 1
+    let number = Slice::of_commit(&tree.root, false).number(LONG_SLICES) + 1;
+    shell::run(script.env("SLICE", format!("{number}/{LONG_SLICES}")))
 }
 
 /// Where all of it lies.
