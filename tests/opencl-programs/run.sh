@@ -7,7 +7,7 @@
 # it reads, pages with ViennaCL's examples, a Python with PyOpenCL, and PyOpenCL's own tests. Named are clinfo, blas, vienna, pyopencl, openmm, clpeak,
 # hashcat, a test of CLBlast's own (clblast_test_xdot), an example of ViennaCL's (vienna_fft), fine_grain, slice (1/16 of PyOpenCL's long tests, or what SLICE says), a file of PyOpenCL's tests (test_array) or a part of one (test_array.3of11). What differs from run to run (times, rates) and what is said not to go through is
 # taken out before outputs are compared; FOLDER/out/NAME.WAY has them whole. In a pack for a GPU machine all is built (FOLDER/packed);
-# there OPENCL is the folder of the loader, VENDORS that of the driver's name, DRIVER the server's driver of CUDA, WAYS the ways, LIMIT
+# there OPENCL is the folder of the loader, VENDORS that of the driver's name, DRIVER the server's driver of CUDA, WAYS the ways, BUDGET
 # the seconds that a program may take, and TOGETHER=1 has a program run on all ways at once, or all parts of files, each on one way
 # after the other: PoCL's cache would stand neither.
 set -uo pipefail
@@ -78,21 +78,48 @@ until [ -S "$socket" ] && [ -n "$(address)" ]; do sleep 0.1; kill -0 $server || 
 # Microseconds since the machine started in which some process waited for a processor; 0 where the kernel does not count them.
 stalled() { sed -n 's/^some .*total=//p' /proc/pressure/cpu 2>/dev/null || true; }
 
-# A command that is ended after so many seconds, of which those without a free processor count a tenth (tests/src/deadline.rs).
+# Hundredths of a second of processor time that session $1, what is below it, and the server's workers have used, with their children.
+used() {
+    cat /proc/[0-9]*/stat 2>/dev/null | awk -v session="$1" -v server=$server '
+        { pid = $1; sub(/^.*\) /, ""); parent[pid] = $2; is_ours[pid] = $4 == session; ticks[pid] = $12 + $13 + $14 + $15 }
+        END {
+            for (pid in parent) {
+                for (p = pid; p in parent && p != server && p != session;) p = parent[p]
+                if (p == server || p == session || is_ours[pid]) sum += ticks[pid]
+            }
+            print sum + 0
+        }'
+}
+
+# A command that is ended when it stands still for so many seconds, of which those without a free processor count a quarter; work pays for
+# twenty times as much waiting (tests/src/deadline.rs). With BUDGET it is ended after so many seconds, whatever it does.
 limited() {
-    local limit=$1 begun=$SECONDS before watcher status=0
-    before=$(stalled)
+    local limit=$1 watcher status=0
     shift
     setsid -w "$@" &
     local child=$!
-    while sleep 5; do
-        local waited=$((($(stalled) + 0 - ${before:-0}) / 1000000)) elapsed=$((SECONDS - begun))
-        [ $((elapsed - waited * 9 / 10)) -gt "$limit" ] && kill -KILL -- "-$child" && break
-    done &
+    watch_over $child "$limit" &
     watcher=$!
     wait $child || status=$?
     kill $watcher 2>/dev/null
     return $status
+}
+
+# Kills the session of a command whose limit is over. Times are in hundredths of a second.
+watch_over() {
+    local child=$1 limit=$(($2 * 100)) begun=$SECONDS still=0 before now ticks worked
+    before=$(stalled) ticks=$(used "$child")
+    while sleep 5; do
+        now=$(stalled) worked=$(used "$child")
+        still=$((still + 500 - (${now:-0} - ${before:-0}) * 3 / 40000))
+        [ "$worked" -gt "$ticks" ] && still=$((still - 20 * (worked - ticks)))
+        [ $still -lt 0 ] && still=0
+        before=$now ticks=$worked
+        if [ $still -gt $limit ] || [ $((SECONDS - begun)) -gt "${BUDGET:-$((1 << 30))}" ]; then
+            kill -KILL -- "-$child"
+            break
+        fi
+    done
 }
 
 # A program on one way, in a folder of its own: what it printed, how it ended and how long it took.
@@ -103,7 +130,7 @@ run_on() {
     local said=$out/$program.$way own=$scratch/$program.$way line=$3
     mkdir -p "$own"
     started=$(date +%s%N)
-    (cd "$own" && limited "${LIMIT:-900}" "${through[@]}" $line) >"$said" 2>"$said.err" </dev/null
+    (cd "$own" && limited "${LIMIT:-300}" "${through[@]}" $line) >"$said" 2>"$said.err" </dev/null
     echo "$? $((($(date +%s%N) - started) / 1000000))" >"$said.ended"
 }
 

@@ -1,51 +1,180 @@
 //! Limits that only a hang reaches, on a busy machine too.
 //!
-//! A limit counts time in which the machine could have gone on. Time in which processes waited for a processor counts a
-//! tenth: `/proc/pressure/cpu` tells it (Linux 4.20, "some"). So a program that gets a tenth of a processor has ten times
-//! as long, and one that hangs on an idle machine is found after the limit itself.
+//! A wait is given up when its processes stand still for the limit, never after a fixed time. Their work pays for waiting:
+//! processor time that they used, time in which they wanted a processor and got none, and bytes that they read and wrote.
+//! Time in which the machine had no processor free counts a quarter (`/proc/pressure/cpu`), since what they wait for may be
+//! outside. A program that spins for ever is bounded too: by processor time, scaled by the speed of this machine.
+
+pub(crate) mod company;
+mod connection;
+pub mod stacks;
 
 use std::fs;
+use std::hint::black_box;
+use std::sync::LazyLock;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use self::company::{Company, Use};
+pub use self::connection::{Patient, Socket};
+
 /// A stalled second counts as a second divided by this.
-const STALLED_SHARE: u32 = 10;
+const STALLED_SHARE: u32 = 4;
+/// A second of work pays for so many of waiting: processes that use a twentieth of a processor do not stand still.
+const WAITING_PER_WORK: u32 = 20;
+/// As many bytes read or written count as a second of work: a slow disk takes little processor time.
+const BYTES_PER_WORK_SECOND: u64 = 1 << 20;
+/// Processor time for which a wait may last, in limits, on a machine of the reference speed.
+const MAX_WORK_IN_LIMITS: u32 = 10;
+/// How often the processes are looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// A wait is polled less often from here on, so that the polls themselves are not taken for work.
+const LONG_WAIT: Duration = Duration::from_secs(10);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// What bounds a wait.
+#[derive(Debug, Clone, Copy)]
+pub enum Limit {
+    /// Processes may stand still for so long. A [`Duration`] is such a limit.
+    Standstill(Duration),
+    /// All may take so long, whatever the processes do: for time on a machine that costs money.
+    Budget(Duration),
+}
+
+impl From<Duration> for Limit {
+    fn from(limit: Duration) -> Self {
+        Self::Standstill(limit)
+    }
+}
+
+/// Why a wait was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum GivenUp {
+    /// The processes used no processor, and moved no bytes.
+    #[error("stood still for {still:.0?} of {elapsed:.0?}")]
+    Still {
+        /// Time that counts.
+        still: Duration,
+        /// Time in all.
+        elapsed: Duration,
+    },
+    /// They used more than anything needs.
+    #[error("used {used:.0?} of processor time in {elapsed:.0?}, more than anything needs")]
+    Spinning {
+        /// Processor time.
+        used: Duration,
+        /// Time in all.
+        elapsed: Duration,
+    },
+    /// The budget is used up.
+    #[error("had not ended after {elapsed:.0?}")]
+    Budget {
+        /// Time in all.
+        elapsed: Duration,
+    },
+}
 
 /// The end of a wait that has begun.
 #[derive(Debug)]
 pub struct Deadline {
     begun: Instant,
+    limit: Limit,
+    company: Company,
+    looked: Instant,
     stalled: Option<Duration>,
-    limit: Duration,
+    /// Time that nothing has paid for.
+    still: Duration,
+    /// Processor time since the beginning.
+    used: Duration,
+    over: Option<GivenUp>,
 }
 
 impl Deadline {
-    /// After `limit` on an idle machine.
-    pub fn after(limit: Duration) -> Self {
-        Self { begun: Instant::now(), stalled: stalled(), limit }
+    /// A wait for what the calling thread's programs and servers do.
+    pub fn after(limit: impl Into<Limit>) -> Self {
+        Self::of(Company::of_this_thread(), limit)
+    }
+
+    /// A wait for one process, its children, and the calling thread's programs and servers.
+    pub fn of_process(pid: u32, limit: impl Into<Limit>) -> Self {
+        Self::of(Company::with(pid), limit)
+    }
+
+    fn of(company: Company, limit: impl Into<Limit>) -> Self {
+        let (now, limit) = (Instant::now(), limit.into());
+        let zero = Duration::ZERO;
+        Self { begun: now, limit, company, looked: now, stalled: stalled(), still: zero, used: zero, over: None }
+    }
+
+    /// Whether the limit is over, and why.
+    pub fn over(&mut self) -> Option<GivenUp> {
+        let since = self.looked.elapsed();
+        let limit = match self.limit {
+            Limit::Standstill(limit) => limit,
+            Limit::Budget(budget) => {
+                let elapsed = self.begun.elapsed();
+                self.over = (elapsed > budget).then_some(GivenUp::Budget { elapsed });
+                return self.over;
+            }
+        };
+        if self.over.is_none() && (since >= LOOK_INTERVAL || since > limit) {
+            self.look(since);
+            self.over = self.verdict(limit);
+        }
+        self.over
     }
 
     /// Whether the limit is over.
-    pub fn is_over(&self) -> bool {
-        // Most looks come long before, and need no file.
-        let elapsed = self.begun.elapsed();
-        elapsed > self.limit && counted(elapsed, self.stalled_since()) > self.limit
+    pub fn is_over(&mut self) -> bool {
+        self.over().is_some()
     }
 
-    /// The limit on an idle machine.
-    pub fn limit(&self) -> Duration {
-        self.limit
+    /// Waits a little before the next look at what is awaited: `interval`, and longer in a long wait.
+    pub fn pause(&self, interval: Duration) {
+        sleep(poll_interval(self.begun.elapsed(), interval));
     }
 
-    fn stalled_since(&self) -> Duration {
-        let both = self.stalled.zip(stalled());
-        both.map_or(Duration::ZERO, |(before, now)| now.saturating_sub(before))
+    /// What each thread of the awaited processes does, with stacks: for the message of a test that waited in vain.
+    pub fn stacks(&self) -> String {
+        stacks::of(&self.company.processes())
     }
+
+    fn look(&mut self, since: Duration) {
+        let now = stalled();
+        let both = self.stalled.zip(now);
+        let stalled = both.map_or(Duration::ZERO, |(before, now)| now.saturating_sub(before));
+        let done = self.company.used();
+        self.looked += since;
+        self.stalled = now;
+        self.used += done.processor;
+        self.still = (self.still + counted(since, stalled)).saturating_sub(paid(&done));
+    }
+
+    fn verdict(&self, limit: Duration) -> Option<GivenUp> {
+        let (elapsed, still, used) = (self.begun.elapsed(), self.still, self.used);
+        if still > limit {
+            return Some(GivenUp::Still { still, elapsed });
+        }
+        let most = limit * MAX_WORK_IN_LIMITS;
+        // The speed is measured only where it matters.
+        (used > most && used > most * *SLOWNESS).then_some(GivenUp::Spinning { used, elapsed })
+    }
+}
+
+/// The waiting for which work pays.
+fn paid(done: &Use) -> Duration {
+    let moved = Duration::from_secs(done.bytes / BYTES_PER_WORK_SECOND);
+    (done.processor + done.delayed + moved) * WAITING_PER_WORK
 }
 
 /// What counts of `elapsed`, of which processes waited for a processor during `stalled`.
 fn counted(elapsed: Duration, stalled: Duration) -> Duration {
     let stalled = stalled.min(elapsed);
     elapsed - stalled + stalled / STALLED_SHARE
+}
+
+fn poll_interval(elapsed: Duration, interval: Duration) -> Duration {
+    interval.max((elapsed.saturating_sub(LONG_WAIT) / 100).min(MAX_POLL_INTERVAL))
 }
 
 /// Time since the machine started in which some process waited for a processor; nothing where the kernel does not count it.
@@ -60,16 +189,52 @@ fn total_of(text: &str) -> Option<u64> {
     some.split_whitespace().find_map(|word| word.strip_prefix("total="))?.parse().ok()
 }
 
+/// How much slower this machine is than that for which limits of processor time are written; 1 for a faster one.
+///
+/// Other work on the same core, and a host that takes processors away, are in it.
+static SLOWNESS: LazyLock<u32> = LazyLock::new(|| slowness(measured_loop()));
+
+/// What [`measured_loop`] takes on the reference machine.
+const REFERENCE_LOOP: Duration = Duration::from_millis(20);
+
+fn slowness(measured: Duration) -> u32 {
+    u32::try_from(measured.as_micros().div_ceil(REFERENCE_LOOP.as_micros())).unwrap_or(u32::MAX).max(1)
+}
+
+/// Processor time of a fixed piece of work, the middle of three.
+fn measured_loop() -> Duration {
+    // The standard library's own code: it is optimized whatever this crate is.
+    let text = "ä€".repeat(4 << 20);
+    let mut measured = [0; 3].map(|_| {
+        let begun = processor_time();
+        for _ in 0..2 {
+            // Only how long it takes is of interest.
+            let _ = black_box(std::str::from_utf8(black_box(text.as_bytes())));
+        }
+        processor_time().saturating_sub(begun)
+    });
+    measured.sort();
+    measured[1]
+}
+
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
+    use crate::program::Running;
 
     #[test]
-    fn stalled_time_counts_a_tenth() {
+    fn stalled_time_counts_a_quarter() {
         let [ten, five] = [10, 5].map(Duration::from_secs);
         assert_eq!(counted(ten, Duration::ZERO), ten);
-        assert_eq!(counted(ten, five), Duration::from_millis(5500));
-        assert_eq!(counted(five, ten), Duration::from_millis(500));
+        assert_eq!(counted(ten, five), Duration::from_millis(6250));
+        assert_eq!(counted(five, ten), Duration::from_millis(1250));
     }
 
     #[test]
@@ -77,14 +242,71 @@ mod tests {
         let text =
             "some avg10=99.39 avg60=97.58 avg300=90.25 total=14085\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
         assert_eq!(total_of(text), Some(14_085));
-        assert_eq!((total_of("full total=7\n"), total_of("some total=x\n")), (None, None));
+        assert_eq!(total_of("full avg10=0.00 total=7\n"), None);
+        assert_eq!(total_of("some total=many\n"), None);
     }
 
     #[test]
-    fn a_deadline_is_over_on_an_idle_machine() {
-        let deadline =
-            Deadline { begun: Instant::now() - Duration::from_secs(2), stalled: None, limit: Duration::from_secs(1) };
-        assert!(deadline.is_over());
-        assert!(!Deadline::after(Duration::from_secs(60)).is_over());
+    fn work_and_waiting_for_a_processor_and_bytes_pay_for_waiting() {
+        let second = Duration::from_secs(1);
+        assert_eq!(paid(&Use { processor: second, ..Use::default() }), second * 20);
+        assert_eq!(paid(&Use { delayed: second, ..Use::default() }), second * 20);
+        assert_eq!(paid(&Use { bytes: 3 << 20, ..Use::default() }), second * 60);
+        assert_eq!(paid(&Use { bytes: 4096, ..Use::default() }), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_long_wait_is_polled_less_often() {
+        let ms = Duration::from_millis;
+        assert_eq!(poll_interval(ms(500), ms(2)), ms(2));
+        assert_eq!(poll_interval(ms(20_000), ms(2)), ms(100));
+        assert_eq!(poll_interval(ms(500_000), ms(2)), ms(200));
+    }
+
+    #[test]
+    fn a_slow_machine_has_more_processor_time() {
+        assert_eq!(slowness(REFERENCE_LOOP / 2), 1);
+        assert_eq!(slowness(REFERENCE_LOOP * 3), 3);
+        assert!(measured_loop() > Duration::ZERO && *SLOWNESS >= 1);
+    }
+
+    /// What became of a wait for a shell script, which is looked at every second until the wait is over or `seconds` have passed.
+    fn fate(script: &str, limit: Duration, is_enough: impl Fn(&Deadline) -> bool) -> Option<GivenUp> {
+        let running = Running::start(Command::new("sh").args(["-c", script]), Stdio::null()).unwrap();
+        let mut deadline = Deadline::of_process(running.pid(), limit);
+        while !deadline.is_over() && !is_enough(&deadline) {
+            sleep(Duration::from_millis(20));
+        }
+        deadline.over
+    }
+
+    #[test]
+    fn processes_that_stand_still_are_given_up() {
+        let fate = fate("sleep 600", Duration::from_secs(2), |_| false);
+        assert!(matches!(fate, Some(GivenUp::Still { .. })), "{fate:?}");
+    }
+
+    #[test]
+    fn processes_that_work_longer_than_the_limit_are_waited_for() {
+        let limit = Duration::from_secs(2);
+        let fate = fate("while :; do :; done", limit, |deadline| deadline.begun.elapsed() > limit * 3);
+        assert_eq!(fate, None);
+    }
+
+    #[test]
+    fn processes_that_spin_for_ever_are_given_up() {
+        let limit = Duration::from_secs(1);
+        let mut deadline = Deadline::after(limit);
+        deadline.used = limit * MAX_WORK_IN_LIMITS;
+        assert_eq!(deadline.verdict(limit), None);
+        deadline.used = limit * (MAX_WORK_IN_LIMITS + 1) * *SLOWNESS;
+        let verdict = deadline.verdict(limit);
+        assert!(matches!(verdict, Some(GivenUp::Spinning { .. })), "{verdict:?}");
+    }
+
+    #[test]
+    fn a_budget_ends_whatever_the_processes_do() {
+        let mut deadline = Deadline::after(Limit::Budget(Duration::ZERO));
+        assert!(matches!(deadline.over(), Some(GivenUp::Budget { .. })));
     }
 }

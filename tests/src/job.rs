@@ -10,14 +10,13 @@ use std::iter;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread::sleep;
 use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::commands::{bare, katydid};
-use crate::deadline::Deadline;
+use crate::deadline::Limit;
 use crate::places::Places;
 use crate::program::{self, Outcome, ProgramError, Running};
 use crate::server::{Server, ask};
@@ -257,18 +256,18 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     ///
-    /// [`ProgramError::TooLong`] after [`WAIT_TIMEOUT`] without either.
+    /// [`ProgramError::TooLong`] when it stood still for [`WAIT_TIMEOUT`].
     pub fn holds_itself(&mut self) -> Result<bool, ProgramError> {
         self.holds_itself_within(WAIT_TIMEOUT)
     }
 
-    /// The same of a program that may compute for longer between two points.
+    /// The same of a program that may stand still for longer between two points.
     ///
     /// # Errors
     ///
-    /// [`ProgramError::TooLong`] after `limit` without either.
-    pub fn holds_itself_within(&mut self, limit: Duration) -> Result<bool, ProgramError> {
-        let deadline = Deadline::after(limit);
+    /// [`ProgramError::TooLong`] when it stood still for `limit`.
+    pub fn holds_itself_within(&mut self, limit: impl Into<Limit>) -> Result<bool, ProgramError> {
+        let mut deadline = self.running.deadline(limit);
         loop {
             if self.view().is_some_and(|view| has_holder(&view)) {
                 return Ok(true);
@@ -276,10 +275,7 @@ impl<'a> Job<'a> {
             if self.running.has_ended()? {
                 return Ok(false);
             }
-            if deadline.is_over() {
-                return Err(self.running.too_long(limit));
-            }
-            sleep(POLL_INTERVAL);
+            self.running.wait_a_little(&mut deadline, POLL_INTERVAL)?;
         }
     }
 
@@ -328,7 +324,7 @@ impl<'a> Job<'a> {
     /// # Errors
     ///
     /// See [`ProgramError`].
-    pub fn finish(self, limit: Duration) -> Result<Outcome, ProgramError> {
+    pub fn finish(self, limit: impl Into<Limit>) -> Result<Outcome, ProgramError> {
         self.running.finish(limit)
     }
 }

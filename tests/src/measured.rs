@@ -6,12 +6,12 @@
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use crate::catalog::Variant;
+use crate::deadline::Limit;
 use crate::places::Places;
 use crate::program::{self, Outcome, ProgramError};
 use crate::way::Way;
@@ -112,8 +112,8 @@ pub struct Ground {
     pub size: Size,
     /// Folders of NVIDIA's libraries, for programs that need them.
     pub libraries: Vec<PathBuf>,
-    /// Time for one run.
-    pub limit: Duration,
+    /// Of one run.
+    pub limit: Limit,
 }
 
 impl Ground {

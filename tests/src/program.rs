@@ -1,4 +1,4 @@
-//! Running a program to its end, or to a time limit: a program that hangs is a failure, never a hang of the tests.
+//! Running a program to its end, or to a limit: a program that hangs is a failure, never a hang of the tests.
 //!
 //! Output goes to files, not to pipes, so that a process that a program left behind cannot keep the reader waiting. The
 //! files have names while the program runs: a checkpoint of the program finds them by these.
@@ -8,13 +8,13 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::{NamedTempFile, TempPath};
 
-use crate::deadline::Deadline;
+use crate::deadline::company::{Role, Started};
+use crate::deadline::{Deadline, GivenUp, Limit};
 
 /// How often an awaited process is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(3);
@@ -64,13 +64,27 @@ pub enum ProgramError {
         /// What the system said.
         source: io::Error,
     },
-    /// It did not end in time and was killed, with all processes of its group.
-    #[error("{program} had not ended after {limit:?}\n--- stdout\n{stdout}--- stderr\n{stderr}")]
+    /// It was given up and killed, with all processes of its group.
+    #[error("{program} {why}\n--- processes\n{stacks}--- stdout\n{stdout}--- stderr\n{stderr}")]
     TooLong {
         /// As it was named.
         program: String,
-        /// The limit.
-        limit: Duration,
+        /// Why.
+        why: GivenUp,
+        /// What its processes and the test's servers were doing.
+        stacks: String,
+        /// What it had said.
+        stdout: String,
+        /// What it had said.
+        stderr: String,
+    },
+    /// It ended without saying what was waited for.
+    #[error("{program} ended without saying {word:?}\n--- stdout\n{stdout}--- stderr\n{stderr}")]
+    Unsaid {
+        /// As it was named.
+        program: String,
+        /// What was waited for.
+        word: String,
         /// What it had said.
         stdout: String,
         /// What it had said.
@@ -95,6 +109,7 @@ pub struct Running {
     stderr: PathBuf,
     /// Both, if they go with this.
     _temporary: Vec<TempPath>,
+    _known: Started,
     started: Instant,
 }
 
@@ -136,7 +151,8 @@ impl Running {
         let child = command.stdin(stdin).stdout(out).stderr(err).spawn().map_err(&failed)?;
         let name = command.get_program().to_string_lossy().into_owned();
         let (stdout, stderr) = (stdout.to_owned(), stderr.to_owned());
-        Ok(Self { name, child, stdout, stderr, _temporary: Vec::new(), started: Instant::now() })
+        let known = Started::remember(child.id(), Role::Program);
+        Ok(Self { name, child, stdout, stderr, _temporary: Vec::new(), _known: known, started: Instant::now() })
     }
 
     /// Its process.
@@ -177,38 +193,51 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// [`ProgramError::TooLong`] after `limit`, or when it ended without saying the word.
-    pub fn wait_for(&mut self, word: &str, limit: Duration) -> Result<(), ProgramError> {
-        let deadline = Deadline::after(limit);
+    /// [`ProgramError::TooLong`] at `limit`, [`ProgramError::Unsaid`] when it ended without saying the word.
+    pub fn wait_for(&mut self, word: &str, limit: impl Into<Limit>) -> Result<(), ProgramError> {
+        let mut deadline = self.deadline(limit);
         loop {
-            let over = self.ended()?.is_some() || deadline.is_over();
+            let has_ended = self.ended()?.is_some();
             if self.output_so_far()?.contains(word) {
                 return Ok(());
             }
-            if over {
-                return Err(self.too_long(limit));
+            if has_ended {
+                let (program, word, [stdout, stderr]) = (self.name.clone(), word.to_owned(), self.texts());
+                return Err(ProgramError::Unsaid { program, word, stdout, stderr });
             }
-            sleep(POLL_INTERVAL);
+            self.wait_a_little(&mut deadline, POLL_INTERVAL)?;
         }
     }
 
-    /// Waits for its end, at most `limit` from now: it may have been through much already.
+    /// Waits for its end; the limit begins now: it may have been through much already.
     ///
     /// # Errors
     ///
     /// [`ProgramError::TooLong`]; the program is dead then.
-    pub fn finish(mut self, limit: Duration) -> Result<Outcome, ProgramError> {
-        let deadline = Deadline::after(limit);
+    pub fn finish(mut self, limit: impl Into<Limit>) -> Result<Outcome, ProgramError> {
+        let mut deadline = self.deadline(limit);
         loop {
             if let Some(status) = self.ended()? {
                 let (stdout, stderr) = (self.contents(&self.stdout)?, self.contents(&self.stderr)?);
                 return Ok(Outcome { status, stdout, stderr, took: self.started.elapsed() });
             }
-            if deadline.is_over() {
-                return Err(self.too_long(limit));
-            }
-            sleep(POLL_INTERVAL);
+            self.wait_a_little(&mut deadline, POLL_INTERVAL)?;
         }
+    }
+
+    /// The end of a wait for it.
+    pub(crate) fn deadline(&self, limit: impl Into<Limit>) -> Deadline {
+        Deadline::of_process(self.pid(), limit)
+    }
+
+    /// Sleeps until the next look, unless the limit is over.
+    pub(crate) fn wait_a_little(&self, deadline: &mut Deadline, interval: Duration) -> Result<(), ProgramError> {
+        let Some(why) = deadline.over() else {
+            deadline.pause(interval);
+            return Ok(());
+        };
+        let (program, stacks, [stdout, stderr]) = (self.name.clone(), deadline.stacks(), self.texts());
+        Err(ProgramError::TooLong { program, why, stacks, stdout, stderr })
     }
 
     /// Whether it has ended.
@@ -224,14 +253,10 @@ impl Running {
         self.child.try_wait().map_err(|source| ProgramError::Lost { program: self.name.clone(), source })
     }
 
-    pub(crate) fn too_long(&self, limit: Duration) -> ProgramError {
+    /// What it has written to standard output and error, as far as it can be read.
+    fn texts(&self) -> [String; 2] {
         let text = |file: &Path| self.contents(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        ProgramError::TooLong {
-            program: self.name.clone(),
-            limit,
-            stdout: text(&self.stdout).unwrap_or_default(),
-            stderr: text(&self.stderr).unwrap_or_default(),
-        }
+        [&self.stdout, &self.stderr].map(|file| text(file).unwrap_or_default())
     }
 
     fn contents(&self, file: &Path) -> Result<Vec<u8>, ProgramError> {
@@ -265,7 +290,7 @@ fn kill_group(child: &Child) {
 /// # Errors
 ///
 /// See [`ProgramError`].
-pub fn run(command: &mut Command, limit: Duration) -> Result<Outcome, ProgramError> {
+pub fn run(command: &mut Command, limit: impl Into<Limit>) -> Result<Outcome, ProgramError> {
     Running::start(command, Stdio::null())?.finish(limit)
 }
 
@@ -274,7 +299,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Outcome, ProgramErr
 /// # Errors
 ///
 /// See [`ProgramError`].
-pub fn run_into(command: &mut Command, limit: Duration, files: [&Path; 2]) -> Result<Outcome, ProgramError> {
+pub fn run_into(command: &mut Command, limit: impl Into<Limit>, files: [&Path; 2]) -> Result<Outcome, ProgramError> {
     Running::start_into(command, Stdio::null(), files)?.finish(limit)
 }
 
@@ -290,12 +315,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_hangs_is_killed_and_quoted() {
+    fn a_program_that_hangs_is_killed_and_quoted_with_what_its_processes_did() {
         let mut running =
             Running::start(Command::new("sh").args(["-c", "echo first; sleep 600"]), Stdio::null()).unwrap();
         running.wait_for("first", Duration::from_secs(60)).unwrap();
-        let error = running.finish(Duration::ZERO).unwrap_err();
-        assert!(error.to_string().contains("first"), "{error}");
+        let error = running.finish(Duration::from_millis(1)).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("first") && text.contains("stood still") && text.contains(": sleep 600\n"), "{text}");
     }
 
     #[test]
@@ -311,6 +337,13 @@ mod tests {
         let outcome = run_into(Command::new("sh").args(["-c", "echo three"]), Duration::from_secs(60), [&out, &err]);
         assert_eq!(outcome.unwrap().text(), "three\n");
         assert_eq!([&out, &err].map(|file| std::fs::read_to_string(file).unwrap()), ["three\n", ""]);
+    }
+
+    #[test]
+    fn a_program_that_ends_without_its_word_is_no_hang() {
+        let mut running = Running::start(Command::new("sh").args(["-c", "echo other"]), Stdio::null()).unwrap();
+        let error = running.wait_for("word", Duration::from_secs(60)).unwrap_err();
+        assert!(matches!(&error, ProgramError::Unsaid { stdout, .. } if stdout == "other\n"), "{error}");
     }
 
     #[test]

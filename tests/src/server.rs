@@ -7,7 +7,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,10 +14,14 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::certs::{Certs, CertsError};
-use crate::deadline::Deadline;
+use crate::deadline::company::{Role, Started};
+use crate::deadline::{Deadline, Patient};
 use crate::gate::lasting_port;
 use crate::places::Places;
 use crate::watch::{self, NeverCame, WAIT_TIMEOUT};
+
+/// How often a server is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
@@ -31,11 +34,13 @@ pub enum ServerError {
         /// What the system said.
         source: io::Error,
     },
-    /// It ended, or said nothing for too long.
-    #[error("katydid serve does not answer; it said:\n{log}")]
+    /// It ended, or said nothing and stood still.
+    #[error("katydid serve does not answer; it said:\n{log}--- processes\n{stacks}")]
     Silent {
         /// Its standard error.
         log: String,
+        /// What it was doing.
+        stacks: String,
     },
     /// There are no certificates for it.
     #[error(transparent)]
@@ -58,6 +63,7 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> ServerError {
 #[derive(Debug)]
 pub struct Server {
     child: Child,
+    _known: Started,
     folder: Arc<TempDir>,
     tcp: String,
     /// Of a server that is behind TLS too: its address, with the certificates of a program that it lets in.
@@ -159,13 +165,14 @@ impl Server {
         command.arg("--module-cache").arg(images(folder.path()));
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map_err(system("start"))?;
-        let mut server = Self { child, folder, tcp: String::new(), tls: None };
+        let known = Started::remember(child.id(), Role::Server);
+        let mut server = Self { child, _known: known, folder, tcp: String::new(), tls: None };
         server.tcp = server.wait_until_it_answers()?;
         Ok(server)
     }
 
     fn wait_until_it_answers(&mut self) -> Result<String, ServerError> {
-        let deadline = Deadline::after(WAIT_TIMEOUT);
+        let mut deadline = Deadline::of_process(self.pid(), WAIT_TIMEOUT);
         loop {
             if let Ok(view) = self.admin("/v1/server")
                 && let Some(tcp) = address_of(&view, "tcp://")
@@ -173,9 +180,9 @@ impl Server {
                 return Ok(tcp);
             }
             if deadline.is_over() || self.child.try_wait().map_err(system("wait"))?.is_some() {
-                return Err(ServerError::Silent { log: self.log() });
+                return Err(ServerError::Silent { log: self.log(), stacks: deadline.stacks() });
             }
-            sleep(Duration::from_millis(10));
+            deadline.pause(POLL_INTERVAL);
         }
     }
 
@@ -234,20 +241,21 @@ impl Server {
         sessions.ok_or_else(|| ServerError::Nonsense { request: "/v1/sessions".to_owned(), answer: view.to_string() })
     }
 
-    /// Ends it as an operator does; whether it ended by itself within [`WAIT_TIMEOUT`].
+    /// Ends it as an operator does; whether it ended by itself. What it was doing otherwise is on standard error.
     ///
     /// # Errors
     ///
     /// [`ServerError::System`] when it cannot be waited for.
     pub fn stop(&mut self) -> Result<bool, ServerError> {
         self.signal(Signal::TERM);
-        let deadline = Deadline::after(WAIT_TIMEOUT);
+        let mut deadline = Deadline::of_process(self.pid(), WAIT_TIMEOUT);
         while !deadline.is_over() {
             if self.child.try_wait().map_err(system("wait"))?.is_some() {
                 return Ok(true);
             }
-            sleep(Duration::from_millis(5));
+            deadline.pause(POLL_INTERVAL);
         }
+        eprintln!("katydid serve does not end; its processes:\n{}", deadline.stacks());
         Ok(false)
     }
 
@@ -289,8 +297,8 @@ impl Drop for Server {
 ///
 /// [`ServerError::System`] when nothing listens, [`ServerError::Nonsense`] for anything but JSON.
 pub fn ask(socket: &Path, method: &str, path: &str) -> Result<Value, ServerError> {
-    let mut connection = UnixStream::connect(socket).map_err(system("reach the socket"))?;
-    connection.set_read_timeout(Some(WAIT_TIMEOUT)).map_err(system("set a time limit"))?;
+    let connection = UnixStream::connect(socket).map_err(system("reach the socket"))?;
+    let mut connection = Patient::new(connection, WAIT_TIMEOUT).map_err(system("set a time limit"))?;
     let request = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
     connection.write_all(request.as_bytes()).map_err(system("ask the socket"))?;
     let mut answer = String::new();

@@ -1,43 +1,47 @@
 //! What the system says of a process: whether it lives, what it used, what it holds. And waiting for a state.
 //!
-//! Waits have a limit that only a hang reaches; how long something took never decides a test.
+//! Waits have a limit that only a hang reaches ([`Deadline`]); how long something took never decides a test.
 
 use std::fs;
 use std::process::Command;
-use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, GivenUp};
 use crate::places::Places;
 
-/// Long enough for anything that happens by itself, on an idle machine ([`Deadline`]).
+/// So long may the processes of a test stand still: longer than anything that they wait for on purpose.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// How often a state is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A state that did not come.
 #[derive(Debug, thiserror::Error)]
-#[error("not after {limit:?}: {what}")]
+#[error("{what}: not so, and the processes {why}\n--- processes\n{stacks}")]
 pub struct NeverCame {
     /// The state.
     pub what: String,
-    /// How long it was waited for.
-    pub limit: Duration,
+    /// Why it is not waited for any more.
+    pub why: GivenUp,
+    /// What the processes of the test were doing.
+    pub stacks: String,
 }
 
 /// Waits until `state` holds.
 ///
 /// # Errors
 ///
-/// [`NeverCame`] after [`WAIT_TIMEOUT`].
+/// [`NeverCame`] when the test's processes stood still for [`WAIT_TIMEOUT`].
 pub fn until(what: &str, mut state: impl FnMut() -> bool) -> Result<(), NeverCame> {
-    let deadline = Deadline::after(WAIT_TIMEOUT);
+    let mut deadline = Deadline::after(WAIT_TIMEOUT);
     while !state() {
-        if deadline.is_over() {
-            return Err(NeverCame { what: what.to_owned(), limit: WAIT_TIMEOUT });
+        if let Some(why) = deadline.over() {
+            return Err(NeverCame { what: what.to_owned(), why, stacks: deadline.stacks() });
         }
-        sleep(Duration::from_millis(5));
+        deadline.pause(POLL_INTERVAL);
     }
     Ok(())
 }
@@ -111,22 +115,6 @@ pub fn tree(pid: u32) -> Vec<u32> {
         next += 1;
     }
     found
-}
-
-/// What each thread of a process and of everything below it does, a line each: for the message of a test that waited in vain.
-pub fn doings(pid: u32) -> String {
-    let read = |path: String| fs::read_to_string(path).unwrap_or_default();
-    let mut lines = String::new();
-    for pid in tree(pid) {
-        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-            let task = task.path().display().to_string();
-            let stat = read(format!("{task}/stat"));
-            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?');
-            let (name, place) = (read(format!("{task}/comm")), read(format!("{task}/wchan")));
-            lines += &format!("{task} {} {state} {place}\n", name.trim());
-        }
-    }
-    lines
 }
 
 /// Kills a process at once; one that is gone needs no killing.

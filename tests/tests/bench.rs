@@ -2,18 +2,16 @@
 //! the same of programs that are measured.
 
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use katydid_tests::measured::{Ground, PROGRAMS, Size};
 use katydid_tests::places::Places;
 use katydid_tests::program;
 use katydid_tests::server::Server;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 use serde_json::Value;
 
-/// It takes ten seconds on two cores that have nothing else to do.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(900);
 /// What a quick run leaves out.
 const LEFT_OUT: [&str; 5] = ["256m", "1g", "objects", "sessions_64", "plain"];
 /// What is said of these where the rest has taken too long, as on a busy machine.
@@ -62,7 +60,7 @@ fn programs_that_are_measured_tell_of_their_copies() -> Result<()> {
     let places = Places::of_this_test()?;
     let server = Server::start(&places, "soft", &[])?;
     let direct = Way::Direct { name: "soft", folder: Some(places.soft()) };
-    let ground = Ground { places, size: Size::Small, libraries: Vec::new(), limit: WAIT_TIMEOUT };
+    let ground = Ground { places, size: Size::Small, libraries: Vec::new(), limit: WAIT_TIMEOUT.into() };
     for program in PROGRAMS.into_iter().filter(|program| !program.needs_gpu) {
         let natively = ground.run(&direct, program)?;
         ensure!(natively.work > 0.0 && natively.bytes_in > 0 && natively.bytes_out > 0, "{natively:?}");

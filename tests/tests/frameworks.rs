@@ -2,17 +2,14 @@
 //! directly, and through Katydid over shared memory, a unix socket and TCP, with equal results.
 
 use std::cell::RefCell;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use katydid_tests::frameworks::trial::Stage;
 use katydid_tests::frameworks::{Item, Verdict, items, python, toolkit};
 use katydid_tests::places::Places;
 use katydid_tests::server::Server;
+use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
-
-/// Far more than an item takes, on a busy machine too.
-const LIMIT: Duration = Duration::from_secs(240);
 
 #[test]
 fn items_of_nvidias_own_python_say_the_same_on_every_way() -> Result<()> {
@@ -46,11 +43,10 @@ fn items_say_the_same(family: &str) -> Result<()> {
     let driver = "soft".to_owned();
     let is_wanted = |item: &Item| item.is_soft && !item.is_suite() && item.is_among(&[family.to_owned()]);
     for mut item in items()?.into_iter().filter(is_wanted) {
-        item.seconds = LIMIT.as_secs();
-        let deadline = Instant::now() + LIMIT * 5;
+        item.seconds = WAIT_TIMEOUT.as_secs();
         let (places, python, native, ways) = (places.clone(), python.clone(), native.clone(), ways.clone());
         let (driver, variables) = (driver.clone(), variables.clone());
-        let stage = Stage { places, python, native, ways, driver, variables, deadline };
+        let stage = Stage { places, python, native, ways, driver, variables, deadline: None };
         let told = RefCell::new(Vec::new());
         stage.run(&item, &|result| told.borrow_mut().push(result));
         let told = told.into_inner();

@@ -17,6 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use katydid_fatbin::Image;
 use katydid_tests::catalog::Variant;
+use katydid_tests::deadline::Patient;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Running};
 use katydid_tests::server::Server;
@@ -38,7 +39,7 @@ use katydid_wire::message::{
 use katydid_wire::ranges;
 use random::Random;
 
-use crate::peer::Socket;
+use crate::peer::Connection;
 
 /// A server with a session that must outlive what the test does.
 struct Target {
@@ -58,7 +59,7 @@ impl Target {
     }
 
     /// A connection on each kind of socket.
-    fn connections(&self) -> Result<[Box<dyn Socket>; 2]> {
+    fn connections(&self) -> Result<[Box<dyn Connection>; 2]> {
         Ok([peer::connect(self.server.tcp())?, peer::connect(&self.server.unix())?])
     }
 
@@ -80,7 +81,7 @@ fn hello() -> Hello {
 }
 
 /// One whole handshake message.
-fn message(socket: &mut dyn Socket) -> Result<(MessageKind, Vec<u8>)> {
+fn message(socket: &mut dyn Connection) -> Result<(MessageKind, Vec<u8>)> {
     let mut bytes = vec![0; PREFIX];
     socket.read_exact(&mut bytes)?;
     let prefix = Prefix::decode(bytes[..].try_into()?)?;
@@ -90,7 +91,7 @@ fn message(socket: &mut dyn Socket) -> Result<(MessageKind, Vec<u8>)> {
 }
 
 /// Opens a session as a shim does.
-fn session(socket: &mut dyn Socket) -> Result<Ready> {
+fn session(socket: &mut dyn Connection) -> Result<Ready> {
     socket.write_all(&hello().encode(&peer::build())?)?;
     let (kind, bytes) = message(socket)?;
     match kind {
@@ -101,7 +102,7 @@ fn session(socket: &mut dyn Socket) -> Result<Ready> {
 }
 
 /// Sends what may already find the other side gone.
-fn send(socket: &mut dyn Socket, bytes: &[u8]) -> Result<()> {
+fn send(socket: &mut dyn Connection, bytes: &[u8]) -> Result<()> {
     match socket.write_all(bytes) {
         Err(error) if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
             Err(error).context("cannot send")
@@ -111,7 +112,7 @@ fn send(socket: &mut dyn Socket, bytes: &[u8]) -> Result<()> {
 }
 
 /// The other side closes; what it says before is given back.
-fn closes(socket: &mut dyn Socket) -> Result<Vec<u8>> {
+fn closes(socket: &mut dyn Connection) -> Result<Vec<u8>> {
     let mut said = Vec::new();
     match socket.read_to_end(&mut said) {
         Ok(_) => Ok(said),
@@ -148,7 +149,7 @@ fn frame(opcode: u16, wants_reply: bool, payload: &[u8]) -> Result<Vec<u8>> {
 
 /// A program that keeps to the protocol until it breaks it.
 struct Program {
-    socket: TcpStream,
+    socket: Patient<TcpStream>,
     sequence: u64,
     context: u32,
     /// Where its device memory and its pinned memory begin.
@@ -160,8 +161,7 @@ impl Program {
     /// With a context, and `size` bytes of registered pinned memory.
     fn with_pinned(target: &Target, size: u64) -> Result<Self> {
         let address = target.server.tcp().strip_prefix("tcp://").context("no TCP address")?;
-        let mut socket = TcpStream::connect(address)?;
-        socket.set_read_timeout(Some(WAIT_TIMEOUT))?;
+        let mut socket = Patient::new(TcpStream::connect(address)?, WAIT_TIMEOUT)?;
         let ready = session(&mut socket)?;
         let base = |kind| ready.arenas.iter().find(|range| range.kind == kind).map(|range| range.base);
         let (device, pinned) = (base(ArenaKind::DEVICE), base(ArenaKind::PINNED));
@@ -448,8 +448,9 @@ fn made_up_messages_end_sessions_and_their_workers_by_no_fault() -> Result<()> {
         program.call(&kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] })?;
         program.call(&kdModuleFunction { function: 1, module: 1, name: b"k" })?;
         // Replies are read and dropped; a worker that waits for this program as it waits for the worker is given up.
-        let (mut replies, socket) = (program.socket.try_clone()?, program.socket.try_clone()?);
-        program.socket.set_write_timeout(Some(GIVEN_UP))?;
+        let socket = program.socket.socket().try_clone()?;
+        let mut replies = Patient::new(socket.try_clone()?, WAIT_TIMEOUT)?;
+        socket.set_write_timeout(Some(GIVEN_UP))?;
         let reader = thread::spawn(move || io::copy(&mut replies, &mut io::sink()));
         for thread in (1..=FRAMES as u32).map(|frame| frame * 7 % 40 + 1) {
             let message = made_up(&mut random, &program);

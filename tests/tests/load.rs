@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
+use katydid_tests::deadline::Patient;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Running};
 use katydid_tests::server::{Server, ask};
@@ -101,7 +102,7 @@ fn held(server: &Server) -> (usize, usize) {
 }
 
 /// A visit of the session with this key that says as much as a hello can, and then waits.
-fn long_visit(address: &str, key: SessionKey) -> Result<Box<dyn peer::Socket>> {
+fn long_visit(address: &str, key: SessionKey) -> Result<Box<dyn peer::Connection>> {
     let mut hello = peer::hello(SessionKind::CUDA, Claim { role: Role::COMPANION, key, frames: 0 });
     (hello.program, hello.name) = ("a".repeat(4096), "b".repeat(4096));
     let mut socket = peer::connect(address)?;
@@ -275,8 +276,7 @@ fn silent_connections_cost_no_threads_and_few_descriptors() -> Result<()> {
 
 /// A request that announces more than there is memory.
 fn huge(socket: &Path, path: &str) -> Result<String> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
+    let mut stream = Patient::new(UnixStream::connect(socket)?, WAIT_TIMEOUT)?;
     let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
     stream.write_all(head.as_bytes())?;
     let mut answer = String::new();

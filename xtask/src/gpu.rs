@@ -21,10 +21,11 @@ use std::io::ErrorKind;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App, Variant};
+use katydid_tests::deadline::Limit;
 use katydid_tests::opencl as programs;
 use katydid_tests::places::Places;
 use katydid_tests::program::{self, Outcome, ProgramError};
@@ -44,11 +45,11 @@ use frameworks::WayName;
 /// Ways on which programs are tried, unless others are named.
 const WAYS: [WayName; 4] = [WayName::Native, WayName::Private, WayName::Shm, WayName::Tcp];
 /// A program that takes longer on a GPU hangs.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
 /// Time for `katydid bench`.
-const BENCH_LIMIT: Duration = Duration::from_secs(240);
+const BENCH_LIMIT: Limit = Limit::Budget(Duration::from_secs(240));
 /// Time for a binary of tests.
-const TESTS_LIMIT: Duration = Duration::from_secs(240);
+const TESTS_LIMIT: Limit = Limit::Budget(Duration::from_secs(240));
 /// Tests of the whole system that mean something on a real GPU too.
 const TESTS: [&str; 3] = ["faults", "hostile", "opencl"];
 /// Those of the part `checkpoint`.
@@ -350,13 +351,14 @@ fn run_all(folder: &Path, report: &Path) -> Result<ExitCode> {
 }
 
 fn try_one(places: &Places, way: &Way, app: &App, variant: Variant) -> Run {
+    let begun = Instant::now();
     let outcome = program::run(&mut way.command(places, &places.program(&app.name, variant)), LIMIT);
     let (milliseconds, fault) = match outcome {
         Ok(outcome) => {
             let fault = judge(places, &app.name, &outcome).err().map(|fault| fault.to_string());
             (outcome.took.as_millis(), fault)
         }
-        Err(error) => (LIMIT.as_millis(), Some(error.to_string())),
+        Err(error) => (begun.elapsed().as_millis(), Some(error.to_string())),
     };
     let verdict = fault.as_ref().map_or("ok".to_owned(), |fault| format!("FAILED: {fault}"));
     line(&format!("{way}::{variant}::{} ({milliseconds} ms) ... {verdict}", app.name));
@@ -364,12 +366,12 @@ fn try_one(places: &Places, way: &Way, app: &App, variant: Variant) -> Run {
 }
 
 /// A run of our own tool that must end well.
-fn katydid(places: &Places, arguments: &[&str], limit: Duration) -> Result<Outcome> {
+fn katydid(places: &Places, arguments: &[&str], limit: Limit) -> Result<Outcome> {
     succeeds(Command::new(places.katydid()).args(arguments), limit)
 }
 
 /// One binary of tests, on the GPU; what it says lies in the report.
-fn tests_of_the_system(folder: &Path, report: &Path, name: &str, limit: Duration) -> Result<Outcome> {
+fn tests_of_the_system(folder: &Path, report: &Path, name: &str, limit: Limit) -> Result<Outcome> {
     let mut command = steps::tests(folder, name);
     command.arg("--test-threads=2");
     succeeds_into(&mut command, limit, report, name)
@@ -383,12 +385,12 @@ fn forms(folder: &Path, report: &Path) -> Result<Outcome> {
 }
 
 /// Runs a command that must end well; shows what it said when it does not.
-fn succeeds(command: &mut Command, limit: Duration) -> Result<Outcome> {
+fn succeeds(command: &mut Command, limit: Limit) -> Result<Outcome> {
     judged(command, |command| program::run(command, limit))
 }
 
 /// The same; what it says lies in the report as it comes, under `name`.
-fn succeeds_into(command: &mut Command, limit: Duration, report: &Path, name: &str) -> Result<Outcome> {
+fn succeeds_into(command: &mut Command, limit: Limit, report: &Path, name: &str) -> Result<Outcome> {
     let [out, err] = ["txt", "err"].map(|end| report.join(format!("{name}.{end}")));
     judged(command, |command| program::run_into(command, limit, [&out, &err]))
 }

@@ -14,6 +14,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::Variant;
+use katydid_tests::program;
+use katydid_tests::watch::WAIT_TIMEOUT;
 
 use crate::fetch::criu::{clear, configure};
 use crate::fetch::opencl::SOURCES;
@@ -60,8 +62,6 @@ const MACHINE: &str =
     "-accel tcg -cpu max -smp 2 -m 2048 -nodefaults -no-user-config -display none -no-reboot -serial stdio";
 /// What its kernel is told: where to speak, and to end when something is wrong with it.
 const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 quiet";
-/// Seconds that all may take; it takes some eighty on an idle machine, and a minute more with measurements.
-const LIMIT: &str = "600";
 /// What the machine says at the end if all was well.
 const WELL: &str = "vsock: ok";
 
@@ -198,8 +198,7 @@ fn pack(busybox: &Path, folder: &Path, image: &Path) -> Result<()> {
 fn start(root: &Path, image: &Path) -> Result<String> {
     let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|folder| root.join(folder));
     let libraries = std::env::join_paths(libraries).context("the target folder has a colon in its name")?;
-    let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", LIMIT]).arg(root.join("lib64/ld-linux-x86-64.so.2"));
+    let mut command = Command::new(root.join("lib64/ld-linux-x86-64.so.2"));
     command.arg("--library-path").arg(libraries).arg(root.join("usr/bin/qemu-system-x86_64"));
     // It looks for them where its executable is, which is the loader.
     command.env("QEMU_MODULE_DIR", root.join("usr/lib/x86_64-linux-gnu/qemu"));
@@ -207,5 +206,9 @@ fn start(root: &Path, image: &Path) -> Result<String> {
         command.arg("-L").arg(root.join(folder));
     }
     command.args(MACHINE.split(' ')).args(["-append", KERNEL_OPTIONS]);
-    shell::read(command.arg("-kernel").arg(root.join(KERNEL)).arg("-initrd").arg(image))
+    let outcome = program::run(command.arg("-kernel").arg(root.join(KERNEL)).arg("-initrd").arg(image), WAIT_TIMEOUT)?;
+    if !outcome.status.success() {
+        bail!("the machine: {}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
+    }
+    Ok(outcome.text())
 }

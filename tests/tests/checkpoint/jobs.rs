@@ -11,6 +11,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::Variant;
+use katydid_tests::deadline::Patient;
 use katydid_tests::job::{Job, Plan};
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{Running, run};
@@ -689,8 +690,7 @@ fn killed_criu_at(places: &Places, way: &str, file: &str, options: &[&str]) -> R
 
 /// Says `request` on a job's control socket, and hears everything to the end.
 pub(crate) fn exchange(socket: &Path, request: &str) -> Result<String> {
-    let mut connection = UnixStream::connect(socket)?;
-    connection.set_read_timeout(Some(LIMIT))?;
+    let mut connection = Patient::new(UnixStream::connect(socket)?, LIMIT)?;
     connection.write_all(request.as_bytes())?;
     let mut answer = String::new();
     connection.read_to_string(&mut answer)?;

@@ -12,7 +12,6 @@ use katydid_tests::opencl::{RANDOM, is_pocl};
 use katydid_tests::places::{PACK_VARIABLE, Places, driver_under_test};
 use katydid_tests::program::Outcome;
 use katydid_tests::trial;
-use katydid_tests::watch::doings;
 use katydid_tests::way::Way;
 use libtest_mimic::{Failed, Trial};
 
@@ -446,8 +445,7 @@ impl<'a> Run<'a> {
 /// What is known of a checkpoint that does not end.
 fn whereabouts(stage: &Stage, job: &Job<'_>) -> String {
     let (view, errors) = (job.view().unwrap_or_default(), job.errors_so_far().unwrap_or_default());
-    let (ours, theirs) = (doings(job.pid()), doings(stage.server.pid()));
-    format!("a checkpoint: {view}\n--- the job\n{errors}{ours}--- the server\n{}{theirs}", stage.server.log())
+    format!("a checkpoint: {view}\n--- the job\n{errors}--- the server\n{}", stage.server.log())
 }
 
 /// Where a checkpoint of a stage is restored: with which server.

@@ -4,25 +4,23 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
+use katydid_tests::deadline::Patient;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LINK_TIMEOUT, LinkKind, SessionKind};
 
-/// A connected socket of any family.
-pub(crate) trait Socket: Read + Write + Send {}
-impl<T: Read + Write + Send> Socket for T {}
+/// A connection over any family of sockets.
+pub(crate) trait Connection: Read + Write + Send {}
+impl<T: Read + Write + Send> Connection for T {}
 
 /// A connection to `unix:PATH`, or to the TCP port of any other address.
-pub(crate) fn connect(address: &str) -> io::Result<Box<dyn Socket>> {
+pub(crate) fn connect(address: &str) -> io::Result<Box<dyn Connection>> {
     if let Some(path) = address.strip_prefix("unix:") {
-        let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
-        return Ok(Box::new(stream));
+        return Ok(Box::new(Patient::new(UnixStream::connect(path)?, WAIT_TIMEOUT)?));
     }
     let (_, place) = address.split_once("://").ok_or(io::ErrorKind::InvalidInput)?;
     let stream = TcpStream::connect(place.split('?').next().unwrap_or_default())?;
-    stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
-    Ok(Box::new(stream))
+    Ok(Box::new(Patient::new(stream, WAIT_TIMEOUT)?))
 }
 
 /// This build, which a server lets in.

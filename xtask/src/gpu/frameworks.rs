@@ -124,7 +124,7 @@ fn run(
     variables: Vec<(String, String)>,
     options: &Options,
 ) -> Result<ExitCode> {
-    let deadline = Instant::now() + Duration::from_secs(options.within);
+    let deadline = Some(Instant::now() + Duration::from_secs(options.within));
     let is_soft = options.is_soft();
     let wanted = |item: &Item| item.is_among(&options.only) && (item.is_soft || !is_soft);
     let items: Vec<Item> = frameworks::items()?.into_iter().filter(wanted).collect();

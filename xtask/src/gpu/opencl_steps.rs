@@ -19,6 +19,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use katydid_tests::deadline::Limit;
 use katydid_tests::job::{self, Home, Job};
 use katydid_tests::opencl as programs;
 use katydid_tests::places::Places;
@@ -54,8 +55,8 @@ const STEPS: [Step; 8] = [
 pub(crate) const PLAN: Plan = Plan { steps: &STEPS, all: ALL };
 
 /// Limits of steps that are functions.
-const BENCH_LIMIT: Duration = Duration::from_secs(80);
-const PROGRAMS_LIMIT: Duration = Duration::from_secs(240);
+const BENCH_LIMIT: Limit = Limit::Budget(Duration::from_secs(80));
+const PROGRAMS_LIMIT: Limit = Limit::Budget(Duration::from_secs(240));
 /// Programs of other people, those first which take least.
 const PROGRAMS: [&str; 14] = [
     "clinfo",
@@ -81,7 +82,7 @@ const ARRAY_TESTS: [(&str, usize); 2] = [("test_array", 11), ("test_algorithm", 
 /// Seconds for one of them: all ways at once, or for each way of a part.
 const PROGRAM_LIMIT: &str = "110";
 /// Of one command about a job.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
 /// The program that is checkpointed and moved: MiB, steps, milliseconds between two.
 const PROGRAM: &str = "kept_large";
 const LARGE: [&str; 3] = ["1024", "400", "20"];
@@ -141,7 +142,7 @@ fn on_all_ways(folder: &Path, report: &Path, step: &str, names: &[impl AsRef<OsS
     script.arg(folder.join("run.sh")).arg(&folder).args(names);
     script.env("OPENCL", places.opencl()).env("VENDORS", programs::vendors(places));
     script.env("KATYDID", places.katydid()).env("DRIVER", steps::driver());
-    script.env("LIMIT", PROGRAM_LIMIT);
+    script.env("BUDGET", PROGRAM_LIMIT);
     if !programs::is_pocl(places) {
         script.env("TOGETHER", "1");
     }

@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use katydid_tests::deadline::Limit;
 use katydid_tests::places::{DRIVER_VARIABLE, PACK_VARIABLE, Places};
 use katydid_tests::program::{self, ProgramError};
 use serde_json::json;
@@ -108,14 +109,15 @@ fn start(mut command: Command, report: &Path, one: &Step, time: u32, left: Durat
     command.args(one.arguments.split(' ').filter(|word| !word.is_empty()));
     let name = if time == 0 { one.name.to_owned() } else { format!("{}-{}", one.name, time + 1) };
     let [out, err] = ["out", "err"].map(|end| report.join(format!("{name}.{end}")));
-    let outcome = program::run_into(&mut command, Duration::from_secs(one.seconds).min(left), [&out, &err]);
+    let outcome =
+        program::run_into(&mut command, Limit::Budget(Duration::from_secs(one.seconds).min(left)), [&out, &err]);
     if matches!(one.tool, Tool::Tests(_)) {
         tell_verdicts(&fs::read_to_string(out).unwrap_or_default());
     }
     match outcome {
         Ok(outcome) if outcome.status.success() => Ok(()),
         Ok(outcome) => bail!("{}", outcome.ending()),
-        Err(ProgramError::TooLong { limit, .. }) => bail!("it had not ended after {limit:?}"),
+        Err(ProgramError::TooLong { why, .. }) => bail!("it {why}"),
         Err(error) => Err(error.into()),
     }
 }

@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use katydid_tests::deadline::Limit;
 use katydid_tests::measured::{Ground, NotMeasured, PROGRAMS, Program, Size, Told, median};
 use katydid_tests::places::Places;
 use katydid_tests::server::Server;
@@ -29,7 +30,7 @@ const ALL: Duration = Duration::from_secs(210);
 /// More rounds than this change no median by much.
 const MOST_ROUNDS: usize = 5;
 /// A program that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
 /// Asks a Python where its wheels have NVIDIA's libraries.
 const WHEELS: &str =
     "import glob, sysconfig; print('\\n'.join(glob.glob(sysconfig.get_paths()['purelib'] + '/nvidia/*/lib')))";

@@ -1,0 +1,243 @@
+//! The processes that a test waits for: its programs, its servers, and everything below them; and what they use.
+//!
+//! Tests run side by side, each in a thread of its own. What a thread started is remembered with it, so that a hang in one
+//! test is not hidden by the work of another.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+/// What a process is to the test that started it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Program,
+    /// Threads of a test that started none use those of others.
+    Server,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    pid: u32,
+    role: Role,
+    thread: ThreadId,
+}
+
+static STARTED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+/// A process that a test started; forgotten when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Started(Entry);
+
+impl Started {
+    pub(crate) fn remember(pid: u32, role: Role) -> Self {
+        let entry = Entry { pid, role, thread: thread::current().id() };
+        STARTED.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        Self(entry)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        STARTED.lock().unwrap_or_else(PoisonError::into_inner).retain(|entry| *entry != self.0);
+    }
+}
+
+/// Processes that a thread started: its programs and servers, and all servers where it has none.
+fn roots_of(thread: ThreadId) -> Vec<u32> {
+    let started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let has_server = started.iter().any(|entry| entry.thread == thread && entry.role == Role::Server);
+    let is_root = |entry: &&Entry| entry.thread == thread || (entry.role == Role::Server && !has_server);
+    started.iter().filter(is_root).map(|entry| entry.pid).collect()
+}
+
+/// What processes used between two looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Use {
+    pub(crate) processor: Duration,
+    /// Time in which threads wanted a processor and got none.
+    pub(crate) delayed: Duration,
+    /// Read and written.
+    pub(crate) bytes: u64,
+}
+
+/// The processes of a wait.
+#[derive(Debug)]
+pub(crate) struct Company {
+    thread: ThreadId,
+    further: Option<u32>,
+    /// Sums of each process at the last look.
+    seen: HashMap<u32, Use>,
+}
+
+impl Company {
+    pub(crate) fn of_this_thread() -> Self {
+        Self::new(None)
+    }
+
+    /// And one more process, whichever thread started it.
+    pub(crate) fn with(pid: u32) -> Self {
+        Self::new(Some(pid))
+    }
+
+    fn new(further: Option<u32>) -> Self {
+        let mut company = Self { thread: thread::current().id(), further, seen: HashMap::new() };
+        // What they used before does not count.
+        let _ = company.used();
+        company
+    }
+
+    /// All processes now.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let roots: Vec<u32> = self.further.into_iter().chain(roots_of(self.thread)).collect();
+        members(&roots, &relations())
+    }
+
+    /// What they used since the last look. One that is new counts with all it has used.
+    pub(crate) fn used(&mut self) -> Use {
+        let now: HashMap<u32, Use> = self.processes().into_iter().map(|pid| (pid, sums(pid))).collect();
+        let mut all = Use::default();
+        for (pid, sum) in &now {
+            let before = self.seen.get(pid).copied().unwrap_or_default();
+            all.processor += sum.processor.saturating_sub(before.processor);
+            // Threads that ended take theirs along.
+            all.delayed += sum.delayed.saturating_sub(before.delayed);
+            all.bytes += sum.bytes.saturating_sub(before.bytes);
+        }
+        self.seen = now;
+        all
+    }
+}
+
+/// A process as others are related to it.
+struct Relation {
+    pid: u32,
+    parent: u32,
+    group: u32,
+    session: u32,
+}
+
+fn relations() -> Vec<Relation> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid| {
+        let fields = stat(pid)?;
+        let number = |index: usize| fields.get(index).and_then(|field| field.parse().ok());
+        Some(Relation { pid, parent: number(1)?, group: number(2)?, session: number(3)? })
+    })
+    .collect()
+}
+
+/// `roots` and everything below them, also what was left behind in a group or a session that one of them leads.
+fn members(roots: &[u32], all: &[Relation]) -> Vec<u32> {
+    let mut known: HashSet<u32> = roots.iter().copied().collect();
+    let mut found: Vec<u32> = all.iter().map(|it| it.pid).filter(|pid| known.contains(pid)).collect();
+    loop {
+        let belongs = |it: &&Relation| [it.parent, it.group, it.session].iter().any(|pid| known.contains(pid));
+        let new: Vec<u32> = all.iter().filter(|it| !known.contains(&it.pid)).filter(belongs).map(|it| it.pid).collect();
+        if new.is_empty() {
+            return found;
+        }
+        known.extend(&new);
+        found.extend(new);
+    }
+}
+
+/// The fields of `/proc/PID/stat` behind the name, which may contain anything: the state is the first.
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(") ")?.1.split_whitespace().map(str::to_owned).collect())
+}
+
+/// What a process has used since it began, with its children that ended. A part that cannot be read is nothing.
+fn sums(pid: u32) -> Use {
+    const TICK: Duration = Duration::from_millis(10);
+    let fields = stat(pid).unwrap_or_default();
+    // User and system time, its own and of children that were waited for: fields 14 to 17 of the whole line.
+    let ticks = (11..15).filter_map(|index| fields.get(index)?.parse::<u32>().ok()).fold(0, u32::saturating_add);
+    Use { processor: TICK * ticks, delayed: delayed(pid), bytes: moved(pid) }
+}
+
+fn delayed(pid: u32) -> Duration {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok());
+    let nanos = texts.filter_map(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
+    Duration::from_nanos(nanos.fold(0, u64::saturating_add))
+}
+
+fn moved(pid: u32) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let moved = io.lines().filter_map(|line| line.strip_prefix("rchar: ").or_else(|| line.strip_prefix("wchar: ")));
+    moved.filter_map(|number| number.parse::<u64>().ok()).fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::program::Running;
+    use crate::watch::until;
+
+    fn relation([pid, parent, group, session]: [u32; 4]) -> Relation {
+        Relation { pid, parent, group, session }
+    }
+
+    #[test]
+    fn what_is_below_a_process_or_was_left_in_its_group_belongs_to_it() {
+        let all = [
+            [2, 1, 2, 2],
+            [3, 2, 3, 2],
+            [4, 3, 4, 4],
+            // An orphan of the group, one of the session, and strangers.
+            [5, 1, 2, 1],
+            [6, 1, 6, 2],
+            [7, 1, 1, 1],
+            [8, 7, 8, 8],
+        ]
+        .map(relation);
+        let mut found = members(&[2], &all);
+        found.sort_unstable();
+        assert_eq!(found, [2, 3, 4, 5, 6]);
+        assert_eq!(members(&[99], &all), [0; 0]);
+    }
+
+    #[test]
+    fn a_thread_has_what_it_started_and_the_servers_of_others_only_without_its_own() {
+        let here = thread::current().id();
+        let server = Started::remember(u32::MAX - 1, Role::Server);
+        let elsewhere = thread::spawn(|| {
+            let program = Started::remember(u32::MAX - 2, Role::Program);
+            let roots = roots_of(thread::current().id());
+            assert!(roots.contains(&(u32::MAX - 2)) && roots.contains(&(u32::MAX - 1)), "{roots:?}");
+            program
+        });
+        let program = elsewhere.join().unwrap();
+        assert_eq!(roots_of(here), [u32::MAX - 1]);
+        drop((server, program));
+        assert!(!roots_of(here).contains(&(u32::MAX - 1)));
+    }
+
+    #[test]
+    fn the_work_of_a_child_and_the_bytes_that_it_moves_count() {
+        let script = "echo ready; read x; head -c 9000000 /dev/zero | cat >/dev/null; sleep 600";
+        let mut running = Running::start(Command::new("sh").args(["-c", script]), Stdio::piped()).unwrap();
+        running.wait_for("ready", Duration::from_secs(60)).unwrap();
+        let mut company = Company::with(running.pid());
+        running.close_input();
+        let mut bytes = 0;
+        until("the bytes were moved", || {
+            bytes += company.used().bytes;
+            company.processes().len() == 2 && bytes > 0
+        })
+        .unwrap();
+        let spins = Running::start(Command::new("sh").args(["-c", "while :; do :; done"]), Stdio::null()).unwrap();
+        let (mut company, mut worked) = (Company::with(spins.pid()), Duration::ZERO);
+        until("processor time was used", || {
+            worked += company.used().processor;
+            worked > Duration::from_millis(50)
+        })
+        .unwrap();
+    }
+}

@@ -1,0 +1,113 @@
+//! A socket whose peer may take its time, as long as it does not stand still.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use super::{Deadline, Limit};
+
+/// How often a silent peer is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Sockets of which a read can end without bytes.
+pub trait Socket: Read + Write + Send {
+    /// As the standard library's sockets have it.
+    ///
+    /// # Errors
+    ///
+    /// What the system said.
+    fn limit_reads(&self, limit: Duration) -> io::Result<()>;
+}
+
+impl Socket for UnixStream {
+    fn limit_reads(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))
+    }
+}
+
+impl Socket for TcpStream {
+    fn limit_reads(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))
+    }
+}
+
+/// A connection whose reads wait as long as the test's processes do not stand still for a limit.
+#[derive(Debug)]
+pub struct Patient<S> {
+    socket: S,
+    limit: Limit,
+}
+
+impl<S: Socket> Patient<S> {
+    /// Reads from `socket` within `limit` from now on.
+    ///
+    /// # Errors
+    ///
+    /// What the system said.
+    pub fn new(socket: S, limit: impl Into<Limit>) -> io::Result<Self> {
+        socket.limit_reads(LOOK_INTERVAL)?;
+        Ok(Self { socket, limit: limit.into() })
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &S {
+        &self.socket
+    }
+}
+
+impl<S: Socket> Read for Patient<S> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        // Made by the first read that finds nothing: most find something.
+        let mut deadline = None;
+        loop {
+            match self.socket.read(bytes) {
+                Err(error) if is_silence(&error) => {}
+                said => return said,
+            }
+            let deadline = deadline.get_or_insert_with(|| Deadline::after(self.limit));
+            if let Some(why) = deadline.over() {
+                let said = format!("a peer says nothing; its processes {why}\n--- processes\n{}", deadline.stacks());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, said));
+            }
+        }
+    }
+}
+
+impl<S: Socket> Write for Patient<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.socket.flush()
+    }
+}
+
+fn is_silence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_takes_its_time_is_heard_and_one_that_says_nothing_is_given_up() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut ours = Patient::new(ours, Duration::from_secs(60)).unwrap();
+        let speaker = thread::spawn(move || {
+            thread::sleep(LOOK_INTERVAL * 3);
+            theirs.write_all(b"word").unwrap();
+            theirs
+        });
+        let mut word = [0; 4];
+        ours.read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"word");
+        let mut ours = Patient::new(ours.socket, Duration::from_millis(1)).unwrap();
+        assert_eq!(ours.read(&mut word).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(speaker.join().unwrap());
+    }
+}
