@@ -34,6 +34,9 @@ pub(crate) struct ImageNotes {
     /// Numbers of pseudo-terminals that it has opened.
     #[serde(default)]
     pub(crate) terminals: Vec<u32>,
+    /// Ends of connections over TCP: their own address, and the other one's.
+    #[serde(default)]
+    pub(crate) connections: Vec<(String, String)>,
     /// Ids of all processes and threads, as they see themselves: all must be free where they are restored.
     pub(crate) ids: Vec<u32>,
     /// Those of processes that a signal had stopped: they stay so.
@@ -72,6 +75,7 @@ mod tests {
             written: vec![Written { path: "/o".into(), inode: 3, length: 9 }],
             shared: Vec::new(),
             terminals: vec![2],
+            connections: vec![("0100007F:A3E1".to_owned(), "0100007F:0050".to_owned())],
             ids: vec![7, 8],
             stopped: vec![8],
             attributes: attributes::read(&[Process { pid: std::process::id(), parent: 1, state: 'R' }]),

@@ -30,6 +30,7 @@ use crate::checkpoint::image_notes::ImageNotes;
 use crate::checkpoint::quiesce::{ORDER_TIMEOUT, Rejoin, attended, in_parallel, rejoin, session_kind};
 use crate::checkpoint::recovery::Recovery;
 use crate::criu::link_remap_lock::{LinkRemapLock, LinkRemapLockError};
+use crate::criu::net_lock::Silence;
 use crate::criu::restore_images::{Offered, RestoreImages};
 use crate::criu::tool::{Criu, CriuError};
 use crate::process::libraries::{Folders, LibraryError};
@@ -511,6 +512,7 @@ impl Raised {
         around: &Surroundings<'_>,
         target: &Target<'_>,
     ) -> Result<Self, RestoreError> {
+        let _silence = Silence::begin(&opened.files, &opened.notes.connections);
         if target.apart {
             return Self::split(opened, criu, around, target);
         }

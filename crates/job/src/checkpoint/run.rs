@@ -405,7 +405,12 @@ impl<'j> Attempt<'j, '_> {
         if let Some(pid) = sk_queues_img::with_events(&after) {
             return Err(CheckpointError::Events { program: tree::name(pid), pid });
         }
-        let part = part(criu, tree::seen_by_itself(self.root), ImageNotes { shared, ..notes }, &noted)?;
+        let part = part(
+            criu,
+            tree::seen_by_itself(self.root),
+            ImageNotes { shared, connections: tcp::addresses(&after), ..notes },
+            &noted,
+        )?;
         Ok(Dumped { processes: after, criu: Some(part), frozen: Some(frozen) })
     }
 
@@ -512,6 +517,7 @@ fn notes(job: &JobState, processes: &[Process]) -> ImageNotes {
         stopped: tree::stopped(processes).into_iter().chain(job.stopped.ids()).collect(),
         attributes: attributes::read(processes),
     }
+        connections: Vec::new(),
 }
 
 /// CRIU's part of the manifest, after a dump.

@@ -1,11 +1,15 @@
-//! The packet filter's table by which CRIU keeps the connections of a dump silent, and its end.
+//! The packet filter's table by which CRIU keeps the connections of a dump silent, its end, and one of the same name for a restore.
 //!
 //! CRIU takes it away when the processes go on, and else when this very dump is restored. Processes that are killed leave it
 //! there for their connections' other ends. Where these were killed too, no process needs it, and processes that are restored
 //! from another checkpoint would be kept from talking to each other.
 //!
-//! A request is three messages of netlink: the begin of a batch, the order, the end of the batch. Each is a head of 16
-//! bytes (length, type, flags, number, sender), 4 bytes about its family, and attributes.
+//! A restore needs it again: CRIU sends each end that was told of the other's shutdown that word once more, with a mark that the table
+//! lets through. The end's answer would reach an address at which there is no socket yet, and the kernel would reset the connection.
+//!
+//! A request is a batch of messages of netlink: its begin, orders, its end. Each message is a head of 16 bytes (length, type, flags, number,
+//! sender), 4 bytes about its family, and attributes. An attribute is its length and its kind in 2 bytes each, and what it holds, which
+//! may be attributes. Their numbers are in big-endian.
 
 use std::fs;
 use std::io;
@@ -20,19 +24,43 @@ const INVENTORY_FILE: &str = "inventory.img";
 const INVENTORY_HEADER_BYTES: usize = 8;
 const RUN_ID_FIELD: u64 = 13;
 
-/// `NFNL_MSG_BATCH_BEGIN` and `_END`; `NFNL_SUBSYS_NFTABLES`; `NFT_MSG_DELTABLE` of that.
+/// `NFNL_MSG_BATCH_BEGIN` and `_END`; `NFNL_SUBSYS_NFTABLES`; `NFT_MSG_NEWTABLE`, `_DELTABLE`, `_NEWCHAIN`, `_NEWRULE` of that.
 const BEGIN: u16 = 0x10;
 const END: u16 = 0x11;
 const TABLES: u16 = 10;
+const NEW_TABLE: u16 = TABLES << 8;
 const DELETE: u16 = TABLES << 8 | 2;
+const NEW_CHAIN: u16 = TABLES << 8 | 3;
+const NEW_RULE: u16 = TABLES << 8 | 6;
 /// `NFPROTO_INET`, and no family.
 const INET: u8 = 1;
 const NONE: u8 = 0;
-/// Flags of a message: a request, `NLM_F_REQUEST`, and one that is answered, `NLM_F_ACK`.
+/// Flags of a message: a request, `NLM_F_REQUEST`, one that is answered, `NLM_F_ACK`, and one that makes something: anew
+/// (`NLM_F_CREATE`, `NLM_F_EXCL`), or behind what there is (`NLM_F_APPEND`).
 const REQUEST: u16 = 1;
 const ACK: u16 = 4;
-/// The attribute of a table's name, `NFTA_TABLE_NAME`.
+const ANEW: u16 = 0x600;
+const BEHIND: u16 = 0xc00;
+/// The attribute of a table's name, `NFTA_TABLE_NAME`, also in messages about chains and rules.
 const NAME: u16 = 1;
+/// `NLA_F_NESTED`.
+const NESTED: u16 = 0x8000;
+/// Chains: the name, and the number of the hook (`NF_INET_LOCAL_OUT`, `_IN`).
+const CHAINS: [(&str, u32); 2] = [("output", 3), ("input", 1)];
+/// The mark of packets that CRIU sends itself.
+const MARK: u32 = 0xc114;
+/// `NFT_META_MARK`, `NFT_META_NFPROTO`, `NFT_META_L4PROTO`; the number of TCP; `NFT_CMP_EQ` and `_NEQ`.
+const META_MARK: u32 = 3;
+const META_FAMILY: u32 = 15;
+const META_PROTOCOL: u32 = 16;
+const TCP: u8 = 6;
+const EQUAL: u32 = 0;
+const DIFFERENT: u32 = 1;
+/// Heads of packets: `NFT_PAYLOAD_NETWORK_HEADER`, `NFT_PAYLOAD_TRANSPORT_HEADER`.
+const NETWORK: u32 = 1;
+const TRANSPORT: u32 = 2;
+/// What an IPv4 address is in IPv6.
+const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// As many bytes of the name count: CRIU 4.2 writes it into 32, with the family in front and a zero behind.
 const MAX_NAME_BYTES: usize = 26;
 /// `ENOENT`: it is gone already.
@@ -48,20 +76,124 @@ pub(crate) fn table(folder: &Path) -> Option<String> {
     run.map(|run| format!("CRIU-{run}").chars().take(MAX_NAME_BYTES).collect())
 }
 
+/// Connections that stay silent while they are restored. Dropped: they talk, as far as CRIU has not let them yet.
+#[derive(Debug)]
+pub(crate) struct Silence {
+    table: Option<String>,
+}
+
+impl Silence {
+    /// Of the dump in a folder, with these ends: the address of each, and of the other one, as the kernel lists them. Nothing is
+    /// done where the dump's own table is there yet, or where it is not allowed.
+    pub(crate) fn begin(folder: &Path, ends: &[(String, String)]) -> Self {
+        let rules: Vec<_> =
+            ends.iter().filter_map(|(local, remote)| Some((address(local)?, address(remote)?))).collect();
+        let table = table(folder).filter(|table| !rules.is_empty() && make(table).is_ok());
+        // From here on it is ours to take away.
+        let silence = Self { table };
+        let Some(table) = &silence.table else { return silence };
+        let all = rules.iter().try_for_each(|(local, remote)| {
+            let orders = [rule(table, "output", local, remote), rule(table, "input", remote, local)];
+            order(&orders.map(|rule| (NEW_RULE, BEHIND, rule)))
+        });
+        if all.is_ok() { silence } else { Self { table: None } }
+    }
+}
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        if let Some(table) = &self.table {
+            let _ = end(table);
+        }
+    }
+}
+
 /// Removes a table, if it is there.
 pub(crate) fn end(table: &str) -> io::Result<()> {
+    match order(&[(DELETE, 0, text(NAME, table))]) {
+        Err(error) if error.raw_os_error() == Some(ENOENT) => Ok(()),
+        ended => ended,
+    }
+}
+
+/// Makes a table with chains that packets pass which are sent or received here.
+fn make(table: &str) -> io::Result<()> {
+    let chain = |(name, hook): (&str, u32)| {
+        // The name, the hook with its priority, the policy `NF_ACCEPT`, the type.
+        let hook = nested(4, &[number(1, hook), number(2, 0)].concat());
+        (NEW_CHAIN, ANEW, [text(NAME, table), text(3, name), hook, number(5, 1), text(7, "filter")].concat())
+    };
+    let [output, input] = CHAINS.map(chain);
+    order(&[(NEW_TABLE, ANEW, text(NAME, table)), output, input])
+}
+
+/// Has the kernel do all of it, or nothing: kinds of messages, further flags, attributes.
+fn order(orders: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))?;
     let mut request = message(BEGIN, REQUEST, NONE, TABLES, &[]);
-    request.extend(message(DELETE, REQUEST | ACK, INET, 0, &attribute(table)));
+    for (at, (kind, flags, attributes)) in orders.iter().enumerate() {
+        // What fails is told in any case.
+        let answered = if at + 1 == orders.len() { ACK } else { 0 };
+        request.extend(message(*kind, REQUEST | flags | answered, INET, 0, attributes));
+    }
     request.extend(message(END, REQUEST, NONE, TABLES, &[]));
     send(&socket, &request, SendFlags::empty())?;
-    let mut answer = [0; 256];
+    let mut answer = [0; 4096];
     let (length, _) = recv(&socket, &mut answer, RecvFlags::empty())?;
     let code = answer.get(..length).and_then(|answer| answer.get(16..)).and_then(|rest| rest.first_chunk());
     match code.map_or(0, |code| i32::from_le_bytes(*code).saturating_neg()) {
-        0 | ENOENT => Ok(()),
+        0 => Ok(()),
         code => Err(io::Error::from_raw_os_error(code)),
     }
+}
+
+/// An address, as it is in a packet, and its port.
+type Address = (Vec<u8>, [u8; 2]);
+
+/// Reads `0100007F:A3E1`: words of the address in the machine's order, and the port.
+fn address(text: &str) -> Option<Address> {
+    let (address, port) = text.split_once(':')?;
+    let words = (0..address.len()).step_by(8).map(|at| u32::from_str_radix(address.get(at..at + 8)?, 16).ok());
+    let bytes: Vec<u8> = words.collect::<Option<Vec<_>>>()?.into_iter().flat_map(u32::to_le_bytes).collect();
+    let port = u16::from_str_radix(port, 16).ok()?.to_be_bytes();
+    match (bytes.strip_prefix(&MAPPED), bytes.len()) {
+        (Some(mapped), 16) => Some((mapped.to_owned(), port)),
+        (_, 4 | 16) => Some((bytes, port)),
+        _ => None,
+    }
+}
+
+/// A rule that drops what goes from one address to the other over TCP, unless it has CRIU's mark.
+fn rule(table: &str, chain: &str, from: &Address, to: &Address) -> Vec<u8> {
+    let family = if from.0.len() == 4 { AddressFamily::INET } else { AddressFamily::INET6 };
+    let family = u8::try_from(family.as_raw()).unwrap_or(NONE);
+    let meta = |key: u32| expression("meta", &[number(1, 1), number(2, key)].concat());
+    let compared = |how: u32, with: &[u8]| {
+        expression("cmp", &[number(1, 1), number(2, how), nested(3, &attribute(1, with))].concat())
+    };
+    let bytes = |head: u32, at: u32, count: usize| {
+        let count = u32::try_from(count).unwrap_or(0);
+        expression("payload", &[number(1, 1), number(2, head), number(3, at), number(4, count)].concat())
+    };
+    let mut expressions = vec![meta(META_MARK), compared(DIFFERENT, &MARK.to_le_bytes())];
+    expressions.extend([meta(META_FAMILY), compared(EQUAL, &[family])]);
+    expressions.extend([meta(META_PROTOCOL), compared(EQUAL, &[TCP])]);
+    // Both addresses stand in the head of IPv4 from byte 12 on, and in that of IPv6 from byte 8 on.
+    let first = if from.0.len() == 4 { 12 } else { 8 };
+    for (at, address) in [(first, &from.0), (first + from.0.len() as u32, &to.0)] {
+        expressions.extend([bytes(NETWORK, at, address.len()), compared(EQUAL, address)]);
+    }
+    let ports = [from.1, to.1].concat();
+    expressions.extend([bytes(TRANSPORT, 0, ports.len()), compared(EQUAL, &ports)]);
+    // The verdict `NF_DROP`.
+    let verdict = nested(2, &nested(2, &number(1, 0)));
+    expressions.push(expression("immediate", &[number(1, 0), verdict].concat()));
+    [text(NAME, table), text(2, chain), nested(4, &expressions.concat())].concat()
+}
+
+/// An element of a list of expressions.
+fn expression(name: &str, data: &[u8]) -> Vec<u8> {
+    nested(1, &[text(1, name), nested(2, data)].concat())
 }
 
 /// The kernel takes batches whose numbers are all the same.
@@ -76,14 +208,26 @@ fn message(kind: u16, flags: u16, family: u8, resource: u16, attributes: &[u8]) 
     bytes
 }
 
-/// The name with a zero behind it, filled up to whole words.
-fn attribute(name: &str) -> Vec<u8> {
-    let length = u16::try_from(4 + name.len() + 1).unwrap_or(u16::MAX);
-    let mut bytes = [length.to_le_bytes(), NAME.to_le_bytes()].concat();
-    bytes.extend(name.as_bytes());
-    bytes.push(0);
+/// Filled up to whole words.
+fn attribute(kind: u16, data: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(4 + data.len()).unwrap_or(u16::MAX);
+    let mut bytes = [length.to_le_bytes(), kind.to_le_bytes()].concat();
+    bytes.extend(data);
     bytes.resize(bytes.len().next_multiple_of(4), 0);
     bytes
+}
+
+fn nested(kind: u16, attributes: &[u8]) -> Vec<u8> {
+    attribute(kind | NESTED, attributes)
+}
+
+fn number(kind: u16, number: u32) -> Vec<u8> {
+    attribute(kind, &number.to_be_bytes())
+}
+
+/// With a zero behind it.
+fn text(kind: u16, text: &str) -> Vec<u8> {
+    attribute(kind, &[text.as_bytes(), &[0]].concat())
 }
 
 #[cfg(test)]
@@ -105,9 +249,61 @@ mod tests {
 
     #[test]
     fn messages_have_whole_words_and_say_how_long_they_are() {
-        let attribute = attribute("CRIU-a");
+        let attribute = text(NAME, "CRIU-a");
         assert_eq!((attribute.len(), attribute[0]), (12, 11));
         let message = message(DELETE, REQUEST, INET, 0, &attribute);
         assert_eq!((message.len(), message[0], &message[4..6]), (32, 32, &[2, 10][..]));
+    }
+
+    #[test]
+    fn addresses_are_read_as_the_kernel_lists_them() {
+        assert_eq!(address("0100007F:A3E1"), Some((vec![127, 0, 0, 1], [0xa3, 0xe1])));
+        assert_eq!(address("0000000000000000FFFF00000100007F:0050"), Some((vec![127, 0, 0, 1], [0, 80])));
+        let loopback = [[0; 15].as_slice(), &[1]].concat();
+        assert_eq!(address("00000000000000000000000001000000:0001"), Some((loopback, [0, 1])));
+        for text in ["0100007F", "0100:0050", "x100007F:0050", ":0050", "\u{e4}\u{e4}\u{e4}\u{e4}:0050"] {
+            assert_eq!(address(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_silent_is_not_heard_until_the_end() {
+        use std::io::{Read as _, Write as _};
+        use std::net::{TcpListener, TcpStream};
+        use std::sync::PoisonError;
+        use std::time::Duration;
+
+        use crate::process::tcp;
+
+        let _turn = tcp::TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().unwrap();
+        let run = format!("{:08x}-test", std::process::id());
+        let inventory = crate::criu::protobuf::Message::default().bytes(RUN_ID_FIELD, run.as_bytes()).encoded();
+        fs::write(folder.path().join(INVENTORY_FILE), [&[0; INVENTORY_HEADER_BYTES][..], &inventory].concat()).unwrap();
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(host) else { continue };
+            let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut accepted = listener.accept().unwrap().0;
+            let process = [crate::process::tree::Process { pid: std::process::id(), parent: 0, state: 'R' }];
+            let local = stream.local_addr().unwrap().port();
+            let is_its = |port: &str| u16::from_str_radix(port, 16) == Ok(local);
+            let mut ends = tcp::addresses(&process);
+            ends.retain(|(one, other)| [one, other].iter().any(|end| end.rsplit(':').next().is_some_and(is_its)));
+            assert_eq!(ends.len(), 2);
+            let silence = Silence::begin(folder.path(), &ends);
+            // Without the right to filter nothing is silent.
+            if silence.table.is_some() {
+                assert!(Silence::begin(folder.path(), &ends).table.is_none(), "it is there already");
+                stream.write_all(b"x").unwrap();
+                accepted.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+                assert!(accepted.read(&mut [0]).is_err(), "{host}: it was heard");
+            } else {
+                stream.write_all(b"x").unwrap();
+            }
+            drop(silence);
+            // It is sent again.
+            accepted.set_read_timeout(None).unwrap();
+            assert_eq!(accepted.read(&mut [0]).unwrap(), 1);
+        }
     }
 }

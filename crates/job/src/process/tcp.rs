@@ -15,6 +15,10 @@ const EMPTY_SEND_QUEUE: &str = "00000000:";
 /// Begin of the names of CRIU's files about connections.
 const TCP_STREAM_PREFIX: &str = "tcp-stream-";
 
+/// Held by tests with connections: one that is not yet accepted has no process at its other end.
+#[cfg(test)]
+pub(crate) static TEST_LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 /// Whether any of the processes has one now. Sockets that cannot be looked at count.
 pub(crate) fn is_connected(processes: &[Process]) -> bool {
     processes.iter().any(|process| {
@@ -43,6 +47,11 @@ pub(crate) fn unsent(processes: &[Process]) -> Option<u32> {
     let pairs = ends(processes);
     let is_inside = |(local, remote): &(String, String)| pairs.contains_key(&(remote.clone(), local.clone()));
     pairs.iter().find(|(pair, end)| end.is_unsent && is_inside(pair)).map(|(_, end)| end.pid)
+}
+
+/// The addresses of all ends that processes have, as the kernel lists them: their own, and the other end's.
+pub(crate) fn addresses(processes: &[Process]) -> Vec<(String, String)> {
+    ends(processes).into_keys().collect()
 }
 
 /// One end of a connection.
@@ -106,13 +115,10 @@ fn connections(list: &str) -> impl Iterator<Item = Connection<'_>> {
 mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
-    use std::sync::{Mutex, PoisonError};
+    use std::sync::PoisonError;
     use std::time::{Duration, Instant};
 
     use super::*;
-
-    /// Held by tests with connections: one that is not yet accepted has no process at its other end.
-    static TEST_LOCK: Mutex<()> = Mutex::new(());
 
     fn us() -> Vec<Process> {
         vec![Process { pid: std::process::id(), parent: 0, state: 'R' }]
