@@ -16,8 +16,12 @@
 //   mount     has a child with a mount namespace of its own
 //   network   has a child with a network namespace of its own
 //   unsent    has sent more to itself over TCP than there is room for; it reads that at its end
+//   halves    has connections to itself over TCP that one end has shut down (FIN_WAIT2 and CLOSE_WAIT), and whole ones; it uses them at
+//             its end
 //   policy    takes memory of the first node only (set_mempolicy)
 //   bound     has a mapping with memory of the first node only (mbind)
+//   spread    takes memory of all nodes in turn (MPOL_INTERLEAVE), and has a shared mapping that prefers the first (MPOL_PREFERRED)
+//   flusher   writes for a file system (PR_SET_IO_FLUSHER)
 //   lease     has a lease that another open of its file is breaking
 //   session   has a child whose child is in a session that its leader has left
 //   ended     has a child that has ended in such a session, and has not waited for it
@@ -26,9 +30,10 @@
 //   events    has not read an event of a file that it watches
 //   suspended has a child that SIGTSTP has stopped, and hears at its end which signal that was
 //
-// A child lives as long as the program. All kinds print the same.
+// A child lives as long as the program. What a process has set for itself must be so at its end. All kinds print the same.
 #include "steps.h"
 
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
@@ -68,18 +73,70 @@ static void must(bool held, const char *what) {
     if (!held) exit(finish("changed_process"));
 }
 
+// Two pages of memory with a policy, and one on each side without.
+static char *bound = nullptr;
+constexpr size_t PAGE = 4096;
+
+static bool bind_pages(int shared, int mode) {
+    const unsigned long first_node = 1;
+    void *memory = mmap(nullptr, 4 * PAGE, PROT_READ | PROT_WRITE, shared | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    bound = static_cast<char *>(memory);
+    memset(bound, 7, 4 * PAGE);
+    return syscall(SYS_mbind, bound + PAGE, 2 * PAGE, mode, &first_node, 64, 0) == 0;
+}
+
+static bool is_flusher = false;
+
 // Its own calls to the kernel that no other process can make for it.
 static bool set_for_itself(const char *kind) {
     if (strcmp(kind, "machine") == 0) return prctl(PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_EARLY, 0, 0) == 0;
+    if (strcmp(kind, "flusher") == 0) {
+        // Not every root may do that.
+        is_flusher = prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) == 0;
+        return is_flusher || errno == EPERM;
+    }
     if (strcmp(kind, "merging") == 0) return prctl(MEMORY_MERGE, 1, 0, 0, 0) == 0;
     if (strcmp(kind, "guessing") == 0) return prctl(PR_SET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, PR_SPEC_DISABLE, 0, 0) == 0;
     const unsigned long first_node = 1;
     if (strcmp(kind, "policy") == 0) return syscall(SYS_set_mempolicy, MPOL_BIND, &first_node, 64) == 0;
-    if (strcmp(kind, "bound") == 0) {
-        void *memory = mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        return memory != MAP_FAILED && syscall(SYS_mbind, memory, 1 << 20, MPOL_BIND, &first_node, 64, 0) == 0;
-    }
+    if (strcmp(kind, "bound") == 0) return bind_pages(MAP_PRIVATE, MPOL_BIND);
+    if (strcmp(kind, "spread") == 0)
+        return syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, &first_node, 64) == 0 && bind_pages(MAP_SHARED, MPOL_PREFERRED);
     return false;
+}
+
+// Of the thread, or of memory: the kernel's number and mask.
+static bool has_policy(const void *address, int mode, unsigned long nodes) {
+    int found = -1;
+    unsigned long mask[16] = {};
+    unsigned long flags = address ? MPOL_F_ADDR : 0;
+    if (syscall(SYS_get_mempolicy, &found, mask, 8 * sizeof mask, address, flags) != 0) return false;
+    CHECK(found == mode && mask[0] == nodes, "the policy is %d of %lx", found, mask[0]);
+    return true;
+}
+
+static void is_still_set(const char *kind) {
+    bool asked = true;
+    if (strcmp(kind, "machine") == 0) CHECK(prctl(PR_MCE_KILL_GET, 0, 0, 0, 0) == PR_MCE_KILL_EARLY, "PR_MCE_KILL_GET");
+    if (is_flusher) CHECK(prctl(PR_GET_IO_FLUSHER, 0, 0, 0, 0) == 1, "PR_GET_IO_FLUSHER");
+    if (strcmp(kind, "merging") == 0) CHECK(prctl(MEMORY_MERGE + 1, 0, 0, 0, 0) == 1, "PR_GET_MEMORY_MERGE");
+    if (strcmp(kind, "guessing") == 0) {
+        const int stores = prctl(PR_GET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, 0, 0, 0);
+        CHECK(stores == (PR_SPEC_PRCTL | PR_SPEC_DISABLE), "PR_GET_SPECULATION_CTRL gives %d", stores);
+    }
+    const bool is_spread = strcmp(kind, "spread") == 0;
+    if (strcmp(kind, "policy") == 0) asked = has_policy(nullptr, MPOL_BIND, 1);
+    if (is_spread) asked = has_policy(nullptr, MPOL_INTERLEAVE, 1);
+    if (bound) {
+        const int mode = is_spread ? MPOL_PREFERRED : MPOL_BIND;
+        for (int page = 0; page < 4; page++) {
+            const bool is_bound = page == 1 || page == 2;
+            asked = asked && has_policy(bound + page * PAGE, is_bound ? mode : MPOL_DEFAULT, is_bound ? 1 : 0);
+            CHECK(bound[page * PAGE] == 7, "page %d has changed", page);
+        }
+    }
+    CHECK(asked, "get_mempolicy");
 }
 
 // The file has no other name when this returns, and its lease is being broken for as long as the kernel waits.
@@ -134,19 +191,55 @@ static void read_the_datagram() {
     CHECK(length == expected_length && memcmp(&from, &expected, length) == 0, "the datagram is from another sender");
 }
 
-// Sends until nothing more goes; gives both ends and how much that was.
-static size_t fill(int ends[2]) {
-    sockaddr_in address = {};
-    socklen_t length = sizeof address;
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ends[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    must(bind(listener, reinterpret_cast<sockaddr *>(&address), length) == 0 && listen(listener, 1) == 0, "listen");
-    must(getsockname(listener, reinterpret_cast<sockaddr *>(&address), &length) == 0, "getsockname");
-    must(connect(ends[0], reinterpret_cast<sockaddr *>(&address), length) == 0, "connect");
+// Both ends of a connection; false where there is no such protocol.
+static bool connect_ends(int family, int ends[2]) {
+    sockaddr_storage storage = {};
+    auto *address = reinterpret_cast<sockaddr *>(&storage);
+    socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    storage.ss_family = sa_family_t(family);
+    if (family == AF_INET) reinterpret_cast<sockaddr_in *>(&storage)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    else reinterpret_cast<sockaddr_in6 *>(&storage)->sin6_addr = in6addr_loopback;
+    int listener = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (listener < 0 || bind(listener, address, length) != 0) return false;
+    ends[0] = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    must(listen(listener, 1) == 0 && getsockname(listener, address, &length) == 0, "listen");
+    must(connect(ends[0], address, length) == 0, "connect");
     ends[1] = accept(listener, nullptr, nullptr);
     must(ends[1] >= 0 && close(listener) == 0, "accept");
+    return true;
+}
+
+// Connections, and which end has been shut down: 0 or 1, or -1 for none.
+struct Half {
+    int ends[2], shut;
+};
+static std::vector<Half> halves;
+
+static void get_halves() {
+    for (int family : {AF_INET, AF_INET6})
+        for (int shut : {-1, 0, 1}) {
+            Half half = {{}, shut};
+            if (!connect_ends(family, half.ends)) continue;
+            char byte;
+            // The other end has heard of it when it reads the end.
+            if (shut >= 0) must(shutdown(half.ends[shut], SHUT_WR) == 0 && read(half.ends[1 - shut], &byte, 1) == 0, "shutdown");
+            halves.push_back(half);
+        }
+}
+
+static void use_halves() {
+    for (const Half &half : halves)
+        for (int from : {0, 1}) {
+            char byte = 0;
+            const int there = half.ends[from], here = half.ends[1 - from];
+            if (from == half.shut) CHECK(read(here, &byte, 1) == 0, "the end of what was shut down");
+            else CHECK(write(there, "x", 1) == 1 && read(here, &byte, 1) == 1 && byte == 'x', "a byte from end %d", from);
+        }
+}
+
+// Sends until nothing more goes; gives both ends and how much that was.
+static size_t fill(int ends[2]) {
+    must(connect_ends(AF_INET, ends), "a connection");
     must(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0, "fcntl");
     std::vector<char> bytes(64 << 10, 'x');
     size_t sent = 0;
@@ -258,6 +351,8 @@ static pid_t change(const char *kind) {
         must(shmctl(segment, IPC_RMID, nullptr) == 0, "shmctl");
     } else if (strcmp(kind, "unsent") == 0) {
         sent = fill(ends);
+    } else if (strcmp(kind, "halves") == 0) {
+        get_halves();
     } else if (strcmp(kind, "lease") == 0) {
         break_lease();
     } else if (strcmp(kind, "ended") == 0) {
@@ -307,6 +402,8 @@ int main(int argc, char **argv) {
         told(step, sum);
     }
     if (strcmp(kind, "suspended") == 0) has_stopped_by(child, SIGTSTP);
+    is_still_set(kind);
+    use_halves();
     read_the_datagram();
     if (child > 0) {
         kill(child, SIGKILL);

@@ -2,8 +2,11 @@
 
 pub(crate) mod attributes;
 pub mod inherited_fds;
+pub(crate) mod injection;
 pub(crate) mod libraries;
 pub(crate) mod losses;
+pub(crate) mod memory_policy;
+pub(crate) mod own_settings;
 pub(crate) mod saved_pointers;
 pub mod shared_memory;
 pub(crate) mod signals;
@@ -14,5 +17,4 @@ pub(crate) mod terminals;
 pub mod tree;
 pub(crate) mod unix_session;
 pub(crate) mod unknown_sessions;
-pub(crate) mod unrestored;
 pub mod written_files;

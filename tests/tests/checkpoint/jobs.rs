@@ -26,7 +26,10 @@ use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped, went_on};
 use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said, way_to};
 
 /// Has a child that SIGTSTP has stopped.
-const SUSPENDS: ((&str, Variant), &str) = (("changed_process", Variant::Static), "suspended");
+const SUSPENDS: ((&str, Variant), &str) = (CHANGED, "suspended");
+const CHANGED: (&str, Variant) = ("changed_process", Variant::Static);
+/// Kinds of it that set what no other process can set for them.
+const OWN_SETTINGS: [&str; 7] = ["machine", "flusher", "merging", "guessing", "policy", "bound", "spread"];
 /// More than a machine has that does nothing else.
 const TERMINALS: usize = 16;
 
@@ -49,7 +52,7 @@ const ON_EVERY_WAY: [(&str, Scenario); 4] = [
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 19] = [
+const ON_ONE_WAY: [(&str, Scenario); 21] = [
     RANKS_ALONE,
     RANKS_OUTSIDE,
     ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
@@ -64,6 +67,8 @@ const ON_ONE_WAY: [(&str, Scenario); 19] = [
     ("a_file_that_the_job_still_writes_is_not_cut_back", still_written),
     ("a_process_that_a_signal_had_stopped_stays_so", stopped_child),
     ("a_process_that_a_terminal_had_stopped_is_so_by_the_same_signal", suspended_child),
+    ("what_a_process_has_set_for_itself_is_set_again", own_settings),
+    ("connections_that_one_end_has_shut_down_are_restored", half_closed),
     ("a_criu_killed_at_any_moment_leaves_the_last_image_and_no_riddle", killed_criu),
     ("a_program_may_end_before_it_is_back_from_a_checkpoint", ended_away),
     ("a_program_that_a_signal_has_stopped_is_kept_and_stays_so", stopped_by_a_signal),
@@ -550,6 +555,38 @@ fn suspended_child(places: &Places, way: &str) -> Result<()> {
     was_stopped(job)?;
     let outcome = stage.restore("suspends", "image", &[])?.finish(LIMIT)?;
     ensure!(outcome.status.success(), "the restored program: {}", said(&outcome));
+    stage.is_clean()
+}
+
+/// The program looks at its end whether it has what it has set, and memory that it has bound is where it was.
+fn own_settings(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    for kind in OWN_SETTINGS {
+        let mut job = stage.start(kind, CHANGED, &[kind], &[40])?;
+        if !job.holds_itself()? {
+            bail!("{kind}: the program did not come to its point: {}", said(&job.finish(LIMIT)?));
+        }
+        stage.checkpoint(&job, kind, &[])?;
+        was_stopped(job)?;
+        let outcome = stage.restore(kind, kind, &[])?.finish(LIMIT)?;
+        let is_whole = outcome.status.success() && !outcome.errors().contains("is not restored");
+        ensure!(is_whole, "{kind}, restored: {}", said(&outcome));
+    }
+    stage.is_clean()
+}
+
+/// Over IPv4 and IPv6. Both restores need the other end's packets kept back until it is there; before the second one, CRIU has let them
+/// through.
+fn half_closed(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let mut job = stage.start("halves", CHANGED, &["halves"], &[40])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    for turn in ["first", "second"] {
+        let outcome = stage.restore("halves", "image", &[])?.finish(LIMIT)?;
+        ensure!(outcome.status.success(), "restored, {turn} time: {}", said(&outcome));
+    }
     stage.is_clean()
 }
 

@@ -33,12 +33,7 @@ const ON_ONE_WAY: [(&str, Scenario); 4] = [
     ("what_criu_would_not_restore_is_refused_by_name", lost),
 ];
 /// Kinds that CRIU dumps and does not restore, and words of the refusal.
-const LOST: [(&str, &str); 14] = [
-    ("machine", "prctl(PR_MCE_KILL)"),
-    ("merging", "prctl(PR_SET_MEMORY_MERGE)"),
-    ("guessing", "prctl(PR_SET_SPECULATION_CTRL)"),
-    ("policy", "has called set_mempolicy"),
-    ("bound", "has called mbind"),
+const LOST: [(&str, &str); 9] = [
     ("lease", "has a lease (F_SETLEASE) that another open of the file is breaking"),
     ("session", "is in a session whose leader has ended"),
     ("ended", "has ended in a session whose leader has ended too"),

@@ -268,18 +268,6 @@ pub enum Obstacle {
         /// Process id of the program.
         pid: u32,
     },
-    /// What only the process itself can set.
-    #[error(
-        "{program} (process {pid}) has called {call}, which CRIU does not restore; take its setting back while the checkpoint is taken, or start `katydid run` with the same setting, which its programs inherit"
-    )]
-    Unrestored {
-        /// Name of the program.
-        program: String,
-        /// Process id of the program.
-        pid: u32,
-        /// The call that has set it.
-        call: &'static str,
-    },
     /// What CRIU dumps and brings back otherwise, or not.
     #[error("{program} (process {pid}) {what}, which CRIU does not restore; {remedy}")]
     Lost {

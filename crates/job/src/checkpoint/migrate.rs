@@ -156,6 +156,7 @@ impl<'a> MoveRun<'a> {
             tell: self.tell,
             stages: self.stages,
             libraries: OnceLock::new(),
+            attributes: OnceLock::new(),
         };
         attempt.wait_for_arrivals()?;
         obstacles::all_are_known(self.job, root)?;

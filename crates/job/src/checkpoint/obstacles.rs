@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::checkpoint::error::{CheckpointError, Obstacle};
 use crate::process::tree::Process;
-use crate::process::{losses, tree, unknown_sessions, unrestored};
+use crate::process::{losses, tree, unknown_sessions};
 use crate::supervisor::state::JobState;
 
 /// How long a process whose environment names the job socket may be without a connection to it: one that has closed all
@@ -67,12 +67,6 @@ pub(crate) fn has_no_segments(tree: &[Process]) -> Result<(), Obstacle> {
         Some(Process { pid, .. }) => Err(Obstacle::Segment { program: tree::name(*pid), pid: *pid }),
         None => Ok(()),
     }
-}
-
-/// Refuses processes with a setting that would not come back.
-pub(crate) fn have_nothing_unrestored(tree: &[Process]) -> Result<(), Obstacle> {
-    unrestored::find(tree)
-        .map_or(Ok(()), |(pid, call)| Err(Obstacle::Unrestored { program: tree::name(pid), pid, call }))
 }
 
 /// Refuses processes that would lose something.

@@ -226,6 +226,7 @@ impl JobState {
             tell: &|_| (),
             stages: &stages,
             libraries: OnceLock::new(),
+            attributes: OnceLock::new(),
         };
         let sessions = match written(&attempt, &mut stop) {
             Ok(sessions) => sessions,

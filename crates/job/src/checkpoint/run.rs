@@ -40,6 +40,7 @@ use crate::checkpoint::{fault_injection, obstacles};
 use crate::criu::files_img::FilesImage;
 use crate::criu::tool::{After, Criu, Dumper};
 use crate::criu::{dump_progress, files_img, link_remap, sk_queues_img};
+use crate::process::attributes::Attributes;
 use crate::process::shared_memory::Segment;
 use crate::process::tree::Process;
 use crate::process::written_files::Written;
@@ -81,8 +82,9 @@ pub(crate) fn take(
     let mut left = MAX_ATTEMPTS;
     while left > 0 {
         let writer = image.begin(options(request))?;
-        let (criu, libraries) = (criu.as_ref(), OnceLock::new());
-        let attempt = Attempt { job, root, request, writer: &writer, criu, tell, stages: &stages, libraries };
+        let (criu, libraries, attributes) = (criu.as_ref(), OnceLock::new(), OnceLock::new());
+        let attempt =
+            Attempt { job, root, request, writer: &writer, criu, tell, stages: &stages, libraries, attributes };
         let taken = match attempt.run() {
             Ok(Some(taken)) => taken,
             Ok(None) => {
@@ -170,6 +172,8 @@ pub(crate) struct Attempt<'j, 'a> {
     pub(crate) stages: &'a Stages,
     /// Katydid's libraries that the image has already.
     pub(crate) libraries: OnceLock<Vec<Library>>,
+    /// What CRIU does not bring back of the processes, as it was while they ran.
+    pub(crate) attributes: OnceLock<Vec<Attributes>>,
 }
 
 /// All that the manifest takes, in the image already.
@@ -275,10 +279,10 @@ impl<'j> Attempt<'j, '_> {
             return Err(CheckpointError::Gpu { program: tree::name(pid), pid, device });
         }
         obstacles::has_no_segments(&list)?;
-        obstacles::have_nothing_unrestored(&list)?;
         obstacles::would_lose_nothing(&list)?;
         obstacles::have_namespaces_of_the_first(&list)?;
-        if let Some(pid) = attributes::odd_personality(&attributes::read(&list)) {
+        let attributes = self.attributes.get_or_init(|| attributes::read_all(&list));
+        if let Some(pid) = attributes::odd_personality(attributes) {
             return Err(CheckpointError::Personality { pid });
         }
         if unix_session::is_outside(self.root) {
@@ -368,7 +372,8 @@ impl<'j> Attempt<'j, '_> {
     /// fails, they go on.
     fn dump(&self, criu: &Criu, dumper: Dumper) -> Result<Dumped, CheckpointError> {
         let before = processes(self.root)?;
-        let notes = notes(self.job, &before);
+        let earlier = self.attributes.get().map(Vec::as_slice).unwrap_or_default();
+        let notes = notes(self.job, &before, earlier);
         let folder = self.writer.folder(CRIU_FOLDER)?;
         let dumped = dumper.dump();
         if let Err(error) = &dumped {
@@ -502,7 +507,7 @@ pub(crate) fn find_processes(root: u32, stop: &mut QuiescedJob<'_>) -> Result<()
 }
 
 /// What a restore has to know beside CRIU's files. The lengths of files are not final: the processes run.
-fn notes(job: &JobState, processes: &[Process]) -> ImageNotes {
+fn notes(job: &JobState, processes: &[Process], earlier: &[Attributes]) -> ImageNotes {
     // Standard streams are the restoring side's, so the files behind the old ones are none of its business.
     let is_standard = |file: &Written| stdio::is_replaced(&job.stdio, Path::new(&file.path));
     ImageNotes {
@@ -512,12 +517,12 @@ fn notes(job: &JobState, processes: &[Process]) -> ImageNotes {
         stdio: job.stdio.clone(),
         shared: Vec::new(),
         terminals: terminals::numbers(processes),
+        connections: Vec::new(),
         written: written_files::written(processes).into_iter().filter(|file| !is_standard(file)).collect(),
         ids: processes.iter().flat_map(|process| tree::ids(process.pid)).collect(),
         stopped: tree::stopped(processes).into_iter().chain(job.stopped.ids()).collect(),
-        attributes: attributes::read(processes),
+        attributes: attributes::read_after(earlier, processes),
     }
-        connections: Vec::new(),
 }
 
 /// CRIU's part of the manifest, after a dump.

@@ -9,6 +9,7 @@
 //! | timer slack | thread | `/proc/TID/timerslack_ns` | 50 µs |
 //! | `oom_score_adj`, `coredump_filter` | process | `/proc/PID` | the first, unless it is 0 |
 //! | personality | process | `/proc/PID/personality` | none: CRIU is started with it |
+//! | what it has set for itself | both | `own_settings.rs` | none |
 //!
 //! The rule: what the restoring side refuses is said by name, and the program goes on without it.
 
@@ -23,6 +24,7 @@ use std::process::Command;
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
+use crate::process::own_settings::{self, OfProcess, OfThread};
 use crate::process::tree;
 use crate::process::tree::Process;
 
@@ -47,6 +49,9 @@ pub(crate) struct Attributes {
     oom_score_adj: Option<i32>,
     coredump_filter: Option<u64>,
     personality: Option<u32>,
+    /// What it has set for itself.
+    #[serde(default)]
+    own: OfProcess,
     threads: Vec<Thread>,
 }
 
@@ -60,6 +65,9 @@ struct Thread {
     scheduling: Option<Scheduling>,
     ioprio: Option<i32>,
     timer_slack: Option<u64>,
+    /// What it has set for itself; none in images of builds that did not keep it.
+    #[serde(default)]
+    own: Option<OfThread>,
 }
 
 /// The kernel's `struct sched_attr`.
@@ -78,20 +86,22 @@ struct Scheduling {
     most: u32,
 }
 
-/// Reads those of all processes.
+/// Reads those of all processes, but for policies of their memory.
 pub(crate) fn read(processes: &[Process]) -> Vec<Attributes> {
-    let of = |process: &Process| {
-        let text = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", process.pid)).ok();
-        let hexadecimal = |name: &str| u64::from_str_radix(text(name)?.trim(), 16).ok();
-        Attributes {
-            pid: tree::seen_by_itself(process.pid),
-            oom_score_adj: text("oom_score_adj").and_then(|text| text.trim().parse().ok()),
-            coredump_filter: hexadecimal("coredump_filter"),
-            personality: hexadecimal("personality").and_then(|number| u32::try_from(number).ok()),
-            threads: tree::threads(process.pid).into_iter().map(Thread::read).collect(),
-        }
-    };
-    processes.iter().map(of).collect()
+    read_after(&[], processes)
+}
+
+/// The same with policies of their memory, which takes a look at each of its pages.
+pub(crate) fn read_all(processes: &[Process]) -> Vec<Attributes> {
+    let mut all = read(processes);
+    all.iter_mut().zip(processes).for_each(|(one, process)| one.own.read_mappings(process.pid));
+    all
+}
+
+/// The same of processes that stand still. What they and their threads had set for themselves in an earlier look is not looked at again,
+/// which would make the standstill longer.
+pub(crate) fn read_after(earlier: &[Attributes], processes: &[Process]) -> Vec<Attributes> {
+    processes.iter().map(|process| Attributes::read(process.pid, earlier)).collect()
 }
 
 /// The personality that all processes had, unless that is the usual one; an error where they differ.
@@ -146,12 +156,16 @@ pub(crate) fn set(all: &[Attributes], processes: &[Process]) -> Vec<String> {
         if let Some(value) = wanted.coredump_filter.filter(|value| now.coredump_filter != Some(*value)) {
             note("coredump_filter", write("coredump_filter", format!("{value:#x}")));
         }
+        own_settings::make(process.pid, process.pid, &wanted.own.calls(&now.own), &mut note);
         let seen: HashMap<u32, u32> =
             tree::threads(process.pid).into_iter().map(|tid| (tree::seen_by_itself(tid), tid)).collect();
         for thread in &wanted.threads {
             let now = now.threads.iter().find(|now| now.tid == thread.tid);
             if let Some((tid, now)) = seen.get(&thread.tid).zip(now) {
                 thread.set(*tid, now, &mut note);
+                let own = thread.own.as_ref().zip(now.own.as_ref());
+                let calls = own.map(|(wanted, now)| wanted.calls(now)).unwrap_or_default();
+                own_settings::make(process.pid, *tid, &calls, &mut note);
             }
         }
     }
@@ -159,15 +173,36 @@ pub(crate) fn set(all: &[Attributes], processes: &[Process]) -> Vec<String> {
     refused
 }
 
-impl Thread {
-    fn read(tid: u32) -> Self {
-        let slack = fs::read_to_string(format!("/proc/{tid}/timerslack_ns"));
+impl Attributes {
+    fn read(process: u32, earlier: &[Self]) -> Self {
+        let text = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}")).ok();
+        let hexadecimal = |name: &str| u64::from_str_radix(text(name)?.trim(), 16).ok();
+        let pid = tree::seen_by_itself(process);
+        let before = earlier.iter().find(|before| before.pid == pid);
+        let known = before.map(|before| before.threads.as_slice()).unwrap_or_default();
         Self {
-            tid: tree::seen_by_itself(tid),
-            affinity: affinity(tid).ok(),
-            scheduling: Scheduling::read(tid).ok(),
-            ioprio: ioprio(tid).ok(),
+            pid,
+            oom_score_adj: text("oom_score_adj").and_then(|text| text.trim().parse().ok()),
+            coredump_filter: hexadecimal("coredump_filter"),
+            personality: hexadecimal("personality").and_then(|number| u32::try_from(number).ok()),
+            own: before.map_or_else(|| OfProcess::read(process), |before| before.own.clone()),
+            threads: tree::threads(process).into_iter().map(|tid| Thread::read(process, tid, known)).collect(),
+        }
+    }
+}
+
+impl Thread {
+    fn read(pid: u32, thread: u32, known: &[Self]) -> Self {
+        let tid = tree::seen_by_itself(thread);
+        let own = known.iter().find(|known| known.tid == tid).and_then(|known| known.own.clone());
+        let slack = fs::read_to_string(format!("/proc/{thread}/timerslack_ns"));
+        Self {
+            tid,
+            affinity: affinity(thread).ok(),
+            scheduling: Scheduling::read(thread).ok(),
+            ioprio: ioprio(thread).ok(),
             timer_slack: slack.ok().and_then(|text| text.trim().parse().ok()),
+            own: own.or_else(|| Some(OfThread::read(pid, thread))),
         }
     }
 
@@ -245,6 +280,7 @@ fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::injection::Tracee;
 
     #[test]
     fn what_is_read_of_a_process_is_set_in_another() {
@@ -260,10 +296,20 @@ mod tests {
         let mut mask = vec![0; one + 1];
         mask[one] = 1 << affinity(first.id()).unwrap()[one].trailing_zeros();
         set_affinity(first.id(), &mask).unwrap();
+        for (number, arguments) in [
+            (libc::SYS_prctl, [libc::PR_MCE_KILL as u64, 1, 1, 0, 0, 0]),
+            // The local node, with no node named.
+            (libc::SYS_set_mempolicy, [4, 0, 0, 0, 0, 0]),
+        ] {
+            Tracee::attach(first.id(), first.id()).unwrap().call(number, arguments).unwrap();
+        }
         let mut wanted = read(&process(first.id()));
         (wanted[0].pid, wanted[0].threads[0].tid) = (second.id(), second.id());
         assert_eq!(set(&wanted, &process(second.id())), Vec::<String>::new());
         assert_eq!(read(&process(second.id())), wanted);
+        // What is known is not read again.
+        wanted[0].threads[0].own = Some(OfThread::default());
+        assert_eq!(read_after(&wanted, &process(second.id())), wanted);
         assert_eq!(wanted[0].threads[0].affinity.as_ref(), Some(&mask));
         for child in [&mut first, &mut second] {
             child.kill().unwrap();
