@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ptr;
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use katydid_image::{Region, Source};
 use katydid_opencl_sys::constant::DEVICE_TYPE_CPU;
@@ -121,7 +121,8 @@ impl Session {
         let device = *self.devices_of(id).first().ok_or(Code::INVALID_CONTEXT)?;
         let queue = make!(context.api, clCreateCommandQueue(context.handle, device, 0))?;
         let (is_host, _context) = (self.is_of_processors(id), self.shared.objects.hold::<cl_context>(id)?);
-        Ok(Copier { queue, context: context.handle, device, api: context.api, is_host, _context })
+        let (context, api, reading) = (context.handle, context.api, Mutex::default());
+        Ok(Copier { queue, context, device, api, is_host, reading, _context })
     }
 
     /// The driver's devices of a context; none if it has one that is gone.

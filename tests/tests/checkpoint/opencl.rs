@@ -66,7 +66,7 @@ enum Takes {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], Takes); 14] = [
+const SCENARIOS: [(&str, Scenario, &[&str], Takes); 15] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, Takes::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, Takes::Opencl),
     ("buffers_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", buffers_move, &["shm"], Takes::Opencl),
@@ -77,6 +77,7 @@ const SCENARIOS: [(&str, Scenario, &[&str], Takes); 14] = [
         Takes::Pocl,
     ),
     ("memory_for_the_host_is_not_in_the_dump", not_in_the_dump, &["shm"], Takes::Pocl),
+    ("contents_are_read_from_a_device_whose_commands_run_in_the_callers_thread", reads_aside, &["shm"], Takes::Pocl),
     ("binaries_are_those_of_which_the_sizes_were_told", binaries_move, &WAYS, Takes::Pocl),
     ("a_session_of_opencl_moves_in_mid_run", moves_in_mid_run, &["shm"], Takes::Opencl),
     ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], Takes::Pocl),
@@ -296,6 +297,22 @@ fn not_in_the_dump(places: &Places, way: &str) -> Result<()> {
         stage.is_clean()?;
     }
     Ok(())
+}
+
+/// Several threads read what was copied aside on a device that runs commands in the threads that enqueue them.
+fn reads_aside(places: &Places, way: &str) -> Result<()> {
+    /// Many chunks.
+    const ARGUMENTS: &[&str] = &["32", "10"];
+    let stage = Stage::with_opencl(places, way, &[("POCL_DEVICES", "basic"), ("KATYDID_OPENCL_ASIDE", "device")])?;
+    let plan = Plan { arguments: ARGUMENTS, ..Plan::default() };
+    let right = stage.start_opencl("plain", "kept_large", &plan)?.finish(LIMIT)?.text();
+    let mut job = stage.start_opencl("aside", "kept_large", &Plan { points: &[40], ..plan })?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let before = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    continues(&right, (before, before), &stage.restore("aside", "image", &[])?.finish(LIMIT)?)?;
+    stage.is_clean()
 }
 
 /// Devices are chosen by names and numbers, at migrations and at a restore.

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "has the driver copy to and from mapped memory")]
 
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_opencl_sys::constant::{DEVICE_GLOBAL_MEM_SIZE, MAP_READ, MAP_WRITE, MEM_HOST_WRITE_ONLY};
 use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_mem, void};
@@ -25,6 +25,11 @@ pub(crate) struct Copier {
     pub(crate) api: &'static Dispatch,
     /// All devices of the context are processors, so that what it has lies in this process.
     pub(super) is_host: bool,
+    /// Held by the thread that reads a part of a buffer.
+    ///
+    /// The queue runs reads one after the other in any case. PoCL's `basic` devices run commands in the threads that enqueue
+    /// them, and until PoCL 5.0 a command that waits for that of another thread ends in a deadlock.
+    pub(super) reading: Mutex<()>,
     /// The context with its devices, let go of after the queue.
     pub(super) _context: ObjectRef,
 }
@@ -62,6 +67,7 @@ impl Copier {
 
     pub(super) fn read(&self, memory: cl_mem, at: u64, bytes: u64, to: *mut void) -> Result<(), Code> {
         let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
+        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         driver!(self.api, clEnqueueReadBuffer(queue, memory, 1, at as usize, size, to, 0, ptr::null(), null)).ok()
     }
 
