@@ -4,11 +4,14 @@
 //! Sizes and codes are those of driver 580: a number has exactly its size, a text at least its length.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::CUresult;
+
+use crate::caller;
+use crate::outcome::{Outcome, check};
 
 /// `CUcoredumpSettings`.
 const ENABLE_ON_EXCEPTION: u32 = 1;
@@ -41,7 +44,7 @@ fn width(attribute: u32) -> Option<usize> {
 }
 
 /// Refuses what is no attribute of a context (0: of the process).
-fn check(context: usize, attribute: u32) -> Result<(), CUresult> {
+fn check_attribute(context: usize, attribute: u32) -> Result<(), CUresult> {
     let of_process_only = matches!(attribute, ENABLE_USER_TRIGGER | PIPE);
     let known = (ENABLE_ON_EXCEPTION..=GENERATION_FLAGS).contains(&attribute) && (context == 0 || !of_process_only);
     if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
@@ -67,7 +70,7 @@ fn first(attribute: u32, variable: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> 
 ///
 /// `ERROR_INVALID_VALUE` for what is no attribute there, and for a wrong size.
 pub fn get(context: usize, attribute: u32, room: usize) -> Result<Vec<u8>, CUresult> {
-    check(context, attribute)?;
+    check_attribute(context, attribute)?;
     let environment = |name: &str| std::env::var_os(name).map(|value| OsStr::as_bytes(&value).to_vec());
     let settings = settings();
     let of = |context| settings.as_ref().and_then(|settings| settings.get(&(context, attribute)).cloned());
@@ -85,7 +88,7 @@ pub fn get(context: usize, attribute: u32, room: usize) -> Result<Vec<u8>, CUres
 ///
 /// As [`get`].
 pub fn set(context: usize, attribute: u32, value: &[u8]) -> Result<(), CUresult> {
-    check(context, attribute)?;
+    check_attribute(context, attribute)?;
     let value = match width(attribute) {
         Some(width) if value.len() != width => return Err(CUresult::ERROR_INVALID_VALUE),
         Some(_) => value,
@@ -95,6 +98,43 @@ pub fn set(context: usize, attribute: u32, value: &[u8]) -> Result<(), CUresult>
     };
     settings().get_or_insert_default().insert((context, attribute), value.to_vec());
     Ok(())
+}
+
+/// `cuCoredumpGetAttribute` into a buffer of the caller's.
+///
+/// # Errors
+///
+/// As [`get`].
+///
+/// # Safety
+///
+/// `size` is null or readable, `value` null or as long as it says.
+#[expect(unsafe_code, reason = "writes buffers of C callers")]
+pub unsafe fn write(context: usize, attribute: u32, value: *mut c_void, size: *const usize) -> Outcome {
+    check(!value.is_null())?;
+    // SAFETY: by the contract; what is answered is no longer than the room.
+    unsafe {
+        let found = get(context, attribute, caller::read(size)?)?;
+        value.cast::<u8>().copy_from_nonoverlapping(found.as_ptr(), found.len());
+    }
+    Ok(())
+}
+
+/// `cuCoredumpSetAttribute` from a buffer of the caller's.
+///
+/// # Errors
+///
+/// As [`set`].
+///
+/// # Safety
+///
+/// `size` is null or readable, `value` null or as long as it says.
+#[expect(unsafe_code, reason = "reads buffers of C callers")]
+pub unsafe fn read(context: usize, attribute: u32, value: *const c_void, size: *const usize) -> Outcome {
+    check(!value.is_null())?;
+    // SAFETY: by the contract.
+    let bytes = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), caller::read(size)?.min(2 * MAX_TEXT_BYTES)) };
+    set(context, attribute, bytes)
 }
 
 #[cfg(test)]

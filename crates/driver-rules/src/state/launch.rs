@@ -3,7 +3,10 @@
 //!
 //! As driver 580 does it: parameters may lie beyond the size that was set for them; the size counts at the launch.
 
-use katydid_cuda_sys::CUresult;
+use std::ffi::c_void;
+use std::ptr::without_provenance_mut;
+
+use katydid_cuda_sys::{CUresult, launch_param};
 
 /// More bytes of parameters than any kernel takes.
 const MAX_PARAMETER_BYTES: usize = 32 << 10;
@@ -73,12 +76,36 @@ impl OldLaunch {
         Ok(())
     }
 
+    /// Runs a launch of `start`, which gets the parameters as the list that launches take in the place of an array.
+    pub fn with_params<R>(&self, start: impl FnOnce(*mut *mut c_void) -> R) -> R {
+        let mut params = self.params();
+        let mut size = params.len();
+        let mut extra = [
+            without_provenance_mut(launch_param::BUFFER_POINTER as usize),
+            params.as_mut_ptr().cast::<c_void>(),
+            without_provenance_mut(launch_param::BUFFER_SIZE as usize),
+            (&raw mut size).cast(),
+            without_provenance_mut(launch_param::END as usize),
+        ];
+        start(extra.as_mut_ptr())
+    }
+
     /// The parameters of a launch; what was never set is zero.
     pub fn params(&self) -> Vec<u8> {
         let mut params = self.params.clone();
         params.resize(self.size, 0);
         params
     }
+}
+
+/// Width and height of a grid (`cuLaunchGrid`).
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE` for a side below zero.
+pub fn grid(width: i32, height: i32) -> Result<[u32; 2], CUresult> {
+    let side = |side: i32| u32::try_from(side).map_err(|_| CUresult::ERROR_INVALID_VALUE);
+    Ok([side(width)?, side(height)?])
 }
 
 #[cfg(test)]
@@ -95,6 +122,17 @@ mod tests {
             assert_eq!(launch.set_block(sides, LIMITS), WRONG, "{sides:?}");
         }
         assert_eq!((launch.set_block([16, 8, 2], LIMITS), launch.block), (Ok(()), [16, 8, 2]));
+    }
+
+    #[test]
+    fn a_launch_gets_its_parameters_as_a_list() {
+        let mut launch = OldLaunch::default();
+        launch.set_size(12).unwrap();
+        let list = |extra: *mut *mut c_void| [0, 2, 4].map(|at| extra.wrapping_add(at).is_null());
+        assert_eq!(
+            (launch.with_params(list), grid(3, 4), grid(-1, 4)),
+            ([false; 3], Ok([3, 4]), Err(CUresult::ERROR_INVALID_VALUE))
+        );
     }
 
     #[test]

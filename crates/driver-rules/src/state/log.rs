@@ -5,14 +5,18 @@
 //! hundred lines are kept. Lines are counted from the start of the process, and that count is what an iterator is.
 
 use std::collections::VecDeque;
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, OsStr, c_void};
 use std::fmt::Write;
 use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use katydid_cuda_sys::{CUlogsCallback, CUresult};
+
+use crate::caller::check_no_flags;
+use crate::outcome::{Outcome, check};
 
 /// Lines that are kept.
 const MAX_LINES: usize = 100;
@@ -157,6 +161,67 @@ pub fn dump(from: Option<u32>, room: usize) -> (String, u32) {
     let skipped = from.map_or(0, |from| from.saturating_sub(first)) as usize;
     let lines: Vec<&str> = log.lines.iter().skip(skipped).map(String::as_str).collect();
     (fitting(&lines, room), log.count)
+}
+
+/// The lines from a caller's iterator on, which moves behind them.
+///
+/// # Safety
+///
+/// `iterator` is null, or readable and writable.
+#[expect(unsafe_code, reason = "reads and writes the iterator of a C caller")]
+unsafe fn advance(iterator: *mut u32, room: usize) -> String {
+    // SAFETY: not null where it is read and written.
+    let from = (!iterator.is_null()).then(|| unsafe { iterator.read_unaligned() });
+    let (lines, end) = dump(from, room);
+    if !iterator.is_null() {
+        // SAFETY: as above.
+        unsafe { iterator.write_unaligned(end) };
+    }
+    lines
+}
+
+/// `cuLogsDumpToFile`: appends the lines from the iterator on. There are no flags.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE`, also for a file that cannot be written.
+///
+/// # Safety
+///
+/// `iterator` is null, or readable and writable.
+#[expect(unsafe_code, reason = "reads and writes the iterator of a C caller")]
+pub unsafe fn dump_to_file(iterator: *mut u32, path: &[u8], flags: u32) -> Outcome {
+    check_no_flags(flags.into())?;
+    // SAFETY: handed on.
+    let lines = unsafe { advance(iterator, usize::MAX) };
+    let file = File::options().create(true).append(true).open(OsStr::from_bytes(path));
+    let written = file.and_then(|mut file| file.write_all(lines.as_bytes()));
+    written.map_err(|_| CUresult::ERROR_INVALID_VALUE)
+}
+
+/// `cuLogsDumpToMemory`: the last lines that fit, with a NUL; the size becomes that of the text. There are no flags.
+///
+/// # Errors
+///
+/// `ERROR_INVALID_VALUE`.
+///
+/// # Safety
+///
+/// `iterator` is null, or readable and writable, `size` the same, `buffer` null or writable for `size` bytes.
+#[expect(unsafe_code, reason = "writes buffers of C callers")]
+pub unsafe fn dump_to_memory(iterator: *mut u32, buffer: *mut u8, size: *mut usize, flags: u32) -> Outcome {
+    check(!buffer.is_null() && !size.is_null() && flags == 0)?;
+    // SAFETY: by the contract; the text with its NUL is no longer than the room.
+    unsafe {
+        let room = size.read_unaligned();
+        let lines = advance(iterator, room);
+        if room > 0 {
+            buffer.copy_from_nonoverlapping(lines.as_ptr(), lines.len());
+            buffer.add(lines.len()).write(0);
+        }
+        size.write_unaligned(lines.len());
+    }
+    Ok(())
 }
 
 fn fitting(lines: &[&str], room: usize) -> String {

@@ -1,0 +1,126 @@
+//! Arguments of C callers: arrays and structures are refused where they are missing, and copied where they are not.
+#![expect(unsafe_code, reason = "reads arrays of C callers")]
+
+use crate::outcome::{INVALID, Outcome, check};
+
+/// A structure that the caller lends.
+/// Refuses null.
+///
+/// # Safety
+///
+/// `pointer` is null or readable.
+#[inline]
+pub unsafe fn read<T: Copy>(pointer: *const T) -> Outcome<T> {
+    check(!pointer.is_null())?;
+    // SAFETY: not null, so readable by the contract.
+    Ok(unsafe { pointer.read_unaligned() })
+}
+
+/// Refuses flags of a call that has none yet.
+#[inline]
+pub const fn check_no_flags(flags: u64) -> Outcome {
+    check(flags == 0)
+}
+
+/// An array of at least one entry and at most `most`.
+/// Refuses null, an empty array and too many entries.
+///
+/// # Safety
+///
+/// `pointer` is null or has `count` entries.
+pub unsafe fn array<T: Copy>(pointer: *const T, count: usize, most: usize) -> Outcome<Vec<T>> {
+    check(!pointer.is_null() && (1..=most).contains(&count))?;
+    // SAFETY: below `count`, by the contract.
+    Ok((0..count).map(|at| unsafe { pointer.add(at).read_unaligned() }).collect())
+}
+
+/// The first `count` entries of an array that may be missing if none is asked for; the rest is as by default.
+/// Refuses null where an entry is needed.
+///
+/// # Safety
+///
+/// `pointer` is null or has `count` entries.
+pub unsafe fn filled<T: Copy + Default, const N: usize>(pointer: *const T, count: usize) -> Outcome<[T; N]> {
+    check(count == 0 || !pointer.is_null())?;
+    let mut taken = [T::default(); N];
+    for (index, place) in taken.iter_mut().enumerate().take(count) {
+        // SAFETY: below `count`, by the contract.
+        *place = unsafe { pointer.add(index).read_unaligned() };
+    }
+    Ok(taken)
+}
+
+/// Values that hold for several entries of a call, each from the entry on that an index names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Runs<T>(Vec<(usize, T)>);
+
+impl<T: Copy> Runs<T> {
+    /// Reads `count` values for `entries` entries.
+    /// Refuses indices that do not begin with 0 or do not ascend, and more values than entries.
+    ///
+    /// # Safety
+    ///
+    /// The arrays are null or have `count` entries.
+    pub unsafe fn read(values: *const T, firsts: *const usize, count: usize, entries: usize) -> Outcome<Self> {
+        // SAFETY: handed on.
+        let (values, firsts) = unsafe { (array(values, count, entries)?, array(firsts, count, entries)?) };
+        let runs: Vec<(usize, T)> = firsts.into_iter().zip(values).collect();
+        let ascends = runs.first().is_some_and(|(first, _)| *first == 0) && runs.is_sorted_by(|a, b| a.0 < b.0);
+        check(ascends)?;
+        Ok(Self(runs))
+    }
+
+    /// The value of an entry.
+    pub fn of(&self, entry: usize) -> Outcome<T> {
+        let run = self.0.partition_point(|(first, _)| *first <= entry).checked_sub(1);
+        run.and_then(|run| self.0.get(run)).map(|(_, value)| *value).ok_or(INVALID)
+    }
+
+    /// All values.
+    pub fn values(&self) -> impl Iterator<Item = T> {
+        self.0.iter().map(|(_, value)| *value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(firsts: &[usize], entries: usize) -> Outcome<Runs<char>> {
+        let values = ['a', 'b', 'c'];
+        // SAFETY: no test has more indices than there are values.
+        unsafe { Runs::read(values.as_ptr(), firsts.as_ptr(), firsts.len(), entries) }
+    }
+
+    #[test]
+    fn a_value_holds_until_the_next_one_begins() {
+        let runs = runs(&[0, 2], 4).unwrap();
+        assert_eq!([0, 1, 2, 3].map(|entry| runs.of(entry)), ['a', 'a', 'b', 'b'].map(Ok));
+        assert_eq!(runs.values().collect::<String>(), "ab");
+    }
+
+    #[test]
+    fn values_begin_with_the_first_entry_and_ascend() {
+        for firsts in [&[][..], &[1], &[0, 0], &[0, 2, 1]] {
+            assert_eq!(runs(firsts, 4), Err(INVALID), "{firsts:?}");
+        }
+        assert_eq!(runs(&[0, 1], 1), Err(INVALID));
+    }
+
+    #[test]
+    fn arrays_must_be_there_and_have_entries() {
+        let three = [1_u8, 2, 3];
+        // SAFETY: three entries, and null.
+        unsafe {
+            assert_eq!(array(three.as_ptr(), 3, 3), Ok(vec![1, 2, 3]));
+            assert_eq!((array(three.as_ptr(), 0, 3), array(three.as_ptr(), 3, 2)), (Err(INVALID), Err(INVALID)));
+            assert_eq!(array(std::ptr::null::<u8>(), 1, 3), Err(INVALID));
+            assert_eq!(filled::<u8, 4>(three.as_ptr(), 2), Ok([1, 2, 0, 0]));
+            assert_eq!(filled::<u8, 4>(std::ptr::null(), 0), Ok([0; 4]));
+            assert_eq!(
+                (filled::<u8, 4>(std::ptr::null(), 1), read(std::ptr::null::<u8>())),
+                (Err(INVALID), Err(INVALID))
+            );
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Device code: options of the compiler, inputs of the linker, attributes of functions.
+
+use katydid_cuda_sys::{CUresult, jit_input};
+
+use crate::outcome::{Outcome, check};
+
+/// More options than there are kinds make no sense.
+const MAX_OPTIONS: u32 = 64;
+
+/// Passes the arrays of options of the compiler.
+/// Refuses missing ones, and more than there can be.
+pub const fn check_options<K, V>(count: u32, kinds: *const K, values: *const V) -> Outcome {
+    check(count <= MAX_OPTIONS && (count == 0 || !(kinds.is_null() || values.is_null())))
+}
+
+/// What became of a linking: whatever spoiled it answers all calls that come after.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkProgress {
+    spoiled: Option<CUresult>,
+    is_complete: bool,
+}
+
+impl LinkProgress {
+    /// Passes a linking that takes inputs.
+    ///
+    /// # Errors
+    ///
+    /// What spoiled it; `ERROR_INVALID_VALUE` once it is complete.
+    pub fn check_open(&self) -> Outcome {
+        self.spoiled.map_or(Ok(()), Err)?;
+        check(!self.is_complete)
+    }
+
+    /// Passes a linking that can be completed.
+    ///
+    /// # Errors
+    ///
+    /// What spoiled it; `ERROR_INVALID_HANDLE` once it is complete.
+    pub fn check_incomplete(&self) -> Outcome {
+        self.spoiled.map_or(Ok(()), Err)?;
+        if self.is_complete { Err(CUresult::ERROR_INVALID_HANDLE) } else { Ok(()) }
+    }
+
+    /// An input of a kind was refused: machine code and LTO code spoil everything that comes after, and so does a name that is
+    /// defined twice. Without others the linking goes on.
+    pub fn refuse(&mut self, kind: u32, code: CUresult) {
+        let spoils = matches!(kind, jit_input::CUBIN | jit_input::NVVM) || code == CUresult::ERROR_INVALID_SOURCE;
+        if spoils {
+            self.spoil(code);
+        }
+    }
+
+    /// Everything from now on answers this code.
+    pub fn spoil(&mut self, code: CUresult) {
+        self.spoiled = Some(code);
+    }
+
+    /// The image is made.
+    pub fn complete(&mut self) {
+        self.is_complete = true;
+    }
+}
+
+/// Passes an input of the linker, of a kind that there is and of `most` bytes at most.
+/// Refuses null, a size of 0 and more than that.
+pub const fn check_input<T>(kind: u32, data: *const T, size: usize, most: usize) -> Outcome {
+    check(kind <= jit_input::NVVM && !data.is_null() && size > 0 && size <= most)
+}
+
+/// Passes the value of a function's dynamic shared memory: what static memory leaves of the most that blocks may opt in to.
+pub fn check_dynamic_shared(value: i32, opt_in: i32, fixed: i32) -> Outcome {
+    check((0..=opt_in.saturating_sub(fixed)).contains(&value))
+}
+
+/// Passes the preferred share of shared memory, in percent; -1 is none.
+pub fn check_carveout(value: i32) -> Outcome {
+    check((-1..=100).contains(&value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::INVALID;
+
+    #[test]
+    fn options_are_pairs_and_not_too_many() {
+        let one = [0_u32];
+        let (here, missing) = (one.as_ptr(), std::ptr::null::<u32>());
+        assert_eq!((check_options(1, here, here), check_options(0, missing, missing)), (Ok(()), Ok(())));
+        for wrong in [check_options(1, here, missing), check_options(1, missing, here), check_options(65, here, here)] {
+            assert_eq!(wrong, Err(INVALID));
+        }
+    }
+
+    #[test]
+    fn inputs_have_bytes_and_a_kind() {
+        let (here, missing) = ([0_u32].as_ptr(), std::ptr::null::<u32>());
+        assert_eq!(check_input(jit_input::NVVM, here, 4, 4), Ok(()));
+        for wrong in [
+            check_input(6, here, 4, 4),
+            check_input(1, here, 0, 4),
+            check_input(1, missing, 4, 4),
+            check_input(1, here, 5, 4),
+        ] {
+            assert_eq!(wrong, Err(INVALID));
+        }
+    }
+
+    #[test]
+    fn what_spoils_a_linking_answers_all_that_comes_after() {
+        let mut link = LinkProgress::default();
+        link.refuse(jit_input::PTX, CUresult::ERROR_INVALID_PTX);
+        assert_eq!((link.check_open(), link.check_incomplete()), (Ok(()), Ok(())));
+        for (kind, code) in
+            [(jit_input::PTX, CUresult::ERROR_INVALID_SOURCE), (jit_input::CUBIN, CUresult::ERROR_INVALID_IMAGE)]
+        {
+            let mut spoiled = link;
+            spoiled.refuse(kind, code);
+            assert_eq!((spoiled.check_open(), spoiled.check_incomplete()), (Err(code), Err(code)));
+        }
+        link.complete();
+        assert_eq!((link.check_open(), link.check_incomplete()), (Err(INVALID), Err(CUresult::ERROR_INVALID_HANDLE)));
+    }
+
+    #[test]
+    fn dynamic_shared_memory_is_what_static_leaves_of_the_opt_in() {
+        for (value, is_right) in [(0, true), (232_448 - 16384, true), (232_448 - 16383, false), (-1, false)] {
+            assert_eq!(check_dynamic_shared(value, 232_448, 16384).is_ok(), is_right, "{value}");
+        }
+        assert_eq!([-2, -1, 100, 101].map(|value| check_carveout(value).is_ok()), [false, true, true, false]);
+    }
+}

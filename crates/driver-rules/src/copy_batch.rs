@@ -1,0 +1,155 @@
+//! Copies in groups: what a call may say of all of them.
+//!
+//! All are checked before the first is queued, and the first wrong one is named, as on driver 580.
+#![expect(unsafe_code, reason = "reads arrays of C callers")]
+
+use katydid_cuda_sys::{
+    CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUarray, CUdeviceptr, CUmemcpyAttributes, CUresult, access_order,
+};
+
+use crate::caller::{self, Runs};
+use crate::outcome::{INVALID, Outcome, check};
+
+/// More copies in one call make no sense.
+const MAX_COPIES: usize = 1 << 20;
+/// What is answered in the place of an index when the fault is in no single copy.
+pub const NO_INDEX: usize = usize::MAX;
+
+/// A code, and the copy that it is about.
+pub type BatchOutcome<T> = Result<T, (CUresult, usize)>;
+
+/// The arrays of a call.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrays {
+    /// Where each copy goes.
+    pub targets: *const CUdeviceptr,
+    /// Where each comes from.
+    pub sources: *const CUdeviceptr,
+    /// Bytes of each.
+    pub sizes: *const usize,
+    /// How many there are.
+    pub count: usize,
+    /// Attributes that hold for several copies.
+    pub attributes: *const CUmemcpyAttributes,
+    /// The first copy of each attribute.
+    pub firsts: *const usize,
+    /// How many attributes there are.
+    pub kinds: usize,
+}
+
+/// One copy of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it goes.
+    pub to: CUdeviceptr,
+    /// Where it comes from.
+    pub from: CUdeviceptr,
+    /// Bytes.
+    pub size: usize,
+    /// Its source may be read during the call only.
+    pub is_now: bool,
+}
+
+impl Arrays {
+    /// Reads them, and checks what is not about a single copy.
+    /// Refuses missing arrays, and attributes that are none.
+    ///
+    /// # Safety
+    ///
+    /// The first three are null or have `count` entries, the others `kinds`.
+    pub unsafe fn read(&self) -> Outcome<Vec<Entry>> {
+        // SAFETY: by the contract.
+        let (targets, sources, sizes, kinds) = unsafe {
+            (
+                caller::array(self.targets, self.count, MAX_COPIES)?,
+                caller::array(self.sources, self.count, MAX_COPIES)?,
+                caller::array(self.sizes, self.count, MAX_COPIES)?,
+                Runs::read(self.attributes, self.firsts, self.kinds, self.count)?,
+            )
+        };
+        let orders = access_order::STREAM..=access_order::ANY;
+        check(kinds.values().all(|kind| orders.contains(&kind.srcAccessOrder) && kind.flags <= 1))?;
+        let one = |(at, ((to, from), size)): (usize, ((u64, u64), usize))| {
+            Ok(Entry { to, from, size, is_now: kinds.of(at)?.srcAccessOrder == access_order::DURING_API_CALL })
+        };
+        targets.into_iter().zip(sources).zip(sizes).enumerate().map(one).collect()
+    }
+}
+
+/// Passes each entry that has bytes and that `is_there` passes; a wrong one is told by its index.
+/// Refuses 0 bytes, and what `is_there` refuses.
+pub fn check_entries(entries: &[Entry], is_there: impl Fn(&Entry) -> Outcome) -> BatchOutcome<()> {
+    let one =
+        |(at, entry): (usize, &Entry)| check(entry.size > 0).and_then(|()| is_there(entry)).map_err(|code| (code, at));
+    entries.iter().enumerate().try_for_each(one)
+}
+
+/// Reads copies of boxes; with each, whether its source may be read during the call only. `texel` tells the bytes of an array's
+/// elements, `check` passes a copy that is right in itself.
+/// Refuses a missing list, operations that are wrong in themselves, and what `check` refuses.
+///
+/// # Safety
+///
+/// `operations` is null or has `count` entries.
+pub unsafe fn boxes(
+    operations: *const CUDA_MEMCPY3D_BATCH_OP,
+    count: usize,
+    texel: impl Fn(CUarray) -> Option<usize>,
+    check: impl Fn(&CUDA_MEMCPY3D_BATCH_OP, &CUDA_MEMCPY3D) -> Outcome,
+) -> BatchOutcome<Vec<(CUDA_MEMCPY3D, bool)>> {
+    // SAFETY: handed on.
+    let operations = unsafe { caller::array(operations, count, MAX_COPIES) }.map_err(|code| (code, NO_INDEX))?;
+    let one = |(at, operation): (usize, CUDA_MEMCPY3D_BATCH_OP)| {
+        let copy = operation.as_copy(&texel).ok_or((INVALID, at))?;
+        check(&operation, &copy).map_err(|code| (code, at))?;
+        Ok((copy, operation.srcAccessOrder == access_order::DURING_API_CALL))
+    };
+    operations.into_iter().enumerate().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACES: [u64; 3] = [0x1000, 0x2000, 0x3000];
+
+    fn read(count: usize, orders: [u32; 2], firsts: [usize; 2], kinds: usize) -> Outcome<Vec<Entry>> {
+        let attributes =
+            orders.map(|order| CUmemcpyAttributes { srcAccessOrder: order, ..CUmemcpyAttributes::default() });
+        let (targets, sources, sizes) = (PLACES.as_ptr(), PLACES.as_ptr(), [1_usize, 0, 3]);
+        let (sizes, attributes, firsts) = (sizes.as_ptr(), attributes.as_ptr(), firsts.as_ptr());
+        // SAFETY: three entries and two attributes, of which no test names more.
+        unsafe { Arrays { targets, sources, sizes, count, attributes, firsts, kinds }.read() }
+    }
+
+    #[test]
+    fn attributes_hold_from_their_first_copy_on() {
+        let entries = read(3, [1, 2], [0, 2], 2).unwrap();
+        assert_eq!(
+            entries.iter().map(|entry| (entry.size, entry.is_now)).collect::<Vec<_>>(),
+            [(1, false), (0, false), (3, true)]
+        );
+        assert_eq!(check_entries(&entries, |_| Ok(())), Err((INVALID, 1)));
+        let refuse = |entry: &Entry| if entry.to == 0x3000 { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) };
+        assert_eq!(check_entries(&[entries[0], entries[2]], refuse), Err((CUresult::ERROR_UNKNOWN, 1)));
+    }
+
+    #[test]
+    fn attributes_that_are_none_are_refused() {
+        for wrong in [read(3, [0, 1], [0, 1], 2), read(3, [1, 4], [0, 1], 2), read(3, [1, 1], [1, 2], 2)] {
+            assert_eq!(wrong, Err(INVALID));
+        }
+        assert_eq!((read(1, [1, 1], [0, 1], 2), read(0, [1, 1], [0, 1], 0)), (Err(INVALID), Err(INVALID)));
+    }
+
+    #[test]
+    fn a_wrong_box_is_told_by_its_index() {
+        let side = katydid_cuda_sys::CUmemcpy3DOperand { type_: 1, op: [0x1000, 0, 0, 0] };
+        let right = CUDA_MEMCPY3D_BATCH_OP { src: side, dst: side, extent: [4, 1, 1], srcAccessOrder: 2, flags: 0 };
+        let list = [right, CUDA_MEMCPY3D_BATCH_OP { flags: 2, ..right }];
+        // SAFETY: two entries.
+        let boxes = |count| unsafe { boxes(list.as_ptr(), count, |_| None, |_, _| Ok(())) };
+        assert!(boxes(1).is_ok_and(|copies| copies[0].1 && copies[0].0.WidthInBytes == 4));
+        assert_eq!((boxes(2).err(), boxes(0).err()), (Some((INVALID, 1)), Some((INVALID, NO_INDEX))));
+    }
+}

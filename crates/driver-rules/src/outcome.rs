@@ -1,0 +1,15 @@
+//! What a rule gives: the value that was checked, or the code that the driver answers.
+
+use katydid_cuda_sys::CUresult;
+
+/// The result of a rule.
+pub type Outcome<T = ()> = Result<T, CUresult>;
+
+/// The code for arguments that no device takes.
+pub(crate) const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+/// Passes what is right; anything else is an invalid value.
+#[inline]
+pub(crate) const fn check(is_right: bool) -> Outcome {
+    if is_right { Ok(()) } else { Err(INVALID) }
+}

@@ -1,0 +1,70 @@
+//! Tensor maps: where they lie, and what their arguments may be before a driver encodes them.
+//!
+//! A map is arithmetic over its arguments, and begins with the address on every driver so far.
+#![expect(unsafe_code, reason = "writes maps of C callers")]
+
+use katydid_cuda_sys::CUtensorMap;
+
+use crate::outcome::{INVALID, Outcome, check};
+
+/// Most dimensions of a tensor, and of a box of pixels.
+pub const MAX_RANK: usize = 5;
+/// See [`MAX_RANK`].
+pub const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
+/// Maps lie at multiples of this, in bytes.
+const ALIGNMENT: usize = 64;
+/// Addresses of tensors are multiples of this, in bytes.
+const TENSOR_ALIGNMENT: u64 = 16;
+
+/// Passes a place where a map can lie.
+pub fn check_place(map: *mut CUtensorMap) -> Outcome {
+    check(!map.is_null() && map.addr().is_multiple_of(ALIGNMENT))
+}
+
+/// The rank of a tensor that has at least `least` dimensions.
+pub fn rank(rank: u32, least: usize) -> Outcome<usize> {
+    let rank = rank as usize;
+    if (least..=MAX_RANK).contains(&rank) { Ok(rank) } else { Err(INVALID) }
+}
+
+/// `cuTensorMapReplaceAddress`: changes the first word.
+/// Refuses a place where no map can lie, and an address that no tensor has.
+///
+/// # Safety
+///
+/// `map` is null or a map.
+pub unsafe fn replace_address(map: *mut CUtensorMap, address: u64) -> Outcome {
+    check_place(map)?;
+    check(address.is_multiple_of(TENSOR_ALIGNMENT))?;
+    // SAFETY: a map, by the contract.
+    unsafe { map.cast::<u64>().write(address) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(align(64))]
+    struct Aligned([CUtensorMap; 2]);
+
+    #[test]
+    fn the_address_is_the_first_word_of_an_aligned_map() {
+        let mut maps = Aligned([CUtensorMap::default(); 2]);
+        let map = maps.0.as_mut_ptr();
+        // SAFETY: maps, and places that are refused.
+        unsafe {
+            assert_eq!(replace_address(map, 0x7010), Ok(()));
+            assert_eq!(replace_address(map, 0x7008), Err(INVALID));
+            assert_eq!(replace_address(map.wrapping_byte_add(8), 0x7010), Err(INVALID));
+            assert_eq!(replace_address(std::ptr::null_mut(), 0x7010), Err(INVALID));
+        }
+        assert_eq!(maps.0[0].0[..8], 0x7010_u64.to_le_bytes());
+    }
+
+    #[test]
+    fn ranks_have_bounds() {
+        assert_eq!([0, 1, 5, 6].map(|number| rank(number, 1)), [Err(INVALID), Ok(1), Ok(5), Err(INVALID)]);
+        assert_eq!((rank(2, 3), rank(3, 3)), (Err(INVALID), Ok(3)));
+    }
+}
