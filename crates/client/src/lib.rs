@@ -6,7 +6,7 @@
 //! - [`ffi`] is what exported symbols have in common. [`life`] says what fork and exit allow, [`fork`] what children get.
 //! - [`slab`] makes handles, [`stack`] keeps a thread's contexts, [`memory`] hands out addresses, [`regions`] knows what they
 //!   belong to, and [`memory::shared_pages`] are host memory of both sides.
-//! - [`params`] packs launches, [`compression`] bulk. [`upcalls`] are functions that the worker asks for.
+//! - [`compression`] packs bulk. [`upcalls`] are functions that the worker asks for.
 //! - [`trace`] records calls, and is read by `katydid trace`. [`threads`] are ours in the program.
 //! - [`job`] keeps the program for its supervisor, [`session::session_mark`] shows it that there is a session, and [`job::process_request`]
 //!   asks supervisors about other programs.
@@ -21,7 +21,6 @@ pub mod job;
 pub mod life;
 pub mod memory;
 pub mod output;
-pub mod params;
 pub mod regions;
 pub mod session;
 pub mod slab;

@@ -4,6 +4,7 @@
 use std::ffi::c_char;
 
 use katydid_cuda_sys::{CUfunction, CUmodule, CUresult};
+use katydid_driver_rules::device::{FUNCTION_LOADED, check_cache_config};
 use katydid_wire::message::{kdFunctionSetAttribute, kdFunctionSetCacheConfig};
 
 use crate::code::lookup;
@@ -31,9 +32,7 @@ pub(crate) fn set_attribute(function: CUfunction, id: u32, value: i32) -> Result
 /// A preference between cache and shared memory, 0 to 3.
 pub(crate) fn set_cache_config(function: CUfunction, config: u32) -> Result<(), CUresult> {
     let function = object(function)?;
-    if config > 3 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_cache_config(config)?;
     enqueue(&kdFunctionSetCacheConfig { function: function.wire(), kernel: 0, device: 0, config })
 }
 
@@ -83,12 +82,10 @@ pub(crate) unsafe fn param_info(
 ///
 /// As [`attribute`].
 pub(crate) unsafe fn is_loaded(state: *mut u32, function: CUfunction) -> Result<(), CUresult> {
-    /// `CU_FUNCTION_LOADING_STATE_LOADED`: the code is on the device.
-    const LOADED: u32 = 1;
     // SAFETY: null or writable, by the contract.
     let state = unsafe { out(state) }?;
     object(function)?;
-    state.write(LOADED);
+    state.write(FUNCTION_LOADED);
     Ok(())
 }
 

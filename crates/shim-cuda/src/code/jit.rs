@@ -8,10 +8,8 @@ use std::ffi::c_void;
 use std::ptr;
 
 use katydid_cuda_sys::{CUresult, jit_option as option};
+use katydid_driver_rules::code::check_options;
 use katydid_wire::facts::JitOption;
-
-/// More options than any driver has.
-const MAX_OPTIONS: usize = 64;
 
 /// The options of one load.
 pub(crate) struct Options {
@@ -52,12 +50,9 @@ impl Options {
     ///
     /// Both arrays are null or have `count` entries, which stay for the whole call, as do the buffers they point to.
     pub(crate) unsafe fn read(count: u32, ids: *mut u32, values: *mut *mut c_void) -> Result<Self, CUresult> {
-        let count = count as usize;
-        if count > MAX_OPTIONS || (count > 0 && (ids.is_null() || values.is_null())) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        check_options(count, ids, values)?;
         let mut options = Self { numbers: Vec::new(), values, info: Log::NONE, error: Log::NONE, wall_time: None };
-        for index in 0..count {
+        for index in 0..count as usize {
             // SAFETY: below `count`, so inside both arrays by the contract.
             let (id, value) = unsafe { (ids.add(index).read_unaligned(), values.add(index).read_unaligned()) };
             options.add(index, id, value);

@@ -4,6 +4,7 @@
 use std::ffi::c_char;
 
 use katydid_cuda_sys::{CUdevice, CUfunction, CUkernel, CUlibrary, CUresult};
+use katydid_driver_rules::device::check_cache_config;
 use katydid_wire::message::{kdFunctionSetAttribute, kdFunctionSetCacheConfig};
 
 use crate::code::lookup;
@@ -59,9 +60,7 @@ pub(crate) fn set_attribute(id: u32, value: i32, kernel: CUkernel, ordinal: CUde
 pub(crate) fn set_cache_config(kernel: CUkernel, config: u32, ordinal: CUdevice) -> Result<(), CUresult> {
     let kernel = object(kernel)?;
     let position = device(ordinal)?.position as i32;
-    if config > 3 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_cache_config(config)?;
     enqueue(&kdFunctionSetCacheConfig { function: 0, kernel: kernel.wire(), device: position, config })
 }
 

@@ -10,7 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_client::ffi::write_if_given;
 use katydid_client::slab::Slot;
-use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
+use katydid_cuda_sys::{CUlinkState, CUresult};
+use katydid_driver_rules::code::{LinkProgress, check_input};
 use katydid_wire::facts::encode_options;
 use katydid_wire::message::{kdImagePiece, kdLink, kdLinked};
 
@@ -42,8 +43,7 @@ struct Input {
 struct State {
     options: Options,
     inputs: Vec<Input>,
-    /// What spoiled it: everything after gives the same.
-    spoiled: Option<CUresult>,
+    progress: LinkProgress,
     /// The result, for the program to read until the linking is destroyed.
     image: Option<Vec<u8>>,
 }
@@ -109,31 +109,19 @@ impl State {
 
     /// Adds an input, unless the worker's driver refuses it.
     fn add(&mut self, input: Input) -> Result<(), CUresult> {
-        if let Some(code) = self.spoiled {
-            return Err(code);
-        }
-        if self.image.is_some() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let spoils = matches!(input.kind, jit_input::CUBIN | jit_input::NVVM);
+        self.progress.check_open()?;
+        let kind = input.kind;
         self.inputs.push(input);
         self.link(false).map(drop).inspect_err(|code| {
             self.inputs.pop();
-            if spoils || *code == CUresult::ERROR_INVALID_SOURCE {
-                self.spoiled = Some(*code);
-            }
+            self.progress.refuse(kind, *code);
         })
     }
 
     /// Makes the image and fetches it.
     fn complete(&mut self) -> Result<&[u8], CUresult> {
-        if let Some(code) = self.spoiled {
-            return Err(code);
-        }
-        if self.image.is_some() {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        }
-        let size = self.link(true).inspect_err(|code| self.spoiled = Some(*code))?;
+        self.progress.check_incomplete()?;
+        let size = self.link(true).inspect_err(|code| self.progress.spoil(*code))?;
         let (context, session) = (stack::wire()?, &shim()?.session);
         let mut image = Vec::new();
         while (image.len() as u64) < size {
@@ -144,6 +132,7 @@ impl State {
             }
             image.extend(data);
         }
+        self.progress.complete();
         Ok(self.image.insert(image))
     }
 }
@@ -164,7 +153,7 @@ pub(crate) unsafe fn create(
     stack::active()?;
     // SAFETY: handed on.
     let options = unsafe { Options::read(count, ids, values) }?;
-    let state = State { options, inputs: Vec::new(), spoiled: None, image: None };
+    let state = State { options, inputs: Vec::new(), progress: LinkProgress::default(), image: None };
     // Options that the driver does not take are refused here, as it would.
     state.link(false)?;
     let make = |slot| Link { slot, state: Mutex::new(state) };
@@ -190,9 +179,7 @@ pub(crate) unsafe fn add_data(
     _values: *mut *mut c_void,
 ) -> Result<(), CUresult> {
     let link = object(state)?;
-    if data.is_null() || size == 0 || size > MAX_INPUT_BYTES || kind > jit_input::NVVM {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_input(kind, data, size, MAX_INPUT_BYTES)?;
     // SAFETY: readable for `size` bytes, by the contract.
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) }.to_vec();
     // SAFETY: null or a C string, by the contract.

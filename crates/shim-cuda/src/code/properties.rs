@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use katydid_client::ffi::write_if_given;
-use katydid_client::params::{Param, ParamLayout};
 use katydid_cuda_sys::{CUresult, device_attribute, function_attribute};
+use katydid_driver_rules::code::{check_carveout, check_dynamic_shared};
+use katydid_driver_rules::params::{Param, ParamLayout};
 use katydid_wire::facts::{Answer, FunctionFacts};
 
 use crate::context::device;
@@ -72,17 +73,18 @@ impl Code {
     }
 
     fn check(&self, id: u32, value: i32, optin: i32) -> Result<(), CUresult> {
-        let allowed = match id {
+        match id {
             function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
-                (0..=optin - self.attribute(function_attribute::SHARED_SIZE_BYTES)?).contains(&value)
+                check_dynamic_shared(value, optin, self.attribute(function_attribute::SHARED_SIZE_BYTES)?)
             }
-            function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT => (-1..=100).contains(&value),
-            function_attribute::REQUIRED_CLUSTER_WIDTH..=function_attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => {
-                value >= 0
+            function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT => check_carveout(value),
+            function_attribute::REQUIRED_CLUSTER_WIDTH..=function_attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE
+                if value >= 0 =>
+            {
+                Ok(())
             }
-            _ => false,
-        };
-        if allowed { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
     }
 
     /// Notes a value that was checked.
@@ -135,15 +137,6 @@ mod tests {
         attributes[1].value = 16384;
         let parameters = vec![ParameterFacts { offset: 0, size: 8 }, ParameterFacts { offset: 8, size: 4 }];
         Code::decode(&FunctionFacts { attributes, parameters }.encode()).unwrap()
-    }
-
-    #[test]
-    fn dynamic_shared_memory_is_what_static_leaves_of_the_opt_in() {
-        let code = code();
-        for (value, fine) in [(0, true), (232_448 - 16384, true), (232_448 - 16383, false), (-1, false)] {
-            let result = code.check(function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, value, 232_448);
-            assert_eq!(result.is_ok(), fine, "{value}");
-        }
     }
 
     #[test]

@@ -13,9 +13,13 @@ use katydid_wire::message::{
     cuCtxDestroy_v2, cuCtxSetCacheConfig, kdContextCreate, kdContextRelease, kdContextReset, kdContextSetLimit,
 };
 
+use katydid_driver_rules::caller::check_no_flags;
+use katydid_driver_rules::device::{
+    API_VERSION, FIRST_API_VERSION, asks_for_more, check_cache_config, check_context_flags,
+};
 use katydid_graph::Call;
 
-use crate::context::record::{API_VERSION, CONTEXTS, Context};
+use crate::context::record::{CONTEXTS, Context};
 use crate::context::request::enqueue;
 use crate::context::{device, ending, primary, stack, synchronize};
 use crate::ffi::arguments::{out, refuse};
@@ -24,16 +28,13 @@ use crate::graph::model;
 use crate::memory::device_backing::{UNKNOWN, in_need};
 use crate::process::session::shim;
 
-/// Flags that a context may be made with: scheduling in the low bits (at most one), the rest as in the header.
-const FLAGS: u32 = 0xff;
 /// `CU_CTX_MAP_HOST`: set on every context by today's drivers.
 const MAP_HOST: u32 = 8;
-/// The version that contexts of the first form of `cuCtxCreate` answer.
-const FIRST_API_VERSION: u32 = 3010;
-
+/// Of the ways in which the processor waits at most one may be asked for.
 fn check_flags(flags: u32) -> Result<(), CUresult> {
+    check_context_flags(flags)?;
     let scheduling = flags & primary::SCHEDULING;
-    if flags & !FLAGS != 0 || scheduling.count_ones() > 1 { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
+    if scheduling.count_ones() > 1 { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
 /// The same handle every time; the first retain begins the context.
@@ -177,23 +178,12 @@ pub(crate) unsafe fn create_v4(
     ordinal: CUdevice,
 ) -> Result<(), CUresult> {
     // SAFETY: null or readable, by the contract.
-    let asked = !params.is_null() && unsafe { params.read_unaligned() }.asks_for_something();
+    let asked = !params.is_null() && asks_for_more(&unsafe { params.read_unaligned() });
     if asked {
         return Err(refuse(Function::cuCtxCreate_v4, "with parameters is not supported yet"));
     }
     // SAFETY: handed on.
     unsafe { create(target, flags, ordinal) }
-}
-
-/// Whether creation parameters ask for more than an ordinary context.
-trait Asks {
-    fn asks_for_something(&self) -> bool;
-}
-
-impl Asks for CUctxCreateParams {
-    fn asks_for_something(&self) -> bool {
-        self.numExecAffinityParams != 0 || !self.cigParams.is_null()
-    }
 }
 
 /// Ends a context of the program's own. On the calling thread it is no longer current; on others it stays, ended.
@@ -221,9 +211,7 @@ pub(crate) fn destroy(handle: CUcontext) -> Result<(), CUresult> {
 pub(crate) unsafe fn attach(target: *mut CUcontext, flags: u32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    if flags != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_no_flags(flags.into())?;
     let context = stack::active()?;
     context.attached.fetch_add(1, Ordering::Relaxed);
     target.write(context.handle());
@@ -383,9 +371,7 @@ pub(crate) unsafe fn cache_config(target: *mut u32) -> Result<(), CUresult> {
 /// A preference between cache and shared memory, 0 to 3.
 pub(crate) fn set_cache_config(config: u32) -> Result<(), CUresult> {
     let context = stack::active()?;
-    if config > 3 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_cache_config(config)?;
     enqueue(&cuCtxSetCacheConfig { config })?;
     context.change_facts(|facts| facts.cache_config = config);
     Ok(())

@@ -10,6 +10,7 @@ use katydid_client::memory::Arena;
 use katydid_client::slab::Slab;
 use katydid_cuda_sys::device_attribute as attribute_id;
 use katydid_cuda_sys::{CUdevice, CUdevprop, CUresult, CUuuid};
+use katydid_driver_rules::device as rules;
 use katydid_wire::facts::{Answer, DeviceFacts, Facts, PeerFacts};
 
 use crate::context::capability;
@@ -17,8 +18,8 @@ use crate::context::record::Context;
 use crate::ffi::arguments::{out, text};
 use crate::process::session::shim;
 
-/// The version that this library implements: spec/cuda.api describes the driver of CUDA 13.0.
-pub(crate) const DRIVER_VERSION: i32 = 13000;
+/// The version that this library implements.
+pub(crate) const DRIVER_VERSION: i32 = rules::DRIVER_VERSION.cast_signed();
 /// This part of a device's memory may lie in gaps that only some blocks fit in.
 const CUTTABLE: u64 = 128;
 
@@ -178,26 +179,7 @@ pub(crate) unsafe fn properties(target: *mut CUdevprop, ordinal: CUdevice) -> Re
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let device = device(ordinal)?;
-    target.write(CUdevprop {
-        maxThreadsPerBlock: device.value(attribute_id::MAX_THREADS_PER_BLOCK),
-        maxThreadsDim: [
-            device.value(attribute_id::MAX_BLOCK_DIM_X),
-            device.value(attribute_id::MAX_BLOCK_DIM_Y),
-            device.value(attribute_id::MAX_BLOCK_DIM_Z),
-        ],
-        maxGridSize: [
-            device.value(attribute_id::MAX_GRID_DIM_X),
-            device.value(attribute_id::MAX_GRID_DIM_Y),
-            device.value(attribute_id::MAX_GRID_DIM_Z),
-        ],
-        sharedMemPerBlock: device.value(attribute_id::MAX_SHARED_MEMORY_PER_BLOCK),
-        totalConstantMemory: device.value(attribute_id::TOTAL_CONSTANT_MEMORY),
-        SIMDWidth: device.value(attribute_id::WARP_SIZE),
-        memPitch: device.value(attribute_id::MAX_PITCH),
-        regsPerBlock: device.value(attribute_id::MAX_REGISTERS_PER_BLOCK),
-        clockRate: device.value(attribute_id::CLOCK_RATE),
-        textureAlign: device.value(attribute_id::TEXTURE_ALIGNMENT),
-    });
+    target.write(rules::properties(|attribute| device.value(attribute)));
     Ok(())
 }
 
@@ -297,7 +279,7 @@ pub(crate) unsafe fn total_memory(target: *mut usize, ordinal: CUdevice) -> Resu
 pub(crate) unsafe fn total_memory_first(target: *mut u32, ordinal: CUdevice) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    target.write(u32::try_from(device(ordinal)?.facts.total_memory).unwrap_or(u32::MAX));
+    target.write(rules::total_in_32_bits(device(ordinal)?.facts.total_memory));
     Ok(())
 }
 

@@ -7,16 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use katydid_cuda_sys::{
     CUasyncCallback, CUasyncCallbackHandle, CUdevice, CUexecAffinityParam, CUresult, device_attribute,
 };
+use katydid_driver_rules::device::{ATOMIC_OPERATIONS, check_flush, exec_affinity, no_atomics};
 use katydid_wire::message::kdPeerAtomics;
 
 use crate::context::{device, stack};
 use crate::ffi::arguments::out;
 use crate::process::session::shim;
-
-/// `CU_EXEC_AFFINITY_TYPE_SM_COUNT`, the only kind.
-const SM_COUNT: u32 = 0;
-/// How many kinds of `CUatomicOperation` there are.
-const OPERATIONS: u32 = 13;
 
 /// Who asked for notifications: numbers, ascending, and devices.
 static NOTIFICATIONS: Mutex<Vec<(usize, CUdevice)>> = Mutex::new(Vec::new());
@@ -49,15 +45,9 @@ pub(crate) unsafe fn affinity(affinity: *mut CUexecAffinityParam, kind: u32) -> 
     // SAFETY: null or writable, by the contract.
     let affinity = unsafe { out(affinity) }?;
     let context = stack::active()?;
-    if kind != SM_COUNT {
-        return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
-    }
     let device = &device::all()?[context.device as usize];
-    let count = device.value(device_attribute::MULTIPROCESSOR_COUNT).unsigned_abs();
-    let mut told = CUexecAffinityParam::default();
-    told.0[..4].copy_from_slice(&SM_COUNT.to_le_bytes());
-    told.0[4..].copy_from_slice(&count.to_le_bytes());
-    affinity.write(told);
+    let multiprocessors = device.value(device_attribute::MULTIPROCESSOR_COUNT).unsigned_abs();
+    affinity.write(exec_affinity(kind, multiprocessors)?);
     Ok(())
 }
 
@@ -73,18 +63,8 @@ pub(crate) unsafe fn host_atomics(
     device: CUdevice,
 ) -> Result<(), CUresult> {
     check(device)?;
-    if capabilities.is_null() || operations.is_null() || count == 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    for index in 0..count as usize {
-        // SAFETY: below `count`, by the contract.
-        if unsafe { operations.add(index).read_unaligned() } >= OPERATIONS {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        // SAFETY: as above.
-        unsafe { capabilities.add(index).write_unaligned(0) };
-    }
-    Ok(())
+    // SAFETY: handed on.
+    unsafe { no_atomics(capabilities, operations, count) }
 }
 
 /// Atomics between two devices; a device is no peer of itself.
@@ -104,7 +84,7 @@ pub(crate) unsafe fn peer_atomics(
     if source == target {
         return Err(CUresult::ERROR_INVALID_DEVICE);
     }
-    if capabilities.is_null() || operations.is_null() || count == 0 || count > OPERATIONS {
+    if capabilities.is_null() || operations.is_null() || count == 0 || count > ATOMIC_OPERATIONS {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: below `count`, by the contract.
@@ -123,10 +103,8 @@ pub(crate) unsafe fn peer_atomics(
 
 /// Writes of other devices on the bus are in order here; scopes and targets are checked.
 pub(crate) fn flush_remote_writes(target: u32, scope: u32) -> Result<(), CUresult> {
-    /// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER` and `_TO_ALL_DEVICES`.
-    const SCOPES: [u32; 2] = [100, 200];
     stack::active()?;
-    if target == 0 && SCOPES.contains(&scope) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    check_flush(target, scope)
 }
 
 /// Notifications of memory that is about to be taken away: that never happens here, so none is ever sent.

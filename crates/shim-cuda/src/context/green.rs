@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{
-    CUcontext, CUdevResource, CUdevResourceDesc, CUdevice, CUevent, CUgreenCtx, CUresult, CUstream, stream_flags,
+    CUcontext, CUdevResource, CUdevResourceDesc, CUdevice, CUevent, CUgreenCtx, CUresult, CUstream,
 };
+use katydid_driver_rules::device::{MULTIPROCESSORS, check_resource_type};
+use katydid_driver_rules::stream::check_green_flags;
 use katydid_wire::message::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdResourceSplit};
 use katydid_wire::resource::{MAX_PARTS, Part, VISIBLE, VISIBLE_AT};
 
@@ -22,8 +24,6 @@ use crate::ffi::handle::{Handle, Table, object};
 use crate::process::session::shim;
 use crate::sync::stream;
 
-/// `CU_DEV_RESOURCE_TYPE_SM`, the only kind there is.
-const MULTIPROCESSORS: u32 = 1;
 /// Marks a resource as made here.
 const MARK: u64 = 0x6e65_6572_672d_646b;
 /// Where a resource holds the mark, and behind it where it comes from.
@@ -108,9 +108,7 @@ impl Origin {
             bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
         };
         let wide = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        if word(0) != MULTIPROCESSORS {
-            return Err(CUresult::ERROR_INVALID_RESOURCE_TYPE);
-        }
+        check_resource_type(word(0))?;
         if wide(MARK_AT) != MARK {
             return Err(WRONG);
         }
@@ -141,10 +139,6 @@ impl Origin {
     }
 }
 
-fn check_type(kind: u32) -> Result<(), CUresult> {
-    if kind == MULTIPROCESSORS { Ok(()) } else { Err(CUresult::ERROR_INVALID_RESOURCE_TYPE) }
-}
-
 /// The context of a green one's handle.
 fn resolve(green: CUgreenCtx) -> Result<Arc<Context>, CUresult> {
     let context = object(CUcontext(green.0))?;
@@ -164,7 +158,7 @@ pub(crate) unsafe fn of_device(ordinal: CUdevice, target: *mut CUdevResource, ki
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     device::device(ordinal)?;
-    check_type(kind)?;
+    check_resource_type(kind)?;
     target.write(Origin::of_device(ordinal.unsigned_abs()).ask()?);
     Ok(())
 }
@@ -175,7 +169,7 @@ pub(crate) unsafe fn of_device(ordinal: CUdevice, target: *mut CUdevResource, ki
 pub(crate) unsafe fn of_context(handle: CUcontext, target: *mut CUdevResource, kind: u32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    check_type(kind)?;
+    check_resource_type(kind)?;
     target.write(of_either(&*stack::or_current(handle.0.addr())?)?);
     Ok(())
 }
@@ -187,7 +181,7 @@ pub(crate) unsafe fn of_green(green: CUgreenCtx, target: *mut CUdevResource, kin
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let context = resolve(green)?;
-    check_type(kind)?;
+    check_resource_type(kind)?;
     target.write(of_either(&context)?);
     Ok(())
 }
@@ -398,9 +392,7 @@ pub(crate) unsafe fn stream_create(
     let target = unsafe { out(target) }?;
     let context = resolve(green)?;
     context.check_active()?;
-    if flags != stream_flags::NON_BLOCKING {
-        return Err(WRONG);
-    }
+    check_green_flags(flags)?;
     let (made, priority) = stream::mint(Arc::clone(&context), flags, priority)?;
     let message = kdGreenStream { stream: made.wire(), flags, priority };
     shim()?.session.enqueue(context.wire(), &message)?;

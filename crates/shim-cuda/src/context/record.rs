@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUcontext, CUgreenCtx, CUresult};
+use katydid_driver_rules::device::API_VERSION;
 use katydid_wire::facts::ContextFacts;
 
 use crate::ffi::arguments::handle;
@@ -15,8 +16,6 @@ use crate::process::session::shim;
 const ENDED: u32 = CUresult::ERROR_CONTEXT_IS_DESTROYED.0;
 /// Contexts that were begun and have not ended.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
-/// The version that contexts of today's drivers answer, but those of the first form of `cuCtxCreate`.
-pub(super) const API_VERSION: u32 = 3020;
 /// The id that a driver's first stream, the legacy one, has.
 static NEXT_STREAM_ID: AtomicU64 = AtomicU64::new(7);
 

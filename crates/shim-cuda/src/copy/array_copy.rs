@@ -6,13 +6,14 @@
 
 use std::sync::Arc;
 
-use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, CUresult, memory_type};
+use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, memory_type};
+use katydid_driver_rules::copy::{DescribedSide, Extent, described};
 use katydid_wire::message::kdArrayCopy;
 
 use crate::context::stack;
 use crate::copy::linear::{Wait, run};
 use crate::copy::packed::{self, FarEnd};
-use crate::copy::rows::{DescribedSide, Extent, Rows, described};
+use crate::copy::rows::{self, Rows};
 use crate::copy::side::Side;
 use crate::copy::transfer::Way;
 use crate::ffi::handle::object;
@@ -30,18 +31,13 @@ enum End {
 
 impl End {
     /// Finds a side; one that is an array must hold all of the copy.
-    fn find(kind: u32, array: CUarray, described: &DescribedSide, extent: Extent) -> Result<Self, CUresult> {
+    fn find(side: &DescribedSide, extent: Extent) -> Result<Self, CUresult> {
         let wrong = CUresult::ERROR_INVALID_VALUE;
-        if kind != memory_type::ARRAY {
-            return Ok(Self::Memory(described.find(extent)?));
+        if side.kind != memory_type::ARRAY {
+            return Ok(Self::Memory(rows::find(side, extent)?));
         }
-        let array = object(array).map_err(|_| wrong)?;
-        let first = described.first.map(|first| first as u64);
-        let wanted = [extent.width, extent.height, extent.depth];
-        let fits = first.into_iter().zip(wanted).zip(array.bounds());
-        let inside =
-            fits.into_iter().all(|((first, count), end)| first.checked_add(count).is_some_and(|stop| stop <= end));
-        if inside { Ok(Self::Array(array, first)) } else { Err(wrong) }
+        let array = object(side.array).map_err(|_| wrong)?;
+        if side.is_inside(array.bounds(), extent) { Ok(Self::Array(array, side.first)) } else { Err(wrong) }
     }
 
     /// As a side of a message: array, address, first indices, pitch, rows.
@@ -71,8 +67,8 @@ impl End {
 /// Checks a copy of which at least one side is an array.
 pub(crate) fn check(it: &CUDA_MEMCPY3D) -> Result<(), CUresult> {
     let (target, source, extent) = described(it);
-    End::find(it.dstMemoryType, it.dstArray, &target, extent)?;
-    End::find(it.srcMemoryType, it.srcArray, &source, extent).map(drop)
+    End::find(&target, extent)?;
+    End::find(&source, extent).map(drop)
 }
 
 /// A copy of rows and slices between arrays and memory.
@@ -86,8 +82,8 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
     if extent.is_empty() {
         return Ok(());
     }
-    let to = End::find(it.dstMemoryType, it.dstArray, &target, extent)?;
-    let from = End::find(it.srcMemoryType, it.srcArray, &source, extent)?;
+    let to = End::find(&target, extent)?;
+    let from = End::find(&source, extent)?;
     if let (End::Memory(to), End::Memory(from)) = (&to, &from) {
         if to.are_a_range(extent) && from.are_a_range(extent) {
             // SAFETY: rows without gaps are one range, valid by the contract.

@@ -2,158 +2,74 @@
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
 use katydid_cuda_sys::{
-    CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUarray, CUdeviceptr, CUmemcpyAttributes, CUresult, CUstream, access_order,
+    CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUarray, CUdeviceptr, CUmemcpyAttributes, CUresult, CUstream,
 };
+use katydid_driver_rules::caller::check_no_flags;
+use katydid_driver_rules::copy::Claim;
+use katydid_driver_rules::copy_batch::{self, Arrays, BatchOutcome, Entry, NO_INDEX};
+use katydid_driver_rules::stream::check_named;
 
 use crate::context::stack;
 use crate::copy::linear::any_async;
-use crate::copy::side::{Claim, locate};
+use crate::copy::side::locate;
 use crate::copy::{array_copy, rows, slices};
 use crate::ffi::handle::object;
 use crate::sync::{stream, wait};
 
-/// More copies in one call make no sense.
-const MAX_COPIES: usize = 1 << 20;
-/// What is answered in the place of an index when the fault is in no single copy.
-const NO_INDEX: usize = usize::MAX;
-
-/// The arrays of a call.
-struct Arrays {
-    targets: *mut CUdeviceptr,
-    sources: *mut CUdeviceptr,
-    sizes: *mut usize,
-    count: usize,
-    attributes: *mut CUmemcpyAttributes,
-    firsts: *mut usize,
-    kinds: usize,
-}
-
-/// Target, source, bytes, and how the source may be read.
-type Entry = (CUdeviceptr, CUdeviceptr, usize, u32);
-
-impl Arrays {
-    /// Reads them, and checks what is not about a single copy.
-    ///
-    /// # Safety
-    ///
-    /// The first three are null or have `count` entries, the others `kinds`.
-    unsafe fn read(&self) -> Result<Vec<Entry>, CUresult> {
-        let missing = self.targets.is_null() || self.sources.is_null() || self.sizes.is_null();
-        let unsaid = self.attributes.is_null() || self.firsts.is_null();
-        let counts = (1..=MAX_COPIES).contains(&self.count) && (1..=self.count).contains(&self.kinds);
-        if missing || unsaid || !counts {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let read = |at: usize| {
-            // SAFETY: below `kinds`, by the contract.
-            unsafe { (self.firsts.add(at).read_unaligned(), self.attributes.add(at).read_unaligned()) }
-        };
-        let kinds: Vec<(usize, CUmemcpyAttributes)> = (0..self.kinds).map(read).collect();
-        let orders = access_order::STREAM..=access_order::ANY;
-        let known = kinds.iter().all(|(_, kind)| orders.contains(&kind.srcAccessOrder) && kind.flags <= 1);
-        let ascending = kinds.first().is_some_and(|(first, _)| *first == 0) && kinds.is_sorted_by(|a, b| a.0 < b.0);
-        if !known || !ascending {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let one = |at: usize| {
-            let kind = kinds.partition_point(|(first, _)| *first <= at) - 1;
-            // SAFETY: below `count`, by the contract.
-            unsafe {
-                let (to, from) = (self.targets.add(at).read_unaligned(), self.sources.add(at).read_unaligned());
-                (to, from, self.sizes.add(at).read_unaligned(), kinds[kind].1.srcAccessOrder)
-            }
-        };
-        Ok((0..self.count).map(one).collect())
-    }
-
-    /// Checks all copies, then queues them. A wrong one is told by its index.
-    ///
-    /// # Safety
-    ///
-    /// As [`Arrays::read`]; sides that are the program's own are valid for their size.
-    unsafe fn run(&self, stream: CUstream) -> Result<(), (CUresult, usize)> {
-        let whole = |code| (code, NO_INDEX);
-        stack::wire().map_err(whole)?;
-        stream::takes_groups(stream).map_err(whole)?;
-        // SAFETY: handed on.
-        let entries = unsafe { self.read() }.map_err(whole)?;
-        for (at, (to, from, size, _)) in entries.iter().enumerate() {
-            let size = *size as u64;
-            let sized = if size > 0 { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) };
-            let located = sized.and_then(|()| {
-                locate(Claim::Any, *to, size)?;
-                locate(Claim::Any, *from, size)
-            });
-            located.map_err(|code| (code, at))?;
-        }
-        let mut must_wait = false;
-        for (at, (to, from, size, order)) in entries.into_iter().enumerate() {
-            // SAFETY: valid for the copy, by the contract.
-            unsafe { any_async(to, from, size, stream) }.map_err(|code| (code, at))?;
-            must_wait |= order == access_order::DURING_API_CALL;
-        }
-        // Sources that may be read during the call only have been read by its end.
-        if must_wait { wait::synchronize(stream).map_err(whole) } else { Ok(()) }
-    }
-}
-
-/// Reads and checks copies of boxes; with each, how its source may be read.
+/// Checks all copies, then queues them. A wrong one is told by its index.
 ///
 /// # Safety
 ///
-/// `operations` is null or has `count` entries.
-unsafe fn read_boxes(
-    operations: *const CUDA_MEMCPY3D_BATCH_OP,
-    count: usize,
-) -> Result<Vec<(CUDA_MEMCPY3D, u32)>, (CUresult, usize)> {
-    let wrong = CUresult::ERROR_INVALID_VALUE;
-    if operations.is_null() || !(1..=MAX_COPIES).contains(&count) {
-        return Err((wrong, NO_INDEX));
+/// The arrays are null or as long as their counts say; sides that are the program's own are valid for their size.
+unsafe fn run(arrays: &Arrays, stream: CUstream) -> BatchOutcome<()> {
+    let whole = |code| (code, NO_INDEX);
+    stack::wire().map_err(whole)?;
+    stream::takes_groups(stream).map_err(whole)?;
+    // SAFETY: handed on.
+    let entries = unsafe { arrays.read() }.map_err(whole)?;
+    copy_batch::check_entries(&entries, |Entry { to, from, size, .. }| {
+        locate(Claim::Any, *to, *size as u64)?;
+        locate(Claim::Any, *from, *size as u64).map(drop)
+    })?;
+    let must_wait = entries.iter().any(|entry| entry.is_now);
+    for (at, Entry { to, from, size, .. }) in entries.into_iter().enumerate() {
+        // SAFETY: valid for the copy, by the contract.
+        unsafe { any_async(to, from, size, stream) }.map_err(|code| (code, at))?;
     }
-    let texel = |array: CUarray| object(array).ok().map(|array| array.texel() as usize);
-    let one = |at: usize| {
-        // SAFETY: below `count`, by the contract.
-        let operation = unsafe { operations.add(at).read_unaligned() };
-        let copy = operation.as_copy(texel).ok_or((wrong, at))?;
-        let has_array = operation.src.array().or(operation.dst.array()).is_some();
-        let checked = if has_array { array_copy::check(&copy) } else { rows::sides(&copy).map(drop) };
-        checked.map_err(|code| (code, at))?;
-        Ok((copy, operation.srcAccessOrder))
-    };
-    (0..count).map(one).collect()
+    // Sources that may be read during the call only have been read by its end.
+    if must_wait { wait::synchronize(stream).map_err(whole) } else { Ok(()) }
+}
+
+/// Refuses what is no copy between memory and arrays that there are.
+fn check_box(operation: &CUDA_MEMCPY3D_BATCH_OP, copy: &CUDA_MEMCPY3D) -> Result<(), CUresult> {
+    let has_array = operation.src.array().or(operation.dst.array()).is_some();
+    if has_array { array_copy::check(copy) } else { rows::sides(copy).map(drop) }
 }
 
 /// Checks all copies of boxes, then queues them. A wrong one is told by its index.
 ///
 /// # Safety
 ///
-/// As [`read_boxes`]; sides that are the program's own are valid for their rows.
+/// `operations` is null or has `count` entries; sides that are the program's own are valid for their rows.
 unsafe fn run_boxes(
     operations: *const CUDA_MEMCPY3D_BATCH_OP,
     count: usize,
     flags: u64,
     stream: CUstream,
-) -> Result<(), (CUresult, usize)> {
+) -> BatchOutcome<()> {
     let whole = |code| (code, NO_INDEX);
     stack::wire().map_err(whole)?;
     stream::takes_groups(stream).map_err(whole)?;
-    if flags != 0 {
-        return Err(whole(CUresult::ERROR_INVALID_VALUE));
-    }
+    check_no_flags(flags).map_err(whole)?;
+    let texel = |array: CUarray| object(array).ok().map(|array| array.texel() as usize);
     // SAFETY: handed on.
-    let copies = unsafe { read_boxes(operations, count) }?;
-    let mut must_wait = false;
-    for (at, (copy, order)) in copies.iter().enumerate() {
+    let copies = unsafe { copy_batch::boxes(operations, count, texel, check_box) }?;
+    for (at, (copy, _)) in copies.iter().enumerate() {
         // SAFETY: valid for the copy, by the contract.
         unsafe { slices::three_dimensional_async(copy, stream) }.map_err(|code| (code, at))?;
-        must_wait |= *order == access_order::DURING_API_CALL;
     }
+    let must_wait = copies.iter().any(|(_, is_now)| *is_now);
     if must_wait { wait::synchronize(stream).map_err(whole) } else { Ok(()) }
-}
-
-/// Refuses null, which the forms without an index do not take, also where it means the thread's own stream (driver 580.159.04).
-fn named(stream: CUstream) -> Result<(), CUresult> {
-    if stream == CUstream::NULL { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
 /// Copies of boxes between memory and arrays.
@@ -189,7 +105,7 @@ pub(crate) unsafe fn boxes_unindexed(
     flags: u64,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    named(stream)?;
+    check_named(stream)?;
     // SAFETY: handed on.
     unsafe { run_boxes(operations, count, flags, stream) }.map_err(|(code, _)| code)
 }
@@ -214,7 +130,7 @@ pub(crate) unsafe fn first(
     // SAFETY: handed on; `wrong` is null or writable.
     unsafe {
         katydid_client::ffi::write_if_given(wrong, NO_INDEX);
-        arrays.run(stream).map_err(|(code, at)| {
+        run(&arrays, stream).map_err(|(code, at)| {
             katydid_client::ffi::write_if_given(wrong, at);
             code
         })
@@ -237,8 +153,8 @@ pub(crate) unsafe fn second(
     kinds: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    named(stream)?;
+    check_named(stream)?;
     let arrays = Arrays { targets, sources, sizes, count, attributes, firsts, kinds };
     // SAFETY: handed on.
-    unsafe { arrays.run(stream) }.map_err(|(code, _)| code)
+    unsafe { run(&arrays, stream) }.map_err(|(code, _)| code)
 }

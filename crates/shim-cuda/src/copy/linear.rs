@@ -7,10 +7,11 @@
 use std::ffi::c_void;
 
 use katydid_cuda_sys::{CUcontext, CUdeviceptr, CUresult, CUstream};
+use katydid_driver_rules::copy::Claim;
 use katydid_wire::message::kdCopy;
 
 use crate::context::{stack, synchronize};
-use crate::copy::side::{self, Claim, Side, locate};
+use crate::copy::side::{self, Side, locate};
 use crate::copy::transfer::{INLINE_OUT, Way, copy_in, copy_out};
 use crate::ffi::handle::object;
 use crate::graph::{capture, operation};

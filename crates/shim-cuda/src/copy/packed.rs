@@ -5,9 +5,10 @@
 
 use katydid_client::threads::Helpers;
 use katydid_cuda_sys::CUresult;
+use katydid_driver_rules::copy::Extent;
 use katydid_wire::message::{kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutStaged};
 
-use crate::copy::rows::{Extent, Rows};
+use crate::copy::rows::Rows;
 use crate::copy::side;
 use crate::copy::transfer::{Direction, ProgramMemory, TransferPath, Way, drain, fill, helpers, in_one_piece};
 use crate::process::session::{Shim, shim};

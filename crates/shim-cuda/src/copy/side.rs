@@ -2,6 +2,7 @@
 
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, memory_type};
+use katydid_driver_rules::copy::Claim;
 
 use crate::copy::pattern::Fill;
 use crate::copy::transfer::Way;
@@ -9,17 +10,6 @@ use crate::launch::registry;
 use crate::memory::pinned;
 use crate::process::session::{Shim, shim};
 use crate::sync::wait;
-
-/// What the program says of a side.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claim {
-    /// Memory that the GPU reaches.
-    Device,
-    /// Memory that the processor reaches; unified addressing lets it be the GPU's as well.
-    Host,
-    /// Whatever the address is.
-    Any,
-}
 
 /// Where a side of a copy lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

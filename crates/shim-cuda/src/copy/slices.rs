@@ -2,10 +2,10 @@
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
 use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUresult, CUstream};
+use katydid_driver_rules::copy::described;
 
 use crate::copy::array_copy;
 use crate::copy::linear::{Wait, among};
-use crate::copy::rows::described;
 use crate::ffi::handle::object;
 use crate::graph::{capture, operation};
 use crate::launch::backpressure;

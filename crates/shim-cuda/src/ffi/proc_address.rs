@@ -10,14 +10,9 @@ use std::ptr;
 use katydid_client::ffi::write_if_given;
 use katydid_cuda_sys::proc_address_result::{SUCCESS, SYMBOL_NOT_FOUND, VERSION_NOT_SUFFICIENT};
 use katydid_cuda_sys::{CUresult, Lookup, proc_address};
+use katydid_driver_rules::device::proc_address_flags;
 
-use crate::context::device::DRIVER_VERSION;
 use crate::ffi::arguments::{out, text};
-
-/// The flag `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
-const PER_THREAD: u64 = 2;
-/// The largest value of the flags.
-const ALL_FLAGS: u64 = 3;
 
 /// The form of CUDA 11.3: a miss is an error and writes nothing.
 ///
@@ -73,11 +68,9 @@ pub(crate) unsafe fn v2(
 unsafe fn look_up(symbol: *const c_char, version: i32, flags: u64) -> Result<Lookup, CUresult> {
     // SAFETY: handed on.
     let name = unsafe { text(symbol) }?;
-    if flags > ALL_FLAGS || version > DRIVER_VERSION {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let name = std::str::from_utf8(name).unwrap_or_default();
-    Ok(proc_address(name, version.try_into().unwrap_or(0), flags & PER_THREAD != 0))
+    let version = version.try_into().unwrap_or(0);
+    let is_per_thread = proc_address_flags(version, flags)?;
+    Ok(proc_address(std::str::from_utf8(name).unwrap_or_default(), version, is_per_thread))
 }
 
 #[cfg(test)]

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{
     CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction, CUkernel,
-    CUresult, CUstream, CUstreamBatchMemOpParams, batch_operation,
+    CUresult, CUstream, CUstreamBatchMemOpParams,
 };
+use katydid_driver_rules::copy::Claim;
+use katydid_driver_rules::stream::word_size;
 use katydid_graph::{Backend, Code, GraphId, Kept, Launch, Outcome, Params, Place, Plan, Step};
 use katydid_wire::message::{
     kdGraphArguments, kdGraphChange, kdGraphCondition, kdGraphDestroy, kdGraphForget, kdGraphInstantiate,
@@ -20,7 +22,7 @@ use crate::context::request::{call, enqueue};
 use crate::context::{device, stack};
 use crate::copy::pattern::Fill;
 use crate::copy::rows::{self, Sides};
-use crate::copy::side::{self, Claim, Side, locate};
+use crate::copy::side::{self, Side, locate};
 use crate::ffi::handle::{object, wire};
 use crate::graph::describe::Describer;
 use crate::graph::host_work;
@@ -107,15 +109,7 @@ impl Backend for Remote {
     }
 
     fn word(&self, operation: &CUstreamBatchMemOpParams, _context: usize) -> Outcome {
-        let size = match operation.operation {
-            batch_operation::WAIT_VALUE_32 | batch_operation::WRITE_VALUE_32 => 4,
-            batch_operation::WAIT_VALUE_64 | batch_operation::WRITE_VALUE_64 => 8,
-            batch_operation::FLUSH_REMOTE_WRITES | batch_operation::BARRIER => return Ok(()),
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
-        };
-        if !operation.address.is_multiple_of(size) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        let Some(size) = word_size(operation)? else { return Ok(()) };
         match locate(Claim::Device, operation.address, size)? {
             Side::Gpu(_) | Side::Shared(_) => Ok(()),
             Side::Own(_) => Err(CUresult::ERROR_NOT_SUPPORTED),

@@ -4,9 +4,10 @@
 use katydid_cuda_sys::{
     CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUresult, CUstream, CUstreamBatchMemOpParams,
 };
+use katydid_driver_rules::copy::Claim;
 use katydid_graph::{Batch, Host, Launch, Params, Taken};
 
-use crate::copy::side::{self, Claim};
+use crate::copy::side;
 use crate::graph::model::{self, of_process};
 use crate::sync::stream;
 

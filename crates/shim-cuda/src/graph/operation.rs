@@ -5,12 +5,13 @@
 //! stream as a graph of its own, in which the upcall thread does the program's part.
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUresult, CUstream};
+use katydid_driver_rules::copy::Claim;
 use katydid_graph::Params;
 
 use crate::context::stack;
 use crate::copy::pattern::Fill;
 use crate::copy::rows::{self, Sides};
-use crate::copy::side::{self, Claim, Side};
+use crate::copy::side::{self, Side};
 use crate::graph::model::of_process;
 use crate::memory::pinned;
 use crate::sync::{stream, wait};

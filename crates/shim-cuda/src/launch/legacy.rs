@@ -4,8 +4,9 @@
 use std::ffi::c_void;
 use std::sync::{Arc, PoisonError};
 
-use katydid_cuda_sys::{CUfunction, CUresult, CUstream, CUtexref, device_attribute, launch_param};
-use katydid_driver_rules::state::launch::OldLaunch;
+use katydid_cuda_sys::{CUfunction, CUresult, CUstream, CUtexref};
+use katydid_driver_rules::launch::BLOCK_LIMITS;
+use katydid_driver_rules::state::launch::{self as old, OldLaunch};
 
 use crate::code::records::Function;
 use crate::context::device;
@@ -24,13 +25,7 @@ pub(crate) fn set_block(function: CUfunction, x: i32, y: i32, z: i32) -> Result<
     let devices = device::all()?;
     change(function, |function, kept| {
         let device = &devices[function.context.device as usize];
-        let limits = [
-            device_attribute::MAX_BLOCK_DIM_X,
-            device_attribute::MAX_BLOCK_DIM_Y,
-            device_attribute::MAX_BLOCK_DIM_Z,
-            device_attribute::MAX_THREADS_PER_BLOCK,
-        ];
-        kept.set_block([x, y, z], limits.map(|limit| device.value(limit)))
+        kept.set_block([x, y, z], BLOCK_LIMITS.map(|limit| device.value(limit)))
     })?
 }
 
@@ -91,21 +86,11 @@ pub(crate) fn grid(function: CUfunction, width: i32, height: i32) -> Result<(), 
 
 /// Launches a grid in a stream (`cuLaunchGridAsync`).
 pub(crate) fn grid_async(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Result<(), CUresult> {
-    let (Ok(width), Ok(height)) = (u32::try_from(width), u32::try_from(height)) else {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    };
+    let [width, height] = old::grid(width, height)?;
     let kept = change(function, |_, kept| kept.clone())?;
-    let mut params = kept.params();
-    let mut size = params.len();
-    let mut extra = [
-        std::ptr::without_provenance_mut(launch_param::BUFFER_POINTER as usize),
-        params.as_mut_ptr().cast::<c_void>(),
-        std::ptr::without_provenance_mut(launch_param::BUFFER_SIZE as usize),
-        (&raw mut size).cast(),
-        std::ptr::without_provenance_mut(launch_param::END as usize),
-    ];
-    let (block, array) = (kept.block, std::ptr::null_mut());
-    let [x, y, z] = block;
-    // SAFETY: the list is whole and its buffer has the size that it names; a function without parameters reads neither.
-    unsafe { submit::kernel(function, width, height, 1, x, y, z, kept.shared, stream, array, extra.as_mut_ptr()) }
+    let ([x, y, z], none) = (kept.block, std::ptr::null_mut());
+    kept.with_params(|extra| {
+        // SAFETY: the list is whole and its buffer has the size that it names; a function without parameters reads neither.
+        unsafe { submit::kernel(function, width, height, 1, x, y, z, kept.shared, stream, none, extra) }
+    })
 }

@@ -1,10 +1,10 @@
 //! Occupancy: asked of the worker once for each shape, then remembered with the code.
 //!
-//! The search for the best block size runs here, with the program's own function for shared memory, as the driver's
-//! does: from the largest size downwards in steps of a warp, and the first of equals wins.
+//! The search for the best block size runs here, with the program's own function for shared memory, as the driver's does.
 #![expect(unsafe_code, reason = "writes pointers of C callers and calls their function")]
 
 use katydid_cuda_sys::{CUfunction, CUoccupancyB2DSize, CUresult, device_attribute, function_attribute};
+use katydid_driver_rules::occupancy::{BlockSearch, check_flags};
 use katydid_wire::message::{kdAvailableSharedMemory, kdOccupancy};
 
 use crate::context::request::call;
@@ -12,12 +12,10 @@ use crate::context::{device, stack};
 use crate::ffi::arguments::out;
 use crate::launch::target::Target;
 
-/// `CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE` is the only flag.
-const FLAGS: u32 = 1;
-
 /// Blocks of this shape that one multiprocessor takes.
 pub(crate) fn blocks(target: &Target, block_size: i32, dynamic: u64, flags: u32) -> Result<i32, CUresult> {
-    if block_size <= 0 || flags & !FLAGS != 0 {
+    check_flags(flags)?;
+    if block_size <= 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let (function, kernel) = target.wire();
@@ -92,8 +90,9 @@ pub(crate) unsafe fn max_potential_block_size_with_flags(
     let context = stack::active()?;
     let device = &device::all()?[context.device as usize];
     let most = target.code_on(context.device)?.attribute(function_attribute::MAX_THREADS_PER_BLOCK)?;
-    let search = Search {
-        most: if limit <= 0 { most } else { most.min(limit) },
+    let search = BlockSearch {
+        most,
+        limit,
         warp: device.value(device_attribute::WARP_SIZE).max(1),
         full: device.value(device_attribute::MAX_THREADS_PER_MULTIPROCESSOR),
     };
@@ -105,43 +104,6 @@ pub(crate) unsafe fn max_potential_block_size_with_flags(
     grid.write(blocks_each * device.value(device_attribute::MULTIPROCESSOR_COUNT));
     block.write(size);
     Ok(())
-}
-
-/// The search for the block size that keeps the most threads on a multiprocessor.
-struct Search {
-    /// Threads of the largest block allowed.
-    most: i32,
-    warp: i32,
-    /// Threads that a multiprocessor holds at most.
-    full: i32,
-}
-
-impl Search {
-    /// The best size, and the blocks of it that fit.
-    fn best(&self, mut blocks: impl FnMut(i32) -> Result<i32, CUresult>) -> Result<(i32, i32), CUresult> {
-        let (mut best, mut threads) = ((0, 0), 0);
-        let mut size = self.most.next_multiple_of_warp(self.warp);
-        while size > 0 && threads < self.full {
-            let tried = size.min(self.most);
-            let each = blocks(tried)?;
-            if each * tried > threads {
-                (best, threads) = ((tried, each), each * tried);
-            }
-            size -= self.warp;
-        }
-        Ok(best)
-    }
-}
-
-/// Rounding up, which the standard library has for unsigned numbers only.
-trait NextMultiple {
-    fn next_multiple_of_warp(self, warp: i32) -> i32;
-}
-
-impl NextMultiple for i32 {
-    fn next_multiple_of_warp(self, warp: i32) -> i32 {
-        (self + warp - 1) / warp * warp
-    }
 }
 
 /// Dynamic shared memory that a block may have when so many are to fit a multiprocessor.
@@ -161,34 +123,4 @@ pub(crate) unsafe fn available_dynamic_shared_memory(
     let reply = call(&kdAvailableSharedMemory { function, kernel, blocks, blockSize: block_size })?;
     target.write(reply.size as usize);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Blocks by threads alone, at most 32, as of a small kernel on an H200.
-    fn by_threads(size: i32) -> Result<i32, CUresult> {
-        let warps = (size + 31) / 32;
-        Ok((64 / warps).min(32))
-    }
-
-    #[test]
-    fn the_largest_size_that_fills_the_multiprocessor_wins() {
-        let search = Search { most: 1024, warp: 32, full: 2048 };
-        assert_eq!(search.best(by_threads), Ok((1024, 2)));
-    }
-
-    #[test]
-    fn a_limit_is_tried_as_it_is_then_in_whole_warps() {
-        let search = Search { most: 100, warp: 32, full: 2048 };
-        assert_eq!(search.best(by_threads), Ok((64, 32)));
-    }
-
-    #[test]
-    fn code_that_fits_nowhere_has_no_size() {
-        let search = Search { most: 64, warp: 32, full: 2048 };
-        assert_eq!(search.best(|_| Ok(0)), Ok((0, 0)));
-        assert_eq!(search.best(|_| Err(CUresult::ERROR_UNKNOWN)), Err(CUresult::ERROR_UNKNOWN));
-    }
 }

@@ -8,11 +8,13 @@ use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use katydid_client::params::ParamError;
 use katydid_cuda_sys::{
     CUDA_LAUNCH_PARAMS, CUcontext, CUevent, CUfunction, CUkernel, CUlaunchAttribute, CUlaunchConfig, CUresult,
     CUstream, device_attribute, function_attribute, launch_attribute,
 };
+use katydid_driver_rules::caller;
+use katydid_driver_rules::launch::{self as rules, GeometryLimits};
+use katydid_driver_rules::occupancy::threads_by_registers;
 use katydid_wire::message::kdLaunch;
 
 use crate::code::properties::Code;
@@ -26,14 +28,6 @@ use crate::launch::{backpressure, clusters, occupancy};
 use crate::memory::pinned;
 use crate::process::session::shim;
 use crate::sync::{stream, wait};
-
-/// Threads of a warp, what registers are given to it in, and what warps are spread over.
-const WARP: u32 = 32;
-const REGISTER_PIECE: u32 = 256;
-const SCHEDULERS: u32 = 4;
-
-/// More attributes than any driver has.
-const MOST_ATTRIBUTES: u32 = 64;
 
 /// Targets that a thread keeps: programs launch the same few again and again.
 const TARGET_CACHE_SIZE: usize = 64;
@@ -94,40 +88,35 @@ struct Shape {
 }
 
 impl Shape {
-    fn threads(&self) -> u64 {
-        self.block.iter().map(|side| u64::from(*side)).product()
-    }
-
     /// # Errors
     ///
     /// As the driver: 1 for what never fits, 701 when registers are what is missing.
     fn check(&self, code: &Code, device: &Device) -> Result<(), CUresult> {
-        let limits = [
-            device_attribute::MAX_GRID_DIM_X,
-            device_attribute::MAX_GRID_DIM_Y,
-            device_attribute::MAX_GRID_DIM_Z,
-            device_attribute::MAX_BLOCK_DIM_X,
-            device_attribute::MAX_BLOCK_DIM_Y,
-            device_attribute::MAX_BLOCK_DIM_Z,
-        ];
-        let sides = self.grid.iter().chain(&self.block);
-        let fits =
-            sides.zip(limits).all(|(side, limit)| *side > 0 && i64::from(*side) <= i64::from(device.value(limit)));
-        let most = device.value(device_attribute::MAX_THREADS_PER_BLOCK).unsigned_abs();
-        if !fits || self.threads() > u64::from(most) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        self.check_code(code, device)
+        let value = |attribute: u32| device.value(attribute).unsigned_abs();
+        let limits = GeometryLimits {
+            grid: [
+                value(device_attribute::MAX_GRID_DIM_X),
+                value(device_attribute::MAX_GRID_DIM_Y),
+                value(device_attribute::MAX_GRID_DIM_Z),
+            ],
+            block: [
+                value(device_attribute::MAX_BLOCK_DIM_X),
+                value(device_attribute::MAX_BLOCK_DIM_Y),
+                value(device_attribute::MAX_BLOCK_DIM_Z),
+            ],
+            threads: value(device_attribute::MAX_THREADS_PER_BLOCK),
+        };
+        let threads = limits.check(self.grid, self.block)?;
+        self.check_code(threads, code, device)
     }
 
-    fn check_code(&self, code: &Code, device: &Device) -> Result<(), CUresult> {
+    fn check_code(&self, block_threads: u64, code: &Code, device: &Device) -> Result<(), CUresult> {
         let threads = code.attribute(function_attribute::MAX_THREADS_PER_BLOCK)?.unsigned_abs();
-        if self.threads() > u64::from(threads) {
+        if block_threads > u64::from(threads) {
             // Where registers are what limits a block, the attribute says exactly what they allow.
             let registers = code.attribute(function_attribute::NUM_REGS)?.unsigned_abs();
             let there = device.value(device_attribute::MAX_REGISTERS_PER_BLOCK).unsigned_abs();
-            let of_a_warp = (registers.max(1) * WARP).next_multiple_of(REGISTER_PIECE);
-            let out_of_registers = there / of_a_warp / SCHEDULERS * SCHEDULERS * WARP == threads;
+            let out_of_registers = threads_by_registers(registers, there) == threads;
             let code =
                 if out_of_registers { CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES } else { CUresult::ERROR_INVALID_VALUE };
             return Err(code);
@@ -138,11 +127,10 @@ impl Shape {
 
     /// A cooperative grid must be on the device at once.
     fn check_cooperative(&self, target: &Target, device: &Device) -> Result<(), CUresult> {
-        let each = occupancy::blocks(target, self.threads() as i32, u64::from(self.shared), 0)?;
-        let room = u64::from(each.unsigned_abs())
-            * u64::from(device.value(device_attribute::MULTIPROCESSOR_COUNT).unsigned_abs());
-        let blocks: u64 = self.grid.iter().map(|side| u64::from(*side)).product();
-        if blocks > room { Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) } else { Ok(()) }
+        let threads = rules::threads(self.block) as i32;
+        let each = occupancy::blocks(target, threads, u64::from(self.shared), 0)?;
+        let multiprocessors = device.value(device_attribute::MULTIPROCESSOR_COUNT);
+        rules::check_cooperative(self.grid, each.unsigned_abs(), multiprocessors.unsigned_abs())
     }
 }
 
@@ -192,11 +180,9 @@ pub(crate) unsafe fn cooperative_kernel(
     params: *mut *mut c_void,
 ) -> Result<(), CUresult> {
     let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
-    let mut cooperative = CUlaunchAttribute { id: launch_attribute::COOPERATIVE, ..CUlaunchAttribute::default() };
-    cooperative.value[0] = 1;
     let params = Params { array: params, extra: std::ptr::null_mut() };
     // SAFETY: handed on.
-    unsafe { launch(function, shape, stream, &[cooperative], params) }
+    unsafe { launch(function, shape, stream, &[rules::cooperative()], params) }
 }
 
 /// One cooperative grid for each device, in streams that were created: grids of several devices cannot wait for each
@@ -210,27 +196,17 @@ pub(crate) unsafe fn cooperative_kernels(
     count: u32,
     flags: u32,
 ) -> Result<(), CUresult> {
-    const FLAGS: u32 = 3;
-    if list.is_null() || count == 0 || count as usize > device::all()?.len() || flags > FLAGS {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: below `count`, by the contract.
-    let list: Vec<_> = (0..count as usize).map(|at| unsafe { list.add(at).read_unaligned() }).collect();
+    // SAFETY: handed on.
+    let list = unsafe { rules::multi_device(list, count, flags, device::all()?.len()) }?;
     let device_of = |one: &CUDA_LAUNCH_PARAMS| object(one.hStream).map(|stream| stream.context.device);
-    let mut devices = list.iter().map(device_of).collect::<Result<Vec<_>, _>>()?;
-    devices.sort_unstable();
-    if devices.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    rules::check_distinct(list.iter().map(device_of).collect::<Result<Vec<_>, _>>()?)?;
     for one in list {
         let grid = [one.gridDimX, one.gridDimY, one.gridDimZ];
         let block = [one.blockDimX, one.blockDimY, one.blockDimZ];
         let shape = Shape { grid, block, shared: one.sharedMemBytes };
-        let mut cooperative = CUlaunchAttribute { id: launch_attribute::COOPERATIVE, ..CUlaunchAttribute::default() };
-        cooperative.value[0] = 1;
         let params = Params { array: one.kernelParams, extra: std::ptr::null_mut() };
         // SAFETY: the entry's parameters, by the contract.
-        unsafe { launch(one.function, shape, one.hStream, &[cooperative], params) }?;
+        unsafe { launch(one.function, shape, one.hStream, &[rules::cooperative()], params) }?;
     }
     Ok(())
 }
@@ -244,19 +220,14 @@ pub(crate) unsafe fn kernel_ex(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result<(), CUresult> {
-    if config.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: not null, so readable by the contract.
-    let config = unsafe { config.read_unaligned() };
-    if config.numAttrs > MOST_ATTRIBUTES || (config.numAttrs > 0 && config.attrs.is_null()) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    // SAFETY: null or readable, by the contract.
+    let config = unsafe { caller::read(config) }?;
+    // SAFETY: the attributes are there, by the contract.
+    let given = unsafe { rules::attributes(&config) }?;
     let mut attributes = ATTRIBUTES.try_with(Cell::take).unwrap_or_default();
     attributes.clear();
-    for index in 0..config.numAttrs as usize {
-        // SAFETY: below the number of attributes, which are there by the contract.
-        attributes.push(portable(unsafe { config.attrs.add(index).read_unaligned() })?);
+    for attribute in given {
+        attributes.push(portable(attribute)?);
     }
     let shape = Shape {
         grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
@@ -351,7 +322,7 @@ unsafe fn launch_now(
     attributes.iter().for_each(|attribute| add(block, attribute));
     let start = block.len();
     // SAFETY: handed on.
-    unsafe { code.layout.pack(params.array, params.extra, block) }.map_err(code_of)?;
+    unsafe { code.layout.pack(params.array, params.extra, block) }?;
     let named = pinned::push_named([&block[start..]], context.wire, stream)?;
     let (function, kernel) = target.wire();
     let sent = shim()?.session.enqueue(
@@ -412,7 +383,7 @@ pub(crate) unsafe fn for_node(launch: &katydid_graph::Launch) -> Result<katydid_
     }
     let mut bytes = Vec::new();
     // SAFETY: handed on.
-    unsafe { code.layout.pack(launch.array, launch.extra, &mut bytes) }.map_err(code_of)?;
+    unsafe { code.layout.pack(launch.array, launch.extra, &mut bytes) }?;
     let offsets = (0..code.layout.count()).filter_map(|at| code.layout.get(at)).map(|it| it.offset as usize).collect();
     Ok(katydid_graph::Code {
         bytes,
@@ -421,13 +392,6 @@ pub(crate) unsafe fn for_node(launch: &katydid_graph::Launch) -> Result<katydid_
         name: target.name().to_string_lossy().into(),
         kept: katydid_graph::Kept(Arc::new(target)),
     })
-}
-
-fn code_of(error: ParamError) -> CUresult {
-    match error {
-        ParamError::TooLarge => CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES,
-        ParamError::Form | ParamError::Null => CUresult::ERROR_INVALID_VALUE,
-    }
 }
 
 #[cfg(test)]
@@ -468,16 +432,12 @@ mod tests {
     const WRONG: Result<(), CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
 
     #[test]
-    fn geometry_beyond_the_device_is_refused_at_the_call() {
+    fn geometry_and_shared_memory_beyond_the_limits_are_refused_at_the_call() {
         let code = code(1024, 8);
         assert_eq!(check(&code, [1, 65535, 65535], [32, 32, 1], 49152), Ok(()));
-        for grid in [[0, 1, 1], [1 << 31, 1, 1], [1, 65536, 1], [1, 1, 65536]] {
-            assert_eq!(check(&code, grid, [1, 1, 1], 0), WRONG, "{grid:?}");
+        for (grid, block, shared) in [([1, 65536, 1], [1; 3], 0), ([1; 3], [1, 1, 65], 0), ([1; 3], [1; 3], 49153)] {
+            assert_eq!(check(&code, grid, block, shared), WRONG, "{grid:?} {block:?} {shared}");
         }
-        for block in [[0, 1, 1], [1025, 1, 1], [1, 1025, 1], [1, 1, 65], [32, 32, 2]] {
-            assert_eq!(check(&code, [1, 1, 1], block, 0), WRONG, "{block:?}");
-        }
-        assert_eq!(check(&code, [1, 1, 1], [1, 1, 1], 49153), WRONG);
     }
 
     #[test]
@@ -494,11 +454,5 @@ mod tests {
         let mut block = vec![0];
         add(&mut block, &attribute);
         assert_eq!(block[1..], attribute.to_bytes());
-    }
-
-    #[test]
-    fn parameter_errors_have_the_drivers_codes() {
-        assert_eq!(code_of(ParamError::Form), CUresult::ERROR_INVALID_VALUE);
-        assert_eq!(code_of(ParamError::TooLarge), CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
     }
 }

@@ -4,6 +4,7 @@
 use katydid_client::ffi::write_if_given;
 use katydid_client::regions::Place;
 use katydid_cuda_sys::{CUdeviceptr, CUresult, device_attribute};
+use katydid_driver_rules::memory::{check_pitched, pitched};
 use katydid_wire::message::kdDeviceInfo;
 
 use crate::context::{device, stack};
@@ -39,14 +40,11 @@ pub(crate) unsafe fn allocate_pitch(
 ) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let (target, pitch) = unsafe { (out(target)?, out(pitch)?) };
-    if !matches!(element, 4 | 8 | 16) || width == 0 || height == 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_pitched(width as u64, height as u64, element)?;
     model::forbid()?;
     let device = &device::all()?[stack::active()?.device as usize];
     let step = u64::from(device.value(device_attribute::TEXTURE_ALIGNMENT).unsigned_abs()).max(LEAST_PITCH);
-    let row = (width as u64).checked_next_multiple_of(step).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let size = row.checked_mul(height as u64).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let (row, size) = pitched(width as u64, height as u64, step)?;
     target.write(block::allocate(size)?);
     pitch.write(row as usize);
     Ok(())

@@ -6,6 +6,8 @@ use std::ptr;
 
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUdeviceptr, CUresult, host_alloc_flags};
+use katydid_driver_rules::caller::check_no_flags;
+use katydid_driver_rules::memory::pinned_flags;
 
 use crate::context::stack;
 use crate::ffi::arguments::out;
@@ -15,8 +17,6 @@ use crate::memory::pinned;
 use crate::memory::registration::PAGE;
 use crate::process::session::shim;
 
-/// Every flag that there is.
-const FLAGS: u32 = host_alloc_flags::PORTABLE | host_alloc_flags::DEVICEMAP | host_alloc_flags::WRITECOMBINED;
 /// Blocks from this size on go back to the system when they are freed.
 const LARGE: u64 = 2 << 20;
 
@@ -38,9 +38,7 @@ pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, 
     let target = unsafe { out(target) }?;
     let context = stack::active()?.owner();
     model::forbid()?;
-    if flags & !FLAGS != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    let told = pinned_flags(flags)?;
     if size == 0 {
         target.write(ptr::null_mut());
         return Ok(());
@@ -49,8 +47,7 @@ pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, 
     let pinned = pinned::get().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let pages = (size as u64).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
-    let place = Place::Host { flags: flags | host_alloc_flags::DEVICEMAP };
-    shim.regions.insert(address, size as u64, place, context.device, context.slot.handle);
+    shim.regions.insert(address, size as u64, Place::Host { flags: told }, context.device, context.slot.handle);
     if flags & host_alloc_flags::DEVICEMAP != 0
         && let Some(region) = shim.regions.find(address)
     {
@@ -111,9 +108,7 @@ pub(crate) unsafe fn device_pointer(
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     region(pointer)?;
-    if flags != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_no_flags(flags.into())?;
     target.write(pointer.addr() as CUdeviceptr);
     Ok(())
 }

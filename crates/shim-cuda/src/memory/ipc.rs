@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use katydid_client::job::incarnations;
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
+use katydid_driver_rules::memory::{check_open, check_open_once};
 use katydid_wire::message::{kdEventBorrow, kdEventLend, kdForeignMap, kdForeignUnmap, kdMemoryLend, kdMemoryTakeBack};
 
 use crate::context::request::call;
@@ -33,8 +34,6 @@ const MAGIC: [u8; 8] = *b"KATYDIDM";
 const EVENT: [u8; 8] = *b"KATYDIDE";
 /// Bytes of a lender's name.
 pub(crate) const NAME: usize = 32;
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`: access is always enabled.
-const LAZY_PEER_ACCESS: u32 = 1;
 
 /// What a handle of memory says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,14 +181,12 @@ pub(crate) unsafe fn open_memory(target: *mut CUdeviceptr, handle: CUipcMemHandl
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
     stack::active()?;
-    if flags != LAZY_PEER_ACCESS {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_open(flags)?;
     target.write(open(&handle, false)?);
     Ok(())
 }
 
-/// The form of CUDA 4.1, which opens no handle that is open already (driver 580.159.04).
+/// The form of CUDA 4.1, which opens no handle that is open already.
 ///
 /// # Safety
 ///
@@ -200,9 +197,7 @@ pub(crate) unsafe fn open_memory_once(
     flags: u32,
 ) -> Result<(), CUresult> {
     stack::active()?;
-    if flags == LAZY_PEER_ACCESS && is_open(&handle)? {
-        return Err(CUresult::ERROR_ALREADY_MAPPED);
-    }
+    check_open_once(flags, || is_open(&handle))?;
     // SAFETY: by the contract.
     unsafe { open_memory(target, handle, flags) }
 }

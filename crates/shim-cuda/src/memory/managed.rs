@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use katydid_client::output::say;
 use katydid_client::regions::{Place, Region};
-use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, attach_flags, device_attribute};
+use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, device_attribute};
+use katydid_driver_rules::caller::check_no_flags;
 use katydid_driver_rules::mem_advise::{Advice, Book, Target};
+use katydid_driver_rules::memory::{check_attachment, check_managed, check_range_attributes, range_answers};
 use katydid_fatbin::Image;
 use katydid_wire::message::{kdManagedDrop, kdManagedHold};
 
@@ -26,9 +28,6 @@ use crate::memory::pinned;
 use crate::memory::registration::PAGE;
 use crate::process::session::shim;
 use crate::sync::stream;
-
-/// More ranges or bytes of answers in one call make no sense.
-const MAX_RANGES: usize = 1 << 20;
 
 /// What the program has advised of ranges.
 static BOOK: Book = Book::new();
@@ -51,9 +50,7 @@ pub(crate) unsafe fn allocate(target: *mut CUdeviceptr, size: usize, flags: u32)
     let target = unsafe { out(target) }?;
     let context = stack::active()?.owner();
     crate::graph::model::forbid()?;
-    if size == 0 || (flags != attach_flags::GLOBAL && flags != attach_flags::HOST) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_managed(size as u64, flags)?;
     let shim = shim()?;
     let pinned = pinned::get().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let pages = (size as u64).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -189,9 +186,7 @@ pub(crate) fn prefetch_to(
 ) -> Result<(), CUresult> {
     stack::active()?;
     stream::wire(stream)?;
-    if flags != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_no_flags(flags.into())?;
     let target = Target::of_location(location, devices()?)?;
     check(start, size as u64)?;
     BOOK.prefetch(start, size as u64, target);
@@ -210,11 +205,9 @@ pub(crate) unsafe fn range_attribute(
     start: CUdeviceptr,
     length: usize,
 ) -> Result<(), CUresult> {
-    if data.is_null() || size == 0 || !size.is_multiple_of(4) || size > MAX_RANGES {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    let room = range_answers(data, size)?;
     check(start, length as u64)?;
-    let values = BOOK.attribute(start, length as u64, attribute, size / 4)?;
+    let values = BOOK.attribute(start, length as u64, attribute, room)?;
     for (at, value) in values.into_iter().enumerate() {
         // SAFETY: the book gives no more values than there is room for.
         unsafe { data.cast::<i32>().add(at).write_unaligned(value) };
@@ -235,9 +228,7 @@ pub(crate) unsafe fn range_attributes(
     start: CUdeviceptr,
     length: usize,
 ) -> Result<(), CUresult> {
-    if data.is_null() || sizes.is_null() || attributes.is_null() || count == 0 || count > MAX_RANGES {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_range_attributes(data, sizes, attributes, count)?;
     for at in 0..count {
         // SAFETY: below `count`, by the contract.
         let (data, size, attribute) = unsafe {
@@ -255,11 +246,5 @@ pub(crate) fn attach(stream: CUstream, address: CUdeviceptr, length: usize, flag
     stream::wire(stream)?;
     let region = shim()?.regions.find(address).filter(Region::is_managed);
     let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let whole = region.start == address && (length == 0 || length as u64 == region.size);
-    let known = match flags {
-        attach_flags::GLOBAL | attach_flags::HOST => true,
-        attach_flags::SINGLE => object(stream).is_ok(),
-        _ => false,
-    };
-    if whole && known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    check_attachment((address, length as u64), (region.start, region.size), flags, || object(stream).is_ok())
 }

@@ -15,8 +15,11 @@ use katydid_client::regions::{Place, Region};
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{
     CUdevice, CUdeviceptr, CUipcMemHandle, CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemPoolPtrExportData,
-    CUmemoryPool, CUresult, CUstream, access_flags, allocation_type, location_type, pool_attribute as id,
+    CUmemoryPool, CUresult, CUstream, access_flags, location_type,
 };
+use katydid_driver_rules::caller::read;
+use katydid_driver_rules::memory::FILE_DESCRIPTOR;
+use katydid_driver_rules::pool::{self as rules, BLOCK, PoolAttribute, PoolCounts, PoolLocation};
 
 use crate::context::device::{self, device};
 use crate::context::stack;
@@ -30,50 +33,24 @@ use crate::memory::{block, idle, ipc, managed, pinned};
 use crate::process::session::shim;
 use crate::sync::stream;
 
-/// The driver takes memory for pools in pieces of this many bytes.
-const BLOCK: u64 = 32 << 20;
 /// Places begin and end at multiples of this.
 const GRANULE: u64 = 512;
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
-const FILE_DESCRIPTOR: u32 = 1;
 /// `CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES`
 const HANDLE_TYPES: u32 = 119;
-/// More grants than places make no sense.
-const MOST_GRANTS: usize = 64;
 /// Numbers of nodes of the host that are taken for one.
 const MOST_NODES: i32 = 64;
 
-/// Where memory of a pool lies; devices by the program's ordinals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PoolLocation {
-    /// On a device, by its ordinal.
-    Device(u32),
-    /// On the host, pinned.
-    Host,
-    /// Where it is used last; here it is wanted first, on the host without a device.
-    Managed(Option<u32>),
+/// Whether the program's processor reaches memory of a location: pages of the pinned arena.
+fn is_shared(home: PoolLocation) -> bool {
+    home.device().is_none()
 }
 
-impl PoolLocation {
-    fn device(self) -> Option<u32> {
-        match self {
-            Self::Device(ordinal) => Some(ordinal),
-            Self::Host | Self::Managed(_) => None,
-        }
-    }
-
-    /// Whether the program's processor reaches the memory: pages of the pinned arena.
-    fn is_shared(self) -> bool {
-        self.device().is_none()
-    }
-
-    /// Of a place out of a pool with this handle.
-    fn place(self, pool: usize) -> Place {
-        match self {
-            Self::Device(_) => Place::Pooled { pool },
-            Self::Host => Place::HostPooled { pool },
-            Self::Managed(_) => Place::ManagedPooled { pool },
-        }
+/// Of a place out of a pool with this handle.
+fn place_of(home: PoolLocation, pool: usize) -> Place {
+    match home {
+        PoolLocation::Device(_) => Place::Pooled { pool },
+        PoolLocation::Host => Place::HostPooled { pool },
+        PoolLocation::Managed(_) => Place::ManagedPooled { pool },
     }
 }
 
@@ -110,22 +87,13 @@ struct FreedBlock {
     epoch: u64,
 }
 
-/// What a pool counts.
+/// What a pool knows.
 struct PoolState {
     freed: Vec<FreedBlock>,
-    /// Whether places are reused along events, when they happen to be free, and by waiting: kept and told back, as
-    /// other streams get places after a synchronisation only.
-    reuse: [bool; 3],
-    /// Bytes that stay reserved over synchronisations.
-    threshold: u64,
+    /// What it counts. Places are reused in one way only, whatever is set: other streams get them after a synchronisation.
+    counts: PoolCounts,
     /// Bytes that the driver would have taken for the pool, whole blocks.
     reserved: u64,
-    /// The most of them since the last reset.
-    reserved_high: u64,
-    /// Bytes of allocations that were not freed.
-    used: u64,
-    /// The most of them since the last reset.
-    used_high: u64,
     /// A bit for each other device that was granted access, to a pool of the host each device: told back, nothing more.
     granted: u32,
 }
@@ -162,37 +130,27 @@ struct PoolChoice {
 impl PoolState {
     /// Notes `size` more bytes in use.
     fn take(&mut self, size: u64, limit: u64) -> Result<(), CUresult> {
-        let used = self.used.saturating_add(size);
+        let used = self.counts.used.saturating_add(size);
         let reserved = used.checked_next_multiple_of(BLOCK).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         if limit != 0 && reserved > limit {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        self.used = used;
-        self.used_high = self.used_high.max(used);
+        self.counts.take(size);
         self.reserved = self.reserved.max(reserved);
-        self.reserved_high = self.reserved_high.max(self.reserved);
+        self.counts.note_reserved(self.reserved);
         Ok(())
     }
 
     /// What is not in use goes, as long as `keep` bytes stay.
     fn trim(&mut self, keep: u64) {
-        let needed = self.used.next_multiple_of(BLOCK).max(keep.div_ceil(BLOCK).saturating_mul(BLOCK));
+        let needed = self.counts.used.next_multiple_of(BLOCK).max(keep.div_ceil(BLOCK).saturating_mul(BLOCK));
         self.reserved = self.reserved.min(needed);
     }
 }
 
 impl Pool {
     fn new(slot: Slot, home: PoolLocation, limit: u64) -> Self {
-        let state = PoolState {
-            freed: Vec::new(),
-            reuse: [true; 3],
-            threshold: 0,
-            reserved: 0,
-            reserved_high: 0,
-            used: 0,
-            used_high: 0,
-            granted: 0,
-        };
+        let state = PoolState { freed: Vec::new(), counts: PoolCounts::default(), reserved: 0, granted: 0 };
         Self { slot, home, limit: limit.next_multiple_of(BLOCK), sharing: PoolSharing::Own, state: Mutex::new(state) }
     }
 
@@ -217,7 +175,7 @@ impl Pool {
         let mut state = self.state();
         state.take(size, self.limit)?;
         let PoolLocation::Device(device) = self.home else {
-            return allocate_pages(self.home, self.slot.handle, size).inspect_err(|_| state.used -= size);
+            return allocate_pages(self.home, self.slot.handle, size).inspect_err(|_| state.counts.give_back(size));
         };
         let own = state.freed.iter().position(|freed| freed.stream == stream && freed.extent == extent);
         let found = match own {
@@ -225,11 +183,11 @@ impl Pool {
             None => allocate_new(device, &mut state, extent),
         };
         let address = found.inspect_err(|_| {
-            state.used -= size;
-            let used = state.used;
+            state.counts.give_back(size);
+            let used = state.counts.used;
             state.trim(used);
         })?;
-        shim.regions.insert(address, size, self.home.place(self.slot.handle), device, 0);
+        shim.regions.insert(address, size, place_of(self.home, self.slot.handle), device, 0);
         Ok(address)
     }
 
@@ -237,8 +195,8 @@ impl Pool {
     fn free(&self, region: &Region, stream: u32) -> Result<(), CUresult> {
         let epoch = shim()?.session.enqueued();
         let mut state = self.state();
-        state.used = state.used.saturating_sub(region.size);
-        if self.home.is_shared() {
+        state.counts.give_back(region.size);
+        if is_shared(self.home) {
             return free_pages(region);
         }
         let extent = region.size.next_multiple_of(GRANULE);
@@ -255,37 +213,19 @@ impl Pool {
                 let _ = idle::free(device, freed.address, freed.epoch);
             }
         }
-        let keep = state.threshold;
+        let keep = state.counts.threshold;
         state.trim(keep);
     }
 
-    fn attribute(&self, attribute: u32) -> Result<u64, CUresult> {
+    fn attribute(&self, attribute: PoolAttribute) -> u64 {
         let state = self.state();
-        Ok(match attribute {
-            id::REUSE_FOLLOW_EVENT_DEPENDENCIES..=id::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
-                u64::from(state.reuse[attribute as usize - 1])
-            }
-            id::RELEASE_THRESHOLD => state.threshold,
-            id::RESERVED_MEM_CURRENT => state.reserved,
-            id::RESERVED_MEM_HIGH => state.reserved_high,
-            id::USED_MEM_CURRENT => state.used,
-            id::USED_MEM_HIGH => state.used_high,
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
-        })
+        state.counts.attribute(attribute, state.reserved)
     }
 
-    fn set_attribute(&self, attribute: u32, value: u64) -> Result<(), CUresult> {
+    fn set_attribute(&self, attribute: PoolAttribute, value: u64) -> Result<(), CUresult> {
         let mut state = self.state();
-        match attribute {
-            id::REUSE_FOLLOW_EVENT_DEPENDENCIES..=id::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
-                state.reuse[attribute as usize - 1] = value != 0;
-            }
-            id::RELEASE_THRESHOLD => state.threshold = value,
-            id::RESERVED_MEM_HIGH if value == 0 => state.reserved_high = state.reserved,
-            id::USED_MEM_HIGH if value == 0 => state.used_high = state.used,
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
-        }
-        Ok(())
+        let reserved = state.reserved;
+        state.counts.set_attribute(attribute, value, reserved)
     }
 }
 
@@ -318,7 +258,7 @@ fn allocate_pages(home: PoolLocation, pool: usize, size: u64) -> Result<u64, CUr
         }
         PoolLocation::Device(_) | PoolLocation::Host => 0,
     };
-    shim()?.regions.insert(address, size, home.place(pool), device, 0);
+    shim()?.regions.insert(address, size, place_of(home, pool), device, 0);
     Ok(address)
 }
 
@@ -477,13 +417,9 @@ pub(crate) fn set_of_device(ordinal: CUdevice, pool: CUmemoryPool) -> Result<(),
     select(PoolLocation::Device(ordinal.unsigned_abs()), &pool)
 }
 
-/// Makes a pool the current one of a home, if it is of there; any pool of managed memory can be that of every such home.
+/// Makes a pool the current one of a home, if it is of there.
 fn select(home: PoolLocation, pool: &Arc<Pool>) -> Result<(), CUresult> {
-    let suits = match (pool.home, home) {
-        (PoolLocation::Managed(_), PoolLocation::Managed(_)) => true,
-        (own, wanted) => own == wanted,
-    };
-    if !suits || pool.sharing == PoolSharing::Foreign {
+    if !pool.home.suits(home) || pool.sharing == PoolSharing::Foreign {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     with_choice(home, |choice| choice.current = Arc::clone(pool))
@@ -492,36 +428,7 @@ fn select(home: PoolLocation, pool: &Arc<Pool>) -> Result<(), CUresult> {
 /// What a location and an allocation type name. The host's nodes are one: where pages of the pinned arena lie, the system
 /// chooses.
 fn named(location: &CUmemLocation, kind: u32) -> Result<PoolLocation, CUresult> {
-    let is_managed = match kind {
-        allocation_type::PINNED => false,
-        allocation_type::MANAGED => true,
-        _ => return Err(CUresult::ERROR_INVALID_VALUE),
-    };
-    match location.type_ {
-        location_type::DEVICE => {
-            device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-            let ordinal = location.id.unsigned_abs();
-            Ok(if is_managed { PoolLocation::Managed(Some(ordinal)) } else { PoolLocation::Device(ordinal) })
-        }
-        // Managed memory may be wanted nowhere in particular.
-        location_type::NONE if is_managed => Ok(PoolLocation::Managed(None)),
-        location_type::HOST_NUMA if !(0..MOST_NODES).contains(&location.id) => Err(CUresult::ERROR_INVALID_VALUE),
-        location_type::HOST | location_type::HOST_NUMA => {
-            Ok(if is_managed { PoolLocation::Managed(None) } else { PoolLocation::Host })
-        }
-        _ => Err(CUresult::ERROR_INVALID_VALUE),
-    }
-}
-
-/// # Safety
-///
-/// As [`allocate_async`]; `location` is null or readable.
-unsafe fn read(location: *const CUmemLocation) -> Result<CUmemLocation, CUresult> {
-    if location.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: not null, so readable by the contract.
-    Ok(unsafe { location.read_unaligned() })
+    PoolLocation::named(location, kind, MOST_NODES, |ordinal| device(ordinal).is_ok())
 }
 
 /// # Safety
@@ -575,11 +482,8 @@ pub(crate) unsafe fn set_of_location(
 pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    if properties.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: not null, so readable by the contract.
-    let properties = unsafe { properties.read_unaligned() };
+    // SAFETY: null or readable, by the contract.
+    let properties = unsafe { read(properties) }?;
     model::forbid()?;
     let home = named(&properties.location, properties.allocType)?;
     if properties.reserved.iter().any(|byte| *byte != 0) {
@@ -627,42 +531,22 @@ pub(crate) fn trim(pool: CUmemoryPool, keep: usize) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Whether an attribute is an `int`; the others have 8 bytes.
-fn is_flag(attribute: u32) -> bool {
-    attribute <= id::REUSE_ALLOW_INTERNAL_DEPENDENCIES
-}
-
 /// # Safety
 ///
 /// `value` is null or has room for the attribute.
 pub(crate) unsafe fn attribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) -> Result<(), CUresult> {
-    let found = resolve(pool)?.attribute(attribute)?;
-    if is_flag(attribute) {
-        // SAFETY: null or writable for 4 bytes, by the contract.
-        unsafe { out(value.cast::<u32>()) }?.write(found as u32);
-    } else {
-        // SAFETY: null or writable for 8 bytes, by the contract.
-        unsafe { out(value.cast::<u64>()) }?.write(found);
-    }
-    Ok(())
+    let (pool, attribute) = (resolve(pool)?, PoolAttribute::new(attribute)?);
+    // SAFETY: handed on.
+    unsafe { attribute.write(value, pool.attribute(attribute)) }
 }
 
 /// # Safety
 ///
 /// `value` is null or readable for the attribute's width.
 pub(crate) unsafe fn set_attribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) -> Result<(), CUresult> {
-    let pool = resolve(pool)?;
-    if value.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let value = match is_flag(attribute) {
-        // SAFETY: not null, so readable for 4 bytes by the contract.
-        true => u64::from(unsafe { value.cast::<u32>().read_unaligned() }),
-        // SAFETY: not null, so readable for 8 bytes by the contract; an unknown attribute is refused all the same.
-        false if attribute <= id::USED_MEM_HIGH => unsafe { value.cast::<u64>().read_unaligned() },
-        false => return Err(CUresult::ERROR_INVALID_VALUE),
-    };
-    pool.set_attribute(attribute, value)
+    let (pool, attribute) = (resolve(pool)?, PoolAttribute::new(attribute)?);
+    // SAFETY: handed on.
+    pool.set_attribute(attribute, unsafe { attribute.read(value) }?)
 }
 
 /// Every device reaches the arenas that its peers can reach: grants are only checked and kept.
@@ -676,12 +560,8 @@ pub(crate) unsafe fn set_access(
     count: usize,
 ) -> Result<(), CUresult> {
     let pool = resolve(pool)?;
-    if grants.is_null() || count == 0 || count > MOST_GRANTS {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    for index in 0..count {
-        // SAFETY: below `count`, by the contract.
-        let grant = unsafe { grants.add(index).read_unaligned() };
+    // SAFETY: handed on.
+    for grant in unsafe { rules::grants(grants, count) }? {
         check_grant(&grant, pool.home)?;
         if grant.location.type_ == location_type::DEVICE {
             let (bit, mut state) = (1_u32.checked_shl(grant.location.id.unsigned_abs()).unwrap_or(0), pool.state());
@@ -693,7 +573,7 @@ pub(crate) unsafe fn set_access(
 }
 
 fn check_grant(grant: &CUmemAccessDesc, home: PoolLocation) -> Result<(), CUresult> {
-    let is_own = home.is_shared() && matches!(grant.location.type_, location_type::HOST | location_type::HOST_NUMA);
+    let is_own = is_shared(home) && matches!(grant.location.type_, location_type::HOST | location_type::HOST_NUMA);
     if is_own && grant.flags == access_flags::READ_WRITE {
         return Ok(());
     }
@@ -701,15 +581,7 @@ fn check_grant(grant: &CUmemAccessDesc, home: PoolLocation) -> Result<(), CUresu
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
     device(grant.location.id)?;
-    match grant.flags {
-        access_flags::READ_WRITE => Ok(()),
-        access_flags::READ => Err(CUresult::ERROR_NOT_SUPPORTED),
-        access_flags::NONE if home.device() == Some(grant.location.id.unsigned_abs()) => {
-            Err(CUresult::ERROR_INVALID_DEVICE)
-        }
-        access_flags::NONE => Ok(()),
-        _ => Err(CUresult::ERROR_INVALID_VALUE),
-    }
+    rules::device_grant(grant.flags, home.device() == Some(grant.location.id.unsigned_abs())).map(drop)
 }
 
 /// The pool's own device has access, or the host; other devices where that was granted. All have access to managed memory.
@@ -737,10 +609,10 @@ pub(crate) unsafe fn access(
                 PoolLocation::Managed(_) => true,
             }
         }
-        location_type::HOST | location_type::HOST_NUMA => pool.home.is_shared(),
+        location_type::HOST | location_type::HOST_NUMA => is_shared(pool.home),
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     };
-    target.write(if granted { access_flags::READ_WRITE } else { access_flags::NONE });
+    target.write(rules::access(granted));
     Ok(())
 }
 
@@ -808,14 +680,15 @@ mod tests {
         let pool = pool();
         let mut state = pool.state();
         state.take(1000, 0).unwrap();
-        assert_eq!((state.used, state.reserved), (1000, BLOCK));
+        assert_eq!((state.counts.used, state.reserved), (1000, BLOCK));
         state.take(BLOCK, 0).unwrap();
         assert_eq!(state.reserved, 2 * BLOCK);
-        state.used = 0;
+        state.counts.used = 0;
         state.trim(1);
         assert_eq!(state.reserved, BLOCK);
         state.trim(0);
-        assert_eq!((state.reserved, state.reserved_high, state.used_high), (0, 2 * BLOCK, BLOCK + 1000));
+        assert_eq!(state.reserved, 0);
+        assert_eq!((state.counts.reserved_high, state.counts.used_high), (2 * BLOCK, BLOCK + 1000));
     }
 
     #[test]
@@ -823,17 +696,6 @@ mod tests {
         let pool = Pool::new(Slot { handle: 0x1000, index: 0 }, PoolLocation::Device(0), 1);
         assert!(pool.state().take(BLOCK, pool.limit).is_ok());
         assert_eq!(pool.state().take(1, pool.limit), Err(CUresult::ERROR_OUT_OF_MEMORY));
-    }
-
-    #[test]
-    fn marks_can_be_reset_and_counts_cannot_be_set() {
-        let pool = pool();
-        pool.state().take(7, 0).unwrap();
-        let codes = [(5, 0), (6, 7), (7, 0), (9, 0), (0, 0)].map(|(id, value)| pool.set_attribute(id, value));
-        assert_eq!(codes, [Err(CUresult::ERROR_INVALID_VALUE); 5]);
-        assert_eq!([(1, 0), (4, 99), (8, 0)].map(|(id, value)| pool.set_attribute(id, value)), [Ok(()); 3]);
-        assert_eq!([1, 4, 8].map(|id| pool.attribute(id)), [Ok(0), Ok(99), Ok(7)]);
-        assert_eq!(pool.attribute(9), Err(CUresult::ERROR_INVALID_VALUE));
     }
 
     #[test]

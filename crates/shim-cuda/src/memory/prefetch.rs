@@ -3,12 +3,10 @@
 
 use katydid_cuda_sys::{CUdeviceptr, CUmemLocation, CUresult, CUstream};
 use katydid_driver_rules::mem_advise::Target;
+use katydid_driver_rules::memory::{self as rules, locations};
 
 use crate::memory::managed;
 use crate::sync::stream;
-
-/// More ranges in one call make no sense.
-const MAX_RANGES: usize = 1 << 20;
 
 /// Ranges of one call.
 ///
@@ -23,12 +21,8 @@ unsafe fn ranges(
     of: CUstream,
 ) -> Result<Vec<(u64, u64)>, CUresult> {
     stream::takes_groups(of)?;
-    if starts.is_null() || sizes.is_null() || count == 0 || count > MAX_RANGES || flags != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: below `count`, by the contract.
-    let one = |at| unsafe { (starts.add(at).read_unaligned(), sizes.add(at).read_unaligned() as u64) };
-    let ranges: Vec<_> = (0..count).map(one).collect();
+    // SAFETY: handed on.
+    let ranges = unsafe { rules::ranges(starts, sizes, count, flags) }?;
     ranges.iter().try_for_each(|(start, size)| managed::check(*start, *size))?;
     Ok(ranges)
 }
@@ -44,17 +38,8 @@ unsafe fn targets(
     kinds: usize,
     count: usize,
 ) -> Result<Vec<Target>, CUresult> {
-    if places.is_null() || firsts.is_null() || kinds == 0 || kinds > count {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: below `kinds`, by the contract.
-    let one = |at| unsafe { (firsts.add(at).read_unaligned(), places.add(at).read_unaligned()) };
-    let kinds: Vec<(usize, CUmemLocation)> = (0..kinds).map(one).collect();
-    if kinds.first().is_none_or(|(first, _)| *first != 0) || !kinds.is_sorted_by(|one, next| one.0 < next.0) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let place = |at: usize| kinds[kinds.partition_point(|(first, _)| *first <= at) - 1].1;
-    (0..count).map(|at| managed::target(place(at))).collect()
+    // SAFETY: handed on.
+    unsafe { locations(places, firsts, kinds, count) }?.into_iter().map(managed::target).collect()
 }
 
 /// # Safety

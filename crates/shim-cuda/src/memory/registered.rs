@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use katydid_client::regions::{Place, Region};
 use katydid_cuda_sys::{CUresult, Function, host_register_flags as id};
+use katydid_driver_rules::memory::Registration;
 
 use crate::context::{settle, stack};
 use crate::ffi::arguments::refuse;
@@ -24,31 +25,15 @@ use crate::memory::pinned;
 use crate::memory::registration::{self, PAGE};
 use crate::process::session::shim;
 
-/// Every flag that there is.
-const FLAGS: u32 = id::PORTABLE | id::DEVICEMAP | id::IOMEMORY | id::READ_ONLY;
-/// A program's addresses lie below.
-const ADDRESSES: u64 = 1 << 47;
-
 /// Registers memory of the program for the GPU (`cuMemHostRegister`).
 pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<(), CUresult> {
     let context = stack::active()?.owner();
     model::forbid()?;
     let (start, size) = (pointer.expose_provenance() as u64, size as u64);
-    let end = start.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    if start == 0 || size == 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // The driver counts the pages before it looks at flags, and has not enough of them for all that a program can address.
-    if end > ADDRESSES {
-        return Err(CUresult::ERROR_OUT_OF_MEMORY);
-    }
-    // Memory of a device on the bus is not there to be registered.
-    if flags & !FLAGS != 0 || flags & id::IOMEMORY != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    let Registration { end, flags: told, is_read_only } = Registration::new(start, size, flags)?;
     registration::check(&(start / PAGE * PAGE..end.next_multiple_of(PAGE)))?;
     // What cannot be written needs the flag for that.
-    if flags & id::READ_ONLY == 0 && !is_writable(&(start..end)) {
+    if !is_read_only && !is_writable(&(start..end)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     if flags & id::DEVICEMAP != 0 && is_others_too(&(start..end)) {
@@ -56,7 +41,7 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
                    what they write only at launches, not while they wait for it. NCCL does without with NCCL_SHM_DISABLE=1";
         return Err(refuse(Function::cuMemHostRegister_v2, why));
     }
-    let place = Place::Registered { flags: flags & id::PORTABLE | id::DEVICEMAP };
+    let place = Place::Registered { flags: told };
     let shim = shim()?;
     if pinned::get().is_none() {
         return Err(refuse(Function::cuMemHostRegister_v2, "needs addresses that this program has in use"));

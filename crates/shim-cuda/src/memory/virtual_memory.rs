@@ -16,6 +16,8 @@ use katydid_cuda_sys::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUresult,
     access_flags, allocation_type, location_type,
 };
+use katydid_driver_rules::memory::{self as rules, FILE_DESCRIPTOR, GRANULARITY, is_host};
+use katydid_driver_rules::pool::grants as read_grants;
 use katydid_wire::message::{
     kdAddressFree, kdAddressReserve, kdMemoryAccess, kdMemoryCreate, kdMemoryGranularity, kdMemoryMap, kdMemoryRelease,
     kdMemorySetAccess, kdMemoryUnmap,
@@ -29,16 +31,10 @@ use crate::memory::device_backing::in_need;
 use crate::memory::{pinned, pinned_sync};
 use crate::process::session::{Shim, shim};
 
-/// Sizes and addresses are multiples of this on every GPU so far.
-const GRANULARITY: u64 = 2 << 20;
 /// Where reservations without a wish go: between the places of the arenas.
 const ANYWHERE: std::ops::Range<u64> = 0x5000_0000_0000..0x6000_0000_0000;
 /// Places that are tried for one reservation: each can be taken on one of the two sides.
 const ATTEMPTS: u32 = 64;
-/// More grants than places make no sense.
-const MOST_GRANTS: usize = 64;
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: the only kind that there is.
-const FILE_DESCRIPTOR: u32 = 1;
 /// Bytes of the records that travel.
 const PROPERTIES: usize = size_of::<CUmemAllocationProp>();
 
@@ -254,11 +250,7 @@ pub(crate) unsafe fn reserve(
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let (shim, size, align) = (shim()?, size as u64, align as u64);
-    let whole = size != 0 && size.is_multiple_of(GRANULARITY) && wanted.is_multiple_of(GRANULARITY);
-    if flags != 0 || !whole || (align != 0 && !align.is_power_of_two()) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let align = align.max(GRANULARITY);
+    let align = rules::reservation(size, align, wanted, flags)?;
     let mut state = VIRTUAL_MEMORY.lock();
     let there = wanted != 0 && wanted.is_multiple_of(align) && state.reserve_at(shim, wanted, size)?;
     target.write(if there { wanted } else { state.reserve_anywhere(shim, size, align)? });
@@ -320,11 +312,6 @@ pub(crate) fn unreserve(address: CUdeviceptr, size: usize) -> Result<(), CUresul
     Ok(())
 }
 
-/// Whether a location is the host, whichever of its nodes.
-fn is_host(location: CUmemLocation) -> bool {
-    (location_type::HOST..=location_type::HOST_NUMA_CURRENT).contains(&location.type_)
-}
-
 /// A location as the worker counts devices; the host is the host.
 fn located(location: CUmemLocation) -> Result<CUmemLocation, CUresult> {
     if is_host(location) {
@@ -380,10 +367,7 @@ pub(crate) unsafe fn create(
             let CUmemAllocationProp { requestedHandleTypes: sharing, compressionType: compression, .. } = properties;
             let wishes = (sharing, compression, properties.gpuDirectRDMACapable);
             let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
-            // The host is told as the first of its nodes, as with the driver.
-            let first_node = CUmemLocation { type_: location_type::HOST_NUMA, id: 0 };
-            let is_any = properties.location.type_ == location_type::HOST;
-            let location = if is_any { first_node } else { properties.location };
+            let location = rules::told_location(properties.location);
             Ok(Allocation { slot, location, wishes, size, uses })
         })
     };
@@ -421,8 +405,8 @@ pub(crate) fn map(
     let (shim, size, offset) = (shim()?, size as u64, offset as u64);
     let mut state = VIRTUAL_MEMORY.lock();
     let allocation = allocation(handle)?;
-    let inside = offset.checked_add(size).is_some_and(|end| end <= allocation.size);
-    if flags != 0 || size == 0 || !inside || state.reservations.find_span(address, size).is_none() {
+    rules::check_mapping(size, offset, allocation.size)?;
+    if flags != 0 || state.reservations.find_span(address, size).is_none() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     shim.session.call(0, &kdMemoryMap { address, size, offset, memory: allocation.wire() })?;
@@ -461,14 +445,11 @@ pub(crate) unsafe fn set_access(
     grants: *const CUmemAccessDesc,
     count: usize,
 ) -> Result<(), CUresult> {
-    if grants.is_null() || count == 0 || count > MOST_GRANTS {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    // SAFETY: handed on.
+    let grants = unsafe { read_grants(grants, count) }?;
     let mut bytes = Vec::with_capacity(count * size_of::<CUmemAccessDesc>());
     let mut opening = None;
-    for at in 0..count {
-        // SAFETY: below `count`, by the contract.
-        let CUmemAccessDesc { location, flags } = unsafe { grants.add(at).read_unaligned() };
+    for CUmemAccessDesc { location, flags } in grants {
         let location = located(location)?;
         bytes.extend([location.type_.to_le_bytes(), location.id.to_le_bytes(), flags.to_le_bytes()].as_flattened());
         if is_host(location) {

@@ -13,6 +13,7 @@ use katydid_wire::message::{
     cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuEventRecord, cuEventSynchronize, kdElapsedTime,
 };
 
+use katydid_driver_rules::stream::{check_event_flags, is_external};
 use katydid_graph::Taken;
 
 use crate::context::record::Context;
@@ -102,12 +103,6 @@ impl Event {
     }
 }
 
-fn check_flags(flags: u32) -> Result<(), CUresult> {
-    let known = event_flags::BLOCKING_SYNC | event_flags::DISABLE_TIMING | event_flags::INTERPROCESS;
-    let timed_interprocess = flags & event_flags::INTERPROCESS != 0 && flags & event_flags::DISABLE_TIMING == 0;
-    if flags & !known != 0 || timed_interprocess { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
-}
-
 /// # Safety
 ///
 /// `target` is null or writable.
@@ -115,7 +110,7 @@ pub(crate) unsafe fn create(target: *mut CUevent, flags: u32) -> Result<(), CUre
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let context = stack::active()?.owner();
-    check_flags(flags)?;
+    check_event_flags(flags)?;
     let (wire, is_private) = (context.wire(), flags & event_flags::INTERPROCESS == 0);
     let make = |slot| {
         let (was_recorded, is_shared) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -199,10 +194,7 @@ pub(crate) fn record(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
 /// With `CU_EVENT_RECORD_EXTERNAL` or nothing.
 pub(crate) fn record_with_flags(event: CUevent, stream: CUstream, flags: u32) -> Result<(), CUresult> {
     object(event)?;
-    if flags > 1 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    if is_captured(event, stream, flags == 1)? {
+    if is_captured(event, stream, is_external(flags)?)? {
         return Ok(());
     }
     // Outside of captures the flag means nothing.
@@ -309,15 +301,5 @@ mod tests {
         assert!(!done.is_known(7, || last), "an error may be there by now");
         assert!(!done.is_known(8, || 500), "it may have been recorded again");
         assert!(!done.is_known(7, || 499), "the clock is another one");
-    }
-
-    #[test]
-    fn interprocess_events_have_no_time() {
-        for flags in [0, 1, 2, 3, 6, 7] {
-            assert_eq!(check_flags(flags), Ok(()), "{flags}");
-        }
-        for flags in [4, 5, 8, 0x80] {
-            assert_eq!(check_flags(flags), Err(CUresult::ERROR_INVALID_VALUE), "{flags}");
-        }
     }
 }

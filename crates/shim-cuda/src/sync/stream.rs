@@ -12,6 +12,7 @@ use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUcontext, CUdevice, CUgreenCtx, CUresult, CUstream, stream_flags};
 use katydid_wire::message::{cuStreamCreateWithPriority, cuStreamDestroy_v2};
 
+use katydid_driver_rules::stream as rules;
 use katydid_graph::Place;
 
 use crate::context::record::{CONTEXTS, Context, ContextIds, are_several, next_stream_id};
@@ -146,13 +147,7 @@ pub(super) fn waits_for_legacy((here, stream): (u32, u32), context: u32) -> bool
 ///
 /// `ERROR_INVALID_VALUE`.
 pub(crate) fn takes_groups(stream: CUstream) -> Result<(), CUresult> {
-    let takes = match stream.0.addr() {
-        0 => is_of_thread(default_wire()),
-        LEGACY => false,
-        PER_THREAD => true,
-        _ => object(stream).is_ok(),
-    };
-    if takes { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    rules::check_group(stream, is_of_thread(default_wire()), || object(stream).is_ok())
 }
 
 /// Whether a wire id means another stream in each thread.
@@ -297,10 +292,8 @@ pub(crate) unsafe fn create_with_priority(target: *mut CUstream, flags: u32, pri
 
 /// A record of a stream that the worker has yet to make, and its priority.
 pub(crate) fn mint(context: Arc<Context>, flags: u32, priority: i32) -> Result<(Arc<Stream>, i32), CUresult> {
-    if flags & !stream_flags::NON_BLOCKING != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let priority = context.with_facts(|facts| priority.min(facts.least_priority).max(facts.greatest_priority))?;
+    rules::check_flags(flags)?;
+    let priority = context.with_facts(|it| rules::priority(priority, it.least_priority, it.greatest_priority))?;
     let (id, wire) = (next_stream_id(), context.wire());
     let make = |slot| {
         let _apart = (flags & stream_flags::NON_BLOCKING != 0).then(UnorderedWork::begin);

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::{CUevent, CUresult, CUstream};
+use katydid_driver_rules::stream::is_external;
 use katydid_graph::{Call, Taken};
 use katydid_wire::message::{cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent};
 
@@ -15,9 +16,6 @@ use crate::launch::backpressure;
 use crate::memory::pinned;
 use crate::process::session::{Shim, shim};
 use crate::sync::stream;
-
-/// `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node that waits.
-const EXTERNAL: u32 = 1;
 
 thread_local! {
     /// The stream that this thread has found to have done everything, which speaks for one wait.
@@ -106,12 +104,10 @@ pub(crate) fn query(stream: CUstream) -> Result<(), CUresult> {
 /// The stream waits for what the event recorded.
 pub(crate) fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Result<(), CUresult> {
     let waited = object(event)?;
-    if flags > 1 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    let is_external = is_external(flags)?;
     if !model::of_process().is_quiet() {
         let was_recorded = waited.was_recorded.load(Ordering::Relaxed);
-        if model::of_process().wait(event, stream::place(stream)?, flags == EXTERNAL, was_recorded)? == Taken::Yes {
+        if model::of_process().wait(event, stream::place(stream)?, is_external, was_recorded)? == Taken::Yes {
             return Ok(());
         }
     }

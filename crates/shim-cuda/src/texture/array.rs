@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_client::slab::Slot;
 use katydid_cuda_sys::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray, CUresult};
+use katydid_driver_rules::caller::read;
+use katydid_driver_rules::texture::{level_extent, most_levels, plain, whole};
 use katydid_wire::message::{kdArrayCreate, kdArrayDestroy, kdMipmapCreate, kdMipmapLevel};
 
 use crate::context::record::Context;
@@ -18,9 +20,6 @@ use crate::ffi::handle::{Handle, Table, object};
 use crate::memory::device_backing::in_need;
 use crate::process::session::shim;
 use crate::texture::array_map::DeferredMemory;
-
-/// Flags of arrays whose third extent counts layers or faces.
-const LAYERED: u32 = 1 | 4;
 
 /// An array, or a level of a mipmap.
 pub(crate) struct Array {
@@ -109,22 +108,9 @@ fn channel_bytes(code: u32) -> Option<u64> {
     })
 }
 
-/// What a caller's descriptor says.
-///
-/// # Safety
-///
-/// `descriptor` is null or readable.
-unsafe fn read<T: Copy>(descriptor: *const T) -> Result<T, CUresult> {
-    if descriptor.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: not null, so readable by the contract.
-    Ok(unsafe { descriptor.read_unaligned() })
-}
-
 /// Bytes of an array, or of a mipmap's first level.
 fn size(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
-    let extents = [descriptor.Width, descriptor.Height, descriptor.Depth].map(|extent| extent.max(1) as u64);
+    let extents = extent(descriptor).map(|extent| extent.max(1) as u64);
     let texel = channel_bytes(descriptor.Format).unwrap_or(0) * u64::from(descriptor.NumChannels);
     extents.into_iter().fold(texel, u64::saturating_mul)
 }
@@ -179,10 +165,7 @@ pub(crate) unsafe fn create_plain(
     descriptor: *const CUDA_ARRAY_DESCRIPTOR,
 ) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    let CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels } = unsafe { read(descriptor) }?;
-    let whole = CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Depth: 0, Format, NumChannels, Flags: 0 };
-    // SAFETY: handed on.
-    unsafe { make(target, whole) }
+    unsafe { make(target, whole(read(descriptor)?)) }
 }
 
 /// # Safety
@@ -201,8 +184,7 @@ pub(crate) unsafe fn descriptor(target: *mut CUDA_ARRAY3D_DESCRIPTOR, array: CUa
 pub(crate) unsafe fn plain_descriptor(target: *mut CUDA_ARRAY_DESCRIPTOR, array: CUarray) -> Result<(), CUresult> {
     // SAFETY: handed on.
     let target = unsafe { out(target) }?;
-    let CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Format, NumChannels, .. } = object(array)?.descriptor;
-    target.write(CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels });
+    target.write(plain(object(array)?.descriptor));
     Ok(())
 }
 
@@ -231,7 +213,7 @@ pub(crate) unsafe fn create_mipmap(
     let (target, descriptor) = unsafe { (out(target)?, read(descriptor)?) };
     let context = stack::active()?.owner();
     check_format(&descriptor)?;
-    let levels = levels.clamp(1, most_levels(&descriptor));
+    let levels = levels.clamp(1, most_levels(extent(&descriptor), descriptor.Flags));
     let later = DeferredMemory::of(descriptor.Flags);
     let new = |slot| Mipmap { slot, context, descriptor, levels: Mutex::new(vec![None; levels as usize]), later };
     let mipmaps = MIPMAPS.get()?;
@@ -252,22 +234,15 @@ pub(crate) unsafe fn create_mipmap(
     Ok(())
 }
 
-/// How many levels there can be: down to a single texel.
-fn most_levels(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> u32 {
-    let depth = if descriptor.Flags & LAYERED != 0 { 0 } else { descriptor.Depth };
-    descriptor.Width.max(descriptor.Height).max(depth).max(1).ilog2() + 1
+/// Width, height and depth.
+fn extent(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> [usize; 3] {
+    [descriptor.Width, descriptor.Height, descriptor.Depth]
 }
 
 /// What level `number` of a mipmap looks like.
 fn level_of(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, number: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
-    let half = |size: usize| if size == 0 { 0 } else { (size >> number).max(1) };
-    let depth = if descriptor.Flags & LAYERED != 0 { descriptor.Depth } else { half(descriptor.Depth) };
-    CUDA_ARRAY3D_DESCRIPTOR {
-        Width: half(descriptor.Width),
-        Height: half(descriptor.Height),
-        Depth: depth,
-        ..*descriptor
-    }
+    let [width, height, depth] = level_extent(extent(descriptor), descriptor.Flags, number);
+    CUDA_ARRAY3D_DESCRIPTOR { Width: width, Height: height, Depth: depth, ..*descriptor }
 }
 
 /// # Safety
@@ -326,22 +301,4 @@ pub(crate) unsafe fn plane(target: *mut CUarray, array: CUarray, _index: u32) ->
     let _ = unsafe { out(target) }?;
     object(array)?;
     Err(CUresult::ERROR_INVALID_VALUE)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn descriptor(width: usize, height: usize, depth: usize, flags: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
-        CUDA_ARRAY3D_DESCRIPTOR { Width: width, Height: height, Depth: depth, Format: 1, NumChannels: 4, Flags: flags }
-    }
-
-    #[test]
-    fn levels_halve_what_is_no_layer() {
-        let extent = |it: CUDA_ARRAY3D_DESCRIPTOR| [it.Width, it.Height, it.Depth];
-        assert_eq!(extent(level_of(&descriptor(7, 5, 3, 0), 1)), [3, 2, 1]);
-        assert_eq!(extent(level_of(&descriptor(4, 4, 6, 4), 2)), [1, 1, 6]);
-        assert_eq!(extent(level_of(&descriptor(8, 0, 0, 0), 3)), [1, 0, 0]);
-        assert_eq!((most_levels(&descriptor(16, 8, 0, 0)), most_levels(&descriptor(4, 4, 12, 5))), (5, 3));
-    }
 }

@@ -11,6 +11,8 @@ use katydid_cuda_sys::{
     CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY_SPARSE_PROPERTIES, CUarray, CUarrayMapInfo, CUdevice, CUmipmappedArray,
     CUresult, CUstream, array_map as id,
 };
+use katydid_driver_rules::caller;
+use katydid_driver_rules::texture::{TILE, array_flag, is_mapped_later};
 use katydid_wire::array_map::Change;
 use katydid_wire::message::{kdArrayMap, kdArrayNeeds, kdArraySparse};
 
@@ -23,13 +25,8 @@ use crate::memory::virtual_memory::{self, Allocation};
 use crate::process::session::{Shim, shim};
 use crate::sync::stream;
 
-/// Flags of arrays whose memory is mapped later.
-const SPARSE: u32 = 0x40;
-const DEFERRED: u32 = 0x80;
-/// Bytes of a tile.
-const TILE: u64 = 65536;
 /// More entries in one call make no sense; so many fit into a message.
-const MAX_ENTRIES: u32 = 4096;
+const MAX_ENTRIES: usize = 4096;
 
 /// What an array or mipmap whose memory is mapped later has of it.
 pub(crate) struct DeferredMemory {
@@ -75,8 +72,12 @@ fn pieces(info: &CUarrayMapInfo, tile: Option<[u32; 3]>) -> Vec<ArrayPiece> {
 impl DeferredMemory {
     /// For arrays with these flags.
     pub(crate) fn of(flags: u32) -> Option<Arc<Self>> {
-        let later = || Self { is_sparse: flags & SPARSE != 0, properties: OnceLock::new(), mapped: Mutex::default() };
-        (flags & (SPARSE | DEFERRED) != 0).then(|| Arc::new(later()))
+        let later = || Self {
+            is_sparse: flags & array_flag::SPARSE != 0,
+            properties: OnceLock::new(),
+            mapped: Mutex::default(),
+        };
+        is_mapped_later(flags).then(|| Arc::new(later()))
     }
 
     /// What the driver says of the tiles; it says the same each time.
@@ -173,11 +174,8 @@ fn travelling(info: &CUarrayMapInfo, array: u32, memory: u32) -> Result<Change, 
 /// `infos` is null or has `count` entries.
 pub(crate) unsafe fn change(infos: *mut CUarrayMapInfo, count: u32, stream: CUstream) -> Result<(), CUresult> {
     stack::wire()?;
-    if infos.is_null() || count == 0 || count > MAX_ENTRIES {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: `count` entries, by the contract.
-    let infos: Vec<_> = (0..count as usize).map(|at| unsafe { infos.add(at).read_unaligned() }).collect();
+    // SAFETY: handed on.
+    let infos = unsafe { caller::array(infos, count as usize, MAX_ENTRIES) }?;
     let stream = stream::wire(stream)?;
     virtual_memory::in_order(|shim| {
         let (mut changes, mut notes) = (Vec::with_capacity(infos.len() * Change::BYTES), Vec::new());

@@ -10,6 +10,8 @@ use katydid_cuda_sys::{
     CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray, CUarray_format, CUdevice,
     CUmipmappedArray, CUresult, CUsurfObject, CUtexObject,
 };
+use katydid_driver_rules::caller::read;
+use katydid_driver_rules::texture::resource_kind::{ARRAY, LINEAR, MIPMAP, PITCHED};
 use katydid_wire::message::{
     kdLinearTextureWidth, kdSurfaceCreate, kdSurfaceDestroy, kdTextureCreate, kdTextureDestroy,
 };
@@ -20,12 +22,6 @@ use crate::context::{device, stack};
 use crate::ffi::arguments::out;
 use crate::ffi::handle::object;
 use crate::process::session::shim;
-
-/// Values of `CUresourcetype`: what a texture reads.
-const ARRAY: u32 = 0;
-const MIPMAP: u32 = 1;
-const LINEAR: u32 = 2;
-const PITCHED: u32 = 3;
 
 /// What an object was made from; a surface has only the first.
 #[derive(Clone, Copy)]
@@ -53,19 +49,6 @@ impl Objects {
 fn record(number: u64) -> Result<Record, CUresult> {
     let key = (stack::wire()?, number);
     OBJECTS.lock().get(&key).copied().ok_or(CUresult::ERROR_INVALID_VALUE)
-}
-
-/// What a caller's descriptor says.
-///
-/// # Safety
-///
-/// `descriptor` is null or readable.
-unsafe fn read<T: Copy>(descriptor: *const T) -> Result<T, CUresult> {
-    if descriptor.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: not null, so readable by the contract.
-    Ok(unsafe { descriptor.read_unaligned() })
 }
 
 /// The resource as it travels: with an id instead of a handle.

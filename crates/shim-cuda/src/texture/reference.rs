@@ -15,6 +15,9 @@ use katydid_cuda_sys::{
     CUDA_ARRAY_DESCRIPTOR, CUaddress_mode, CUarray, CUarray_format, CUdeviceptr, CUfilter_mode, CUmipmappedArray,
     CUmodule, CUresult, CUtexref,
 };
+use katydid_driver_rules::caller::read;
+use katydid_driver_rules::texture::resource_kind::{ARRAY, LINEAR, MIPMAP, PITCHED};
+use katydid_driver_rules::texture::{check_reference_flags, reference_dimension};
 use katydid_wire::message::{kdReferenceEnd, kdTextureReference, kdTextureReferenceSet};
 use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, given, place};
 use katydid_wire::texture::TextureArguments;
@@ -26,13 +29,6 @@ use crate::ffi::handle::{Handle, Table, object};
 use crate::process::session::shim;
 use crate::texture::array::{Array, Mipmap};
 
-/// Values of `CUresourcetype`: what a reference reads.
-const ARRAY: u32 = 0;
-const MIPMAP: u32 = 1;
-const LINEAR: u32 = 2;
-const PITCHED: u32 = 3;
-/// `CU_TRSA_OVERRIDE_FORMAT`. The documentation demands it; drivers (580) take an array without it as well.
-const OVERRIDE_FORMAT: u32 = 1;
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// A texture reference of a module, or of the program.
@@ -224,9 +220,7 @@ fn set_some(reference: CUtexref, bit: u32, place: usize, values: &[u32]) -> Resu
 /// Texels of an array, in its format.
 pub(crate) fn set_array(reference: CUtexref, array: CUarray, flags: u32) -> Result<(), CUresult> {
     let bound = object(array)?;
-    if flags & !OVERRIDE_FORMAT != 0 {
-        return Err(WRONG);
-    }
+    check_reference_flags(flags)?;
     let resource = TextureArguments { kind: ARRAY, array: bound.wire(), ..TextureArguments::default() };
     let handle = bound.slot.handle;
     let object: Weak<dyn Any + Send + Sync> = Arc::<Array>::downgrade(&bound);
@@ -236,9 +230,7 @@ pub(crate) fn set_array(reference: CUtexref, array: CUarray, flags: u32) -> Resu
 /// Texels of a mipmap, in its format.
 pub(crate) fn set_mipmap(reference: CUtexref, mipmap: CUmipmappedArray, flags: u32) -> Result<(), CUresult> {
     let bound = object(mipmap)?;
-    if flags & !OVERRIDE_FORMAT != 0 {
-        return Err(WRONG);
-    }
+    check_reference_flags(flags)?;
     let resource = TextureArguments { kind: MIPMAP, array: bound.wire(), ..TextureArguments::default() };
     let handle = bound.slot.handle;
     let object: Weak<dyn Any + Send + Sync> = Arc::<Mipmap>::downgrade(&bound);
@@ -291,11 +283,8 @@ pub(crate) unsafe fn set_rows(
     address: CUdeviceptr,
     pitch: usize,
 ) -> Result<(), CUresult> {
-    if descriptor.is_null() {
-        return Err(WRONG);
-    }
-    // SAFETY: not null, so readable by the contract.
-    let CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels } = unsafe { descriptor.read_unaligned() };
+    // SAFETY: null or readable, by the contract.
+    let CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels } = unsafe { read(descriptor) }?;
     let memory = TextureArguments {
         kind: PITCHED,
         address,
@@ -321,7 +310,7 @@ pub(crate) fn set_format(reference: CUtexref, format: CUarray_format, channels: 
 
 /// In one of three dimensions.
 pub(crate) fn set_address_mode(reference: CUtexref, dimension: i32, mode: CUaddress_mode) -> Result<(), CUresult> {
-    let dimension = usize::try_from(dimension).ok().filter(|dimension| *dimension < 3).ok_or(WRONG)?;
+    let dimension = reference_dimension(dimension)?;
     set(reference, given::ADDRESS_MODE << dimension, place::ADDRESS_MODE + dimension, mode)
 }
 
@@ -356,11 +345,8 @@ pub(crate) fn set_anisotropy(reference: CUtexref, most: u32) -> Result<(), CUres
 ///
 /// As [`of_module`].
 pub(crate) unsafe fn set_border(reference: CUtexref, colour: *const f32) -> Result<(), CUresult> {
-    if colour.is_null() {
-        return Err(WRONG);
-    }
-    // SAFETY: not null, so four floats by the contract.
-    let colour = unsafe { colour.cast::<[f32; 4]>().read_unaligned() };
+    // SAFETY: null or four floats, by the contract.
+    let colour = unsafe { read(colour.cast::<[f32; 4]>()) }?;
     set_some(reference, given::BORDER, place::BORDER, &colour.map(f32::to_bits))
 }
 
@@ -429,7 +415,7 @@ pub(crate) unsafe fn address_mode(
 ) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
-    let dimension = usize::try_from(dimension).ok().filter(|dimension| *dimension < 3).ok_or(WRONG)?;
+    let dimension = reference_dimension(dimension)?;
     answer(target, reference, place::ADDRESS_MODE + dimension, |mode| mode)
 }
 

@@ -9,16 +9,14 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use katydid_cuda_sys::{CUresult, CUtensorMap, Function, void};
+use katydid_driver_rules::caller::filled as take;
+use katydid_driver_rules::tensor_map::{self as rules, check_place, rank};
 use katydid_wire::message::kdTensorMap;
 use katydid_wire::tensor_map::{MAX_PIXEL_RANK, MAX_RANK, TensorMap, TensorMapKind};
 
 use crate::ffi::arguments::refuse;
 use crate::process::session::shim;
 
-/// Maps lie at multiples of this, in bytes.
-const ALIGNMENT: usize = 64;
-/// Addresses of tensors are multiples of this, in bytes.
-const TENSOR_ALIGNMENT: u64 = 16;
 /// Shapes that are remembered; then all are forgotten.
 const MOST_SHAPES: usize = 1024;
 /// What a driver checks of an address is how it is aligned: shapes are remembered for each remainder by this, in bytes.
@@ -76,29 +74,6 @@ impl EncodedMaps {
     }
 }
 
-/// The first `count` entries of an array.
-///
-/// # Safety
-///
-/// `array` is null or has `count` entries.
-unsafe fn take<T: Copy + Default, const N: usize>(array: *const T, count: usize) -> Result<[T; N], CUresult> {
-    if count > 0 && array.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let mut taken = [T::default(); N];
-    for (index, place) in taken.iter_mut().enumerate().take(count) {
-        // SAFETY: below `count`, by the contract.
-        *place = unsafe { array.add(index).read_unaligned() };
-    }
-    Ok(taken)
-}
-
-/// The rank, if a tensor can have it.
-fn rank(rank: u32, least: usize) -> Result<usize, CUresult> {
-    let rank = rank as usize;
-    if (least..=MAX_RANK).contains(&rank) { Ok(rank) } else { Err(CUresult::ERROR_INVALID_VALUE) }
-}
-
 /// Has a map encoded and writes it.
 ///
 /// # Safety
@@ -110,9 +85,7 @@ unsafe fn encode(
     address: *mut void,
     map: &TensorMap,
 ) -> Result<(), CUresult> {
-    if target.is_null() || !target.addr().is_multiple_of(ALIGNMENT) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_place(target)?;
     let (shim, address) = (shim()?, address.addr() as u64);
     let (moves, shape) = (shim.session.moves(), (*map, address % REMAINDER));
     let words = match ENCODED_MAPS.of(moves, &shape, address) {
@@ -282,14 +255,8 @@ pub(crate) unsafe fn im2col_wide(
 ///
 /// `target` is null or a map.
 pub(crate) unsafe fn replace_address(target: *mut CUtensorMap, address: *mut void) -> Result<(), CUresult> {
-    let address = address.addr() as u64;
-    let aligned = target.addr().is_multiple_of(ALIGNMENT) && address.is_multiple_of(TENSOR_ALIGNMENT);
-    if target.is_null() || !aligned {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: a map, by the contract.
-    unsafe { target.cast::<u64>().write(address) };
-    Ok(())
+    // SAFETY: handed on.
+    unsafe { rules::replace_address(target, address.addr() as u64) }
 }
 
 #[cfg(test)]
