@@ -91,7 +91,7 @@ impl OldLaunch {
     }
 
     /// The parameters of a launch; what was never set is zero.
-    pub fn params(&self) -> Vec<u8> {
+    fn params(&self) -> Vec<u8> {
         let mut params = self.params.clone();
         params.resize(self.size, 0);
         params

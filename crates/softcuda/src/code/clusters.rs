@@ -1,28 +1,14 @@
 //! Clusters of a launch: which one it gets, and how many of them the device holds, as an H200 with driver 580 has it.
-//!
-//! The code of a kernel may fix its cluster, a program may fix it for a kernel whose code does not, and a launch may ask for
-//! one; those that are given must agree. Everything that is wrong with clusters has one code, 912.
 
-use katydid_cuda_sys::{CUlaunchAttribute, CUresult, launch_attribute as id};
-use katydid_ptx_exec::{Kernel, MAX_CLUSTER};
+use katydid_driver_rules::cluster::{self, Cluster, ClusterLimits, LARGEST};
+use katydid_ptx_exec::Kernel;
 
-use crate::code::function_settings::{Cluster, Settings};
+use crate::code::function_settings::Settings;
 use crate::ffi::Outcome;
-
-/// Most blocks of a cluster, unless a kernel has been allowed more.
-const PORTABLE: u32 = 8;
-
-/// The cluster that launch attributes ask for; none of any size is no wish.
-pub(crate) fn asked(attributes: &[CUlaunchAttribute]) -> Option<Cluster> {
-    let attribute = attributes.iter().rfind(|attribute| attribute.id == id::CLUSTER_DIMENSION)?;
-    let [first, second, ..] = attribute.value;
-    let cluster = [first as u32, (first >> 32) as u32, second as u32];
-    (cluster != [0; 3]).then_some(cluster)
-}
 
 /// Most blocks that a cluster of a kernel may have by what has been set on it.
 fn most(settings: &Settings) -> u32 {
-    if settings.allows_large_clusters() { MAX_CLUSTER } else { PORTABLE }
+    cluster::most(settings.allows_large_clusters())
 }
 
 /// The cluster of a launch.
@@ -32,17 +18,12 @@ pub(crate) fn of_launch(
     kernel: &Kernel,
     settings: &Settings,
 ) -> Outcome<Option<Cluster>> {
-    let wrong = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
-    let fixed = settings.cluster.cluster(kernel);
-    let Some(cluster) = asked.or(fixed) else {
-        return if kernel.needs_cluster { wrong } else { Ok(None) };
+    let limits = ClusterLimits {
+        fixed: settings.cluster.cluster(kernel),
+        is_needed: kernel.needs_cluster,
+        most: most(settings).min(kernel.max_cluster.unwrap_or(LARGEST)),
     };
-    let size = cluster.iter().try_fold(1, |size: u32, axis| size.checked_mul(*axis)).unwrap_or(u32::MAX);
-    let most = most(settings).min(kernel.max_cluster.unwrap_or(MAX_CLUSTER));
-    let fits = (1..=most).contains(&size)
-        && fixed.is_none_or(|fixed| fixed == cluster)
-        && grid.iter().zip(cluster).all(|(blocks, axis)| blocks % axis == 0);
-    if fits { Ok(Some(cluster)) } else { wrong }
+    limits.of_launch(asked, grid)
 }
 
 /// How many clusters the device holds at once when it holds `blocks` blocks of them: at least one, whatever their size, as
@@ -62,6 +43,7 @@ pub(crate) fn potential(settings: &Settings, blocks: u32) -> u32 {
 mod tests {
     use super::*;
     use crate::code::image::{Code, Imagined};
+    use katydid_cuda_sys::CUresult;
     use std::sync::Arc;
 
     fn kernel(directives: &str) -> Arc<Kernel> {
@@ -76,16 +58,6 @@ mod tests {
     }
 
     const WRONG: Outcome<Option<Cluster>> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
-
-    #[test]
-    fn a_cluster_divides_the_grid_and_is_not_too_large() {
-        let plain = kernel("");
-        assert_eq!(cluster(&plain, None, [5, 1, 1]), Ok(None));
-        assert_eq!(cluster(&plain, Some([2, 2, 2]), [96, 4, 4]), Ok(Some([2, 2, 2])));
-        for asked in [[0, 1, 1], [16, 1, 1], [4, 4, 1], [5, 1, 1], [1, 3, 1]] {
-            assert_eq!(cluster(&plain, Some(asked), [96, 4, 4]), WRONG, "{asked:?}");
-        }
-    }
 
     #[test]
     fn code_and_launch_must_agree() {

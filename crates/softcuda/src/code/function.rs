@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use katydid_cuda_sys::{CUfunction, CUresult, function_attribute as id};
+use katydid_driver_rules::code::{check_carveout, check_dynamic_shared};
 use katydid_driver_rules::state::launch::OldLaunch;
 use katydid_ptx_exec::Kernel;
 
@@ -44,11 +45,13 @@ pub(crate) fn set_attribute(kernel: &Kernel, settings: &Settings, attribute: u32
     let within = |most: i32| if (0..=most).contains(&value) { Ok(value) } else { Err(CUresult::ERROR_INVALID_VALUE) };
     match attribute {
         id::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
-            let most = SHARED_OPT_IN.saturating_sub(kernel.static_shared);
-            settings.most_dynamic.store(within(most as i32)? as u32, Ordering::Relaxed);
+            check_dynamic_shared(value, SHARED_OPT_IN as i32, kernel.static_shared as i32)?;
+            settings.most_dynamic.store(value.unsigned_abs(), Ordering::Relaxed);
         }
-        id::PREFERRED_SHARED_MEMORY_CARVEOUT if value == -1 => settings.carveout.store(-1, Ordering::Relaxed),
-        id::PREFERRED_SHARED_MEMORY_CARVEOUT => settings.carveout.store(within(100)?, Ordering::Relaxed),
+        id::PREFERRED_SHARED_MEMORY_CARVEOUT => {
+            check_carveout(value)?;
+            settings.carveout.store(value, Ordering::Relaxed);
+        }
         id::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => settings.large_clusters.store(within(1)?, Ordering::Relaxed),
         id::CLUSTER_SCHEDULING_POLICY_PREFERENCE => settings.scheduling.store(within(2)?, Ordering::Relaxed),
         id::REQUIRED_CLUSTER_WIDTH..=id::REQUIRED_CLUSTER_DEPTH => {

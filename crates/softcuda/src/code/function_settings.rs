@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use katydid_cuda_sys::CUresult;
+use katydid_driver_rules::cluster::{self, Cluster};
 use katydid_ptx_exec::Kernel;
 
 use crate::ffi::Outcome;
 use crate::process::attributes::SHARED_DEFAULT;
-
-/// Blocks along each axis.
-pub(crate) type Cluster = [u32; 3];
 
 /// A cluster that a program sets on a kernel, axis by axis; it counts when all three have been set.
 #[derive(Debug, Default)]
@@ -34,8 +32,7 @@ impl Fixed {
 
     /// The cluster of a kernel, if code or program have fixed it.
     pub(super) fn cluster(&self, kernel: &Kernel) -> Option<Cluster> {
-        let set = [0, 1, 2].map(|axis| self.axis(kernel, axis).cast_unsigned());
-        (!set.contains(&0)).then_some(set)
+        cluster::fixed([0, 1, 2].map(|axis| self.axis(kernel, axis)))
     }
 }
 

@@ -10,14 +10,13 @@ use std::ptr;
 use std::time::Duration;
 
 use katydid_cuda_sys::{CUjit_option, CUresult, jit_option as id};
+use katydid_driver_rules::code::check_options;
 use katydid_fatbin::Compilation;
 
 use crate::code::occupancy::most_registers;
 use crate::ffi::{Outcome, unsupported};
 use crate::process::attributes::CAPABILITY;
 
-/// More options than there are kinds make no sense.
-const MAX_OPTIONS: u32 = 64;
 /// Kinds of driver 13.0 are below this.
 const KINDS: u32 = 35;
 
@@ -53,9 +52,7 @@ impl Options {
     ///
     /// `kinds` and `values` must be null or hold `count` entries, and stay valid as long as the value lives.
     pub(crate) unsafe fn new(count: u32, kinds: *const CUjit_option, values: *mut *mut c_void) -> Outcome<Self> {
-        if count > MAX_OPTIONS || (count > 0 && (kinds.is_null() || values.is_null())) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        check_options(count, kinds, values)?;
         // SAFETY: `count` entries, by the contract.
         let kinds = (0..count as usize).map(|at| unsafe { kinds.add(at).read_unaligned() }).collect();
         let mut options = Self { kinds, values, rooms: [0; 2] };

@@ -5,10 +5,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_cuda_sys::{CUevent, CUlaunchAttribute, CUresult, launch_attribute as id};
+use katydid_driver_rules::cluster::Cluster;
+use katydid_driver_rules::launch::{self as rules, GeometryLimits};
 use katydid_ptx_exec::texture::Bound;
 use katydid_ptx_exec::{AddressRange, Fault, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Question, Race};
 
-use crate::code::function_settings::{Cluster, Settings};
+use crate::code::function_settings::Settings;
 use crate::code::occupancy::{Needs, threads_by_registers};
 use crate::code::{clusters, module};
 use crate::context::state::Context;
@@ -45,22 +47,12 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Threads of a block.
-    fn threads(&self) -> u64 {
-        self.block.iter().map(|size| u64::from(*size)).product()
-    }
-
     /// Refuses what `device` or the kernel does not allow, and settles the cluster.
     pub(crate) fn check(&mut self, kernel: &Kernel, settings: &Settings, device: &Device) -> Outcome {
-        let fits =
-            |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).all(|(size, most)| (1..=most).contains(size));
-        let required = kernel.required_block.is_none_or(|block| block == self.block);
-        let threads = self.threads();
-        if !fits(self.grid, GRID)
-            || !fits(self.block, BLOCK)
-            || threads > u64::from(kernel.max_threads.min(BLOCK_THREADS))
-            || !required
-        {
+        const LIMITS: GeometryLimits = GeometryLimits { grid: GRID, block: BLOCK, threads: BLOCK_THREADS };
+        let threads = LIMITS.check(self.grid, self.block)?;
+        let is_required = kernel.required_block.is_none_or(|block| block == self.block);
+        if threads > u64::from(kernel.max_threads) || !is_required {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         if threads > u64::from(threads_by_registers(kernel)) {
@@ -79,11 +71,9 @@ impl Shape {
 
     /// Refuses a cooperative grid that the device cannot hold at once; too much shared memory is a way of that.
     fn check_together(&self, kernel: &Kernel, settings: &Settings, device: &Device) -> Outcome {
-        let each = Needs::of(kernel, settings).blocks(self.threads() as i32, self.shared as usize)?;
-        let room = u64::from(each) * u64::from(device.multiprocessors());
-        let blocks = self.grid.iter().try_fold(1, |product: u64, size| product.checked_mul(u64::from(*size)));
-        let fits = blocks.is_some_and(|blocks| blocks <= room);
-        if fits { Ok(()) } else { Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) }
+        let threads = rules::threads(self.block) as i32;
+        let each = Needs::of(kernel, settings).blocks(threads, self.shared as usize)?;
+        rules::check_cooperative(self.grid, each, device.multiprocessors())
     }
 }
 

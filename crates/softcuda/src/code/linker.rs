@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
+use katydid_driver_rules::code::LinkProgress;
 use katydid_fatbin::{Compilation, Image, containers_of_object, linked_image, members_of_library};
 use katydid_ptx_exec::{LoadError, Program, Target, strong_names};
 
@@ -33,8 +34,7 @@ struct State {
     compilation: Compilation,
     /// Who defined each name first.
     names: HashMap<String, String>,
-    /// What spoiled it.
-    spoiled: Option<CUresult>,
+    progress: LinkProgress,
     /// The result; it lives as long as the state, for the program to read.
     image: Option<Vec<u8>>,
     /// Lines for the error log, of everything so far.
@@ -83,12 +83,7 @@ impl Linker {
 
 impl State {
     fn add(&mut self, kind: u32, input: &Input<'_>) -> Outcome {
-        if let Some(code) = self.spoiled {
-            return Err(code);
-        }
-        if self.image.is_some() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        self.progress.check_open()?;
         let added = match kind {
             jit_input::PTX => self.add_image(input),
             jit_input::FATBINARY => self.add_image(input),
@@ -102,10 +97,7 @@ impl State {
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
         added.map_err(|refusal| {
-            let spoils = kind == jit_input::CUBIN || kind == jit_input::NVVM;
-            if spoils || refusal.code == CUresult::ERROR_INVALID_SOURCE {
-                self.spoiled = Some(refusal.code);
-            }
+            self.progress.refuse(kind, refusal.code);
             self.say(&refusal)
         })
     }
@@ -193,12 +185,7 @@ impl State {
     }
 
     fn complete(&mut self) -> Outcome<(*const u8, usize)> {
-        if let Some(code) = self.spoiled {
-            return Err(code);
-        }
-        if self.image.is_some() {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        }
+        self.progress.check_incomplete()?;
         let inputs: Vec<(&str, Compilation)> =
             self.texts.iter().map(|(text, compilation)| (text.as_str(), *compilation)).collect();
         let linked = match inputs.is_empty() {
@@ -208,9 +195,10 @@ impl State {
         let texts: Vec<&str> = inputs.iter().map(|(text, _)| *text).collect();
         if let Err(error) = Program::load(&texts, &mut Imagined::default(), target()) {
             let code = CUresult::ERROR_INVALID_SOURCE;
-            self.spoiled = Some(code);
+            self.progress.spoil(code);
             return Err(self.say(&Refusal { code, log: error.to_string() }));
         }
+        self.progress.complete();
         let image = self.image.insert(linked);
         Ok((image.as_ptr(), image.len()))
     }

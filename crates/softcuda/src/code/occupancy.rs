@@ -3,16 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::CUresult;
+use katydid_driver_rules::occupancy::{self as rules, BlockSearch, WARP};
 use katydid_ptx_exec::Kernel;
 
 use crate::code::function_settings::Settings;
 use crate::ffi::Outcome;
 use crate::process::attributes::{BLOCK_THREADS, BLOCKS, REGISTERS, SHARED, SHARED_OPT_IN, SHARED_RESERVED, THREADS};
 
-/// Threads of a warp.
-const WARP: u32 = 32;
-/// Registers are given to a warp in pieces of this many.
-const REGISTER_PIECE: u32 = 256;
 /// Shared memory is given to a block in pieces of this many bytes.
 const SHARED_PIECE: u32 = 128;
 
@@ -68,17 +65,10 @@ impl Needs {
         dynamic: impl Fn(i32) -> usize,
         limit: i32,
     ) -> Outcome<(i32, i32)> {
-        let most = self.most_threads as i32;
-        let most = if limit > 0 { most.min(limit) } else { most };
-        let mut best = (0, 0, 0);
-        let sizes = (1..=most).rev().filter(|size| *size == most || *size % WARP as i32 == 0);
-        for size in sizes {
-            let fitting = self.blocks(size, dynamic(size))? as i32;
-            if fitting * size > best.0 {
-                best = (fitting * size, size, fitting);
-            }
-        }
-        Ok((best.2 * multiprocessors as i32, best.1))
+        let (most, warp, full) = (self.most_threads as i32, WARP as i32, THREADS as i32);
+        let blocks = |size| Ok(self.blocks(size, dynamic(size))? as i32);
+        let (size, each) = BlockSearch { most, limit, warp, full }.best(blocks)?;
+        Ok((each * multiprocessors as i32, size))
     }
 
     /// Dynamic shared memory that each of `count` blocks of `threads` threads can have at once: an even share, of which
@@ -93,15 +83,14 @@ impl Needs {
     }
 }
 
-/// Warps whose registers fit a multiprocessor; they are spread evenly over four schedulers.
+/// Warps whose registers fit a multiprocessor.
 fn resident_warps(registers: u32) -> u32 {
-    let of_a_warp = (registers.max(1) * WARP).next_multiple_of(REGISTER_PIECE);
-    REGISTERS / of_a_warp / 4 * 4
+    rules::resident_warps(registers, REGISTERS)
 }
 
 /// Threads of the largest block whose registers there are.
 pub(crate) fn threads_by_registers(kernel: &Kernel) -> u32 {
-    resident_warps(kernel.registers) * WARP
+    rules::threads_by_registers(kernel.registers, REGISTERS)
 }
 
 /// Most registers of a thread with which a block of `threads` threads fits a multiprocessor.

@@ -4,13 +4,11 @@
 
 use std::ffi::c_void;
 
-use katydid_cuda_sys::{CUresult, launch_param};
+use katydid_cuda_sys::CUresult;
+use katydid_driver_rules::params::{Form, Param, check_packed, gather, read_extra};
 use katydid_ptx_exec::Kernel;
 
 use crate::ffi::Outcome;
-
-/// Most entries of an `extra` list that are looked at: a list without an end is a defect of the caller.
-const MOST_EXTRA: usize = 16;
 
 /// The parameter buffer of a launch, from an array of pointers or from a packed buffer; both at once are refused.
 ///
@@ -19,32 +17,16 @@ const MOST_EXTRA: usize = 16;
 /// `values` must be null or hold a pointer for each parameter of `kernel`, each null or readable for that parameter's
 /// size; `extra` must be null or a list as the driver API describes it. The launch's caller upholds both.
 pub(crate) unsafe fn pack(kernel: &Kernel, values: *mut *mut c_void, extra: *mut *mut c_void) -> Outcome<Vec<u8>> {
-    match (values.is_null(), extra.is_null()) {
-        (false, false) => Err(CUresult::ERROR_INVALID_VALUE),
-        // SAFETY: the contract of this function.
-        (false, true) => unsafe { gather(kernel, values) },
-        // SAFETY: the contract of this function.
-        (true, false) => unsafe { unpack(kernel, extra) },
-        (true, true) if kernel.params.is_empty() => Ok(vec![0; kernel.param_bytes as usize]),
-        (true, true) => Err(CUresult::ERROR_INVALID_VALUE),
-    }
-}
-
-/// # Safety
-///
-/// As [`pack`], with `values` not null.
-unsafe fn gather(kernel: &Kernel, values: *mut *mut c_void) -> Outcome<Vec<u8>> {
     let mut buffer = vec![0; kernel.param_bytes as usize];
-    for (at, param) in kernel.params.iter().enumerate() {
-        // SAFETY: the array has a pointer for each parameter, by the contract.
-        let value = unsafe { values.add(at).read_unaligned() };
-        let end = (param.offset + param.size) as usize;
-        let place = buffer.get_mut(param.offset as usize..end).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        if value.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
+    match Form::of(values, extra, !kernel.params.is_empty())? {
+        Form::Array => {
+            let params = kernel.params.iter().map(|param| Param { offset: param.offset, size: param.size });
+            // SAFETY: the contract of this function.
+            unsafe { gather(params, values, &mut buffer) }?;
         }
-        // SAFETY: the value is readable for the parameter's size, by the contract, and `place` has exactly that size.
-        unsafe { value.cast::<u8>().copy_to_nonoverlapping(place.as_mut_ptr(), place.len()) };
+        // SAFETY: the contract of this function.
+        Form::Extra => unsafe { unpack(kernel, extra, &mut buffer) }?,
+        Form::None => {}
     }
     Ok(buffer)
 }
@@ -52,36 +34,15 @@ unsafe fn gather(kernel: &Kernel, values: *mut *mut c_void) -> Outcome<Vec<u8>> 
 /// # Safety
 ///
 /// As [`pack`], with `extra` not null.
-unsafe fn unpack(kernel: &Kernel, extra: *mut *mut c_void) -> Outcome<Vec<u8>> {
-    let (mut data, mut size) = (std::ptr::null::<u8>(), None);
-    for pair in 0..MOST_EXTRA {
-        // SAFETY: the list goes on until its END, which was not met yet.
-        let key = unsafe { extra.add(pair * 2).read_unaligned() }.addr();
-        if key == launch_param::END as usize {
-            break;
-        }
-        // SAFETY: an entry that is not END has a value behind it.
-        let value = unsafe { extra.add(pair * 2 + 1).read_unaligned() };
-        match key as u32 {
-            launch_param::BUFFER_POINTER => data = value.cast_const().cast(),
-            launch_param::BUFFER_SIZE if !value.is_null() => {
-                // SAFETY: the value of a size entry is null, which was refused, or points to the size.
-                size = Some(unsafe { value.cast::<usize>().read_unaligned() });
-            }
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
-        }
-    }
+unsafe fn unpack(kernel: &Kernel, extra: *mut *mut c_void, buffer: &mut [u8]) -> Outcome {
+    // SAFETY: the contract.
+    let (data, size) = unsafe { read_extra(extra) }?;
     let size = size.filter(|_| !data.is_null()).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let needed = kernel.params.iter().map(|param| (param.offset + param.size) as usize).max().unwrap_or(0);
-    // A shorter buffer is taken (driver 580.159.04), an empty one is not.
-    if size == 0 && needed > 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let mut buffer = vec![0; kernel.param_bytes as usize];
+    check_packed(size, kernel.params.iter().map(|param| (param.offset + param.size) as usize).max().unwrap_or(0))?;
     let taken = size.min(buffer.len());
     // SAFETY: the caller's buffer has `size` bytes, and both sides have at least `taken`.
     unsafe { data.copy_to_nonoverlapping(buffer.as_mut_ptr(), taken) };
-    Ok(buffer)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use katydid_cuda_sys::{CUdevResource, CUresult, Pod as _};
+use katydid_driver_rules::device::{MULTIPROCESSORS, check_resource_type};
 
 use crate::context::{contexts, primary, stack};
 use crate::ffi::Outcome;
@@ -17,8 +18,6 @@ use crate::process::state;
 use crate::sync::stream::LiveContext;
 use crate::sync::streams;
 
-/// `CU_DEV_RESOURCE_TYPE_SM`.
-const MULTIPROCESSORS: u32 = 1;
 /// `CU_GREEN_CTX_DEFAULT_STREAM`, which must be asked for.
 const DEFAULT_STREAM: u32 = 1;
 /// `CU_DEV_SM_RESOURCE_SPLIT_*`.
@@ -80,9 +79,7 @@ impl SmResource {
     pub(crate) fn read(resource: &CUdevResource) -> Outcome<Self> {
         let bytes = resource.to_bytes();
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        if word(0) != MULTIPROCESSORS {
-            return Err(CUresult::ERROR_INVALID_RESOURCE_TYPE);
-        }
+        check_resource_type(word(0))?;
         if word(MARK_AT) != MARK {
             return Err(WRONG);
         }

@@ -4,9 +4,9 @@ use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use katydid_cuda_sys::CUresult;
+use katydid_driver_rules::device::{API_VERSION, check_context_flags};
 
 use crate::context::contexts;
-use crate::context::state::{API_VERSION, check_flags};
 use crate::context::teardown;
 use crate::ffi::Outcome;
 use crate::process::device::{self, Device};
@@ -94,7 +94,7 @@ impl Primary {
 
     /// `cuDevicePrimaryCtxSetFlags` as it was before CUDA 11: of a context that is not active yet.
     pub(crate) fn set_first_flags(&self, flags: u32) -> Outcome {
-        check_flags(flags)?;
+        check_context_flags(flags)?;
         let mut state = self.state();
         if state.context.is_some() {
             return Err(CUresult::ERROR_PRIMARY_CONTEXT_ACTIVE);
@@ -105,7 +105,7 @@ impl Primary {
 
     /// Sets the flags of the context that is, or will be.
     pub(crate) fn set_flags(&self, flags: u32) -> Outcome {
-        check_flags(flags)?;
+        check_context_flags(flags)?;
         let mut state = self.state();
         state.flags = flags;
         state.context.as_ref().map_or(Ok(()), |context| context.set_flags(flags))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use katydid_cuda_sys::CUresult;
+use katydid_driver_rules::device::check_context_flags;
 use katydid_ptx_exec::Switch;
 
 use crate::code::output::Output;
@@ -14,15 +15,6 @@ use crate::ffi::Outcome;
 use crate::memory::device_heap::DeviceHeaps;
 use crate::process::device::Device;
 use crate::sync::hold;
-
-/// Flags that `cuCtxCreate` and the primary context accept: scheduling, host mapping, local memory, dumps, memory
-/// operations. None of them changes what a software device does.
-const FLAGS: u32 = 0xff;
-
-/// What `cuCtxGetApiVersion` says of every context but those of the first form of `cuCtxCreate`.
-pub(crate) const API_VERSION: u32 = 3020;
-/// What it says of those.
-pub(crate) const FIRST_API_VERSION: u32 = 3010;
 
 /// A context, apart from its streams.
 pub(crate) struct Context {
@@ -59,7 +51,7 @@ impl Context {
     /// A context that is to be called `handle`.
     pub(crate) fn new(handle: usize, device: &'static Device, flags: u32, api_version: u32) -> Outcome<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        check_flags(flags)?;
+        check_context_flags(flags)?;
         Ok(Self {
             handle,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -107,7 +99,7 @@ impl Context {
 
     /// Replaces the flags.
     pub(crate) fn set_flags(&self, flags: u32) -> Outcome {
-        check_flags(flags)?;
+        check_context_flags(flags)?;
         self.flags.store(flags, Ordering::Relaxed);
         Ok(())
     }
@@ -133,9 +125,4 @@ impl Context {
         let before = self.peers.fetch_and(!bit, Ordering::AcqRel);
         if before & bit != 0 { Ok(()) } else { Err(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED) }
     }
-}
-
-/// Refuses flags that no context has.
-pub(crate) fn check_flags(flags: u32) -> Outcome {
-    if flags & !FLAGS == 0 { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMSET_NODE_PARAMS, CUresult, memory_type};
+use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUresult, memory_type};
+use katydid_driver_rules::copy::{DescribedSide, Extent, described};
 
 use crate::copy::linear::{self, SHORT, When};
 use crate::copy::side::Side;
@@ -23,22 +24,15 @@ struct Rows {
 
 impl Rows {
     /// Refuses rows that do not fit their pitch.
-    fn new(kind: u32, host: u64, device: u64, pitch: usize, x: usize, y: usize, width: u64) -> Outcome<Self> {
-        let (side, base) = match kind {
-            memory_type::HOST => (Side::Any, host),
-            memory_type::DEVICE => (Side::Device, device),
-            memory_type::UNIFIED => (Side::Any, device),
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
-        };
-        let (x, y) = (x as u64, y as u64);
-        let row = x.checked_add(width).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let pitch = if pitch == 0 { row } else { pitch as u64 };
-        if row > pitch {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+    fn new(described: &DescribedSide, extent: Extent) -> Outcome<Self> {
+        let wrong = CUresult::ERROR_INVALID_VALUE;
+        let (claim, base) = described.memory().filter(|_| described.fits_pitch(extent)).ok_or(wrong)?;
+        let [x, y, _] = described.first;
+        let row = x.checked_add(extent.width).ok_or(wrong)?;
+        let pitch = if described.pitch == 0 { row } else { described.pitch };
         let offset = y.checked_mul(pitch).and_then(|skipped| skipped.checked_add(x));
-        let start = offset.and_then(|offset| base.checked_add(offset)).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        Ok(Self { side, start, pitch })
+        let start = offset.and_then(|offset| base.checked_add(offset)).ok_or(wrong)?;
+        Ok(Self { side: Side::of(claim), start, pitch })
     }
 }
 
@@ -53,10 +47,9 @@ pub(crate) fn copy_rows(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, when: When) ->
     if [it.srcMemoryType, it.dstMemoryType].contains(&memory_type::ARRAY) {
         return volume::copy_plane(stream, it, when);
     }
-    let (width, rows) = (it.WidthInBytes as u64, it.Height as u64);
-    let (source_host, target_host) = (it.srcHost.addr() as u64, it.dstHost.addr() as u64);
-    let from = Rows::new(it.srcMemoryType, source_host, it.srcDevice, it.srcPitch, it.srcXInBytes, it.srcY, width)?;
-    let to = Rows::new(it.dstMemoryType, target_host, it.dstDevice, it.dstPitch, it.dstXInBytes, it.dstY, width)?;
+    let (target, source, size) = described(&CUDA_MEMCPY3D::from(it));
+    let (from, to) = (Rows::new(&source, size)?, Rows::new(&target, size)?);
+    let (width, rows) = (size.width, size.height);
     if width == 0 || rows == 0 || (when == When::Later && capture::rows(stream, it)?) {
         return Ok(());
     }

@@ -1,5 +1,7 @@
 //! The sides of a copy, which may or may not be memory that only the program knows.
 
+use katydid_driver_rules::copy::Claim;
+
 use crate::context::state::Context;
 use crate::copy::transfer::Span;
 use crate::ffi::Outcome;
@@ -15,6 +17,14 @@ pub(crate) enum Side {
 }
 
 impl Side {
+    /// A side of which a program says so.
+    pub(crate) fn of(claim: Claim) -> Self {
+        match claim {
+            Claim::Device => Self::Device,
+            Claim::Host | Claim::Any => Self::Any,
+        }
+    }
+
     /// A checked span of this side.
     pub(crate) fn span(self, context: &Context, address: u64, size: u64, access: Access) -> Outcome<Span> {
         match self {

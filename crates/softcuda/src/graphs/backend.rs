@@ -10,13 +10,13 @@ use katydid_cuda_sys::{
     CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction, CUstream,
     CUstreamBatchMemOpParams,
 };
+use katydid_driver_rules::cluster::asked;
 use katydid_graph::{Backend, Code, GraphId, Kept, Launch, Place, Plan, Step};
 
 use super::prepared::{Prepared, context_of, fill_span, of_launch};
 use super::tasks::Tasks;
 use super::volume::Volume;
 use super::{condition, run};
-use crate::code::clusters;
 use crate::code::launch::{Shape, events, is_cooperative};
 use crate::code::library::{self, callable};
 use crate::code::params::pack;
@@ -85,7 +85,7 @@ impl Backend for Soft {
         let attributes = of_launch(&launch.attributes);
         let cooperative = is_cooperative(&attributes);
         let (grid, block, shared) = (launch.grid, launch.block, launch.shared);
-        let mut shape = Shape { grid, block, shared, cooperative, cluster: clusters::asked(&attributes) };
+        let mut shape = Shape { grid, block, shared, cooperative, cluster: asked(&attributes) };
         shape.check(&kernel, &settings, context.device)?;
         if !events(&attributes)?.is_empty() {
             return Err(unsupported("an event of a launch in a graph"));
@@ -107,7 +107,7 @@ impl Backend for Soft {
     }
 
     fn word(&self, operation: &CUstreamBatchMemOpParams, context: usize) -> Outcome {
-        Operation::new(&*context_of(context)?, operation).map(drop)
+        Operation::of_batch(&*context_of(context)?, operation).map(drop)
     }
 
     fn event(&self, event: CUevent) -> Outcome {

@@ -91,7 +91,7 @@ pub(crate) fn words(stream: &Stream, list: Vec<CUstreamBatchMemOpParams>) -> Out
 pub(crate) fn word(stream: &Stream, operation: CUstreamBatchMemOpParams) -> Outcome<bool> {
     let make = || {
         let context = stream.context()?;
-        Operation::new(&context, &operation)?;
+        Operation::of_batch(&context, &operation)?;
         Ok(Params::Batch(Batch { operations: vec![operation].into(), flags: 0, context: context.handle }))
     };
     of_process().take(stream.place(), make).map(took)

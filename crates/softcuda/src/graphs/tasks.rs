@@ -151,7 +151,7 @@ fn action(step: &Step, marks: &mut Marks) -> Outcome<Action> {
 
 fn words(batch: &Batch) -> Outcome<Action> {
     let context = context_of(batch.context)?;
-    let operations = batch.operations.iter().map(|it| Operation::new(&context, it)).collect::<Outcome<_>>()?;
+    let operations = batch.operations.iter().map(|it| Operation::of_batch(&context, it)).collect::<Outcome<_>>()?;
     Ok(Action::Batch(context, operations))
 }
 

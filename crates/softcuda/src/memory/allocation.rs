@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUresult, limit};
+use katydid_driver_rules::memory::{check_pitched, pitched};
 use katydid_ptx_exec::Pool;
 
 use crate::context::state::Context;
@@ -49,11 +50,8 @@ pub(crate) fn place_as(
 
 /// `cuMemAllocPitch`: address and pitch.
 pub(crate) fn allocate_pitch(context: &Context, width: u64, height: u64, element: u32) -> Outcome<(u64, u64)> {
-    if width == 0 || height == 0 || ![4, 8, 16].contains(&element) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let pitch = width.checked_next_multiple_of(PITCH).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let size = pitch.checked_mul(height).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    check_pitched(width, height, element)?;
+    let (pitch, size) = pitched(width, height, PITCH)?;
     Ok((allocate(context, size)?, pitch))
 }
 

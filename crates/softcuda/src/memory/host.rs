@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use katydid_cuda_sys::{CUresult, host_alloc_flags, host_register_flags};
+use katydid_cuda_sys::{CUresult, host_alloc_flags};
+use katydid_driver_rules::memory::{Registration, pinned_flags};
 
 use crate::context::contexts;
 use crate::context::state::Context;
@@ -21,10 +22,7 @@ fn allocated() -> MutexGuard<'static, BTreeMap<u64, Range>> {
 
 /// `cuMemHostAlloc`.
 pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64> {
-    const KNOWN: u32 = host_alloc_flags::PORTABLE | host_alloc_flags::DEVICEMAP | host_alloc_flags::WRITECOMBINED;
-    if flags & !KNOWN != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    let flags = pinned_flags(flags)?;
     // Nothing is nowhere.
     if size == 0 {
         return Ok(0);
@@ -41,8 +39,7 @@ pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64>
     allocated.insert(start, range);
     drop(allocated);
     // All such memory is mapped, whether or not that was asked for.
-    let kind = Kind::Pinned(flags | host_alloc_flags::DEVICEMAP);
-    let region = Region::new(start, size, kind, context.device.ordinal, context.handle);
+    let region = Region::new(start, size, Kind::Pinned(flags), context.device.ordinal, context.handle);
     space::write().insert(region);
     Ok(start)
 }
@@ -63,27 +60,12 @@ pub(crate) fn free(start: u64) -> Outcome {
 
 /// `cuMemHostRegister` of memory that the process maps.
 pub(crate) fn register(context: &Context, start: u64, size: u64, flags: u32) -> Outcome {
-    const KNOWN: u32 = host_register_flags::PORTABLE
-        | host_register_flags::DEVICEMAP
-        | host_register_flags::IOMEMORY
-        | host_register_flags::READ_ONLY;
-    if start == 0 || size == 0 {
+    let Registration { flags, is_read_only, .. } = Registration::new(start, size, flags)?;
+    // What cannot be written needs the flag for that.
+    if !pages::is_mapped(start, size) || !(is_read_only || pages::is_writable(start, size)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    // The driver counts the pages before it looks at flags, and has not enough of them for all that a program can address.
-    if start.checked_add(size).is_some_and(|end| end > 1 << 47) {
-        return Err(CUresult::ERROR_OUT_OF_MEMORY);
-    }
-    if flags & !KNOWN != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // Memory of a device on the bus is not there to be registered, and what cannot be written needs the flag for that.
-    let may_read_only = flags & host_register_flags::READ_ONLY != 0;
-    let wrong = flags & host_register_flags::IOMEMORY != 0 || !pages::is_mapped(start, size);
-    if wrong || !(may_read_only || pages::is_writable(start, size)) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let kind = Kind::Registered(flags & host_register_flags::PORTABLE | host_register_flags::DEVICEMAP);
+    let kind = Kind::Registered(flags);
     let region = Region::new(start, size, kind, context.device.ordinal, context.handle);
     let mut space = space::write();
     if space.insert(region) {

@@ -23,6 +23,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUipcMemHandle, CUresult};
+use katydid_driver_rules::memory::{check_open, check_open_once};
 
 use crate::context::contexts;
 use crate::context::state::Context;
@@ -35,8 +36,6 @@ use crate::process::device;
 
 /// First bytes of a handle.
 const MAGIC: u64 = u64::from_le_bytes(*b"katydmem");
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, without which nothing can be opened.
-const LAZY_PEER_ACCESS: u32 = 1;
 /// Addresses of opened memory are multiples of this, as those of large allocations are.
 const ALIGN: u64 = 2 << 20;
 
@@ -145,21 +144,16 @@ pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
     Ok(Named { process, descriptor, identity, offset, size, device: device.uuid(), witness }.encode())
 }
 
-/// `cuIpcOpenMemHandle` in its form of CUDA 4.1, which opens no handle that is open already (driver 580.159.04).
+/// `cuIpcOpenMemHandle` in its form of CUDA 4.1, which opens no handle that is open already.
 pub(crate) fn open_once(context: &Context, handle: CUipcMemHandle, flags: u32) -> Outcome<u64> {
-    let is_open = opened().values().any(|open| open.handle.reserved == handle.reserved);
-    if flags == LAZY_PEER_ACCESS && is_open {
-        return Err(CUresult::ERROR_ALREADY_MAPPED);
-    }
+    check_open_once(flags, || Ok(opened().values().any(|open| open.handle.reserved == handle.reserved)))?;
     open(context, handle, flags)
 }
 
 /// `cuIpcOpenMemHandle_v2`: the same address for a handle that is open already. As with a GPU, the process that made a handle
 /// cannot open it.
 pub(crate) fn open(context: &Context, handle: CUipcMemHandle, flags: u32) -> Outcome<u64> {
-    if flags != LAZY_PEER_ACCESS {
-        return Err(WRONG);
-    }
+    check_open(flags)?;
     let named = Named::decode(&handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     if named.process == std::process::id() {
         return Err(CUresult::ERROR_INVALID_CONTEXT);

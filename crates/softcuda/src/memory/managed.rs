@@ -8,7 +8,8 @@ mod advice;
 
 use std::sync::LazyLock;
 
-use katydid_cuda_sys::{CUresult, attach_flags};
+use katydid_cuda_sys::CUresult;
+use katydid_driver_rules::memory::{self as rules, check_managed};
 
 pub(crate) use advice::{Advice, Target, advise, attribute, check, forget, prefetch};
 
@@ -29,9 +30,7 @@ pub(crate) fn memory() -> &'static DeviceMemory {
 
 /// `cuMemAllocManaged`: to be used by everybody, or by the host alone until it is attached to a stream.
 pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64> {
-    if size == 0 || (flags != attach_flags::GLOBAL && flags != attach_flags::HOST) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_managed(size, flags)?;
     place(context, size, 1)
 }
 
@@ -47,10 +46,8 @@ pub(crate) fn place(context: &Context, size: u64, align: u64) -> Outcome<u64> {
 }
 
 /// `cuStreamAttachMemAsync`: only checked, since every device and the host may use the memory at any time.
-pub(crate) fn check_attachment(address: u64, length: u64, flags: u32) -> Outcome {
+pub(crate) fn check_attachment(address: u64, length: u64, flags: u32, is_made: impl FnOnce() -> bool) -> Outcome {
     let region = space::find(address).filter(|region| region.kind == Kind::Managed);
     let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let whole = region.start == address && (length == 0 || length == region.size);
-    let known = [attach_flags::GLOBAL, attach_flags::HOST, attach_flags::SINGLE].contains(&flags);
-    if whole && known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    rules::check_attachment((address, length), (region.start, region.size), flags, is_made)
 }

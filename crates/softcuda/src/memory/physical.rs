@@ -10,17 +10,12 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_cuda_sys::{CUmemAllocationProp, CUmemLocation, CUresult, allocation_type, location_type};
+use katydid_driver_rules::memory::{FILE_DESCRIPTOR, GRANULARITY, is_host, told_location};
 
 use crate::ffi::Outcome;
 use crate::memory::pages;
 use crate::process::device::{self, Device};
 use crate::process::handles::{Registry, mint};
-
-/// Sizes and addresses of mappings are multiples of this.
-pub(crate) const GRANULARITY: u64 = 2 << 20;
-
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
-pub(crate) const FILE_DESCRIPTOR: u32 = 1;
 
 /// `CU_MEM_CREATE_USAGE_TILE_POOL`: arrays may be mapped to the block.
 const TILE_POOL: u16 = 1;
@@ -86,11 +81,6 @@ impl Drop for Block {
     }
 }
 
-/// Whether a location is the host, which is one node here.
-pub(crate) fn is_host(location: CUmemLocation) -> bool {
-    (location_type::HOST..=location_type::HOST_NUMA_CURRENT).contains(&location.type_)
-}
-
 /// What a location means, and the device in whose file a block there lies.
 pub(crate) fn located(location: CUmemLocation) -> Outcome<(CUmemLocation, &'static Device)> {
     match location.type_ {
@@ -116,9 +106,7 @@ pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc
     if !is_possible {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    // The host is told as its only node.
-    let node = CUmemLocation { type_: location_type::HOST_NUMA, id: 0 };
-    let location = if is_host(location) { node } else { location };
+    let location = told_location(location);
     if properties.requestedHandleTypes & !FILE_DESCRIPTOR != 0 {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUmemAccessDesc, CUresult, access_flags};
+use katydid_driver_rules::memory::{self as rules, GRANULARITY, is_host};
 
 use crate::ffi::Outcome;
 use crate::memory::pages::{self, Protection, Range};
-use crate::memory::physical::{self, Block, GRANULARITY};
+use crate::memory::physical::{self, Block};
 use crate::memory::space::{self, Access, Kind, Region};
 use crate::process::device;
 use crate::process::settings::MOST_DEVICES;
@@ -45,11 +46,7 @@ fn holding(all: &mut Reservations, start: u64, size: u64) -> Outcome<&mut Reserv
 
 /// `cuMemAddressReserve`: at `wanted` if that is free (0: no wish), else anywhere.
 pub(crate) fn reserve(size: u64, align: u64, wanted: u64) -> Outcome<u64> {
-    let multiple = size != 0 && size.is_multiple_of(GRANULARITY) && wanted.is_multiple_of(GRANULARITY);
-    if !multiple || (align != 0 && !align.is_power_of_two()) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let align = align.max(GRANULARITY);
+    let align = rules::reservation(size, align, wanted, 0)?;
     let there =
         (wanted != 0 && wanted.is_multiple_of(align)).then(|| Range::at(wanted, size, Protection::None).ok()).flatten();
     let range = match there {
@@ -80,9 +77,8 @@ pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
     if block.is_tiles {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let inside = offset.checked_add(size).is_some_and(|end| end <= block.size);
-    let multiples = [start, size, offset].iter().all(|number| number.is_multiple_of(GRANULARITY));
-    if size == 0 || !inside || !multiples {
+    rules::check_mapping(size, offset, block.size)?;
+    if [start, size, offset].iter().any(|number| !number.is_multiple_of(GRANULARITY)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let mut all = reservations();
@@ -122,11 +118,11 @@ pub(crate) fn set_access(start: u64, size: u64, grants: &[CUmemAccessDesc]) -> O
     let reservation = holding(&mut all, start, size)?;
     let tiles = space::read().tiles(start, size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let names_host = grants.iter().any(|(place, _)| place.is_none());
-    let is_host = |tile: &Region| {
+    let is_hosts = |tile: &Region| {
         let mapped = reservation.mapped.get(&tile.start);
-        mapped.is_some_and(|(block, _)| physical::is_host(block.location))
+        mapped.is_some_and(|(block, _)| is_host(block.location))
     };
-    if names_host && !tiles.iter().all(is_host) {
+    if names_host && !tiles.iter().all(is_hosts) {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
     for tile in tiles {
@@ -175,7 +171,7 @@ fn grant(description: &CUmemAccessDesc) -> Outcome<(Option<usize>, Access)> {
         access_flags::READ_WRITE => Access::ReadWrite,
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     };
-    Ok(((!physical::is_host(location)).then_some(device.ordinal as usize), access))
+    Ok(((!is_host(location)).then_some(device.ordinal as usize), access))
 }
 
 /// `cuMemGetAccess` of the host.

@@ -10,9 +10,6 @@ use crate::process::attributes::{self, Variable};
 use crate::process::handles::mint;
 use crate::process::settings;
 
-/// The driver version shown: that of CUDA 13.0, whose symbols are exported.
-pub(crate) const DRIVER_VERSION: u32 = 13000;
-
 /// A device that the program sees.
 pub(crate) struct Device {
     /// Position in the program's order.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CUmodule, CUresult, CUstream};
 use katydid_export_table::{ContextState, DeviceIdentity, DriverFacts, Handle, Status};
 
+use katydid_driver_rules::device::DRIVER_VERSION;
 use katydid_ptx_exec::Kernel;
 
 use crate::code::image::Code;
@@ -29,7 +30,7 @@ pub(crate) fn install() {
 
 impl DriverFacts for Facts {
     fn driver_version(&self) -> u32 {
-        device::DRIVER_VERSION
+        DRIVER_VERSION
     }
 
     fn devices(&self) -> Vec<DeviceIdentity> {

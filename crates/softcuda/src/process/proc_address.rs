@@ -3,25 +3,18 @@
 use std::ffi::c_void;
 
 use katydid_cuda_sys::{CUresult, Lookup, proc_address, proc_address_result as result};
+use katydid_driver_rules::device::proc_address_flags;
 
 use crate::ffi::Outcome;
-use crate::process::device;
 use crate::symbols;
-
-/// Asks for the variants whose default stream is the thread's own.
-const PER_THREAD: u64 = 2;
-/// Flags above this are no flags.
-const MOST_FLAGS: u64 = 3;
 
 /// The address (null if there is none) and what became of the search; `INVALID_VALUE` for a version newer than this
 /// driver and for unknown flags.
 pub(crate) fn find(name: &[u8], version: i32, flags: u64) -> Outcome<(*const c_void, u32)> {
     let version = u32::try_from(version).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-    if version > device::DRIVER_VERSION || flags > MOST_FLAGS {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    let is_per_thread = proc_address_flags(version, flags)?;
     let name = std::str::from_utf8(name).unwrap_or_default();
-    Ok(match proc_address(name, version, flags & PER_THREAD != 0) {
+    Ok(match proc_address(name, version, is_per_thread) {
         Lookup::Found(function) => (symbols::symbol(function), result::SUCCESS),
         Lookup::TooOld => (std::ptr::null(), result::VERSION_NOT_SUFFICIENT),
         Lookup::Unknown => (std::ptr::null(), result::SYMBOL_NOT_FOUND),

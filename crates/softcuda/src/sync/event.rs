@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use katydid_cuda_sys::{CUevent, CUipcEventHandle, CUresult, CUstream, event_flags, stream_flags};
+use katydid_driver_rules::stream::check_event_flags;
 
 use crate::context::contexts;
 use crate::context::state::Context;
@@ -191,11 +192,8 @@ pub(crate) fn elapsed(start: &Event, end: &Event) -> Outcome<f32> {
 
 /// `cuEventCreate`.
 pub(crate) fn create(context: &Context, flags: u32) -> Outcome<Arc<Event>> {
-    const KNOWN: u32 = event_flags::BLOCKING_SYNC | event_flags::DISABLE_TIMING | event_flags::INTERPROCESS;
+    check_event_flags(flags)?;
     let interprocess = flags & event_flags::INTERPROCESS != 0;
-    if flags & !KNOWN != 0 || (interprocess && flags & event_flags::DISABLE_TIMING == 0) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
     let shared = if interprocess { Some(SharedMarks::new()?) } else { None };
     Ok(register(context, flags, shared))
 }

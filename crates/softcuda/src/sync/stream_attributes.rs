@@ -2,6 +2,7 @@
 //! caches, waiting and order that is always kept here.
 
 use katydid_cuda_sys::{CUresult, stream_attribute as id, stream_attribute_bytes};
+use katydid_driver_rules::stream::priority;
 
 use crate::ffi::Outcome;
 use crate::process::attributes::{LARGEST_ACCESS_WINDOW, SYNC_DOMAINS};
@@ -71,7 +72,7 @@ impl Attributes {
         match attribute {
             id::ACCESS_POLICY_WINDOW => self.window = *value,
             id::SYNCHRONIZATION_POLICY => self.policy.copy_from_slice(&value[..bytes]),
-            id::PRIORITY => self.priority = first.cast_signed().clamp(GREATEST_PRIORITY, 0).to_le_bytes(),
+            id::PRIORITY => self.priority = priority(first.cast_signed(), 0, GREATEST_PRIORITY).to_le_bytes(),
             id::MEM_SYNC_DOMAIN_MAP => self.map.copy_from_slice(&value[..bytes]),
             _ => self.domain.copy_from_slice(&value[..bytes]),
         }

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use katydid_cuda_sys::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream, stream_flags};
+use katydid_cuda_sys::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream};
+use katydid_driver_rules::stream as rules;
 
 use crate::context::stack;
 use crate::ffi::Outcome;
@@ -19,10 +20,8 @@ static STREAMS: Registry<Stream> = Registry::new();
 
 /// `cuStreamCreate`, in a green context if that is not 0.
 pub(crate) fn create(context: &Arc<LiveContext>, green: usize, flags: u32, priority: i32) -> Outcome<Arc<Stream>> {
-    if flags & !stream_flags::NON_BLOCKING != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let priority = priority.clamp(GREATEST_PRIORITY, 0);
+    rules::check_flags(flags)?;
+    let priority = rules::priority(priority, 0, GREATEST_PRIORITY);
     let stream = context.add_stream(green, Role::Created, flags, priority);
     STREAMS.insert(stream.handle, Arc::clone(&stream));
     Ok(stream)
@@ -71,11 +70,10 @@ pub(crate) fn created(handle: CUstream) -> Outcome<Arc<Stream>> {
     STREAMS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// The stream that work in groups is given to: any but the legacy default stream, which gives 1 as on driver 580.
+/// The stream that work in groups is given to.
 pub(crate) fn of_group(handle: CUstream) -> Outcome<Arc<Stream>> {
-    let is_legacy = handle == CU_STREAM_LEGACY || (handle.is_null() && !is_per_thread());
-    let is_wrong = is_legacy || (!handle.is_null() && handle != CU_STREAM_PER_THREAD && created(handle).is_err());
-    if is_wrong { Err(CUresult::ERROR_INVALID_VALUE) } else { resolve(handle) }
+    rules::check_group(handle, is_per_thread(), || created(handle).is_ok())?;
+    resolve(handle)
 }
 
 /// A default stream of `context`: the legacy one, or the calling thread's own.

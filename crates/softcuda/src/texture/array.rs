@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUarray, CUmipmappedArray, CUresult};
+use katydid_driver_rules::texture::most_levels;
 use katydid_ptx_exec::texture::Level;
 
 use crate::context::contexts;
@@ -124,13 +125,12 @@ pub(crate) fn create(context: &Context, format: Format) -> Outcome<Arc<Array>> {
 
 /// `cuMipmappedArrayCreate`: as many levels as are wanted and there can be.
 pub(crate) fn create_mipmap(context: &Context, format: Format, wanted: u32) -> Outcome<Arc<Mipmap>> {
-    let [width, height, depth] = format.extent;
-    let depth = if format.slices_are_layers() { 0 } else { depth };
-    let longest = width.max(height).max(depth);
+    let [width, height, _] = format.extent;
     if width.max(height) > EDGE {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let formats: Vec<_> = (0..wanted.clamp(1, longest.ilog2() + 1)).map(|number| format.level(number)).collect();
+    let formats: Vec<_> =
+        (0..wanted.clamp(1, most_levels(format.extent, format.flags))).map(|number| format.level(number)).collect();
     let Allocated { memory, levels, backing } = allocate(context, &formats)?;
     let level = |(format, level): (&Format, Level)| {
         let (handle, context) = (mint(), context.id);

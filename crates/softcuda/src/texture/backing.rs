@@ -11,17 +11,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use katydid_cuda_sys::{
     CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY_SPARSE_PROPERTIES, CUarrayMapInfo, CUresult, array_map,
 };
+use katydid_driver_rules::memory::GRANULARITY;
+use katydid_driver_rules::texture::TILE;
 use katydid_ptx_exec::texture::Level;
 
 use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::memory::pages::{Protection, Range};
-use crate::memory::physical::{self, Block};
+use crate::memory::physical::Block;
 use crate::memory::space::{self, Kind, Region};
 use crate::texture::format::Format;
-
-/// Bytes of a tile.
-pub(crate) const TILE: u64 = 65536;
 
 /// The pages of an array or a mipmap whose memory is mapped later.
 pub(crate) struct Backing {
@@ -74,8 +73,8 @@ impl Backing {
         let full = CUresult::ERROR_OUT_OF_MEMORY;
         let format = formats.first().ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let (mut levels, tail, size) = lay_out(formats).ok_or(full)?;
-        let size = size.next_multiple_of(physical::GRANULARITY);
-        let range = Range::anywhere(size, physical::GRANULARITY, Protection::ReadWrite).map_err(|_| full)?;
+        let size = size.next_multiple_of(GRANULARITY);
+        let range = Range::anywhere(size, GRANULARITY, Protection::ReadWrite).map_err(|_| full)?;
         for level in &mut levels {
             level.address += range.start();
         }

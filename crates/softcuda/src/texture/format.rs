@@ -1,23 +1,10 @@
 //! Extents and formats of arrays, and what a descriptor of one may say, as it was asked of an H200.
 
 use katydid_cuda_sys::{CUDA_ARRAY3D_DESCRIPTOR, CUresult};
+use katydid_driver_rules::texture::{array_flag as flag, has_layers, is_mapped_later, level_extent};
 use katydid_ptx_exec::texture::{Channel, Level, Shape};
 
 use crate::ffi::{Outcome, unsupported};
-
-/// Flags of a descriptor.
-mod flag {
-    pub(super) const LAYERED: u32 = 1;
-    pub(super) const SURFACE: u32 = 2;
-    pub(super) const CUBE: u32 = 4;
-    pub(super) const GATHER: u32 = 8;
-    /// Depth buffers and colour attachments belong to graphics.
-    pub(super) const GRAPHICS: u32 = 0x30;
-    /// Memory that is mapped later, tile by tile.
-    pub(super) const SPARSE: u32 = 0x40;
-    /// Memory that is mapped later, as a whole.
-    pub(super) const DEFERRED: u32 = 0x80;
-}
 
 /// Faces of a cube.
 const FACES: usize = 6;
@@ -108,7 +95,7 @@ impl Format {
 
     /// Whether its memory is mapped later, tile by tile or as a whole.
     pub(super) fn is_mapped_later(&self) -> bool {
-        self.has(flag::SPARSE | flag::DEFERRED)
+        is_mapped_later(self.flags)
     }
 
     /// Whether such an array exists: which extents go together, and how large they are.
@@ -146,15 +133,12 @@ impl Format {
 
     /// Whether its third extent counts layers or faces.
     pub(super) fn slices_are_layers(&self) -> bool {
-        self.has(flag::CUBE | flag::LAYERED)
+        has_layers(self.flags)
     }
 
     /// Level `number` of a mipmap of it.
     pub(super) fn level(&self, number: u32) -> Self {
-        let half = |size: usize| if size == 0 { 0 } else { (size >> number).max(1) };
-        let [width, height, depth] = self.extent;
-        let depth = if self.slices_are_layers() { depth } else { half(depth) };
-        Self { extent: [half(width), half(height), depth], ..*self }
+        Self { extent: level_extent(self.extent, self.flags, number), ..*self }
     }
 
     /// Bytes of a texel.
@@ -251,14 +235,5 @@ mod tests {
                 "{width} {height} {depth}"
             );
         }
-    }
-
-    #[test]
-    fn levels_halve_what_is_no_layer() {
-        let cube = format(4, 4, 6, 4).unwrap();
-        assert_eq!((cube.level(1).extent, cube.level(2).extent), ([2, 2, 6], [1, 1, 6]));
-        let block = format(7, 5, 3, 0).unwrap();
-        assert_eq!((block.level(1).extent, block.level(2).extent), ([3, 2, 1], [1, 1, 1]));
-        assert_eq!(format(8, 0, 0, 0).unwrap().level(1).extent, [4, 0, 0]);
     }
 }

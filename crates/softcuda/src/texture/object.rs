@@ -10,20 +10,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use katydid_cuda_sys::{
     CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray, CUmipmappedArray, CUresult,
 };
+use katydid_driver_rules::texture::resource_kind as kind;
 use katydid_ptx_exec::texture::{Address, Bound, Channel, Image, Level, Sampler, Shape, Texture};
 
 use crate::ffi::{Outcome, unsupported};
 use crate::memory::space;
 use crate::texture::array::{self, Array};
 use crate::texture::format::{channel, check_channels};
-
-/// Values of `CUresourcetype`.
-pub(crate) mod kind {
-    pub(crate) const ARRAY: u32 = 0;
-    pub(crate) const MIPMAP: u32 = 1;
-    pub(crate) const LINEAR: u32 = 2;
-    pub(crate) const PITCHED: u32 = 3;
-}
 
 /// Flags of a texture.
 mod flag {

@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use katydid_cuda_sys::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC, CUarray, CUmipmappedArray, CUresult,
 };
+use katydid_driver_rules::texture::resource_kind as kind;
 
 use crate::ffi::Outcome;
 use crate::process::handles::{Registry, mint};
 use crate::process::state;
 use crate::texture::array;
 use crate::texture::format::{Format, channel, check_channels};
-use crate::texture::object::{Bindings, Object, kind};
+use crate::texture::object::{Bindings, Object};
 
 /// What the addresses of textures are multiples of.
 const ALIGN: u64 = 512;

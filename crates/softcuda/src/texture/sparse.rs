@@ -6,13 +6,14 @@ use katydid_cuda_sys::{
     CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY_SPARSE_PROPERTIES, CUarray, CUarrayMapInfo, CUmipmappedArray, CUresult,
     array_map,
 };
+use katydid_driver_rules::texture::TILE;
 
 use crate::ffi::Outcome;
 use crate::memory::physical::{self, Block};
 use crate::sync::job::Job;
 use crate::sync::stream::Stream;
 use crate::texture::array;
-use crate::texture::backing::{Backing, TILE, Tiles};
+use crate::texture::backing::{Backing, Tiles};
 
 /// One entry of a call, checked.
 struct Change {

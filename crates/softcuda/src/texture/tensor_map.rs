@@ -5,12 +5,10 @@
 //! the address is the first word, and the rest is made of the arguments alone.
 
 use katydid_cuda_sys::{CUresult, CUtensorMap};
+use katydid_driver_rules::tensor_map::{MAX_PIXEL_RANK, MAX_RANK};
 
 use crate::ffi::Outcome;
 
-/// Most dimensions of a tensor, and of a box of pixels.
-pub(crate) const MAX_RANK: usize = 5;
-pub(crate) const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
 /// Bits of an element, by data type; the last three are packed.
 const BITS: [u64; 16] = [8, 16, 32, 32, 64, 64, 16, 32, 64, 16, 32, 32, 32, 4, 4, 6];
 /// The packed types whose elements lie in groups of 16 bytes.

@@ -5,15 +5,13 @@
 use std::ffi::c_char;
 
 use katydid_cuda_sys::{CUfunction, CUmodule, CUresult};
+use katydid_driver_rules::device::{FUNCTION_LOADED, check_cache_config};
 use katydid_ptx_exec::Kernel;
 
 use crate::code::function::{self, resolve};
 use crate::code::library::callable;
 use crate::context::stack;
 use crate::ffi::{MaybeOut, Out, Outcome, api};
-
-/// `CU_FUNCTION_LOADING_STATE_LOADED`.
-const LOADED: u32 = 1;
 
 /// Offset and size of a parameter; one past the last gives `INVALID_VALUE` and writes nothing.
 pub(super) fn param_info(kernel: &Kernel, index: usize, offset: &MaybeOut<usize>, size: &MaybeOut<usize>) -> Outcome {
@@ -44,9 +42,7 @@ api! {
     fn cuFuncSetCacheConfig(of: CUfunction, config: u32) {
         function::resolve(of)?;
         callable(of, &*stack::usable()?)?;
-        if config > 3 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        check_cache_config(config)?;
     }
 
     /// A hint, and one of the past.
@@ -76,7 +72,7 @@ api! {
     /// Code is decoded when its module is loaded.
     fn cuFuncIsLoaded(state: Out<u32>, of: CUfunction) {
         resolve(of)?;
-        state.set(LOADED);
+        state.set(FUNCTION_LOADED);
     }
 
     /// Code is loaded already.

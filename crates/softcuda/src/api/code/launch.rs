@@ -4,11 +4,10 @@
 
 use std::ffi::c_void;
 
-use katydid_cuda_sys::{
-    CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, CUstream, launch_attribute,
-};
+use katydid_cuda_sys::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUstream};
+use katydid_driver_rules::cluster::asked;
+use katydid_driver_rules::launch::{attributes, check_distinct, cooperative, multi_device};
 
-use crate::code::clusters;
 use crate::code::launch::{Shape, events, is_cooperative, launch};
 use crate::code::library::callable;
 use crate::code::params::pack;
@@ -18,33 +17,6 @@ use crate::process::device;
 use crate::process::settings;
 use crate::sync::streams::{created, resolve};
 use crate::sync::synchronise;
-
-/// The flags of a launch on several devices: not to wait for the streams' earlier work, or for each other's.
-const MOST_FLAGS: u32 = 3;
-
-/// More attributes than there are make no sense.
-const MOST_ATTRIBUTES: u32 = 64;
-
-/// The attribute that makes a launch cooperative.
-fn together() -> CUlaunchAttribute {
-    let mut attribute = CUlaunchAttribute { id: launch_attribute::COOPERATIVE, ..CUlaunchAttribute::default() };
-    attribute.value[0] = 1;
-    attribute
-}
-
-/// The attributes of a configuration.
-///
-/// # Safety
-///
-/// `config` must have as many attributes as it says.
-pub(crate) unsafe fn attributes_of(config: &CUlaunchConfig) -> Outcome<Vec<CUlaunchAttribute>> {
-    if config.numAttrs > MOST_ATTRIBUTES || (config.numAttrs > 0 && config.attrs.is_null()) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let count = config.numAttrs as usize;
-    // SAFETY: below the number of attributes, which are there by the contract.
-    Ok((0..count).map(|at| unsafe { config.attrs.add(at).read_unaligned() }).collect())
-}
 
 /// Checks and submits a launch.
 ///
@@ -114,13 +86,13 @@ api! {
     ) {
         let config = config.0;
         // SAFETY: the caller's array has as many entries as it says.
-        let attributes = unsafe { attributes_of(&config) }?;
+        let attributes: Vec<_> = unsafe { attributes(&config) }?.collect();
         let shape = Shape {
             grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
             block: [config.blockDimX, config.blockDimY, config.blockDimZ],
             shared: config.sharedMemBytes,
             cooperative: is_cooperative(&attributes),
-            cluster: clusters::asked(&attributes),
+            cluster: asked(&attributes),
         };
         // SAFETY: the caller's promise for its parameters.
         unsafe { start(function, shape, config.hStream, (values, extra), &attributes) }?;
@@ -142,31 +114,22 @@ api! {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = Shape { grid, block, shared, cooperative: true, cluster: None };
         // SAFETY: the caller's promise for its parameters.
-        unsafe { start(function, shape, stream, (values, std::ptr::null_mut()), &[together()]) }?;
+        unsafe { start(function, shape, stream, (values, std::ptr::null_mut()), &[cooperative()]) }?;
     }
 
     /// One cooperative grid for each device, in streams that were created: grids of several devices cannot wait for each
     /// other here.
     fn cuLaunchCooperativeKernelMultiDevice(list: *mut CUDA_LAUNCH_PARAMS, count: u32, flags: u32) {
-        if list.is_null() || count == 0 || count as usize > device::all().len() || flags > MOST_FLAGS {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
         // SAFETY: the caller's array has `count` entries.
-        let list: Vec<_> = (0..count as usize).map(|at| unsafe { list.add(at).read_unaligned() }).collect();
-        let mut devices = Vec::new();
-        for one in &list {
-            devices.push(created(one.hStream)?.context()?.device.ordinal);
-        }
-        devices.sort_unstable();
-        if devices.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        let list = unsafe { multi_device(list, count, flags, device::all().len()) }?;
+        let device_of = |one: &CUDA_LAUNCH_PARAMS| -> Outcome<i32> { Ok(created(one.hStream)?.context()?.device.ordinal) };
+        check_distinct(list.iter().map(device_of).collect::<Outcome<Vec<_>>>()?)?;
         for one in list {
             let (grid, block) = ([one.gridDimX, one.gridDimY, one.gridDimZ], [one.blockDimX, one.blockDimY, one.blockDimZ]);
             let shape = Shape { grid, block, shared: one.sharedMemBytes, cooperative: true, cluster: None };
             // SAFETY: the caller's promise for its parameters.
             unsafe {
-                start(one.function, shape, one.hStream, (one.kernelParams, std::ptr::null_mut()), &[together()])
+                start(one.function, shape, one.hStream, (one.kernelParams, std::ptr::null_mut()), &[cooperative()])
             }?;
         }
     }

@@ -5,8 +5,9 @@
 use std::ffi::c_void;
 use std::sync::PoisonError;
 
-use katydid_cuda_sys::{CUfunction, CUresult, CUstream, CUtexref, device_attribute, launch_param};
-use katydid_driver_rules::state::launch::OldLaunch;
+use katydid_cuda_sys::{CUfunction, CUresult, CUstream, CUtexref};
+use katydid_driver_rules::launch::BLOCK_LIMITS;
+use katydid_driver_rules::state::launch::{self as old, OldLaunch};
 
 use super::launch::cuLaunchKernel;
 use crate::code::function;
@@ -22,35 +23,20 @@ fn change<R>(function: CUfunction, with: impl FnOnce(&mut OldLaunch) -> R) -> Ou
 
 /// A grid of what is set on a function.
 fn launch(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Outcome {
-    let (Ok(width), Ok(height)) = (u32::try_from(width), u32::try_from(height)) else {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    };
+    let [width, height] = old::grid(width, height)?;
     let kept = change(function, |kept| kept.clone())?;
-    let mut params = kept.params();
-    let mut size = params.len();
-    let mut extra = [
-        std::ptr::without_provenance_mut(launch_param::BUFFER_POINTER as usize),
-        params.as_mut_ptr().cast::<c_void>(),
-        std::ptr::without_provenance_mut(launch_param::BUFFER_SIZE as usize),
-        (&raw mut size).cast(),
-        std::ptr::without_provenance_mut(launch_param::END as usize),
-    ];
     let ([x, y, z], none) = (kept.block, std::ptr::null_mut());
-    // SAFETY: the list is whole, and its buffer has the size that it names.
-    unsafe { cuLaunchKernel(function, width, height, 1, x, y, z, kept.shared, stream, none, extra.as_mut_ptr()) }.ok()
+    kept.with_params(|extra| {
+        // SAFETY: the list is whole, and its buffer has the size that it names.
+        unsafe { cuLaunchKernel(function, width, height, 1, x, y, z, kept.shared, stream, none, extra) }.ok()
+    })
 }
 
 api! {
     /// Blocks that the device could not run are refused here already.
     fn cuFuncSetBlockShape(function: CUfunction, x: i32, y: i32, z: i32) {
-        let limits = [
-            device_attribute::MAX_BLOCK_DIM_X,
-            device_attribute::MAX_BLOCK_DIM_Y,
-            device_attribute::MAX_BLOCK_DIM_Z,
-            device_attribute::MAX_THREADS_PER_BLOCK,
-        ];
         let device = device::get(0)?;
-        let limits = limits.map(|limit| device.attribute(limit).unwrap_or(0));
+        let limits = BLOCK_LIMITS.map(|limit| device.attribute(limit).unwrap_or(0));
         change(function, |kept| kept.set_block([x, y, z], limits))??;
     }
 

@@ -6,7 +6,8 @@
 
 use std::ffi::{c_char, c_void};
 
-use katydid_cuda_sys::{CUfunction, CUjit_option, CUkernel, CUlibrary, CUlibraryOption, CUmodule, CUresult};
+use katydid_cuda_sys::{CUfunction, CUjit_option, CUkernel, CUlibrary, CUlibraryOption, CUmodule};
+use katydid_driver_rules::device::check_cache_config;
 
 use super::function::param_info;
 use super::module;
@@ -150,9 +151,7 @@ api! {
     fn cuKernelSetCacheConfig(of: CUkernel, config: u32, device: i32) {
         kernel(of)?;
         device::get(device)?;
-        if config > 3 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        check_cache_config(config)?;
     }
 
     /// One past the last parameter gives 1 and writes nothing.

@@ -10,7 +10,8 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use katydid_cuda_sys::{CUjit_option, CUlinkState, CUresult, jit_input};
+use katydid_cuda_sys::{CUjit_option, CUlinkState, CUresult};
+use katydid_driver_rules::code::check_input;
 use katydid_fatbin::Compilation;
 
 use crate::code::jit::Options;
@@ -93,9 +94,7 @@ unsafe fn add(
     let linker = resolve(state)?;
     // SAFETY: the contract.
     let compilation = unsafe { compilation(options) }?;
-    if data.is_null() || size == 0 || size > MAX_INPUT_BYTES || kind > jit_input::NVVM {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    check_input(kind, data, size, MAX_INPUT_BYTES)?;
     // SAFETY: the contract.
     let (data, name) = unsafe { (std::slice::from_raw_parts(data.cast::<u8>(), size), label(name)) };
     with_logs(&linker, || linker.add(kind, &Input { data, name: &name, compilation }))

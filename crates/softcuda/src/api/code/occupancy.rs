@@ -4,22 +4,16 @@
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
-use katydid_cuda_sys::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize, CUresult};
+use katydid_cuda_sys::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize};
+use katydid_driver_rules::cluster::asked;
+use katydid_driver_rules::launch::{attributes, threads};
+use katydid_driver_rules::occupancy::check_flags;
 
-use crate::api::code::launch::attributes_of;
 use crate::code::clusters;
 use crate::code::library::callable;
 use crate::code::occupancy::Needs;
 use crate::context::stack;
 use crate::ffi::{In, Out, Outcome, api};
-
-/// `CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE`, which changes nothing here.
-const FLAGS: u32 = 1;
-
-/// Refuses unknown flags.
-fn check(flags: u32) -> Outcome {
-    if flags & !FLAGS == 0 { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
-}
 
 /// Blocks that fit a multiprocessor.
 fn fitting(function: CUfunction, threads: i32, dynamic: usize) -> Outcome<i32> {
@@ -48,13 +42,10 @@ unsafe fn clusters_of(function: CUfunction, config: &CUlaunchConfig) -> Outcome<
     let context = stack::usable()?;
     let (kernel, settings) = callable(function, &context)?;
     // SAFETY: the contract of this function.
-    let attributes = unsafe { attributes_of(config) }?;
+    let attributes: Vec<_> = unsafe { attributes(config) }?.collect();
     let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
-    let cluster = clusters::of_launch(clusters::asked(&attributes), grid, &kernel, &settings)?;
-    let threads = [config.blockDimX, config.blockDimY, config.blockDimZ]
-        .iter()
-        .fold(1, |all: u32, size| all.saturating_mul(*size));
-    let threads = i32::try_from(threads).unwrap_or(i32::MAX);
+    let cluster = clusters::of_launch(asked(&attributes), grid, &kernel, &settings)?;
+    let threads = i32::try_from(threads([config.blockDimX, config.blockDimY, config.blockDimZ])).unwrap_or(i32::MAX);
     let each = Needs::of(&kernel, &settings).blocks(threads, config.sharedMemBytes as usize)?;
     let blocks = each.saturating_mul(context.device.multiprocessors());
     Ok((clusters::potential(&settings, blocks), clusters::active(cluster, blocks)))
@@ -74,7 +65,7 @@ api! {
         dynamic: usize,
         flags: u32,
     ) {
-        check(flags)?;
+        check_flags(flags)?;
         count.set(fitting(of, threads, dynamic)?);
     }
 
@@ -102,7 +93,7 @@ api! {
         limit: i32,
         flags: u32,
     ) {
-        check(flags)?;
+        check_flags(flags)?;
         let (blocks, threads) = best(of, sizes, dynamic, limit)?;
         grid.set(blocks);
         block.set(threads);

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::{CUcontext, CUctxCreateParams, CUevent, CUexecAffinityParam, CUresult};
-
+use katydid_driver_rules::caller::check_no_flags;
+use katydid_driver_rules::device::{API_VERSION, FIRST_API_VERSION, asks_for_more, check_cache_config};
 use katydid_graph::Call;
 
-use crate::context::state::{API_VERSION, FIRST_API_VERSION};
 use crate::context::{contexts, green, stack, teardown};
 use crate::ffi::{MaybeOut, Out, Outcome, api};
 use crate::graphs;
@@ -104,9 +104,7 @@ api! {
 
     /// One more user of the current context.
     fn cuCtxAttach(context: Out<CUcontext>, flags: u32) {
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        check_no_flags(flags.into())?;
         let current = stack::usable()?;
         current.attached.fetch_add(1, Ordering::Relaxed);
         context.set(as_handle(current.handle));
@@ -195,9 +193,7 @@ api! {
     /// As the third version; sharing with graphics is not for this device either.
     fn cuCtxCreate_v4(context: Out<CUcontext>, params: *const CUctxCreateParams, flags: u32, device: i32) {
         // SAFETY: null or readable, by the caller's promise.
-        if let Some(params) = unsafe { params.as_ref() }
-            && (params.numExecAffinityParams != 0 || !params.cigParams.is_null())
-        {
+        if unsafe { params.as_ref() }.is_some_and(asks_for_more) {
             return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
         }
         context.set(create(flags, device, API_VERSION)?);
@@ -264,9 +260,7 @@ api! {
 
     /// Kept for `cuCtxGetCacheConfig`; a hint without effect.
     fn cuCtxSetCacheConfig(config: u32) {
-        if config > 3 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        check_cache_config(config)?;
         stack::usable()?.cache_config.store(config, Ordering::Relaxed);
     }
 

@@ -5,6 +5,7 @@
 use std::ffi::c_char;
 
 use katydid_cuda_sys::{CUcontext, CUdevprop, CUresult, CUuuid, device_attribute as id};
+use katydid_driver_rules::device::{check_flush, no_atomics, properties as properties_of, total_in_32_bits};
 
 use crate::context::{primary, stack};
 use crate::ffi::{Buffer, MaybeOut, Out, Outcome, Text, api};
@@ -22,29 +23,6 @@ fn put(text: &str, to: &Buffer<c_char>, room: i32) -> Outcome {
     let room = usize::try_from(room).ok().filter(|room| *room > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let bytes = text.bytes().take(room - 1).chain([0]);
     to.fill(room, bytes.map(|byte| byte as c_char))
-}
-
-/// Kinds of `CUatomicOperation`.
-const OPERATIONS: u32 = 13;
-
-/// Checks what atomics are asked about.
-///
-/// # Safety
-///
-/// Both arrays must be null or have `count` entries.
-unsafe fn no_atomics(capabilities: *mut u32, operations: *const u32, count: u32) -> Outcome {
-    if capabilities.is_null() || operations.is_null() || count == 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    for at in 0..count as usize {
-        // SAFETY: below `count`, by the contract.
-        if unsafe { operations.add(at).read_unaligned() } >= OPERATIONS {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        // SAFETY: as above.
-        unsafe { capabilities.add(at).write_unaligned(0) };
-    }
-    Ok(())
 }
 
 api! {
@@ -75,9 +53,7 @@ api! {
     /// Remote writes are in order; scopes and targets are checked.
     fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) {
         stack::usable()?;
-        if target != 0 || (scope != 100 && scope != 200) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        check_flush(target, scope)?;
     }
 
     /// Ordinals are handles of devices: a valid one is its own.
@@ -108,7 +84,7 @@ api! {
 
     /// In 32 bits: what is more than they hold is all they hold.
     fn cuDeviceTotalMem(bytes: Out<u32>, device: i32) {
-        bytes.set(u32::try_from(ready(device)?.memory.capacity()).unwrap_or(u32::MAX));
+        bytes.set(total_in_32_bits(ready(device)?.memory.capacity()));
     }
 
     /// The device's share of the machine's memory, in bytes.
@@ -131,21 +107,7 @@ api! {
     /// What the attributes say, in the form of old programs.
     fn cuDeviceGetProperties(properties: Out<CUdevprop>, device: i32) {
         let device = ready(device)?;
-        let get = |attribute| device.attribute(attribute);
-        let block = [get(id::MAX_BLOCK_DIM_X)?, get(id::MAX_BLOCK_DIM_Y)?, get(id::MAX_BLOCK_DIM_Z)?];
-        let grid = [get(id::MAX_GRID_DIM_X)?, get(id::MAX_GRID_DIM_Y)?, get(id::MAX_GRID_DIM_Z)?];
-        properties.set(CUdevprop {
-            maxThreadsPerBlock: get(id::MAX_THREADS_PER_BLOCK)?,
-            maxThreadsDim: block,
-            maxGridSize: grid,
-            sharedMemPerBlock: get(id::MAX_SHARED_MEMORY_PER_BLOCK)?,
-            totalConstantMemory: get(id::TOTAL_CONSTANT_MEMORY)?,
-            SIMDWidth: get(id::WARP_SIZE)?,
-            memPitch: get(id::MAX_PITCH)?,
-            regsPerBlock: get(id::MAX_REGISTERS_PER_BLOCK)?,
-            clockRate: get(id::CLOCK_RATE)?,
-            textureAlign: get(id::TEXTURE_ALIGNMENT)?,
-        });
+        properties.set(properties_of(|attribute| device.attribute(attribute).unwrap_or(0)));
     }
 
     /// Cut to the caller's room, always with a NUL.

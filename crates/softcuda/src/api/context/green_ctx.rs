@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUcontext, CUdevResource, CUdevResourceDesc, CUevent, CUgreenCtx, CUresult, CUstream};
-
+use katydid_driver_rules::device::check_resource_type;
+use katydid_driver_rules::stream::check_green_flags;
 use katydid_graph::Call;
 
 use super::current::{as_handle, number};
@@ -17,16 +18,8 @@ use crate::process::{device, state};
 use crate::sync::stream::LiveContext;
 use crate::sync::{event, streams};
 
-/// `CU_DEV_RESOURCE_TYPE_SM`, the only kind there is.
-const MULTIPROCESSORS: u32 = 1;
-/// `CU_STREAM_NON_BLOCKING`, which a green context's streams must be.
-const NON_BLOCKING: u32 = 1;
 /// More resources are in no description.
 const MAX_RESOURCES: u32 = 1024;
-
-fn check_type(kind: u32) -> Outcome {
-    if kind == MULTIPROCESSORS { Ok(()) } else { Err(CUresult::ERROR_INVALID_RESOURCE_TYPE) }
-}
 
 fn as_green(handle: usize) -> CUgreenCtx {
     CUgreenCtx(std::ptr::without_provenance_mut(handle))
@@ -56,21 +49,21 @@ api! {
     fn cuDeviceGetDevResource(ordinal: i32, resource: Out<CUdevResource>, kind: u32) {
         state::ready()?;
         let device = device::get(ordinal)?;
-        check_type(kind)?;
+        check_resource_type(kind)?;
         resource.set(SmResource::of_device(device).resource());
     }
 
     /// A green context's own, else its device's.
     fn cuCtxGetDevResource(context: CUcontext, resource: Out<CUdevResource>, kind: u32) {
         state::ready()?;
-        check_type(kind)?;
+        check_resource_type(kind)?;
         resource.set(green::part_of(number(context))?.resource());
     }
 
     /// What it was made with.
     fn cuGreenCtxGetDevResource(context: CUgreenCtx, resource: Out<CUdevResource>, kind: u32) {
         let green = green::resolve(green_number(context))?;
-        check_type(kind)?;
+        check_resource_type(kind)?;
         resource.set(green.part().resource());
     }
 
@@ -161,9 +154,7 @@ api! {
     /// Always one that does not wait for default streams.
     fn cuGreenCtxStreamCreate(made: Out<CUstream>, context: CUgreenCtx, flags: u32, priority: i32) {
         let green = green::resolve(green_number(context))?;
-        if flags != NON_BLOCKING {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        check_green_flags(flags)?;
         let stream = streams::create(&green.context()?, green.handle, flags, priority)?;
         made.set(CUstream(std::ptr::without_provenance_mut(stream.handle)));
     }

@@ -5,9 +5,10 @@
 use std::ffi::{c_char, c_void};
 
 use katydid_cuda_sys::{CUresult, CUuuid};
+use katydid_driver_rules::device::DRIVER_VERSION;
 
 use crate::ffi::{MaybeOut, Out, Text, api};
-use crate::process::{device, facts, init, proc_address};
+use crate::process::{facts, init, proc_address};
 
 api! {
     /// Makes the devices.
@@ -17,7 +18,7 @@ api! {
 
     /// Works in every state.
     fn cuDriverGetVersion(version: Out<i32>) {
-        version.set(device::DRIVER_VERSION as i32);
+        version.set(DRIVER_VERSION as i32);
     }
 
     /// An unknown code gives 1 and null.

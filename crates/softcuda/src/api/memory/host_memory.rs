@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 use std::ptr::with_exposed_provenance_mut;
 
-use katydid_cuda_sys::CUresult;
+use katydid_driver_rules::caller::check_no_flags;
 
 use crate::context::stack;
 use crate::ffi::{Out, address, api};
@@ -58,9 +58,7 @@ api! {
     fn cuMemHostGetDevicePointer_v2(device: Out<u64>, pointer: *mut c_void, flags: u32) {
         stack::usable()?;
         host::check_mapped(address(pointer))?;
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        check_no_flags(flags.into())?;
         device.set(address(pointer));
     }
 

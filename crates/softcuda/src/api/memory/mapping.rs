@@ -9,22 +9,20 @@ use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use katydid_cuda_sys::{CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, allocation_type};
+use katydid_driver_rules::caller::check_no_flags;
+use katydid_driver_rules::memory::{FILE_DESCRIPTOR, GRANULARITY, is_host};
+use katydid_driver_rules::pool::grants as read_grants;
 
 use crate::ffi::{In, Out, address, api};
-use crate::memory::physical::{self, FILE_DESCRIPTOR, GRANULARITY};
+use crate::memory::physical;
 use crate::memory::virtual_memory;
 use crate::process::state;
-
-/// More grants than places make no sense.
-const MOST_GRANTS: usize = 64;
 
 api! {
     /// The wished address is taken if it is free; otherwise the range lies elsewhere.
     fn cuMemAddressReserve(start: Out<u64>, size: usize, align: usize, wanted: u64, flags: u64) {
         state::ready()?;
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        check_no_flags(flags)?;
         start.set(virtual_memory::reserve(size as u64, align as u64, wanted)?);
     }
 
@@ -37,9 +35,7 @@ api! {
     /// Charged to the device at once: out of memory is told here.
     fn cuMemCreate(handle: Out<u64>, size: usize, properties: In<CUmemAllocationProp>, flags: u64) {
         state::ready()?;
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        check_no_flags(flags)?;
         handle.set(physical::create(size as u64, &properties.0)?.handle as u64);
     }
 
@@ -52,9 +48,7 @@ api! {
     /// Without access until that is granted.
     fn cuMemMap(start: u64, size: usize, offset: usize, handle: u64, flags: u64) {
         state::ready()?;
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        check_no_flags(flags)?;
         virtual_memory::map(start, size as u64, offset as u64, handle)?;
     }
 
@@ -67,11 +61,8 @@ api! {
     /// Whole mappings; each grant names a device, or the host for its own memory.
     fn cuMemSetAccess(start: u64, size: usize, grants: *const CUmemAccessDesc, count: usize) {
         state::ready()?;
-        if grants.is_null() || count == 0 || count > MOST_GRANTS {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
         // SAFETY: the caller's array has `count` entries.
-        let grants: Vec<_> = (0..count).map(|at| unsafe { grants.add(at).read_unaligned() }).collect();
+        let grants = unsafe { read_grants(grants, count) }?;
         virtual_memory::set_access(start, size as u64, &grants)?;
     }
 
@@ -79,7 +70,7 @@ api! {
     fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, start: u64) {
         state::ready()?;
         let (location, device) = physical::located(location.0)?;
-        let granted = match physical::is_host(location) {
+        let granted = match is_host(location) {
             true => virtual_memory::host_access(start)?,
             false => virtual_memory::access(start, device.ordinal)?,
         };

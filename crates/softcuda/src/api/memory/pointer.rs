@@ -4,41 +4,19 @@
 
 use std::ffi::c_void;
 
-use katydid_cuda_sys::{CUpointer_attribute, CUresult, pointer_attribute as id};
+use katydid_cuda_sys::{CUpointer_attribute, CUresult};
+use katydid_driver_rules::pointer as rules;
 
-use crate::ffi::{Outcome, api};
-use crate::memory::pointer::{self, Value};
-use crate::memory::space;
+use crate::ffi::api;
+use crate::memory::pointer;
 use crate::process::state;
-
-/// More attributes than there are make no sense.
-const MAX_ATTRIBUTES: u32 = 64;
-
-/// Writes exactly the bytes of a value.
-///
-/// # Safety
-///
-/// `data` must be writable for the width of the attribute that `value` is of; the caller of the driver upholds it.
-unsafe fn put(data: *mut c_void, value: Value) -> Outcome {
-    if data.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    match value {
-        // SAFETY: writable for 4 bytes, by the contract.
-        Value::Four(value) => unsafe { data.cast::<u32>().write_unaligned(value) },
-        // SAFETY: writable for 8 bytes, by the contract.
-        Value::Eight(value) => unsafe { data.cast::<u64>().write_unaligned(value) },
-    }
-    Ok(())
-}
 
 api! {
     /// An unknown address is an error, and nothing is written.
     fn cuPointerGetAttribute(data: *mut c_void, attribute: u32, address: u64) {
         state::ready()?;
-        let region = space::find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         // SAFETY: the caller passes a variable of the attribute's width.
-        unsafe { put(data, pointer::known(&region, address, attribute)?) }?;
+        unsafe { rules::attribute(data, attribute, address, pointer::find(address)) }?;
     }
 
     /// An unknown address has values of its own.
@@ -49,26 +27,14 @@ api! {
         address: u64,
     ) {
         state::ready()?;
-        if count == 0 || count > MAX_ATTRIBUTES || attributes.is_null() || data.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let region = space::find(address);
-        for at in 0..count as usize {
-            // SAFETY: both arrays have `count` entries.
-            let (attribute, to) = unsafe { (attributes.add(at).read_unaligned(), data.add(at).read_unaligned()) };
-            if let Some(value) = pointer::plural(region.as_ref(), address, attribute)? {
-                // SAFETY: the caller passes a variable of the attribute's width.
-                unsafe { put(to, value) }?;
-            }
-        }
+        // SAFETY: the caller's arrays have as many entries as it says, and each variable the width of its attribute.
+        unsafe { rules::attributes(count, attributes, data, address, pointer::find(address)) }?;
     }
 
     /// Copies are as ordered as this asks for in any case.
     fn cuPointerSetAttribute(value: *const c_void, attribute: u32, address: u64) {
         state::ready()?;
-        space::find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        if value.is_null() || attribute != id::SYNC_MEMOPS {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        pointer::find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        rules::check_set(value, attribute)?;
     }
 }

@@ -9,21 +9,18 @@ use std::ffi::c_void;
 
 use katydid_cuda_sys::{
     CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemPoolPtrExportData, CUmemoryPool, CUresult, CUstream,
-    access_flags, location_type,
+    location_type,
 };
-
+use katydid_driver_rules::pool::{self as rules, PoolAttribute, PoolLocation};
 use katydid_graph::Taken;
 
 use crate::ffi::{In, Out, Outcome, api, unsupported};
 use crate::graphs;
 use crate::memory::allocation;
-use crate::memory::pool::{self, Attribute, Pool, PoolKind, PoolLocation, resolve};
+use crate::memory::pool::{self, Pool, named, of_device, resolve};
 use crate::process::{device, state};
 use crate::sync::stream::Stream;
 use crate::sync::streams;
-
-/// More grants than places make no sense.
-const MOST_GRANTS: usize = 64;
 
 /// The handle of a pool.
 fn as_handle(pool: &Pool) -> CUmemoryPool {
@@ -32,23 +29,17 @@ fn as_handle(pool: &Pool) -> CUmemoryPool {
 
 /// The pool that allocations in a stream come from.
 fn pool_of(stream: &Stream) -> Outcome<std::sync::Arc<Pool>> {
-    pool::current(PoolKind::of_device(stream.context()?.device))
+    pool::current(of_device(stream.context()?.device))
 }
 
-/// The device that an access description names: only devices are granted access, and only all of it.
+/// The device that an access description names, and whether it is granted access: only devices are.
 fn granted(description: &CUmemAccessDesc, pool: &Pool) -> Outcome<(i32, bool)> {
     if description.location.type_ != location_type::DEVICE {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
     let device = device::get(description.location.id)?;
-    let own = matches!(pool.location, pool::PoolLocation::Device(owner) if owner.ordinal == device.ordinal);
-    match description.flags {
-        access_flags::READ_WRITE => Ok((device.ordinal, true)),
-        access_flags::READ => Err(CUresult::ERROR_NOT_SUPPORTED),
-        access_flags::NONE if own => Err(CUresult::ERROR_INVALID_DEVICE),
-        access_flags::NONE => Ok((device.ordinal, false)),
-        _ => Err(CUresult::ERROR_INVALID_VALUE),
-    }
+    let is_own = pool.location == of_device(device);
+    Ok((device.ordinal, rules::device_grant(description.flags, is_own)?))
 }
 
 api! {
@@ -98,32 +89,32 @@ api! {
     /// The pool that allocations on the device come from.
     fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, device: i32) {
         state::ready()?;
-        pool.set(as_handle(&*pool::current(PoolKind::of_device(device::get(device)?))?));
+        pool.set(as_handle(&*pool::current(of_device(device::get(device)?))?));
     }
 
     /// A pool of another device or of the host gives 1.
     fn cuDeviceSetMemPool(device: i32, pool: CUmemoryPool) {
         let pool = resolve(pool)?;
         let device = device::get(device).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        pool::select(PoolKind::of_device(device), &pool)?;
+        pool::select(of_device(device), &pool)?;
     }
 
     /// Of a device, of the host, or managed.
     fn cuMemGetDefaultMemPool(pool: Out<CUmemoryPool>, location: In<CUmemLocation>, kind: u32) {
         state::ready()?;
-        pool.set(as_handle(&*pool::default_of(PoolKind::new(location.0, kind)?)?));
+        pool.set(as_handle(&*pool::default_of(named(location.0, kind)?)?));
     }
 
     /// The one that was chosen last, or the default one.
     fn cuMemGetMemPool(pool: Out<CUmemoryPool>, location: In<CUmemLocation>, kind: u32) {
         state::ready()?;
-        pool.set(as_handle(&*pool::current(PoolKind::new(location.0, kind)?)?));
+        pool.set(as_handle(&*pool::current(named(location.0, kind)?)?));
     }
 
     /// A pool of another place gives 1.
     fn cuMemSetMemPool(location: In<CUmemLocation>, kind: u32, pool: CUmemoryPool) {
         let pool = resolve(pool)?;
-        pool::select(PoolKind::new(location.0, kind)?, &pool)?;
+        pool::select(named(location.0, kind)?, &pool)?;
     }
 
     /// The size limit is rounded up to whole blocks; pools are never shared with other processes.
@@ -131,14 +122,14 @@ api! {
         graphs::forbid()?;
         state::ready()?;
         let properties = properties.0;
-        let wanted = PoolKind::new(properties.location, properties.allocType)?;
+        let wanted = named(properties.location, properties.allocType)?;
         if properties.reserved.iter().any(|byte| *byte != 0) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         if properties.handleTypes != 0 {
             return Err(unsupported("a memory pool shared with other processes"));
         }
-        pool.set(as_handle(&pool::create(wanted.location()?, properties.maxSize as u64)));
+        pool.set(as_handle(&*pool::create(wanted, properties.maxSize as u64)?));
     }
 
     /// What was allocated in it stays until it is freed. A default pool gives 1.
@@ -153,42 +144,23 @@ api! {
 
     /// Flags have 4 bytes, sizes 8.
     fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) {
-        let (pool, attribute) = (resolve(pool)?, Attribute::new(attribute)?);
-        if value.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let found = pool.attribute(attribute);
-        match attribute.is_flag() {
-            // SAFETY: not null, and a flag's variable has 4 bytes.
-            true => unsafe { value.cast::<u32>().write_unaligned(found as u32) },
-            // SAFETY: not null, and a size's variable has 8 bytes.
-            false => unsafe { value.cast::<u64>().write_unaligned(found) },
-        }
+        let (pool, attribute) = (resolve(pool)?, PoolAttribute::new(attribute)?);
+        // SAFETY: the caller's variable is as long as the attribute.
+        unsafe { attribute.write(value, pool.attribute(attribute)) }?;
     }
 
     /// High marks can be set to 0 only, what is current not at all.
     fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) {
-        let (pool, attribute) = (resolve(pool)?, Attribute::new(attribute)?);
-        if value.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let value = match attribute.is_flag() {
-            // SAFETY: not null, and a flag's variable has 4 bytes.
-            true => u64::from(unsafe { value.cast::<u32>().read_unaligned() }),
-            // SAFETY: not null, and a size's variable has 8 bytes.
-            false => unsafe { value.cast::<u64>().read_unaligned() },
-        };
-        pool.set_attribute(attribute, value)?;
+        let (pool, attribute) = (resolve(pool)?, PoolAttribute::new(attribute)?);
+        // SAFETY: the caller's variable is as long as the attribute.
+        pool.set_attribute(attribute, unsafe { attribute.read(value) }?)?;
     }
 
     /// All or nothing, and the pool's own device keeps what it has.
     fn cuMemPoolSetAccess(pool: CUmemoryPool, grants: *const CUmemAccessDesc, count: usize) {
         let pool = resolve(pool)?;
-        if grants.is_null() || count == 0 || count > MOST_GRANTS {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
         // SAFETY: the caller's array has `count` entries.
-        let grants: Vec<_> = (0..count).map(|at| unsafe { grants.add(at).read_unaligned() }).collect();
+        let grants = unsafe { rules::grants(grants, count) }?;
         for (device, allowed) in grants.iter().map(|one| granted(one, &pool)).collect::<Outcome<Vec<_>>>()? {
             pool.grant(device, allowed);
         }
@@ -201,10 +173,10 @@ api! {
             location_type::DEVICE => {
                 pool.grants(device::get(location.0.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?.ordinal)
             }
-            location_type::HOST => matches!(pool.location, PoolLocation::Host),
+            location_type::HOST => pool.location == PoolLocation::Host,
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
-        flags.set(if grants { access_flags::READ_WRITE } else { access_flags::NONE });
+        flags.set(rules::access(grants));
     }
 
     /// No pool was made for that.

@@ -6,6 +6,7 @@
 
 use katydid_cuda_sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult, CUstream};
 
+use katydid_driver_rules::stream::is_external;
 use katydid_graph::Taken;
 
 use crate::context::stack;
@@ -15,9 +16,6 @@ use crate::memory::ipc;
 use crate::process::state;
 use crate::sync::streams::resolve;
 use crate::sync::{event, synchronise};
-
-/// `CU_EVENT_RECORD_EXTERNAL`: in a capture, a node that records; it means nothing elsewhere.
-const EXTERNAL: u32 = 1;
 
 /// The event stands for this point of the stream, or of the graph that the stream is captured into.
 fn record(event: CUevent, stream: CUstream, is_external: bool) -> Outcome {
@@ -70,10 +68,7 @@ api! {
 
     /// The only flag there is means something during capture only.
     fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) {
-        if flags & !EXTERNAL != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        record(event, stream, flags & EXTERNAL != 0)?;
+        record(event, stream, is_external(flags)?)?;
     }
 
     /// 600 before it is reached; never recorded is as good as reached.

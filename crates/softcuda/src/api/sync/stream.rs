@@ -6,8 +6,8 @@
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
-use katydid_cuda_sys::{CUcontext, CUevent, CUresult, CUstream, CUstreamBatchMemOpParams};
-
+use katydid_cuda_sys::{CUcontext, CUevent, CUresult, CUstream, CUstreamBatchMemOpParams, batch_operation as id};
+use katydid_driver_rules::stream::{is_external, word_operations};
 use katydid_graph::{Call, Taken};
 
 use crate::api::context::as_handle;
@@ -15,7 +15,6 @@ use crate::context::{green, stack};
 use crate::ffi::{Out, Outcome, api};
 use crate::graphs;
 use crate::process::state;
-use crate::sync::memory_word::Width;
 use crate::sync::streams::{self, create, resolve};
 use crate::sync::{event, synchronise, wait_value};
 
@@ -23,9 +22,6 @@ use crate::sync::{event, synchronise, wait_value};
 fn handle(number: usize) -> CUstream {
     CUstream(std::ptr::without_provenance_mut(number))
 }
-
-/// `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node that waits.
-const EXTERNAL: u32 = 1;
 
 /// Ends a stream's handle; the default streams have none.
 fn destroy(stream: CUstream) -> Outcome {
@@ -101,10 +97,7 @@ api! {
     /// The flag for external events means something during capture only.
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) {
         let (stream, found) = (resolve(stream)?, event::resolve(event)?);
-        if flags & !EXTERNAL != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let (is_external, was_recorded) = (flags & EXTERNAL != 0, found.was_recorded());
+        let (is_external, was_recorded) = (is_external(flags)?, found.was_recorded());
         if graphs::of_process().wait(event, stream.place(), is_external, was_recorded)? == Taken::No {
             found.hold_back(&stream)?;
         }
@@ -112,13 +105,9 @@ api! {
 
     /// Any word that the device reaches, registered host memory included.
     fn cuStreamBatchMemOp_v2(stream: CUstream, count: u32, operations: *mut CUstreamBatchMemOpParams, flags: u32) {
-        const MAX_OPERATIONS: u32 = 256;
         let stream = resolve(stream)?;
-        if operations.is_null() || !(1..=MAX_OPERATIONS).contains(&count) || flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
         // SAFETY: the caller's array has `count` entries.
-        let list = (0..count as usize).map(|at| unsafe { operations.add(at).read_unaligned() }).collect();
+        let list = unsafe { word_operations(operations, count, flags) }?;
         wait_value::batch(&stream, list)?;
     }
 
@@ -129,7 +118,7 @@ api! {
 
     /// Any word that the device reaches, registered host memory included.
     fn cuStreamWriteValue32_v2(stream: CUstream, address: u64, value: u32, flags: u32) {
-        wait_value::write(&resolve(stream)?, address, u64::from(value), Width::Four, flags)?;
+        wait_value::single(&resolve(stream)?, id::WRITE_VALUE_32, address, u64::from(value), flags)?;
     }
 
     /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
@@ -139,7 +128,7 @@ api! {
 
     /// Any word that the device reaches, registered host memory included.
     fn cuStreamWriteValue64_v2(stream: CUstream, address: u64, value: u64, flags: u32) {
-        wait_value::write(&resolve(stream)?, address, value, Width::Eight, flags)?;
+        wait_value::single(&resolve(stream)?, id::WRITE_VALUE_64, address, value, flags)?;
     }
 
     /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
@@ -149,7 +138,7 @@ api! {
 
     /// The stream waits, not the caller; the low flag bits choose the comparison.
     fn cuStreamWaitValue32_v2(stream: CUstream, address: u64, value: u32, flags: u32) {
-        wait_value::wait(&resolve(stream)?, address, u64::from(value), Width::Four, flags)?;
+        wait_value::single(&resolve(stream)?, id::WAIT_VALUE_32, address, u64::from(value), flags)?;
     }
 
     /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
@@ -159,6 +148,6 @@ api! {
 
     /// The stream waits, not the caller; the low flag bits choose the comparison.
     fn cuStreamWaitValue64_v2(stream: CUstream, address: u64, value: u64, flags: u32) {
-        wait_value::wait(&resolve(stream)?, address, value, Width::Eight, flags)?;
+        wait_value::single(&resolve(stream)?, id::WAIT_VALUE_64, address, value, flags)?;
     }
 }

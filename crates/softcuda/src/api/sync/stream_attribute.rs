@@ -3,15 +3,13 @@
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
 use katydid_cuda_sys::{CUexecAffinityParam, CUresult, CUstream, CUstreamAttrValue};
+use katydid_driver_rules::device::exec_affinity;
 
 use crate::context::stack;
 use crate::ffi::{Out, api};
 use crate::process::{device, state};
 use crate::sync::stream_attributes::LONGEST;
 use crate::sync::streams::resolve;
-
-/// `CU_EXEC_AFFINITY_TYPE_SM_COUNT`, the only kind.
-const SM_COUNT: u32 = 0;
 
 api! {
     /// As many bytes are written as the attribute has.
@@ -54,12 +52,6 @@ api! {
     /// All multiprocessors of the device, told as kind and count.
     fn cuCtxGetExecAffinity(affinity: Out<CUexecAffinityParam>, kind: u32) {
         let context = stack::usable()?;
-        if kind != SM_COUNT {
-            return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
-        }
-        let mut told = CUexecAffinityParam::default();
-        told.0[..4].copy_from_slice(&SM_COUNT.to_le_bytes());
-        told.0[4..].copy_from_slice(&context.device.multiprocessors().to_le_bytes());
-        affinity.set(told);
+        affinity.set(exec_affinity(kind, context.device.multiprocessors())?);
     }
 }

@@ -8,6 +8,8 @@ use katydid_cuda_sys::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY_SPARSE_PROPERTIES, CUDA_ARRAY3D_DESCRIPTOR,
     CUarray, CUarrayMapInfo, CUmipmappedArray, CUresult, CUstream,
 };
+use katydid_driver_rules::caller;
+use katydid_driver_rules::texture::{plain, whole};
 
 use crate::context::stack;
 use crate::ffi::{In, Out, api};
@@ -18,15 +20,13 @@ use crate::texture::format::Format;
 use crate::texture::sparse;
 
 /// More changes in one call make no sense.
-const MOST_CHANGES: u32 = 1 << 20;
+const MOST_CHANGES: usize = 1 << 20;
 
 api! {
     /// One or two dimensions without flags.
     fn cuArrayCreate_v2(array: Out<CUarray>, description: In<CUDA_ARRAY_DESCRIPTOR>) {
-        let CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels } = description.0;
-        let whole = CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Depth: 0, Format, NumChannels, Flags: 0 };
         let context = stack::usable()?;
-        array.set(array::create(&context, Format::new(&whole)?)?.handle());
+        array.set(array::create(&context, Format::new(&whole(description.0))?)?.handle());
     }
 
     /// An array of one to three dimensions.
@@ -37,9 +37,7 @@ api! {
 
     /// Width, height and format; what else there is does not show.
     fn cuArrayGetDescriptor_v2(description: Out<CUDA_ARRAY_DESCRIPTOR>, array: CUarray) {
-        let whole = array::resolve(array)?.format.descriptor();
-        let CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Format, NumChannels, .. } = whole;
-        description.set(CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels });
+        description.set(plain(array::resolve(array)?.format.descriptor()));
     }
 
     /// As it was made.
@@ -98,11 +96,8 @@ api! {
     /// Nothing changes unless all entries are right; the changes are work of the stream.
     fn cuMemMapArrayAsync(infos: *const CUarrayMapInfo, count: u32, handle: CUstream) {
         let stream = streams::resolve(handle)?;
-        if infos.is_null() || count == 0 || count > MOST_CHANGES {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
         // SAFETY: the caller's array has `count` entries.
-        let infos: Vec<_> = (0..count as usize).map(|at| unsafe { infos.add(at).read_unaligned() }).collect();
+        let infos = unsafe { caller::array(infos, count as usize, MOST_CHANGES) }?;
         sparse::map(&infos, &stream)?;
     }
 

@@ -5,15 +5,14 @@
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUDA_ARRAY_DESCRIPTOR, CUarray, CUmipmappedArray, CUmodule, CUresult, CUsurfref, CUtexref};
+use katydid_driver_rules::caller::read;
+use katydid_driver_rules::texture::{check_reference_flags, reference_dimension as dimension, resource_kind as kind};
 
 use crate::code::module;
 use crate::context::stack;
 use crate::ffi::{In, MaybeOut, Out, Outcome, Text, api};
-use crate::texture::object::kind;
 use crate::texture::reference::{self, Reference, ReferenceState};
 
-/// `CU_TRSA_OVERRIDE_FORMAT`: without it no array is taken.
-const OVERRIDE_FORMAT: u32 = 1;
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 fn change(handle: CUtexref, with: impl FnOnce(&mut ReferenceState) -> Outcome) -> Outcome {
@@ -29,16 +28,6 @@ fn of_module(module: CUmodule, name: &str, is_surface: bool) -> Outcome<Arc<Refe
     let module = module::resolve(module)?;
     let address = module.reference(name, is_surface)?;
     Ok(reference::of_module(module.handle, address, module.context_id, is_surface))
-}
-
-/// The documentation demands the flag; drivers (580) take an array without it as well.
-fn overrides(flags: u32) -> Outcome {
-    if flags & !OVERRIDE_FORMAT == 0 { Ok(()) } else { Err(WRONG) }
-}
-
-/// Which of three dimensions.
-fn dimension(number: i32) -> Outcome<usize> {
-    usize::try_from(number).ok().filter(|number| *number < 3).ok_or(WRONG)
 }
 
 api! {
@@ -67,13 +56,13 @@ api! {
 
     /// In the format of the array.
     fn cuTexRefSetArray(handle: CUtexref, array: CUarray, flags: u32) {
-        overrides(flags)?;
+        check_reference_flags(flags)?;
         change(handle, |state| state.bind_array(array))?;
     }
 
     /// In the format of the mipmap.
     fn cuTexRefSetMipmappedArray(handle: CUtexref, mipmap: CUmipmappedArray, flags: u32) {
-        overrides(flags)?;
+        check_reference_flags(flags)?;
         change(handle, |state| state.bind_mipmap(mipmap))?;
     }
 
@@ -168,11 +157,8 @@ api! {
 
     /// Sets the color outside of a texture, four channels.
     fn cuTexRefSetBorderColor(handle: CUtexref, colour: *mut f32) {
-        if colour.is_null() {
-            return Err(WRONG);
-        }
-        // SAFETY: not null, so the caller's four floats.
-        let colour = unsafe { colour.cast::<[f32; 4]>().read_unaligned() };
+        // SAFETY: null, or the caller's four floats.
+        let colour = unsafe { read(colour.cast::<[f32; 4]>()) }?;
         change(handle, |state| {
             state.description.borderColor = colour;
             Ok(())

@@ -4,14 +4,13 @@
 
 use std::ffi::c_void;
 
-use katydid_cuda_sys::{CUresult, CUtensorMap};
+use katydid_cuda_sys::CUtensorMap;
+use katydid_driver_rules::caller::filled as take;
+use katydid_driver_rules::tensor_map::{MAX_PIXEL_RANK, check_place, rank, replace_address};
 
 use crate::ffi::{Outcome, address, api};
 use crate::process::state;
-use crate::texture::tensor_map::{Gathered, MAX_PIXEL_RANK, MAX_RANK, Tensor};
-
-/// Maps lie at multiples of this, in bytes.
-const ALIGNMENT: usize = 64;
+use crate::texture::tensor_map::{Gathered, Tensor};
 
 /// What all forms have.
 struct Arrays {
@@ -26,7 +25,7 @@ impl Arrays {
     ///
     /// The arrays are null or have as many entries as the rank asks for.
     unsafe fn tensor(&self, data_type: u32, gathered: Gathered) -> Outcome<Tensor> {
-        let rank = rank(self.rank)?;
+        let rank = rank(self.rank, 1)?;
         // SAFETY: by the contract.
         let (dimensions, strides, steps) =
             unsafe { (take(self.dimensions, rank)?, take(self.strides, rank - 1)?, take(self.steps, rank)?) };
@@ -35,32 +34,10 @@ impl Arrays {
     }
 }
 
-fn rank(rank: u32) -> Outcome<usize> {
-    let rank = rank as usize;
-    if (1..=MAX_RANK).contains(&rank) { Ok(rank) } else { Err(CUresult::ERROR_INVALID_VALUE) }
-}
-
-/// The first `count` entries of an array, and zeros.
-///
-/// # Safety
-///
-/// `array` is null or has `count` entries.
-unsafe fn take<T: Copy + Default, const N: usize>(array: *const T, count: usize) -> Outcome<[T; N]> {
-    if count > 0 && array.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let mut taken = [T::default(); N];
-    for (index, place) in taken.iter_mut().enumerate().take(count) {
-        // SAFETY: below `count`, by the contract.
-        *place = unsafe { array.add(index).read_unaligned() };
-    }
-    Ok(taken)
-}
-
 /// Passes a place where a map can lie.
 fn place(map: *mut CUtensorMap) -> Outcome<*mut CUtensorMap> {
     state::ready()?;
-    if map.is_null() || !map.addr().is_multiple_of(ALIGNMENT) { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(map) }
+    check_place(map).map(|()| map)
 }
 
 api! {
@@ -82,7 +59,7 @@ api! {
         let place = place(map)?;
         // SAFETY: as many entries as the rank asks for, by the contract of the function; a place for a map.
         unsafe {
-            let gathered = Gathered::Tiles(take(tile, rank(tensor_rank)?)?);
+            let gathered = Gathered::Tiles(take(tile, rank(tensor_rank, 1)?)?);
             let tensor = Arrays { rank: tensor_rank, dimensions, strides, steps }.tensor(data_type, gathered)?;
             place.write(Tensor { interleave, swizzle, promotion, fill, ..tensor }.encode(address(start))?);
         }
@@ -107,7 +84,7 @@ api! {
         fill: u32,
     ) {
         let place = place(map)?;
-        let count = rank(tensor_rank)?.saturating_sub(2).min(MAX_PIXEL_RANK);
+        let count = rank(tensor_rank, 1)?.saturating_sub(2).min(MAX_PIXEL_RANK);
         // SAFETY: as above.
         unsafe {
             let (lower, upper) = (take(lower, count)?, take(upper, count)?);
@@ -148,11 +125,8 @@ api! {
 
     /// The first word of a map.
     fn cuTensorMapReplaceAddress(map: *mut CUtensorMap, start: *mut c_void) {
-        let place = place(map)?;
-        if !address(start).is_multiple_of(16) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        state::ready()?;
         // SAFETY: a map, by the contract of the function.
-        unsafe { place.cast::<u64>().write(address(start)) };
+        unsafe { replace_address(map, address(start)) }?;
     }
 }

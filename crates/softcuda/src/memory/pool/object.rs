@@ -3,44 +3,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::state::{Attribute, Freed, PoolState};
+use katydid_driver_rules::pool::{PoolAttribute, PoolLocation};
+
+use super::state::{Freed, PoolState};
 use crate::ffi::Outcome;
-use crate::memory::device_memory::DeviceMemory;
 use crate::memory::managed;
 use crate::memory::space::{self, Kind, Region};
-use crate::process::device::Device;
+use crate::process::device;
 use crate::process::handles::{Registry, mint};
 use crate::sync::job::Job;
 use crate::sync::stream::Stream;
-
-/// Where the memory of a pool lives.
-#[derive(Clone, Copy)]
-pub(crate) enum PoolLocation {
-    /// On a device.
-    Device(&'static Device),
-    /// In the host's memory; devices use it once that was granted.
-    Host,
-    /// Shared by the host and a device.
-    Managed(&'static Device),
-}
-
-impl PoolLocation {
-    /// Whose budget pays.
-    fn budget(self) -> &'static DeviceMemory {
-        match self {
-            Self::Device(device) => &device.memory,
-            Self::Host | Self::Managed(_) => managed::memory(),
-        }
-    }
-
-    /// The device that pointers are said to belong to.
-    pub(super) fn ordinal(self) -> i32 {
-        match self {
-            Self::Device(device) | Self::Managed(device) => device.ordinal,
-            Self::Host => 0,
-        }
-    }
-}
 
 /// A memory pool.
 pub(crate) struct Pool {
@@ -63,17 +35,25 @@ pub(super) fn may_be_any() -> bool {
 
 impl Pool {
     /// A pool of at most `limit` bytes (0: as much as there is), alive until its handle ends.
-    pub(super) fn new(location: PoolLocation, limit: u64) -> Arc<Self> {
-        let granted = match location {
-            PoolLocation::Device(device) => 1 << device.ordinal,
-            PoolLocation::Host => 0,
-            PoolLocation::Managed(_) => u32::MAX,
+    pub(super) fn new(location: PoolLocation, limit: u64) -> Outcome<Arc<Self>> {
+        let (budget, granted) = match location {
+            PoolLocation::Device(ordinal) => (&device::get(ordinal.cast_signed())?.memory, 1 << ordinal),
+            PoolLocation::Host => (managed::memory(), 0),
+            PoolLocation::Managed(_) => (managed::memory(), u32::MAX),
         };
-        let state = Mutex::new(PoolState::new(location.budget(), limit, granted));
+        let state = Mutex::new(PoolState::new(budget, limit, granted));
         let pool = Arc::new(Self { handle: mint(), location, state });
         POOLS.insert(pool.handle, Arc::clone(&pool));
         ANY.store(true, Ordering::Release);
-        pool
+        Ok(pool)
+    }
+
+    /// Ordinal of the device that pointers are said to belong to.
+    pub(super) fn device(&self) -> i32 {
+        match self.location {
+            PoolLocation::Device(ordinal) | PoolLocation::Managed(Some(ordinal)) => ordinal.cast_signed(),
+            PoolLocation::Host | PoolLocation::Managed(None) => 0,
+        }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, PoolState> {
@@ -86,7 +66,7 @@ impl Pool {
         let at = state.take(size, stream)?;
         let managed = matches!(self.location, PoolLocation::Managed(_));
         let kind = Kind::Pooled { pool: self.handle, devices: state.granted, managed };
-        space::write().replace(Region::new(at, size, kind, self.location.ordinal(), 0));
+        space::write().replace(Region::new(at, size, kind, self.device(), 0));
         Ok(at)
     }
 
@@ -133,17 +113,17 @@ impl Pool {
     pub(super) fn settle(&self) {
         let mut state = self.state();
         state.merge();
-        let keep = state.threshold;
+        let keep = state.counts.threshold;
         state.trim(keep);
     }
 
     /// The value of an attribute.
-    pub(crate) fn attribute(&self, attribute: Attribute) -> u64 {
+    pub(crate) fn attribute(&self, attribute: PoolAttribute) -> u64 {
         self.state().attribute(attribute)
     }
 
     /// Changes an attribute; those that are counters can only be set back to 0.
-    pub(crate) fn set_attribute(&self, attribute: Attribute, value: u64) -> Outcome {
+    pub(crate) fn set_attribute(&self, attribute: PoolAttribute, value: u64) -> Outcome {
         self.state().set_attribute(attribute, value)
     }
 

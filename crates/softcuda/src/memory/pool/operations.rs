@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUmemoryPool, CUresult};
+use katydid_driver_rules::pool::PoolLocation;
 
 use super::choice;
-use super::object::{POOLS, Pool, PoolLocation};
+use super::object::{POOLS, Pool};
 use crate::ffi::Outcome;
 use crate::memory::space::{self, Kind, Region};
 use crate::process::state;
@@ -18,7 +19,7 @@ pub(crate) fn resolve(handle: CUmemoryPool) -> Outcome<Arc<Pool>> {
 }
 
 /// `cuMemPoolCreate`.
-pub(crate) fn create(location: PoolLocation, limit: u64) -> Arc<Pool> {
+pub(crate) fn create(location: PoolLocation, limit: u64) -> Outcome<Arc<Pool>> {
     Pool::new(location, limit)
 }
 
@@ -47,7 +48,7 @@ pub(crate) fn allocate(pool: &Pool, size: u64, stream: &Stream) -> Outcome<u64> 
     }
     pool.find_place(size, stream.id).or_else(|_| {
         pool.wait_for_freed();
-        choice::trim(pool.location.ordinal(), 0);
+        choice::trim(pool.device(), 0);
         pool.find_place(size, stream.id)
     })
 }

@@ -5,32 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_cuda_sys::{CUresult, pool_attribute as id};
+use katydid_driver_rules::pool::{BLOCK, PoolAttribute, PoolCounts};
 
 use crate::ffi::Outcome;
 use crate::memory::device_memory::DeviceMemory;
 use crate::memory::heap::Heap;
 use crate::memory::pages::{Protection, Range};
 use crate::sync::stream::Stream;
-
-/// Memory is taken and given back in pieces of this many bytes, as on an H200.
-const BLOCK: u64 = 32 << 20;
-
-/// An attribute of a pool.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Attribute(u32);
-
-impl Attribute {
-    /// Refuses ids that no pool has.
-    pub(crate) fn new(attribute: u32) -> Outcome<Self> {
-        let known = (id::REUSE_FOLLOW_EVENT_DEPENDENCIES..=id::USED_MEM_HIGH).contains(&attribute);
-        if known { Ok(Self(attribute)) } else { Err(CUresult::ERROR_INVALID_VALUE) }
-    }
-
-    /// Whether its value is an `int`; the others have 8 bytes.
-    pub(crate) fn is_flag(self) -> bool {
-        self.0 <= id::REUSE_ALLOW_INTERNAL_DEPENDENCIES
-    }
-}
 
 /// A place that a stream has freed.
 pub(super) struct Freed {
@@ -55,14 +36,8 @@ pub(super) struct PoolState {
     /// First addresses of the blocks that memory was taken for.
     blocks: BTreeSet<u64>,
     freed: Vec<Freed>,
-    /// Whether places are reused along events, when they happen to be free, and by waiting: by attribute id, from 1.
-    reuse: [bool; 3],
-    /// Bytes that synchronisation leaves reserved.
-    pub(super) threshold: u64,
-    reserved_high: u64,
-    /// Bytes given out, as asked for.
-    used: u64,
-    used_high: u64,
+    /// What it counts, and what is set on it.
+    pub(super) counts: PoolCounts,
     /// A bit for each device that may use the memory.
     pub(super) granted: u32,
 }
@@ -104,11 +79,7 @@ impl PoolState {
             addresses: None,
             blocks: BTreeSet::new(),
             freed: Vec::new(),
-            reuse: [true; 3],
-            threshold: 0,
-            reserved_high: 0,
-            used: 0,
-            used_high: 0,
+            counts: PoolCounts::default(),
             granted,
         }
     }
@@ -124,8 +95,7 @@ impl PoolState {
             Some(at) => at,
             None => self.take_new(size)?,
         };
-        self.used += size;
-        self.used_high = self.used_high.max(self.used);
+        self.counts.take(size);
         Ok(at)
     }
 
@@ -165,13 +135,13 @@ impl PoolState {
         }
         self.budget.charge(bytes)?;
         self.blocks.extend(missing);
-        self.reserved_high = self.reserved_high.max(self.reserved());
+        self.counts.note_reserved(self.reserved());
         Ok(())
     }
 
     /// A place was freed in a stream.
     pub(super) fn leave(&mut self, freed: Freed) {
-        self.used = self.used.saturating_sub(freed.size);
+        self.counts.give_back(freed.size);
         self.freed.push(freed);
     }
 
@@ -180,7 +150,7 @@ impl PoolState {
         if let Some(freed) = self.freed.iter_mut().find(|freed| freed.at == at && freed.id == id) {
             freed.reached = true;
         }
-        if self.reuse[id::REUSE_ALLOW_OPPORTUNISTIC as usize - 1] {
+        if self.counts.reuse[id::REUSE_ALLOW_OPPORTUNISTIC as usize - 1] {
             self.merge();
         }
     }
@@ -195,7 +165,7 @@ impl PoolState {
 
     /// Frees a place that no work can use.
     pub(super) fn free(&mut self, at: u64, size: u64) {
-        self.used = self.used.saturating_sub(size);
+        self.counts.give_back(size);
         if let Some(addresses) = &mut self.addresses {
             addresses.heap.free(at);
         }
@@ -208,7 +178,7 @@ impl PoolState {
 
     /// Whether anything is given out or on its way back.
     pub(super) fn holds_places(&self) -> bool {
-        self.used > 0 || !self.freed.is_empty()
+        self.counts.used > 0 || !self.freed.is_empty()
     }
 
     /// Gives back blocks without a place, last ones first, as long as `keep` bytes stay.
@@ -227,27 +197,14 @@ impl PoolState {
     }
 
     /// The value of an attribute.
-    pub(super) fn attribute(&self, attribute: Attribute) -> u64 {
-        match attribute.0 {
-            id::RELEASE_THRESHOLD => self.threshold,
-            id::RESERVED_MEM_CURRENT => self.reserved(),
-            id::RESERVED_MEM_HIGH => self.reserved_high,
-            id::USED_MEM_CURRENT => self.used,
-            id::USED_MEM_HIGH => self.used_high,
-            flag => u64::from(self.reuse[flag as usize - 1]),
-        }
+    pub(super) fn attribute(&self, attribute: PoolAttribute) -> u64 {
+        self.counts.attribute(attribute, self.reserved())
     }
 
     /// Changes an attribute.
-    pub(super) fn set_attribute(&mut self, attribute: Attribute, value: u64) -> Outcome {
-        match attribute.0 {
-            id::RELEASE_THRESHOLD => self.threshold = value,
-            id::RESERVED_MEM_HIGH if value == 0 => self.reserved_high = self.reserved(),
-            id::USED_MEM_HIGH if value == 0 => self.used_high = self.used,
-            flag if attribute.is_flag() => self.reuse[flag as usize - 1] = value != 0,
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
-        }
-        Ok(())
+    pub(super) fn set_attribute(&mut self, attribute: PoolAttribute, value: u64) -> Outcome {
+        let reserved = self.reserved();
+        self.counts.set_attribute(attribute, value, reserved)
     }
 }
 
