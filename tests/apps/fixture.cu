@@ -80,10 +80,12 @@ static void until_there(const char *file) {
 }
 
 static int idle(size_t bytes, const char *file) {
-    void *held = nullptr;
-    if (bytes > 0) {
-        need(cudaMalloc(&held, bytes));
-        need(cudaMemset(held, 1, bytes));
+    // In several blocks, which a restore takes one after the other.
+    for (size_t taken = 0, size; taken < bytes; taken += size) {
+        void *held = nullptr;
+        size = std::min(size_t(64) << 20, bytes - taken);
+        need(cudaMalloc(&held, size));
+        need(cudaMemset(held, 1, size));
         need(cudaDeviceSynchronize());
     }
     say("ready");

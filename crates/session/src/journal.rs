@@ -24,6 +24,7 @@ mod event_clock;
 mod event_times;
 mod graphs;
 mod library_use;
+mod memory_wait;
 mod notes;
 mod numbers;
 mod overhead_bench;

@@ -49,7 +49,8 @@ impl AttachPoint {
                     self.let_in(*visitor);
                 }
                 Ok(Some(Delivery::Text(line))) => {
-                    self.peers.hear(&line, &self.control, self.session.link_control());
+                    let notify = || self.session.link_control().request_reclaim();
+                    self.peers.hear(&line, self.control.as_fd(), notify);
                 }
                 // The daemon is gone, and the session with it.
                 Ok(None) => leave(0),

@@ -1,10 +1,9 @@
 //! Sessions beside this one: reclaim requests go to them by way of the daemon, and theirs come the same way.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use katydid_session::{Reclaim, ReclaimPeers, ReclaimRequest};
-use katydid_transport::LinkControl;
 use katydid_wire::facts::Facts;
 
 use crate::control::{self, DaemonMessage};
@@ -54,8 +53,9 @@ impl SessionPeers {
         }
     }
 
-    /// Does what the daemon says.
-    pub(crate) fn hear(&self, line: &[u8], control: &OwnedFd, link_control: &LinkControl) {
+    /// Does what the daemon says. `notify` notifies the program of a reclaim request and gives the notice's number, none if there is no
+    /// program to reach.
+    pub(crate) fn hear(&self, line: &[u8], control: BorrowedFd<'_>, notify: impl FnOnce() -> Option<u32>) {
         let Some(word) = control::hear(line) else { return };
         match (word, &self.reclaim) {
             (DaemonMessage::Answered(number), Some(reclaim)) => reclaim.answered(number),
@@ -63,10 +63,8 @@ impl SessionPeers {
             (DaemonMessage::Give(request, device), reclaim) => {
                 let ordinal = self.devices.iter().position(|known| *known == device);
                 match reclaim.as_ref().zip(ordinal) {
-                    Some((reclaim, ordinal)) => {
-                        reclaim.asked(request, ordinal as u32, || link_control.request_reclaim())
-                    }
-                    None => control::given(control.as_fd(), request),
+                    Some((reclaim, ordinal)) => reclaim.asked(request, ordinal as u32, notify),
+                    None => control::given(control, request),
                 }
             }
         }

@@ -12,9 +12,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use katydid_image::Session as Part;
 use katydid_session::device_memory::DeviceMemory;
@@ -27,11 +27,12 @@ use katydid_wire::companion::{FromWorker, MovedVariable, ToWorker};
 use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused, Role};
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::companion::store::{ImageClient, Input};
 use crate::companion::writer::{CompanionWriter, failed};
 use crate::companion::{Companion, CompanionSlot};
-use crate::control::{self, DaemonMessage};
+use crate::control;
 use crate::memory::{self, Arenas};
 use crate::opencl;
 use crate::os::exit::leave;
@@ -70,8 +71,8 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
             return ExitCode::FAILURE;
         }
     };
-    let rebuilt = rebuild(warm, (order, folder), note, &voice, &asker);
-    let door = AttachPoint { control: &control, build, log: &log };
+    let door = AttachPoint { control: &control, build, log: &log, program: Mutex::default() };
+    let rebuilt = rebuild(warm, (order, folder), note, &voice, &asker, &door);
     let rebuilt = match rebuilt.and_then(|rebuilt| complete(rebuilt, &hearing, &voice, &asker, &door)) {
         Ok(rebuilt) => rebuilt,
         Err(refusal) => {
@@ -97,7 +98,7 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
     // The process that hears now has heard an order: orders come one by one, and this one is answered. That thread lives as long as the process.
     let _ = next.send(companion);
     let name = rebuilt.name.clone();
-    match take_up(rebuilt, build, &ready, &control, &companion_slot, &slot) {
+    match take_up(rebuilt, &ready, &door, &companion_slot, &slot) {
         Ok(begun) => running::run(begun, &name),
         Err(reason) => {
             log.line(format_args!("the session {name} could not be taken up: {reason}"));
@@ -197,6 +198,7 @@ fn rebuild(
     note: &Note,
     voice: &Arc<CompanionWriter>,
     asker: &Arc<ImageClient>,
+    door: &AttachPoint<'_>,
 ) -> Result<RebuiltSession, FromWorker> {
     let ToWorker::Restore { store, session: name, checkpoint, devices, incarnations, device_only, rehearsal } = order
     else {
@@ -213,7 +215,10 @@ fn rebuild(
         },
     };
     let EmptySession { session, ranges, driver, log, concerns } = blank.map_err(failed)?;
-    restore(&mut *session, (&part, &input), options, voice)?;
+    let control = door.control.try_clone().map_err(failed)?;
+    // While it waits for memory, too, others give back what they hold idle.
+    concerns.peers.connect(control);
+    restore(&mut *session, (&part, &input), options, voice, (door, &concerns.peers))?;
     Ok(RebuiltSession { session, part, input, name, ranges, driver, log, concerns })
 }
 
@@ -239,11 +244,12 @@ fn complete(
                 if !opencl::is_of(&part, &outline) {
                     return Err(failed("what was made ahead was made for another session"));
                 }
-                restore(&mut *session, (&part, &input), RestoreOptions::default(), voice)?;
+                let options = RestoreOptions::default();
+                restore(&mut *session, (&part, &input), options, voice, (door, &concerns.peers))?;
                 return Ok(RebuiltSession { session, part, input, name, ranges, driver, log, concerns });
             }
             Ok(_) => drop(voice.say(&failed("the session has no contents yet"))),
-            Err(RecvTimeoutError::Timeout) => door.turn_away(),
+            Err(RecvTimeoutError::Timeout) => door.turn_away(&concerns.peers),
             // The thread that hears never ends before the process.
             Err(RecvTimeoutError::Disconnected) => leave(1),
         }
@@ -282,20 +288,21 @@ fn restored(session: &dyn Restorable) -> FromWorker {
     FromWorker::Restored { frames: session.frames(), moved: MovedVariable::encode(session.moved()) }
 }
 
-/// Restores, with words on how far that is.
+/// Restores, with words on how far that is. Meanwhile the daemon is answered.
 fn restore(
     session: &mut dyn Restorable,
     (part, input): (&Part, &Input),
     options: RestoreOptions,
     voice: &CompanionWriter,
+    (door, peers): (&AttachPoint<'_>, &SessionPeers),
 ) -> Result<(), FromWorker> {
     let progress = Progress::default();
+    let (is_done, done) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
     thread::scope(|scope| {
-        let (done, is_done) = channel::<()>();
         let told = &progress;
         let teller = thread::Builder::new().name("progress".into());
         let teller = teller.spawn_scoped(scope, move || {
-            while is_done.recv_timeout(PROGRESS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            while door.hear_until(&is_done, peers) {
                 let word = FromWorker::Progress { done: told.done(), total: told.total(), written: 0 };
                 if voice.say(&word).is_err() {
                     told.cancel();
@@ -323,14 +330,14 @@ fn refusal(failure: Failure) -> FromWorker {
 /// Waits for the program and makes what needs it.
 fn take_up(
     rebuilt: RebuiltSession,
-    build: &Build,
     ready: &Ready,
-    control: &OwnedFd,
+    door: &AttachPoint<'_>,
     companion_slot: &CompanionSlot,
     slot: &OnceLock<Control>,
 ) -> Result<RunningSession, String> {
     let RebuiltSession { session, part, input, log, concerns, .. } = rebuilt;
-    let program = AttachPoint { control, build, log: &log }.await_program();
+    let (control, build) = (door.control, door.build);
+    let program = door.await_program(&concerns.peers);
     let complete = session.restore_host(program.pinned(), &part, input.source());
     if let Err(reason) = complete.map_err(|error| error.to_string()) {
         program.refuse(build, &Refused::new(RefusalCode::NO_SESSION, reason.clone()));
@@ -356,29 +363,62 @@ struct AttachPoint<'a> {
     control: &'a OwnedFd,
     build: &'a Build,
     log: &'a Log,
+    /// A program that came before its session was rebuilt.
+    program: Mutex<Option<Pending>>,
 }
 
 impl AttachPoint<'_> {
     /// The first visitor that is the program.
-    fn await_program(&self) -> Pending {
+    fn await_program(&self, peers: &SessionPeers) -> Pending {
+        if let Some(early) = self.early().take() {
+            return early;
+        }
         loop {
-            if let Some(visitor) = self.next() {
+            if let Some(visitor) = self.next(peers) {
                 return visitor;
             }
         }
     }
 
+    /// Answers what comes until it is time to say how far a restore is; false once `is_done` has no writer any more.
+    fn hear_until(&self, is_done: &OwnedFd, peers: &SessionPeers) -> bool {
+        let next = Instant::now() + PROGRESS_INTERVAL;
+        loop {
+            let left = next.saturating_duration_since(Instant::now());
+            let timeout = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+            let mut ends = [PollFd::new(is_done, PollFlags::IN), PollFd::new(self.control, PollFlags::IN)];
+            // A poll that was interrupted is one in which nothing came.
+            let _ = poll(&mut ends, Some(&timeout));
+            let [done, control] = ends.map(|end| !end.revents().is_empty());
+            if done {
+                return false;
+            }
+            if control && let Some(visitor) = self.next(peers) {
+                let before = self.early().replace(visitor);
+                before.into_iter().for_each(|visitor| self.refuse(visitor));
+            }
+            if left.is_zero() {
+                return true;
+            }
+        }
+    }
+
+    fn early(&self) -> MutexGuard<'_, Option<Pending>> {
+        // No code under this lock panics.
+        self.program.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Answers what has come, before there can be a program.
-    fn turn_away(&self) {
+    fn turn_away(&self, peers: &SessionPeers) {
         while poll(&mut [PollFd::new(self.control, PollFlags::IN)], Some(&Timespec::default())) == Ok(1) {
-            if let Some(visitor) = self.next() {
+            if let Some(visitor) = self.next(peers) {
                 self.refuse(visitor);
             }
         }
     }
 
     /// Waits for what comes next, and answers all but the program.
-    fn next(&self) -> Option<Pending> {
+    fn next(&self, peers: &SessionPeers) -> Option<Pending> {
         match Pending::receive_any(self.control.as_fd(), self.build) {
             Ok(Some(Delivery::Program(visitor, _))) => {
                 control::visited(self.control.as_fd());
@@ -387,12 +427,8 @@ impl AttachPoint<'_> {
                 }
                 self.refuse(*visitor);
             }
-            // Nothing lies idle in a session that has no program yet.
-            Ok(Some(Delivery::Text(line))) => {
-                if let Some(DaemonMessage::Give(request, _)) = control::hear(&line) {
-                    control::given(self.control.as_fd(), request);
-                }
-            }
+            // A session that has no program yet can have none give back what lies idle.
+            Ok(Some(Delivery::Text(line))) => peers.hear(&line, self.control.as_fd(), || None),
             // The daemon is gone, and the session with it.
             Ok(None) => leave(0),
             Err(error) => {

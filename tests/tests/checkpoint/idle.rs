@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::Job;
 use katydid_tests::places::Places;
-use katydid_tests::program;
+use katydid_tests::program::{self, Outcome};
 use katydid_tests::watch::until;
 use tempfile::TempDir;
 
@@ -22,6 +22,10 @@ const PROGRAM: (&str, Variant) = ("fixture", Variant::Static);
 const DEVICE: (&str, &str) = ("KATYDID_SOFT_MEMORY", "1G");
 const MUCH: &str = "800000000";
 const MORE: &str = "600000000";
+/// What there is beside the second one.
+const LESS: &str = "300000000";
+/// How often a third program looks for it.
+const LOOKS: u32 = 6;
 /// Bytes of an image with all that the first program still has, and far less than it has had.
 const SMALL: u64 = 64 << 20;
 /// So long another program has the memory that a restore wants.
@@ -29,9 +33,12 @@ const A_WHILE: Duration = Duration::from_secs(1);
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    const ALL: [(&str, Scenario); 2] = [
+    const ALL: [(&str, Scenario); 5] = [
         ("what_lies_idle_in_a_restored_program_is_another_ones", restored),
         ("a_restore_waits_for_the_memory_of_one_that_ends", late),
+        ("a_restore_gets_what_another_program_holds_idle", from_idle),
+        ("a_restore_that_waits_for_memory_holds_none", holds_none),
+        ("two_restores_that_want_the_same_memory_do_not_block_each_other", two),
     ];
     ["shm", "tcp"].into_iter().flat_map(|way| ALL.map(|(name, scenario)| (name, scenario, way)))
 }
@@ -70,6 +77,84 @@ fn late(places: &Places, way: &str) -> Result<()> {
     fs::write(&farewell, "")?;
     ended_well(restored).context("the restored program")?;
     stage.is_clean()
+}
+
+/// A program that has taken that much, stopped with its checkpoint. It ends when there is the file.
+fn stopped_holder(stage: &Stage, name: &str, farewell: &Path) -> Result<()> {
+    let farewell = farewell.to_str().context("a file without a name")?;
+    let mut job = stage.start(name, PROGRAM, &["hold", MORE, farewell], &[])?;
+    job.wait_for("ready")?;
+    stage.checkpoint(&job, name, &[])?;
+    was_stopped(job)
+}
+
+/// The other program keeps what it has freed, and makes no call.
+fn from_idle(places: &Places, way: &str) -> Result<()> {
+    let (_shared, stage) = shared_by(places, way)?;
+    let (farewell, enough) = (stage.image("farewell"), stage.image("enough"));
+    stopped_holder(&stage, "holder", &farewell)?;
+    let mut idle = stage.start("idle", PROGRAM, &["idles", MUCH, &enough.display().to_string()], &[])?;
+    idle.wait_for("ready")?;
+    let restored = stage.restore("holder", "holder", &[])?;
+    fs::write(&farewell, "")?;
+    ended_well(restored).context("the restored program")?;
+    fs::write(&enough, "")?;
+    ended_well(idle).context("the program that had memory idle")?;
+    stage.is_clean()
+}
+
+/// A third program finds memory that would not be enough for the restore, however often it looks.
+fn holds_none(places: &Places, way: &str) -> Result<()> {
+    let (_shared, stage) = shared_by(places, way)?;
+    let (farewell, enough) = (stage.image("farewell"), stage.image("enough"));
+    stopped_holder(&stage, "waits", &farewell)?;
+    let mut holder = stage.start("holder", PROGRAM, &["hold", MORE, &enough.display().to_string()], &[])?;
+    holder.wait_for("ready")?;
+    let restored = stage.restore("waits", "waits", &[])?;
+    for _ in 0..LOOKS {
+        let mut taker = stage.way.command(places, &places.program(PROGRAM.0, PROGRAM.1));
+        let outcome = program::run(taker.args(["takes", "block", LESS]), LIMIT)?;
+        ensure!(outcome.text() == "had\n", "a third program: {}", said(&outcome));
+    }
+    fs::write(&enough, "")?;
+    ended_well(holder).context("the program that had the memory")?;
+    fs::write(&farewell, "")?;
+    // It may have given up by now.
+    let outcome = restored.finish(LIMIT)?;
+    ensure!(outcome.status.success() || has_given_up(&outcome), "the restored program: {}", said(&outcome));
+    ended_well(stage.restore("waits", "waits", &[])?).context("restored once more")?;
+    stage.is_clean()
+}
+
+/// There is room for one of them at a time. Each ends as soon as it is restored.
+fn two(places: &Places, way: &str) -> Result<()> {
+    let (_shared, stage) = shared_by(places, way)?;
+    let (farewell, enough) = (stage.image("farewell"), stage.image("enough"));
+    ["first", "second"].iter().try_for_each(|name| stopped_holder(&stage, name, &farewell))?;
+    fs::write(&farewell, "")?;
+    let mut holder = stage.start("holder", PROGRAM, &["hold", MORE, &enough.display().to_string()], &[])?;
+    holder.wait_for("ready")?;
+    let both = || -> Result<Vec<Outcome>> {
+        let restored = [stage.restore("first", "first", &[])?, stage.restore("second", "second", &[])?];
+        // The first time a program has the memory, which ends while both wait.
+        fs::write(&enough, "")?;
+        restored.into_iter().map(|job| Ok(job.finish(LIMIT)?)).collect()
+    };
+    let mut outcomes = both()?;
+    ended_well(holder).context("the program that had the memory")?;
+    if outcomes.iter().all(has_given_up) {
+        // The holder took its time.
+        outcomes = both()?;
+    }
+    let said = || outcomes.iter().map(said).collect::<String>();
+    ensure!(outcomes.iter().any(|outcome| outcome.status.success()), "none was restored: {}", said());
+    let other = outcomes.iter().find(|outcome| !outcome.status.success());
+    ensure!(other.is_none_or(has_given_up), "another reason: {}", said());
+    stage.is_clean()
+}
+
+fn has_given_up(outcome: &Outcome) -> bool {
+    outcome.errors().contains("the device has no memory for")
 }
 
 fn ended_well(job: Job<'_>) -> Result<()> {

@@ -6,11 +6,13 @@
 //! is bounded.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use katydid_image::{CheckpointNumber, ChunkId, FileEntry, Reader, Session, Sink, Source, Writer};
 use katydid_transport::{Address, ConnectError, ControlChannel, ControlError, companion};
@@ -35,6 +37,9 @@ const QUESTION_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Workers that are asked one after the other to rebuild a session, while addresses are others than before. One of fifty
 /// was seen to have such.
 const REBUILD_ATTEMPTS: u32 = 4;
+/// How long workers are asked that find no memory on a device, and how long the pause before the next one is.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
+const MEMORY_PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
 /// Largest state file that is taken from a worker.
 const MAX_STATE: usize = 1 << 30;
 
@@ -352,7 +357,8 @@ impl Companion {
 
     /// Rebuilds a session from the image in a worker of the server's; it then waits for its program, as long as this
     /// connection stands. Where the driver chooses other addresses than the image holds, another worker is asked, since
-    /// they depend on what the driver's threads did when.
+    /// they depend on what the driver's threads did when. The same where a worker found no memory, after a pause in which nothing is
+    /// held: two rebuilds that are in each other's way do not come back at the same time.
     ///
     /// # Errors
     ///
@@ -363,10 +369,9 @@ impl Companion {
         plan: &Rebuild<'_>,
         progress: &Progress,
     ) -> Result<Self, CompanionError> {
-        let mut left = REBUILD_ATTEMPTS;
+        let (mut left, began) = (REBUILD_ATTEMPTS, Instant::now());
         loop {
             let mut companion = Self::connect(address, SessionKey::NONE, session)?;
-            left -= 1;
             let mut restored = companion.restore(plan, progress);
             if let Err(CompanionError::Anew { .. }) = restored {
                 let key = companion.key;
@@ -375,7 +380,11 @@ impl Companion {
                 restored = companion.restore(plan, progress);
             }
             match restored.and_then(|()| companion.check_moved(plan)) {
-                Err(CompanionError::Elsewhere { .. }) if left > 0 => {}
+                Err(CompanionError::Elsewhere { .. }) if left > 1 => left -= 1,
+                Err(CompanionError::NoRoom { .. }) if began.elapsed() < MEMORY_TIMEOUT => {
+                    drop(companion);
+                    thread::sleep(pause());
+                }
                 done => return done.map(|()| companion),
             }
         }
@@ -609,6 +618,14 @@ impl Companion {
     }
 }
 
+/// A pause of a random length, before memory of a device is tried again.
+fn pause() -> Duration {
+    let [least, most] = MEMORY_PAUSE;
+    let random = RandomState::new().build_hasher().finish();
+    let millis = (most - least).as_millis() as u64;
+    least + Duration::from_millis(random % millis.max(1))
+}
+
 /// What a snapshot is to be like.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
@@ -725,6 +742,16 @@ mod tests {
     fn the_last_worker_s_words_are_the_reason() {
         let refused = rebuilt_by((1..=REBUILD_ATTEMPTS).map(elsewhere).collect()).unwrap_err();
         assert_eq!(refused.to_string(), format!("p1: attempt {REBUILD_ATTEMPTS}"));
+    }
+
+    #[test]
+    fn another_worker_is_asked_after_one_without_memory() {
+        let no_room = || FromWorker::NoRoom { text: "no memory".to_owned() };
+        let restored = FromWorker::Restored { frames: 5, moved: MovedVariable::encode(&[]) };
+        assert!(rebuilt_by(vec![no_room(), restored]).is_ok());
+        let pauses: Vec<Duration> = (0..64).map(|_| pause()).collect();
+        assert!(pauses.iter().all(|pause| (MEMORY_PAUSE[0]..MEMORY_PAUSE[1]).contains(pause)));
+        assert!(pauses.windows(2).any(|pair| pair[0] != pair[1]), "two rebuilds would meet again and again");
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Questions to a driver that are answered through a pointer.
 
+#![expect(unsafe_code, reason = "calls the driver")]
+
 use katydid_cuda_sys::CUresult;
+use katydid_driver::Driver;
 use katydid_wire::facts::Answer;
 
 /// What `call` writes to the place it is given.
@@ -20,6 +23,18 @@ pub(crate) fn answer<T: Default>(call: impl FnOnce(*mut T) -> CUresult) -> Answe
         Ok(value) => Answer { code: 0, value },
         Err(code) => Answer { code: code.0, value: T::default() },
     }
+}
+
+/// Bytes that are free on the current context's device, and all of them.
+///
+/// # Errors
+///
+/// The driver's code.
+pub(crate) fn memory_info(driver: &Driver) -> Result<(u64, u64), CUresult> {
+    let (mut free, mut total) = (0_usize, 0_usize);
+    // SAFETY: both outputs are locals.
+    unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }.ok()?;
+    Ok((free as u64, total as u64))
 }
 
 #[cfg(test)]

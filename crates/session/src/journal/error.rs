@@ -6,8 +6,8 @@ use katydid_session_core::{ReplayError, StateError};
 
 use crate::calls::fault::{Fault, SessionError};
 
-/// How long it is waited for memory of a device. Who ends gives his back a moment later, as the worker does that the session had
-/// before.
+/// How long a rebuild waits for memory of a device. A process that ends gives its memory back a moment later, as does the worker that the
+/// session had before.
 pub(super) const MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the state of a session cannot be saved. The session is as it was.

@@ -10,8 +10,6 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
 use katydid_session_core::{Api as _, Frame, Record, Replayed, StateError, Step, Uploads, replay, replaying};
@@ -24,7 +22,7 @@ use katydid_wire::message::{
 };
 
 use super::entry::Steps;
-use super::error::{MEMORY_TIMEOUT, RebuildError};
+use super::error::RebuildError;
 use super::graphs::needs;
 use super::state::State;
 use crate::calls::dispatch::{is_end, is_kept};
@@ -32,9 +30,6 @@ use crate::calls::fault::SessionError;
 use crate::calls::shared::Cuda;
 use crate::device::ask::ask;
 use crate::state::Session;
-
-/// Between two tries.
-const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Replayed for Session {
     fn set_replaying(&mut self, is_on: bool) {
@@ -69,6 +64,7 @@ impl Session {
         }
         self.tables.resume(pending.known);
         self.replay_all(&first, images)?;
+        self.expect_memory(&first);
         self.restore_times(times).map_err(RebuildError::from_fault)?;
         (self.replay.loans, self.replay.second) = (loans, second);
         self.facts = opening.facts;
@@ -157,6 +153,7 @@ impl Session {
         let bytes = record.steps.as_ref().ok_or_else(damaged)?;
         let facts = GraphFacts::decode(bytes).map_err(|_| damaged())?;
         let message = kdGraphInstantiate::decode(&record.payload).map_err(|_| damaged())?;
+        self.await_memory(record);
         let head = FrameHead { opcode: kdGraphInstantiate::OPCODE, ..self.head_of(record) };
         self.enter_for(&head).map_err(RebuildError::from_fault)?;
         let _ = self.sketch_graph(&head, message.exec, &facts);
@@ -168,9 +165,10 @@ impl Session {
     /// Executes a frame; it must succeed as it did before.
     pub(super) fn run(&mut self, record: &Record) -> Result<(), RebuildError> {
         let message = Cuda::MESSAGES.name_of(record.opcode);
-        let (mut code, began) = (self.run_once(record)?, Instant::now());
-        while code == CUresult::ERROR_OUT_OF_MEMORY && began.elapsed() < MEMORY_TIMEOUT {
-            thread::sleep(MEMORY_POLL_INTERVAL);
+        let mut code = self.run_once(record)?;
+        // The image of a module was used up.
+        if code == CUresult::ERROR_OUT_OF_MEMORY && record.image.is_none() {
+            self.ask_for_memory_of_context();
             code = self.run_once(record)?;
         }
         // What is ended again may be refused as it was the first time.

@@ -3,6 +3,7 @@
 use katydid_cuda_sys::CUresult;
 use katydid_session_core::Record;
 
+use super::memory_wait::WantedMemory;
 use crate::memory::shares::Loans;
 
 /// What a replay uses up.
@@ -22,6 +23,7 @@ pub(crate) struct Replay {
     /// How the frame at hand came out.
     pub(crate) outcome: CUresult,
     pub(super) numbers: Numbers,
+    pub(super) wanted: WantedMemory,
     /// What waits for the program.
     pub(super) second: Vec<Record>,
     /// What waits for the contents.
@@ -34,6 +36,7 @@ impl Default for Replay {
             is_on: false,
             outcome: CUresult::SUCCESS,
             numbers: Numbers::default(),
+            wanted: WantedMemory::default(),
             second: Vec::new(),
             loans: Loans::default(),
         }

@@ -14,6 +14,7 @@ use katydid_wire::message::{
 };
 
 use crate::calls::fault::Fault;
+use crate::device::ask::memory_info;
 use crate::handlers::{Called, Detached, Enqueued, done};
 use crate::state::Session;
 
@@ -90,7 +91,7 @@ pub(crate) fn kdReclaim(session: &mut Session, _head: &FrameHead, message: kdRec
     let reclaim = session.reclaim();
     let number = reclaim.send_request(device).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     Ok(Box::new(move |driver| {
-        reclaim.wait(number, || info(driver).map_or(0, |(free, _)| free));
+        reclaim.wait(number, || memory_info(driver).map_or(0, |(free, _)| free));
         (CUresult::SUCCESS, kdReclaimReply {})
     }))
 }
@@ -119,21 +120,13 @@ pub(crate) fn kdReclaimDone(session: &mut Session, _head: &FrameHead, message: k
     Ok(CUresult::SUCCESS)
 }
 
-/// Bytes that are free on the current context's device, and all of them.
-fn info(driver: &Driver) -> Result<(u64, u64), CUresult> {
-    let (mut free, mut total) = (0_usize, 0_usize);
-    // SAFETY: both outputs are locals.
-    unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }.ok()?;
-    Ok((free as u64, total as u64))
-}
-
 /// `cuMemGetInfo` of the current context, within the session's quota.
 pub(crate) fn kdDeviceInfo(
     session: &mut Session,
     _head: &FrameHead,
     _message: kdDeviceInfo,
 ) -> Called<kdDeviceInfoReply> {
-    let (free, total) = info(session.driver())?;
+    let (free, total) = memory_info(session.driver())?;
     let free = free + session.snapshots.held();
     let (free, total) = (free.min(session.device.left()), total.min(session.device.quota()));
     done(kdDeviceInfoReply { free, total })
