@@ -17,8 +17,9 @@ use katydid_wire::codec::Message as _;
 use katydid_wire::facts::{FunctionFacts, GraphFacts};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    kdGraphCondition, kdGraphInstantiate, kdHostRegister, kdKernelFunction, kdLibraryGlobal, kdLibraryKernel,
-    kdMemorySetAccess, kdModuleFunction, kdModuleGlobal, kdSurfaceCreate, kdTextureCreate,
+    kdEventBorrow, kdForeignMap, kdGraphCondition, kdGraphInstantiate, kdHostRegister, kdKernelFunction,
+    kdLibraryGlobal, kdLibraryKernel, kdMemoryBorrow, kdMemorySetAccess, kdModuleFunction, kdModuleGlobal,
+    kdSurfaceCreate, kdTextureCreate,
 };
 
 use super::entry::Steps;
@@ -63,8 +64,8 @@ impl Session {
             return Err(RebuildError::Devices { had, have });
         }
         self.tables.resume(pending.known);
-        self.replay_all(&first, images)?;
         self.expect_memory(&first);
+        self.replay_all(&first, images)?;
         self.restore_times(times).map_err(RebuildError::from_fault)?;
         (self.replay.loans, self.replay.second) = (loans, second);
         self.facts = opening.facts;
@@ -95,6 +96,30 @@ impl Session {
     pub fn reattach(&mut self) -> Result<(), RebuildError> {
         let second = std::mem::take(&mut self.replay.second);
         self.replay_all(&second, &mut |_| None)
+    }
+
+    /// The same in a rehearsal, to which no program comes: little memory stands for what it has of the host. Left out is what other
+    /// sessions would have to lend, with all that may name it, and what follows memory that cannot be registered so.
+    ///
+    /// # Errors
+    ///
+    /// [`RebuildError`].
+    pub(crate) fn rehearse_reattach(&mut self) -> Result<(), RebuildError> {
+        let second = std::mem::take(&mut self.replay.second);
+        let borrowed = [kdForeignMap::OPCODE, kdMemoryBorrow::OPCODE, kdEventBorrow::OPCODE];
+        let has_stand_in = self.host.as_mut().is_none_or(|host| host.begin_rehearsal().is_ok());
+        if !has_stand_in || second.iter().any(|record| borrowed.contains(&record.opcode)) {
+            return Ok(());
+        }
+        let host_register = Cuda::MESSAGES.name_of(kdHostRegister::OPCODE);
+        match self.replay_all(&second, &mut |_| None) {
+            Err(RebuildError::Refused { message, .. } | RebuildError::NoMemory { message })
+                if message == host_register =>
+            {
+                Ok(())
+            }
+            rehearsed => rehearsed,
+        }
     }
 
     fn replay_all(
@@ -128,6 +153,7 @@ impl Session {
         if let Some(flat) = flat {
             self.uploads.give(record.thread, flat);
         }
+        self.await_memory(record);
         match (record.step, record.opcode) {
             (Step::Use, _) => self.use_library(record),
             (Step::Launch, _) => self.load_kernel(record),
@@ -153,7 +179,6 @@ impl Session {
         let bytes = record.steps.as_ref().ok_or_else(damaged)?;
         let facts = GraphFacts::decode(bytes).map_err(|_| damaged())?;
         let message = kdGraphInstantiate::decode(&record.payload).map_err(|_| damaged())?;
-        self.await_memory(record);
         let head = FrameHead { opcode: kdGraphInstantiate::OPCODE, ..self.head_of(record) };
         self.enter_for(&head).map_err(RebuildError::from_fault)?;
         let _ = self.sketch_graph(&head, message.exec, &facts);

@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use katydid_arena::{Reservation, ReserveError};
 use katydid_cuda_sys::{CUresult, host_register_flags};
 use katydid_driver::Driver;
-use rustix::fs::fstat;
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::memory::address::pointer;
@@ -30,6 +30,8 @@ pub(crate) const PAGE: u64 = 4096;
 const WORD_BYTES: usize = 4;
 /// Bytes in front of such words: a bit for each word of the page.
 const MASK: usize = PAGE as usize / WORD_BYTES / 8;
+/// Bytes of what stands for memory of the host in a rehearsal: so large that a process may have enough mappings of it.
+const STAND_IN_SIZE: u64 = 64 << 20;
 
 /// Memory of the worker's that the program has pages of its own of, or the same: what can be pushed and pulled.
 ///
@@ -160,12 +162,14 @@ pub struct HostMemory {
     is_stale: bool,
     /// The program has its own view of the same pages, which are this memory's; otherwise they are the worker's alone.
     shared: Option<OwnedFd>,
+    /// In a rehearsal: what stands for all memory of the host.
+    stand_in: Option<OwnedFd>,
 }
 
 impl HostMemory {
     /// An arena over the whole length of which private memory is mapped, readable and writable.
     pub fn private(arena: Reservation) -> Self {
-        Self { arena, blocks: Arc::default(), is_stale: false, shared: None }
+        Self { arena, blocks: Arc::default(), is_stale: false, shared: None, stand_in: None }
     }
 
     /// An arena over the whole length of which the program's memory is mapped, readable and writable. That memory never
@@ -197,6 +201,18 @@ impl HostMemory {
         Ok(())
     }
 
+    /// From here on what is registered has no contents: little memory stands for all of it.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses.
+    pub(crate) fn begin_rehearsal(&mut self) -> Result<(), Errno> {
+        let memory = memfd_create("katydid-rehearsal", MemfdFlags::CLOEXEC)?;
+        ftruncate(&memory, STAND_IN_SIZE)?;
+        self.stand_in = Some(memory);
+        Ok(())
+    }
+
     /// Registers a block with the driver, in the current context `context`. Memory that is not shared begins as zeros.
     ///
     /// # Errors
@@ -210,6 +226,11 @@ impl HostMemory {
         }
         if is_outside {
             map(address, size)?;
+        }
+        if let Some(memory) = &self.stand_in {
+            map_over(memory, address, size)?;
+        } else if is_outside {
+            // New pages are zeros.
         } else if self.is_shared() {
             large_pages::gather(address, size);
         } else {
@@ -386,6 +407,20 @@ fn map(address: u64, size: u64) -> Result<(), CUresult> {
         Err(Errno::NOMEM) => Err(CUresult::ERROR_OUT_OF_MEMORY),
         Err(_) => Err(CUresult::ERROR_NOT_SUPPORTED),
     }
+}
+
+/// Maps memory at a range of whole pages that are ours already, as often as it takes.
+fn map_over(memory: &OwnedFd, address: u64, size: u64) -> Result<(), CUresult> {
+    let (flags, access) = (MapFlags::SHARED | MapFlags::FIXED, ProtFlags::READ | ProtFlags::WRITE);
+    let mut done = 0;
+    while done < size {
+        let part = (size - done).min(STAND_IN_SIZE);
+        // SAFETY: pages of the arena, or such as `map` has made, which hold no Rust value and are not registered.
+        let mapped = unsafe { mmap(pointer(address + done).cast(), part as usize, access, flags, memory, 0) };
+        mapped.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        done += part;
+    }
+    Ok(())
 }
 
 /// Takes pages away that [`map`] made. Pages that stay cost memory until the session ends, and nothing else.

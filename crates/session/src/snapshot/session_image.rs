@@ -96,7 +96,8 @@ impl Session {
         })?;
         let image = Image { part, journal: &journal, source };
         if options.rehearsal {
-            return self.check_places(image, options);
+            self.check_places(image, options)?;
+            return Ok(self.rehearse_reattach()?);
         }
         self.put_back(Share::Device, image, progress, options)?;
         Ok(self.open_door()?)

@@ -7,10 +7,11 @@ use katydid_session_core::{ReplayError, StateError};
 use katydid_wire::message::{
     cuEventCreate, cuEventDestroy_v2, cuModuleUnload, cuStreamCopyAttributes, cuStreamCreate, cuStreamDestroy_v2,
     cuStreamQuery, kdAddressReserve, kdArrayCreate, kdContextRelease, kdContextSetLimit, kdDeviceGrow, kdDeviceShrink,
-    kdFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdImagePiece, kdLibraryKernel, kdLibraryLoad,
-    kdMemoryCreate, kdMemoryMap, kdMemoryRelease, kdModuleFunction, kdModuleGlobal, kdModuleLoad, kdOccupancy,
-    kdStreamSetAttribute, kdSurfaceCreate, kdSurfaceDestroy,
+    kdFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdHostPull, kdHostPush, kdHostRegister, kdImagePiece,
+    kdLibraryKernel, kdLibraryLoad, kdMemoryCreate, kdMemoryMap, kdMemoryRelease, kdModuleFunction, kdModuleGlobal,
+    kdModuleLoad, kdOccupancy, kdStreamSetAttribute, kdSurfaceCreate, kdSurfaceDestroy,
 };
+use katydid_wire::ranges;
 
 use super::fake::{self, ADDRESS_STOCK, AddressStock, VARIABLE, calls};
 use super::stage::{DEVICE, GRANULE, Stage};
@@ -236,6 +237,43 @@ fn numbers_that_a_driver_counts_come_back_though_others_are_gone() {
     assert_eq!(kept, [numbers[2], numbers[4]]);
     let ended = calls().iter().filter(|call| call.starts_with("end surface")).count();
     assert_eq!(ended, 3);
+}
+
+#[test]
+fn a_rehearsal_makes_what_waits_for_the_program_with_little_memory_of_the_host() {
+    const BASE: u64 = 0x4900_0000_0000;
+    const LENGTH: u64 = 512 << 20;
+    const SIZE: u64 = 160 << 20;
+    fake::NUMBER.set(0);
+    let mut stage = Stage::with_host_memory(BASE, LENGTH, true);
+    stage.retain(1);
+    stage.reply(&kdHostRegister { address: BASE, size: SIZE, flags: 0 });
+    let (width, height, depth) = (4, 4, 0);
+    stage.reply(&kdArrayCreate { array: 1, width, height, depth, format: 1, channels: 1, flags: 2 });
+    stage.reply(&kdSurfaceCreate { array: 1 });
+    let saved = save(&mut stage);
+    drop(stage);
+    let rehearse = |numbers_used: u64| {
+        fake::NUMBER.set(0);
+        let mut stage = Stage::with_host_memory(BASE, LENGTH, false);
+        stage.session.device.begin_rehearsal();
+        stage.session.rebuild(&saved.state, &mut |_| None).unwrap();
+        fake::NUMBER.set(numbers_used);
+        let outcome = stage.session.rehearse_reattach();
+        (stage, outcome)
+    };
+    let (mut stage, outcome) = rehearse(0);
+    outcome.unwrap();
+    let asked = calls();
+    assert!(asked.contains(&format!("register {BASE:#x} {SIZE:#x}")), "{asked:?}");
+    stage.context = 1;
+    stage.enqueue(&kdHostPush { address: BASE + 8, data: b"same" });
+    let elsewhere = ranges::encode(&[(BASE + (64 << 20) + 8, 4), (BASE + (128 << 20) + 8, 4)]);
+    assert_eq!(stage.reply(&kdHostPull { ranges: &elsewhere }).data, b"samesame");
+    drop(stage);
+    // The driver has counted further than it had for the program.
+    let refused = rehearse(7).1.unwrap_err();
+    assert!(matches!(refused, RebuildError::Moved { .. }), "{refused}");
 }
 
 #[test]
