@@ -217,7 +217,7 @@ impl CheckpointError {
     pub(crate) fn passes(&self) -> bool {
         match self {
             Self::Criu(error) => error.passes(),
-            Self::Unsent { .. } | Self::Senders { .. } | Self::Events { .. } => true,
+            Self::Unsent { .. } | Self::Senders { .. } | Self::Events { .. } | Self::Descriptors => true,
             _ => false,
         }
     }
