@@ -173,9 +173,9 @@ pub unsafe fn read_extra(extra: *const *mut c_void) -> Outcome<(*const u8, Optio
         let value = unsafe { extra.add(pair * 2 + 1).read_unaligned() };
         match u32::try_from(key) {
             Ok(launch_param::BUFFER_POINTER) => buffer = value.cast_const().cast(),
-            // SAFETY: not null, and by the contract valid for reading the size.
             Ok(launch_param::BUFFER_SIZE) if !value.is_null() => {
-                size = Some(unsafe { value.cast::<usize>().read_unaligned() })
+                // SAFETY: not null, and by the contract valid for reading the size.
+                size = Some(unsafe { value.cast::<usize>().read_unaligned() });
             }
             _ => return Err(INVALID),
         }
