@@ -63,13 +63,6 @@ constants! {
     host_register_flags { PORTABLE = 1, DEVICEMAP = 2, IOMEMORY = 4, READ_ONLY = 8 }
     /// Markers of the `extra` parameter list of a launch.
     launch_param { END = 0, BUFFER_POINTER = 1, BUFFER_SIZE = 2 }
-    /// `CUlaunchAttributeID`.
-    launch_attribute {
-        ACCESS_POLICY_WINDOW = 1, COOPERATIVE = 2, SYNCHRONIZATION_POLICY = 3, CLUSTER_DIMENSION = 4,
-        CLUSTER_SCHEDULING_POLICY_PREFERENCE = 5, PROGRAMMATIC_STREAM_SERIALIZATION = 6, PROGRAMMATIC_EVENT = 7,
-        PRIORITY = 8, MEM_SYNC_DOMAIN_MAP = 9, MEM_SYNC_DOMAIN = 10, PREFERRED_CLUSTER_DIMENSION = 11,
-        LAUNCH_COMPLETION_EVENT = 12, DEVICE_UPDATABLE_KERNEL_NODE = 13, PREFERRED_SHARED_MEMORY_CARVEOUT = 14,
-    }
     /// `CUmemLocationType`.
     location_type { NONE = 0, DEVICE = 1, HOST = 2, HOST_NUMA = 3, HOST_NUMA_CURRENT = 4 }
     /// `CUmemAllocationType`.

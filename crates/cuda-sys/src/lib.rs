@@ -11,10 +11,10 @@ mod callback;
 mod function;
 mod graph;
 mod handle;
+mod launch_attributes;
 mod pod;
 mod result;
 mod scalar;
-mod stream_attributes;
 #[macro_use]
 mod structure;
 
@@ -23,9 +23,9 @@ pub use callback::*;
 pub use function::{Function, FunctionClass, Lookup, proc_address};
 pub use graph::*;
 pub use handle::*;
+pub use launch_attributes::*;
 pub use pod::Pod;
 pub use result::CUresult;
 pub use scalar::*;
 pub use std::ffi::{c_char as char, c_void as void};
-pub use stream_attributes::{stream_attribute, stream_attribute_bytes};
 pub use structure::*;

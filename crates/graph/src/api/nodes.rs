@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use katydid_cuda_sys::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
     CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction, CUgraph, CUgraphEdgeData, CUgraphNode,
-    CUkernelNodeAttrValue, CUresult, launch_attribute,
+    CUkernelNodeAttrValue, CUresult, node_attribute_default,
 };
 
 use super::Graphs;
@@ -27,22 +27,6 @@ pub(super) struct Spot {
     pub(super) nodes: *const CUgraphNode,
     pub(super) data: *const CUgraphEdgeData,
     pub(super) count: usize,
-}
-
-/// Attributes that a kernel node has from the start: the map of memory domains is 0, 1.
-fn attribute_default(id: u32) -> Option<[u64; 8]> {
-    match id {
-        launch_attribute::ACCESS_POLICY_WINDOW
-        | launch_attribute::COOPERATIVE
-        | launch_attribute::CLUSTER_DIMENSION
-        | launch_attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE
-        | launch_attribute::PRIORITY
-        | launch_attribute::MEM_SYNC_DOMAIN
-        | launch_attribute::DEVICE_UPDATABLE_KERNEL_NODE
-        | launch_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT => Some([0; 8]),
-        launch_attribute::MEM_SYNC_DOMAIN_MAP => Some([0x100, 0, 0, 0, 0, 0, 0, 0]),
-        _ => None,
-    }
 }
 
 /// Every function: pointers are null or as the driver API documents them.
@@ -361,7 +345,7 @@ impl<B: Backend> Graphs<B> {
     pub unsafe fn attribute(&self, node: CUgraphNode, id: u32, out: *mut CUkernelNodeAttrValue) -> Outcome {
         wanted(out)?;
         let words = self.look(node, |it| match it {
-            Params::Kernel(it) => it.attributes.get(&id).copied().or_else(|| attribute_default(id)),
+            Params::Kernel(it) => it.attributes.get(&id).copied().or_else(|| node_attribute_default(id)),
             _ => None,
         })?;
         // SAFETY: the contract of all functions here.
@@ -372,7 +356,7 @@ impl<B: Backend> Graphs<B> {
     pub unsafe fn set_attribute(&self, node: CUgraphNode, id: u32, value: *const CUkernelNodeAttrValue) -> Outcome {
         // SAFETY: handed on.
         let words = unsafe { read(value) }?.words;
-        if attribute_default(id).is_none() {
+        if node_attribute_default(id).is_none() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         self.set(node, |old| {
