@@ -1,5 +1,5 @@
-//! Generates `function.rs` from `spec/cuda.api`.
+//! Generates functions and handles from `spec/cuda.api`.
 
 fn main() {
-    katydid_api_codegen::build_script(&["function.rs"]);
+    katydid_api_codegen::build_script(&["function.rs", "handles.rs"]);
 }

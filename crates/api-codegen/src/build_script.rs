@@ -36,6 +36,7 @@ fn generate(source: &Source, product: &str, manifest: &Path) -> Result<String, S
         "opencl_dispatch.rs" => opencl::dispatch(source),
         "opencl_table.rs" => opencl::table(&source.opencl),
         "function.rs" => function::generate(&source.cuda),
+        "handles.rs" => function::handles(&source.cuda),
         "message.rs" => message::generate(source),
         "entry.rs" => stub::generate(&source.cuda),
         "dispatch.rs" => dispatch::generate(source),

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use katydid_api_spec::{Class, Function, Journal, Kind};
+use katydid_api_spec::{Class, Function, Journal, Kind, Sort};
 
 use crate::journal;
 use crate::source::Source;
@@ -163,6 +163,7 @@ fn reply(function: &Function) -> String {
         .params
         .iter()
         .filter_map(|param| match &param.kind {
+            Kind::Out(ty) if ty.1 == Sort::Structure => Some(format!("{0}: sys::Pod::to_bytes(&{0})", param.name)),
             Kind::Out(ty) if ty.0 == "usize" => Some(format!("{0}: {0} as u64", param.name)),
             Kind::Out(_) => Some(param.name.clone()),
             _ => None,

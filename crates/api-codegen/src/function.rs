@@ -13,6 +13,22 @@ pub fn generate(api: &Api) -> String {
     out
 }
 
+/// Product `handles.rs`: the types of handles, and two macros by which other crates implement what each has.
+pub fn handles(api: &Api) -> String {
+    let (handles, objects) = (api.types.handles.join(" "), api.types.objects.join(" "));
+    let mut out = format!("handles! {{ {handles} }}\n\n");
+    let list = |out: &mut String, name: &str, of: &str, types: &str| {
+        let _ = writeln!(
+            out,
+            "/// Hands {of} to a macro of the caller's.\n#[macro_export]\nmacro_rules! {name} {{\n    \
+             ($emit:ident) => {{\n        $emit! {{ {types} }}\n    }};\n}}\n"
+        );
+    };
+    list(&mut out, "for_each_handle", "all types of handles", &handles);
+    list(&mut out, "for_each_object", "those types whose objects generated code keeps", &objects);
+    out
+}
+
 /// The same for OpenCL, whose functions have no versions of one name: the enumeration, and the names.
 pub fn generate_plain(api: &Api) -> String {
     let mut out = String::new();

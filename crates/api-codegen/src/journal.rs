@@ -80,6 +80,9 @@ fn subject(function: &Function, object: &Object) -> String {
 }
 
 fn kind(function: &Function, object: &Object) -> String {
+    if object.kind.is_none() && object_type(function, &object.param).is_some() {
+        return variant("object");
+    }
     variant(&object.kind.clone().unwrap_or_else(|| kind_of(function, &object.param)))
 }
 
@@ -94,13 +97,24 @@ fn kind_of(function: &Function, param: &str) -> String {
     }
 }
 
+/// The number of a parameter's type, if generated code keeps its objects.
+fn object_type(function: &Function, param: &str) -> Option<usize> {
+    match function.params.iter().find(|other| other.name == param).map(|param| &param.kind) {
+        Some(Kind::Value(ty) | Kind::OutNew(ty)) => ty.object(),
+        _ => None,
+    }
+}
+
 fn variant(word: &str) -> String {
     let (first, rest) = word.split_at(1);
     format!("crate::journal::Kind::{}{rest}", first.to_uppercase())
 }
 
-/// A parameter as 64 bits.
+/// A parameter as 64 bits. Objects of all types that generated code keeps are one kind: the type's number is the upper half.
 fn number(function: &Function, name: &str) -> String {
+    if let Some(ty) = object_type(function, name) {
+        return format!("{ty}_u64 << 32 | u64::from(message.{name})");
+    }
     if name == Object::CURRENT {
         return "u64::from(session.current)".to_owned();
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use katydid_api_spec::{Api, SpecError, parse};
+use katydid_api_spec::{Api, SpecError, parse, parse_with};
 
 /// The spec files, parsed, with the hash that shim and worker compare.
 pub struct Source {
@@ -69,11 +69,12 @@ impl Source {
             hasher.update(text.as_bytes());
         });
         let [cuda, session, opencl, opencl_session] = texts;
+        let (cuda, opencl) = (parse("cuda.api", cuda)?, parse("opencl.api", opencl)?);
         Ok(Self {
-            cuda: parse("cuda.api", cuda)?,
-            session: parse("session.api", session)?,
-            opencl: parse("opencl.api", opencl)?,
-            opencl_session: parse("opencl-session.api", opencl_session)?,
+            session: parse_with("session.api", session, &cuda.types)?,
+            opencl_session: parse_with("opencl-session.api", opencl_session, &opencl.types)?,
+            cuda,
+            opencl,
             hash: *hasher.finalize().as_bytes(),
         })
     }

@@ -1,12 +1,12 @@
 //! Product `entry.rs`: every exported symbol of the shim.
 //!
 //! Each symbol is an entry guard: panics stop there, and an error becomes the `CUresult` that the program sees. The
-//! shim supplies `crate::ffi` (entry, out, call, enqueue, refused), `crate::ffi::wire` and
-//! `crate::ffi::with_per_thread_default`, and the hand-written bodies that lines name.
+//! shim supplies `crate::ffi` (entry, out, call, enqueue, refused), `crate::ffi::{wire, home, position}`,
+//! `crate::ffi::with_per_thread_default`, `crate::ffi::objects`, and the hand-written bodies that lines name.
 
 use std::fmt::Write;
 
-use katydid_api_spec::{Api, Body, Class, Function, Kind};
+use katydid_api_spec::{Api, Body, Class, Context, Function, Journal, Kind, Param, Sort};
 
 use crate::text::{c_signature, c_type, function_path, names, wire_type};
 
@@ -157,42 +157,102 @@ pub(crate) fn variant(base: &str, names: &str) -> String {
 fn generated(function: &Function) -> String {
     let mut out = String::new();
     for param in &function.params {
-        let name = &param.name;
-        match &param.kind {
-            Kind::Out(_) => {
-                let _ = writeln!(
-                    out,
-                    "        // SAFETY: null or writable for the whole call, by `# Safety`; `out` refuses null."
-                );
-                let _ = writeln!(out, "        let {name} = unsafe {{ crate::ffi::out({name}) }}?;");
-            }
-            Kind::Value(ty) if ty.is_handle() => {
-                let _ = writeln!(out, "        let {name} = crate::ffi::wire({name})?;");
-            }
-            Kind::Value(ty) if c_type(ty) != wire_type(ty) && ty.0 == "usize" => {
-                let _ = writeln!(out, "        let {name} = {name} as u64;");
-            }
-            _ => {}
-        }
+        argument(&mut out, function, param);
     }
-    let fields: Vec<_> =
-        function.params.iter().filter(|param| matches!(param.kind, Kind::Value(_))).map(|p| p.name.as_str()).collect();
-    let message = format!("katydid_wire::message::{} {{ {} }}", function.name, fields.join(", "));
-    if function.class == Class::Enqueue {
-        let _ = writeln!(out, "        crate::ffi::enqueue(&{message})");
-        return out;
-    }
+    let made = made(function);
+    let fields: Vec<_> = function
+        .params
+        .iter()
+        .filter_map(|param| match &param.kind {
+            Kind::Value(_) => Some(param.name.clone()),
+            Kind::OutNew(_) => Some(format!("{}: id", param.name)),
+            _ => None,
+        })
+        .collect();
+    let message = format!("&katydid_wire::message::{} {{ {} }}", function.name, fields.join(", "));
+    let sent = sent(function, &message);
     let outs: Vec<_> = function
         .params
         .iter()
         .filter_map(|param| if let Kind::Out(ty) = &param.kind { Some((&param.name, ty)) } else { None })
         .collect();
-    let reply = if outs.is_empty() { "" } else { "let reply = " };
-    let _ = writeln!(out, "        {reply}crate::ffi::call(&{message})?;");
+    let _ = match (made, outs.is_empty()) {
+        (Some(_), true) => writeln!(out, "        let (made, _) = crate::ffi::objects::make(|id| {sent})?;"),
+        (Some(_), false) => writeln!(out, "        let (made, reply) = crate::ffi::objects::make(|id| {sent})?;"),
+        (None, true) if function.class == Class::Enqueue => {
+            let _ = writeln!(out, "        {sent}");
+            return out;
+        }
+        (None, true) => writeln!(out, "        {sent}?;"),
+        (None, false) => writeln!(out, "        let reply = {sent}?;"),
+    };
+    if let Some(name) = made {
+        let _ = writeln!(out, "        {name}.write(made);");
+    }
     for (name, ty) in outs {
+        if ty.1 == Sort::Structure {
+            let _ =
+                writeln!(out, "        {name}.write(crate::ffi::structure(\"{}\", &reply.{name})?);", function.name);
+            continue;
+        }
         let cast = if ty.0 == "usize" { " as usize" } else { "" };
         let _ = writeln!(out, "        {name}.write(reply.{name}{cast});");
     }
     out.push_str("        Ok(())\n");
     out
+}
+
+/// Checks a parameter, and turns it into what travels. A parameter that names the context of the call tells that first.
+fn argument(out: &mut String, function: &Function, param: &Param) {
+    let name = &param.name;
+    if matches!(&function.context, Context::Of(of) if of == name) {
+        let _ = writeln!(out, "        let context = crate::ffi::home({name})?;");
+    }
+    match &param.kind {
+        Kind::Out(_) | Kind::OutNew(_) => {
+            let _ = writeln!(
+                out,
+                "        // SAFETY: null or writable for the whole call, by `# Safety`; `out` refuses null."
+            );
+            let _ = writeln!(out, "        let {name} = unsafe {{ crate::ffi::out({name}) }}?;");
+        }
+        Kind::Value(_) if ended(function) == Some(name) => {
+            let _ = writeln!(out, "        let (context, {name}) = crate::ffi::objects::end({name})?;");
+        }
+        Kind::Value(ty) if ty.is_handle() => {
+            let _ = writeln!(out, "        let {name} = crate::ffi::wire({name})?;");
+        }
+        Kind::Value(ty) if ty.0 == "CUdevice" => {
+            let _ = writeln!(out, "        let {name} = crate::ffi::position({name})?;");
+        }
+        Kind::Value(ty) if c_type(ty) != wire_type(ty) && ty.0 == "usize" => {
+            let _ = writeln!(out, "        let {name} = {name} as u64;");
+        }
+        _ => {}
+    }
+}
+
+/// The parameter in which the caller wants a new object.
+fn made(function: &Function) -> Option<&String> {
+    function.params.iter().find(|param| matches!(param.kind, Kind::OutNew(_))).map(|param| &param.name)
+}
+
+/// The parameter whose object the function ends, if generated code keeps that.
+fn ended(function: &Function) -> Option<&String> {
+    let Journal::Destroy(object) = &function.journal else { return None };
+    let is_kept = |kind: &Kind| matches!(kind, Kind::Value(ty) if ty.object().is_some());
+    function.params.iter().find(|param| param.name == object.param && is_kept(&param.kind)).map(|param| &param.name)
+}
+
+/// The expression that sends a message: an object that is to end is ended in its own context.
+fn sent(function: &Function, message: &str) -> String {
+    let verb = if function.class == Class::Enqueue { "enqueue" } else { "call" };
+    let context = match &function.context {
+        _ if ended(function).is_some() => "context",
+        Context::Current => return format!("crate::ffi::{verb}({message})"),
+        Context::Of(_) => "context",
+        Context::Any => "crate::ffi::any_context()",
+        Context::None => "0",
+    };
+    format!("crate::ffi::{verb}_in({context}, {message})")
 }

@@ -1,6 +1,6 @@
 //! How types and parameters read in generated Rust. `sys` is cuda-sys in every product.
 
-use katydid_api_spec::{Function, Kind, Param, Type};
+use katydid_api_spec::{Function, Kind, Param, Sort, Type};
 
 /// A type of the C ABI.
 pub(crate) fn c_type(ty: &Type) -> String {
@@ -69,8 +69,8 @@ pub(crate) fn request_field(param: &Param) -> Option<(&str, &'static str)> {
 /// What of a parameter travels with the reply: its field and type.
 pub(crate) fn reply_field(param: &Param) -> Option<(&str, &'static str)> {
     match &param.kind {
-        Kind::Out(ty) => Some((&param.name, wire_type(ty))),
-        Kind::OutBytes => Some((&param.name, "Vec<u8>")),
+        Kind::Out(ty) if ty.1 != Sort::Structure => Some((&param.name, wire_type(ty))),
+        Kind::Out(_) | Kind::OutBytes => Some((&param.name, "Vec<u8>")),
         _ => None,
     }
 }

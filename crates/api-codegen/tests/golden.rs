@@ -34,6 +34,7 @@ fn compare(name: &str, text: &str) {
 #[test]
 fn functions_are_generated_as_kept() {
     compare("function.txt", &function::generate(&source().cuda));
+    compare("handles.txt", &function::handles(&source().cuda));
 }
 
 #[test]

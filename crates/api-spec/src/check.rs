@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::error::Fault;
-use crate::model::{Api, Body, Class, Function, Kind, Object};
+use crate::model::{Api, Body, Class, Context, Function, Kind, Object, Types};
 
 /// Checks all rules and fills in what variants take from their bases.
-pub(crate) fn check(mut functions: Vec<Function>) -> Result<Api, (usize, Fault)> {
+pub(crate) fn check(mut functions: Vec<Function>, types: Types) -> Result<Api, (usize, Fault)> {
     let index = index(&functions)?;
     for function in &functions {
         line_rules(function).map_err(|fault| (function.line, fault))?;
@@ -21,7 +21,7 @@ pub(crate) fn check(mut functions: Vec<Function>) -> Result<Api, (usize, Fault)>
             variant.returns = base.returns;
         }
     }
-    Ok(Api { functions })
+    Ok(Api { functions, types })
 }
 
 fn index(functions: &[Function]) -> Result<HashMap<String, usize>, (usize, Fault)> {
@@ -49,6 +49,12 @@ fn line_rules(function: &Function) -> Result<(), Fault> {
     {
         return Err(Fault::BytesNotLast(param.name.clone()));
     }
+    if let Context::Of(name) = &function.context {
+        let is_it = |kind: &Kind| matches!(kind, Kind::Value(ty) if ty.is_handle());
+        if !function.params.iter().any(|param| &param.name == name && is_it(&param.kind)) {
+            return Err(Fault::NoContext(name.clone()));
+        }
+    }
     needs_hand(function)
 }
 
@@ -62,7 +68,11 @@ fn needs_hand(function: &Function) -> Result<(), Fault> {
     if matches!(function.class, Class::Local | Class::Upcall) {
         return Err(Fault::NeedsPath(function.class));
     }
-    match function.params.iter().find(|param| !param.kind.travels()) {
+    let is_by_hand = |kind: &Kind| {
+        let is_minted = matches!(kind, Kind::OutNew(ty) if ty.object().is_none());
+        !kind.travels() || (is_minted && function.body == Body::Generated)
+    };
+    match function.params.iter().find(|param| is_by_hand(&param.kind)) {
         Some(param) => Err(Fault::NeedsHand(param.name.clone())),
         None => Ok(()),
     }

@@ -57,11 +57,17 @@ pub enum Fault {
     /// A parameter stands twice.
     #[error("parameter `{0}` stands twice")]
     ParamTwice(String),
+    /// A type is declared twice.
+    #[error("the type `{0}` is declared twice")]
+    TypeTwice(String),
+    /// What stands behind `in` has no context.
+    #[error("`{0}` has no context: write `in any`, `in none`, or a parameter that is a handle")]
+    NoContext(String),
     /// The base of a per-thread variant is missing, or is itself a variant.
     #[error("`{0}` is no function of this file that a variant could be of")]
     Base(String),
-    /// A pointer that the generator cannot handle in a function without a hand-written body.
-    #[error("`{0}` is a pointer that only hand-written code understands: add `by path`")]
+    /// A pointer, or a handle to be minted, that the generator cannot handle in a function without a hand-written body.
+    #[error("`{0}` is something that only hand-written code understands: add `by path` or `via path`")]
     NeedsHand(String),
     /// A local or upcall function without a hand-written body.
     #[error("class `{0}` needs `by path`")]

@@ -10,5 +10,7 @@ mod model;
 mod parse;
 
 pub use error::{Fault, SpecError};
-pub use model::{Alias, Api, ApiVersion, Body, Class, Function, Journal, Kind, Object, Param, Type};
-pub use parse::parse;
+pub use model::{
+    Alias, Api, ApiVersion, Body, Class, Context, Function, Journal, Kind, Object, Param, Sort, Type, Types,
+};
+pub use parse::{parse, parse_with};

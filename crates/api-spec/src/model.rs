@@ -7,6 +7,30 @@ use std::fmt;
 pub struct Api {
     /// Functions in the order of their lines.
     pub functions: Vec<Function>,
+    /// Types that are declared.
+    pub types: Types,
+}
+
+/// The types that the lines of a file declare.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Types {
+    /// All of them, in the order of their lines.
+    pub handles: Vec<String>,
+    /// Those whose objects generated code keeps, in the order of their lines.
+    pub objects: Vec<String>,
+    /// Structures without pointers and handles, which travel as their bytes.
+    pub structures: Vec<String>,
+}
+
+impl Types {
+    pub(crate) fn sort(&self, name: &str) -> Sort {
+        match self.objects.iter().position(|object| object == name) {
+            Some(at) => Sort::Object(at + 1),
+            None if self.handles.iter().any(|handle| handle == name) => Sort::Handle,
+            None if self.structures.iter().any(|structure| structure == name) => Sort::Structure,
+            None => Sort::Value,
+        }
+    }
 }
 
 /// One line of a spec file.
@@ -22,6 +46,8 @@ pub struct Function {
     pub returns: Option<Type>,
     /// How a call travels. A variant has the class of its base.
     pub class: Class,
+    /// The context in which a generated body sends its message.
+    pub context: Context,
     /// Where the shim's body comes from.
     pub body: Body,
     /// What the call leaves behind for a checkpoint.
@@ -54,6 +80,19 @@ pub enum Body {
     Always(u32),
 }
 
+/// The context that a message names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Context {
+    /// The calling thread's, which must be there.
+    Current,
+    /// The calling thread's if it has one.
+    Any,
+    /// None.
+    None,
+    /// That of the object of this parameter.
+    Of(String),
+}
+
 /// What a parameter is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
@@ -78,68 +117,48 @@ pub enum Kind {
     OutBytes,
 }
 
-/// The name of a type.
+/// The name of a type, and what its values are.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Type(pub String);
+pub struct Type(pub String, pub Sort);
+
+/// What the values of a type are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Sort {
+    /// Numbers, enumerations, structures that only hand-written code understands.
+    Value,
+    /// A structure that travels as its bytes.
+    Structure,
+    /// Opaque pointers; hand-written code keeps what stands behind one. Each travels as an id.
+    Handle,
+    /// The same, and generated code keeps it: the number of the type, from 1.
+    Object(usize),
+}
 
 impl Type {
     const SCALARS: [&'static str; 10] = ["u8", "u16", "u32", "u64", "usize", "i32", "i64", "isize", "f32", "f64"];
-
-    /// Types that the driver API hands out as opaque pointers; each names an object on the worker's side.
-    const HANDLES: [&'static str; 24] = [
-        "CUarray",
-        "CUasyncCallbackHandle",
-        "CUcontext",
-        "CUdevResourceDesc",
-        "CUevent",
-        "CUexternalMemory",
-        "CUexternalSemaphore",
-        "CUfunction",
-        "CUgraph",
-        "CUgraphExec",
-        "CUgraphNode",
-        "CUgraphicsResource",
-        "CUgreenCtx",
-        "CUkernel",
-        "CUlibrary",
-        "CUlinkState",
-        "CUlogsCallbackHandle",
-        "CUmemoryPool",
-        "CUmipmappedArray",
-        "CUmodule",
-        "CUstream",
-        "CUsurfref",
-        "CUtexref",
-        "CUuserObject",
-    ];
 
     /// A number that Rust knows by the same name.
     pub fn is_scalar(&self) -> bool {
         Self::SCALARS.contains(&self.0.as_str())
     }
 
-    /// The same of OpenCL.
-    const OPENCL_HANDLES: [&'static str; 9] = [
-        "cl_command_queue",
-        "cl_context",
-        "cl_device_id",
-        "cl_event",
-        "cl_kernel",
-        "cl_mem",
-        "cl_platform_id",
-        "cl_program",
-        "cl_sampler",
-    ];
-
-    /// An opaque pointer of the driver API: travels as an id.
+    /// An opaque pointer: travels as an id.
     pub fn is_handle(&self) -> bool {
-        let name = self.0.as_str();
-        Self::HANDLES.contains(&name) || Self::OPENCL_HANDLES.contains(&name)
+        matches!(self.1, Sort::Handle | Sort::Object(_))
+    }
+
+    /// The number of the type, if generated code keeps its objects.
+    pub fn object(&self) -> Option<usize> {
+        match self.1 {
+            Sort::Object(number) => Some(number),
+            Sort::Value | Sort::Structure | Sort::Handle => None,
+        }
     }
 
     /// A small structure passed or pointed to, whose bytes the generator does not know.
     pub fn is_struct(&self) -> bool {
-        self.0.starts_with("CUDA_")
+        self.1 == Sort::Structure
+            || self.0.starts_with("CUDA_")
             || matches!(
                 self.0.as_str(),
                 "CUuuid" | "CUdevprop" | "CUmemLocation" | "CUipcMemHandle" | "CUipcEventHandle"
@@ -320,9 +339,20 @@ impl Function {
 }
 
 impl Kind {
+    /// The type that it is about, if it is about one.
+    pub(crate) fn ty_mut(&mut self) -> Option<&mut Type> {
+        match self {
+            Self::Value(ty) | Self::Out(ty) | Self::OutNew(ty) | Self::New(ty) | Self::Pointer { target: ty, .. } => {
+                Some(ty)
+            }
+            Self::InBytes | Self::OutBytes => None,
+        }
+    }
+
     /// True for what the generator can put into a message.
     pub fn travels(&self) -> bool {
         match self {
+            Self::Out(ty) if ty.1 == Sort::Structure => true,
             Self::Value(ty) | Self::Out(ty) => !ty.is_struct(),
             Self::OutNew(ty) | Self::New(ty) => ty.is_handle(),
             Self::Pointer { .. } => false,

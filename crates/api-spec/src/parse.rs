@@ -3,7 +3,9 @@
 
 use crate::check::check;
 use crate::error::{Fault, SpecError};
-use crate::model::{Alias, Api, ApiVersion, Body, Class, Function, Journal, Kind, Object, Param, Type};
+use crate::model::{
+    Alias, Api, ApiVersion, Body, Class, Context, Function, Journal, Kind, Object, Param, Sort, Type, Types,
+};
 
 /// Parses and checks one spec file. `file` is its name as error messages show it.
 ///
@@ -11,16 +13,53 @@ use crate::model::{Alias, Api, ApiVersion, Body, Class, Function, Journal, Kind,
 ///
 /// The first line that breaks the grammar or a rule of [`crate::Fault`].
 pub fn parse(file: &str, text: &str) -> Result<Api, SpecError> {
-    let mut functions = Vec::new();
+    parse_with(file, text, &Types::default())
+}
+
+/// The same of a file that uses the types of handles of another one.
+///
+/// # Errors
+///
+/// As [`parse`].
+pub fn parse_with(file: &str, text: &str, known: &Types) -> Result<Api, SpecError> {
+    let (mut functions, mut types) = (Vec::new(), known.clone());
     for (index, line) in text.lines().enumerate() {
         let at = |fault| SpecError { file: file.to_owned(), line: index + 1, fault };
         let line = line.trim();
-        if !line.is_empty() && !line.starts_with('#') {
-            functions.push(function(line, index + 1).map_err(at)?);
+        if line.is_empty() || line.starts_with('#') || declares(line, &mut types).map_err(at)? {
+            continue;
+        }
+        functions.push(function(line, index + 1).map_err(at)?);
+    }
+    functions.iter_mut().for_each(|function| sort(function, &types));
+    check(functions, types).map_err(|(line, fault)| SpecError { file: file.to_owned(), line, fault })
+}
+
+/// `handle type…`, `object type…` or `structure type…`; whether the line is one of these.
+fn declares(line: &str, types: &mut Types) -> Result<bool, Fault> {
+    let mut words = line.split_whitespace();
+    let Some(what @ ("handle" | "object" | "structure")) = words.next() else { return Ok(false) };
+    for word in words {
+        let name = identifier(word)?;
+        if types.sort(&name) != Sort::Value {
+            return Err(Fault::TypeTwice(name));
+        }
+        match what {
+            "structure" => types.structures.push(name),
+            "object" => {
+                types.objects.push(name.clone());
+                types.handles.push(name);
+            }
+            _ => types.handles.push(name),
         }
     }
-    let api = check(functions).map_err(|(line, fault)| SpecError { file: file.to_owned(), line, fault })?;
-    Ok(api)
+    Ok(true)
+}
+
+/// Fills in what the values of each type are: a line may stand before that of its types.
+fn sort(function: &mut Function, types: &Types) {
+    let params = function.params.iter_mut().filter_map(|param| param.kind.ty_mut());
+    params.chain(&mut function.returns).for_each(|ty| ty.1 = types.sort(&ty.0));
 }
 
 fn function(text: &str, line: usize) -> Result<Function, Fault> {
@@ -45,6 +84,7 @@ fn variant(name: String, text: &str, line: usize) -> Result<Function, Fault> {
         params: Vec::new(),
         returns: None,
         class: Class::Refused,
+        context: Context::Current,
         body: Body::Generated,
         journal: Journal::None,
         version,
@@ -52,13 +92,18 @@ fn variant(name: String, text: &str, line: usize) -> Result<Function, Fault> {
     })
 }
 
-/// `(parameters) [-> type] class [by|via path | always code] journal version`.
+/// `(parameters) [-> type] class [in context | by|via path | always code] journal version`.
 fn plain(name: String, text: &str, line: usize) -> Result<Function, Fault> {
     let inside = text.strip_prefix('(').ok_or(Fault::Shape)?;
     let (params, rest) = inside.split_once(") ").ok_or(Fault::Unclosed)?;
     let (returns, rest) = returns(rest)?;
     let words: Vec<&str> = rest.split_whitespace().collect();
+    let mut context = Context::Current;
     let (class_word, body, journal_word, version_word) = match words[..] {
+        [class, "in", word, journal, version] => {
+            context = self::context(word)?;
+            (class, Body::Generated, journal, version)
+        }
         [class, "by", path, journal, version] => (class, Body::By(path.to_owned()), journal, version),
         [class, "via", path, journal, version] => (class, Body::Via(path.to_owned()), journal, version),
         [class, "always", code, journal, version] => {
@@ -74,10 +119,19 @@ fn plain(name: String, text: &str, line: usize) -> Result<Function, Fault> {
         params: self::params(params)?,
         returns,
         class: class(class_word)?,
+        context,
         body,
         journal: journal(journal_word)?,
         version: version(version_word)?,
         alias: None,
+    })
+}
+
+fn context(word: &str) -> Result<Context, Fault> {
+    Ok(match word {
+        "any" => Context::Any,
+        "none" => Context::None,
+        param => Context::Of(identifier(param)?),
     })
 }
 
@@ -124,7 +178,7 @@ fn pointer(levels: &[&str], target: &str) -> Result<Kind, Fault> {
 }
 
 fn ty(text: &str) -> Result<Type, Fault> {
-    identifier(text).map(Type).map_err(|_| Fault::Kind(text.to_owned()))
+    identifier(text).map(|name| Type(name, Sort::Value)).map_err(|_| Fault::Kind(text.to_owned()))
 }
 
 /// Names become Rust identifiers unchanged, so a word that Rust reserves is refused here.
@@ -187,6 +241,10 @@ mod tests {
         parse("test.api", text).unwrap().functions.remove(0)
     }
 
+    fn value(name: &str) -> Type {
+        Type(name.to_owned(), Sort::Value)
+    }
+
     fn fault(text: &str) -> Fault {
         parse("test.api", text).unwrap_err().fault
     }
@@ -194,15 +252,16 @@ mod tests {
     #[test]
     fn a_line_yields_every_column() {
         let f = only(
-            "cuStreamCreate (phStream: out new CUstream, Flags: u32) enqueue via stream::create create(phStream) 2.0",
+            "cuStreamCreate (phStream: out new CUstream, Flags: u32) enqueue via stream::create create(phStream) 2.0\n\
+             handle CUstream",
         );
         assert_eq!(f.name, "cuStreamCreate");
         assert_eq!(f.class, Class::Enqueue);
         assert_eq!(f.body, Body::Via("stream::create".into()));
         assert_eq!(f.journal.to_string(), "create(phStream)");
         assert_eq!(f.version, Some(ApiVersion { major: 2, minor: 0 }));
-        assert_eq!(f.params[0].kind, Kind::OutNew(Type("CUstream".into())));
-        assert_eq!(f.params[1].kind, Kind::Value(Type("u32".into())));
+        assert_eq!(f.params[0].kind, Kind::OutNew(Type("CUstream".into(), Sort::Handle)));
+        assert_eq!(f.params[1].kind, Kind::Value(value("u32")));
     }
 
     #[test]
@@ -218,15 +277,38 @@ mod tests {
     #[test]
     fn what_a_function_returns_stands_after_an_arrow() {
         let f = only("clCreateUserEvent (c: cl_context, e: *mut i32) -> cl_event call by event::user none 1.1");
-        assert_eq!((f.returns, f.class), (Some(Type("cl_event".into())), Class::Call));
+        assert_eq!((f.returns, f.class), (Some(value("cl_event")), Class::Call));
         assert_eq!(only("f (x: u32) call none 2.0").returns, None);
         assert_eq!(fault("f (x: u32) -> cl_event"), Fault::Shape);
     }
 
     #[test]
+    fn types_are_declared_on_any_line_and_in_another_file() {
+        let api = parse("t", "f (a: CUa, b: CUb, n: CUn) call none 2.0\nhandle CUa CUx\nobject CUb").unwrap();
+        let sorts: Vec<_> = api.functions[0].params.clone().iter_mut().map(|it| it.kind.ty_mut().unwrap().1).collect();
+        assert_eq!(sorts, [Sort::Handle, Sort::Object(1), Sort::Value]);
+        assert_eq!(api.types.handles, ["CUa", "CUx", "CUb"]);
+        let other = parse_with("u", "g (b: new CUb) call create(b) -", &api.types).unwrap();
+        assert_eq!(other.functions[0].params[0].kind, Kind::New(Type("CUb".into(), Sort::Object(1))));
+        assert_eq!(fault("handle CUa\nobject CUa"), Fault::TypeTwice("CUa".into()));
+        let told = parse("t", "f (a: out CUdevprop) call none 2.0\nstructure CUdevprop").unwrap();
+        assert_eq!(told.functions[0].params[0].kind, Kind::Out(Type("CUdevprop".into(), Sort::Structure)));
+        assert_eq!(fault("f (a: CUdevprop) call none 2.0\nstructure CUdevprop"), Fault::NeedsHand("a".into()));
+    }
+
+    #[test]
+    fn a_message_may_name_another_context() {
+        assert_eq!(only("f (x: u32) call none 2.0").context, Context::Current);
+        assert_eq!(only("f (x: u32) call in any none 2.0").context, Context::Any);
+        assert_eq!(only("f (x: u32) call in none none 2.0").context, Context::None);
+        assert_eq!(only("f (x: CUa) call in x none 2.0\nhandle CUa").context, Context::Of("x".into()));
+        assert_eq!(fault("f (x: u32) call in x none 2.0"), Fault::NoContext("x".into()));
+    }
+
+    #[test]
     fn pointer_levels_are_kept_outermost_first() {
         let f = only("f (p: *mut *const char) local by error::name none 6.0");
-        assert_eq!(f.params[0].kind, Kind::Pointer { levels: vec![true, false], target: Type("char".into()) });
+        assert_eq!(f.params[0].kind, Kind::Pointer { levels: vec![true, false], target: value("char") });
     }
 
     #[test]
@@ -262,6 +344,9 @@ mod tests {
         assert_eq!(fault("f () call none 2.0\nf () call none 2.0"), Fault::Twice { name: "f".into(), first: 1 });
         assert_eq!(fault("f_ptsz = ptsz of f 7.0"), Fault::Base("f".into()));
         assert_eq!(fault("f (x: *const void) call none 2.0"), Fault::NeedsHand("x".into()));
+        let makes = "f (x: out new CUa) call create(x) 2.0";
+        assert_eq!(fault(&format!("{makes}\nhandle CUa")), Fault::NeedsHand("x".into()));
+        assert!(parse("t", &format!("{makes}\nobject CUa")).is_ok());
         assert_eq!(fault("f () local none 2.0"), Fault::NeedsPath(Class::Local));
         assert_eq!(fault("f (x: in bytes, y: u32) call none -"), Fault::BytesNotLast("x".into()));
     }

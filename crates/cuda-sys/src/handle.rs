@@ -1,4 +1,4 @@
-//! Opaque handles of the driver API: one type a kind.
+//! Opaque handles of the driver API: one type a kind, as the `handle` and `object` lines of `spec/cuda.api` say.
 
 #![expect(unsafe_code, reason = "handles are pointers only in name and may cross threads")]
 
@@ -40,11 +40,7 @@ macro_rules! handles {
     )*};
 }
 
-handles! {
-    CUarray CUasyncCallbackHandle CUcontext CUdevResourceDesc CUevent CUexternalMemory CUexternalSemaphore CUfunction
-    CUgraph CUgraphExec CUgraphNode CUgraphicsResource CUgreenCtx CUkernel CUlibrary CUlinkState CUlogsCallbackHandle
-    CUmemoryPool CUmipmappedArray CUmodule CUstream CUsurfref CUtexref CUuserObject
-}
+include!(concat!(env!("OUT_DIR"), "/handles.rs"));
 
 /// `CU_STREAM_LEGACY`: the default stream that waits for all blocking streams of its context.
 pub const CU_STREAM_LEGACY: CUstream = CUstream(std::ptr::without_provenance_mut(1));

@@ -177,7 +177,12 @@ impl Session {
     /// Gives `id` to an object that the driver made in the current context.
     pub(crate) fn bind<H: Resolve>(&mut self, id: u32, handle: H) -> Result<(), Fault> {
         let context = if H::IS_OF_GREEN { self.entered } else { self.current };
-        H::table(&mut self.tables).set(id, handle, context)
+        let table = H::table(&mut self.tables);
+        if self.replay.is_on {
+            // The program minted the id before: nothing says how far from the others.
+            table.resume(id);
+        }
+        table.set(id, handle, context)
     }
 
     /// The object behind `id` was ended.

@@ -185,7 +185,7 @@ impl<T> Argument for Buffer<T> {
     }
 }
 
-/// Arguments that are what they are: numbers, handles, callbacks, and pointers that the body looks at itself.
+/// Arguments that are what they are: numbers, callbacks, and pointers that the body looks at itself.
 macro_rules! plain {
     ($($ty:ty),* $(,)?) => {$(
         impl Argument for $ty {
@@ -207,30 +207,23 @@ plain!(
     i32,
     f32,
     CUresult,
-    sys::CUarray,
-    sys::CUcontext,
-    sys::CUdevResourceDesc,
-    sys::CUevent,
-    sys::CUfunction,
-    sys::CUgreenCtx,
-    sys::CUkernel,
-    sys::CUlibrary,
-    sys::CUlinkState,
     sys::CUmemLocation,
-    sys::CUmemoryPool,
-    sys::CUmipmappedArray,
-    sys::CUmodule,
-    sys::CUstream,
     sys::CUhostFn,
     sys::CUipcEventHandle,
     sys::CUipcMemHandle,
     sys::CUstreamCallback,
     sys::CUoccupancyB2DSize,
     sys::CUlogsCallback,
-    sys::CUlogsCallbackHandle,
-    sys::CUsurfref,
-    sys::CUtexref,
 );
+
+/// So are handles.
+macro_rules! handles {
+    ($($ty:ident)*) => {
+        plain!($(sys::$ty),*);
+    };
+}
+
+sys::for_each_handle!(handles);
 
 impl<T> Argument for *const T {
     type C = Self;

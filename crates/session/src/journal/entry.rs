@@ -48,6 +48,8 @@ pub(crate) enum Kind {
     Foreign,
     /// A block of managed memory that counts, by address.
     Managed,
+    /// One of an `object` line of the spec: the number of the type, from bit 32, and its wire id.
+    Object,
 }
 
 impl Kind {
@@ -55,7 +57,7 @@ impl Kind {
     pub(super) const DENSE: usize = 2;
     pub(super) const SPARSE: usize = 7;
     /// In the order of their numbers.
-    pub(super) const ALL: [Self; 21] = [
+    pub(super) const ALL: [Self; 22] = [
         Self::Stream,
         Self::Event,
         Self::Context,
@@ -77,6 +79,7 @@ impl Kind {
         Self::Reference,
         Self::Foreign,
         Self::Managed,
+        Self::Object,
     ];
 
     pub(super) const fn place(self) -> Place {
@@ -102,6 +105,7 @@ impl Kind {
                 | Self::Surface
                 | Self::Peer
                 | Self::Reference
+                | Self::Object
         )
     }
 }

@@ -22,7 +22,7 @@ pub(crate) trait Handle: Copy {
 }
 
 macro_rules! handles {
-    ($($ty:ident $kind:literal),* $(,)?) => {$(
+    ($($ty:ident $kind:expr),* $(,)?) => {$(
         impl Handle for $ty {
             const KIND: &'static str = $kind;
             const NULL: Self = $ty::NULL;
@@ -39,6 +39,32 @@ handles!(
     CUfunction "function",
     CUkernel "kernel",
 );
+
+macro_rules! objects {
+    ($($ty:ident)*) => {
+        $(
+            use katydid_cuda_sys::$ty;
+            handles!($ty stringify!($ty));
+        )*
+
+        /// The tables of those types of handles that have an `object` line in the spec.
+        #[derive(Debug, Default)]
+        #[allow(non_snake_case, reason = "fields carry the names of their types")]
+        pub(crate) struct ObjectTables {
+            $(pub(crate) $ty: Handles<$ty>,)*
+        }
+
+        impl ObjectTables {
+            /// Forgets what died with a context.
+            pub(crate) fn forget_context(&mut self, context: u32) {
+                $(self.$ty.forget_context(context);)*
+                let _ = context;
+            }
+        }
+    };
+}
+
+katydid_cuda_sys::for_each_object!(objects);
 
 /// One live object.
 #[derive(Debug, Clone, Copy)]

@@ -48,6 +48,18 @@ macro_rules! plain {
 
 plain!(CUfunction functions, CUkernel kernels);
 
+macro_rules! objects {
+    ($($ty:ident)*) => {$(
+        impl Resolve for katydid_cuda_sys::$ty {
+            fn table(tables: &mut Tables) -> &mut Handles<Self> {
+                &mut tables.objects.$ty
+            }
+        }
+    )*};
+}
+
+katydid_cuda_sys::for_each_object!(objects);
+
 impl Resolve for CUmodule {
     fn table(tables: &mut Tables) -> &mut Handles<Self> {
         &mut tables.modules

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use katydid_cuda_sys::{CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUmodule, CUstream};
 
 use crate::objects::arrays::Arrays;
-use crate::objects::handles::Handles;
+use crate::objects::handles::{Handles, ObjectTables};
 use crate::objects::references::References;
 
 /// One table a kind.
@@ -22,6 +22,7 @@ pub(crate) struct Tables {
     pub(crate) kernels: Handles<CUkernel>,
     pub(crate) arrays: Arrays,
     pub(crate) references: References,
+    pub(crate) objects: ObjectTables,
 }
 
 impl Tables {
@@ -52,5 +53,6 @@ impl Tables {
         self.library_modules.retain(|module, _| self.modules.get(*module).is_ok());
         self.functions.forget_context(context);
         self.references.forget_context(context);
+        self.objects.forget_context(context);
     }
 }

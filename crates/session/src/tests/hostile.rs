@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use katydid_cuda_sys::CUevent;
 use katydid_wire::codec::Message as _;
 use katydid_wire::message::{
     cuEventRecord, cuStreamCreate, cuStreamQuery, kdCopyIn, kdCopyInStaged, kdFacts, kdImagePiece, kdModuleLoad,
@@ -43,6 +44,16 @@ fn each_breach_is_named_in_the_session_s_last_words() {
         assert!(error.contains(expected), "{what}: {error}");
         assert!(!error.contains('\n'), "{what}: {error}");
     }
+}
+
+#[test]
+fn ids_may_lie_far_apart_in_a_replay_only() {
+    const FAR: u32 = 1 << 20;
+    let mut stage = Stage::new();
+    assert!(stage.session.bind(FAR, CUevent::NULL).is_err());
+    stage.session.replay.is_on = true;
+    assert!(stage.session.bind(FAR, CUevent::NULL).is_ok());
+    assert!(stage.session.bind(u32::MAX, CUevent::NULL).is_err());
 }
 
 #[test]

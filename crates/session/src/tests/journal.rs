@@ -6,10 +6,10 @@ use katydid_fatbin::Image;
 use katydid_session_core::{ReplayError, StateError};
 use katydid_wire::message::{
     cuEventCreate, cuEventDestroy_v2, cuModuleUnload, cuStreamCopyAttributes, cuStreamCreate, cuStreamDestroy_v2,
-    cuStreamQuery, kdAddressReserve, kdArrayCreate, kdContextRelease, kdContextSetLimit, kdDeviceGrow, kdDeviceShrink,
-    kdFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdHostPull, kdHostPush, kdHostRegister, kdImagePiece,
-    kdLibraryKernel, kdLibraryLoad, kdMemoryCreate, kdMemoryMap, kdMemoryRelease, kdModuleFunction, kdModuleGlobal,
-    kdModuleLoad, kdOccupancy, kdStreamSetAttribute, kdSurfaceCreate, kdSurfaceDestroy,
+    cuStreamQuery, cuSurfObjectDestroy, kdAddressReserve, kdArrayCreate, kdContextRelease, kdContextSetLimit,
+    kdDeviceGrow, kdDeviceShrink, kdFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdHostPull, kdHostPush,
+    kdHostRegister, kdImagePiece, kdLibraryKernel, kdLibraryLoad, kdMemoryCreate, kdMemoryMap, kdMemoryRelease,
+    kdModuleFunction, kdModuleGlobal, kdModuleLoad, kdOccupancy, kdStreamSetAttribute, kdSurfaceCreate,
 };
 use katydid_wire::ranges;
 
@@ -229,7 +229,7 @@ fn numbers_that_a_driver_counts_come_back_though_others_are_gone() {
     stage.reply(&kdArrayCreate { array: 1, width, height, depth, format: 1, channels: 1, flags: 2 });
     let numbers: Vec<u64> = (0..5).map(|_| stage.reply(&kdSurfaceCreate { array: 1 }).surface).collect();
     for gone in [0, 1, 3] {
-        stage.enqueue(&kdSurfaceDestroy { surface: numbers[gone] });
+        stage.enqueue(&cuSurfObjectDestroy { surfObject: numbers[gone] });
     }
     let saved = save(&mut stage);
     let again = rebuild(&saved);

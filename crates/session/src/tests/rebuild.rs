@@ -236,7 +236,7 @@ fn begin(stage: &mut Stage) -> [u64; 4] {
     stage.reply(&kdArrayCreate { array: 1, width, height, depth, format: 3, channels: 1, flags: 0 });
     let gone = texture(stage);
     let kept = texture(stage);
-    stage.enqueue(&kdTextureDestroy { texture: gone });
+    stage.enqueue(&cuTexObjectDestroy { texObject: gone });
     memory(stage);
     // Graphs whose room a younger module found taken, one that ended before there was any, and one that stays and changes.
     instantiate(stage, 2);

@@ -13,6 +13,7 @@ use crate::code::jit::Options;
 use crate::code::records::{FUNCTIONS, KERNELS, LIBRARIES, Library, MODULES};
 use crate::code::variable::{self, Variable};
 use crate::code::{image, lookup};
+use crate::context::request::any_context;
 use crate::context::{primary, stack};
 use crate::ffi::arguments::{handle, out, text};
 use crate::ffi::handle::object;
@@ -39,7 +40,7 @@ pub(crate) unsafe fn load_data(
     // SAFETY: by the contract.
     let (target, options) = unsafe { (out(target)?, Options::read(count, ids, values)?) };
     let (session, libraries) = (&shim()?.session, LIBRARIES.get()?);
-    let (context, options) = (lookup::any_context(), encode_options(&options.numbers));
+    let (context, options) = (any_context(), encode_options(&options.numbers));
     let library = in_need(lookup::any_device(), UNKNOWN, || {
         // SAFETY: by the contract.
         unsafe { image::send(context, code) }?;
@@ -90,7 +91,7 @@ pub(crate) fn unload(handle: CUlibrary) -> Result<(), CUresult> {
         variable::forget_all(module.slot.handle)?;
     }
     variable::forget_all(own)?;
-    shim()?.session.enqueue(lookup::any_context(), &cuLibraryUnload { library: library.wire() })
+    shim()?.session.enqueue(any_context(), &cuLibraryUnload { library: library.wire() })
 }
 
 /// # Safety
@@ -105,18 +106,8 @@ pub(crate) unsafe fn kernel(target: *mut CUkernel, library: CUlibrary, name: *co
 
 fn kernel_names(library: &Library) -> Result<Vec<String>, CUresult> {
     let session = &shim()?.session;
-    let reply = session.call(lookup::any_context(), &kdLibraryKernelNames { library: library.wire() })?;
+    let reply = session.call(any_context(), &kdLibraryKernelNames { library: library.wire() })?;
     decode_names(&reply.names).map_err(|_| session.broken("kdLibraryKernelNames"))
-}
-
-/// # Safety
-///
-/// `count` is null or writable.
-pub(crate) unsafe fn kernel_count(count: *mut u32, library: CUlibrary) -> Result<(), CUresult> {
-    // SAFETY: null or writable, by the contract.
-    let count = unsafe { out(count) }?;
-    count.write(kernel_names(&*object(library)?)?.len() as u32);
-    Ok(())
 }
 
 /// # Safety

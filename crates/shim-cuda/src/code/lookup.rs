@@ -9,15 +9,11 @@ use katydid_wire::message::{kdKernelFunction, kdLibraryKernel, kdLibraryModule, 
 use crate::code::properties::Code;
 use crate::code::records::{FUNCTIONS, Function, KERNELS, Kernel, LIBRARIES, Library, MODULES, Module};
 use crate::context::record::Context;
+use crate::context::request::any_context;
 use crate::context::stack;
 use crate::ffi::handle::object;
 use crate::memory::device_backing::{UNKNOWN, in_need};
 use crate::process::session::shim;
-
-/// The current context's wire id, or 0: most of what libraries do needs no context.
-pub(super) fn any_context() -> u32 {
-    stack::wire().unwrap_or(0)
-}
 
 /// The current context's device, or the first one.
 pub(super) fn any_device() -> u32 {

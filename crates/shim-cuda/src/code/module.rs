@@ -170,16 +170,6 @@ pub(crate) fn functions_of(module: CUmodule) -> Result<Vec<(usize, CString)>, CU
 
 /// # Safety
 ///
-/// `count` is null or writable.
-pub(crate) unsafe fn function_count(count: *mut u32, module: CUmodule) -> Result<(), CUresult> {
-    // SAFETY: null or writable, by the contract.
-    let count = unsafe { out(count) }?;
-    count.write(function_names(&*object(module)?)?.len() as u32);
-    Ok(())
-}
-
-/// # Safety
-///
 /// `target` is null or has `room` entries.
 pub(crate) unsafe fn enumerate_functions(target: *mut CUfunction, room: u32, module: CUmodule) -> Result<(), CUresult> {
     let module = object(module)?;

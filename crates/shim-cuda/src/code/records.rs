@@ -16,7 +16,7 @@ use crate::code::properties::Code;
 use crate::context::record::Context;
 use crate::context::{device, stack};
 use crate::ffi::arguments::handle;
-use crate::ffi::handle::{Handle, Table, Wire, object};
+use crate::ffi::handle::{Handle, Home, Table, Wire, object};
 use crate::process::session::shim;
 
 /// Libraries that are loaded.
@@ -58,6 +58,12 @@ impl Handle for CUmodule {
 impl Wire for CUmodule {
     fn wire(self) -> Result<u32, CUresult> {
         object(self).map(|it| it.wire())
+    }
+}
+
+impl Home for CUmodule {
+    fn home(self) -> Result<u32, CUresult> {
+        object(self).map(|it| it.context.wire())
     }
 }
 

@@ -89,6 +89,15 @@ pub(crate) fn device(ordinal: CUdevice) -> Result<&'static Device, CUresult> {
     all()?.get(index).ok_or(CUresult::ERROR_INVALID_DEVICE)
 }
 
+/// The worker's ordinal of a device.
+///
+/// # Errors
+///
+/// As [`device`].
+pub(crate) fn position(ordinal: CUdevice) -> Result<i32, CUresult> {
+    device(ordinal).map(|device| device.position as i32)
+}
+
 /// Refuses an ordinal that is none.
 ///
 /// # Errors

@@ -10,6 +10,7 @@ use crate::code::records::{FUNCTIONS, LIBRARIES, MODULES};
 use crate::code::variable;
 use crate::context::device;
 use crate::context::record::{CONTEXTS, Context, Green};
+use crate::ffi::objects;
 use crate::launch::registry;
 use crate::memory::counts::REGISTERED;
 use crate::memory::{host_backing, idle, managed, pinned};
@@ -45,6 +46,7 @@ fn end_greens(primary: &Context) -> Result<(), CUresult> {
 }
 
 fn forget_objects(context: &Context) -> Result<(), CUresult> {
+    objects::forget(context)?;
     let mine = |other: &Arc<Context>| other.slot == context.slot;
     let streams = STREAMS.get()?;
     for stream in streams.live().iter().filter(|stream| mine(&stream.context)) {

@@ -89,6 +89,21 @@ pub(crate) trait Wire {
     fn wire(self) -> Result<u32, CUresult>;
 }
 
+/// A handle whose object belongs to a context.
+pub(crate) trait Home {
+    /// Wire id of the context.
+    ///
+    /// # Errors
+    ///
+    /// The code of its kind, when it is no handle.
+    fn home(self) -> Result<u32, CUresult>;
+}
+
+/// As [`Home::home`]; what generated bodies call.
+pub(crate) fn home<H: Home>(handle: H) -> Result<u32, CUresult> {
+    handle.home()
+}
+
 /// As [`Wire::wire`]; what generated bodies call.
 pub(crate) fn wire<H: Wire>(handle: H) -> Result<u32, CUresult> {
     handle.wire()

@@ -26,7 +26,7 @@ use crate::code::records::{FUNCTIONS, KERNELS, LIBRARIES, MODULES};
 use crate::context::device::{self, DRIVER_VERSION, Device};
 use crate::context::green::DESCRIPTIONS;
 use crate::context::record::{self, Context};
-use crate::ffi::export_table;
+use crate::ffi::{export_table, objects};
 use crate::memory::pinned::{self, Pinned};
 use crate::memory::pool::POOLS;
 use crate::memory::virtual_memory::ALLOCATIONS;
@@ -186,6 +186,7 @@ fn visible_devices(
 
 /// Makes room for the records of all kinds but contexts.
 fn reserve_tables() -> io::Result<()> {
+    objects::reserve(HANDLES)?;
     STREAMS.reserve(HANDLES)?;
     EVENTS.reserve(HANDLES)?;
     MODULES.reserve(HANDLES)?;

@@ -7,21 +7,18 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{
-    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray, CUarray_format, CUdevice,
-    CUmipmappedArray, CUresult, CUsurfObject, CUtexObject,
+    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray, CUmipmappedArray, CUresult, CUsurfObject,
+    CUtexObject,
 };
 use katydid_driver_rules::caller::read;
 use katydid_driver_rules::texture::resource_kind::{ARRAY, LINEAR, MIPMAP, PITCHED};
-use katydid_wire::message::{
-    kdLinearTextureWidth, kdSurfaceCreate, kdSurfaceDestroy, kdTextureCreate, kdTextureDestroy,
-};
+use katydid_wire::message::{cuSurfObjectDestroy, cuTexObjectDestroy, kdSurfaceCreate, kdTextureCreate};
 use katydid_wire::texture::TextureArguments;
 
 use crate::context::request::{call, enqueue};
-use crate::context::{device, stack};
+use crate::context::stack;
 use crate::ffi::arguments::out;
 use crate::ffi::handle::object;
-use crate::process::session::shim;
 
 /// What an object was made from; a surface has only the first.
 #[derive(Clone, Copy)]
@@ -124,7 +121,7 @@ pub(crate) fn destroy(texture: CUtexObject) -> Result<(), CUresult> {
     let context = stack::wire()?;
     // Forgotten first: the driver may give the number to the next object.
     OBJECTS.lock().remove(&(context, texture));
-    enqueue(&kdTextureDestroy { texture })
+    enqueue(&cuTexObjectDestroy { texObject: texture })
 }
 
 /// # Safety
@@ -184,7 +181,7 @@ pub(crate) unsafe fn create_surface(
 pub(crate) fn destroy_surface(surface: CUsurfObject) -> Result<(), CUresult> {
     let context = stack::wire()?;
     OBJECTS.lock().remove(&(context, surface));
-    enqueue(&kdSurfaceDestroy { surface })
+    enqueue(&cuSurfObjectDestroy { surfObject: surface })
 }
 
 /// # Safety
@@ -193,23 +190,6 @@ pub(crate) fn destroy_surface(surface: CUsurfObject) -> Result<(), CUresult> {
 pub(crate) unsafe fn surface_resource(target: *mut CUDA_RESOURCE_DESC, surface: CUsurfObject) -> Result<(), CUresult> {
     // SAFETY: handed on.
     unsafe { self::resource(target, surface) }
-}
-
-/// # Safety
-///
-/// As [`create`].
-pub(crate) unsafe fn linear_max_width(
-    target: *mut usize,
-    format: CUarray_format,
-    channels: u32,
-    device: CUdevice,
-) -> Result<(), CUresult> {
-    // SAFETY: handed on.
-    let target = unsafe { out(target) }?;
-    let device = device::device(device)?.position as i32;
-    let reply = shim()?.session.call(0, &kdLinearTextureWidth { format, channels, device })?;
-    target.write(reply.width as usize);
-    Ok(())
 }
 
 #[cfg(test)]

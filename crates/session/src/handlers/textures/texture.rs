@@ -5,15 +5,12 @@
 
 use katydid_cuda_sys::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUresult};
 use katydid_wire::frame::FrameHead;
-use katydid_wire::message::{
-    kdLinearTextureWidth, kdLinearTextureWidthReply, kdSurfaceCreate, kdSurfaceCreateReply, kdSurfaceDestroy,
-    kdTextureCreate, kdTextureCreateReply, kdTextureDestroy,
-};
+use katydid_wire::message::{kdSurfaceCreate, kdSurfaceCreateReply, kdTextureCreate, kdTextureCreateReply};
 use katydid_wire::texture::TextureArguments;
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
-use crate::handlers::{Called, Enqueued, done};
+use crate::handlers::{Called, done};
 use crate::objects::arrays::ArrayObject;
 use crate::state::Session;
 
@@ -102,12 +99,6 @@ pub(crate) fn kdTextureCreate(
     done(kdTextureCreateReply { texture })
 }
 
-/// Ends a texture object.
-pub(crate) fn kdTextureDestroy(session: &mut Session, _head: &FrameHead, message: kdTextureDestroy) -> Enqueued {
-    // SAFETY: takes a number.
-    Ok(unsafe { session.driver().cuTexObjectDestroy(message.texture) })
-}
-
 /// Makes a surface object of an array.
 pub(crate) fn kdSurfaceCreate(
     session: &mut Session,
@@ -121,23 +112,4 @@ pub(crate) fn kdSurfaceCreate(
     // SAFETY: descriptor and output outlive the call; the array is the session's.
     let surface = ask(|out| unsafe { driver.cuSurfObjectCreate(out, &raw const resource) })?;
     done(kdSurfaceCreateReply { surface })
-}
-
-/// Ends a surface object.
-pub(crate) fn kdSurfaceDestroy(session: &mut Session, _head: &FrameHead, message: kdSurfaceDestroy) -> Enqueued {
-    // SAFETY: takes a number.
-    Ok(unsafe { session.driver().cuSurfObjectDestroy(message.surface) })
-}
-
-/// How many texels linear memory may have.
-pub(crate) fn kdLinearTextureWidth(
-    session: &mut Session,
-    _head: &FrameHead,
-    message: kdLinearTextureWidth,
-) -> Called<kdLinearTextureWidthReply> {
-    let kdLinearTextureWidth { format, channels, device } = message;
-    let driver = session.driver();
-    // SAFETY: the output is a local's.
-    let width = ask(|out| unsafe { driver.cuDeviceGetTexture1DLinearMaxWidth(out, format, channels, device) })?;
-    done(kdLinearTextureWidthReply { width: width as u64 })
 }

@@ -1,0 +1,158 @@
+//! Objects of the types that have an `object` line in `spec/cuda.api`: minted here, made and ended by the worker.
+//!
+//! Nothing is known of one but its context, with which it ends.
+#![allow(dead_code, reason = "generated symbols call this, as many as there are such types")]
+
+use std::io;
+use std::sync::Arc;
+
+use katydid_client::slab::Slot;
+use katydid_cuda_sys::CUresult;
+
+use crate::context::record::Context;
+use crate::context::stack;
+use crate::ffi::handle::{Handle, Table};
+
+/// What is kept of an object.
+pub(crate) struct Object {
+    slot: Slot,
+    context: Arc<Context>,
+}
+
+impl Object {
+    /// The number that messages carry.
+    fn wire(&self) -> u32 {
+        self.slot.index + 1
+    }
+}
+
+/// A type of handles whose objects are kept here.
+pub(crate) trait ObjectHandle: Handle<Object = Object> {
+    /// The handle of an address.
+    fn from_address(address: usize) -> Self;
+}
+
+macro_rules! objects {
+    ($($ty:ident)*) => {
+        $(
+            impl Handle for katydid_cuda_sys::$ty {
+                type Object = Object;
+
+                fn table() -> &'static Table<Object> {
+                    static OBJECTS: Table<Object> = Table::new();
+                    &OBJECTS
+                }
+
+                fn value(self) -> usize {
+                    self.0.addr()
+                }
+            }
+
+            impl crate::ffi::handle::Wire for katydid_cuda_sys::$ty {
+                fn wire(self) -> Result<u32, CUresult> {
+                    crate::ffi::handle::object(self).map(|it| it.wire())
+                }
+            }
+
+            impl crate::ffi::handle::Home for katydid_cuda_sys::$ty {
+                fn home(self) -> Result<u32, CUresult> {
+                    crate::ffi::handle::object(self).map(|it| it.context.wire())
+                }
+            }
+
+            impl ObjectHandle for katydid_cuda_sys::$ty {
+                fn from_address(address: usize) -> Self {
+                    Self(crate::ffi::arguments::handle(address))
+                }
+            }
+        )*
+
+        /// The tables of all types.
+        fn tables() -> Vec<&'static Table<Object>> {
+            vec![$(<katydid_cuda_sys::$ty as Handle>::table()),*]
+        }
+    };
+}
+
+katydid_cuda_sys::for_each_object!(objects);
+
+/// Makes room for so many objects of each type.
+///
+/// # Errors
+///
+/// When there is no address space left.
+pub(crate) fn reserve(capacity: u32) -> io::Result<()> {
+    tables().iter().try_for_each(|table| table.reserve(capacity))
+}
+
+/// Forgets the objects of a context that ends.
+///
+/// # Errors
+///
+/// `ERROR_NOT_INITIALIZED` before `cuInit`.
+pub(crate) fn forget(context: &Context) -> Result<(), CUresult> {
+    for table in tables() {
+        let objects = table.get()?;
+        for object in objects.live().iter().filter(|object| object.context.slot == context.slot) {
+            objects.remove(object.slot.handle);
+        }
+    }
+    Ok(())
+}
+
+/// Mints an object in the current context, which `send` has the worker make under the id that it is given.
+///
+/// # Errors
+///
+/// What `send` says; `ERROR_OUT_OF_MEMORY` where there is no room, and the codes for a context that is not there.
+pub(crate) fn make<H: ObjectHandle, R>(send: impl FnOnce(u32) -> Result<R, CUresult>) -> Result<(H, R), CUresult> {
+    let (context, mut reply) = (stack::active()?.owner(), None);
+    let made = H::table().get()?.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+        let object = Object { slot, context };
+        reply = Some(send(object.wire())?);
+        Ok(object)
+    })?;
+    Ok((H::from_address(made.slot.handle), reply.ok_or(CUresult::ERROR_UNKNOWN)?))
+}
+
+/// Ends a handle: the context in which to tell the worker, and the id of the object.
+///
+/// # Errors
+///
+/// The code of its kind, when it is no handle.
+pub(crate) fn end<H: ObjectHandle>(handle: H) -> Result<(u32, u32), CUresult> {
+    let object = H::table().get()?.remove(handle.value()).ok_or(H::WRONG)?;
+    Ok((object.context.wire(), object.wire()))
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_cuda_sys::CUexternalMemory;
+
+    use super::*;
+    use crate::ffi::handle::{home, wire};
+
+    // A type that nothing else here has objects of.
+    objects!(CUexternalMemory);
+
+    #[test]
+    fn an_object_has_an_id_and_a_context_until_it_ends() {
+        let [table] = tables()[..] else { panic!("one type") };
+        table.reserve(16).unwrap();
+        let context = Arc::new(Context::primary(Slot { handle: 0x1000, index: 3 }, 0, 0));
+        let made = table.get().unwrap().insert(|slot| Object { slot, context }).unwrap();
+        let handle = CUexternalMemory::from_address(made.slot.handle);
+        assert_eq!((wire(handle), home(handle)), (Ok(made.wire()), Ok(4)));
+        assert_eq!(end(handle), Ok((4, made.wire())));
+        assert_eq!(
+            (end(handle), wire(handle)),
+            (Err(CUresult::ERROR_INVALID_HANDLE), Err(CUresult::ERROR_INVALID_HANDLE))
+        );
+    }
+
+    #[test]
+    fn an_object_is_made_in_a_context_only() {
+        let made = make::<CUexternalMemory, ()>(|_| panic!("nothing may be sent"));
+        assert_eq!(made.err(), Some(CUresult::ERROR_INVALID_CONTEXT));
+    }
+}
