@@ -1,36 +1,78 @@
-//! The walk-through of `docs/how-to/add-a-function.md`: its change applies to this tree, and what it makes compiles.
+//! The walk-through of `docs/how-to/add-a-function.md`: its changes apply to this tree, what they make compiles, and the
+//! page says truly how many files each takes.
 //!
-//! The change is applied to a copy below cargo's target folder. The copy shares that folder's dependencies.
+//! The changes are applied to a copy below cargo's target folder, all of them, and compiled once. The copy shares that
+//! folder's dependencies.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
-use crate::output::step;
+use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
 
-/// The change, as `git diff` writes it.
-const CHANGE: &str = "docs/how-to/add-a-function.diff";
-/// What the change touches.
+/// The page, whose table has a row for each change.
+const PAGE: &str = "docs/how-to/add-a-function.md";
+/// Where the changes are, each as `git diff` writes it. No two touch the same lines.
+const CHANGES: &str = "docs/how-to/add-a-function";
+/// What the changes are, by the names of their files.
+const NAMES: [&str; 5] = ["local", "call", "structure", "attribute", "handle"];
+/// A new line there makes `cargo xtask bless` write another coverage page, which no change carries.
+const SPEC: &str = "spec/cuda.api";
+/// What the changes touch.
 const CRATES: [&str; 6] = ["-p", "katydid-shim-cuda", "-p", "katydid-session", "-p", "katydid-softcuda"];
 
-/// Applies the change to a copy of the tree, and compiles that.
+/// Counts the files of each change, applies them to a copy of the tree, and compiles that.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
-    step("walk-through: the change of docs/how-to/add-a-function.md compiles");
+    step("walk-through: the changes of docs/how-to/add-a-function.md compile");
+    let page = fs::read_to_string(tree.root.join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
+    for name in NAMES {
+        let path = change(name);
+        let diff = fs::read_to_string(tree.root.join(&path)).with_context(|| format!("cannot read {path}"))?;
+        let count = files(&diff);
+        line(&format!("{name}: {count} files"));
+        match said(&page, name) {
+            Some(said) if said == count => {}
+            Some(said) => bail!("{PAGE} says {said} files of {path}, which takes {count}"),
+            None => bail!("{PAGE} has no row that links {path} and ends with its files"),
+        }
+    }
     let copy = tree.target.join("walkthrough");
     copy_sources(&tree.root, &copy)?;
-    let change = tree.root.join(CHANGE);
-    let mut apply = Command::new("git");
-    // Without this git would take the copy for a part of the repository around it.
-    apply.arg("apply").arg(&change).current_dir(&copy).env("GIT_CEILING_DIRECTORIES", &tree.target);
-    let stale = || format!("{CHANGE} does not fit this tree: make the change anew, and write `git diff` there");
-    shell::read(&mut apply).with_context(stale)?;
+    NAMES.iter().try_for_each(|name| apply(tree, &copy, &change(name)))?;
     let mut check = shell::cargo(&copy, &["check", "--quiet"]);
     check.args(CRATES).env("CARGO_TARGET_DIR", &tree.target);
-    shell::read(&mut check).map(drop).with_context(|| format!("the tree with {CHANGE} does not compile"))
+    shell::read(&mut check)
+        .map(drop)
+        .with_context(|| format!("the tree with the changes of {CHANGES} does not compile"))
+}
+
+fn change(name: &str) -> String {
+    format!("{CHANGES}/{name}.diff")
+}
+
+fn apply(tree: &Tree, copy: &Path, change: &str) -> Result<()> {
+    let mut apply = Command::new("git");
+    // Without this git would take the copy for a part of the repository around it.
+    apply.arg("apply").arg(tree.root.join(change)).current_dir(copy).env("GIT_CEILING_DIRECTORIES", &tree.target);
+    let stale = || format!("{change} does not fit this tree: make the change anew, and write `git diff` there");
+    shell::read(&mut apply).map(drop).with_context(stale)
+}
+
+/// How many files a change touches, with those that `cargo xtask bless` writes for it.
+fn files(diff: &str) -> usize {
+    let touched = diff.lines().filter_map(|line| line.strip_prefix("diff --git a/"));
+    touched.map(|paths| 1 + usize::from(paths.starts_with(SPEC))).sum()
+}
+
+/// How many files the page says of a change: the second cell of the row that links it.
+fn said(page: &str, name: &str) -> Option<usize> {
+    let link = format!("(add-a-function/{name}.diff)");
+    let row = page.lines().find(|line| line.starts_with('|') && line.contains(&link))?;
+    row.trim_matches('|').split('|').nth(1)?.trim().parse().ok()
 }
 
 /// Every file that git keeps or would keep, in a folder of its own.
@@ -51,4 +93,22 @@ fn copy_sources(root: &Path, copy: &Path) -> Result<()> {
         fs::copy(&from, &to).with_context(|| format!("cannot copy {name}"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_takes_its_files_and_the_page_that_follows_from_the_spec() {
+        let diff = "diff --git a/spec/cuda.api b/spec/cuda.api\n--- a/spec/cuda.api\n+cuFoo () call none 13.0\n\
+                    diff --git a/tests/apps/foo.cpp b/tests/apps/foo.cpp\n";
+        assert_eq!((files(diff), files("")), (3, 0));
+    }
+
+    #[test]
+    fn the_page_says_how_many() {
+        let page = "| example | files | before |\n| [a call](add-a-function/call.diff) | 5 | 13 |\n";
+        assert_eq!((said(page, "call"), said(page, "handle")), (Some(5), None));
+    }
 }
