@@ -1,15 +1,18 @@
 //! The static part of the tests: nothing of it runs a program of ours.
 
 mod changelog;
+mod command_tree;
 pub(crate) mod coverage;
 pub(crate) mod deny;
 mod evidence;
 pub(crate) mod layers;
 mod modules;
+mod outside;
 pub(crate) mod pages;
 mod prose;
 mod sentences;
 pub(crate) mod style;
+mod symbols;
 pub(crate) mod walkthrough;
 mod words;
 use std::process::Command;

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 /// The page, from the root.
-const PAGE: &str = "CHANGELOG.md";
+pub(crate) const PAGE: &str = "CHANGELOG.md";
 /// What a section of a release may be called.
 const SECTIONS: [&str; 6] = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"];
 /// Lines of an entry.

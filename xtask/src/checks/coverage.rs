@@ -22,7 +22,7 @@ use crate::tree::Tree;
 use crate::{apps, dist, jobs};
 
 /// Longer than any program takes, traced and on a busy machine.
-const LIMIT: Duration = Duration::from_secs(180);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(180);
 /// Programs at a time: most wait more than they compute.
 const AT_A_TIME: usize = 4;
 /// Wants several devices, as many as softcuda then shows.
@@ -93,7 +93,7 @@ fn calls(places: &Places, app: &App) -> Result<Vec<Called>> {
     if app.name == OF_SEVERAL {
         command.env(DEVICES.0, DEVICES.1);
     }
-    let outcome = program::run(command.arg(places.program(&app.name, *variant)), LIMIT)?;
+    let outcome = program::run(command.arg(places.program(&app.name, *variant)), PROGRAM_TIMEOUT)?;
     let trace = std::fs::read_to_string(file.path()).context("cannot read the trace")?;
     traced(&trace).with_context(|| format!("no trace: {}", outcome.errors()))
 }

@@ -1,6 +1,6 @@
-//! Checks what people read: links and paths resolve, and the pages for users have short sentences.
+//! Checks what people read: links, paths and symbols resolve, and the pages for users have short sentences.
 //!
-//! Links, and paths and variables in backticks, are checked on every page. [`sentences`] counts the words of sentences.
+//! Links, and paths, variables and symbols in backticks ([`symbols`]), are checked on every page. [`sentences`] counts the words of sentences.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use crate::checks::changelog;
 use crate::checks::evidence::{self, Evidence};
 use crate::checks::prose::prose_lines;
 use crate::checks::sentences;
+use crate::checks::symbols::{self, Symbols};
 use crate::output::step;
 use crate::tree::Tree;
 
@@ -42,17 +43,21 @@ pub(crate) fn write(tree: &Tree) -> Result<()> {
 
 /// Prints the figures, and fails where a page breaks a limit or names what is not there.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
-    step("pages: links, paths, lengths of sentences");
+    step("pages: links, paths, symbols, lengths of sentences");
     let pages = read(&tree.root)?;
     let list = tree.root.join(VARIABLES);
     let list = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
     let mut faults: Vec<String> = Vec::new();
     let evidence = Evidence::read(&tree.root)?;
+    let symbols = Symbols::read(&tree.root)?;
     for page in &pages {
         faults.extend(outdated(page, &evidence));
         faults.extend(broken(&tree.root, page, &pages));
         faults.extend(unknown(page, &list));
+        faults.extend(lost_symbols(page, &symbols));
     }
+    let all_spans = pages.iter().flat_map(|page| prose_lines(&page.text)).flat_map(|(_, text)| spans(text));
+    faults.extend(symbols::unused(all_spans));
     faults.extend(unlisted(&pages));
     faults.extend(changelog::faults(&tree.root)?);
     let texts = pages.iter().map(|page| (page.path.as_path(), page.text.as_str()));
@@ -121,6 +126,17 @@ fn unknown(page: &Page, list: &str) -> Vec<String> {
         faults.extend(lost.map(|word| format!("{}:{number}: there is no variable {word}", page.path.display())));
     }
     faults
+}
+
+/// Symbols that a page names and that exist nowhere. The changelog tells the past, so it may name what is gone.
+fn lost_symbols(page: &Page, symbols: &Symbols) -> Vec<String> {
+    if page.path == Path::new(changelog::PAGE) {
+        return Vec::new();
+    }
+    let spans =
+        prose_lines(&page.text).flat_map(|(number, text)| spans(text).into_iter().map(move |span| (number, span)));
+    let lost = spans.flat_map(|(number, span)| symbols.faults(span).into_iter().map(move |fault| (number, fault)));
+    lost.map(|(number, fault)| format!("{}:{number}: {fault}", page.path.display())).collect()
 }
 
 /// A page whose tables are not what the data give.

@@ -13,9 +13,9 @@ use crate::shell;
 use crate::tree::Tree;
 
 /// Words of a sentence: the median, nineteen of twenty, and all.
-const MEDIAN: usize = 16;
-const NEARLY_ALL: usize = 30;
-const LIMIT: usize = 45;
+const MAX_MEDIAN_WORDS: usize = 16;
+const MAX_P95_WORDS: usize = 30;
+const MAX_WORDS: usize = 45;
 /// What a span of code becomes where words are counted.
 const SPAN: &str = "code";
 
@@ -80,9 +80,9 @@ fn measured(path: &Path, text: &str) -> (Vec<usize>, Vec<String>) {
             if is_prose && count > 0 {
                 lengths.push(count);
             }
-            if count > LIMIT {
+            if count > MAX_WORDS {
                 let begin: String = sentence.chars().take(50).collect();
-                faults.push(format!("{}:{number}: {count} words, the limit is {LIMIT}: {begin}…", path.display()));
+                faults.push(format!("{}:{number}: {count} words, the limit is {MAX_WORDS}: {begin}…", path.display()));
             }
         }
     }
@@ -145,7 +145,7 @@ fn words(sentence: &str) -> usize {
 /// What is wrong with all sentences of pages together.
 fn judged(what: &str, lengths: &mut [usize]) -> Vec<String> {
     let (median, nearly_all) = report(what, lengths);
-    over(what, &[("the median", median, MEDIAN), ("the 95th percentile", nearly_all, NEARLY_ALL)])
+    over(what, &[("the median", median, MAX_MEDIAN_WORDS), ("the 95th percentile", nearly_all, MAX_P95_WORDS)])
 }
 
 /// Prints the figures; gives the median and the 95th percentile.
@@ -153,7 +153,7 @@ fn report(what: &str, lengths: &mut [usize]) -> (usize, usize) {
     lengths.sort_unstable();
     let at = |percent: usize| lengths.get(lengths.len() * percent / 100).copied().unwrap_or(0);
     let (median, nearly_all, longest) = (at(50), at(95), lengths.last().copied().unwrap_or(0));
-    let limits = format!("limits: {MEDIAN}, {NEARLY_ALL}, {LIMIT}");
+    let limits = format!("limits: {MAX_MEDIAN_WORDS}, {MAX_P95_WORDS}, {MAX_WORDS}");
     line(&format!(
         "    {} sentences of {what}, words: median {median}, 95th percentile {nearly_all}, longest {longest} ({limits})",
         lengths.len(),
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_sentence_beyond_the_limit_is_named_in_prose_and_tables() {
-        let long = "word ".repeat(LIMIT + 1);
+        let long = "word ".repeat(MAX_WORDS + 1);
         assert_eq!(measured(Path::new("a.md"), &format!("{long}.\n\n| a | {long} |\n")).1.len(), 2);
         assert!(measured(Path::new("a.md"), "Short. Too.").1.is_empty());
     }
