@@ -10,3 +10,4 @@ mod cudart;
 mod devices;
 mod hot_calls;
 mod usage;
+mod users;
