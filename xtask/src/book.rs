@@ -1,21 +1,145 @@
 //! The documentation as a book, where mdbook is installed: `docs/SUMMARY.md` has the order of its pages.
+//!
+//! Pages under `docs` link to pages of the root. mdbook takes one folder, so the book is built from a copy that has both, and
+//! every link of the result is followed.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
+use crate::checks::pages::plain;
 use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
 
-/// Builds it into `target/book`.
+/// Pages of the root that are chapters too, and their titles there.
+const ROOT_PAGES: [(&str, &str); 5] = [
+    ("ARCHITECTURE.md", "Architecture in short"),
+    ("SECURITY.md", "Security in full"),
+    ("SPECIFICATION.md", "Promises as numbers"),
+    ("CONTRIBUTING.md", "Contributing"),
+    ("CHANGELOG.md", "Changelog"),
+];
+
+/// Builds it into `target/book`, and follows its links.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     if !shell::works("mdbook", &["--version"]) {
         bail!("mdbook is not installed: `cargo install mdbook` installs it; docs/SUMMARY.md lists the same pages");
     }
     step("building the book");
-    let place = tree.target.join("book");
-    shell::run(Command::new("mdbook").arg("build").arg(&tree.root).arg("--dest-dir").arg(&place))?;
+    let (source, place) = (tree.target.join("book-source"), tree.target.join("book"));
+    lay_out(&tree.root, &source)?;
+    let mut command = Command::new("mdbook");
+    let output =
+        command.arg("build").arg(&source).arg("--dest-dir").arg(&place).output().context("cannot start mdbook")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() || said.contains("WARN") || said.contains("ERROR") {
+        bail!("mdbook ended with {}:\n{said}", output.status);
+    }
+    let lost = lost_links(&place)?;
+    if !lost.is_empty() {
+        bail!("links of the book that lead nowhere:\n{}", lost.join("\n"));
+    }
     line(&format!("{} is its first page", place.join("index.html").display()));
     Ok(())
+}
+
+/// Makes the folder that mdbook reads.
+fn lay_out(root: &Path, source: &Path) -> Result<()> {
+    let _ = fs::remove_dir_all(source);
+    copy(&root.join("docs"), &source.join("docs"))?;
+    for (page, _) in ROOT_PAGES {
+        fs::copy(root.join(page), source.join(page)).with_context(|| format!("cannot copy {page}"))?;
+    }
+    let read = |path: &str| fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"));
+    fs::remove_file(source.join("docs/SUMMARY.md"))?;
+    fs::write(source.join("SUMMARY.md"), summary(&read("docs/SUMMARY.md")?))?;
+    fs::write(source.join("book.toml"), read("book.toml")?.replace("src = \"docs\"", "src = \".\""))?;
+    Ok(())
+}
+
+/// The list of chapters as seen from the root, with the pages of the root behind it.
+fn summary(docs: &str) -> String {
+    let pages: String = ROOT_PAGES.map(|(page, title)| format!("- [{title}]({page})\n")).concat();
+    format!("{}\n# The project\n\n{pages}", docs.replace("](", "](docs/"))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}
+
+/// Links between the pages below `place` whose file or heading is not there.
+fn lost_links(place: &Path) -> Result<Vec<String>> {
+    let mut pages = BTreeMap::new();
+    read_pages(place, &mut pages)?;
+    let names: BTreeMap<&PathBuf, BTreeSet<&str>> =
+        pages.iter().map(|(path, text)| (path, values(text, "id=\"").collect())).collect();
+    let mut lost = Vec::new();
+    for (path, text) in &pages {
+        let folder = path.parent().unwrap_or(place);
+        for link in values(text, "href=\"").filter(|link| !link.contains(':') && !link.is_empty()) {
+            let (file, name) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { path.clone() } else { plain(&folder.join(file)) };
+            let has_name = || names.get(&target).is_none_or(|names| name.is_empty() || names.contains(name));
+            if !target.exists() || !has_name() {
+                lost.push(format!("{}: {link}", path.strip_prefix(place).unwrap_or(path).display()));
+            }
+        }
+    }
+    lost.dedup();
+    Ok(lost)
+}
+
+fn read_pages(folder: &Path, pages: &mut BTreeMap<PathBuf, String>) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            read_pages(&path, pages)?;
+        } else if path.extension().is_some_and(|extension| extension == "html") {
+            let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            pages.insert(path, text);
+        }
+    }
+    Ok(())
+}
+
+/// The values of an attribute, which `start` begins.
+fn values<'a>(text: &'a str, start: &'a str) -> impl Iterator<Item = &'a str> {
+    text.split(start).skip(1).filter_map(|rest| rest.split('"').next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_chapters_has_the_pages_of_the_root() {
+        let list = summary("# Summary\n\n[K](introduction.md)\n\n- [A](how-to/a.md)\n");
+        assert!(list.starts_with("# Summary\n\n[K](docs/introduction.md)\n\n- [A](docs/how-to/a.md)\n\n# The project"));
+        assert!(list.ends_with("- [Changelog](CHANGELOG.md)\n"), "{list}");
+    }
+
+    #[test]
+    fn a_link_without_its_file_or_heading_is_found() {
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir(place.path().join("a")).unwrap();
+        fs::write(place.path().join("a/b.html"), "<h2 id=\"here\">").unwrap();
+        let text =
+            "href=\"a/b.html\" href=\"a/b.html#here\" href=\"https://x.y/z\" href=\"a/b.html#gone\" href=\"../c.html\"";
+        fs::write(place.path().join("d.html"), text).unwrap();
+        assert_eq!(lost_links(place.path()).unwrap(), ["d.html: a/b.html#gone", "d.html: ../c.html"]);
+    }
 }

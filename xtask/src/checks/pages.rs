@@ -172,7 +172,7 @@ fn is_path(span: &str) -> bool {
 }
 
 /// A path without `.` and `..`.
-fn plain(path: &Path) -> PathBuf {
+pub(crate) fn plain(path: &Path) -> PathBuf {
     path.iter().fold(PathBuf::new(), |mut plain, part| {
         if part == ".." {
             plain.pop();
