@@ -15,7 +15,6 @@ pub(crate) const WORDS: &[(&str, &str)] = &[
     ("CUDA_ERROR_MPS_RPC_FAILURE", "cuda.h"),
     ("CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH", "cuda.h"),
     ("CU_JIT_THREADS_PER_BLOCK", "cuda.h"),
-    ("CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN", "cuda.h"),
     ("len_control", "libFuzzer"),
     ("max_total_time", "libFuzzer"),
     ("CAP_NET_ADMIN", "Linux"),
