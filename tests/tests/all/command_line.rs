@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -326,6 +328,51 @@ fn ps_lists_private_servers_and_all_jobs() -> Result<()> {
         job.finish(WAIT_TIMEOUT)?;
     }
     until("what has ended is not listed", || ps(&[]).is_ok_and(|outcome| !outcome.text().contains("listed")))?;
+    Ok(())
+}
+
+/// Their folders lie where root does not look by itself.
+#[test]
+fn ps_of_root_lists_jobs_of_other_users_and_another_user_its_own() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let (places, home) = (Places::of_this_test()?, tempfile::Builder::new().prefix("kd").tempdir()?);
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o711))?;
+    let users = [(64_990, "one"), (64_991, "other")];
+    let as_user = |user: u32, name: &str, arguments: &[&str]| -> Result<Command> {
+        let runtime = home.path().join(name);
+        if !runtime.exists() {
+            fs::create_dir(&runtime)?;
+            chown(&runtime, Some(user), Some(user))?;
+            fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700))?;
+        }
+        let mut command = katydid(&places, arguments);
+        command.uid(user).gid(user).env("XDG_RUNTIME_DIR", &runtime).env("HOME", &runtime).env("TMPDIR", &runtime);
+        Ok(command)
+    };
+    let mut jobs = Vec::new();
+    for (user, name) in users {
+        let mut command = as_user(user, name, &["run", "--driver", "soft", "--name", name, "--", &fixture()?, "idle"])?;
+        let mut running = Running::start(&mut command, Stdio::piped())?;
+        running.wait_for("ready", WAIT_TIMEOUT)?;
+        jobs.push(running);
+    }
+    let listed = |command: &mut Command| -> Result<Vec<(String, u64)>> {
+        let found = document(&program::run(command, WAIT_TIMEOUT)?)?;
+        let jobs = found["jobs"].as_array().with_context(|| format!("{found}"))?;
+        Ok(jobs.iter().filter_map(|job| Some((job["name"].as_str()?.to_owned(), job["user"].as_u64()?))).collect())
+    };
+    let of_root = listed(&mut katydid(&places, &["ps", "--json"]))?;
+    for (user, name) in users {
+        ensure!(of_root.contains(&(name.to_owned(), user.into())), "{name} is not in {of_root:?}");
+        let own = listed(&mut as_user(user, name, &["ps", "--json"])?)?;
+        ensure!(own == [(name.to_owned(), user.into())], "{name} sees {own:?}");
+    }
+    jobs.iter_mut().for_each(Running::close_input);
+    for job in jobs {
+        job.finish(WAIT_TIMEOUT)?;
+    }
     Ok(())
 }
 

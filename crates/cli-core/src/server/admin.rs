@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::server::address::admin_path;
 
 /// How long an answer may take, on a busy machine too.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same where there may be many to ask.
 pub const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Largest answer that is read; the table of sessions stays far below.

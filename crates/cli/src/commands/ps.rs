@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use katydid_daemon::{ServerView, SessionView, SessionsView};
@@ -23,11 +24,13 @@ use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome, say};
 use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::server::address::{admin_path, resolve};
-use katydid_cli_core::server::admin::{self, AdminError, SHORT_TIMEOUT};
+use katydid_cli_core::server::admin::{self, ANSWER_TIMEOUT, AdminError, SHORT_TIMEOUT};
 use katydid_cli_core::server::private_server::PrivateServer;
 
 /// Longest name shown in the table; JSON has all of it.
 const NAME_WIDTH: usize = 32;
+/// Servers and jobs that are asked at a time.
+const AT_ONCE: usize = 64;
 /// Longest command line of a job.
 const COMMAND_WIDTH: usize = 60;
 
@@ -104,10 +107,12 @@ fn named(flags: &PsFlags) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(admin::of_address(&address)))
 }
 
-/// A server and its sessions.
+/// A server and its sessions. Another user's may be made not to answer.
 fn of_server(admin: &Path) -> Result<View, AdminError> {
-    let server: ServerView = admin::get(admin, "/v1/server")?;
-    let sessions: SessionsView = admin::get(admin, "/v1/sessions")?;
+    let is_own = registry::is_socket_of(admin, rustix::process::geteuid().as_raw());
+    let limit = if is_own { ANSWER_TIMEOUT } else { SHORT_TIMEOUT };
+    let server: ServerView = admin::get_within(admin, "/v1/server", limit)?;
+    let sessions: SessionsView = admin::get_within(admin, "/v1/sessions", limit)?;
     let address = server.listen.first().cloned().unwrap_or_default();
     let sessions = sessions.sessions.into_iter().map(|view| SessionLine { server: address.clone(), view }).collect();
     Ok(View { servers: vec![ServerLine { admin: admin.to_owned(), view: server }], sessions, jobs: Vec::new() })
@@ -116,22 +121,31 @@ fn of_server(admin: &Path) -> Result<View, AdminError> {
 /// All servers and jobs.
 fn everything() -> View {
     let mut view = View::default();
-    for admin in registry::servers() {
-        match of_server(&admin) {
+    let servers = registry::servers();
+    for (admin, told) in servers.iter().zip(ask_each(&servers, |admin| of_server(admin))) {
+        match told {
             Ok(found) => view.add(found),
             // It may have ended since.
             Err(AdminError::Unreachable { .. }) if !admin.exists() => {}
             Err(error) => say(error),
         }
     }
-    view.jobs = registry::jobs().into_iter().map(JobLine::of).collect();
-    for admin in view.unlisted() {
-        // It may be on another machine, or its admin socket elsewhere: the job is listed in any case.
-        if let Ok(found) = of_server(&admin) {
-            view.add(found);
-        }
-    }
+    view.jobs = ask_each(&registry::jobs(), |found| JobLine::of(found.clone()));
+    // One that does not answer may be on another machine, or its admin socket elsewhere: the job is listed in any case.
+    ask_each(&view.unlisted(), |admin| of_server(admin)).into_iter().flatten().for_each(|found| view.add(found));
     view
+}
+
+/// Asks all at the same time: those that do not answer, which may be other users', hold none of the others up.
+fn ask_each<T: Sync, R: Send>(all: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let ask = &ask;
+    let asked = all.chunks(AT_ONCE).flat_map(|some| {
+        thread::scope(|scope| {
+            let threads: Vec<_> = some.iter().map(|one| scope.spawn(move || ask(one))).collect();
+            threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<R>>()
+        })
+    });
+    asked.collect()
 }
 
 impl View {
@@ -146,17 +160,21 @@ impl View {
         }
     }
 
-    /// Admin sockets beside the sockets of servers of jobs that no note names: those of another runtime folder.
+    /// Admin sockets beside the sockets of servers of jobs that no note names: those of another runtime folder, if they are of the
+    /// job's user.
     fn unlisted(&self) -> Vec<PathBuf> {
         let known = |address: &String| self.servers.iter().any(|server| server.view.listen.contains(address));
-        let addresses = self.jobs.iter().filter_map(|job| job.server.as_ref()).filter(|address| !known(address));
+        let addresses = self.jobs.iter().filter_map(|job| Some((job.user, job.server.as_ref()?)));
+        let addresses = addresses.filter(|(_, address)| !known(address));
         let admin = |address: &String| match address.parse().ok()? {
             Address::Unix(socket) => {
                 Some(PrivateServer::admin_beside(&socket).unwrap_or_else(|| admin_path(&Address::Unix(socket))))
             }
             _ => None,
         };
-        let mut admins: Vec<PathBuf> = addresses.filter_map(admin).collect();
+        let admins = addresses.filter_map(|(user, address)| Some((user, admin(address)?)));
+        let admins = admins.filter(|(user, admin)| registry::is_socket_of(admin, *user)).map(|(_, admin)| admin);
+        let mut admins: Vec<PathBuf> = admins.collect();
         admins.sort();
         admins.dedup();
         admins
@@ -336,6 +354,17 @@ mod tests {
             device_memory: Some(64 << 20),
             calls: None,
         }
+    }
+
+    #[test]
+    fn all_are_asked_at_the_same_time_and_answer_in_their_order() {
+        let all: Vec<usize> = (0..AT_ONCE + 2).collect();
+        let barriers = [AT_ONCE, 2].map(std::sync::Barrier::new);
+        let asked = ask_each(&all, |number| {
+            barriers[number / AT_ONCE].wait();
+            *number
+        });
+        assert_eq!(asked, all);
     }
 
     #[test]

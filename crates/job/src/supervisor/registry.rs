@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use katydid_scratch::private;
@@ -89,16 +89,24 @@ pub fn servers() -> Vec<PathBuf> {
     admins
 }
 
+/// Whether a socket is a user's: a note or a job of another user may name any.
+#[must_use]
+pub fn is_socket_of(socket: &Path, user: u32) -> bool {
+    fs::metadata(socket).is_ok_and(|found| found.file_type().is_socket() && found.uid() == user)
+}
+
 /// What a note says whose server lives. The folder may be another user's, who may put anything there.
 fn admin_of(note: &Path) -> Option<PathBuf> {
     let file = folder::open_file(note).ok()?;
+    let owner = file.metadata().ok()?.uid();
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         let _ = flock(&file, FlockOperation::Unlock);
         return None;
     }
     let mut text = Vec::new();
     file.take(MAX_NOTE).read_to_end(&mut text).ok()?;
-    Some(PathBuf::from(std::ffi::OsString::from_vec(text))).filter(|path| path.is_absolute())
+    let named = Some(PathBuf::from(std::ffi::OsString::from_vec(text))).filter(|path| path.is_absolute());
+    named.filter(|socket| owner == geteuid().as_raw() || is_socket_of(socket, owner))
 }
 
 /// A job that runs, and where.
@@ -172,6 +180,18 @@ fn told() -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_belongs_to_its_owner_and_a_file_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let [socket, link, file] = ["socket", "link", "file"].map(|name| folder.path().join(name));
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        fs::write(&file, "").unwrap();
+        let us = geteuid().as_raw();
+        assert!(is_socket_of(&socket, us) && is_socket_of(&link, us) && !is_socket_of(&socket, us + 1));
+        assert!(!is_socket_of(&file, us) && !is_socket_of(&folder.path().join("none"), us));
+    }
 
     #[test]
     fn a_note_is_believed_as_long_as_its_maker_holds_it() {
