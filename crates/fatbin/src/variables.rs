@@ -69,6 +69,8 @@ pub struct Variables<'a> {
     pub relocates_functions: bool,
     /// The machine code that the device runs.
     pub code: MachineCode,
+    /// Its bytes; 0 of text, which a driver has yet to compile.
+    pub code_bytes: u64,
 }
 
 /// Which machine code a device runs: functions lie elsewhere in another.
@@ -104,8 +106,8 @@ impl Variables<'_> {
     fn into_owned(self) -> Variables<'static> {
         let own =
             |it: Variable<'_>| Variable { name: Cow::Owned(it.name.into_owned()), size: it.size, place: it.place };
-        let Self { all, uses_heap, relocates_functions, code } = self;
-        Variables { all: all.into_iter().map(own).collect(), uses_heap, relocates_functions, code }
+        let Self { all, uses_heap, relocates_functions, code, code_bytes } = self;
+        Variables { all: all.into_iter().map(own).collect(), uses_heap, relocates_functions, code, code_bytes }
     }
 
     fn extend(&mut self, other: Variables<'static>) {
@@ -182,7 +184,9 @@ fn has_indirect_call(text: &str) -> bool {
 /// The variables of machine code.
 fn of_code(file: &[u8]) -> Result<Variables<'_>, ImageError> {
     let sections = sections(file)?;
-    let mut found = Variables { relocates_functions: relocates_functions(&sections), ..Variables::default() };
+    let code_bytes = sections.iter().filter(|section| is_code(section)).map(|section| section.bytes.len() as u64).sum();
+    let relocates_functions = relocates_functions(&sections);
+    let mut found = Variables { relocates_functions, code_bytes, ..Variables::default() };
     for table in sections.iter().filter(|section| section.kind == SHT_SYMTAB) {
         let names = sections.get(table.link as usize).map_or(&[][..], |section| section.bytes);
         for symbol in table.bytes.as_chunks::<SYMBOL>().0 {
@@ -214,7 +218,7 @@ fn relocates_functions(sections: &[Section<'_>]) -> bool {
 fn names_function(sections: &[Section<'_>], table: &Section<'_>, size: usize) -> bool {
     let symbols = sections.get(table.link as usize).filter(|section| section.kind == SHT_SYMTAB);
     let symbols = symbols.map_or(&[][..], |section| section.bytes.as_chunks::<SYMBOL>().0);
-    let is_code = |section: u16| sections.get(usize::from(section)).is_some_and(|it| it.name.starts_with(".text"));
+    let is_code = |section: u16| sections.get(usize::from(section)).is_some_and(is_code);
     table.bytes.chunks_exact(size).any(|relocation| {
         // Bytes 12 to 16 are the upper half of `r_info`: the number of the symbol.
         let number = relocation.get(12..).and_then(<[u8]>::first_chunk).map_or(0, |it| u32::from_le_bytes(*it));
@@ -225,6 +229,11 @@ fn names_function(sections: &[Section<'_>], table: &Section<'_>, size: usize) ->
             _ => false,
         }
     })
+}
+
+/// Sections with instructions.
+fn is_code(section: &Section<'_>) -> bool {
+    section.name.starts_with(".text")
 }
 
 /// Sections that become memory of a device; constants of a kernel alone are its parameters and literals.
@@ -333,6 +342,14 @@ mod tests {
         let header = LINKED[table..].chunks(64).position(|header| header[4..8] == symbols).unwrap();
         stripped[table + header * 64 + 4] = 1;
         assert!(of(&stripped), "relocations without symbols may be of functions");
+    }
+
+    #[test]
+    fn the_bytes_of_machine_code_are_told() {
+        let of = |bytes: &[u8], is_soft| Image::from_bytes(bytes).unwrap().variables(90, is_soft).unwrap().code_bytes;
+        // Its section `.text._Z1kPii`.
+        assert_eq!(of(CUBIN, false), 2304);
+        assert_eq!([false, true].map(|is_soft| of(TEXT.as_bytes(), is_soft)), [0; 2]);
     }
 
     #[test]

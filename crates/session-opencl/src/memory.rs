@@ -4,6 +4,7 @@ pub(crate) mod address;
 pub(crate) mod free;
 pub(crate) mod host;
 pub(crate) mod pinned;
+pub(crate) mod programs;
 pub(crate) mod staged;
 pub(crate) mod staging_pin;
 pub(crate) mod svm;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use katydid_opencl_sys::Code;
+use katydid_opencl_sys::{Code, cl_program};
 use katydid_session_core::{Api, Calls, Capture, Messages, Replies, Usage};
 use katydid_transport::LinkError;
 use katydid_wire::codec::Reply;
@@ -12,6 +12,8 @@ use katydid_wire::opencl::message::{message_layout, message_name};
 use crate::calls::callbacks::Callbacks;
 use crate::calls::pending_reads::PendingReads;
 use crate::calls::upcalls::Upcalls;
+use crate::memory::programs::ProgramMemory;
+use crate::objects::object::Object;
 use crate::objects::table::Objects;
 
 /// Shared by all threads of a session.
@@ -22,6 +24,8 @@ pub struct Shared {
     pub(crate) upcalls: Upcalls,
     /// Data that was read and not fetched yet.
     pub(crate) pending_reads: PendingReads,
+    /// What built programs hold.
+    pub(crate) programs: ProgramMemory,
     /// What the session uses.
     pub(crate) usage: Arc<Usage>,
     /// Callbacks of events that have not come.
@@ -71,11 +75,27 @@ impl Api for OpenCl {
 }
 
 impl Shared {
+    /// Counts the memory of a program as it is now.
+    ///
+    /// # Errors
+    ///
+    /// `CL_OUT_OF_RESOURCES`: that is more than is allowed.
+    pub(crate) fn count_program(&self, id: u32, program: &Object<cl_program>) -> Result<(), Code> {
+        let is_allowed = self.programs.count(id, program, &self.objects, &self.usage);
+        if is_allowed { Ok(()) } else { Err(Code::OUT_OF_RESOURCES) }
+    }
+
+    /// A program is gone.
+    pub(crate) fn forget_program(&self, id: u32) {
+        self.programs.forget(id, &self.usage);
+    }
+
     pub(crate) fn new(usage: Arc<Usage>, capture: Capture) -> Self {
         Self {
             objects: Objects::default(),
             upcalls: Upcalls::default(),
             pending_reads: PendingReads::default(),
+            programs: ProgramMemory::default(),
             usage,
             callbacks: Callbacks::default(),
             calls: Calls::default(),

@@ -40,6 +40,7 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
         }
         of::QUEUE => session.let_queue_end(message.object, &object),
         of::MEMORY => session.let_memory_end(message.object),
+        of::PROGRAM => session.shared.forget_program(message.object),
         of::EVENT => drop(session.event_times.remove(&message.object)),
         _ => {}
     }

@@ -220,7 +220,7 @@ pub(crate) fn kdclBuild(
         session.journal.attach(&bytes);
     }
     let outcome = session.journal.attach_build(&build.header_ids);
-    let token = message.token;
+    let (token, id) = (message.token, message.program);
     let mut held = session.shared.objects.hold_all::<cl_program>(&build.header_ids)?;
     held.push(session.shared.objects.hold::<cl_program>(message.program)?);
     Ok(Box::new(move |shared| {
@@ -229,15 +229,19 @@ pub(crate) fn kdclBuild(
         let told = end.as_ref().is_none_or(BuildEnd::has_come);
         if token == 0 || told || code != Code::SUCCESS {
             outcome.store(code.0, Ordering::Release);
+            let counted = if code == Code::SUCCESS { shared.count_program(id, &program) } else { Ok(()) };
             drop(held);
             if token == 0 {
                 code.ok()?;
             }
+            counted?;
             return Ok(message::kdclBuildReply { code: code.0, told: told.into() });
         }
         let task: Task = ManuallyDrop::new(Box::new(move |shared: &Arc<Shared>| {
             end.into_iter().for_each(BuildEnd::wait);
             outcome.store(build.outcome(&program).0, Ordering::Release);
+            // The program has had its answer. Beyond the limit it can allocate no more.
+            let _ = shared.count_program(id, &program);
             drop(held);
             shared.upcalls.push(DueCallback { token, status: 0, text: Vec::new() });
         }));
@@ -287,6 +291,14 @@ pub(crate) fn kdclLink(
         if handle != cl_program::NULL {
             let program = Object { handle, api: context.api, size: 0 };
             shared.objects.set(id, program, vec![made_of]).map_err(|_| Code::OUT_OF_RESOURCES)?;
+            // One that is gone again takes nothing.
+            if let (Code::SUCCESS, Ok(_held)) = (code, shared.objects.hold::<cl_program>(id)) {
+                shared.count_program(id, &program).inspect_err(|code| {
+                    outcome.store(code.0, Ordering::Release);
+                    drop(shared.objects.take(id));
+                    shared.forget_program(id);
+                })?;
+            }
         } else if told == 0 {
             code.ok()?;
         }

@@ -49,7 +49,8 @@ impl Session {
             .map(|attribute| self.fact(device, attribute as i32));
         let sm = u32::try_from(major * 10 + minor).unwrap_or(0);
         let declared = image.image().variables(sm, self.driver().is_soft()).unwrap_or_default();
-        CodeNeeds { bytes: declared.bytes(), uses_heap: declared.uses_heap }
+        let bytes = declared.bytes().saturating_add(declared.code_bytes);
+        CodeNeeds { bytes, uses_heap: declared.uses_heap }
     }
 
     /// The current context's device, or the first one.

@@ -1,0 +1,176 @@
+//! Memory of devices that built programs hold: their variables, and their machine code.
+//!
+//! A driver tells what a program takes once it is built. One beyond the session's limit counts all the same, since the driver has it:
+//! the call fails, and nothing else is allocated until the program is released.
+//!
+//! Machine code for processors lies in memory of the machine, which has a limit of its own. Asking for its size would have some drivers
+//! compile it anew.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::collections::HashMap;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use katydid_opencl_sys::constant::{
+    DEVICE_TYPE, DEVICE_TYPE_CPU, PROGRAM_BINARY_SIZES, PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE, PROGRAM_DEVICES,
+};
+use katydid_opencl_sys::{cl_device_id, cl_program, void};
+use katydid_session_core::Usage;
+
+use crate::drivers::call::driver;
+use crate::drivers::driver::value;
+use crate::drivers::query::ask;
+use crate::objects::object::Object;
+use crate::objects::table::Objects;
+
+/// Bytes that programs were counted with, by id.
+#[derive(Debug, Default)]
+pub(crate) struct ProgramMemory(Mutex<HashMap<u32, u64>>);
+
+impl ProgramMemory {
+    fn counted(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a program as it is now; whether that is allowed.
+    pub(crate) fn count(&self, id: u32, program: &Object<cl_program>, objects: &Objects, usage: &Usage) -> bool {
+        let bytes = bytes(program);
+        let mut counted = self.counted();
+        // It may have been released while it was built.
+        if objects.get::<cl_program>(id).is_err() {
+            return true;
+        }
+        usage.sub_memory(counted.insert(id, bytes).unwrap_or(0));
+        let is_allowed = bytes == 0 || usage.allows(bytes);
+        usage.add_memory(bytes);
+        is_allowed
+    }
+
+    /// A program is gone.
+    pub(crate) fn forget(&self, id: u32, usage: &Usage) {
+        usage.sub_memory(self.counted().remove(&id).unwrap_or(0));
+    }
+}
+
+/// What a program takes on all of its devices; what a driver does not tell is nothing.
+fn bytes(program: &Object<cl_program>) -> u64 {
+    let info = |parameter| {
+        value(|size, place, needed| {
+            driver!(program.api, clGetProgramInfo(program.handle, parameter, size, place, needed))
+        })
+    };
+    let devices: Vec<cl_device_id> = words(&info(PROGRAM_DEVICES).unwrap_or_default())
+        .map(|word| cl_device_id(ptr::with_exposed_provenance_mut::<void>(word as usize)))
+        .collect();
+    let is_processor = |device: &cl_device_id| {
+        let kind = ask::<u64>(|size, place| {
+            driver!(program.api, clGetDeviceInfo(*device, DEVICE_TYPE, size, place, ptr::null_mut()))
+        });
+        kind.unwrap_or(DEVICE_TYPE_CPU) & DEVICE_TYPE_CPU != 0
+    };
+    let variables = |device: &cl_device_id| {
+        let (parameter, none) = (PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE, ptr::null_mut());
+        let told = ask::<u64>(|size, place| {
+            driver!(program.api, clGetProgramBuildInfo(program.handle, *device, parameter, size, place, none))
+        });
+        told.unwrap_or(0)
+    };
+    let code =
+        if devices.iter().all(is_processor) { Vec::new() } else { info(PROGRAM_BINARY_SIZES).unwrap_or_default() };
+    let code = devices.iter().zip(words(&code)).filter(|(device, _)| !is_processor(device)).map(|(_, size)| size);
+    devices.iter().map(variables).chain(code).fold(0, u64::saturating_add)
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use katydid_opencl_sys::{Code, Dispatch};
+    use katydid_session_core::Capture;
+    use katydid_wire::opencl::{id, kind};
+
+    use super::*;
+    use crate::calls::shared::Shared;
+    use crate::tests::empty_table;
+
+    const PROCESSOR: usize = 64;
+    const GPU: usize = 128;
+
+    /// Writes an answer as a driver does.
+    fn tell(words: &[u64], size: usize, place: *mut void, needed: *mut usize) -> i32 {
+        if !needed.is_null() {
+            // SAFETY: a place for a length.
+            unsafe { needed.write(words.len() * 8) };
+        }
+        if size >= words.len() * 8 && !place.is_null() {
+            // SAFETY: the place is as large as said.
+            unsafe { ptr::copy_nonoverlapping(words.as_ptr(), place.cast(), words.len()) };
+        }
+        0
+    }
+
+    unsafe extern "C" fn program_info(
+        _: cl_program,
+        what: u32,
+        size: usize,
+        place: *mut void,
+        needed: *mut usize,
+    ) -> i32 {
+        match what {
+            PROGRAM_DEVICES => tell(&[PROCESSOR as u64, GPU as u64], size, place, needed),
+            PROGRAM_BINARY_SIZES => tell(&[1 << 40, 300], size, place, needed),
+            _ => -30,
+        }
+    }
+
+    unsafe extern "C" fn build_info(
+        _: cl_program,
+        _: cl_device_id,
+        what: u32,
+        size: usize,
+        place: *mut void,
+        needed: *mut usize,
+    ) -> i32 {
+        if what == PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE { tell(&[1000], size, place, needed) } else { -30 }
+    }
+
+    unsafe extern "C" fn device_info(
+        device: cl_device_id,
+        _: u32,
+        size: usize,
+        place: *mut void,
+        needed: *mut usize,
+    ) -> i32 {
+        let kind = if device.0.addr() == PROCESSOR { DEVICE_TYPE_CPU } else { 4 };
+        tell(&[kind], size, place, needed)
+    }
+
+    #[test]
+    fn variables_and_the_code_of_gpus_count_until_a_program_is_released() {
+        let mut table = empty_table();
+        table.clGetProgramInfo = Some(program_info);
+        table.clGetProgramBuildInfo = Some(build_info);
+        table.clGetDeviceInfo = Some(device_info);
+        let api: &'static Dispatch = Box::leak(Box::new(table));
+        let shared = Shared::new(Arc::new(Usage::new(3000)), Capture::default());
+        let object = Object { handle: cl_program::NULL, api, size: 0 };
+        let [one, other, gone] = [1, 2, 3].map(|number| id(kind::PROGRAM, number));
+        for program in [one, other] {
+            shared.objects.set(program, object, Vec::new()).unwrap();
+        }
+        // Built twice, and counted once.
+        assert_eq!([(); 2].map(|()| shared.count_program(one, &object)), [Ok(()); 2]);
+        assert_eq!(shared.usage.memory(), 2300);
+        assert_eq!(shared.count_program(other, &object), Err(Code::OUT_OF_RESOURCES));
+        assert!(!shared.usage.allows(1));
+        shared.forget_program(other);
+        assert_eq!((shared.count_program(gone, &object), shared.usage.memory()), (Ok(()), 2300));
+        shared.forget_program(one);
+        assert_eq!(shared.usage.memory(), 0);
+    }
+}
