@@ -46,7 +46,8 @@ use crate::warm::WarmDriver;
 /// Runs a worker to its end: a failure to start its driver, the daemon's end, or the program's.
 pub fn run(options: WorkerOptions) -> ExitCode {
     // Before root's capabilities are given up: a process without them cannot take back what one with them has set.
-    os::host_memory::bound(options.host_memory);
+    let serves_tenants = matches!(options.sandbox, Some(Sandbox::Tenants { .. }));
+    os::host_memory::bound(options.host_memory, serves_tenants);
     if let Some(Err(error)) = options.sandbox.as_ref().map(Sandbox::enter) {
         control::failed(options.control.as_fd(), &error);
         return ExitCode::FAILURE;

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use katydid_transport::LinkControl;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -78,7 +78,6 @@ fn watch(program: &LinkControl, meter: &UsageReporter, settle: impl FnOnce()) {
         }
         program.beat();
         told = meter.tell_anew(told);
-        host_memory::look(meter.control.as_fd());
     };
     if end == Departure::Program {
         settle();
@@ -102,13 +101,22 @@ fn look(program: &LinkControl, control: &OwnedFd) -> Option<Departure> {
     if control_gone { Some(Departure::Daemon) } else { is_over().then_some(Departure::Program) }
 }
 
-/// Waits a period for either peer to go away. Data on a socket is not looked at: others read it. With no program, the
-/// wait is short, so that one that comes back is not long unwatched.
+/// Waits a period for either peer to go away, and looks at the memory that the process holds meanwhile. Data on a socket is not looked
+/// at: others read it. With no program, the wait is short, so that one that comes back is not long unwatched.
 fn hung_up(control: BorrowedFd<'_>, program: Option<BorrowedFd<'_>>) -> [bool; 2] {
     let period = if program.is_some() { REPORT_INTERVAL } else { RETURN_POLL_INTERVAL };
     let mut sockets = [control, program.unwrap_or(control)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::RDHUP));
-    let timeout = Timespec { tv_sec: period.as_secs().cast_signed(), tv_nsec: period.subsec_nanos().into() };
-    match poll(&mut sockets, Some(&timeout)) {
+    let end = Instant::now() + period;
+    let outcome = loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let pause = host_memory::look(control).min(left);
+        let timeout = Timespec { tv_sec: pause.as_secs().cast_signed(), tv_nsec: pause.subsec_nanos().into() };
+        match poll(&mut sockets, Some(&timeout)) {
+            Ok(0) if pause < left => {}
+            outcome => break outcome,
+        }
+    };
+    match outcome {
         Ok(_) => sockets.map(|socket| {
             socket.revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
         }),

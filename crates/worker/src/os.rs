@@ -4,5 +4,6 @@ pub(crate) mod exit;
 pub(crate) mod host_memory;
 pub(crate) mod layout;
 pub(crate) mod log;
+mod memory_files;
 pub(crate) mod process;
 pub(crate) mod sandbox;

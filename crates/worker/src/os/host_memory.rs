@@ -1,34 +1,51 @@
 //! Bounds what a session takes of its machine's memory, whatever its program sends.
 //!
 //! Buffers of a link are bounded one by one; what a program has the driver, its journal and pinned pages hold is not. So the
-//! monitor looks once a second at what the process holds, and ends it beyond the limit. Where memory runs short earlier than
-//! that, the kernel is to end a worker, and not the server or a program beside it.
+//! monitor looks at what the process holds, and ends it beyond the limit: once a second while that is far, and up to a hundred times
+//! a second near it. Where memory runs short earlier than that, the kernel is to end a worker, and not the server or a program beside
+//! it.
 //!
 //! To look allocates nothing: what is mapped when decides where a driver's memory lies.
 
 use std::fs;
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::system::sysinfo;
 
 use crate::control;
 use crate::os::exit::{BROKEN, leave};
+use crate::os::memory_files::{self, MemoryFiles};
 
 /// How much rather than others the kernel ends a worker; 1000 is the most.
 const OOM_SCORE_ADJ: &str = "500";
 /// What the kernel says of a process is shorter.
 const STATUS: usize = 4096;
+/// Between two looks.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+/// Bytes that a process takes in a millisecond at most: some threads that touch new pages.
+const BYTES_PER_MS: u64 = 16 << 20;
 
-/// Most bytes that this process may hold.
-static LIMIT: OnceLock<u64> = OnceLock::new();
+/// What this process may hold.
+#[derive(Debug)]
+struct Limit {
+    bytes: u64,
+    /// How memory files are told, where they count.
+    files: Option<MemoryFiles>,
+}
 
-/// Holds this process to `limit` bytes from now on; three quarters of the machine's memory where there is none.
-pub(crate) fn bound(limit: Option<u64>) {
+static LIMIT: OnceLock<Limit> = OnceLock::new();
+
+/// Holds this process to `limit` bytes from now on; three quarters of the machine's memory where there is none. `counts_files`:
+/// memory files that it has made count even where they are not mapped. Of a worker for its own user they may be the program's.
+pub(crate) fn bound(limit: Option<u64>, counts_files: bool) {
     // Where /proc cannot be written to, the kernel chooses as among all processes.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
-    let _ = LIMIT.set(limit.unwrap_or_else(usual));
+    let files = counts_files.then(MemoryFiles::find).flatten();
+    let _ = LIMIT.set(Limit { bytes: limit.unwrap_or_else(usual), files });
 }
 
 fn usual() -> u64 {
@@ -36,22 +53,35 @@ fn usual() -> u64 {
     system.totalram * u64::from(system.mem_unit) / 4 * 3
 }
 
-/// Ends the process if it holds too much, and tells the server why.
-pub(crate) fn look(control: BorrowedFd<'_>) {
-    let (Some(limit), Some(held)) = (LIMIT.get(), held_now()) else { return };
-    if held > *limit {
+/// Ends the process if it holds too much, and tells the server why. How long it cannot hold too much from here on.
+pub(crate) fn look(control: BorrowedFd<'_>) -> Duration {
+    let Some((limit, held)) = LIMIT.get().and_then(|limit| Some((limit.bytes, held_now(limit)?))) else {
+        return LONGEST_PAUSE;
+    };
+    if held > limit {
         let (held, limit) = (held >> 20, limit >> 20);
         let reason = format!("it held {held} MiB of the machine's memory, and may hold {limit} (serve --host-memory)");
         control::refused(control, &reason);
         leave(BROKEN);
     }
+    pause(limit - held)
 }
 
-fn held_now() -> Option<u64> {
+/// Until `left` bytes can be taken.
+fn pause(left: u64) -> Duration {
+    Duration::from_millis(left / BYTES_PER_MS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+}
+
+fn held_now(limit: &Limit) -> Option<u64> {
     let mut status = [0; STATUS];
     let file = openat(CWD, c"/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let length = rustix::io::read(&file, &mut status).ok()?;
-    held(status.get(..length)?)
+    let mapped = held(status.get(..length)?)?;
+    let Some(files) = &limit.files else { return Some(mapped) };
+    let mut open = memory_files::table();
+    let all = mapped.saturating_add(files.list(&mut open));
+    // To find what is both open and mapped takes longer, and is needed by those who would be beyond their limit otherwise.
+    Some(if all > limit.bytes { mapped.saturating_add(files.unmapped(&mut open)) } else { all })
 }
 
 /// Bytes that are no file's: memory of its own, and shared memory that it has touched.
@@ -72,7 +102,14 @@ mod tests {
         let status = b"Name:\tx\nVmRSS:\t  9 kB\nRssAnon:\t     100 kB\nRssFile:\t  7 kB\nRssShmem:\t      28 kB\n";
         assert_eq!(held(status), Some(128 << 10));
         assert_eq!(held(b"Name:\tx\n"), None);
-        let own = held_now().unwrap();
+        let own = held_now(&Limit { bytes: usual(), files: None }).unwrap();
         assert!((1 << 10..usual()).contains(&own), "{own}");
+    }
+
+    #[test]
+    fn looks_are_the_closer_the_less_is_left() {
+        assert_eq!(pause(u64::MAX), LONGEST_PAUSE);
+        assert_eq!([pause(0), pause(BYTES_PER_MS)], [SHORTEST_PAUSE; 2]);
+        assert_eq!(pause(50 * BYTES_PER_MS), Duration::from_millis(50));
     }
 }

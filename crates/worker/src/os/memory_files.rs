@@ -1,0 +1,200 @@
+//! Memory files that this process holds open: the kernel counts of them what is mapped, and nothing while nothing is.
+//!
+//! The rule: nothing here allocates or maps memory (`host_memory.rs`).
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{
+    AtFlags, CWD, MemfdFlags, Mode, OFlags, RawDir, Stat, fstat, major, memfd_create, minor, openat, statat,
+};
+use rustix::process::geteuid;
+
+/// Files that are told from each other: more than a process may have open unless it raises its limit.
+const MAX_FILES: usize = 4096;
+/// Entries of a folder, and text, that are read at a time.
+const PIECE: usize = 4096;
+/// A block, as `stat` counts.
+const BLOCK: u64 = 512;
+
+/// A file, and bytes of it that are not known to be mapped.
+type OpenFile = (u64, u64);
+
+/// Those that are open.
+pub(super) struct OpenFiles {
+    files: [OpenFile; MAX_FILES],
+    count: usize,
+    /// Bytes of those beyond.
+    others: u64,
+}
+
+/// How memory files are told from others.
+#[derive(Debug)]
+pub(super) struct MemoryFiles {
+    device: u64,
+}
+
+/// Where they are listed.
+pub(super) fn table() -> MutexGuard<'static, OpenFiles> {
+    static TABLE: Mutex<OpenFiles> = Mutex::new(OpenFiles { files: [(0, 0); MAX_FILES], count: 0, others: 0 });
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl OpenFiles {
+    fn clear(&mut self) {
+        (self.count, self.others) = (0, 0);
+    }
+
+    fn add(&mut self, file: u64, bytes: u64) {
+        if self.files[..self.count].iter().any(|(known, _)| *known == file) {
+            return;
+        }
+        match self.files.get_mut(self.count) {
+            Some(free) => {
+                *free = (file, bytes);
+                self.count += 1;
+            }
+            None => self.others = self.others.saturating_add(bytes),
+        }
+    }
+
+    /// Bytes of a file are mapped.
+    fn subtract(&mut self, file: u64, bytes: u64) {
+        if let Some((_, left)) = self.files[..self.count].iter_mut().find(|(known, _)| *known == file) {
+            *left = left.saturating_sub(bytes);
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.files[..self.count].iter().fold(self.others, |all, (_, bytes)| all.saturating_add(*bytes))
+    }
+}
+
+impl MemoryFiles {
+    /// None where there are none on this system.
+    pub(super) fn find() -> Option<Self> {
+        let file = memfd_create(c"katydid-probe", MemfdFlags::CLOEXEC).ok()?;
+        Some(Self { device: fstat(file).ok()?.st_dev })
+    }
+
+    /// Lists those that are open, each once; the bytes of all.
+    pub(super) fn list(&self, open: &mut OpenFiles) -> u64 {
+        open.clear();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(folder) = openat(CWD, c"/proc/self/fd", flags, Mode::empty()) else { return 0 };
+        let mut piece = [MaybeUninit::uninit(); PIECE];
+        let mut entries = RawDir::new(&folder, &mut piece);
+        while let Some(Ok(entry)) = entries.next() {
+            // The link leads to what is open.
+            if let Some(found) = found(&folder, entry.file_name()).filter(|found| self.is_own(found)) {
+                open.add(found.st_ino, found.st_blocks.cast_unsigned() * BLOCK);
+            }
+        }
+        open.bytes()
+    }
+
+    /// A memory file that this user has made, not one that a program of another user has passed.
+    fn is_own(&self, found: &Stat) -> bool {
+        found.st_dev == self.device && found.st_uid == geteuid().as_raw()
+    }
+
+    /// The bytes of those listed that are not mapped.
+    pub(super) fn unmapped(&self, open: &mut OpenFiles) -> u64 {
+        let Ok(maps) = openat(CWD, c"/proc/self/smaps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+            return open.bytes();
+        };
+        let (mut piece, mut held, mut file) = ([0; PIECE], 0, None);
+        while let Ok(read @ 1..) = rustix::io::read(&maps, &mut piece[held..]) {
+            let all = held + read;
+            let mut done = 0;
+            while let Some(length) = piece[done..all].iter().position(|byte| *byte == b'\n') {
+                self.hear(&piece[done..done + length], &mut file, open);
+                done += length + 1;
+            }
+            piece.copy_within(done..all, 0);
+            held = all - done;
+            // A line that is longer than the room is a path, whose beginning has been heard by then.
+            if held == PIECE {
+                self.hear(&piece, &mut file, open);
+                held = 0;
+            }
+        }
+        open.bytes()
+    }
+
+    /// A line about a mapping: its first one has the file, and a later one what of it is there.
+    fn hear(&self, line: &[u8], file: &mut Option<u64>, open: &mut OpenFiles) {
+        let line = line.get(..line.len().min(200)).and_then(|line| std::str::from_utf8(line).ok()).unwrap_or_default();
+        if let Some(rest) = line.strip_prefix("Rss:") {
+            let kibibytes = rest.trim().strip_suffix(" kB").and_then(|number| number.trim().parse::<u64>().ok());
+            if let (Some(file), Some(kibibytes)) = (*file, kibibytes) {
+                open.subtract(file, kibibytes << 10);
+            }
+            return;
+        }
+        let mut words = line.split_ascii_whitespace();
+        let (Some(range), Some(device), Some(number)) = (words.next(), words.nth(2), words.next()) else { return };
+        if range.contains('-') {
+            *file = number.parse().ok().filter(|_| self.is_device(device));
+        }
+    }
+
+    fn is_device(&self, spelled: &str) -> bool {
+        let parts = spelled.split_once(':');
+        let number = |text: &str| u32::from_str_radix(text, 16).ok();
+        let parts = parts.and_then(|(one, other)| Some((number(one)?, number(other)?)));
+        parts == Some((major(self.device), minor(self.device)))
+    }
+}
+
+fn found(folder: impl std::os::fd::AsFd, name: &CStr) -> Option<Stat> {
+    statat(folder, name, AtFlags::empty()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use rustix::fs::ftruncate;
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+    use super::*;
+
+    const SIZE: u64 = 8 << 20;
+
+    fn file() -> OwnedFd {
+        let file = memfd_create(c"test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, SIZE).unwrap();
+        let bytes = vec![1; SIZE as usize];
+        assert_eq!(rustix::io::pwrite(&file, &bytes, 0).unwrap(), bytes.len());
+        file
+    }
+
+    /// Other tests of this process may hold some as well, but none so large.
+    #[test]
+    #[expect(unsafe_code, reason = "maps a file")]
+    fn what_is_open_counts_once_and_what_is_mapped_does_not() {
+        let files = MemoryFiles::find().unwrap();
+        let mut open = table();
+        let before = files.list(&mut open);
+        let one = file();
+        let _again = one.try_clone().unwrap();
+        let held = files.list(&mut open) - before;
+        assert!((SIZE..SIZE + SIZE / 2).contains(&held), "{held}");
+        let unmapped = files.unmapped(&mut open);
+        assert!(unmapped >= SIZE, "{unmapped}");
+        // SAFETY: a new mapping, which is read as bytes and taken away behind that.
+        let mapped = unsafe {
+            let place = mmap(std::ptr::null_mut(), SIZE as usize, ProtFlags::READ, MapFlags::SHARED, &one, 0).unwrap();
+            (0..SIZE as usize).step_by(4096).for_each(|at| assert_eq!(place.cast::<u8>().add(at).read(), 1));
+            place
+        };
+        files.list(&mut open);
+        let left = files.unmapped(&mut open);
+        assert!(left + SIZE / 2 < unmapped, "{left} of {unmapped}");
+        // SAFETY: the mapping from above.
+        unsafe { munmap(mapped, SIZE as usize).unwrap() };
+        drop(one);
+    }
+}
