@@ -42,7 +42,7 @@ static long call(long number, long a, long b, long c, long d, unsigned places) {
 }
 
 enum {
-    READ = 0, WRITE = 1, OPEN = 2, SHMGET = 29, SOCKET = 41, CONNECT = 42, CLONE = 56, KILL = 62, CHMOD = 90, FCHMOD = 91, PTRACE = 101,
+    READ = 0, WRITE = 1, OPEN = 2, SHMGET = 29, SOCKET = 41, CONNECT = 42, SOCKETPAIR = 53, CLONE = 56, KILL = 62, CHMOD = 90, FCHMOD = 91, PTRACE = 101,
     SETPGID = 109, GETPPID = 110, UTIMES = 235, FCHMODAT = 268, UNSHARE = 272, IO_URING = 425, CLONE3 = 435, FCHMODAT2 = 452
 };
 
@@ -84,9 +84,25 @@ static long on_path_at(long number, const char *path, long further) {
     return call(number, -100, 0, further, 0, 2);
 }
 
+// What leads to other processes of the worker's user. A pair of streams stays its own: only a filter says of its end that it may not
+// be connected (EPERM).
+static void sockets(const char *named) {
+    say("a socket with a name", connected(named));
+    say("a unix socket", call(SOCKET, 1, 1, 0, 0, 0));
+    say("a pair of datagrams", call(SOCKETPAIR, 1, 2, 0, 0, 8));
+    memset(text, 0, sizeof text);
+    say("a pair of streams", call(SOCKETPAIR, 1, 1, 0, 0, 8));
+    int end;
+    memcpy(&end, text, sizeof end);
+    memset(text, 0, sizeof text);
+    text[0] = 1;
+    strcpy(text + 2, named);
+    say("another end for it", call(CONNECT, end, 0, 110, 0, 2) == -1 ? -1 : 0);
+}
+
 static void files_and_what_stays(const char *socket, const char *open) {
-    say("a socket with a name", connected(socket));
     say("a file that it may read", opened(open));
+    sockets(socket);
     say("its mode", on_path(CHMOD, open, 0755));
     say("its mode by folder", on_path_at(FCHMODAT, open, 0755) & on_path_at(FCHMODAT2, open, 0755));
     say("its mode by descriptor", call(FCHMOD, opened(open), 0755, 0, 0, 0));
@@ -117,7 +133,6 @@ int main(int count, char **words) {
     say("a signal to the server", call(KILL, parent, 0, 0, 0, 0));
     say("a socket of TCP", call(SOCKET, 2, 1, 0, 0, 0));
     say("a socket of the kernel's", call(SOCKET, 16, 3, 0, 0, 0));
-    say("a unix socket", call(SOCKET, 1, 1, 0, 0, 0));
     // CLONE_NEWUTS
     say("a namespace", call(UNSHARE, 0x04000000, 0, 0, 0, 0));
     printf("the variable: %s\n", has("/proc/self/environ", words[2]) ? "found" : "not found");

@@ -10,7 +10,8 @@ mod random;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::process::Stdio;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -641,9 +642,10 @@ fn workers_have_given_up_what_they_do_not_need() -> Result<()> {
     let places = Places::of_this_test()?;
     let program = places.program("fixture", Variant::Static);
     let is_root = rustix::process::geteuid().is_root();
-    // Another user, where this one can become it, and no other's otherwise.
-    let further: &[&str] = if is_root { &["--worker-user", "daemon"] } else { &[] };
-    for (further, has_sandbox) in [(further, true), (&["--no-sandbox"], false)] {
+    // A user of its own or another one, where this one can become it, and this one otherwise.
+    let (daemon, root): (&[&str], &[&str]) = (&["--worker-user", "daemon"], &["--worker-user", "root"]);
+    let sandboxed = [&[], daemon, root].into_iter().take(if is_root { 3 } else { 1 }).map(|further| (further, true));
+    for (further, has_sandbox) in sandboxed.chain([(&["--no-sandbox"][..], false)]) {
         let server = Server::start(&places, "soft", further)?;
         for way in Way::through(&server) {
             let mut running = Running::start(way.command(&places, &program).arg("idle"), Stdio::piped())?;
@@ -656,13 +658,60 @@ fn workers_have_given_up_what_they_do_not_need() -> Result<()> {
             if has_sandbox {
                 let capabilities = status(worker, "CapEff")?;
                 ensure!(u64::from_str_radix(&capabilities, 16)? == 0, "{way}: {capabilities}");
-                let other_user = status(worker, "Uid")?.split('\t').next() != Some("0");
-                ensure!(other_user, "{way}: it runs as root");
+                let is_roots = status(worker, "Uid")?.split('\t').next() == Some("0");
+                ensure!(is_roots == (further == root), "{way}: {further:?}: it runs as {}", status(worker, "Uid")?);
             }
             running.close_input();
             let outcome = running.finish(WAIT_TIMEOUT)?;
             ensure!(outcome.status.success(), "{way}: {}\n{}", outcome.text(), outcome.errors());
         }
+    }
+    Ok(())
+}
+
+/// Whether a user may do something to a process, by a command and its arguments.
+fn may(user: (u32, u32), command: &[&str]) -> Result<bool> {
+    let [program, arguments @ ..] = command else { bail!("no command") };
+    let mut started = Command::new(program);
+    started.args(arguments).uid(user.0).gid(user.1).stdout(Stdio::null()).stderr(Stdio::null());
+    Ok(started.status()?.success())
+}
+
+/// Workers of a server of root's have users of their own. What one could do to another, beside its sandbox, is tried by its user.
+#[test]
+fn workers_of_two_clients_are_two_users_that_cannot_reach_each_other() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, "soft", &[])?;
+    let program = places.program("fixture", Variant::Static);
+    let [shm, tcp] = Way::through(&server);
+    let mut running = Vec::new();
+    for way in [tcp.clone(), tcp, shm] {
+        let mut started = Running::start(way.command(&places, &program).arg("idle"), Stdio::piped())?;
+        started.wait_for("ready", WAIT_TIMEOUT)?;
+        running.push(started);
+    }
+    let workers = server.workers_of(3)?;
+    let id = |worker: u32, line: &str| -> Result<u32> {
+        let numbers = status(worker, line)?.split('\t').map(str::to_owned).collect::<Vec<_>>();
+        ensure!(numbers.iter().all(|number| *number == numbers[0]), "{line}: {numbers:?}");
+        Ok(numbers[0].parse()?)
+    };
+    let users =
+        workers.iter().map(|worker| Ok((id(*worker, "Uid")?, id(*worker, "Gid")?))).collect::<Result<Vec<_>>>()?;
+    ensure!(users.iter().all(|(user, group)| (61184..=65519).contains(user) && *group == users[0].1), "{users:?}");
+    for (worker, user) in workers.iter().zip(&users) {
+        for other in &users {
+            let environment = may(*other, &["cat", &format!("/proc/{worker}/environ")])?;
+            let signal = may(*other, &["sh", "-c", &format!("kill -0 {worker}")])?;
+            ensure!((environment, signal) == (user == other, user == other), "{other:?} to {user:?}");
+        }
+    }
+    for mut running in running {
+        running.close_input();
+        ensure!(running.finish(WAIT_TIMEOUT)?.status.success(), "it did not end well");
     }
     Ok(())
 }

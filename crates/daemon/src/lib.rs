@@ -28,9 +28,11 @@ mod spawn;
 mod view;
 mod worker_handle;
 mod worker_supervisor;
+mod worker_users;
 
 pub use listen::ListenError;
 pub use report::Verbosity;
 pub use server::{Server, ServerConfig, StartError};
-pub use spawn::{WorkerCommand, WorkerUser, raise_descriptors};
+pub use spawn::{WorkerCommand, raise_descriptors};
 pub use view::{ServerView, SessionView, SessionsView, WorkersView};
+pub use worker_users::{OWN_USERS, OwnUsers, RunsAs, WorkerUser};

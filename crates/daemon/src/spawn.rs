@@ -23,11 +23,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
 use katydid_scratch::Scratch;
+use katydid_transport::lender_sockets;
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process_group, pidfd_open, setrlimit,
 };
 
 use crate::control;
+use crate::worker_users::{Claim, RunsAs, WorkerUser};
 
 /// What asks a process to end, or tells it that it soon will: batch systems send it to all processes of a job.
 const FOR_PROGRAMS: [libc::c_int; 7] =
@@ -46,21 +48,11 @@ pub struct WorkerCommand {
     pub unset: Vec<OsString>,
     /// Which variables of the server's it inherits; none: all but those.
     pub passes: Option<fn(&OsStr) -> bool>,
-    /// It has a folder for temporary files of its own, which goes with it.
-    pub own_folder: bool,
-    /// The user that it runs as; none: the server's.
-    pub user: Option<WorkerUser>,
-}
-
-/// A user that workers run as.
-#[derive(Debug, Clone)]
-pub struct WorkerUser {
-    /// Its number.
-    pub uid: u32,
-    /// Its group's.
-    pub gid: u32,
-    /// All of its groups.
-    pub groups: Vec<u32>,
+    /// It serves tenants, in a sandbox that it enters by itself: it has a folder for temporary files of its own, which goes with it,
+    /// and the server makes its sockets for lending.
+    pub serves_tenants: bool,
+    /// Whom it runs as.
+    pub runs_as: RunsAs,
 }
 
 /// Variables that name the folder for temporary files, and that below which caches are kept.
@@ -80,6 +72,9 @@ pub fn raise_descriptors() {
     }
 }
 
+/// That of the user's own files, in a worker whose user has none.
+const HOME: &str = "HOME";
+
 /// A started worker. Dropping it kills the process and reaps it.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -88,10 +83,14 @@ pub(crate) struct Worker {
     pub(crate) control: Arc<OwnedFd>,
     /// Readable once the process has ended.
     pub(crate) pidfd: OwnedFd,
+    /// Where it asks for sockets to lend memory by; none once it has closed its end.
+    pub(crate) lending: Option<OwnedFd>,
     /// Its number may be another process's.
     is_reaped: bool,
     /// Its temporary files, which are removed behind it.
     _folder: Option<Scratch>,
+    /// Its user's number, which is free behind it.
+    _claim: Option<Claim>,
 }
 
 impl Worker {
@@ -148,20 +147,36 @@ pub(crate) fn spawn(how: &WorkerCommand) -> io::Result<Worker> {
     if let Some(passes) = how.passes {
         command.env_clear().envs(env::vars_os().filter(|(name, _)| passes(name)));
     }
-    let folder = how.own_folder.then(|| own_folder(how.user.as_ref())).transpose()?;
+    let (user, claim) = how.runs_as.next()?.unzip();
+    let claim = claim.flatten();
+    let folder = how.serves_tenants.then(|| own_folder(user.as_ref())).transpose()?;
     command.envs(folder.iter().flat_map(|folder| FOLDERS.map(|name| (name, folder.path().to_owned()))));
+    command.envs(folder.iter().filter(|_| claim.is_some()).map(|folder| (HOME, folder.path().to_owned())));
     command.args(&how.arguments).arg("--control-fd").arg(number.to_string());
+    let (lending, asking) = how.serves_tenants.then(lender_sockets::pair).transpose()?.unzip();
+    if let Some(asking) = &asking {
+        command.arg("--lending-fd").arg(asking.as_raw_fd().to_string());
+    }
+    if let Some(user) = user.as_ref().filter(|_| how.serves_tenants) {
+        command.arg("--user").arg(user.spelled(claim.is_some()));
+    }
     command.envs(how.set.iter().cloned()).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
     how.unset.iter().for_each(|name| {
         command.env_remove(name);
     });
-    let (parent, user, descriptors) = (std::process::id(), how.user.clone(), DESCRIPTORS.get().copied());
+    let start = Start {
+        control: number,
+        lending: asking.as_ref().map(AsRawFd::as_raw_fd),
+        parent: std::process::id(),
+        becomes: user.filter(|_| !how.serves_tenants),
+        descriptors: DESCRIPTORS.get().copied(),
+    };
     // SAFETY: `prepare` makes only system calls that are safe between fork and exec: it takes no lock and allocates
     // nothing.
-    unsafe { command.pre_exec(move || prepare(number, parent, user.as_ref(), descriptors)) };
+    unsafe { command.pre_exec(move || start.prepare()) };
     let child = command.spawn()?;
     let pidfd = open_pidfd(&child)?;
-    Ok(Worker { child, control: Arc::new(ours), pidfd, is_reaped: false, _folder: folder })
+    Ok(Worker { child, control: Arc::new(ours), pidfd, lending, is_reaped: false, _folder: folder, _claim: claim })
 }
 
 /// A folder that only the worker's user can enter.
@@ -178,14 +193,51 @@ fn open_pidfd(child: &Child) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Runs in the child, between fork and exec.
-fn prepare(control: RawFd, parent: u32, user: Option<&WorkerUser>, descriptors: Option<Rlimit>) -> io::Result<()> {
-    if let Some(before) = descriptors {
-        setrlimit(Resource::Nofile, before)?;
+/// What a child needs to know between fork and exec.
+struct Start {
+    control: RawFd,
+    lending: Option<RawFd>,
+    parent: u32,
+    /// It becomes this user before the exec.
+    becomes: Option<WorkerUser>,
+    descriptors: Option<Rlimit>,
+}
+
+impl Start {
+    /// Runs in the child, between fork and exec.
+    fn prepare(&self) -> io::Result<()> {
+        if let Some(before) = self.descriptors {
+            setrlimit(Resource::Nofile, before)?;
+        }
+        fix_addresses();
+        ignore_signals();
+        if let Some(user) = &self.becomes {
+            user.enter()?;
+        }
+        // Forgotten by the kernel where a process becomes another user, so it comes behind that.
+        // SAFETY: this option takes one integer.
+        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+        // The server may have died before the line above took effect.
+        if std::os::unix::process::parent_id() != self.parent {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        [Some(self.control), self.lending].into_iter().flatten().try_for_each(|end| {
+            // SAFETY: the worker's end of a pair, open in the child as in the parent; clearing its flags lets it pass the
+            // exec.
+            check(unsafe { libc::fcntl(end, libc::F_SETFD, 0) })
+        })
     }
+}
+
+/// Address randomisation off.
+fn fix_addresses() {
     // SAFETY: `personality` takes and returns integers. Where a container forbids it (`katydid doctor` says so) the
     // worker runs with randomisation on, which only restoring from an image will mind: so the result is not checked.
     unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
+}
+
+/// Those that a worker sets back itself, and those that are meant for its program.
+fn ignore_signals() {
     // Rust's runtime gives each thread a second stack, mapped wherever there is room just then, for a handler of these two
     // signals, which it sets unless they are taken. That would be in the way of the driver's memory, whose addresses
     // depend on what is mapped. The worker sets them back once the runtime has started.
@@ -197,29 +249,6 @@ fn prepare(control: RawFd, parent: u32, user: Option<&WorkerUser>, descriptors: 
         // SAFETY: as above; that a signal is ignored outlives the exec, so that the worker is at no time without it.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    if let Some(user) = user {
-        become_user(user)?;
-    }
-    // Forgotten by the kernel where a process becomes another user, so it comes behind that.
-    // SAFETY: this option takes one integer.
-    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
-    // The server may have died before the line above took effect.
-    if std::os::unix::process::parent_id() != parent {
-        return Err(io::Error::from_raw_os_error(libc::ESRCH));
-    }
-    // SAFETY: `control` is the worker's end of the pair, open in the child as in the parent; clearing its flags lets
-    // it pass the exec.
-    check(unsafe { libc::fcntl(control, libc::F_SETFD, 0) })
-}
-
-/// Groups first: a user may not change them.
-fn become_user(user: &WorkerUser) -> io::Result<()> {
-    // SAFETY: the list has so many entries; nothing is allocated.
-    check(unsafe { libc::setgroups(user.groups.len(), user.groups.as_ptr()) })?;
-    // SAFETY: takes a number.
-    check(unsafe { libc::setgid(user.gid) })?;
-    // SAFETY: takes a number.
-    check(unsafe { libc::setuid(user.uid) })
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {
@@ -245,7 +274,7 @@ mod tests {
     fn a_worker_has_the_variables_that_pass_and_a_folder_that_goes_with_it() {
         let script = "[ -d \"$TMPDIR\" ] && printf \"warm ${PATH:+path}${CARGO_PKG_NAME:-none} $TMPDIR\" >&$2";
         let passes = |name: &OsStr| name == "PATH" || name == "TMPDIR";
-        let mut worker = spawn(&WorkerCommand { passes: Some(passes), own_folder: true, ..shell(script) }).unwrap();
+        let mut worker = spawn(&WorkerCommand { passes: Some(passes), serves_tenants: true, ..shell(script) }).unwrap();
         wait_for_end(&worker);
         let Ok(Some(control::Message::Warm(said))) = control::receive(&worker.control) else { panic!("no message") };
         let folder = said.strip_prefix("pathnone ").unwrap().to_owned();

@@ -6,6 +6,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use katydid_transport::lender_sockets;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -49,28 +50,33 @@ pub(crate) fn mind(shared: &Shared, worker: Worker, era: u64) {
 impl WorkerSupervisor<'_> {
     /// Waits for the next event and deals with it; false when the worker is to be reaped.
     fn step(&mut self) -> bool {
-        let Some([control, exit, stop]) = self.wait() else {
+        let Some([control, exit, stop, lending]) = self.wait() else {
             self.reason.get_or_insert_with(|| "it took too long".to_owned());
             return false;
         };
         if control {
             self.listen();
         }
+        if lending && self.worker.lending.as_ref().is_some_and(|worker| lender_sockets::answer(worker.as_fd()).is_err())
+        {
+            self.worker.lending = None;
+        }
         !exit && !stop
     }
 
-    /// Which of control socket, exit and the server's stop are due; `None` when patience is over.
-    fn wait(&self) -> Option<[bool; 3]> {
+    /// Which of control socket, exit, the server's stop and requests for sockets are due; `None` when patience is over.
+    fn wait(&self) -> Option<[bool; 4]> {
         // A closed socket would be reported again and again, so the exit stands in for it.
         let control = if self.silent { self.worker.pidfd.as_fd() } else { self.worker.control.as_fd() };
-        let mut events = [control, self.worker.pidfd.as_fd(), self.shared.stop.as_fd()]
+        let lending = self.worker.lending.as_ref().map_or(self.worker.pidfd.as_fd(), AsFd::as_fd);
+        let mut events = [control, self.worker.pidfd.as_fd(), self.shared.stop.as_fd(), lending]
             .map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
         let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut events, timeout.as_ref()) {
             Ok(0) => None,
             Ok(_) => Some(events.map(|event| !event.revents().is_empty())),
-            Err(_) => Some([false; 3]),
+            Err(_) => Some([false; 4]),
         }
     }
 

@@ -13,6 +13,7 @@ pub mod private;
 use std::env;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -21,6 +22,9 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::geteuid;
 
+/// Users whom root's servers give their workers, and such folders with them: what systemd gives to services for as long as they run,
+/// and distributions to no account.
+pub const OWN_USERS: RangeInclusive<u32> = 61184..=65519;
 /// How all of their names begin.
 const PREFIX: &str = "katydid.";
 /// Longest path of a folder for temporary files in which there may be sockets: with the names of folder and socket behind it
@@ -106,13 +110,16 @@ pub fn clear_away(above: &Path) {
     }
 }
 
-/// The lock on a folder of this user's, if it is free.
+/// The lock on a folder of this user's or its workers', if it is free.
 fn held(path: &Path) -> io::Result<File> {
     let only = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let flags = i32::try_from(only.bits()).map_err(io::Error::other)?;
     let folder = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let found = folder.metadata()?;
-    if found.uid() != geteuid().as_raw() {
+    let us = geteuid();
+    // Of a worker of root's, which is gone.
+    let is_workers = us.is_root() && OWN_USERS.contains(&found.uid());
+    if found.uid() != us.as_raw() && !is_workers {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
@@ -169,6 +176,21 @@ mod tests {
         left.sort();
         assert_eq!(left, ["else", "katydid-other", "katydid.file", "katydid.link"]);
         assert!(above.path().join("else/below").exists());
+    }
+
+    /// Only root can give folders away, so that others have nothing to try.
+    #[test]
+    fn what_root_gave_to_a_worker_goes_as_well_and_what_is_another_user_s_stays() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let above = tempfile::tempdir().unwrap();
+        for (name, user) in [("katydid.worker.1", *OWN_USERS.start()), ("katydid.worker.2", 1)] {
+            fs::create_dir(above.path().join(name)).unwrap();
+            std::os::unix::fs::chown(above.path().join(name), Some(user), None).unwrap();
+        }
+        clear_away(above.path());
+        assert_eq!(names(above.path()), ["katydid.worker.2"]);
     }
 
     #[test]

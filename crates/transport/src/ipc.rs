@@ -2,4 +2,5 @@
 
 pub(crate) mod connection;
 pub(crate) mod control_channel;
+pub mod lender_sockets;
 pub mod share;

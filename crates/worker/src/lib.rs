@@ -27,7 +27,7 @@ mod warm;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
-use katydid_transport::Pending;
+use katydid_transport::{Pending, lender_sockets};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, RefusalCode, Refused, Role, SessionKind};
 use katydid_wire::note::Note;
@@ -35,7 +35,10 @@ use katydid_wire::note::Note;
 pub use katydid_session::{BenchedCall, ImageStore};
 pub use options::WorkerOptions;
 pub use os::layout::STACKS_KEPT;
-pub use os::sandbox::{Sandbox, missing as missing_from_sandbox};
+pub use os::sandbox::{
+    NamedFolder, Sandbox, SandboxUser, has_own_root, missing as missing_from_sandbox,
+    named_folders as folders_of_workers,
+};
 
 pub use crate::nvml_service::examine as examine_question;
 pub use crate::opencl::opencl_drivers;
@@ -44,11 +47,15 @@ use crate::os::log::Log;
 use crate::warm::WarmDriver;
 
 /// Runs a worker to its end: a failure to start its driver, the daemon's end, or the program's.
-pub fn run(options: WorkerOptions) -> ExitCode {
+pub fn run(mut options: WorkerOptions) -> ExitCode {
     // Before root's capabilities are given up: a process without them cannot take back what one with them has set.
     let serves_tenants = matches!(options.sandbox, Some(Sandbox::Tenants { .. }));
     os::host_memory::bound(options.host_memory, serves_tenants);
     if let Some(Err(error)) = options.sandbox.as_ref().map(Sandbox::enter) {
+        control::failed(options.control.as_fd(), &error);
+        return ExitCode::FAILURE;
+    }
+    if let Some(Err(error)) = options.lending.take().map(lender_sockets::ask) {
         control::failed(options.control.as_fd(), &error);
         return ExitCode::FAILURE;
     }

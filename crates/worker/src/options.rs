@@ -13,6 +13,8 @@ use crate::os::sandbox::Sandbox;
 pub struct WorkerOptions {
     /// The socket pair to the daemon, of type `SOCK_SEQPACKET`.
     pub control: OwnedFd,
+    /// Where the server makes sockets for lending memory; none: this process makes them itself.
+    pub lending: Option<OwnedFd>,
     /// Which driver to open.
     pub driver: DriverChoice,
     /// Where softcuda is installed, when that is known.

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::{Args, ValueEnum, ValueHint};
-use katydid_daemon::{ServerConfig, WorkerCommand};
+use katydid_daemon::{RunsAs, ServerConfig, WorkerCommand};
 use katydid_transport::Address;
 
-use crate::output::failure::say;
-use crate::server::worker_env;
+use crate::output::failure::{Failure, say};
+use crate::server::{worker_env, worker_user};
 
 /// A device of NVIDIA's, and the program that makes it.
 const UVM: &str = "/dev/nvidia-uvm";
@@ -38,7 +38,10 @@ pub struct IsolationFlags {
     /// Programs that come by a unix socket are that user's own, and see processors in any case.
     #[arg(long)]
     pub allow_cpu_opencl: bool,
-    /// Start workers as this user, which a server of root's can; name one with rights to the GPUs' devices and to nothing else.
+    /// Start all workers as this user, which a server of root's can; name one with rights to the GPUs' devices and to nothing else.
+    ///
+    /// Unless given, each worker for tenants has a user of its own, with a number between 61184 and 65519 that no account has. `root`
+    /// starts workers as root without privileges.
     #[arg(long, value_name = "NAME")]
     pub worker_user: Option<String>,
     /// Give workers this variable of the server's environment as well; may be given more than once.
@@ -48,7 +51,8 @@ pub struct IsolationFlags {
     pub worker_env: Vec<String>,
     /// Let workers write to this folder as well; may be given more than once.
     ///
-    /// Checkpoints of jobs of this server's unix socket go into a folder below it directly; into others by way of the job's process.
+    /// Checkpoints of jobs of this server's unix socket go into a folder below it directly; into others, and where workers have users
+    /// of their own, by way of the job's process.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub worker_folder: Vec<PathBuf>,
     /// Keep workers from their user's files also where only unix sockets are listened on.
@@ -64,23 +68,34 @@ pub struct IsolationFlags {
 
 impl IsolationFlags {
     /// Has the server start its workers so.
-    pub fn apply(self, config: &mut ServerConfig) {
+    ///
+    /// # Errors
+    ///
+    /// The workers cannot run as the user that is named.
+    pub fn apply(self, config: &mut ServerConfig) -> Result<(), Failure> {
         config.cpu_opencl = self.allow_cpu_opencl;
         config.worker.passes = Some(worker_env::passes);
         config.worker.set.extend(worker_env::named(&self.worker_env));
+        let named = self.worker_user.as_deref().map(worker_user::named).transpose()?;
+        if let Some((user, home)) = named.flatten() {
+            config.worker.runs_as = RunsAs::User(user);
+            config.worker.set.push(("HOME".into(), home));
+        }
         if self.no_sandbox {
-            return;
+            return Ok(());
         }
         if !self.sandbox && !listens_beyond(config) {
-            return confine_to_user(&mut config.worker);
+            confine_to_user(&mut config.worker);
+            return Ok(());
         }
         let worker = &mut config.worker;
-        worker.own_folder = true;
+        worker.serves_tenants = true;
         worker.arguments.extend(SandboxReach::Tenants.arguments());
         for folder in self.worker_folder {
             let folder = std::path::absolute(&folder).unwrap_or(folder);
             worker.arguments.extend(["--writable".into(), folder.into()]);
         }
+        Ok(())
     }
 }
 

@@ -1,18 +1,18 @@
 //! The module cache: where a server keeps the code that programs have sent, and how much of it: the first of the flags, the config
 //! file and the environment that says something decides.
 //!
-//! Only this user may write to the folder. One that cannot be had is an error if another process named it; else code is kept
+//! Only this user may write to the folder; where each worker has a user of its own, the group of all workers. One that cannot be had is an error if another process named it; else code is kept
 //! for as long as the server runs, among temporary files.
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
 
 use katydid_client::cache;
-use katydid_daemon::WorkerUser;
+use katydid_daemon::RunsAs;
 use katydid_scratch::Scratch;
 
 use crate::args::config::{self, Config};
@@ -22,6 +22,9 @@ use crate::output::failure::{Failure, say};
 /// Most bytes of it unless another process says otherwise: the code of a framework for one kind of GPU is some hundred
 /// megabytes.
 const DEFAULT_SIZE: Size = Size(4 << 30);
+
+/// Where caches of a machine's services are.
+const SYSTEM_CACHE: &str = "/var/cache/katydid";
 
 /// Why a folder is not taken.
 #[derive(Debug, thiserror::Error)]
@@ -62,23 +65,27 @@ impl ModuleCache {
         named: Option<PathBuf>,
         wanted: Option<Size>,
         quiet: bool,
-        user: Option<&WorkerUser>,
+        runs_as: &RunsAs,
     ) -> Result<Option<Self>, Failure> {
         let (config, file) = read_config()?;
         let size = size(wanted, &config, &file)?;
         if let Some(named) = named.or(config.module_cache) {
             let folder = std::path::absolute(&named).unwrap_or(named);
-            make_private(&folder, user).map_err(Failure::usage)?;
+            make_private(&folder, runs_as).map_err(Failure::usage)?;
             return Ok(Some(Self { folder, size, _scratch: None }));
         }
         // The caller's folder stays the caller's: what workers of another user keep goes with the server, unless a folder is named.
-        let lasting = if user.is_none() { default_folder(|name| env::var_os(name)) } else { None };
-        match lasting.map(|folder| make_private(&folder, user).map(|()| folder)) {
+        let lasting = match runs_as {
+            RunsAs::Server => default_folder(|name| env::var_os(name)),
+            RunsAs::User(_) => None,
+            RunsAs::OwnUser(_) => Some(tenants_folder(|name| env::var_os(name))),
+        };
+        match lasting.map(|folder| make_private(&folder, runs_as).map(|()| folder)) {
             Some(Ok(folder)) => return Ok(Some(Self { folder, size, _scratch: None })),
             Some(Err(error)) if !quiet => say(format_args!("{error}; it goes with this server")),
             _ => {}
         }
-        let scratch = Scratch::new("modules").ok().filter(|scratch| give(scratch.path(), user).is_ok());
+        let scratch = Scratch::new("modules").ok().filter(|scratch| give(scratch.path(), runs_as).is_ok());
         Ok(scratch.map(|scratch| Self { folder: scratch.path().to_owned(), size, _scratch: Some(scratch) }))
     }
 
@@ -106,20 +113,65 @@ fn default_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf
     Some(cache::folder(variable)?.join("modules"))
 }
 
-/// Gives a folder to the user of the workers, if that is another than this one.
-fn give(path: &Path, user: Option<&WorkerUser>) -> io::Result<()> {
-    user.map_or(Ok(()), |user| chown(path, Some(user.uid), Some(user.gid)))
+/// The same where workers have users of their own, which cannot enter root's home.
+fn tenants_folder(variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    let named = variable("KATYDID_CACHE").map(PathBuf::from).filter(|path| path.is_absolute());
+    named.map_or_else(|| PathBuf::from(SYSTEM_CACHE), |cache| cache.join("tenants")).join("modules")
 }
 
-/// Makes the folder if it is not there, and refuses one that others than the workers' user could write to.
-fn make_private(path: &Path, user: Option<&WorkerUser>) -> Result<(), FolderError> {
+/// Gives a folder to the users of the workers, if those are others than this one.
+fn give(path: &Path, runs_as: &RunsAs) -> io::Result<()> {
+    match runs_as {
+        RunsAs::Server => Ok(()),
+        RunsAs::User(user) => chown(path, Some(user.uid), Some(user.gid)),
+        RunsAs::OwnUser(users) => {
+            share(path, users.group(), 0o770)?;
+            // Those of workers whose numbers are others' by now, and of a group that was another one.
+            for file in fs::read_dir(path)?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+            {
+                share(&file.path(), users.group(), 0o660)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Makes a file or folder root's and its group's. A link that a worker has put in its place meanwhile stays as it is.
+fn share(path: &Path, group: u32, mode: u32) -> io::Result<()> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        // Removed by a worker of another server.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let found = file.metadata()?;
+    // Of a second name of another file, that file would be given.
+    if !found.is_dir() && (!found.is_file() || found.nlink() != 1) {
+        return Ok(());
+    }
+    fchown(&file, Some(0), Some(group))?;
+    file.set_permissions(Permissions::from_mode(mode))
+}
+
+/// Makes the folder if it is not there, and refuses one that others than the workers' users could write to.
+fn make_private(path: &Path, runs_as: &RunsAs) -> Result<(), FolderError> {
     let system = |source| FolderError::System { path: path.to_owned(), source };
+    // Workers go through the folders above.
+    if let (RunsAs::OwnUser(_), Some(above)) = (runs_as, path.parent()) {
+        DirBuilder::new().recursive(true).mode(0o755).create(above).map_err(system)?;
+    }
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(system)?;
     let found = fs::metadata(path).map_err(system)?;
-    let is_ours =
-        found.uid() == rustix::process::geteuid().as_raw() || user.is_some_and(|user| user.uid == found.uid());
-    if is_ours && found.mode() & 0o022 == 0 {
-        give(path, user).map_err(system)
+    let (owner, group) = match runs_as {
+        RunsAs::Server => (None, None),
+        RunsAs::User(user) => (Some(user.uid), None),
+        RunsAs::OwnUser(users) => (None, Some(users.group())),
+    };
+    let is_ours = found.uid() == rustix::process::geteuid().as_raw() || owner == Some(found.uid());
+    let may_others = found.mode() & if group == Some(found.gid()) { 0o002 } else { 0o022 };
+    if is_ours && may_others == 0 {
+        give(path, runs_as).map_err(system)
     } else {
         Err(FolderError::Open { path: path.to_owned() })
     }
@@ -127,8 +179,6 @@ fn make_private(path: &Path, user: Option<&WorkerUser>) -> Result<(), FolderErro
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -146,13 +196,13 @@ mod tests {
     fn a_folder_is_made_for_us_alone_and_one_of_others_is_refused() {
         let above = tempfile::tempdir().unwrap();
         let folder = above.path().join("a/b");
-        make_private(&folder, None).unwrap();
+        make_private(&folder, &RunsAs::Server).unwrap();
         assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
-        assert!(matches!(make_private(&folder, None), Err(FolderError::Open { .. })));
+        assert!(matches!(make_private(&folder, &RunsAs::Server), Err(FolderError::Open { .. })));
         let file = above.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(matches!(make_private(&file, None), Err(FolderError::System { .. })));
+        assert!(matches!(make_private(&file, &RunsAs::Server), Err(FolderError::System { .. })));
     }
 
     #[test]

@@ -1,31 +1,146 @@
-//! The user that workers run as, where a server of root's is told one.
+//! The users that workers of a server of root's run as.
 
 #![expect(unsafe_code, reason = "asks the system's library for a user")]
 
 use std::ffi::{CStr, CString, OsString};
+use std::fs;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::Arc;
 
-use katydid_daemon::WorkerUser;
+use katydid_daemon::{OWN_USERS, OwnUsers, RunsAs, WorkerUser};
+use katydid_worker::{NamedFolder, folders_of_workers};
 use rustix::process::geteuid;
 
-use crate::output::failure::Failure;
+use crate::output::failure::{Failure, say};
+
+/// Whom a server of root's names to have no other user.
+pub const SERVER: &str = "root";
+/// Privileges that it takes to give files to a user and to become it, by their numbers: `CAP_CHOWN`, `CAP_SETGID`, `CAP_SETUID`.
+const PRIVILEGES: [u32; 3] = [0, 6, 7];
+/// Devices of GPUs, or folders of them.
+const DEVICES: &str = "/dev";
+const RENDER_DEVICES: &str = "/dev/dri";
+/// How names of devices begin that a group may be let use.
+const GPUS: [&str; 3] = ["nvidia", "kfd", "dxg"];
 
 /// Room for the strings of an entry.
 const ENTRY_BYTES: usize = 64 << 10;
 /// Groups of a user at most.
 const GROUPS: usize = 4096;
 
-/// The user of a name, and its home.
+/// The user that is named, and its home; none: the server's.
 ///
 /// # Errors
 ///
 /// There is none, or the server is not root and cannot become another user.
-pub fn find(name: &str) -> Result<(WorkerUser, OsString), Failure> {
+pub fn named(name: &str) -> Result<Option<(WorkerUser, OsString)>, Failure> {
     if !geteuid().is_root() {
         return Err(Failure::usage("--worker-user: only a server that runs as root can start workers as another user"));
     }
+    if name == SERVER {
+        return Ok(None);
+    }
+    find(name).map(Some)
+}
+
+/// A user of its own for each worker, where a server of root's serves tenants. Where that cannot be, workers run as the server's user
+/// without privileges, and `quiet` servers say nothing of it. `needed`: files that workers open.
+#[must_use]
+pub fn own_users(needed: &[PathBuf], quiet: bool) -> RunsAs {
+    if !geteuid().is_root() {
+        return RunsAs::Server;
+    }
+    match obstacle(needed).map_or_else(with_folders, Err) {
+        Ok(users) => RunsAs::OwnUser(Arc::new(users)),
+        Err(reason) => {
+            if !quiet {
+                say(format_args!(
+                    "warning: workers run as root without privileges, not as users of their own: {reason}; --worker-user \
+                     NAME names a user for all of them, --worker-user root takes root without this line"
+                ));
+            }
+            RunsAs::Server
+        }
+    }
+}
+
+/// Users of workers, to whom the folders are open that variables name.
+fn with_folders() -> Result<OwnUsers, String> {
+    let users = OwnUsers::new(device_groups()).map_err(|error| error.to_string())?;
+    let closed = folders_of_workers().into_iter().find_map(|named| closed(&named, users.group()));
+    closed.map_or(Ok(users), Err)
+}
+
+/// Why workers of several users cannot use a folder.
+fn closed(named: &NamedFolder, group: u32) -> Option<String> {
+    let NamedFolder { variable, path, may_share } = named;
+    let shown = path.display();
+    if !may_share {
+        return Some(format!("{variable}: what drivers keep in {shown} is for one user"));
+    }
+    let (owner, mode) = fs::metadata(path).map(|found| (found.gid(), found.mode())).ok()?;
+    let is_open = mode & 0o007 == 0o007 || (owner == group && mode & 0o070 == 0o070);
+    (!is_open)
+        .then(|| format!("{variable}: {shown} is not open to their group (chgrp {group} {shown}; chmod g+rwx {shown})"))
+}
+
+/// What keeps workers from users of their own.
+fn obstacle(needed: &[PathBuf]) -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|found| u64::from_str_radix(found.trim(), 16).ok()).unwrap_or(0);
+    if PRIVILEGES.iter().any(|privilege| effective >> privilege & 1 == 0) {
+        return Some("this container takes away the privilege to become another user".to_owned());
+    }
+    let maps =
+        ["uid_map", "gid_map"].map(|map| fs::read_to_string(Path::new("/proc/self").join(map)).unwrap_or_default());
+    if !maps.iter().all(|map| covers(map)) {
+        return Some(format!("this container has no users from {} to {}", OWN_USERS.start(), OWN_USERS.end()));
+    }
+    // With a root folder of its own a worker finds what lies in folders that are closed to it.
+    if katydid_worker::has_own_root() {
+        return None;
+    }
+    let closed = needed.iter().find(|path| !is_open(path))?;
+    Some(format!("{} lies in a folder that is root's alone", closed.display()))
+}
+
+/// Whether a map of a user namespace has all of the users: lines of first number inside, first outside, and how many.
+fn covers(map: &str) -> bool {
+    map.lines().any(|line| {
+        let numbers: Vec<u64> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+        let &[first, _, count] = &numbers[..] else { return false };
+        first <= u64::from(*OWN_USERS.start()) && first + count > u64::from(*OWN_USERS.end())
+    })
+}
+
+/// Whether every user may go where a file really lies.
+#[must_use]
+pub fn is_open(path: &Path) -> bool {
+    let Ok(real) = fs::canonicalize(path) else { return true };
+    let may_enter = |folder: &Path| fs::metadata(folder).is_ok_and(|found| found.mode() & 0o001 != 0);
+    real.ancestors().skip(1).all(may_enter)
+}
+
+/// Groups that devices of GPUs are open to, and not to every user.
+fn device_groups() -> Vec<u32> {
+    let entries = |folder| fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_gpu = |name: &str| GPUS.iter().any(|start| name.starts_with(start));
+    let gpus = entries(DEVICES).filter(|entry| entry.file_name().to_str().is_some_and(is_gpu));
+    let found = gpus.chain(entries(RENDER_DEVICES)).filter_map(|entry| entry.metadata().ok());
+    let open = found.filter(|found| found.gid() != 0 && found.mode() & 0o060 == 0o060 && found.mode() & 0o006 != 0o006);
+    let mut groups: Vec<u32> = open.map(|found| found.gid()).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    groups
+}
+
+/// The user of a name, and its home.
+fn find(name: &str) -> Result<(WorkerUser, OsString), Failure> {
     let unknown = || Failure::usage(format!("--worker-user: there is no user {name} here"));
     let spelled = CString::new(name).map_err(|_| unknown())?;
     let mut entry = MaybeUninit::<libc::passwd>::zeroed();
@@ -41,13 +156,49 @@ pub fn find(name: &str) -> Result<(WorkerUser, OsString), Failure> {
     let libc::passwd { pw_uid: uid, pw_gid: gid, pw_dir, .. } = unsafe { entry.assume_init() };
     // SAFETY: a string in the room, which is still there.
     let home = unsafe { CStr::from_ptr(pw_dir) }.to_bytes().to_vec();
-    if uid == 0 {
-        return Err(Failure::usage("--worker-user: root is what the server runs as; name a user with fewer rights"));
-    }
     let mut groups = vec![0; GROUPS];
     let mut count = i32::try_from(GROUPS).unwrap_or(0);
     // SAFETY: the name ends with a NUL, and there is room for so many groups.
     let listed = unsafe { libc::getgrouplist(spelled.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
     groups.truncate(if listed < 0 { 0 } else { usize::try_from(count).unwrap_or(0) });
     Ok((WorkerUser { uid, gid, groups }, OsString::from_vec(home)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_container_s_map_has_to_have_all_users() {
+        assert!(covers("         0          0 4294967295\n") && covers("0 1000 1\n1 100000 65536\n"));
+        assert!(!covers("0 1000 1\n") && !covers("0 100000 65000\n") && !covers(""));
+    }
+
+    #[test]
+    fn a_folder_for_several_users_is_open_to_their_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let named = |may_share| NamedFolder { variable: "X", path: folder.path().to_owned(), may_share };
+        let group = fs::metadata(folder.path()).unwrap().gid();
+        let with = |mode| fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+        assert!(
+            closed(&named(true), group).is_some_and(|why| why.contains("chgrp"))
+                && closed(&named(false), group).is_some()
+        );
+        with(0o770);
+        assert!(closed(&named(true), group).is_none() && closed(&named(true), group + 1).is_some());
+        with(0o777);
+        assert!(closed(&named(true), group + 1).is_none() && closed(&named(false), group).is_some());
+    }
+
+    #[test]
+    fn a_file_below_a_closed_folder_is_not_open() {
+        let above = tempfile::tempdir_in("/tmp").unwrap();
+        let file = above.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(!is_open(&file));
+        fs::set_permissions(above.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        assert!(is_open(&file));
+    }
 }

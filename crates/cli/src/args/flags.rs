@@ -14,6 +14,7 @@ use katydid_cli_core::args::duration::{DurationArg, Silence};
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::document::JsonDestination;
 use katydid_cli_core::server::isolation::{IsolationFlags, SandboxReach};
+use katydid_worker::SandboxUser;
 
 /// What `katydid --help` ends with.
 const AFTER_HELP: &str = "\
@@ -728,6 +729,12 @@ pub(crate) struct WorkerFlags {
     /// Number of the inherited socket to the server.
     #[arg(long, value_name = "N")]
     pub(crate) control_fd: i32,
+    /// Number of the inherited socket by which the server makes sockets for lending memory.
+    #[arg(long, value_name = "N")]
+    pub(crate) lending_fd: Option<i32>,
+    /// The user to become, as UID:GID:GROUPS.
+    #[arg(long, value_name = "USER", requires = "sandbox")]
+    pub(crate) user: Option<SandboxUser>,
     /// As in `serve`.
     #[arg(long, value_name = "DRIVER", default_value = "auto")]
     pub(crate) driver: String,

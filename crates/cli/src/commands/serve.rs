@@ -12,6 +12,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args::flags::ServeFlags;
+use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::failure::{Failure, Outcome, say};
 use katydid_cli_core::server::address::{admin_path, certified, default_listen, prepare_runtime_folder};
 use katydid_cli_core::server::isolation::tell_of_missing_layers;
@@ -31,12 +32,15 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
     folder::clear_away();
     let wants_mps = flags.mps;
-    let (user, home) = flags.isolation.worker_user.as_deref().map(worker_user::find).transpose()?.unzip();
-    let modules = ModuleCache::prepare(flags.module_cache.clone(), flags.module_cache_size, quiet, user.as_ref())?;
+    let (module_cache, module_cache_size) = (flags.module_cache.clone(), flags.module_cache_size);
+    // The service of MPS is the server's user's, and so are its clients.
+    let may_have_own_users = flags.isolation.worker_user.is_none() && !wants_mps;
     let mut config = requested(flags)?;
-    config.worker.user = user;
-    config.worker.set.extend(home.map(|home| ("HOME".into(), home)));
-    if config.worker.own_folder && !quiet {
+    if config.worker.serves_tenants && may_have_own_users {
+        config.worker.runs_as = worker_user::own_users(&opened_by_workers(&driver)?, quiet);
+    }
+    let modules = ModuleCache::prepare(module_cache, module_cache_size, quiet, &config.worker.runs_as)?;
+    if config.worker.serves_tenants && !quiet {
         tell_of_missing_layers();
     }
     // Ends behind the workers.
@@ -63,6 +67,13 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     server.stop();
     drop(registered);
     Ok(ExitCode::SUCCESS)
+}
+
+/// What workers open that may lie anywhere: folders and libraries of the installation, the driver, temporary files.
+fn opened_by_workers(driver: &str) -> Result<Vec<PathBuf>, Failure> {
+    let soft = Layout::find().map_err(Failure::server)?.soft();
+    let named = Some(PathBuf::from(driver)).filter(|path| path.is_absolute());
+    Ok([soft, std::env::temp_dir().join("worker")].into_iter().chain(std::env::current_exe()).chain(named).collect())
 }
 
 /// The first signal let the server stop in order; the process that sends another does not want to wait for that.
@@ -104,7 +115,7 @@ fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     }
     config.session_memory = flags.session_memory.map(|size| size.0);
     config.verbosity = if flags.quiet { Verbosity::Problems } else { Verbosity::Everything };
-    flags.isolation.apply(&mut config);
+    flags.isolation.apply(&mut config)?;
     Ok(config)
 }
 
@@ -131,7 +142,9 @@ fn addresses(texts: &[String]) -> Result<Vec<Address>, Failure> {
 fn check_mps(flags: &ServeFlags) -> Result<(), Failure> {
     match flags.mps && flags.driver == "soft" {
         true => Err(Failure::usage("--mps is for NVIDIA's driver, and --driver soft is none")),
-        false if flags.mps && flags.isolation.worker_user.is_some() => {
+        false
+            if flags.mps && flags.isolation.worker_user.as_deref().is_some_and(|name| name != worker_user::SERVER) =>
+        {
             Err(Failure::usage("--mps and --worker-user exclude each other: the service is the server's user's"))
         }
         false => Ok(()),

@@ -20,7 +20,7 @@ const FIRST_CONTROL: i32 = 3;
 
 /// Becomes the worker.
 pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
-    let control = control(flags.control_fd).ok_or_else(|| {
+    let control = packets(flags.control_fd).ok_or_else(|| {
         Failure::usage("worker: started by hand: the server starts workers, see `katydid serve --help`")
     })?;
     // For ps and top, which would show the name of the link in /proc. Without it a worker serves as well.
@@ -32,8 +32,19 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
     let (watches, has_journal, requires_gpu) = (flags.watch, !flags.no_journal, flags.require_gpu);
     let host_memory = flags.host_memory;
     let sandbox = flags.sandbox.map(|reach| sandbox(reach, flags, soft.as_deref()));
-    let options =
-        WorkerOptions { control, driver, soft, requires_gpu, images, host_memory, watches, has_journal, sandbox };
+    let lending = flags.lending_fd.and_then(packets);
+    let options = WorkerOptions {
+        control,
+        lending,
+        driver,
+        soft,
+        requires_gpu,
+        images,
+        host_memory,
+        watches,
+        has_journal,
+        sandbox,
+    };
     Ok(katydid_worker::run(options))
 }
 
@@ -44,11 +55,12 @@ fn sandbox(reach: SandboxReach, flags: &WorkerFlags, soft: Option<&Path>) -> San
     }
     let driver = Some(PathBuf::from(&flags.driver)).filter(|path| path.is_absolute());
     let readable = driver.into_iter().chain(soft.map(PathBuf::from)).collect();
-    Sandbox::Tenants { writable: flags.writable.iter().chain(&flags.module_cache).cloned().collect(), readable }
+    let writable = flags.writable.iter().chain(&flags.module_cache).cloned().collect();
+    Sandbox::Tenants { writable, readable, user: flags.user.clone() }
 }
 
-/// The socket to the server; `None` when the number is not one.
-fn control(number: i32) -> Option<OwnedFd> {
+/// A socket to the server; `None` when the number is not one.
+fn packets(number: i32) -> Option<OwnedFd> {
     if number < FIRST_CONTROL {
         return None;
     }

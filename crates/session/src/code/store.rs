@@ -8,9 +8,9 @@
 //! The rule: a worker hashes again what it finds under a hash. So a program that names an image gets what it would have
 //! sent, whatever became of the file. Beyond its limit, the store removes the images that were least recently asked for.
 
-use std::fs::{self, DirEntry, File, OpenOptions};
+use std::fs::{self, DirEntry, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -30,16 +30,19 @@ pub struct ImageStore {
     folder: PathBuf,
     /// The most bytes that the kept images may take on disk.
     limit: u64,
+    /// Permissions of files: where each worker has a user of its own, their group uses the folder.
+    mode: u32,
 }
 
 /// An image in the folder: when it was asked for last, its bytes, where it is.
 type CachedImage = (SystemTime, u64, PathBuf);
 
 impl ImageStore {
-    /// Images in a folder that is there and that only this user can write to, of so many bytes at most.
+    /// Images in a folder that is there and that only this user, or only its workers' group, can write to, of so many bytes at most.
     #[must_use]
     pub fn new(folder: PathBuf, limit: u64) -> Self {
-        Self { folder, limit }
+        let is_shared = fs::metadata(&folder).is_ok_and(|found| found.permissions().mode() & 0o020 != 0);
+        Self { folder, limit, mode: if is_shared { 0o660 } else { 0o600 } }
     }
 
     /// The image of this name, if it is there with this length. One that has been damaged goes.
@@ -58,8 +61,9 @@ impl ImageStore {
             let _ = fs::remove_file(&path);
             return None;
         }
-        // One whose time cannot be set goes sooner, and nothing else.
-        let _ = file.set_modified(SystemTime::now());
+        // One whose time cannot be set goes sooner, and nothing else. Both times: of a file of another worker no other ones may be set.
+        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let _ = rustix::fs::futimens(&file, &rustix::fs::Timestamps { last_access: now, last_modification: now });
         Some(image)
     }
 
@@ -76,7 +80,9 @@ impl ImageStore {
             return Ok(());
         }
         // Goes again if it is not renamed. The thread that has its lock already takes it for one that was left.
-        let mut beside = tempfile::Builder::new().prefix(UNFINISHED_PREFIX).tempfile_in(&self.folder)?;
+        let mut beside = tempfile::Builder::new();
+        beside.prefix(UNFINISHED_PREFIX).permissions(Permissions::from_mode(self.mode));
+        let mut beside = beside.tempfile_in(&self.folder)?;
         beside.as_file().try_lock()?;
         // So others count it in whole from now on.
         beside.as_file().set_len(length)?;

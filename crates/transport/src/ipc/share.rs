@@ -2,7 +2,8 @@
 //!
 //! A lender listens on a socket without a place in any folder. For what it lends it makes a name of 32 bytes: 8 of the
 //! door, which is random; 8 of the generation of its job, which is another one after each restore; and 16 that no process
-//! guesses. The first two lead to the socket. A process of the same user that shows the name gets the descriptors.
+//! guesses. The first two lead to the socket. A process of the same user that shows the name gets the descriptors; so do
+//! workers of tenants, whose sockets are their server's ([`lender_sockets`]).
 //! The connection stays as long as the borrower needs them, so that a lender knows whether a borrower does.
 //!
 //! A lender out of an image opens the same door again, in the generation that it is restored in. What it lends is found
@@ -13,26 +14,24 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use crate::ipc::lender_sockets::INCARNATION;
 use katydid_wire::sharing::{Borrowing, Held};
 pub use katydid_wire::sharing::{DOOR, SECRET};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::RecvFlags;
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::ipc::lender_sockets;
 use crate::os::fdpass;
 
 /// Bytes of a name: which lender, which generation of its job, and which of the things that it lends.
 pub const NAME: usize = DOOR + INCARNATION + SECRET;
-/// Of them, those of the generation, a little-endian number; 0 outside of jobs.
-pub const INCARNATION: usize = 8;
 /// Pieces that one name may stand for.
 const MAX_BORROWERS: u32 = 4096;
 /// In place of their number: the lender knows no such name.
@@ -101,7 +100,7 @@ impl Lender {
     /// What the system says.
     pub fn open(incarnation: u64) -> io::Result<Self> {
         let door = random()?;
-        let listener = UnixListener::bind_addr(&address(&door, &incarnation.to_le_bytes())?)?;
+        let listener = lender_sockets::listen(&door, &incarnation.to_le_bytes())?;
         let lender = Self { door, incarnation, state: Arc::default() };
         let state = Arc::clone(&lender.state);
         thread::Builder::new().name("lender".into()).spawn(move || attend(&listener, &state))?;
@@ -119,8 +118,8 @@ impl Lender {
         incarnation: u64,
         lent: impl IntoIterator<Item = ([u8; SECRET], Vec<Lent>)>,
     ) -> io::Result<Self> {
-        let address = address(&door, &incarnation.to_le_bytes())?;
-        let mut listener = unless_taken(UnixListener::bind_addr(&address))?;
+        let generation = incarnation.to_le_bytes();
+        let mut listener = unless_taken(lender_sockets::listen(&door, &generation))?;
         let lender = Self { door, incarnation, state: Arc::default() };
         lender.state.books().items = lent.into_iter().map(|(secret, pieces)| (secret, Arc::new(pieces))).collect();
         let state = Arc::clone(&lender.state);
@@ -131,7 +130,7 @@ impl Lender {
                     // A worker that its session has left ends soon.
                     None => thread::sleep(PAUSE),
                 }
-                let Ok(next) = unless_taken(UnixListener::bind_addr(&address)) else { return };
+                let Ok(next) = unless_taken(lender_sockets::listen(&door, &generation)) else { return };
                 listener = next;
             }
         };
@@ -223,13 +222,16 @@ pub struct Lease {
 ///
 /// The lender is gone, has taken it back, or belongs to another user.
 pub fn borrow(name: &[u8; NAME], may_move: bool) -> io::Result<Borrowed> {
-    let (address, borrowing) = parts(name)?;
+    let (generation, borrowing) = parts(name);
     let (since, mut limit) = (Instant::now(), if may_move { CLOSED } else { Duration::ZERO });
     loop {
-        let outcome = UnixStream::connect_addr(&address).and_then(|connection| borrow_over(connection, borrowing));
+        let connection = lender_sockets::connect(&borrowing.door, &generation);
+        let outcome = connection.and_then(|connection| borrow_over(connection, borrowing));
         match outcome.as_ref().map_err(io::Error::kind) {
             // The worker has ended without an answer: its session may go on in another one.
             Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => limit = IDLE_TIMEOUT,
+            // So many wait to be let in that one more would have to wait for that.
+            Err(ErrorKind::WouldBlock) => limit = limit.max(CLOSED),
             Err(ErrorKind::ConnectionRefused) => {}
             _ => return outcome,
         }
@@ -268,20 +270,16 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     if length == N { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Where a name leads, and what it names there.
-fn parts(name: &[u8; NAME]) -> io::Result<(SocketAddr, Borrowing)> {
+/// The generation that a name leads to, and what it names there.
+fn parts(name: &[u8; NAME]) -> ([u8; INCARNATION], Borrowing) {
     let mut borrowing = Borrowing { door: [0; DOOR], secret: [0; SECRET] };
+    let mut generation = [0; INCARNATION];
     let (door, rest) = name.split_at(DOOR);
     let (incarnation, secret) = rest.split_at(INCARNATION);
     borrowing.door.copy_from_slice(door);
     borrowing.secret.copy_from_slice(secret);
-    Ok((address(door, incarnation)?, borrowing))
-}
-
-/// The address of a socket that lies in no folder.
-fn address(door: &[u8], incarnation: &[u8]) -> io::Result<SocketAddr> {
-    let digits = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    SocketAddr::from_abstract_name(format!("katydid-lender-{}-{}", digits(door), digits(incarnation)))
+    generation.copy_from_slice(incarnation);
+    (generation, borrowing)
 }
 
 /// None: another process has the address.
@@ -294,7 +292,7 @@ fn unless_taken(bound: io::Result<UnixListener>) -> io::Result<Option<UnixListen
 
 /// Refuses a peer of another user.
 fn check_user(peer: BorrowedFd<'_>) -> io::Result<()> {
-    let same = socket_peercred(peer)?.uid == geteuid();
+    let same = socket_peercred(peer)?.uid == lender_sockets::user();
     if same { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
@@ -457,7 +455,7 @@ mod tests {
     fn a_borrower_follows_a_lender_that_changes_workers() {
         let lender = Lender { door: random().unwrap(), incarnation: 5, state: Arc::default() };
         let name = lender.name(&[7; SECRET]);
-        let old = UnixListener::bind_addr(&parts(&name).unwrap().0).unwrap();
+        let old = lender_sockets::listen(&lender.door, &5_u64.to_le_bytes()).unwrap();
         let _new = Lender::open_again(lender.door, 5, [([7; SECRET], vec![file("moved")])]).unwrap();
         let borrower = thread::spawn(move || borrowed_text(&name));
         drop(old.accept().unwrap());

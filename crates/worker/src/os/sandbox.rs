@@ -10,6 +10,7 @@
 //! | [`files`] (Landlock) | files outside of the lists; the memory and environment of other processes; signals to them; TCP |
 //! | [`calls`] (seccomp) | sockets other than unix sockets; modes, owners and times of files; objects and processes that outlive the worker; system calls that no driver needs |
 //! | no new privileges | set-user-id programs |
+//! | [`user`] | other workers, where root runs the server: each has a user of its own |
 //! | no capabilities | of a server that runs as root |
 //!
 //! A worker that serves its own user alone keeps that user's files, which its programs can use as well.
@@ -21,11 +22,17 @@
 mod calls;
 mod files;
 mod root;
+mod user;
 
 use std::io;
 use std::path::PathBuf;
 
-pub use files::missing;
+pub use files::{NamedFolder, missing, named_folders};
+pub use user::SandboxUser;
+pub(crate) use user::is_own as has_own_user;
+
+use rustix::fs::Mode;
+use rustix::process::{geteuid, umask};
 
 use files::Allowed;
 
@@ -40,6 +47,8 @@ pub enum Sandbox {
         writable: Vec<PathBuf>,
         /// Files and folders to read.
         readable: Vec<PathBuf>,
+        /// Whom it becomes; none: it stays the user that started it.
+        user: Option<SandboxUser>,
     },
 }
 
@@ -49,6 +58,9 @@ pub(crate) enum SandboxError {
     /// The worker may have a root folder of its own, and the system refuses a part of it.
     #[error("cannot give a worker a root folder of its own: {0}; --no-sandbox starts workers without restrictions")]
     Root(io::Error),
+    /// The system refuses to make it another user's.
+    #[error("cannot run a worker as a user of its own: {0}; --worker-user root runs workers as the server's user")]
+    User(io::Error),
     /// Landlock is there and fails.
     #[error("cannot restrict the files that a worker uses: {0}; --no-sandbox starts workers without restrictions")]
     Files(#[from] landlock::RulesetError),
@@ -60,16 +72,29 @@ pub(crate) enum SandboxError {
     Capabilities(io::Error),
 }
 
+/// Whether this process can give workers a root folder of their own, in which they find what they need wherever it lies.
+#[must_use]
+pub fn has_own_root() -> bool {
+    !files::has_nvidia() && root::may_mount()
+}
+
 impl Sandbox {
     /// Gives everything else up, in a process of one thread.
     pub(crate) fn enter(&self) -> Result<(), SandboxError> {
+        let user = self.user();
+        // Folders that are made here have to be open to another user.
+        let before = user.map(|_| umask(Mode::from_raw_mode(0o022)));
         let allowed = self.allowed();
         // Neither the folder nor these calls have been tried with NVIDIA's driver, which has no native code of programs to hold.
         let is_strict = matches!(self, Self::Tenants { .. }) && !files::has_nvidia();
         if is_strict {
             root::enter(&allowed.all()).map_err(SandboxError::Root)?;
         }
-        let children_only = self.require(files::restrict(&allowed))?.unwrap_or(false);
+        if let (Some(user), Some(before)) = (user, before) {
+            umask(before);
+            user.enter().map_err(SandboxError::User)?;
+        }
+        let children_only = self.require(files::restrict(&allowed, is_strict))?.unwrap_or(false);
         self.require(give_up_capabilities().map_err(SandboxError::Capabilities))?;
         self.require(calls::restrict(children_only, is_strict))?;
         Ok(())
@@ -78,7 +103,15 @@ impl Sandbox {
     fn allowed(&self) -> Allowed {
         match self {
             Self::OwnUser => Allowed::everything(),
-            Self::Tenants { writable, readable } => Allowed::with(readable, writable),
+            Self::Tenants { writable, readable, user } => Allowed::with(readable, writable, user.as_ref()),
+        }
+    }
+
+    /// Whom it has to become yet: one that begins anew has become it before.
+    fn user(&self) -> Option<&SandboxUser> {
+        match self {
+            Self::Tenants { user, .. } => user.as_ref().inspect(|user| user.note()).filter(|_| geteuid().is_root()),
+            Self::OwnUser => None,
         }
     }
 

@@ -111,6 +111,9 @@ const FORBIDDEN_TO_OTHERS: &[i64] = &[
     // Leaves the process group, which ends with the worker.
     libc::SYS_setsid,
     libc::SYS_setpgid,
+    // Services of its user, which unix sockets lead to: it has the sockets that it was given.
+    libc::SYS_socket,
+    libc::SYS_connect,
 ];
 /// Numbers that the C library's bindings lack; the same on every processor.
 const SYS_FCHMODAT2: i64 = 452;
@@ -133,6 +136,8 @@ const NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWCGROUP,
 ];
 
+/// The part of a socket's type that is no flag.
+const SOCKET_TYPE: u64 = 0xf;
 /// Asks for the personality, and changes nothing.
 const PERSONALITY_NOW: u64 = 0xffff_ffff;
 /// Numbers of the other ABI of this processor, x32, begin here: by them every call has another number.
@@ -162,7 +167,8 @@ pub(super) fn restrict(children_only: bool, is_strict: bool) -> Result<(), Calls
     if !children_only {
         forbidden.insert(libc::SYS_process_vm_readv, Vec::new());
     }
-    let filters = [(unknown(), libc::ENOSYS, true), (forbidden, libc::EPERM, false), (sockets()?, libc::EACCES, false)];
+    let sockets = sockets(is_strict)?;
+    let filters = [(unknown(), libc::ENOSYS, true), (forbidden, libc::EPERM, false), (sockets, libc::EACCES, false)];
     for (rules, errno, is_first) in filters {
         let refusal = SeccompAction::Errno(errno.unsigned_abs());
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refusal, architecture()?).map_err(Error::from)?;
@@ -213,10 +219,16 @@ fn forbidden() -> Result<Rules, Error> {
     Ok(rules)
 }
 
-/// Sockets reach processes of this machine alone.
-fn sockets() -> Result<Rules, Error> {
+/// Sockets reach processes of this machine alone; of a strict worker, those at the other ends of its own pairs. A datagram names its
+/// receiver, so that a pair of such sockets would reach others.
+fn sockets(is_strict: bool) -> Result<Rules, Error> {
     let other = || one(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.unsigned_abs()));
-    Ok(Rules::from([(libc::SYS_socket, vec![other()?]), (libc::SYS_socketpair, vec![other()?])]))
+    let datagrams = || one(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE), u64::from(libc::SOCK_DGRAM.unsigned_abs()));
+    let pairs = if is_strict { vec![other()?, datagrams()?] } else { vec![other()?] };
+    let sockets = (!is_strict).then(other).transpose()?;
+    Ok(Rules::from_iter(
+        [(libc::SYS_socketpair, pairs)].into_iter().chain(sockets.map(|rule| (libc::SYS_socket, vec![rule]))),
+    ))
 }
 
 /// A rule for calls that name a file, and not the open one alone: the second argument is a path.

@@ -17,6 +17,8 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope, path_beneath_rules,
 };
 
+use super::SandboxUser;
+
 /// What this is written for; a kernel with less holds less.
 const WANTED: ABI = ABI::V6;
 /// `LANDLOCK_CREATE_RULESET_VERSION`
@@ -132,8 +134,8 @@ impl Allowed {
 
     /// What drivers need, as the environment names it, and further files and folders. Folders that drivers would make themselves
     /// are made.
-    pub(super) fn with(readable: &[PathBuf], writable: &[PathBuf]) -> Self {
-        Self { readable: self::readable(readable), writable: self::writable(writable) }
+    pub(super) fn with(readable: &[PathBuf], writable: &[PathBuf], user: Option<&SandboxUser>) -> Self {
+        Self { readable: self::readable(readable), writable: self::writable(writable, user) }
     }
 
     /// All of them; the folders of settings and devices whole, of which Landlock holds back what is not allowed.
@@ -148,8 +150,9 @@ impl Allowed {
 
 /// Restricts this thread, and all that come of it; whether the kernel does that at all.
 ///
-/// Whatever files are allowed, the memory of other processes, signals to them and TCP are held.
-pub(super) fn restrict(allowed: &Allowed) -> Result<bool, RulesetError> {
+/// Whatever files are allowed, the memory of other processes, signals to them and TCP are held. `is_strict`: unix sockets without a
+/// name in a folder too.
+pub(super) fn restrict(allowed: &Allowed, is_strict: bool) -> Result<bool, RulesetError> {
     if version().is_none() {
         return Ok(false);
     }
@@ -157,7 +160,7 @@ pub(super) fn restrict(allowed: &Allowed) -> Result<bool, RulesetError> {
     let ruleset = Ruleset::default()
         .handle_access(everything)?
         .handle_access(AccessNet::from_all(WANTED))?
-        .scope(Scope::Signal)?
+        .scope(if is_strict { Scope::Signal | Scope::AbstractUnixSocket } else { Scope::Signal.into() })?
         .create()?;
     let ruleset = ruleset.add_rules(path_beneath_rules(&allowed.readable, AccessFs::from_read(WANTED)))?;
     ruleset.add_rules(path_beneath_rules(&allowed.writable, everything))?.restrict_self()?;
@@ -212,7 +215,7 @@ fn libraries_named_in(vendors: &Path) -> Vec<PathBuf> {
 }
 
 /// What may be written, too.
-fn writable(further: &[PathBuf]) -> Vec<PathBuf> {
+fn writable(further: &[PathBuf], user: Option<&SandboxUser>) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = DEVICES.iter().map(PathBuf::from).collect();
     let devices = fs::read_dir(DEVICE_FOLDER).into_iter().flatten().flatten();
     let is_gpu = |name: &OsStr| GPUS.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
@@ -221,12 +224,12 @@ fn writable(further: &[PathBuf]) -> Vec<PathBuf> {
     all.push("/proc/self".into());
     if has_nvidia() {
         all.extend(NVIDIA_WRITES.iter().map(PathBuf::from));
-        all.extend(compute_cache());
+        all.extend(compute_cache(user));
     }
     let named = |names: &[&str]| names.iter().filter_map(env::var_os).map(PathBuf::from).collect::<Vec<_>>();
     for path in named(&WRITTEN) {
         // Drivers make a cache themselves, which they could not any more.
-        let is_there = path.exists() || fs::create_dir_all(&path).is_ok();
+        let is_there = path.exists() || make(&path, user);
         let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
         all.extend(folder.filter(|_| is_there).map(PathBuf::from));
     }
@@ -238,16 +241,52 @@ fn writable(further: &[PathBuf]) -> Vec<PathBuf> {
     all
 }
 
+/// A folder that a variable of the server's has workers write to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedFolder {
+    /// The variable.
+    pub variable: &'static str,
+    /// The folder; it need not be there.
+    pub path: PathBuf,
+    /// Workers of several users can use it, if it is open to them. Drivers' caches and services are one user's.
+    pub may_share: bool,
+}
+
+/// All of them but those for temporary files, which are a worker's own.
+#[must_use]
+pub fn named_folders() -> Vec<NamedFolder> {
+    let set = |variable: &'static str| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let folders = WRITTEN.iter().filter(|variable| **variable != "TMPDIR").filter_map(|variable| {
+        Some(NamedFolder { variable, path: set(variable)?, may_share: *variable == "KATYDID_SOFT_SHARED" })
+    });
+    let files = FILES.iter().filter_map(|variable| {
+        Some(NamedFolder { variable, path: set(variable)?.parent()?.to_owned(), may_share: true })
+    });
+    let is_on = |variable: &&&str| env::var_os(variable).is_some_and(|value| value != "0");
+    let dumps = DUMPS
+        .iter()
+        .find(is_on)
+        .and_then(|variable| Some(NamedFolder { variable, path: env::current_dir().ok()?, may_share: true }));
+    folders.chain(files).chain(dumps).collect()
+}
+
 /// Whether NVIDIA's kernel module is loaded.
 pub(super) fn has_nvidia() -> bool {
     NVIDIA.iter().any(|path| Path::new(path).exists())
 }
 
 /// Where NVIDIA's driver keeps what it has compiled, made if it is not there.
-fn compute_cache() -> Option<PathBuf> {
+fn compute_cache(user: Option<&SandboxUser>) -> Option<PathBuf> {
     let folder = PathBuf::from(env::var_os("HOME")?).join(".nv");
-    let made = fs::create_dir_all(folder.join("ComputeCache"));
-    made.is_ok().then_some(folder)
+    let cache = folder.join("ComputeCache");
+    let is_there = cache.is_dir() || (make(&folder, user) && make(&cache, user));
+    is_there.then_some(folder)
+}
+
+/// Makes a folder, which is the user's whom the worker becomes.
+fn make(folder: &Path, user: Option<&SandboxUser>) -> bool {
+    let made = fs::create_dir_all(folder);
+    made.and_then(|()| user.map_or(Ok(()), |user| user.give(folder))).is_ok()
 }
 
 #[cfg(test)]

@@ -21,8 +21,18 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Where the new root is made, in the worker's own folder for temporary files; outside of its namespace it stays empty.
 const FOLDER: &str = "root";
+/// The number of the privilege to mount.
+const CAP_SYS_ADMIN: u32 = 21;
 /// Of the new root: a few folders, links and empty files to mount on.
 const SIZE: &std::ffi::CStr = c"size=4m,mode=755";
+/// Whether this process has the privilege that it takes. A container may forbid it all the same.
+pub(super) fn may_mount() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|found| u64::from_str_radix(found.trim(), 16).ok());
+    effective.is_some_and(|effective| effective >> CAP_SYS_ADMIN & 1 == 1)
+}
+
 /// Makes `allowed` all that there is, at the same paths; whether this process may do that.
 ///
 /// # Errors

@@ -82,6 +82,7 @@ fn worker_process() {
         let (images, watches, has_journal) = (None, false, true);
         let options = WorkerOptions {
             control,
+            lending: None,
             driver,
             soft: None,
             requires_gpu: false,

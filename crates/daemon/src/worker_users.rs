@@ -1,0 +1,261 @@
+//! The user that a worker runs as.
+//!
+//! Where root runs the server, each worker of tenants has a user of its own: a number between those that systems give to their
+//! users and services. So no worker can trace another one, send it signals, or read what `/proc` has of it. systemd takes numbers
+//! from the same range for its `DynamicUser=`, so both hold a lock on a file that is named by the number.
+//!
+//! All such workers of a machine share one group, by which they use the module cache. It is the lowest number that is free.
+//!
+//! The rule: a number may be taken that is no account's, that no process holds the lock of, and that no process has: a container's
+//! may, or what an earlier worker has left behind.
+
+#![expect(unsafe_code, reason = "asks the system's library for users and groups, and becomes them")]
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::Arc;
+
+pub use katydid_scratch::OWN_USERS;
+use rustix::fs::{FlockOperation, flock};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Where systemd keeps its locks.
+const SYSTEMD: &str = "/run/systemd/dynamic-uid";
+/// Where the locks are on a system without systemd.
+const LOCKS: &str = "/run/katydid/dynamic-uid";
+/// Room for the strings of an account.
+const ENTRY_BYTES: usize = 64 << 10;
+
+/// A user that workers run as.
+#[derive(Debug, Clone)]
+pub struct WorkerUser {
+    /// Its number.
+    pub uid: u32,
+    /// Its group's.
+    pub gid: u32,
+    /// All of its groups.
+    pub groups: Vec<u32>,
+}
+
+/// Whom workers run as.
+#[derive(Debug, Clone, Default)]
+pub enum RunsAs {
+    /// The server's user.
+    #[default]
+    Server,
+    /// One user for all.
+    User(WorkerUser),
+    /// Each one a user of its own.
+    OwnUser(Arc<OwnUsers>),
+}
+
+/// Gives each worker a user.
+#[derive(Debug)]
+pub struct OwnUsers {
+    locks: PathBuf,
+    group: Claim,
+    /// Groups that the GPUs' devices are open to.
+    device_groups: Vec<u32>,
+}
+
+/// A number that no other process takes. Dropped: it is free.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    number: u32,
+    path: PathBuf,
+    file: File,
+}
+
+impl OwnUsers {
+    /// Finds the group of all workers of this machine.
+    ///
+    /// # Errors
+    ///
+    /// There can be no locks, or all numbers are taken.
+    pub fn new(device_groups: Vec<u32>) -> io::Result<Self> {
+        let locks = if Path::new(SYSTEMD).is_dir() { PathBuf::from(SYSTEMD) } else { made(LOCKS)? };
+        let shared = FlockOperation::NonBlockingLockShared;
+        let group = first_free(&locks, OWN_USERS, shared)?.ok_or_else(none_free)?;
+        Ok(Self { locks, group, device_groups })
+    }
+
+    /// The group of all workers.
+    #[must_use]
+    pub fn group(&self) -> u32 {
+        self.group.number
+    }
+
+    /// A user for one worker.
+    fn claim(&self) -> io::Result<(WorkerUser, Claim)> {
+        // Another one each time, so that numbers come back late.
+        let mut random = [0; 4];
+        getrandom(&mut random, GetRandomFlags::empty())?;
+        let count = OWN_USERS.end() - OWN_USERS.start() + 1;
+        let start = OWN_USERS.start() + u32::from_le_bytes(random) % count;
+        let in_use = users_of_processes()?;
+        let order = (start..=*OWN_USERS.end()).chain(*OWN_USERS.start()..start);
+        let order = order.filter(|number| !in_use.contains(number));
+        let claim = first_free(&self.locks, order, FlockOperation::NonBlockingLockExclusive)?.ok_or_else(none_free)?;
+        Ok((WorkerUser { uid: claim.number, gid: self.group(), groups: self.device_groups.clone() }, claim))
+    }
+}
+
+impl RunsAs {
+    /// The user of the next worker; none: the server's.
+    pub(crate) fn next(&self) -> io::Result<Option<(WorkerUser, Option<Claim>)>> {
+        match self {
+            Self::Server => Ok(None),
+            Self::User(user) => Ok(Some((user.clone(), None))),
+            Self::OwnUser(users) => users.claim().map(|(user, claim)| Some((user, Some(claim)))),
+        }
+    }
+}
+
+impl WorkerUser {
+    /// As a worker is told; `shared` files are for its group as well.
+    pub(crate) fn spelled(&self, shared: bool) -> OsString {
+        let groups = self.groups.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        format!("{}:{}:{groups}{}", self.uid, self.gid, if shared { ":shared" } else { "" }).into()
+    }
+
+    /// Becomes the user, groups first: a user may not change them. Takes no lock and allocates nothing.
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        // SAFETY: the list has so many entries.
+        check(unsafe { libc::setgroups(self.groups.len(), self.groups.as_ptr()) })?;
+        // SAFETY: takes a number.
+        check(unsafe { libc::setgid(self.gid) })?;
+        // SAFETY: takes a number.
+        check(unsafe { libc::setuid(self.uid) })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // The group's stays while another server holds it.
+        if flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn made(folder: &str) -> io::Result<PathBuf> {
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+    Ok(PathBuf::from(folder))
+}
+
+fn none_free() -> io::Error {
+    io::Error::other(format!("all users from {} to {} are taken", OWN_USERS.start(), OWN_USERS.end()))
+}
+
+/// The first number that can be had.
+fn first_free(locks: &Path, numbers: impl IntoIterator<Item = u32>, how: FlockOperation) -> io::Result<Option<Claim>> {
+    for number in numbers {
+        if let Some(claim) = claim(locks, number, how)? {
+            return Ok(Some(claim));
+        }
+    }
+    Ok(None)
+}
+
+fn claim(locks: &Path, number: u32, how: FlockOperation) -> io::Result<Option<Claim>> {
+    if is_account(number) {
+        return Ok(None);
+    }
+    let path = locks.join(number.to_string());
+    loop {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+        if flock(&file, how).is_err() {
+            return Ok(None);
+        }
+        // The earlier holder removes the file, and then the lock is on none.
+        let is_there =
+            fs::symlink_metadata(&path).is_ok_and(|found| file.metadata().is_ok_and(|ours| ours.ino() == found.ino()));
+        if is_there {
+            return Ok(Some(Claim { number, path, file }));
+        }
+    }
+}
+
+/// Whether the system knows a user or a group of this number.
+fn is_account(number: u32) -> bool {
+    let mut room = vec![0; ENTRY_BYTES];
+    let (mut user, mut found) = (MaybeUninit::<libc::passwd>::zeroed(), ptr::null_mut());
+    // SAFETY: the room is as large as said, and all outlive the call.
+    let code = unsafe { libc::getpwuid_r(number, user.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found) };
+    let is_user = code == 0 && !found.is_null();
+    let (mut group, mut found) = (MaybeUninit::<libc::group>::zeroed(), ptr::null_mut());
+    // SAFETY: as above.
+    let code = unsafe { libc::getgrgid_r(number, group.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found) };
+    is_user || (code == 0 && !found.is_null())
+}
+
+/// The users of all processes that are to be seen here. The owner of a process's folder may be another one.
+fn users_of_processes() -> io::Result<BTreeSet<u32>> {
+    let status = fs::read_dir("/proc")?.flatten().filter_map(|entry| fs::read(entry.path().join("status")).ok());
+    Ok(status.flat_map(|status| users(&status)).collect())
+}
+
+/// Those of a process, as the kernel tells them: the real, the effective and the saved one, and that for files.
+fn users(status: &[u8]) -> Vec<u32> {
+    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"));
+    let numbers = std::str::from_utf8(line.unwrap_or_default()).unwrap_or_default().split_whitespace();
+    numbers.filter_map(|number| number.parse().ok()).collect()
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXCLUSIVE: FlockOperation = FlockOperation::NonBlockingLockExclusive;
+    const SHARED: FlockOperation = FlockOperation::NonBlockingLockShared;
+
+    #[test]
+    fn a_number_is_held_by_one_and_a_group_by_all_servers() {
+        let locks = tempfile::tempdir().unwrap();
+        let group = first_free(locks.path(), OWN_USERS, SHARED).unwrap().unwrap();
+        let again = first_free(locks.path(), OWN_USERS, SHARED).unwrap().unwrap();
+        assert_eq!(group.number, again.number);
+        let one = first_free(locks.path(), OWN_USERS, EXCLUSIVE).unwrap().unwrap();
+        let other = first_free(locks.path(), OWN_USERS, EXCLUSIVE).unwrap().unwrap();
+        assert!(group.number < one.number && one.number < other.number);
+        let number = one.number;
+        drop((group, one));
+        assert_eq!(claim(locks.path(), number, EXCLUSIVE).unwrap().unwrap().number, number);
+        // The other server still holds the group.
+        assert!(claim(locks.path(), again.number, EXCLUSIVE).unwrap().is_none());
+        drop((again, other));
+        assert_eq!(fs::read_dir(locks.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn numbers_of_accounts_are_left_alone() {
+        let locks = tempfile::tempdir().unwrap();
+        assert!(is_account(0) && claim(locks.path(), 0, EXCLUSIVE).unwrap().is_none());
+        assert_eq!(fs::read_dir(locks.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn numbers_of_processes_are_known() {
+        assert_eq!(users(b"Name:\tx\nUid:\t61200\t61201\t0\t7\nGid:\t1\n"), [61200, 61201, 0, 7]);
+        assert!(users_of_processes().unwrap().contains(&rustix::process::geteuid().as_raw()));
+    }
+
+    #[test]
+    fn a_user_is_told_in_one_word() {
+        let user = WorkerUser { uid: 61200, gid: 61184, groups: vec![44, 107] };
+        assert_eq!(
+            (user.spelled(false), user.spelled(true)),
+            ("61200:61184:44,107".into(), "61200:61184:44,107:shared".into())
+        );
+    }
+}

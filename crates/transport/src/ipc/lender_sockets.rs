@@ -1,0 +1,213 @@
+//! The sockets by which workers lend memory to each other, which lie in no folder.
+//!
+//! A worker that serves tenants may make no sockets, so that it cannot connect to those of its user. Its server makes them, and
+//! only under the names of lenders. A request is one packet, and the answer is another one with the socket:
+//!
+//! ```text
+//! worker: what to make (1 byte), door (8), generation (8) ─▶ server
+//! worker ◀─ 0 and the socket, or the number of an error (4)  server
+//! ```
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use katydid_wire::sharing::DOOR;
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::sockopt::{set_socket_send_buffer_size, socket_peercred};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send, socket_with, socketpair,
+};
+use rustix::process::{Uid, geteuid};
+
+use crate::os::fdpass;
+
+/// Bytes of the generation of a lender's job, a little-endian number; 0 outside of jobs.
+pub const INCARNATION: usize = 8;
+/// A socket to which borrowers connect.
+const LISTENING: u8 = 1;
+/// A socket that is connected to a lender.
+const CONNECTED: u8 = 2;
+const REQUEST: usize = 1 + DOOR + INCARNATION;
+/// Bytes of a server's answers that a worker has not read: the kernel rounds them up to few packets.
+const UNREAD: usize = 1;
+/// Borrowers that wait to be let in.
+const BACKLOG: i32 = 128;
+
+/// The server, as a worker asks it.
+#[derive(Debug)]
+struct Broker {
+    socket: Mutex<OwnedFd>,
+    /// The server's user, whose all lenders' sockets are.
+    user: Uid,
+}
+
+/// None in a worker that makes its sockets itself.
+static BROKER: OnceLock<Broker> = OnceLock::new();
+
+/// The two ends between a server and a worker, the server's first. Both are closed on exec.
+///
+/// # Errors
+///
+/// What the system says.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    set_socket_send_buffer_size(&ours, UNREAD)?;
+    Ok((ours, theirs))
+}
+
+/// From now on the server makes this process's sockets for lending.
+///
+/// # Errors
+///
+/// What the system says of the server.
+pub fn ask(server: OwnedFd) -> io::Result<()> {
+    let user = socket_peercred(&server)?.uid;
+    let _ = BROKER.set(Broker { socket: Mutex::new(server), user });
+    Ok(())
+}
+
+/// The user whose sockets are those of lenders and borrowers.
+pub(crate) fn user() -> Uid {
+    BROKER.get().map_or_else(geteuid, |broker| broker.user)
+}
+
+/// A listening socket of a lender.
+pub(crate) fn listen(door: &[u8], incarnation: &[u8]) -> io::Result<UnixListener> {
+    match BROKER.get() {
+        Some(broker) => Ok(broker.request(LISTENING, door, incarnation)?.into()),
+        None => UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(door, incarnation))?),
+    }
+}
+
+/// A socket that is connected to a lender.
+pub(crate) fn connect(door: &[u8], incarnation: &[u8]) -> io::Result<UnixStream> {
+    match BROKER.get() {
+        Some(broker) => Ok(broker.request(CONNECTED, door, incarnation)?.into()),
+        None => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name(door, incarnation))?),
+    }
+}
+
+fn name(door: &[u8], incarnation: &[u8]) -> String {
+    let digits = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    format!("katydid-lender-{}-{}", digits(door), digits(incarnation))
+}
+
+impl Broker {
+    fn request(&self, what: u8, door: &[u8], incarnation: &[u8]) -> io::Result<OwnedFd> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let request = [&[what], door, incarnation].concat();
+        send(&*socket, &request, SendFlags::NOSIGNAL)?;
+        let mut code = [0; 4];
+        let (length, mut made) = fdpass::receive(socket.as_fd(), &mut code, RecvFlags::empty())?;
+        match (length, i32::from_le_bytes(code), made.pop()) {
+            (4, 0, Some(made)) => Ok(made),
+            (4, code, None) if code > 0 => Err(io::Error::from_raw_os_error(code)),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// Answers one request of a worker, on the server's side, without waiting for the worker or a lender. A worker that does not read
+/// its answers loses them.
+///
+/// # Errors
+///
+/// The worker has closed its end, or broken the form.
+pub fn answer(worker: BorrowedFd<'_>) -> io::Result<()> {
+    // One byte more, so that a longer request is seen to be one.
+    let mut request = [0; REQUEST + 1];
+    let length = match recv(worker, &mut request, RecvFlags::DONTWAIT) {
+        Ok((_, length)) => length,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let Some(request) = request.get(..length).filter(|request| request.len() == REQUEST) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let (door, incarnation) = request[1..].split_at(DOOR);
+    let made = match request[0] {
+        LISTENING => make(&name(door, incarnation), listening),
+        CONNECTED => make(&name(door, incarnation), connected),
+        _ => return Err(io::ErrorKind::InvalidData.into()),
+    };
+    let (code, made) = match &made {
+        Ok(made) => (0, Some(made.as_fd())),
+        Err(error) => (error.raw_os_error(), None),
+    };
+    let _ = fdpass::send_at_once(worker, &[IoSlice::new(&code.to_le_bytes())], made.as_slice());
+    Ok(())
+}
+
+fn make(name: &str, finish: fn(&OwnedFd, &SocketAddrUnix) -> Result<(), Errno>) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    finish(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    ioctl_fionbio(&socket, false)?;
+    Ok(socket)
+}
+
+fn listening(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
+    rustix::net::bind(socket, address)?;
+    rustix::net::listen(socket, BACKLOG)
+}
+
+fn connected(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
+    rustix::net::connect(socket, address)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::thread;
+
+    use super::*;
+
+    fn broker() -> (OwnedFd, Broker) {
+        let (ours, theirs) = pair().unwrap();
+        (ours, Broker { socket: Mutex::new(theirs), user: geteuid() })
+    }
+
+    #[test]
+    fn a_server_makes_both_ends_and_passes_errors_on() {
+        let (server, worker) = broker();
+        let serve = thread::spawn(move || while answer(server.as_fd()).is_ok() {});
+        let (door, generation) = ([0x5a; DOOR], std::process::id().to_le_bytes());
+        let generation = [generation, [7; 4]].concat();
+        let error = worker.request(CONNECTED, &door, &generation).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        let listener = UnixListener::from(worker.request(LISTENING, &door, &generation).unwrap());
+        let error = worker.request(LISTENING, &door, &generation).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        let mut one = UnixStream::from(worker.request(CONNECTED, &door, &generation).unwrap());
+        let (mut other, _) = listener.accept().unwrap();
+        one.write_all(b"text").unwrap();
+        let mut text = [0; 4];
+        other.read_exact(&mut text).unwrap();
+        assert_eq!(&text, b"text");
+        drop(worker);
+        serve.join().unwrap();
+    }
+
+    #[test]
+    fn a_request_of_another_form_ends_it_and_answers_that_are_not_read_are_few() {
+        let (server, worker) = broker();
+        let socket = worker.socket.lock().unwrap();
+        for wrong in [&[LISTENING; REQUEST - 1][..], &[LISTENING; REQUEST + 1], &[9; REQUEST]] {
+            send(&*socket, wrong, SendFlags::empty()).unwrap();
+            assert!(answer(server.as_fd()).is_err());
+        }
+        let mut unread = 0;
+        for number in 0..64_u8 {
+            let request = [&[LISTENING][..], &[number; DOOR], &[9; INCARNATION]].concat();
+            send(&*socket, &request, SendFlags::empty()).unwrap();
+            answer(server.as_fd()).unwrap();
+        }
+        while fdpass::receive(socket.as_fd(), &mut [0; 4], RecvFlags::DONTWAIT).is_ok() {
+            unread += 1;
+        }
+        assert!((1..32).contains(&unread), "{unread}");
+    }
+}

@@ -1,0 +1,107 @@
+//! The user that a worker becomes, which no other process has.
+//!
+//! It does so behind the root folder, which takes root's privileges, and before all else.
+
+#![expect(unsafe_code, reason = "becomes another user")]
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::Mode;
+use rustix::process::{Signal, set_parent_process_death_signal, umask};
+
+/// Whether this process has become a user that no other process has.
+static IS_OWN: AtomicBool = AtomicBool::new(false);
+/// Of files that a worker makes and its group uses as well.
+const SHARED: Mode = Mode::from_raw_mode(0o007);
+/// Of a folder that was made for it, for its group as well, or for it alone.
+const SHARED_FOLDER: u32 = 0o770;
+const OWN_FOLDER: u32 = 0o700;
+
+/// A user for one worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxUser {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    /// Its files are for its group as well, which all workers of the machine have.
+    shares: bool,
+}
+
+/// What was told is no user.
+#[derive(Debug, thiserror::Error)]
+#[error("a worker's user is UID:GID:GROUP,GROUP")]
+pub struct NoUser;
+
+impl FromStr for SandboxUser {
+    type Err = NoUser;
+
+    fn from_str(text: &str) -> Result<Self, NoUser> {
+        let number = |text: &str| text.parse().map_err(|_| NoUser);
+        let mut parts = text.split(':');
+        let (uid, gid) = (number(parts.next().ok_or(NoUser)?)?, number(parts.next().ok_or(NoUser)?)?);
+        let groups = parts.next().ok_or(NoUser)?.split(',').filter(|group| !group.is_empty());
+        let groups = groups.map(number).collect::<Result<_, _>>()?;
+        Ok(Self { uid, gid, groups, shares: parts.next() == Some("shared") })
+    }
+}
+
+/// Whether files that this process makes are no other process's to read, and those of others not its own.
+pub(crate) fn is_own() -> bool {
+    IS_OWN.load(Ordering::Relaxed)
+}
+
+impl SandboxUser {
+    /// Notes which kind of user it is.
+    pub(super) fn note(&self) {
+        IS_OWN.store(self.shares, Ordering::Relaxed);
+    }
+
+    /// Becomes it, in a process of one thread.
+    pub(super) fn enter(&self) -> io::Result<()> {
+        // SAFETY: the list has so many entries.
+        check(unsafe { libc::setgroups(self.groups.len(), self.groups.as_ptr()) })?;
+        // SAFETY: takes a number.
+        check(unsafe { libc::setgid(self.gid) })?;
+        // SAFETY: takes a number.
+        check(unsafe { libc::setuid(self.uid) })?;
+        if self.shares {
+            umask(SHARED);
+        }
+        // The kernel has taken both back. Without the first, `/proc/self` would be root's.
+        // SAFETY: this option takes a number.
+        check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) })?;
+        Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+    }
+
+    /// Gives it a folder that was just made.
+    pub(super) fn give(&self, folder: &Path) -> io::Result<()> {
+        let (user, mode) = if self.shares { (None, SHARED_FOLDER) } else { (Some(self.uid), OWN_FOLDER) };
+        chown(folder, user, Some(self.gid))?;
+        fs::set_permissions(folder, PermissionsExt::from_mode(mode))
+    }
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_read_from_one_word() {
+        let user = |shares| SandboxUser { uid: 61200, gid: 61184, groups: vec![44, 107], shares };
+        assert_eq!("61200:61184:44,107".parse::<SandboxUser>().unwrap(), user(false));
+        assert_eq!("61200:61184:44,107:shared".parse::<SandboxUser>().unwrap(), user(true));
+        assert!("1:2:".parse::<SandboxUser>().is_ok());
+        for wrong in ["", "1", "1:2", "1:x:", "1:2:a"] {
+            assert!(wrong.parse::<SandboxUser>().is_err(), "{wrong}");
+        }
+    }
+}
