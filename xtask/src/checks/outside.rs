@@ -30,6 +30,7 @@ pub(crate) const WORDS: &[(&str, &str)] = &[
     ("ioprio_set", "Linux"),
     ("mq_open", "Linux"),
     ("process_vm_writev", "Linux"),
+    ("set_mempolicy_home_node", "Linux"),
     ("ncclCommAbort", "NCCL"),
     ("CL_DEVICE_SVM_FINE_GRAIN_SYSTEM", "OpenCL"),
     ("texmode_independent", "PTX"),
