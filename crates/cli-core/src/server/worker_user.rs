@@ -197,6 +197,7 @@ mod tests {
         let above = tempfile::tempdir_in("/tmp").unwrap();
         let file = above.path().join("file");
         fs::write(&file, "").unwrap();
+        fs::set_permissions(above.path(), fs::Permissions::from_mode(0o700)).unwrap();
         assert!(!is_open(&file));
         fs::set_permissions(above.path(), fs::Permissions::from_mode(0o711)).unwrap();
         assert!(is_open(&file));

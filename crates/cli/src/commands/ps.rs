@@ -132,7 +132,13 @@ fn everything() -> View {
     }
     view.jobs = ask_each(&registry::jobs(), |found| JobLine::of(found.clone()));
     // One that does not answer may be on another machine, or its admin socket elsewhere: the job is listed in any case.
-    ask_each(&view.unlisted(), |admin| of_server(admin)).into_iter().flatten().for_each(|found| view.add(found));
+    let unlisted: Vec<PathBuf> = view
+        .unlisted()
+        .into_iter()
+        .filter(|(user, admin)| registry::is_socket_of(admin, *user))
+        .map(|(_, admin)| admin)
+        .collect();
+    ask_each(&unlisted, |admin| of_server(admin)).into_iter().flatten().for_each(|found| view.add(found));
     view
 }
 
@@ -160,9 +166,9 @@ impl View {
         }
     }
 
-    /// Admin sockets beside the sockets of servers of jobs that no note names: those of another runtime folder, if they are of the
-    /// job's user.
-    fn unlisted(&self) -> Vec<PathBuf> {
+    /// Admin sockets beside the sockets of servers of jobs that no note names, such as those of another runtime folder; each
+    /// with the job's user, who may have named another user's socket.
+    fn unlisted(&self) -> Vec<(u32, PathBuf)> {
         let known = |address: &String| self.servers.iter().any(|server| server.view.listen.contains(address));
         let addresses = self.jobs.iter().filter_map(|job| Some((job.user, job.server.as_ref()?)));
         let addresses = addresses.filter(|(_, address)| !known(address));
@@ -172,9 +178,7 @@ impl View {
             }
             _ => None,
         };
-        let admins = addresses.filter_map(|(user, address)| Some((user, admin(address)?)));
-        let admins = admins.filter(|(user, admin)| registry::is_socket_of(admin, *user)).map(|(_, admin)| admin);
-        let mut admins: Vec<PathBuf> = admins.collect();
+        let mut admins: Vec<_> = addresses.filter_map(|(user, address)| Some((user, admin(address)?))).collect();
         admins.sort();
         admins.dedup();
         admins
@@ -426,9 +430,9 @@ mod tests {
             JobLine { server: None, ..job() },
         ];
         let mut view = View { jobs, ..View::default() };
-        assert_eq!(view.unlisted(), ["/k.admin", "/p/admin"].map(PathBuf::from));
+        assert_eq!(view.unlisted(), ["/k.admin", "/p/admin"].map(|admin| (job().user, PathBuf::from(admin))));
         view.servers.push(ServerLine { admin: "/elsewhere".into(), view: server("unix:/k") });
-        assert_eq!(view.unlisted(), ["/p/admin"].map(PathBuf::from));
+        assert_eq!(view.unlisted(), [(job().user, PathBuf::from("/p/admin"))]);
         view.add(View {
             servers: vec![ServerLine { admin: "/k.admin".into(), view: server("unix:/k") }],
             ..View::default()

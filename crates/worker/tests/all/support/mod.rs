@@ -58,9 +58,24 @@ pub(crate) fn driver() -> String {
     env::var(OTHER_DRIVER).unwrap_or_else(|_| soft().to_str().unwrap().to_owned())
 }
 
-/// Cargo's arguments. The command is named so that both are built with the features that everything has: softcuda alone would have
-/// others, and all below it would be built once more.
-const BUILD_SOFTCUDA: [&str; 6] = ["build", "--quiet", "--package", "katydid-softcuda", "--package", "katydid-cli"];
+/// Cargo's arguments: packages as `cargo xtask dist` names them, so that all get the same features. With others, all below softcuda
+/// would be built once more.
+const BUILD_SOFTCUDA: [&str; 14] = [
+    "build",
+    "--quiet",
+    "--package",
+    "katydid-cli",
+    "--package",
+    "katydid-shim-cuda",
+    "--package",
+    "katydid-softcuda",
+    "--package",
+    "katydid-shim-opencl",
+    "--package",
+    "katydid-shim-nvml",
+    "--package",
+    "katydid-criu-launcher",
+];
 
 /// Builds softcuda where cargo puts it beside this test.
 fn soft() -> PathBuf {
