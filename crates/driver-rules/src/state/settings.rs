@@ -291,6 +291,7 @@ pub const ALL: &[Setting] = &[
     setting("KATYDID_IMAGE", Reader::Tests, Value::Path, "the image of a test with a limit"),
     setting("KATYDID_MUTATIONS", Reader::Tests, ANY_NUMBER, "mutations of each input"),
     setting("KATYDID_OPENCL_SEEDS", Reader::Tests, Value::Text, "seeds of random calls of OpenCL, such as 100-199"),
+    setting("KATYDID_TEST_ALL", Reader::Tests, ONE, "every slice of long matrices"),
     setting("KATYDID_TEST_ALONE", Reader::Tests, Value::Text, "this process runs one test"),
     setting("KATYDID_TEST_DEVICES", Reader::Tests, Value::Text, "devices of OpenCL"),
     setting("KATYDID_TEST_DRIVER", Reader::Tests, Value::Text, "the driver under test"),
