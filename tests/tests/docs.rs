@@ -72,6 +72,7 @@ fn trials() -> Result<Vec<Trial>> {
             pages.push(entry?.path());
         }
     }
+    pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
     pages.sort();
     let mut trials: Vec<Trial> = self_tests();
     for page in pages {
